@@ -1,0 +1,155 @@
+package dipwell
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// A Version is one rule of a limit, in force from Since on the store's clock
+// until the next version's Since.
+type Version struct {
+	Number uint32 // from 1
+	Since  int64  // µs
+	Rule   Rule
+	Policy ChangePolicy // how used is converted on the way into this version
+}
+
+// A Definition is a limit as it stands: its present version, and the older ones
+// that rows may still name. It is immutable and safe to share.
+type Definition struct {
+	Limit
+	Owner   string
+	Warning string // a sentence when the limit cannot give all that it names
+
+	Number uint32 // of the present version
+	Since  int64  // µs on the store's clock
+	Rule   Rule
+	Policy ChangePolicy // by which rows came into the present version
+	Past   []Version    // older versions, oldest first; a row of a version before them is full
+}
+
+// Version returns the present version.
+func (d *Definition) Version() Version { return Version{d.Number, d.Since, d.Rule, d.Policy} }
+
+// NewDefinition compiles a limit as its first version, with no past.
+func NewDefinition(l Limit) (*Definition, error) {
+	r, warning, err := l.Compile()
+	if err != nil {
+		return nil, err
+	}
+	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
+}
+
+// MustDefinition is NewDefinition for limits written in code.
+func MustDefinition(l Limit) *Definition {
+	d, err := NewDefinition(l)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// RuleFor returns the rule for a key: where windows are spread, a copy with the key's origin.
+func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
+	if !d.Rule.Spread {
+		return &d.Rule
+	}
+	return d.Rule.spreadTo(d.Name, key, scratch)
+}
+
+func (r *Rule) spreadTo(name, key string, scratch *Rule) *Rule {
+	*scratch = *r
+	length := r.Every
+	if r.cal != nil {
+		length = r.cal.shortest()
+	}
+	scratch.Origin = SpreadOrigin(name, key, length)
+	return scratch
+}
+
+// SpreadOrigin places a key's windows: the first 48 bits of
+// SHA-256(uint32be(len(name)) ‖ name ‖ key), modulo the period in µs.
+func SpreadOrigin(name, key string, period int64) int64 {
+	var buf [4 + MaxName + MaxKey]byte
+	b := binary.BigEndian.AppendUint32(buf[:0], uint32(len(name)))
+	b = append(append(b, name...), key...)
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:8])>>16) % period
+}
+
+// Carry brings a row to the present version: it is stepped under each rule up
+// to that version's end, and what is used is converted by the policy of the
+// next. Not ok: the row names a version that this definition does not know yet,
+// so the definition must be read again.
+func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
+	if s.Version == d.Number {
+		return s, true
+	}
+	if s.Version > d.Number {
+		return s, false
+	}
+	i := d.past(s.Version)
+	if i < 0 { // older than any version that a row which is not full can name
+		return State{Version: d.Number, TS: s.TS}, true
+	}
+	var scratch Rule
+	for ; i < len(d.Past); i++ {
+		from := &d.Past[i].Rule
+		policy, to, since := d.next(i)
+		r := from
+		if r.Spread {
+			r = r.spreadTo(d.Name, key, &scratch)
+		}
+		t := max(s.TS, since)
+		s.Used, s.TS = policy.convert(r.usedAt(s, t), from, to, true), t
+	}
+	s.Version = d.Number
+	return s, true
+}
+
+// next is the version that follows Past[i].
+func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) {
+	if i+1 < len(d.Past) {
+		v := &d.Past[i+1]
+		return v.Policy, &v.Rule, v.Since
+	}
+	return d.Policy, &d.Rule, d.Since
+}
+
+// CarryUnits converts units charged under an older version, rounded against
+// the client: what a reservation made then gives back now.
+func (d *Definition) CarryUnits(units int64, version uint32) int64 {
+	if version == d.Number {
+		return units
+	}
+	i := d.past(version)
+	if i < 0 {
+		return 0
+	}
+	for ; i < len(d.Past); i++ {
+		policy, to, _ := d.next(i)
+		units = policy.convert(units, &d.Past[i].Rule, to, false)
+	}
+	return units
+}
+
+func (d *Definition) past(version uint32) int {
+	for i := len(d.Past) - 1; i >= 0; i-- {
+		if d.Past[i].Number == version {
+			return i
+		}
+	}
+	return -1
+}
+
+// convert turns units used under one rule into units of the next.
+func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
+	switch {
+	case used == 0 || p == StartOver:
+		return 0
+	case p == Proportional && from.Cap > 0:
+		return min(mulDiv(used, to.Cap, from.Cap, up), to.MaxUsed)
+	default:
+		return min(mulDiv(used, to.Unit, from.Unit, up), to.MaxUsed)
+	}
+}

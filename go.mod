@@ -1,0 +1,3 @@
+module github.com/dipwell/dipwell
+
+go 1.26

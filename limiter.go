@@ -1,0 +1,266 @@
+package dipwell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// Shared is the key of a limit's one shared bucket. An empty key is an error:
+// it would merge everyone by accident.
+const Shared = "\x00"
+
+// A Limiter answers calls against limits kept in a store. It is safe for
+// concurrent use.
+type Limiter struct {
+	store Store
+	def   Definer
+	reg   *Registry
+	local bool // the store never waits, so a timeout would only cost
+}
+
+// New returns a limiter over a store and defines the limits on it, as the
+// program's own. Limits that the store already holds can be used as well.
+func New(store Store, limits ...Limit) (*Limiter, error) {
+	l := over(store)
+	for _, limit := range limits {
+		if _, err := l.def.Define(context.Background(), limit, OwnerCode); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func over(store Store) *Limiter {
+	def, ok := As[Definer](store)
+	if !ok {
+		def = &ownLimits{store: store}
+	}
+	local, _ := As[interface{ InProcess() bool }](store)
+	return &Limiter{store: store, def: def, reg: def.Registry(), local: local != nil && local.InProcess()}
+}
+
+// With returns a limiter with the same limits over another store: one that is
+// bound to the caller's own transaction, say.
+func (l *Limiter) With(s Store) *Limiter {
+	c := *l
+	c.store = s
+	return &c
+}
+
+// Store returns the store behind the limiter.
+func (l *Limiter) Store() Store { return l.store }
+
+// Take takes n tokens if all of them are there.
+func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbTake, limit, key, n)
+	return
+}
+
+// Check answers as Take would, and changes nothing.
+func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbCheck, limit, key, n)
+	return
+}
+
+// TakeUpTo takes as many whole tokens as there are, up to n, and at least one:
+// Granted says how many.
+func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbTakeUpTo, limit, key, n)
+	return
+}
+
+// Reserve takes n tokens ahead of time, into debt as far as the limit's
+// MaxDebt. The caller acts after Delay, or gives the tokens back by Cancel.
+func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbReserve, limit, key, n)
+	return
+}
+
+// Charge takes n tokens whatever is left: it settles a cost that is known only afterwards.
+func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbCharge, limit, key, n)
+	return
+}
+
+// Refund gives n tokens back, up to a full bucket.
+func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbRefund, limit, key, n)
+	return
+}
+
+// Reset makes a bucket full and forgets its reservations.
+func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
+	err = l.one(ctx, &d, VerbReset, limit, key, 0)
+	return
+}
+
+// TakeWith is Take under a definition given at the call site. The limit is
+// defined, or redefined, when it differs from the one in force.
+func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
+	def, err := l.ensure(ctx, &limit)
+	if err == nil {
+		err = l.ask(ctx, &d, VerbTake, def, key, n)
+	}
+	return
+}
+
+// Do asks any verb of one key; the thin methods above are its spellings.
+func (l *Limiter) Do(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
+	return l.one(ctx, d, verb, limit, key, n)
+}
+
+// ensure defines a call site's limit unless it is in force as it stands.
+func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error) {
+	if def := l.reg.Lookup(limit.Name); def != nil && def.Limit == *limit {
+		return def, nil
+	}
+	return l.def.Define(ctx, *limit, OwnerCode)
+}
+
+// one decides a single call. The decision is filled in place: returned through
+// each layer by value it would cost a third of the call.
+func (l *Limiter) one(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
+	def := l.reg.Lookup(limit)
+	if def == nil {
+		return &UnknownLimitError{limit}
+	}
+	return l.ask(ctx, d, verb, def, key, n)
+}
+
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
+	if err := checkCost(def, verb, n); err != nil {
+		return err
+	}
+	key, err := checkKey(key)
+	if err != nil {
+		return err
+	}
+	b := batches.Get().(*Batch)
+	g, op := b.Single()
+	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
+	if verb == VerbReserve || def.Rule.Leaky && verb == VerbTake {
+		g.ID = newReservation()
+	}
+	err = l.decide(ctx, b, def.Timeout)
+	d.fill(op)
+	if g.Reserved {
+		d.Reservation = g.ID
+	}
+	op.Key = ""
+	batches.Put(b)
+	return err
+}
+
+// decide runs a batch of one group, and answers by the limits' failure mode
+// when the store cannot.
+func (l *Limiter) decide(ctx context.Context, b *Batch, timeout time.Duration) error {
+	if timeout > 0 && !l.local {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	err := l.store.Apply(ctx, b)
+	g := &b.Groups[0]
+	if err == nil {
+		if err = g.Err; err == nil {
+			return nil
+		}
+	}
+	return g.fail(err)
+}
+
+// fail answers for a store that could not. An open limit allows and says so;
+// a closed one refuses, and the error says why. In a group one closed limit
+// refuses for all.
+func (g *Group) fail(err error) error {
+	open := len(g.Ops) > 0
+	for i := range g.Ops {
+		open = open && g.Ops[i].Def.OnStoreError == FailOpen
+	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		op.Answer = Answer{Source: SourceFallbackClosed}
+		if open {
+			op.Answer = Answer{Source: SourceFallbackOpen, Allowed: true}
+		}
+	}
+	if g.Allowed, g.Reserved = open, false; open {
+		return nil
+	}
+	if !errors.Is(err, ErrStore) {
+		err = fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return err
+}
+
+// fill makes the decision of an op.
+func (d *Decision) fill(op *Op) {
+	d.def, d.Limit, d.Key, d.Cost, d.Capacity = op.Def, op.Def.Name, op.Key, op.Cost, op.Def.Rule.Burst
+	a := &op.Answer
+	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
+	d.Granted, d.Remaining = a.Granted, a.Remaining
+	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
+}
+
+func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// Cancel gives a reservation's tokens back, once, before it is due. Otherwise
+// the error is ErrReservation and nothing changes.
+func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
+	b := batches.Get().(*Batch)
+	defer batches.Put(b)
+	g, _ := b.Single()
+	g.Ops, g.ID, g.Cancel = nil, id, true
+	if err := l.store.Apply(ctx, b); err != nil {
+		return err
+	}
+	return g.Err
+}
+
+func checkCost(def *Definition, verb Verb, n int64) error {
+	if n < 0 || n > MaxInt {
+		return badField("cost", "%d is not between 0 and 2^53-1", n)
+	}
+	if verb == VerbCharge && n > def.Rule.MaxCharge {
+		return badField("cost", "%d is more than limit %s lets a charge be, %d", n, def.Name, def.Rule.MaxCharge)
+	}
+	return nil
+}
+
+// checkKey checks a caller's key and turns Shared into the store's "".
+func checkKey(key string) (string, error) {
+	if len(key) <= MaxKey {
+		for i := range len(key) {
+			if c := key[i]; c-1 >= utf8.RuneSelf-1 { // NUL wraps around
+				return checkRareKey(key)
+			}
+		}
+		if key != "" {
+			return key, nil
+		}
+	}
+	return checkRareKey(key)
+}
+
+func checkRareKey(key string) (string, error) {
+	switch {
+	case key == Shared:
+		return "", nil
+	case key == "":
+		return "", badField("key", "is empty; leave it out (in Go: dipwell.Shared) for the limit's one shared bucket")
+	case len(key) > MaxKey:
+		return "", badField("key", "has %d bytes; at most %d", len(key), MaxKey)
+	case !utf8.ValidString(key):
+		return "", badField("key", "is not valid UTF-8")
+	case strings.IndexByte(key, 0) >= 0:
+		return "", badField("key", "has a NUL byte")
+	}
+	return key, nil
+}

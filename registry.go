@@ -1,0 +1,148 @@
+package dipwell
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Owners of a limit: who may change it.
+const (
+	OwnerCode = "code" // defined by a program through the library
+	OwnerFile = "file" // named in a configuration file
+	OwnerAPI  = "api"  // defined over HTTP or gRPC
+	OwnerSQL  = "sql"  // defined by dipwell.define
+)
+
+var ownerNames = map[string]string{
+	OwnerCode: "a program's code", OwnerFile: "the configuration file", OwnerAPI: "the API", OwnerSQL: "SQL",
+}
+
+// maxVersions bounds the past of one definition. A limit that is changed more
+// often than its rows fill up must wait.
+const maxVersions = 1024
+
+// A Registry holds the limits of a store. Lookups never wait; changes are
+// serialized. The zero Registry is ready for use.
+type Registry struct {
+	mu      sync.Mutex
+	current atomic.Pointer[map[string]*Definition]
+	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+}
+
+// Lookup returns the present definition of a limit, or nil.
+func (r *Registry) Lookup(name string) *Definition {
+	if m := r.current.Load(); m != nil {
+		return (*m)[name]
+	}
+	return nil
+}
+
+// All returns the definitions, sorted by name.
+func (r *Registry) All() []*Definition {
+	m := r.current.Load()
+	if m == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(*m), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Define sets a limit at the instant now of the store's clock. A definition
+// that counts as before keeps its version; otherwise a new version begins, and
+// rows of older ones are converted when they are next touched.
+func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error) {
+	d, err := NewDefinition(l)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d.Owner, d.Since, d.Number = owner, now, r.dropped[l.Name]+1
+	if old := r.Lookup(l.Name); old != nil {
+		if old.Owner != owner && owner != OwnerFile {
+			return nil, &OwnerError{l.Name, old.Owner}
+		}
+		if old.Limit == l && old.Owner == owner {
+			return old, nil
+		}
+		d.succeed(old, now)
+		if len(d.Past) > maxVersions {
+			return nil, &LimitError{l.Name, "version", "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+		}
+	}
+	r.store(l.Name, d)
+	return d, nil
+}
+
+// Drop ends a limit. Its keys start full if the name is defined again.
+func (r *Registry) Drop(name, owner string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.Lookup(name)
+	if old == nil {
+		return &UnknownLimitError{name}
+	}
+	if old.Owner != owner {
+		return &OwnerError{name, old.Owner}
+	}
+	if r.dropped == nil {
+		r.dropped = map[string]uint32{}
+	}
+	r.dropped[name] = old.Number
+	r.store(name, nil)
+	return nil
+}
+
+// Install replaces everything: for stores that keep their limits elsewhere.
+func (r *Registry) Install(defs []*Definition) {
+	m := make(map[string]*Definition, len(defs))
+	for _, d := range defs {
+		m[d.Name] = d
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.Store(&m)
+}
+
+func (r *Registry) store(name string, d *Definition) {
+	m := map[string]*Definition{}
+	if old := r.current.Load(); old != nil {
+		m = maps.Clone(*old)
+	}
+	if m[name] = d; d == nil {
+		delete(m, name)
+	}
+	r.current.Store(&m)
+}
+
+// Retire forgets the versions of a limit before oldest, when the store knows
+// that no row names them any more.
+func (r *Registry) Retire(name string, oldest uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.Lookup(name)
+	if old == nil {
+		return
+	}
+	d := *old
+	d.Past = slices.DeleteFunc(slices.Clone(old.Past), func(v Version) bool { return v.Number < oldest })
+	r.store(name, &d)
+}
+
+// succeed makes d the version after old, or the same one where both count alike.
+func (d *Definition) succeed(old *Definition, now int64) {
+	if sameCounting(old, d) {
+		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
+		return
+	}
+	d.Number, d.Since = old.Number+1, max(now, old.Since)
+	d.Past = append(slices.Clone(old.Past), old.Version())
+}
+
+func sameCounting(a, b *Definition) bool {
+	ra, rb := a.Rule, b.Rule
+	ra.cal, rb.cal = nil, nil // made of Start and Period
+	return ra == rb && a.Start == b.Start && a.Period == b.Period
+}

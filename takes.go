@@ -1,0 +1,144 @@
+package dipwell
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// A Take is one of several costs in a call.
+type Take struct {
+	Limit string
+	Key   string // Shared for the limit's one shared bucket
+	Cost  int64
+	With  *Limit // a definition given at the call site; Limit is then its name
+}
+
+// TakeAll takes all costs at one instant, or none of them. A limit and key that
+// are named twice add up.
+func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
+	err = l.DoAll(ctx, &d, VerbTake, takes)
+	return
+}
+
+// CheckAll answers as TakeAll would, and changes nothing.
+func (l *Limiter) CheckAll(ctx context.Context, takes ...Take) (d Decision, err error) {
+	err = l.DoAll(ctx, &d, VerbCheck, takes)
+	return
+}
+
+// ReserveAll reserves all costs or none. The call has one reservation, due
+// when the latest of its limits is.
+func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, err error) {
+	err = l.DoAll(ctx, &d, VerbReserve, takes)
+	return
+}
+
+// DoAll asks Take, Check or Reserve of several keys, all or nothing.
+func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Take) error {
+	if verb > VerbReserve || verb == VerbTakeUpTo {
+		return badField("takes", "%s asks one key at a time", verb)
+	}
+	if len(takes) == 0 || len(takes) > MaxTakes {
+		return badField("takes", "has %d entries; from 1 to %d", len(takes), MaxTakes)
+	}
+	var ops [MaxTakes]Op
+	var op [MaxTakes]int // of a take
+	n, timeout := 0, time.Duration(0)
+	for i := range takes {
+		t := &takes[i]
+		next, err := l.op(ctx, verb, t)
+		if err != nil {
+			return at(err, "takes", i)
+		}
+		op[i] = n
+		for j := range n {
+			if ops[j].Def == next.Def && ops[j].Key == next.Key {
+				op[i] = j
+			}
+		}
+		if op[i] < n { // the same limit and key again: the costs add up
+			same := &ops[op[i]]
+			if same.Cost += next.Cost; same.Cost > MaxInt {
+				return badField("takes", "the costs of limit %s add up to more than 2^53-1", t.Limit)
+			}
+			continue
+		}
+		ops[n] = next
+		if n++; next.Def.Timeout > 0 && (timeout == 0 || next.Def.Timeout < timeout) {
+			timeout = next.Def.Timeout
+		}
+	}
+	b := batches.Get().(*Batch)
+	g, _ := b.Single()
+	g.Ops = ops[:n]
+	g.ID = newReservation()
+	err := l.decide(ctx, b, timeout)
+	d.fillAll(g, takes, op[:len(takes)])
+	g.Ops = nil
+	batches.Put(b)
+	return err
+}
+
+func (l *Limiter) op(ctx context.Context, verb Verb, t *Take) (op Op, err error) {
+	op.Verb, op.Cost = verb, t.Cost
+	if t.With != nil {
+		op.Def, err = l.ensure(ctx, t.With)
+	} else if op.Def = l.reg.Lookup(t.Limit); op.Def == nil {
+		err = &UnknownLimitError{t.Limit}
+	}
+	if err == nil {
+		err = checkCost(op.Def, verb, t.Cost)
+	}
+	if err == nil {
+		op.Key, err = checkKey(t.Key)
+	}
+	return op, err
+}
+
+// at says which entry of a list a field error is about.
+func at(err error, list string, i int) error {
+	if f, ok := err.(*FieldError); ok {
+		return &FieldError{fmt.Sprintf("%s[%d].%s", list, i, f.Field), f.Reason}
+	}
+	return err
+}
+
+// fillAll makes the decision of a group: each limit's own, and on top the one
+// that decides.
+func (d *Decision) fillAll(g *Group, takes []Take, op []int) {
+	limits := make([]Decision, len(takes))
+	top := 0
+	for i := range takes {
+		o := &g.Ops[op[i]]
+		e := &limits[i]
+		e.fill(o)
+		e.Cost = takes[i].Cost
+		if e.Granted > 0 {
+			e.Granted = e.Cost
+		}
+		if e.decidesOver(&limits[top], g.Allowed) {
+			top = i
+		}
+	}
+	*d = limits[top]
+	d.Allowed, d.Limits = g.Allowed, limits
+	if g.Reserved {
+		d.Reservation = g.ID
+		d.Delay = us(g.Due())
+	}
+}
+
+// decidesOver reports whether e speaks for the call rather than top: among
+// refusals the latest retry, else the fewest remaining.
+func (e *Decision) decidesOver(top *Decision, allowed bool) bool {
+	switch {
+	case allowed:
+		return e.Remaining < top.Remaining
+	case e.Allowed != top.Allowed:
+		return !e.Allowed
+	case e.Never != top.Never:
+		return e.Never
+	}
+	return e.RetryAfter > top.RetryAfter
+}
