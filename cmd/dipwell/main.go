@@ -1,0 +1,83 @@
+// Command dipwell is a rate limiter: a service, its clients, and a replay of
+// access logs, in one program.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	_ "time/tzdata" // calendars must not depend on what the machine has installed
+
+	"github.com/alecthomas/kong"
+)
+
+// commands lists what the program does: one field, one file.
+type commands struct {
+	Version VersionCmd `cmd:"" help:"Print the version."`
+}
+
+const description = `Rate limits in the database you already run.
+
+  dipwell serve --limit 'api=10/1s,burst=50'
+  curl -d limit=api -d key=user:7 localhost:8080/v1/take
+
+Exit status: 0 allowed or done, 1 refused, 2 error.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// env is what a command may touch outside itself.
+type env struct {
+	ctx    context.Context // ends when the program is asked to stop
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// errRefused ends a command with status 1: the answer was no, and has been printed.
+var errRefused = errors.New("refused")
+
+// exit is how the parser's own endings (--help) leave it.
+type exit int
+
+// run is the program: it parses args, runs one command and returns the exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if e := recover(); e != nil {
+			c, ok := e.(exit)
+			if !ok {
+				panic(e)
+			}
+			code = int(c)
+		}
+	}()
+	e := &env{ctx, stdin, stdout, stderr}
+	parser, err := kong.New(new(commands), kong.Name("dipwell"), kong.Description(description),
+		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))
+	if err != nil {
+		panic(err) // the commands above are wrong
+	}
+	cmd, err := parser.Parse(args)
+	if err == nil {
+		err = cmd.Run(e)
+	} else {
+		err = fmt.Errorf("%w (see dipwell --help)", err)
+	}
+	switch {
+	case errors.Is(err, errRefused):
+		return 1
+	case err != nil:
+		fmt.Fprintln(stderr, "dipwell: "+err.Error())
+		return 2
+	}
+	return 0
+}
