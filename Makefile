@@ -1,0 +1,55 @@
+# Tasks of dipwell. `make help` lists them.
+GO            ?= go
+GOLANGCI_LINT ?= v2.12.2
+GOVULNCHECK   ?= latest
+FUZZTIME      ?= 30s
+
+.DEFAULT_GOAL := help
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/dipwell
+	$(GO) build -o bin/dipwell ./cmd/dipwell
+
+test: ## install what the tests lack (as root, Debian's packages), then run all of them
+	@scripts/deps
+	@scripts/test
+
+race: ## all tests under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+verify: fmt vet generated lint race vuln ## everything that must be clean before a change lands
+
+fmt: ## fail when a file is not formatted
+	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
+
+vet: ## go vet, in both modules
+	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
+
+generated: ## fail when a generated file differs from what its generator writes
+	$(GO) generate ./...
+	@git diff --exit-code -- testdata docs/img || { echo "generated files differ from what is checked in"; exit 1; }
+
+lint: ## golangci-lint, built from source by the go command
+	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
+
+vuln: ## known vulnerabilities in dependencies, where the database can be reached
+	@scripts/vuln $(GOVULNCHECK)
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@scripts/fuzz $(FUZZTIME)
+
+bench: bench-memory bench-api bench-replay ## the benchmarks that need no server; tables go to bench/results
+
+bench-memory: ## memstore against the keyed limiters of other libraries
+	cd bench && $(GO) run ./memory -o results/memory.md
+
+bench-api: ## the JSON API against a no-op net/http handler
+	cd bench && $(GO) run ./api -o results/api.md
+
+bench-replay: ## replay against a loop that only splits lines and parses times
+	cd bench && $(GO) run ./replay -o results/replay.md
+
+.PHONY: help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay
