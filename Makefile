@@ -1,6 +1,6 @@
 # Tasks of dipwell. `make help` lists them.
 GO            ?= go
-GOLANGCI_LINT ?= v2.12.2
+GOLANGCI_LINT ?= v2.15.0
 GOVULNCHECK   ?= latest
 FUZZTIME      ?= 30s
 
