@@ -1,0 +1,155 @@
+package httplimit
+
+import (
+	"math/bits"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// policy is what the headers say of a definition, made once.
+type policy struct {
+	header []string // the one value of RateLimit-Policy
+	item   string   // the limit's name as a structured string, and `;r=`
+	window int64    // s
+	def    *dipwell.Definition
+}
+
+// maxPolicies bounds the cache. Definitions that are gone leave with the rest
+// when it is full, and it fills again in one call a limit.
+const maxPolicies = 1024
+
+var policies atomic.Pointer[map[*dipwell.Definition]*policy]
+
+func policyOf(def *dipwell.Definition) *policy {
+	old := policies.Load()
+	if old != nil {
+		if p := (*old)[def]; p != nil {
+			return p
+		}
+	}
+	p := newPolicy(def)
+	next := map[*dipwell.Definition]*policy{def: p}
+	if old != nil && len(*old) < maxPolicies {
+		for k, v := range *old {
+			next[k] = v
+		}
+	}
+	policies.CompareAndSwap(old, &next) // a lost race costs the loser one more build
+	return p
+}
+
+func newPolicy(def *dipwell.Definition) *policy {
+	name := appendString(nil, def.Name)
+	p := &policy{item: string(name) + ";r=", window: policyWindow(def), def: def}
+	b := appendParam(name, ";q=", def.Rule.Burst)
+	p.header = []string{string(appendParam(b, ";w=", p.window))}
+	return p
+}
+
+// append writes an item of RateLimit: what remains, and for how long that must do.
+func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
+	t := p.effective(d)
+	if retry > 0 {
+		t = min(t, retry)
+	}
+	b = appendParam(append(b, p.item...), "", d.Remaining)
+	return appendParam(b, ";t=", t)
+}
+
+// effective is t: the time in which r tokens come back, or until the next one
+// does when there are none; for windows the time to the next boundary.
+func (p *policy) effective(d *dipwell.Decision) int64 {
+	if windowed(p.def) {
+		return p.boundary(d.ResetAfter)
+	}
+	r := &p.def.Rule
+	if d.Remaining > 0 {
+		return ceilSeconds(d.Remaining, r)
+	}
+	// Full is (burst-1) tokens after the next one.
+	full := d.ResetAfter.Microseconds()
+	rest := mulDivUp(max(0, r.Burst-1), r.Unit, r.Add)
+	if rest > full/r.Every {
+		return 1
+	}
+	return max(1, seconds(time.Duration(full-rest*r.Every)*time.Microsecond))
+}
+
+// boundary is the time to the next one, given the boundary at which all is back.
+func (p *policy) boundary(reset time.Duration) int64 {
+	if reset <= 0 {
+		return p.window
+	}
+	if every := p.def.Rule.Every; every > 0 {
+		reset = time.Duration((reset.Microseconds()-1)%every+1) * time.Microsecond
+	}
+	return max(1, seconds(reset))
+}
+
+func windowed(def *dipwell.Definition) bool {
+	return def.Algorithm == dipwell.FixedWindow || def.Algorithm == dipwell.Interval
+}
+
+// policyWindow is w: the time in which a whole burst comes back, or the period
+// of a window. A month counts as 30 days and a year as 365: w is advice.
+func policyWindow(def *dipwell.Definition) int64 {
+	const day = 24 * 3600
+	switch months := -int64(def.Period); {
+	case !windowed(def):
+		return max(1, ceilSeconds(def.Rule.Burst, &def.Rule))
+	case months > 0 && months%12 == 0:
+		return months / 12 * 365 * day
+	case months > 0:
+		return months * 30 * day
+	}
+	return max(1, seconds(def.Period))
+}
+
+// ceilSeconds is the time in which a bucket gives n tokens back, in seconds rounded up.
+func ceilSeconds(n int64, r *dipwell.Rule) int64 {
+	us := mulDivUp(n, r.Unit, r.Add) // ticks
+	hi, lo := bits.Mul64(uint64(us), uint64(r.Every))
+	if hi >= 1e6 {
+		return maxInteger
+	}
+	q, rem := bits.Div64(hi, lo, 1e6)
+	if rem > 0 {
+		q++
+	}
+	return int64(min(q, maxInteger))
+}
+
+// mulDivUp is a × b / c rounded up; what does not fit is dipwell.MaxInt.
+func mulDivUp(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return dipwell.MaxInt
+	}
+	q, rem := bits.Div64(hi, lo, uint64(c))
+	if rem > 0 {
+		q++
+	}
+	return int64(min(q, dipwell.MaxInt))
+}
+
+// maxInteger is the largest integer of a structured field: 15 digits.
+const maxInteger = 999_999_999_999_999
+
+func appendParam(b []byte, name string, n int64) []byte {
+	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)
+}
+
+// appendString writes printable ASCII as a structured string.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '"')
+}
