@@ -1,0 +1,155 @@
+// Package recipes shows limits for common work, as programs that are tested.
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+var ctx = context.Background()
+
+// newLimiter is a limiter in memory whose clock stands still, so that the
+// examples print the same each time. Leave Clock out in a program.
+func newLimiter(limits ...dipwell.Limit) *dipwell.Limiter {
+	store := memstore.New(memstore.Config{Clock: func() int64 { return 1_800_000_000_000_000 }})
+	l, err := dipwell.New(store, limits...)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// Failed logins count, good ones do not: check before the password is looked
+// at, charge when it was wrong. Two limits guard the account and the address.
+func Example_failedLogins() {
+	l := newLimiter(
+		dipwell.Limit{Name: "login-account", Rate: 5, Period: 15 * time.Minute},
+		dipwell.Limit{Name: "login-address", Rate: 50, Period: time.Hour},
+	)
+	login := func(user, addr, password string) string {
+		d, err := l.CheckAll(ctx,
+			dipwell.Take{Limit: "login-account", Key: user, Cost: 1},
+			dipwell.Take{Limit: "login-address", Key: addr, Cost: 1})
+		switch {
+		case err != nil:
+			return "try again later" // we do not know, and a login fails closed
+		case !d.Allowed:
+			return fmt.Sprintf("locked by %s for %v", d.Limit, d.RetryAfter)
+		case password == "secret":
+			return "welcome"
+		}
+		// Charge, not Take: several wrong passwords that raced past the check all count.
+		l.Charge(ctx, "login-account", user, 1)
+		l.Charge(ctx, "login-address", addr, 1)
+		return "wrong password"
+	}
+	for range 5 {
+		login("ann", "192.0.2.7", "guess")
+	}
+	fmt.Println(login("ann", "192.0.2.7", "secret"))
+	fmt.Println(login("bob", "192.0.2.7", "secret"))
+	// Output:
+	// locked by login-account for 3m0s
+	// welcome
+}
+
+// A global sign-up limit has one bucket for everybody: the shared key.
+func Example_globalSignUps() {
+	l := newLimiter(dipwell.Limit{Name: "sign-ups", Rate: 100, Period: time.Hour, Burst: 2})
+	for range 3 {
+		d, _ := l.Take(ctx, "sign-ups", dipwell.Shared, 1)
+		fmt.Println(d.Allowed, d.RetryAfter)
+	}
+	// An empty key is an error: it would merge everyone by accident.
+	_, err := l.Take(ctx, "sign-ups", "", 1)
+	var bad *dipwell.FieldError
+	fmt.Println(errors.As(err, &bad), bad.Field)
+	// Output:
+	// true 0s
+	// true 0s
+	// false 36s
+	// true key
+}
+
+// Anonymous sessions are free to make, so limiting by session alone limits
+// nobody. One call asks for the session and for the address it came from; if
+// either refuses, neither is charged.
+func Example_anonymousSessions() {
+	l := newLimiter(
+		dipwell.Limit{Name: "session", Rate: 10, Period: time.Second},
+		dipwell.Limit{Name: "address", Rate: 20, Period: time.Second},
+	)
+	allowed := 0
+	for i := range 30 { // a new session for each request
+		d, _ := l.TakeAll(ctx,
+			dipwell.Take{Limit: "session", Key: fmt.Sprint("s", i), Cost: 1},
+			dipwell.Take{Limit: "address", Key: "192.0.2.7", Cost: 1})
+		if d.Allowed {
+			allowed++
+		}
+	}
+	fmt.Println(allowed)
+	// Output: 20
+}
+
+// Work for a language model is scheduled rather than refused: reserve the
+// estimate, start after the delay, and settle when the real cost is known.
+func Example_languageModel() {
+	l := newLimiter(dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, MaxDebt: 120_000})
+	for range 3 {
+		d, _ := l.Reserve(ctx, "tokens", "acme", 50_000) // prompt and longest answer
+		fmt.Println(d.Allowed, "start after", d.Delay)
+		// time.Sleep(d.Delay), then the call. It used 20,000 less than reserved:
+		l.Refund(ctx, "tokens", "acme", 20_000)
+	}
+	// A caller who gives up before its turn cancels, and the next one moves up.
+	d, _ := l.Reserve(ctx, "tokens", "acme", 60_000)
+	fmt.Println(d.Delay, l.Cancel(ctx, d.Reservation), l.Cancel(ctx, d.Reservation))
+	// Output:
+	// true start after 0s
+	// true start after 20s
+	// true start after 50s
+	// 1m30s <nil> the reservation is unknown, spent, due or reset
+}
+
+// Costs are whole numbers. Where a cheap call costs half of a dear one, count
+// in halves: 10 a second with half-unit costs is a rate of 20.
+func Example_halfUnits() {
+	const half, one = 1, 2
+	l := newLimiter(dipwell.Limit{Name: "api", Rate: 10 * one, Period: time.Second})
+	d, _ := l.Take(ctx, "api", "user:7", 9*one)
+	fmt.Println(d.Allowed, d.Remaining)
+	d, _ = l.Take(ctx, "api", "user:7", half)
+	fmt.Println(d.Allowed, d.Remaining)
+	d, _ = l.Take(ctx, "api", "user:7", one)
+	fmt.Println(d.Allowed, d.RetryAfter)
+	// Output:
+	// true 2
+	// true 1
+	// false 50ms
+}
+
+// Credit for quiet times: 100 a second, and what was not used during the last
+// five minutes may be used at once.
+func Example_burstCredit() {
+	l := newLimiter(dipwell.BurstCredit("api", 100, time.Second, 5*time.Minute))
+	d, _ := l.TakeUpTo(ctx, "api", "user:7", 1_000_000)
+	fmt.Println(d.Granted)
+	// Output: 30000
+}
+
+// A daily quota that turns at midnight in Rome, where days have 23 or 25 hours
+// twice a year.
+func Example_dailyQuota() {
+	l := newLimiter(dipwell.Limit{Name: "quota", Algorithm: dipwell.FixedWindow,
+		Rate: 1000, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"})
+	l.Take(ctx, "quota", "acme", 1000)
+	d, _ := l.Take(ctx, "quota", "acme", 1)
+	fmt.Println(d.Allowed, d.RetryAfter)
+	// Output: false 15h0m0s
+}
