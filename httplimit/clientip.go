@@ -39,6 +39,12 @@ func ParseProxies(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// Trusted reports whether a peer's address, with or without its port, is one of the proxies.
+func Trusted(list []netip.Prefix, peer string) bool {
+	a, err := parseAddr(peer)
+	return err == nil && proxies(list).trust(a)
+}
+
 type proxies []netip.Prefix
 
 func (p proxies) trust(a netip.Addr) bool {

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -132,13 +133,13 @@ func RetryAfter(d *dipwell.Decision) (retry int64) {
 func widen(d *dipwell.Decision) int64 {
 	wait := d.RetryAfter
 	if def := d.Definition(); def != nil && def.RetryJitter > 0 {
-		wait += time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
+		more := time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
+		wait += min(more, math.MaxInt64-wait) // centuries stay centuries
 	}
 	return max(1, seconds(wait))
 }
 
-// seconds rounds up. The largest wait with the largest jitter is twice 2^53 µs,
-// below the int64 of a Duration in ns only up to 292 years; a longer one is cut there.
+// seconds rounds up.
 func seconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

@@ -10,8 +10,8 @@ import (
 
 // Config says what a request costs, and of which limits.
 type Config struct {
-	Limits  []Limit                                                      // from 1 to 16, taken all or nothing at one instant
-	Headers Headers                                                      // default IETF
+	Limits  []Limit                                                     // from 1 to 16, taken all or nothing at one instant
+	Headers Headers                                                     // default IETF
 	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision) // default: Refuse with 429; the headers are set already
 	Failed  func(http.ResponseWriter, *http.Request, error)             // default: Fail
 }

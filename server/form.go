@@ -1,0 +1,93 @@
+package server
+
+import (
+	"net/url"
+	"strings"
+	"unicode/utf8"
+)
+
+// parseForm reads parameters as url.ParseQuery would, but in order and strictly.
+func (q *request) parseForm(s string) error {
+	return eachParam(s, func(name, value string) error {
+		return q.param(name, value)
+	})
+}
+
+// eachParam calls f for each parameter of a query or form.
+func eachParam(s string, f func(name, value string) error) error {
+	for s != "" {
+		var pair string
+		if pair, s, _ = strings.Cut(s, "&"); pair == "" {
+			continue
+		}
+		n, v, _ := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(n)
+		if err != nil || !utf8.ValidString(name) {
+			return bad("query", "a parameter's name is not percent-encoded UTF-8")
+		}
+		value, err := url.QueryUnescape(v)
+		if err != nil || !utf8.ValidString(value) {
+			return bad(name, "is not percent-encoded UTF-8")
+		}
+		if err = f(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *request) param(name, value string) error {
+	m := q.member(name)
+	if m == 0 || m == hasTakes {
+		return bad(name, "unknown parameter; known are "+q.known())
+	}
+	if q.has(m) {
+		return bad(name, "is given twice")
+	}
+	q.seen |= m
+	var err error
+	switch m {
+	case hasLimit:
+		q.take.Limit = value
+	case hasKey:
+		q.take.Key = value
+	case hasCost:
+		q.take.Cost, err = parseCost("cost", value)
+	case hasReservation:
+		q.reservation = value
+	}
+	return err
+}
+
+// member is the member of a name, in the call at hand.
+func (q *request) member(name string) members {
+	if q.cancel {
+		if name == "reservation" {
+			return hasReservation
+		}
+		return 0
+	}
+	if name == "takes" {
+		return hasTakes
+	}
+	return takeMember(name)
+}
+
+func takeMember(name string) members {
+	switch name {
+	case "limit":
+		return hasLimit
+	case "key":
+		return hasKey
+	case "cost":
+		return hasCost
+	}
+	return 0
+}
+
+func (q *request) known() string {
+	if q.cancel {
+		return "reservation"
+	}
+	return "limit, key, cost"
+}

@@ -1,0 +1,133 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Times and sizes that bound what a peer may hold. A call is small: whoever
+// needs longer is slow on purpose or broken.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10
+	maxConnections    = 16384 // a listener
+	drainTimeout      = 10 * time.Second
+)
+
+// A Listener is an open socket and what answers on it.
+type Listener struct {
+	net.Listener
+	Handler     http.Handler
+	Streams     bool          // bodies may take as long as they like: a proxy's
+	ReadTimeout time.Duration // for a whole request; default 10 s
+}
+
+// Serve answers on the listeners until ctx ends, then lets the requests under
+// way finish, for ten seconds at most. It returns the first error of a
+// listener; a stop that was asked for is none.
+func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	servers := make([]*http.Server, len(listeners))
+	for i, l := range listeners {
+		srv := l.server()
+		servers[i] = srv
+		wg.Go(func() {
+			if err := srv.Serve(bound(l.Listener, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+				cancel(err)
+			}
+		})
+	}
+	<-ctx.Done()
+	s.Stop()
+	drain(servers)
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func drain(servers []*http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, srv := range servers {
+		wg.Go(func() {
+			if srv.Shutdown(ctx) != nil {
+				_ = srv.Close() // they had their time
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (l *Listener) server() *http.Server {
+	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)}
+	if !l.Streams {
+		srv.ReadTimeout, srv.WriteTimeout = readTimeout, writeTimeout
+		if l.ReadTimeout > 0 {
+			srv.ReadTimeout = l.ReadTimeout
+		}
+	}
+	return srv
+}
+
+// IsLoopback reports whether only this machine reaches a listener.
+func IsLoopback(l net.Listener) bool {
+	a, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
+}
+
+// bounded accepts at most so many connections at a time; the rest wait in the
+// kernel's queue.
+type bounded struct {
+	net.Listener
+	slots  chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+func bound(l net.Listener, n int) *bounded {
+	return &bounded{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
+}
+
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+func (b *bounded) Accept() (net.Conn, error) {
+	select {
+	case b.slots <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.slots
+		return nil, err
+	}
+	return &boundedConn{Conn: c, slots: b.slots}, nil
+}
+
+type boundedConn struct {
+	net.Conn
+	slots chan struct{}
+	once  sync.Once
+}
+
+func (c *boundedConn) Close() error {
+	c.once.Do(func() { <-c.slots })
+	return c.Conn.Close()
+}

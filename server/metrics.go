@@ -1,0 +1,165 @@
+package server
+
+import (
+	"errors"
+	"maps"
+	"math/bits"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics counts on the hot path in plain atomics, found by the limit's name,
+// and turns them into Prometheus's form only when somebody scrapes. Labels come
+// from limit names, never from keys.
+type metrics struct {
+	mu     sync.Mutex
+	limits atomic.Pointer[map[string]*limitCounts]
+	storeErrors,
+	full atomic.Uint64
+	took histogram
+	size interface{ Len() int } // nil where a store does not tell
+	reg  *prometheus.Registry
+}
+
+// limitCounts are one limit's.
+type limitCounts struct {
+	results   [3]atomic.Uint64
+	fallbacks [3]atomic.Uint64
+	_         [16]byte // to a multiple of a cache line, so that limits do not slow each other
+}
+
+var (
+	resultNames   = [...]string{"allowed", "refused", "shadow"} // shadow: allowed, but enforcing would have refused
+	fallbackNames = [...]string{"open", "closed", "local"}
+)
+
+var (
+	descDecisions = prometheus.NewDesc("dipwell_decisions_total", "Decisions, by limit and result. A call with several limits counts for each.", []string{"limit", "result"}, nil)
+	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
+	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
+	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
+	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, without reading and writing the request.", nil, nil)
+	descKeys      = prometheus.NewDesc("dipwell_keys", "Keys held by the store.", nil, nil)
+)
+
+func newMetrics(store dipwell.Store) *metrics {
+	m := &metrics{reg: prometheus.NewRegistry()}
+	m.size, _ = dipwell.As[interface{ Len() int }](store)
+	m.limits.Store(&map[string]*limitCounts{})
+	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
+
+// observe counts a decision, or the error in its place.
+func (m *metrics) observe(d *dipwell.Decision, err error, took time.Duration) {
+	if errors.Is(err, dipwell.ErrStore) {
+		m.storeErrors.Add(1)
+		if errors.Is(err, dipwell.ErrFull) {
+			m.full.Add(1)
+		}
+	} else if err != nil {
+		return // the caller's mistake: no limit was asked
+	}
+	m.took.observe(took)
+	if d.Limits == nil {
+		m.count(d)
+	}
+	for i := range d.Limits {
+		m.count(&d.Limits[i])
+	}
+}
+
+func (m *metrics) count(d *dipwell.Decision) {
+	if d.Limit == "" {
+		return
+	}
+	c := (*m.limits.Load())[d.Limit]
+	if c == nil {
+		c = m.add(d.Limit)
+	}
+	switch {
+	case d.Shadow:
+		c.results[2].Add(1)
+	case d.Allowed:
+		c.results[0].Add(1)
+	default:
+		c.results[1].Add(1)
+	}
+	if d.Source >= dipwell.SourceFallbackOpen {
+		c.fallbacks[d.Source-dipwell.SourceFallbackOpen].Add(1)
+	}
+}
+
+// add makes room for a limit that was defined, so there are as many as limits.
+func (m *metrics) add(limit string) *limitCounts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := *m.limits.Load()
+	if c := old[limit]; c != nil {
+		return c
+	}
+	next := maps.Clone(old)
+	next[limit] = new(limitCounts)
+	m.limits.Store(&next)
+	return next[limit]
+}
+
+// Describe and Collect make metrics a prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descKeys} {
+		ch <- d
+	}
+}
+
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
+	}
+	for limit, c := range *m.limits.Load() {
+		for i, name := range resultNames {
+			counter(descDecisions, &c.results[i], limit, name)
+		}
+		for i, name := range fallbackNames {
+			counter(descFallbacks, &c.fallbacks[i], limit, name)
+		}
+	}
+	counter(descErrors, &m.storeErrors)
+	counter(descFull, &m.full)
+	ch <- m.took.metric()
+	if m.size != nil {
+		ch <- prometheus.MustNewConstMetric(descKeys, prometheus.GaugeValue, float64(m.size.Len()))
+	}
+}
+
+// histogram counts durations by the power of two above them, from 256 ns to 8.6 s.
+type histogram struct {
+	buckets [26]atomic.Uint64 // at most 2^(8+i) ns; the last has the rest
+	sum     atomic.Uint64     // ns
+}
+
+func (h *histogram) observe(d time.Duration) {
+	i := max(bits.Len64(uint64(max(d, 1)-1)), 8) - 8
+	h.buckets[min(i, len(h.buckets)-1)].Add(1)
+	h.sum.Add(uint64(max(d, 0)))
+}
+
+func (h *histogram) metric() prometheus.Metric {
+	bounds := make(map[float64]uint64, len(h.buckets))
+	var count uint64
+	for i := range h.buckets {
+		count += h.buckets[i].Load()
+		if i < len(h.buckets)-1 {
+			bounds[float64(uint64(1)<<(8+i))/1e9] = count
+		}
+	}
+	return prometheus.MustNewConstHistogram(descTook, count, float64(h.sum.Load())/1e9, bounds)
+}

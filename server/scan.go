@@ -1,0 +1,273 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// scanner reads JSON strictly and in place: no member twice, no repair of bad
+// UTF-8, nothing after the end. The standard decoder forgives all three.
+type scanner struct {
+	b   []byte
+	pos int
+}
+
+// errSyntax is answered as a fault of the body at a byte.
+func (s *scanner) errSyntax(want string) error {
+	if s.pos >= len(s.b) {
+		return bad("body", "is not JSON: it ends where "+want+" should be")
+	}
+	return bad("body", fmt.Sprintf("is not JSON: at byte %d, where %s should be", s.pos, want))
+}
+
+func (s *scanner) space() {
+	for s.pos < len(s.b) {
+		switch s.b[s.pos] {
+		case ' ', '\t', '\n', '\r':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// next skips space and reports whether c follows, which it consumes.
+func (s *scanner) next(c byte) bool {
+	s.space()
+	if s.pos < len(s.b) && s.b[s.pos] == c {
+		s.pos++
+		return true
+	}
+	return false
+}
+
+// peek is the next byte that is not space, or 0.
+func (s *scanner) peek() byte {
+	if s.space(); s.pos < len(s.b) {
+		return s.b[s.pos]
+	}
+	return 0
+}
+
+// object reads an object; f reads the value of each member.
+func (s *scanner) object(f func(name string) error) error {
+	if !s.next('{') {
+		return s.errSyntax("an object")
+	}
+	if s.next('}') {
+		return nil
+	}
+	for {
+		name, err := s.str("body")
+		if err != nil {
+			return err
+		}
+		if !s.next(':') {
+			return s.errSyntax("a colon")
+		}
+		if err = f(name); err != nil {
+			return err
+		}
+		if s.next('}') {
+			return nil
+		}
+		if !s.next(',') {
+			return s.errSyntax("a comma")
+		}
+	}
+}
+
+// end checks that nothing follows.
+func (s *scanner) end() error {
+	if s.space(); s.pos < len(s.b) {
+		return bad("body", fmt.Sprintf("goes on after its end, at byte %d", s.pos))
+	}
+	return nil
+}
+
+// str reads a string for the field.
+func (s *scanner) str(field string) (string, error) {
+	if !s.next('"') {
+		if field == "body" {
+			return "", s.errSyntax("a string")
+		}
+		return "", s.notA(field, "a string")
+	}
+	from := s.pos
+	for i := from; i < len(s.b); i++ {
+		switch c := s.b[i]; {
+		case c == '"':
+			s.pos = i + 1
+			return string(s.b[from:i]), nil
+		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
+			return s.rareStr(field, from, i)
+		}
+	}
+	s.pos = len(s.b)
+	return "", s.errSyntax("the end of a string")
+}
+
+// notA says that a value is of the wrong kind; one that is no JSON is that first.
+func (s *scanner) notA(field, kind string) error {
+	switch c := s.peek(); {
+	case c == '"' || c == '{' || c == '[' || c == '-' || c >= '0' && c <= '9' || c == 't' || c == 'f' || c == 'n':
+		return bad(field, "must be "+kind)
+	}
+	return s.errSyntax("a value")
+}
+
+// rareStr goes on reading a string that has escapes or is not ASCII.
+func (s *scanner) rareStr(field string, from, i int) (string, error) {
+	out := append([]byte(nil), s.b[from:i]...)
+	for i < len(s.b) {
+		s.pos = i
+		switch c := s.b[i]; {
+		case c == '"':
+			s.pos = i + 1
+			return string(out), nil
+		case c < ' ':
+			return "", s.errSyntax("no control character")
+		case c == '\\':
+			var n int
+			if out, n = unescape(out, s.b[i:]); n == 0 {
+				return "", bad(field, fmt.Sprintf("has a bad escape at byte %d", i))
+			}
+			i += n
+		default:
+			r, n := utf8.DecodeRune(s.b[i:])
+			if r == utf8.RuneError && n <= 1 {
+				return "", bad(field, "is not valid UTF-8")
+			}
+			out = append(out, s.b[i:i+n]...)
+			i += n
+		}
+	}
+	s.pos = len(s.b)
+	return "", s.errSyntax("the end of a string")
+}
+
+// unescape appends the escape at the start of b and returns its length, 0 if it is none.
+func unescape(out, b []byte) ([]byte, int) {
+	if len(b) < 2 {
+		return out, 0
+	}
+	switch b[1] {
+	case '"', '\\', '/':
+		return append(out, b[1]), 2
+	case 'b':
+		return append(out, '\b'), 2
+	case 'f':
+		return append(out, '\f'), 2
+	case 'n':
+		return append(out, '\n'), 2
+	case 'r':
+		return append(out, '\r'), 2
+	case 't':
+		return append(out, '\t'), 2
+	case 'u':
+		r := hex4(b[2:])
+		if !utf16.IsSurrogate(r) && r >= 0 {
+			return utf8.AppendRune(out, r), 6
+		}
+		if r < 0 || len(b) < 8 || b[6] != '\\' || b[7] != 'u' {
+			return out, 0 // half a character is no UTF-8
+		}
+		if r = utf16.DecodeRune(r, hex4(b[8:])); r == utf8.RuneError {
+			return out, 0
+		}
+		return utf8.AppendRune(out, r), 12
+	}
+	return out, 0
+}
+
+// hex4 reads four hexadecimal digits, or returns -1.
+func hex4(b []byte) rune {
+	if len(b) < 4 {
+		return -1
+	}
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c >= '0' && c <= '9':
+			r = r<<4 | rune(c-'0')
+		case c >= 'a' && c <= 'f':
+			r = r<<4 | rune(c-'a'+10)
+		case c >= 'A' && c <= 'F':
+			r = r<<4 | rune(c-'A'+10)
+		default:
+			return -1
+		}
+	}
+	return r
+}
+
+// number reads the text of a number for the field.
+func (s *scanner) number(field string) (string, error) {
+	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
+		return "", s.notA(field, "a number")
+	}
+	return s.word(), nil
+}
+
+// word reads what stands before the next space or punctuation.
+func (s *scanner) word() string {
+	from := s.pos
+	for s.pos < len(s.b) {
+		switch s.b[s.pos] {
+		case ' ', '\t', '\n', '\r', ',', '}', ']', ':', '"', '{', '[':
+			return string(s.b[from:s.pos])
+		}
+		s.pos++
+	}
+	return string(s.b[from:])
+}
+
+// integer reads a cost, without a string on the way where it is short.
+func (s *scanner) integer(field string) (int64, error) {
+	s.space()
+	var n int64
+	i := s.pos
+	for ; i < len(s.b) && i < s.pos+15 && s.b[i] >= '0' && s.b[i] <= '9'; i++ {
+		n = n*10 + int64(s.b[i]-'0')
+	}
+	if digits := i - s.pos; i < len(s.b) && digits > 0 && (digits == 1 || s.b[s.pos] != '0') {
+		switch s.b[i] {
+		case ',', '}', ' ', '\n':
+			s.pos = i
+			return n, nil
+		}
+	}
+	word, err := s.number(field)
+	if err != nil {
+		return 0, err
+	}
+	return parseCost(field, word)
+}
+
+// scalar reads a string, a number or a boolean as its text.
+func (s *scanner) scalar(field string) (string, error) {
+	switch c := s.peek(); {
+	case c == '"':
+		return s.str(field)
+	case c == 't' || c == 'f':
+		if word := s.word(); word == "true" || word == "false" {
+			return word, nil
+		}
+		return "", bad(field, "must be a string, a number or a boolean")
+	}
+	word, err := s.number(field)
+	if err != nil {
+		return "", bad(field, "must be a string, a number or a boolean")
+	}
+	if _, err = strconv.ParseFloat(word, 64); err != nil && !isRange(err) {
+		return "", bad(field, fmt.Sprintf("%q is not a number", word))
+	}
+	return word, nil
+}
+
+func isRange(err error) bool {
+	e, ok := err.(*strconv.NumError)
+	return ok && e.Err == strconv.ErrRange
+}
