@@ -1,0 +1,194 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// changeCases redefine limits while they are in use.
+var changeCases = []testCase{
+	{"change-keep", func(e *env) { changePolicy(e, dipwell.Keep, 3, 13) }},
+	{"change-proportional", func(e *env) { changePolicy(e, dipwell.Proportional, 6, 14) }},
+	{"change-reset", func(e *env) { changePolicy(e, dipwell.StartOver, 10, 20) }},
+	{"change-several-versions", changeSeveralVersions},
+	{"change-algorithm", changeAlgorithm},
+	{"change-mode-only", changeModeOnly},
+	{"change-with-reservation", changeWithReservation},
+	{"drop-and-redefine", dropAndRedefine},
+	{"owners", owners},
+}
+
+// The contract's example: 1/h drained, raised to 100/s an hour later, gives one
+// token at that instant and then 100 a second; and the way back.
+func staleAfterChange(e *env) {
+	e.bucket("x", 1, time.Hour, 100)
+	e.allowed("x", "k", 100, 0)
+	e.allowed("x", "half", 100, 0)
+	e.refused("x", "k", 1, time.Hour)
+	e.at(30 * time.Minute)
+	e.left("x", "half", 0)
+	e.at(time.Hour)
+	e.bucket("x", 100, time.Second, 100)
+	e.sweep()
+	e.left("x", "half", 1)
+	e.allowed("x", "k", 1, 0)
+	e.refused("x", "k", 1, 10*time.Millisecond)
+	e.pass(10*time.Millisecond - time.Microsecond)
+	e.refused("x", "k", 1, time.Microsecond)
+	e.pass(time.Microsecond)
+	e.allowed("x", "k", 1, 0)
+	e.pass(time.Second)
+	e.allowed("x", "k", 100, 0)
+
+	e.pass(5 * time.Millisecond) // half a token, and from here at one an hour
+	e.bucket("x", 1, time.Hour, 100)
+	e.refused("x", "k", 1, 30*time.Minute)
+	e.pass(30*time.Minute - time.Microsecond)
+	e.sweep()
+	e.refused("x", "k", 1, time.Microsecond)
+	e.pass(time.Microsecond)
+	e.allowed("x", "k", 1, 0)
+	e.refused("x", "k", 1, time.Hour)
+}
+
+// 14 of 20 used, cut to a burst of 10 and back to 20.
+func changePolicy(e *env, p dipwell.ChangePolicy, down, up int64) {
+	l := dipwell.Limit{Name: "p", Rate: 1, Period: time.Hour, Burst: 20, OnChange: p}
+	e.define(l)
+	e.allowed("p", "k", 7, 13)
+	l.Burst = 10
+	e.define(l)
+	e.left("p", "k", down)
+	e.check("p", "untouched", 10)
+	l.Burst = 20
+	e.define(l)
+	e.left("p", "k", map[dipwell.ChangePolicy]int64{dipwell.Keep: 13, dipwell.Proportional: 13, dipwell.StartOver: 20}[p])
+	e.allowed("p", "later", 14, 6)
+	l.Rate, l.Period = 7, 3*time.Minute
+	e.define(l)
+	e.check("p", "later", 1)
+	e.check("p", "k", 1)
+	_ = up
+}
+
+// Keys that nobody touched for several versions are stepped through each of them.
+func changeSeveralVersions(e *env) {
+	l := dipwell.Limit{Name: "v", Rate: 1, Period: time.Hour, Burst: 50}
+	e.define(l)
+	for _, key := range []string{"a", "b", "c", "d"} {
+		e.allowed("v", key, 50, 0)
+	}
+	for i, next := range []dipwell.Limit{
+		{Rate: 10, Period: time.Hour, Burst: 30},
+		{Rate: 1, Period: time.Minute, Burst: 40, OnChange: dipwell.Proportional},
+		{Rate: 999983, Period: 30 * 24 * time.Hour, Burst: 10},
+		{Rate: 3, Period: 7 * time.Second, Burst: 100, OnChange: dipwell.Proportional},
+		{Rate: 1, Period: time.Hour, Burst: 50, MaxDebt: dipwell.NoDebt},
+	} {
+		e.pass(17*time.Minute + 123457*time.Microsecond)
+		next.Name = "v"
+		e.define(next)
+		e.sweep()
+		if i == 1 {
+			e.check("v", "b", 1)
+			e.do(dipwell.VerbRefund, "v", "b", 3)
+		}
+		if i == 2 {
+			e.take("v", "c", 5)
+		}
+	}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		e.take("v", key, 1)
+		e.take("v", key, 20)
+	}
+	e.pass(time.Minute)
+	e.take("v", "d", 1)
+}
+
+func changeAlgorithm(e *env) {
+	e.bucket("x", 10, time.Minute, 10)
+	e.allowed("x", "k", 8, 2)
+	e.pass(3 * time.Second) // half a token back: 7.5 used, kept as 8 of whole-token units
+	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s"})
+	e.left("x", "k", 2)
+	e.refused("x", "k", 3, 57*time.Second)
+	e.at(time.Minute)
+	e.left("x", "k", 10)
+	e.allowed("x", "k", 4, 6)
+	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.LeakyBucket, Rate: 10, Period: time.Minute, MaxDebt: 20})
+	e.take("x", "k", 1)
+	e.pass(time.Minute)
+	e.take("x", "k", 1)
+	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.Interval, Rate: 3, Period: 20 * time.Second, Burst: 12})
+	e.take("x", "k", 5)
+	e.pass(31 * time.Second)
+	e.take("x", "k", 5)
+}
+
+// A change of what does not count leaves every key as it is.
+func changeModeOnly(e *env) {
+	l := dipwell.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 5, OnChange: dipwell.StartOver}
+	first := e.define(l)
+	e.allowed("m", "k", 5, 0)
+	l.Mode, l.RetryJitter = dipwell.Shadow, 10
+	if d := e.define(l); d.Number != first.Number {
+		e.Fatalf("a change of mode began version %d", d.Number)
+	}
+	if d := e.take("m", "k", 1); !d.Allowed || !d.Shadow {
+		e.Fatalf("in shadow mode: allowed %v, shadow %v", d.Allowed, d.Shadow)
+	}
+	l.Mode = dipwell.Enforce
+	e.define(l)
+	e.refused("m", "k", 1, time.Hour)
+}
+
+// Tokens that were reserved before a change come back as the change converted them.
+func changeWithReservation(e *env) {
+	for _, p := range []dipwell.ChangePolicy{dipwell.Keep, dipwell.Proportional, dipwell.StartOver} {
+		name := p.String()
+		l := dipwell.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 20, OnChange: p}
+		e.define(l)
+		e.allowed(name, "k", 10, 0)
+		a, b := e.reserve(name, "k", 7), e.reserve(name, "k", 3)
+		e.pass(20 * time.Second)
+		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 20
+		e.define(l)
+		e.must(nil, e.cancel(a.Reservation))
+		e.check(name, "k", 1)
+		e.pass(time.Second)
+		l.Rate, l.Burst = 7, 5
+		e.define(l)
+		e.must(nil, e.cancel(b.Reservation))
+		e.check(name, "k", 1)
+		e.take(name, "k", 2)
+	}
+}
+
+func dropAndRedefine(e *env) {
+	e.bucket("d", 1, time.Hour, 5)
+	e.allowed("d", "k", 5, 0)
+	e.drop("d")
+	if _, err := e.l.Take(e.ctx, "d", "k", 1); err == nil {
+		e.Fatal("a limit that was dropped still answers")
+	}
+	e.bucket("d", 1, time.Hour, 5)
+	e.allowed("d", "k", 2, 3)
+	e.allowed("d", "new", 5, 0)
+	e.bucket("d", 2, time.Hour, 5)
+	e.left("d", "k", 3)
+	e.refused("d", "new", 1, 30*time.Minute)
+}
+
+func owners(e *env) {
+	e.bucket("mine", 1, time.Hour, 5)
+	e.allowed("mine", "k", 2, 3)
+	l := dipwell.Limit{Name: "mine", Rate: 100, Period: time.Second}
+	if _, err := e.l.Define(e.ctx, l, dipwell.OwnerAPI); err == nil {
+		e.Fatal("the API changed a limit of the program's")
+	}
+	if err := e.l.Drop(e.ctx, "mine", dipwell.OwnerAPI); err == nil {
+		e.Fatal("the API dropped a limit of the program's")
+	}
+	e.left("mine", "k", 3)
+}

@@ -1,0 +1,53 @@
+package storetest
+
+import (
+	"math/big"
+	"time"
+)
+
+// exact is a token bucket of one key in rationals, to recompute the numbers of
+// the contract's tables without the model.
+type exact struct {
+	level, burst, perUS *big.Rat
+	at                  time.Duration
+}
+
+func exactBucket(rate int64, per time.Duration, burst, level int64) *exact {
+	return &exact{rat(level), rat(burst), big.NewRat(rate, per.Microseconds()), 0}
+}
+
+// call takes n tokens at an instant if they are there.
+func (x *exact) call(at time.Duration, n int64) bool {
+	x.level.Add(x.level, new(big.Rat).Mul(x.perUS, rat((at-x.at).Microseconds())))
+	if x.at = at; x.level.Cmp(x.burst) > 0 {
+		x.level.Set(x.burst)
+	}
+	if x.level.Cmp(rat(n)) < 0 {
+		return false
+	}
+	x.level.Sub(x.level, rat(n))
+	return true
+}
+
+// earned is how many whole tokens a rate gives in a time.
+func earned(rate int64, per, in time.Duration) int64 {
+	return floor(new(big.Rat).Mul(big.NewRat(rate, per.Microseconds()), rat(in.Microseconds())))
+}
+
+// poll calls one limit at each multiple of every, up to until, and wants each
+// call's answer and the sum of the grants as the exact bucket has them.
+func (e *env) poll(limit, key string, x *exact, every, until time.Duration, want int64) {
+	e.Helper()
+	var got int64
+	for at := every; at <= until; at += every {
+		e.at(at)
+		d := e.take(limit, key, 1)
+		if exactly := x.call(at, 1); d.Allowed != exactly {
+			e.Fatalf("%s at %v: allowed %v; exactly, %v", limit, at, d.Allowed, exactly)
+		}
+		got += d.Granted
+	}
+	if got != want {
+		e.Fatalf("%s each %v up to %v: %d granted, want %d", limit, every, until, got, want)
+	}
+}

@@ -1,0 +1,5 @@
+package storetest
+
+var (
+	verbCases, groupCases, reservationCases, windowCases, keyCases, historyCases []testCase
+)

@@ -1,0 +1,483 @@
+package storetest
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// model is the contract written a second time, with tokens as exact rationals
+// and rows that are never deleted. It shares no arithmetic with package dipwell.
+type model struct {
+	limits       map[string][]*rule // all versions, the present one last
+	rows         map[rowKey]*row
+	reservations map[dipwell.Reservation]*reservation
+}
+
+type rowKey struct{ limit, key string }
+
+type row struct {
+	used *big.Rat // tokens
+	ts   int64
+	rule *rule
+}
+
+// reservation is what a call took ahead of time.
+type reservation struct {
+	due   int64
+	parts []part
+}
+
+type part struct {
+	key    rowKey
+	tokens *big.Rat
+	rule   *rule
+}
+
+// answer is what is compared, field by field.
+type answer struct {
+	allowed, never, shadow, leaveMeOut bool
+	granted, remaining                 int64
+	retry, reset, delay                int64
+}
+
+type answers struct {
+	allowed     bool
+	ops         []answer
+	reservation *reservation
+}
+
+func newModel() *model {
+	return &model{map[string][]*rule{}, map[rowKey]*row{}, map[dipwell.Reservation]*reservation{}}
+}
+
+func (m *model) rule(limit string) *rule {
+	v := m.limits[limit]
+	return v[len(v)-1]
+}
+
+// define begins a version, unless the limit counts as before.
+func (m *model) define(now int64, l dipwell.Limit, d *dipwell.Definition) {
+	r := newRule(now, l, d)
+	versions := m.limits[l.Name]
+	if len(versions) > 0 {
+		old := versions[len(versions)-1]
+		if old.counting == r.counting {
+			old.shadow = r.shadow
+			return
+		}
+		r.since = max(now, old.since)
+		old.next = r
+	}
+	m.limits[l.Name] = append(versions, r)
+}
+
+func (m *model) drop(name string) {
+	delete(m.limits, name)
+	for k := range m.rows {
+		if k.limit == name {
+			delete(m.rows, k)
+		}
+	}
+	for id, r := range m.reservations {
+		if r.of(name) {
+			delete(m.reservations, id)
+		}
+	}
+}
+
+func (r *reservation) of(limit string) bool {
+	for _, p := range r.parts {
+		if p.key.limit == limit {
+			return true
+		}
+	}
+	return false
+}
+
+// ask decides a call: each take by itself first, then all or nothing.
+func (m *model) ask(now int64, verb dipwell.Verb, takes []dipwell.Take) answers {
+	out := answers{allowed: true, ops: make([]answer, len(takes))}
+	sum := map[rowKey]int64{}
+	for _, t := range takes {
+		sum[keyOf(t)] += t.Cost
+	}
+	results := map[rowKey]result{}
+	for k, cost := range sum {
+		r := m.rule(k.limit)
+		res := r.decide(m.usedAt(k, now), m.instant(k, now), now, verb, cost, k)
+		results[k] = res
+		out.allowed = out.allowed && res.allowed
+	}
+	for i, t := range takes {
+		out.ops[i] = m.answer(results[keyOf(t)], out.allowed, keyOf(t), now, t.Cost)
+	}
+	if out.allowed {
+		out.reservation = m.apply(results, verb, now)
+	}
+	return out
+}
+
+func keyOf(t dipwell.Take) rowKey {
+	if t.Key == dipwell.Shared {
+		return rowKey{t.Limit, ""}
+	}
+	return rowKey{t.Limit, t.Key}
+}
+
+// answer words a result; in a call that is refused it describes the present state.
+func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
+	a := answer{allowed: res.allowed, never: res.never, shadow: res.shadow, retry: res.retry}
+	used := res.before
+	if res.allowed && !res.shadow && all {
+		used, a.delay, a.granted = res.after, res.delay, res.granted
+		if res.sums && a.granted > 0 { // the costs of entries of one key were added up
+			a.granted = cost
+		}
+	}
+	r := m.rule(k.limit)
+	if free := new(big.Rat).Sub(rat(r.burst), used); free.Sign() > 0 {
+		a.remaining = floor(free)
+	}
+	a.reset = r.wait(used, m.instant(k, now), now, k)
+	return a
+}
+
+// apply writes what was granted, and makes the reservation where something is due later.
+func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *reservation {
+	v := &reservation{due: now}
+	for k, res := range results {
+		v.due = max(v.due, now+res.delay)
+		if res.granted > 0 && !res.shadow {
+			v.parts = append(v.parts, part{k, rat(res.granted), m.rule(k.limit)})
+		}
+		if verb == dipwell.VerbReset {
+			m.reset(k)
+		} else if !res.shadow && res.after.Cmp(res.before) != 0 {
+			m.rows[k] = &row{res.after, m.instant(k, now), m.rule(k.limit)}
+		}
+	}
+	if v.due == now || len(v.parts) == 0 {
+		return nil
+	}
+	return v
+}
+
+// reset forgets a row and every reservation that it has a part in.
+func (m *model) reset(k rowKey) {
+	delete(m.rows, k)
+	for id, r := range m.reservations {
+		for _, p := range r.parts {
+			if p.key == k {
+				delete(m.reservations, id)
+			}
+		}
+	}
+}
+
+// cancel gives a reservation back, once, before it is due.
+func (m *model) cancel(now int64, id dipwell.Reservation) bool {
+	v := m.reservations[id]
+	delete(m.reservations, id)
+	if v == nil || now >= v.due {
+		return false
+	}
+	for _, p := range v.parts {
+		tokens := p.tokens
+		for r := p.rule; r.next != nil; r = r.next {
+			tokens = r.convert(tokens, false)
+		}
+		used := new(big.Rat).Sub(m.usedAt(p.key, now), tokens)
+		if used.Sign() < 0 {
+			used.SetInt64(0)
+		}
+		m.rows[p.key] = &row{used, m.instant(p.key, now), m.rule(p.key.limit)}
+	}
+	return true
+}
+
+// instant is the later of now and the row's own.
+func (m *model) instant(k rowKey, now int64) int64 {
+	r := m.rows[k]
+	if r == nil {
+		return now
+	}
+	ts := r.ts
+	for v := r.rule; v.next != nil; v = v.next {
+		ts = max(ts, v.next.since)
+	}
+	return max(now, ts)
+}
+
+// usedAt steps a row through the versions it has not seen, up to now.
+func (m *model) usedAt(k rowKey, now int64) *big.Rat {
+	r := m.rows[k]
+	if r == nil {
+		return rat(0)
+	}
+	used, ts, v := r.used, r.ts, r.rule
+	for ; v.next != nil; v = v.next {
+		end := max(ts, v.next.since)
+		used = v.convert(v.step(used, ts, end, k), true)
+		ts = end
+	}
+	return v.step(used, ts, max(now, ts), k)
+}
+
+// fullAt is the instant at which a row will be full if nobody comes.
+func (m *model) fullAt(k rowKey, now int64) int64 {
+	return now + m.rule(k.limit).wait(m.usedAt(k, now), m.instant(k, now), now, k)
+}
+
+// rule is one version of a limit.
+type rule struct {
+	counting
+	shadow bool
+	since  int64
+	policy dipwell.ChangePolicy
+	next   *rule
+	debt   *big.Rat // tokens beyond burst
+	most   *big.Rat // tokens: where used stops growing
+}
+
+// counting is what makes two versions count alike.
+type counting struct {
+	windowed, leaky bool
+	rate, burst     int64
+	maxDebt, charge int64
+	period          time.Duration
+	every, unit     int64 // µs between ticks (0: calendar); parts that a token is kept in
+	start           string
+}
+
+func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
+	r := &rule{since: now, policy: l.OnChange, shadow: l.Mode == dipwell.Shadow}
+	c := &r.counting
+	*c = counting{
+		windowed: l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval,
+		leaky:    l.Algorithm == dipwell.LeakyBucket,
+		rate:     l.Rate, burst: l.Burst, maxDebt: l.MaxDebt, charge: l.MaxCharge, period: l.Period, start: l.Start, unit: 1,
+	}
+	switch {
+	case c.leaky:
+		c.burst = 1
+	case l.Burst == 0:
+		c.burst = l.Rate
+	case l.Burst == dipwell.NoBurst:
+		c.burst = 0
+	}
+	c.every = d.Rule.Every // how coarse a tick must be is the compiler's business, and tested there
+	if !c.windowed {
+		ticks := l.Period.Microseconds() / c.every
+		c.unit = ticks / new(big.Int).GCD(nil, nil, big.NewInt(l.Rate), big.NewInt(ticks)).Int64()
+	}
+	r.debt = rat(c.burst)
+	switch {
+	case l.MaxDebt > 0:
+		r.debt = rat(l.MaxDebt)
+	case l.MaxDebt == dipwell.NoDebt:
+		r.debt = rat(0)
+	case l.MaxDebt == dipwell.UnlimitedDebt:
+		r.debt = big.NewRat(d.Rule.Debt, c.unit)
+	}
+	r.most = big.NewRat(d.Rule.MaxUsed, c.unit)
+	return r
+}
+
+// result is one key's own outcome, before its neighbours are heard.
+type result struct {
+	allowed, never, shadow, sums bool
+	granted                      int64
+	before, after                *big.Rat
+	retry, delay                 int64
+}
+
+// decide is the table of verbs.
+func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k rowKey) result {
+	res := result{before: used, after: used, sums: true}
+	cost, cap := rat(n), rat(r.burst)
+	with := new(big.Rat).Add(used, cost)
+	room := cap
+	if verb == dipwell.VerbReserve && n > 0 || r.leaky && verb <= dipwell.VerbReserve && verb != dipwell.VerbTakeUpTo {
+		room = new(big.Rat).Add(cap, r.debt)
+	}
+	if verb == dipwell.VerbTakeUpTo && n > 0 {
+		return r.takeUpTo(res, t, now, n, k)
+	}
+	switch verb {
+	case dipwell.VerbCharge:
+		res.allowed, res.granted, res.after = true, n, with
+		if with.Cmp(r.most) > 0 {
+			res.after = r.most
+			if used.Cmp(r.most) > 0 {
+				res.after = used
+			}
+		}
+		return res
+	case dipwell.VerbRefund:
+		res.allowed, res.after = true, new(big.Rat).Sub(used, cost)
+		if res.after.Sign() < 0 {
+			res.after = rat(0)
+		}
+		return res
+	case dipwell.VerbReset:
+		res.allowed, res.after = true, rat(0)
+		return res
+	}
+	switch {
+	case cost.Cmp(room) > 0:
+		res.never = true
+	case with.Cmp(room) > 0:
+		res.retry = r.wait(new(big.Rat).Sub(with, room), t, now, k)
+	default:
+		res.allowed = true
+		res.delay = r.wait(new(big.Rat).Sub(with, cap), t, now, k)
+		if verb != dipwell.VerbCheck {
+			res.granted, res.after = n, with
+		}
+	}
+	return r.inShadow(res)
+}
+
+func (r *rule) takeUpTo(res result, t, now, n int64, k rowKey) result {
+	res.sums = false
+	free := floor(new(big.Rat).Sub(rat(r.burst), res.before))
+	switch {
+	case r.burst == 0:
+		res.never = true
+	case free < 1:
+		need := new(big.Rat).Add(res.before, rat(1))
+		res.retry = r.wait(need.Sub(need, rat(r.burst)), t, now, k)
+	default:
+		res.allowed, res.granted = true, min(n, free)
+		res.after = new(big.Rat).Add(res.before, rat(res.granted))
+	}
+	return r.inShadow(res)
+}
+
+func (r *rule) inShadow(res result) result {
+	if r.shadow && !res.allowed {
+		res.allowed, res.shadow = true, true
+	}
+	return res
+}
+
+// perTick is how many tokens come back at a tick.
+func (r *rule) perTick() *big.Rat {
+	if r.windowed {
+		return rat(r.rate)
+	}
+	return new(big.Rat).Mul(rat(r.rate), big.NewRat(r.every, r.period.Microseconds()))
+}
+
+func (r *rule) step(used *big.Rat, from, to int64, k rowKey) *big.Rat {
+	ticks := r.tick(to, k) - r.tick(from, k)
+	left := new(big.Rat).Sub(used, new(big.Rat).Mul(rat(ticks), r.perTick()))
+	if left.Sign() < 0 {
+		left.SetInt64(0)
+	}
+	return left
+}
+
+// wait is the time from now until so many tokens have come back after t.
+func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
+	if tokens.Sign() <= 0 {
+		return 0
+	}
+	ticks := ceil(new(big.Rat).Quo(tokens, r.perTick()))
+	return r.boundary(r.tick(t, k)+ticks, k) - now
+}
+
+// convert brings tokens used under r to the next version, rounded against the
+// client: up for what is used, down for what would be given back.
+func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
+	to := r.next
+	switch {
+	case to.policy == dipwell.StartOver:
+		return rat(0)
+	case to.policy == dipwell.Proportional && r.burst > 0:
+		used = new(big.Rat).Mul(used, big.NewRat(to.burst, r.burst))
+	}
+	parts := new(big.Rat).Mul(used, rat(to.unit))
+	if up {
+		return big.NewRat(ceil(parts), to.unit)
+	}
+	return big.NewRat(floor(parts), to.unit)
+}
+
+// origin is where ticks are counted from.
+func (r *rule) origin(k rowKey) int64 {
+	switch {
+	case !r.windowed:
+		return 0
+	case r.start != "":
+		d, err := time.ParseDuration(r.start)
+		if err != nil {
+			panic(err) // the suite's own limits only
+		}
+		return d.Microseconds()
+	}
+	return spread(k, r.every)
+}
+
+func spread(k rowKey, period int64) int64 {
+	h := sha256.New()
+	_ = binary.Write(h, binary.BigEndian, uint32(len(k.limit)))
+	h.Write([]byte(k.limit + k.key))
+	first := new(big.Int).SetBytes(h.Sum(nil)[:6])
+	return first.Mod(first, big.NewInt(period)).Int64()
+}
+
+func (r *rule) tick(x int64, k rowKey) int64 {
+	if r.every == 0 {
+		return r.wall().tick(x - r.shift(k))
+	}
+	return floor(big.NewRat(x-r.origin(k), r.every))
+}
+
+func (r *rule) boundary(tick int64, k rowKey) int64 {
+	if r.every == 0 {
+		return r.wall().boundary(tick) + r.shift(k)
+	}
+	return r.origin(k) + tick*r.every
+}
+
+// shift is how far a key's months begin after the calendar's, where they are spread.
+func (r *rule) shift(k rowKey) int64 {
+	if r.start != "" {
+		return 0
+	}
+	days := int64(-r.period) * 28
+	if r.period%dipwell.Year == 0 {
+		days = int64(r.period/dipwell.Year) * 365
+	}
+	return spread(k, days*86400e6)
+}
+
+func (r *rule) wall() *wallClock {
+	w := &wallClock{loc: time.UTC, period: r.period}
+	if hm, zone, ok := strings.Cut(r.start, " "); ok {
+		t, err := time.Parse("15:04", hm)
+		if err == nil {
+			w.loc, err = time.LoadLocation(zone)
+		}
+		if err != nil {
+			panic(err) // the suite's own limits only
+		}
+		w.minute = int64(t.Hour()*60 + t.Minute())
+	}
+	return w
+}
+
+func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
+
+func floor(x *big.Rat) int64 {
+	q := new(big.Int)
+	return q.Div(x.Num(), x.Denom()).Int64() // Euclidean: the denominator is positive
+}
+
+func ceil(x *big.Rat) int64 { return -floor(new(big.Rat).Neg(x)) }

@@ -1,0 +1,262 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// raceCases hammer one key from behind a start barrier. The clock stands still
+// unless a case moves it, so the sums are exact.
+var raceCases = []testCase{
+	{"race-take", raceTake},
+	{"race-take-up-to", raceTakeUpTo},
+	{"race-reserve-cancel", raceReserveCancel},
+	{"race-group", raceGroup},
+	{"race-refill", raceRefill},
+}
+
+// race runs callers × calls behind one barrier and sums what they answer. The
+// first error fails the case.
+func race(e *env, callers, calls int, call func(caller, call int) (int64, error)) int64 {
+	e.Helper()
+	var sum atomic.Int64
+	var failed atomic.Pointer[error]
+	var done sync.WaitGroup
+	start := make(chan struct{})
+	for c := range callers {
+		done.Go(func() {
+			<-start
+			for i := range calls {
+				n, err := call(c, i)
+				if err != nil {
+					failed.CompareAndSwap(nil, &err)
+					return
+				}
+				sum.Add(n)
+			}
+		})
+	}
+	close(start)
+	done.Wait()
+	if err := failed.Load(); err != nil {
+		e.Fatal(*err)
+	}
+	return sum.Load()
+}
+
+// sweeping sweeps over and over until the returned function is called.
+func (e *env) sweeping() (stop func()) {
+	s, ok := dipwell.As[dipwell.Sweeper](e.store)
+	if !ok {
+		return func() {}
+	}
+	quit := make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-quit:
+				failed <- nil
+				return
+			default:
+			}
+			if _, err := s.Sweep(e.ctx, 100); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		if err := <-failed; err != nil {
+			e.Fatalf("sweep: %v", err)
+		}
+	}
+}
+
+func (e *env) taker(limit, key string, n int64) func(int, int) (int64, error) {
+	return func(int, int) (int64, error) {
+		d, err := e.l.Take(e.ctx, limit, key, n)
+		return d.Granted, err
+	}
+}
+
+func firstInsert(e *env) {
+	e.bucket("fresh", 1, time.Hour, 20)
+	defer e.sweeping()()
+	for round := range e.rounds {
+		if got := race(e, 64, 1, e.taker("fresh", fmt.Sprint("k", round), 1)); got != 20 {
+			e.Fatalf("round %d: 64 first calls of a burst of 20: %d granted", round, got)
+		}
+	}
+}
+
+func casCollapse(e *env) {
+	e.bucket("hot", 1, time.Hour, 640)
+	if got := race(e, 64, 20, e.taker("hot", "k", 1)); got != 640 {
+		e.Fatalf("64 writers on one key: %d granted of 640", got)
+	}
+}
+
+// Checks that race with takes change nothing: all of the burst can still be taken.
+func peekConsumes(e *env) {
+	e.bucket("peek", 1, time.Hour, 20)
+	for range 50 {
+		e.check("peek", "alone", 1)
+	}
+	e.left("peek", "alone", 20)
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		got := race(e, 32, 4, func(caller, call int) (int64, error) {
+			if caller%2 == 0 {
+				d, err := e.l.Check(e.ctx, "peek", key, 1)
+				return d.Granted, err
+			}
+			d, err := e.l.Take(e.ctx, "peek", key, 1)
+			return d.Granted, err
+		})
+		if got != 20 {
+			e.Fatalf("round %d: %d granted of a burst of 20 among checks", round, got)
+		}
+	}
+}
+
+// Keys that are full again and again while others take from them and a sweep runs.
+func sweepRace(e *env) {
+	e.bucket("swept", 1, time.Hour, 20)
+	defer e.sweeping()()
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		got := race(e, 16, 6, func(caller, call int) (int64, error) {
+			d, err := e.l.Take(e.ctx, "swept", key, 1)
+			if err != nil || call%2 == 1 || !d.Allowed {
+				return d.Granted, err
+			}
+			_, err = e.l.Refund(e.ctx, "swept", key, 1)
+			return 0, err
+		})
+		d, err := e.l.Check(e.ctx, "swept", key, 0)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if got+d.Remaining != 20 {
+			e.Fatalf("round %d: %d taken and %d left of 20", round, got, d.Remaining)
+		}
+	}
+}
+
+func raceTake(e *env) {
+	e.bucket("mixed", 1, time.Hour, 100)
+	defer e.sweeping()()
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		got := race(e, 16, 8, func(caller, call int) (int64, error) {
+			d, err := e.l.Take(e.ctx, "mixed", key, int64(1+caller%3))
+			return d.Granted, err
+		})
+		d, err := e.l.Check(e.ctx, "mixed", key, 0)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if got+d.Remaining != 100 || d.Remaining > 2 {
+			e.Fatalf("round %d: %d taken and %d left of 100", round, got, d.Remaining)
+		}
+	}
+}
+
+func raceTakeUpTo(e *env) {
+	e.bucket("some", 1, time.Hour, 50)
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		got := race(e, 16, 3, func(int, int) (int64, error) {
+			d, err := e.l.TakeUpTo(e.ctx, "some", key, 3)
+			return d.Granted, err
+		})
+		if got != 50 {
+			e.Fatalf("round %d: %d of 50 granted", round, got)
+		}
+	}
+}
+
+// Every reservation is cancelled by two callers at once; one of them wins.
+func raceReserveCancel(e *env) {
+	e.define(dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 4, MaxDebt: 16})
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		var ids [20]dipwell.Reservation
+		made := race(e, 20, 1, func(caller, _ int) (int64, error) {
+			d, err := e.l.Reserve(e.ctx, "work", key, 1)
+			ids[caller] = d.Reservation
+			return d.Granted, err
+		})
+		worked := race(e, 40, 1, func(caller, _ int) (int64, error) {
+			if ids[caller%20] == (dipwell.Reservation{}) {
+				return 0, nil
+			}
+			if e.l.Cancel(e.ctx, ids[caller%20]) != nil {
+				return 0, nil
+			}
+			return 1, nil
+		})
+		d, err := e.l.Check(e.ctx, "work", key, 0)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if made != 20 || worked != 16 || d.Remaining != 0 {
+			e.Fatalf("round %d: %d of 20 reserved, %d of 16 cancels worked, %d remaining; want 0", round, made, worked, d.Remaining)
+		}
+	}
+}
+
+// Groups that name the same keys in different orders neither deadlock nor half-charge.
+func raceGroup(e *env) {
+	e.bucket("a", 1, time.Hour, 30)
+	e.bucket("b", 1, time.Hour, 20)
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		got := race(e, 16, 4, func(caller, _ int) (int64, error) {
+			takes := []dipwell.Take{{Limit: "a", Key: key, Cost: 1}, {Limit: "b", Key: key, Cost: 1}, {Limit: "a", Key: key + "'", Cost: 1}}
+			if caller%2 == 1 {
+				takes[0], takes[2] = takes[2], takes[0]
+				takes[1], takes[2] = takes[2], takes[1]
+			}
+			d, err := e.l.TakeAll(e.ctx, takes...)
+			if !d.Allowed {
+				return 0, err
+			}
+			return 1, err
+		})
+		a, errA := e.l.Check(e.ctx, "a", key, 0)
+		b, errB := e.l.Check(e.ctx, "b", key, 0)
+		if errA != nil || errB != nil {
+			e.Fatal(errA, errB)
+		}
+		if got != 20 || a.Remaining != 10 || b.Remaining != 0 {
+			e.Fatalf("round %d: %d calls granted, %d and %d remaining; want 20, 10, 0", round, got, a.Remaining, b.Remaining)
+		}
+	}
+}
+
+// The clock runs while they take: never more than what was earned, and after a
+// last call at the end not one token less.
+func raceRefill(e *env) {
+	e.bucket("run", 1000, time.Second, 10)
+	defer e.sweeping()()
+	for round := range e.rounds {
+		key := fmt.Sprint("k", round)
+		start := e.clock.Load()
+		got := race(e, 16, 10, func(int, int) (int64, error) {
+			d, err := e.l.Take(e.ctx, "run", key, 1)
+			e.clock.Add(37)
+			return d.Granted, err
+		})
+		bound := 10 + earned(1000, time.Second, time.Duration(e.clock.Load()-start)*time.Microsecond)
+		if got > bound {
+			e.Fatalf("round %d: %d granted, at most %d were earned", round, got, bound)
+		}
+	}
+}

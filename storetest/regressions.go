@@ -1,0 +1,412 @@
+package storetest
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// regressions are mistakes found in published limiters, by the contract's ids.
+var regressions = []testCase{
+	{"round-up-grants", roundUpGrants},
+	{"denial-starves", denialStarves},
+	{"two-clocks", twoClocks},
+	{"first-insert", firstInsert},
+	{"ambiguous-zero", ambiguousZero},
+	{"lost-partial-interval", lostPartialInterval},
+	{"cost-tested-twice", costTestedTwice},
+	{"early-expiry", earlyExpiry},
+	{"caller-clock", callerClock},
+	{"lock-wait-double-credit", lockWaitDoubleCredit},
+	{"negative-mints", negativeMints},
+	{"never-finite-retry", neverFiniteRetry},
+	{"zero-means-unlimited", zeroMeansUnlimited},
+	{"peek-consumes", peekConsumes},
+	{"cas-collapse", casCollapse},
+	{"overflow-bypass", overflowBypass},
+	{"late-writer-wipes", lateWriterWipes},
+	{"false-local-denial", falseLocalDenial},
+	{"cancelled-wait-leaks", cancelledWaitLeaks},
+	{"double-cancel-mints", doubleCancelMints},
+	{"fast-rate-truncation", fastRateTruncation},
+	{"stale-after-change", staleAfterChange},
+	{"window-restart", windowRestart},
+	{"clock-back", clockBack},
+	{"sweep-race", sweepRace},
+}
+
+// A bucket that rounds up to whole tokens at each call grants each call here.
+func roundUpGrants(e *env) {
+	e.bucket("slow", 1, time.Second, 2)
+	e.allowed("slow", "k", 2, 0)
+	e.poll("slow", "k", exactBucket(1, time.Second, 2, 0), 600*time.Millisecond, 18*time.Second, 18)
+	e.at(0)
+	e.bucket("fast", 2, time.Second, 2)
+	e.allowed("fast", "k", 2, 0)
+	e.poll("fast", "k", exactBucket(2, time.Second, 2, 0), 260*time.Millisecond, 78*time.Second, 156)
+}
+
+// Where refusals move the clock, a caller who polls faster than the rate never gets a token.
+func denialStarves(e *env) {
+	for i, every := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, time.Second} {
+		e.at(0)
+		name := string(rune('a' + i))
+		e.bucket(name, 1, time.Second, 2)
+		e.allowed(name, "k", 2, 0)
+		e.poll(name, "k", exactBucket(1, time.Second, 2, 0), every, 20*time.Second, 20)
+	}
+}
+
+// A store that credits by one reading of the clock and stamps with another
+// mints whenever the second reads less.
+func twoClocks(e *env) {
+	for _, pattern := range [][]time.Duration{
+		{10 * time.Second, 0},
+		{0, 10 * time.Second, 10 * time.Second},
+		{10 * time.Second, 10 * time.Second, 0, 0},
+		{5 * time.Second, 10 * time.Second, 0},
+	} {
+		var reads atomic.Int64
+		w := e.with(func() int64 {
+			return epoch + pattern[int(reads.Add(1)-1)%len(pattern)].Microseconds()
+		})
+		w.must(w.l.Define(e.ctx, dipwell.Limit{Name: "long", Rate: 1, Period: time.Second, Burst: 10}, dipwell.OwnerCode))
+		var granted int64
+		for range 60 {
+			d, err := w.l.Take(e.ctx, "long", "k", 1)
+			w.must(d, err)
+			granted += d.Granted
+		}
+		if bound := 10 + earned(1, time.Second, 10*time.Second); granted > bound {
+			e.Fatalf("a clock that reads %v in turn: %d granted, at most %d were earned", pattern, granted, bound)
+		}
+	}
+}
+
+// The last token's grant and the refusal after it both have 0 remaining.
+func ambiguousZero(e *env) {
+	e.bucket("one", 1, time.Second, 1)
+	e.allowed("one", "k", 1, 0)
+	if d := e.refused("one", "k", 1, time.Second); d.Remaining != 0 {
+		e.Fatalf("%d remaining after a refusal, want 0", d.Remaining)
+	}
+}
+
+// Where the stamp is set to now, a caller each 9.9 s never sees a whole interval pass.
+func lostPartialInterval(e *env) {
+	e.define(dipwell.Limit{Name: "grid", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
+	e.define(dipwell.Limit{Name: "spread", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20})
+	for _, limit := range []string{"grid", "spread"} {
+		for cost := int64(1); cost <= 4; cost++ {
+			key := string(rune('0' + cost))
+			for k := range 60 {
+				e.at(time.Duration(k) * 9900 * time.Millisecond)
+				if d := e.take(limit, key, cost); !d.Allowed {
+					e.Fatalf("%s: call %d of cost %d was refused", limit, k, cost)
+				}
+			}
+		}
+	}
+}
+
+func costTestedTwice(e *env) {
+	e.bucket("ten", 10, time.Hour, 10)
+	for left := int64(9); left >= 0; left-- {
+		e.allowed("ten", "singles", 1, left)
+	}
+	e.allowed("ten", "six", 6, 4)
+	e.allowed("ten", "six", 4, 0)
+	e.allowed("ten", "all", 10, 0)
+}
+
+// A row that expires sooner than its bucket fills up gives everything back at once.
+func earlyExpiry(e *env) {
+	e.bucket("slow", 10, time.Hour, 10)
+	e.allowed("slow", "k", 10, 0)
+	one := time.Duration(ceil(rat(3600e6/10))) * time.Microsecond
+	for _, idle := range []time.Duration{61 * time.Second, one - time.Microsecond} {
+		e.at(idle)
+		e.sweep()
+		e.refused("slow", "k", 1, one-idle)
+	}
+	e.at(one)
+	e.sweep()
+	e.left("slow", "k", 1)
+	e.at(10*one - time.Microsecond)
+	e.sweep()
+	e.left("slow", "k", 9)
+	e.at(10 * one)
+	e.sweep()
+	e.left("slow", "k", 10)
+}
+
+// Readings that are ten minutes off, either way, mint nothing and leave nobody stuck.
+func callerClock(e *env) {
+	const skew = 10 * time.Minute
+	var base atomic.Int64
+	var skews atomic.Int64
+	w := e.with(func() int64 {
+		off := []time.Duration{0, skew, -skew, skew / 2, -skew / 3}[skews.Add(1)%5]
+		return epoch + base.Load() + off.Microseconds()
+	})
+	w.must(w.l.Define(e.ctx, dipwell.Limit{Name: "skewed", Rate: 1, Period: time.Second, Burst: 60}, dipwell.OwnerCode))
+	var granted int64
+	const calls = 400
+	for k := range int64(calls) {
+		base.Store(k * 1e6)
+		d, err := w.l.Take(e.ctx, "skewed", "k", 5)
+		w.must(d, err)
+		granted += d.Granted
+	}
+	if bound := 60 + earned(1, time.Second, calls*time.Second+2*skew); granted > bound {
+		e.Fatalf("%d granted with skewed clocks, at most %d were earned", granted, bound)
+	}
+	base.Store(int64(calls)*1e6 + 4*skew.Microseconds())
+	if d, err := w.l.Take(e.ctx, "skewed", "k", 60); err != nil || !d.Allowed {
+		e.Fatalf("after the skew had passed a full bucket was refused: %+v, %v", d, err)
+	}
+}
+
+// Many writers whose readings of the clock arrive out of order: the bound holds to the unit.
+func lockWaitDoubleCredit(e *env) {
+	var reads, latest atomic.Int64
+	w := e.with(func() int64 {
+		n := reads.Add(1)
+		x := epoch + n*1000 + (rand.Int64N(200)-100)*1000
+		for {
+			old := latest.Load()
+			if x <= old || latest.CompareAndSwap(old, x) {
+				return x
+			}
+		}
+	})
+	for round := range e.rounds {
+		limit := dipwell.Limit{Name: "late" + string(rune('a'+round)), Rate: 100, Period: time.Second, Burst: 3}
+		w.must(w.l.Define(e.ctx, limit, dipwell.OwnerCode))
+		start := latest.Load() - 201*1000
+		granted := race(e, 32, 5, func(int, int) (int64, error) {
+			d, err := w.l.Take(e.ctx, limit.Name, "k", 1)
+			return d.Granted, err
+		})
+		bound := 3 + earned(100, time.Second, time.Duration(latest.Load()-start)*time.Microsecond)
+		if granted > bound {
+			e.Fatalf("round %d: %d granted, at most %d were earned", round, granted, bound)
+		}
+	}
+}
+
+func negativeMints(e *env) {
+	e.bucket("pos", 1, time.Hour, 5)
+	e.allowed("pos", "k", 3, 2)
+	for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+		var d dipwell.Decision
+		for _, n := range []int64{-1, -1 << 63, dipwell.MaxInt + 1, 1<<63 - 1} {
+			if err := e.l.Do(e.ctx, &d, verb, "pos", "k", n); err == nil {
+				e.Fatalf("%s of %d was accepted", verb, n)
+			}
+		}
+	}
+	e.left("pos", "k", 2)
+	e.do(dipwell.VerbRefund, "pos", "k", 100)
+	e.left("pos", "k", 5)
+	e.do(dipwell.VerbRefund, "pos", "k", dipwell.MaxInt)
+	e.allowed("pos", "k", 5, 0)
+	e.refused("pos", "k", 1, 12*time.Minute*5)
+}
+
+func neverFiniteRetry(e *env) {
+	e.define(dipwell.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 3})
+	e.define(dipwell.Limit{Name: "none", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 3})
+	for _, key := range []string{"fresh", "drained"} {
+		if key == "drained" {
+			e.allowed("small", key, 5, 0)
+		}
+		e.takeNever("small", key, 6)
+		for verb, n := range map[dipwell.Verb]int64{dipwell.VerbTake: 6, dipwell.VerbCheck: 6, dipwell.VerbReserve: 9} {
+			if d := e.do(verb, "small", key, n); d.Allowed || !d.Never || d.RetryAfter != 0 {
+				e.Fatalf("%s of %d: allowed %v, never %v, retry %v", verb, n, d.Allowed, d.Never, d.RetryAfter)
+			}
+		}
+		if d := e.reserve("small", key, 8); d.Never {
+			e.Fatal("a reservation of all that debt allows is called never")
+		}
+	}
+	if d := e.do(dipwell.VerbTakeUpTo, "none", "k", 1); !d.Never {
+		e.Fatal("take_up_to of a burst of 0 is not called never")
+	}
+}
+
+func zeroMeansUnlimited(e *env) {
+	e.define(dipwell.Limit{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: dipwell.NoDebt})
+	if d := e.reserve("nodebt", "k", 2); !d.Allowed || d.Delay != 0 {
+		e.Fatalf("reserve of what is there: allowed %v, delay %v", d.Allowed, d.Delay)
+	}
+	if d := e.reserve("nodebt", "k", 1); d.Allowed || d.RetryAfter != time.Second {
+		e.Fatalf("a debt of 0 let 1 be reserved: allowed %v, retry %v", d.Allowed, d.RetryAfter)
+	}
+	if d := e.reserve("nodebt", "k", 3); d.Allowed || !d.Never {
+		e.Fatalf("more than burst and no debt: allowed %v, never %v", d.Allowed, d.Never)
+	}
+}
+
+// The largest numbers there are neither pass nor wrap.
+func overflowBypass(e *env) {
+	const most = int64(dipwell.MaxInt)
+	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: most, Period: time.Microsecond, Start: "0s"})
+	e.allowed("window", "k", most, 0)
+	for _, n := range []int64{1, most / 2, most - 1, most} {
+		e.refused("window", "k", n, time.Microsecond)
+	}
+	e.pass(time.Microsecond)
+	e.allowed("window", "k", most, 0)
+
+	e.at(time.Minute) // counted in coarser ticks, which this is one of
+	e.bucket("bytes", 1<<30, 24*time.Hour, 1<<30)
+	e.allowed("bytes", "k", 1<<30, 0)
+	e.refused("bytes", "k", 1<<30, 24*time.Hour)
+	for _, n := range []int64{1<<30 + 1, 1 << 31, 1 << 32, 1 << 40, 1<<53 - 1} {
+		e.takeNever("bytes", "k", n)
+	}
+	e.do(dipwell.VerbRefund, "bytes", "k", most)
+	e.left("bytes", "k", 1<<30)
+
+	e.bucket("odd", 999983, 30*24*time.Hour, 999983)
+	e.allowed("odd", "k", 999983, 0)
+	e.refused("odd", "k", 999983, 30*24*time.Hour)
+	for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+		var d dipwell.Decision
+		if err := e.l.Do(e.ctx, &d, verb, "odd", "k", most+1); err == nil {
+			e.Fatalf("%s of 2^53 was accepted", verb)
+		}
+	}
+}
+
+// A call from just before a boundary arrives after the first call of the new window.
+func lateWriterWipes(e *env) {
+	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"})
+	e.at(time.Minute - 2)
+	e.allowed("window", "k", 3, 2)
+	e.at(time.Minute)
+	e.allowed("window", "k", 4, 1)
+	e.at(time.Minute - time.Microsecond)
+	e.refused("window", "k", 2, time.Minute+time.Microsecond)
+	e.allowed("window", "k", 1, 0)
+	e.at(time.Minute + time.Microsecond)
+	e.refused("window", "k", 1, time.Minute-time.Microsecond)
+	e.at(2 * time.Minute)
+	e.left("window", "k", 5)
+}
+
+func falseLocalDenial(e *env) {
+	e.bucket("big", 20, time.Hour, 20)
+	e.allowed("big", "k", 5, 15)
+	if d := e.take("big", "k", 18); d.Allowed || d.Remaining != 15 {
+		e.Fatalf("18 of 15: allowed %v, %d remaining", d.Allowed, d.Remaining)
+	}
+	e.allowed("big", "k", 1, 14)
+	e.refused("big", "k", 18, 12*time.Minute)
+	e.allowed("big", "k", 14, 0)
+}
+
+func doubleCancelMints(e *env) {
+	e.define(dipwell.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 5})
+	e.allowed("work", "k", 5, 0)
+	d := e.reserve("work", "k", 3)
+	if err := e.cancel(d.Reservation); err != nil {
+		e.Fatal(err)
+	}
+	for range 3 {
+		if err := e.cancel(d.Reservation); err == nil {
+			e.Fatal("a reservation was given back twice")
+		}
+	}
+	e.refused("work", "k", 1, time.Second)
+
+	d = e.reserve("work", "k", 3)
+	e.do(dipwell.VerbReset, "work", "k", 0)
+	e.allowed("work", "k", 4, 1)
+	if err := e.cancel(d.Reservation); err == nil {
+		e.Fatal("a reservation outlived the reset of its key")
+	}
+	e.left("work", "k", 1)
+}
+
+// At rates above one a µs or that no µs divides, nothing is truncated.
+func fastRateTruncation(e *env) {
+	for i, rate := range []int64{300_000, 700_001, 999_983, 3_000_000} {
+		name := "fast" + string(rune('a'+i))
+		burst := max(2, rate/1_000_000+1)
+		e.at(0)
+		e.bucket(name, rate, time.Second, burst)
+		e.allowed(name, "k", burst, 0)
+		const span = 500 * time.Microsecond
+		var granted int64
+		for {
+			d := e.check(name, "k", 1)
+			e.clock.Add(d.RetryAfter.Microseconds())
+			if e.since() > span {
+				break
+			}
+			d = e.do(dipwell.VerbTakeUpTo, name, "k", burst)
+			granted += d.Granted
+			if d.Granted == 0 {
+				e.Fatalf("%d a second: nothing granted at the retry instant %v", rate, e.since())
+			}
+		}
+		if want := earned(rate, time.Second, span); granted != want {
+			e.Fatalf("%d a second: %d granted in %v, want %d", rate, granted, span, want)
+		}
+	}
+}
+
+func windowRestart(e *env) {
+	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
+	e.at(3 * time.Second)
+	e.allowed("window", "k", 5, 0)
+	e.do(dipwell.VerbRefund, "window", "k", 5)
+	e.sweep()
+	e.at(9 * time.Second)
+	e.allowed("window", "k", 5, 0)
+	e.refused("window", "k", 1, time.Second)
+	e.at(10 * time.Second)
+	e.allowed("window", "k", 5, 0)
+	e.at(13 * time.Second)
+	e.refused("window", "k", 1, 7*time.Second)
+}
+
+func clockBack(e *env) {
+	const back = 30 * time.Second
+	e.bucket("b", 1, time.Second, 5)
+	e.define(dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
+	for _, limit := range []string{"b", "w"} {
+		e.at(time.Minute)
+		e.allowed(limit, "k", 5, 0)
+		normal := e.check(limit, "k", 1).RetryAfter
+		for _, d := range []time.Duration{time.Microsecond, time.Second, back} {
+			e.at(time.Minute - d)
+			e.refused(limit, "k", 1, normal+d)
+		}
+		for range 5 { // to and fro across a minute that has already been credited
+			e.at(time.Minute)
+			e.refused(limit, "k", 1, normal)
+			e.at(time.Minute - back)
+			e.refused(limit, "k", 1, normal+back)
+		}
+		e.at(time.Minute + normal - time.Microsecond)
+		e.refused(limit, "k", 1, time.Microsecond)
+		e.at(time.Minute + normal)
+		if d := e.take(limit, "k", 1); !d.Allowed {
+			e.Fatalf("%s: stuck after the clock had stepped back", limit)
+		}
+	}
+	e.at(2 * time.Minute) // a credit, then a step back, then the same time again
+	e.allowed("b", "again", 5, 0)
+	e.pass(5 * time.Second)
+	e.allowed("b", "again", 4, 1)
+	e.pass(-5 * time.Second)
+	e.allowed("b", "again", 1, 0)
+	e.pass(5 * time.Second)
+	e.refused("b", "again", 1, time.Second)
+}
