@@ -277,6 +277,10 @@ func oneOf[T ~uint8](dst *T, value string, names []string) error {
 	return fmt.Errorf("%q is not one of %s%s", value, strings.Join(names, ", "), suggest(value, names))
 }
 
+// Suggest offers the known name nearest to what was written, as "; did you mean
+// burst?", or nothing when none is near.
+func Suggest(wrote string, known []string) string { return suggest(wrote, known) }
+
 // suggest offers the name within two edits of what was written.
 func suggest(wrote string, names []string) string {
 	best, at := 3, ""
