@@ -1,0 +1,202 @@
+// Package coalesce lets callers that wait while a statement is in flight ride
+// on the next one: a store in, a store out.
+//
+// A lone caller asks the inner store itself, on its own goroutine and under its
+// own context; there is no timer and nothing is held back. Calls that come
+// while a statement is in flight queue up, first come first served, and are
+// sent together when it returns.
+//
+// Each lane has at most one statement in flight, and a key always goes to the
+// same lane, so that two lanes do not fight over a row. A group of several keys
+// goes whole to the lane of one of them and stays all or nothing. It may touch
+// rows of other lanes: inner stores that lock rows must lock those of a batch
+// in one order, so that two lanes cannot deadlock.
+//
+// A caller whose context ends leaves at once and harms nobody: queued, its call
+// is withdrawn and was certainly not charged; already sent, the error is
+// dipwell.ErrOutcomeUnknown. A statement for several callers ends when the last
+// of them would have given up, and after Config.Timeout at the latest.
+//
+// A statement that fails for all its groups is split in halves and sent again,
+// until the group at fault is alone with its error. That needs an inner store
+// that says dipwell.ErrOutcomeUnknown wherever it may have charged: such
+// statements are never sent twice, nor are those that ran out of time.
+package coalesce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Errors of calls that were certainly not charged.
+var (
+	ErrBusy   = fmt.Errorf("%w: too many calls are waiting; this one was not charged", dipwell.ErrStore)
+	ErrClosed = fmt.Errorf("%w: it is closed; the call was not charged", dipwell.ErrStore)
+)
+
+// Config bounds a Store. A zero field means the default named in its comment.
+type Config struct {
+	MaxBatch int           // groups in one statement, 1 to 65536; default 1024
+	MaxQueue int           // groups waiting for one lane, 1 to 1<<20; default 16384; more are refused with ErrBusy
+	Timeout  time.Duration // the longest a statement may take; default 10 s
+}
+
+const (
+	defaultBatch   = 1024
+	maxBatch       = 1 << 16
+	defaultQueue   = 1 << 14
+	maxQueue       = 1 << 20
+	defaultTimeout = 10 * time.Second
+	maxLanes       = 1024
+)
+
+// Store coalesces calls. It is safe for concurrent use.
+type Store struct {
+	lanes []*lane
+	seed  maphash.Seed
+}
+
+var _ dipwell.Store = (*Store)(nil)
+
+// New returns a store over lanes: inner stores that share one state, each with
+// a connection of its own. One lane is enough where the inner store has no
+// connections to keep busy. Optional abilities are those of the first lane.
+func New(lanes []dipwell.Store, c Config) (*Store, error) {
+	if len(lanes) == 0 || len(lanes) > maxLanes {
+		return nil, fmt.Errorf("coalesce: %d lanes; from 1 to %d", len(lanes), maxLanes)
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{seed: maphash.MakeSeed()}
+	for i, inner := range lanes {
+		if inner == nil {
+			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
+		}
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c})
+	}
+	return s, nil
+}
+
+func (c *Config) check() error {
+	if c.MaxBatch == 0 {
+		c.MaxBatch = defaultBatch
+	}
+	if c.MaxQueue == 0 {
+		c.MaxQueue = defaultQueue
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	switch {
+	case c.MaxBatch < 1 || c.MaxBatch > maxBatch:
+		return fmt.Errorf("coalesce: MaxBatch %d; from 1 to %d", c.MaxBatch, maxBatch)
+	case c.MaxQueue < 1 || c.MaxQueue > maxQueue:
+		return fmt.Errorf("coalesce: MaxQueue %d; from 1 to %d", c.MaxQueue, maxQueue)
+	case c.Timeout < 0:
+		return fmt.Errorf("coalesce: Timeout %v is negative", c.Timeout)
+	}
+	return nil
+}
+
+// Unwrap returns the first lane's store.
+func (s *Store) Unwrap() dipwell.Store { return s.lanes[0].store }
+
+// InProcess is false whatever the inner store is: a call may have to queue.
+func (s *Store) InProcess() bool { return false }
+
+// Close refuses new calls and those in the queue with ErrClosed, and waits for
+// the statements in flight. The inner stores stay open.
+func (s *Store) Close() error {
+	for _, l := range s.lanes {
+		l.close()
+	}
+	for _, l := range s.lanes {
+		l.drained()
+	}
+	return nil
+}
+
+// Apply sends the batch at once where its lane is idle, and otherwise each of
+// its groups on the next statement of the group's lane.
+func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	if err := ctx.Err(); err != nil {
+		return notSent(err)
+	}
+	if len(b.Groups) == 0 {
+		return nil
+	}
+	l := s.laneOf(&b.Groups[0])
+	for i := 1; i < len(b.Groups) && l != nil; i++ {
+		if s.laneOf(&b.Groups[i]) != l {
+			l = nil
+		}
+	}
+	if l != nil && l.lead() {
+		return l.alone(ctx, b)
+	}
+	if len(b.Groups) == 1 {
+		return l.ride(ctx, b)
+	}
+	return s.scatter(ctx, b)
+}
+
+// scatter sends each group by itself and waits for all.
+func (s *Store) scatter(ctx context.Context, b *dipwell.Batch) error {
+	waiters := make([]*waiter, len(b.Groups))
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		l := s.laneOf(g)
+		w := l.waiter(ctx, g)
+		if err := l.start(w); err != nil {
+			g.Err = err
+			w.free()
+			continue
+		}
+		waiters[i] = w
+	}
+	for i, w := range waiters {
+		if w != nil {
+			w.lane.wait(ctx, w, &b.Groups[i])
+		}
+	}
+	return nil
+}
+
+// laneOf is the lane of a group: that of its smallest key hash, so that the
+// same keys in another order meet the same lane.
+func (s *Store) laneOf(g *dipwell.Group) *lane {
+	n := uint64(len(s.lanes))
+	if n == 1 {
+		return s.lanes[0]
+	}
+	if g.Cancel {
+		return s.lanes[maphash.Bytes(s.seed, g.ID[:])%n]
+	}
+	least := ^uint64(0)
+	for i := range g.Ops {
+		least = min(least, s.hash(&g.Ops[i]))
+	}
+	hi, _ := bits.Mul64(least*0x9e3779b97f4a7c15, n) // spread again: the least of several is small
+	return s.lanes[hi]
+}
+
+func (s *Store) hash(op *dipwell.Op) uint64 {
+	return bits.RotateLeft64(maphash.String(s.seed, op.Def.Name), 31) ^ maphash.String(s.seed, op.Key)
+}
+
+func notSent(err error) error {
+	return fmt.Errorf("%w: not sent and not charged: %w", dipwell.ErrStore, err)
+}
+
+// again reports whether a statement that failed certainly changed nothing.
+func again(err error) bool {
+	return !errors.Is(err, dipwell.ErrOutcomeUnknown) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}

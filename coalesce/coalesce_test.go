@@ -1,0 +1,456 @@
+package coalesce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+)
+
+func TestWaitersRideOnTheNextStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		second, third := ask(s, "b"), ask(s, "c")
+		one.finish <- outcome{}
+		first.turn(t)
+		two := <-g.arrived
+		if want := []string{"b", "c"}; !slices.Equal(two.keys, want) {
+			t.Errorf("second statement has %v, want %v", two.keys, want)
+		}
+		two.finish <- outcome{}
+		second.turn(t)
+		third.turn(t)
+	})
+}
+
+func TestALoneCallerAsksByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		ctx := context.WithValue(t.Context(), ctxKey{}, "mine")
+		for range 3 {
+			c := askWith(ctx, s, "a")
+			one := <-g.arrived
+			if one.ctx.Value(ctxKey{}) != "mine" {
+				t.Error("a lone caller's statement must run under its own context")
+			}
+			one.finish <- outcome{}
+			c.turn(t)
+		}
+	})
+}
+
+type ctxKey struct{}
+
+func TestOneKeyIsServedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{MaxBatch: 4}, g)
+		var calls []*call
+		for range 12 {
+			calls = append(calls, ask(s, "hot"))
+		}
+		sizes := []int{}
+		for n := 0; n < len(calls); {
+			one := <-g.arrived
+			sizes = append(sizes, len(one.keys))
+			n += len(one.keys)
+			one.finish <- outcome{}
+		}
+		if want := []int{1, 4, 4, 3}; !slices.Equal(sizes, want) {
+			t.Errorf("statements of %v groups, want %v", sizes, want)
+		}
+		for i, c := range calls {
+			if got := c.turn(t); got != int64(i+1) {
+				t.Errorf("call %d had turn %d", i+1, got)
+			}
+		}
+	})
+}
+
+func TestLeavingWhileQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		b, c, d := ask(s, "b"), ask(s, "c"), ask(s, "d")
+		for _, leaver := range []*call{c, b} { // from the middle, then the head
+			leaver.cancel()
+			leaver.fails(t, context.Canceled)
+			if errors.Is(leaver.err, dipwell.ErrOutcomeUnknown) {
+				t.Error("a call that was never sent was certainly not charged")
+			}
+		}
+		one.finish <- outcome{}
+		first.turn(t)
+		two := <-g.arrived
+		if !slices.Equal(two.keys, []string{"d"}) {
+			t.Errorf("second statement has %v, want d alone", two.keys)
+		}
+		two.finish <- outcome{}
+		d.turn(t)
+	})
+}
+
+func TestLeavingWhileInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		leaver, other := ask(s, "b"), ask(s, "c")
+		one.finish <- outcome{}
+		first.turn(t)
+		two := <-g.arrived
+		leaver.cancel()
+		leaver.fails(t, dipwell.ErrOutcomeUnknown)
+		leaver.fails(t, context.Canceled)
+		leaver.batch.Groups[0].Ops[0] = dipwell.Op{Key: "reused"} // its memory is its own again
+		synctest.Wait()
+		if two.ctx.Err() != nil {
+			t.Error("one caller's end must not end the statement of the others")
+		}
+		two.finish <- outcome{}
+		other.turn(t)
+		if op := leaver.batch.Groups[0].Ops[0]; op.Key != "reused" || op.Remaining != 0 {
+			t.Errorf("the answer was written into reused memory: %+v", op)
+		}
+	})
+}
+
+func TestAStatementEndsWithItsLastCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{Timeout: time.Minute}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		start := time.Now()
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		later, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		b, c := askWith(soon, s, "b"), askWith(later, s, "c")
+		one.finish <- outcome{}
+		first.turn(t)
+		two := <-g.arrived
+		if until, _ := two.ctx.Deadline(); until.Sub(start) != 3*time.Second {
+			t.Errorf("the statement ends after %v, want 3s", until.Sub(start))
+		}
+		b.fails(t, context.DeadlineExceeded)
+		c.fails(t, context.DeadlineExceeded)
+
+		// The lane is well again.
+		d := ask(s, "d")
+		(<-g.arrived).finish <- outcome{}
+		d.turn(t)
+	})
+}
+
+func TestAHungStoreIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{Timeout: time.Minute, MaxQueue: 3}, g)
+		calls := []*call{ask(s, "a")}
+		<-g.arrived
+		for range 3 {
+			calls = append(calls, ask(s, "b"))
+		}
+		ask(s, "c").fails(t, coalesce.ErrBusy)
+		calls[0].fails(t, context.DeadlineExceeded) // no deadline of its own
+		two := <-g.arrived
+		until, _ := two.ctx.Deadline()
+		if d := time.Until(until); d != time.Minute {
+			t.Errorf("the statement ends after %v, want 1m", d)
+		}
+		for _, c := range calls[1:] {
+			c.fails(t, dipwell.ErrStore)
+		}
+	})
+}
+
+func TestABadGroupFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		var calls []*call
+		for i := range 16 {
+			calls = append(calls, ask(s, fmt.Sprint("k", i)))
+		}
+		one.finish <- outcome{}
+		first.turn(t)
+		bad := errors.New("value out of range")
+		statements := 0
+		go func() {
+			for one := range g.arrived {
+				statements++
+				var o outcome
+				if slices.Contains(one.keys, "k5") {
+					o.err = bad
+				}
+				one.finish <- o
+			}
+		}()
+		for i, c := range calls {
+			if i == 5 {
+				c.fails(t, bad)
+			} else if turn := c.turn(t); turn != 1 {
+				t.Errorf("k%d was charged %d times", i, turn)
+			}
+		}
+		if statements != 9 { // 16 8 4 2 1 with the bad one, and 1 2 4 8 without
+			t.Errorf("%d statements, want 9", statements)
+		}
+		synctest.Wait()
+		close(g.arrived)
+	})
+}
+
+func TestAGroupsErrorStaysItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		b, c := ask(s, "b"), ask(s, "c")
+		one.finish <- outcome{}
+		first.turn(t)
+		(<-g.arrived).finish <- outcome{group: map[string]error{"b": dipwell.ErrFull}}
+		b.fails(t, dipwell.ErrFull)
+		c.turn(t)
+	})
+}
+
+func TestAnUnknownOutcomeIsNotSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		b, c := ask(s, "b"), ask(s, "c")
+		one.finish <- outcome{}
+		first.turn(t)
+		(<-g.arrived).finish <- outcome{err: dipwell.ErrOutcomeUnknown}
+		b.fails(t, dipwell.ErrOutcomeUnknown)
+		c.fails(t, dipwell.ErrOutcomeUnknown)
+	})
+}
+
+func TestADeadStoreIsAskedABoundedNumberOfTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		var calls []*call
+		for range 200 {
+			calls = append(calls, ask(s, "b"))
+		}
+		dead := errors.New("connection refused")
+		statements := 0
+		go func() {
+			for one := range g.arrived {
+				statements++
+				one.finish <- outcome{err: dead}
+			}
+		}()
+		one.finish <- outcome{err: dead}
+		first.fails(t, dead)
+		for _, c := range calls {
+			c.fails(t, dead)
+		}
+		if statements > 50 {
+			t.Errorf("%d statements to a store that is away", statements)
+		}
+		synctest.Wait()
+		close(g.arrived)
+	})
+}
+
+func TestAPanicOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		b, c := ask(s, "b"), ask(s, "c")
+		one.finish <- outcome{panic: "alone"}
+		if <-first.done; first.panic != "alone" {
+			t.Errorf("a lone caller gets the panic itself, not %v", first.panic)
+		}
+		(<-g.arrived).finish <- outcome{panic: "shared"}
+		b.fails(t, dipwell.ErrOutcomeUnknown)
+		c.fails(t, dipwell.ErrOutcomeUnknown)
+		if !strings.Contains(b.err.Error(), "shared") {
+			t.Errorf("%v does not say what happened", b.err)
+		}
+		d := ask(s, "d")
+		(<-g.arrived).finish <- outcome{}
+		d.turn(t)
+	})
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		s := over(t, coalesce.Config{}, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		b := ask(s, "b")
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		b.fails(t, coalesce.ErrClosed)
+		ask(s, "c").fails(t, coalesce.ErrClosed)
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close returned with a statement in flight")
+		default:
+		}
+		one.finish <- outcome{}
+		first.turn(t)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		ask(s, "d").fails(t, coalesce.ErrClosed)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestALaneOfItsOwnForEachKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newGate(), newGate()
+		s := over(t, coalesce.Config{}, a, b)
+		home := map[string]*gate{}
+		for i := range 64 {
+			key := fmt.Sprint("k", i)
+			for range 2 {
+				c := ask(s, key)
+				var at *gate
+				select {
+				case one := <-a.arrived:
+					at, one.finish = a, finish(one)
+				case one := <-b.arrived:
+					at, one.finish = b, finish(one)
+				}
+				c.turn(t)
+				if home[key] != nil && home[key] != at {
+					t.Fatalf("%s changed its lane", key)
+				}
+				home[key] = at
+			}
+		}
+		n := 0
+		for _, at := range home {
+			if at == a {
+				n++
+			}
+		}
+		if n < 10 || n > 54 {
+			t.Errorf("%d of 64 keys on one of two lanes", n)
+		}
+	})
+}
+
+func finish(s *statement) chan outcome {
+	s.finish <- outcome{}
+	return s.finish
+}
+
+func TestAGroupGoesWholeToOneLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gates := []*gate{newGate(), newGate(), newGate()}
+		s := over(t, coalesce.Config{}, gates[0], gates[1], gates[2])
+		for _, keys := range [][]string{{"u1", "t1", "g"}, {"g", "u1", "t1"}} {
+			c := ask(s, keys...)
+			one := anyOf(gates)
+			if want := strings.Join(keys, "+"); !slices.Equal(one.keys, []string{want}) {
+				t.Errorf("the statement has %v, want %s", one.keys, want)
+			}
+			one.finish <- outcome{}
+			c.turn(t)
+		}
+	})
+}
+
+func anyOf(gates []*gate) *statement {
+	select {
+	case s := <-gates[0].arrived:
+		return s
+	case s := <-gates[1].arrived:
+		return s
+	case s := <-gates[2].arrived:
+		return s
+	}
+}
+
+func TestABatchOfSeveralGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gates := []*gate{newGate(), newGate(), newGate()}
+		s := over(t, coalesce.Config{}, gates[0], gates[1], gates[2])
+		var b dipwell.Batch
+		for i := range 20 {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: def, Key: fmt.Sprint("k", i), Cost: 1}}})
+		}
+		done := make(chan error)
+		go func() { done <- s.Apply(t.Context(), &b) }()
+		bad := errors.New("bad group")
+		for n := 0; n < len(b.Groups); {
+			one := anyOf(gates)
+			n += len(one.keys)
+			one.finish <- outcome{group: map[string]error{"k3": bad}}
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			g := &b.Groups[i]
+			if i == 3 && !errors.Is(g.Err, bad) || i != 3 && (g.Err != nil || g.Ops[0].Remaining != 1) {
+				t.Errorf("group %d: %v, %+v", i, g.Err, g.Ops[0].Answer)
+			}
+		}
+	})
+}
+
+func TestAnEndedContextSendsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var b dipwell.Batch
+	b.Single()
+	if err := over(t, coalesce.Config{}, newGate()).Apply(ctx, &b); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	g := newGate()
+	for want, c := range map[string]coalesce.Config{
+		"MaxBatch": {MaxBatch: 1 << 17},
+		"MaxQueue": {MaxQueue: -1},
+		"Timeout":  {Timeout: -1},
+	} {
+		if _, err := coalesce.New([]dipwell.Store{g}, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if _, err := coalesce.New(nil, coalesce.Config{}); err == nil {
+		t.Error("no lanes")
+	}
+	if _, err := coalesce.New([]dipwell.Store{nil}, coalesce.Config{}); err == nil {
+		t.Error("a lane that is nil")
+	}
+}

@@ -1,0 +1,148 @@
+package coalesce_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// gate is an inner store that a test opens statement by statement. It answers
+// an op with Remaining = its key's turn, so that a test sees the order.
+type gate struct {
+	arrived chan *statement
+	turn    map[string]int64
+}
+
+// statement is one Apply in flight, and how the test lets it end.
+type statement struct {
+	ctx    context.Context
+	keys   []string // of the groups, in order; those of one group joined by +
+	finish chan outcome
+}
+
+type outcome struct {
+	err   error
+	panic any
+	group map[string]error // by key
+}
+
+func newGate() *gate {
+	return &gate{arrived: make(chan *statement), turn: map[string]int64{}}
+}
+
+func (g *gate) Apply(ctx context.Context, b *dipwell.Batch) error {
+	s := &statement{ctx: ctx, finish: make(chan outcome)}
+	for i := range b.Groups {
+		s.keys = append(s.keys, keysOf(&b.Groups[i]))
+	}
+	g.arrived <- s
+	var o outcome
+	select {
+	case o = <-s.finish:
+	case <-ctx.Done():
+		o.err = ctx.Err()
+	}
+	if o.panic != nil {
+		panic(o.panic)
+	}
+	for i := range b.Groups {
+		g.answer(&b.Groups[i], o)
+	}
+	return o.err
+}
+
+func (g *gate) answer(group *dipwell.Group, o outcome) {
+	if group.Err = o.group[keysOf(group)]; group.Err != nil || o.err != nil {
+		return
+	}
+	group.Allowed = true
+	for i := range group.Ops {
+		op := &group.Ops[i]
+		g.turn[op.Key]++
+		op.Answer = dipwell.Answer{Allowed: true, Granted: op.Cost, Remaining: g.turn[op.Key]}
+	}
+}
+
+func keysOf(g *dipwell.Group) (s string) {
+	for i := range g.Ops {
+		if i > 0 {
+			s += "+"
+		}
+		s += g.Ops[i].Key
+	}
+	return s
+}
+
+var def = dipwell.MustDefinition(dipwell.Limit{Name: "test", Rate: 1, Period: 1e9})
+
+// call is one caller on its way.
+type call struct {
+	cancel context.CancelFunc
+	batch  dipwell.Batch
+	err    error
+	panic  any
+	done   chan struct{}
+}
+
+// ask sends one group with the keys from a goroutine of its own and returns
+// when everybody waits for something.
+func ask(s dipwell.Store, keys ...string) *call {
+	return askWith(context.Background(), s, keys...)
+}
+
+func askWith(ctx context.Context, s dipwell.Store, keys ...string) *call {
+	c := &call{done: make(chan struct{})}
+	ctx, c.cancel = context.WithCancel(ctx)
+	g, _ := c.batch.Single()
+	g.Ops = nil
+	for _, k := range keys {
+		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: k, Cost: 1})
+	}
+	go func() {
+		defer close(c.done)
+		defer func() { c.panic = recover() }()
+		if c.err = s.Apply(ctx, &c.batch); c.err == nil {
+			c.err = c.batch.Groups[0].Err
+		}
+	}()
+	synctest.Wait()
+	return c
+}
+
+// turn waits for the answer and returns the op's turn.
+func (c *call) turn(t *testing.T) int64 {
+	t.Helper()
+	<-c.done
+	c.cancel()
+	if c.err != nil {
+		t.Fatalf("call failed: %v", c.err)
+	}
+	return c.batch.Groups[0].Ops[0].Remaining
+}
+
+// fails waits for the error and checks its class.
+func (c *call) fails(t *testing.T, want error) {
+	t.Helper()
+	<-c.done
+	c.cancel()
+	if !errors.Is(c.err, want) {
+		t.Errorf("error is %v, want %v", c.err, want)
+	}
+}
+
+func over(t *testing.T, c coalesce.Config, lanes ...dipwell.Store) *coalesce.Store {
+	t.Helper()
+	s, err := coalesce.New(lanes, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

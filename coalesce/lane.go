@@ -1,0 +1,317 @@
+package coalesce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A lane is an inner store with at most one statement in flight, and the queue
+// of those who wait for it. Whoever makes the lane busy either asks for itself
+// and releases it, or is the runner, which sends batches until nobody waits.
+type lane struct {
+	store dipwell.Store
+	Config
+
+	busy   atomic.Bool // cleared only under mu and with an empty queue
+	closed atomic.Bool // set only under mu
+
+	mu         sync.Mutex
+	head, tail *waiter
+	waiting    int
+	idle       chan struct{} // closed when the last statement before Close returns
+
+	free sync.Pool // of waiters
+
+	batch dipwell.Batch // the runner's, and what it sends
+	sent  []*waiter
+	all   []dipwell.Group
+}
+
+// lead makes the lane busy if it was idle.
+func (l *lane) lead() bool { return l.busy.CompareAndSwap(false, true) }
+
+// alone asks for one caller on its own goroutine.
+func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
+	defer l.release()
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	if until, ok := ctx.Deadline(); !ok || time.Until(until) > l.Timeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
+		defer cancel()
+	}
+	return l.store.Apply(ctx, b)
+}
+
+// release makes the lane idle, or starts a runner for those who wait: a caller
+// never serves others.
+func (l *lane) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting > 0 {
+		go l.run()
+		return
+	}
+	l.rest()
+}
+
+// rest makes the lane idle. The lock is held and the queue is empty.
+func (l *lane) rest() {
+	l.busy.Store(false)
+	if l.idle != nil {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+// ride queues a batch of one group and waits for its answer.
+func (l *lane) ride(ctx context.Context, b *dipwell.Batch) error {
+	g := &b.Groups[0]
+	w := l.waiter(ctx, g)
+	leads, err := l.join(w)
+	if leads || err != nil {
+		w.free()
+	}
+	switch {
+	case err != nil:
+		return err
+	case leads:
+		return l.alone(ctx, b)
+	}
+	l.wait(ctx, w, g)
+	return nil
+}
+
+// join queues w, unless the lane has become idle: then the caller leads.
+func (l *lane) join(w *waiter) (leads bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lead() {
+		return true, nil
+	}
+	return false, l.push(w)
+}
+
+// start queues w and makes sure that somebody sends it.
+func (l *lane) start(w *waiter) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.push(w); err != nil {
+		return err
+	}
+	if l.lead() {
+		go l.run()
+	}
+	return nil
+}
+
+// push appends w to the queue. The lock is held.
+func (l *lane) push(w *waiter) error {
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	if l.waiting >= l.MaxQueue {
+		return ErrBusy
+	}
+	if w.prev = l.tail; l.tail != nil {
+		l.tail.next = w
+	} else {
+		l.head = w
+	}
+	l.tail = w
+	l.waiting++
+	return nil
+}
+
+// unlink takes w out of the queue. The lock is held.
+func (l *lane) unlink(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.head = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.tail = w.prev
+	}
+	w.prev, w.next = nil, nil
+	l.waiting--
+}
+
+// wait returns with the answer of w in g, or when the caller's context ends.
+func (l *lane) wait(ctx context.Context, w *waiter, g *dipwell.Group) {
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
+			return
+		}
+		<-w.ready
+	}
+	w.answer(g)
+	w.free()
+}
+
+// leave gives up on w and says what became of it, or returns nil when its
+// answer is there after all.
+func (l *lane) leave(w *waiter, why error) error {
+	l.mu.Lock()
+	inQueue := w.state.Load() == queued
+	if inQueue {
+		l.unlink(w)
+	}
+	l.mu.Unlock()
+	if inQueue {
+		w.free()
+		return notSent(why)
+	}
+	if w.state.CompareAndSwap(sent, left) {
+		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, why)
+	}
+	return nil
+}
+
+// run sends batches until nobody waits.
+func (l *lane) run() {
+	for l.next() {
+		l.send()
+		woken := len(l.sent)
+		for i, w := range l.sent {
+			w.finish(&l.all[i])
+		}
+		clear(l.sent)
+		clear(l.all)
+		l.yield(woken)
+	}
+}
+
+// yield lets those who were just answered ask again before the next batch is
+// closed, where they are more than those who wait already.
+func (l *lane) yield(woken int) {
+	l.mu.Lock()
+	few := l.waiting < woken
+	l.mu.Unlock()
+	if few {
+		runtime.Gosched()
+	}
+}
+
+// next moves the head of the queue into a batch, or makes the lane idle.
+func (l *lane) next() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent, l.all = l.sent[:0], l.all[:0]
+	for l.head != nil && len(l.sent) < l.MaxBatch {
+		w := l.head
+		l.unlink(w)
+		w.state.Store(sent)
+		l.sent = append(l.sent, w)
+		l.all = append(l.all, w.group)
+	}
+	if len(l.sent) == 0 {
+		l.rest()
+	}
+	return len(l.sent) > 0
+}
+
+// maxFailures bounds the statements that one bad batch may cost. One group at
+// fault among 65536 needs 17; a store that is away needs to be asked no more.
+const maxFailures = 32
+
+func (l *lane) send() {
+	ctx, cancel := context.WithDeadline(context.Background(), l.deadline())
+	defer cancel()
+	failures := 0
+	l.decide(ctx, l.all, &failures)
+}
+
+// deadline is when the last of the callers gives up, Timeout at the latest.
+func (l *lane) deadline() time.Time {
+	bound := time.Now().Add(l.Timeout)
+	var last time.Time
+	for _, w := range l.sent {
+		if w.deadline.IsZero() {
+			return bound
+		}
+		if w.deadline.After(last) {
+			last = w.deadline
+		}
+	}
+	if last.Before(bound) {
+		return last
+	}
+	return bound
+}
+
+// decide sends groups, and their halves again where the whole certainly failed.
+func (l *lane) decide(ctx context.Context, groups []dipwell.Group, failures *int) {
+	err := l.apply(ctx, groups)
+	if err == nil {
+		return
+	}
+	*failures++
+	if len(groups) > 1 && *failures < maxFailures && again(err) && ctx.Err() == nil {
+		half := len(groups) / 2
+		l.decide(ctx, groups[:half], failures)
+		l.decide(ctx, groups[half:], failures)
+		return
+	}
+	if !errors.Is(err, dipwell.ErrStore) {
+		err = fmt.Errorf("%w: in a statement for %d calls: %w", dipwell.ErrStore, len(groups), err)
+	}
+	for i := range groups {
+		groups[i].Err = err
+	}
+}
+
+// apply asks the inner store. A store that panics must not take down callers
+// who only shared a statement, so they get an error.
+func (l *lane) apply(ctx context.Context, groups []dipwell.Group) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: the store panicked: %v", dipwell.ErrOutcomeUnknown, p)
+		}
+	}()
+	for i := range groups {
+		groups[i].Err = nil
+	}
+	l.batch.Groups = groups
+	err = l.store.Apply(ctx, &l.batch)
+	l.batch.Groups = nil
+	return err
+}
+
+// close refuses those who wait and all who come.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed.Store(true)
+	for l.head != nil {
+		w := l.head
+		l.unlink(w)
+		w.state.Store(sent)
+		w.finish(&dipwell.Group{Err: ErrClosed})
+	}
+	if l.idle == nil && l.busy.Load() {
+		l.idle = make(chan struct{})
+	}
+}
+
+// drained returns when no statement is in flight.
+func (l *lane) drained() {
+	l.mu.Lock()
+	idle := l.idle
+	l.mu.Unlock()
+	if idle != nil {
+		<-idle
+	}
+}

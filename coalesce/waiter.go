@@ -1,0 +1,76 @@
+package coalesce
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A waiter is one group on its way. It holds copies, because a caller that
+// leaves takes its batch along while the statement still runs.
+type waiter struct {
+	lane       *lane
+	prev, next *waiter // in the lane's queue
+	state      atomic.Uint32
+	ready      chan struct{} // has room for the one signal, so that nobody waits for a caller
+	deadline   time.Time     // zero when the caller has none
+
+	group dipwell.Group
+	one   [1]dipwell.Op
+	many  []dipwell.Op
+}
+
+const (
+	queued uint32 = iota // in the queue; moves on only under the lane's lock
+	sent                 // the lane's runner has it
+	done                 // the answer is there
+	left                 // the caller is gone; the runner frees the waiter
+)
+
+func (l *lane) waiter(ctx context.Context, g *dipwell.Group) *waiter {
+	w, _ := l.free.Get().(*waiter)
+	if w == nil {
+		w = &waiter{lane: l, ready: make(chan struct{}, 1)}
+	}
+	w.state.Store(queued)
+	w.deadline, _ = ctx.Deadline()
+	w.group = *g
+	w.group.Err = nil
+	if len(g.Ops) == 1 {
+		w.one[0] = g.Ops[0]
+		w.group.Ops = w.one[:]
+	} else {
+		w.many = append(w.many[:0], g.Ops...)
+		w.group.Ops = w.many
+	}
+	return w
+}
+
+// free gives the waiter back once nobody else knows it.
+func (w *waiter) free() {
+	clear(w.many)
+	w.many = w.many[:0]
+	w.one[0], w.group = dipwell.Op{}, dipwell.Group{}
+	w.prev, w.next = nil, nil
+	w.lane.free.Put(w)
+}
+
+// answer copies the outcome into the caller's group.
+func (w *waiter) answer(g *dipwell.Group) {
+	g.Err, g.Allowed, g.Reserved = w.group.Err, w.group.Allowed, w.group.Reserved
+	for i := range g.Ops {
+		g.Ops[i].Answer = w.group.Ops[i].Answer
+	}
+}
+
+// finish hands the outcome to the caller, or frees the waiter of one that left.
+func (w *waiter) finish(g *dipwell.Group) {
+	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
+	if w.state.CompareAndSwap(sent, done) {
+		w.ready <- struct{}{}
+		return
+	}
+	w.free()
+}
