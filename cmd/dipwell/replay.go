@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/replay"
+)
+
+// ReplayCmd runs an access log through limits in virtual time.
+type ReplayCmd struct {
+	Log       string   `required:"" placeholder:"FILE" help:"Access log: combined, JSON lines or CSV, gzipped or not; - is standard input."`
+	Limit     []string `required:"" sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. May be given again."`
+	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or a name from a JSON or CSV log; none is one bucket for all. Default ip."`
+	Cost      string   `default:"1" placeholder:"N|FIELD" help:"Tokens that a request costs: a number, or a field such as bytes. Default 1."`
+	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit judges by itself."`
+	Format    string   `placeholder:"FORMAT" help:"combined, json or csv. Default: by the look of the log."`
+	TimeField string   `placeholder:"FIELD" help:"Field with the time, in JSON and CSV logs. Default: the usual names."`
+	Columns   string   `placeholder:"NAMES" help:"Columns of a CSV log that has no header: time,ip,path."`
+	Decisions string   `placeholder:"FILE" help:"Write each decision as a JSON line; - is standard output, without the report."`
+	Plot      string   `placeholder:"FILE" help:"Draw requests over time and the levels of the worst keys, as .svg or .png."`
+	Worst     int      `default:"10" placeholder:"N" help:"Rows in a table of worst keys. Default 10."`
+	MaxKeys   int      `default:"131072" placeholder:"N" help:"Keys whose counts are kept. Default 131072."`
+	TempDir   string   `placeholder:"DIR" help:"Where a large log that is out of order is sorted. Default: the system's."`
+	JSON      bool     `name:"json" help:"Print the report as JSON."`
+}
+
+// Help is shown by --help.
+func (c *ReplayCmd) Help() string {
+	return `Example:
+  dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg`
+}
+
+// plotLevels is how many keys of a limit a plot follows.
+const plotLevels = 3
+
+// Run replays the log.
+func (c *ReplayCmd) Run(e *env) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	in, err := replay.File(c.Log, e.stdin)
+	if err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	sink, err := c.sink(e.stdout)
+	if err != nil {
+		return fmt.Errorf("--decisions: %w", err)
+	}
+	o.Decisions = sink
+	bar := newBar(e.stderr)
+	o.Progress = bar.show
+	rep, err := replay.Run(e.ctx, in, o)
+	bar.finish()
+	if err = errors.Join(flag(err), closeSink(sink)); err != nil {
+		return err
+	}
+	if c.Plot != "" {
+		if err := savePlot(rep, c.Plot); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
+	}
+	return c.print(e.stdout, rep)
+}
+
+func (c *ReplayCmd) options() (o replay.Options, err error) {
+	for _, s := range c.Limit {
+		l, err := dipwell.ParseLimit(s)
+		if err != nil {
+			return o, fmt.Errorf("--limit: %w", err)
+		}
+		o.Limits = append(o.Limits, l)
+	}
+	switch ext := filepath.Ext(c.Plot); {
+	case c.Plot == "":
+	case !replay.CanPlot(ext):
+		return o, fmt.Errorf("--plot: %q ends in neither .svg nor .png", c.Plot)
+	default:
+		o.Levels = plotLevels
+	}
+	if c.Worst < 1 {
+		return o, fmt.Errorf("--worst: %d is less than 1", c.Worst)
+	}
+	if c.MaxKeys < 1 {
+		return o, fmt.Errorf("--max-keys: %d is less than 1", c.MaxKeys)
+	}
+	for name, value := range map[string]string{"by": c.By, "cost": c.Cost} {
+		if value == "" {
+			return o, fmt.Errorf("--%s: is empty", name)
+		}
+	}
+	o.All, o.Format, o.By, o.Cost, o.TimeField, o.Columns = c.All, c.Format, c.By, c.Cost, c.TimeField, c.Columns
+	o.Worst, o.MaxKeys, o.TempDir = c.Worst, c.MaxKeys, c.TempDir
+	return o, nil
+}
+
+// flag names the flag that an option's error is about.
+func flag(err error) error {
+	var field *dipwell.FieldError
+	if errors.As(err, &field) {
+		return fmt.Errorf("--%w", err)
+	}
+	return err
+}
+
+func (c *ReplayCmd) print(stdout io.Writer, rep *replay.Report) error {
+	switch {
+	case c.Decisions == "-":
+		return nil
+	case c.JSON:
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rep)
+	}
+	return rep.WriteText(stdout)
+}
+
+// sink opens what --decisions names. A file can be begun again, which spares
+// a log in order from being sorted.
+func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
+	switch c.Decisions {
+	case "":
+		return nil, nil
+	case "-":
+		return stdout, nil
+	}
+	f, err := os.Create(c.Decisions)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return pipe{f}, err
+	}
+	return fileSink{f}, nil
+}
+
+type fileSink struct{ *os.File }
+
+var _ replay.Resetter = fileSink{}
+
+// Reset empties the file.
+func (f fileSink) Reset() error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return f.Truncate(0)
+}
+
+type pipe struct{ io.WriteCloser }
+
+func closeSink(w io.Writer) error {
+	switch w := w.(type) {
+	case fileSink:
+		return w.Close()
+	case pipe:
+		return w.Close()
+	}
+	return nil
+}
+
+func savePlot(rep *replay.Report, path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	err = rep.WritePlot(w, strings.ToLower(filepath.Ext(path)))
+	return errors.Join(err, w.Flush(), f.Close())
+}
+
+// bar shows progress, on a terminal only.
+type bar struct {
+	out   io.Writer
+	stage string
+	bar   *progressbar.ProgressBar
+}
+
+func newBar(stderr io.Writer) *bar {
+	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &bar{out: stderr}
+	}
+	return &bar{}
+}
+
+func (b *bar) show(stage string, done, total int64) {
+	if b.out == nil {
+		return
+	}
+	if stage != b.stage {
+		b.finish()
+		b.stage = stage
+		if total == 0 {
+			total = -1
+		}
+		b.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out), progressbar.OptionSetDescription(stage),
+			progressbar.OptionShowBytes(stage != "decide"), progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
+	}
+	_ = b.bar.Set64(done) // a terminal that went away is no reason to stop
+}
+
+func (b *bar) finish() {
+	if b.bar != nil {
+		_ = b.bar.Clear()
+		b.bar = nil
+	}
+}

@@ -1,0 +1,235 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+)
+
+// combined reads Apache's and nginx's combined and common formats:
+//
+//	192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a?b=c HTTP/1.1" 200 512 "referer" "agent"
+//
+// It looks at no more of a line than the key, the cost and the time need.
+type combined struct {
+	times clfTimes
+	by    int
+	cost  int // the field with the cost, or -1
+	fixed int64
+}
+
+// combinedFields are the names for --by and --cost. The first of a group is
+// how the documentation calls it.
+var combinedFields = [][]string{
+	{"ip", "host", "addr", "remote_addr", "client"},
+	{"user", "remote_user"},
+	{"method"},
+	{"path"},          // without the query
+	{"url", "uri"},    // with it
+	{"protocol"},      // HTTP/1.1
+	{"request"},       // the three together
+	{"status"},        // 200
+	{"bytes", "size"}, // 512
+	{"referer", "referrer"},
+	{"agent", "user_agent"},
+	{"none"},
+}
+
+const (
+	fieldIP = iota
+	fieldUser
+	fieldMethod
+	fieldPath
+	fieldURL
+	fieldProtocol
+	fieldRequest
+	fieldStatus
+	fieldBytes
+	fieldReferer
+	fieldAgent
+	fieldNone
+)
+
+func newCombined(o *Options) (parser, error) {
+	c := &combined{cost: -1}
+	var constant bool
+	var err error
+	if c.by, err = combinedField("by", o.By); err != nil {
+		return nil, err
+	}
+	if c.fixed, constant, err = constantCost(o.Cost); err == nil && !constant {
+		c.cost, err = combinedField("cost", o.Cost)
+	}
+	return c, err
+}
+
+func combinedField(option, name string) (int, error) {
+	var known []string
+	for i, names := range combinedFields {
+		if slices.Contains(names, name) {
+			return i, nil
+		}
+		known = append(known, names[0])
+	}
+	return 0, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q is no field of a combined log; they are %s", name, strings.Join(known, ", "))}
+}
+
+func (c *combined) parse(line []byte, rec *record) (err error) {
+	open, end := c.findTime(line, rec)
+	if end == 0 {
+		if open < 0 {
+			return errNoTime
+		}
+		return errBadTime
+	}
+	if c.by != fieldIP {
+		rec.key, err = field(c.by, line[:open], line[end:])
+	} else if at := bytes.IndexByte(line[:open], ' '); at > 0 {
+		rec.key = line[:at]
+	} else {
+		err = malformed("there is no address before its time")
+	}
+	if rec.cost = c.fixed; c.cost >= 0 && err == nil {
+		var b []byte
+		if b, err = field(c.cost, line[:open], line[end:]); err == nil {
+			rec.cost, err = parseCost(b)
+		}
+	}
+	return err
+}
+
+// findTime finds the first bracket that holds a time. Names of users may hold
+// brackets too; a line with very many of them is not worth a search.
+func (c *combined) findTime(line []byte, rec *record) (open, end int) {
+	open = -1
+	for at, tries := 0, 0; tries < 8; tries++ {
+		i := bytes.IndexByte(line[at:], '[')
+		if i < 0 {
+			break
+		}
+		open = at + i
+		t, n, ok := c.times.parse(line[open+1:])
+		if at = open + 1 + n; ok && at < len(line) && line[at] == ']' {
+			rec.t = t
+			return open, at + 1
+		}
+		at = open + 1
+	}
+	return open, 0
+}
+
+// field finds a field in what stands before and after the time.
+func field(which int, before, after []byte) ([]byte, error) {
+	switch which {
+	case fieldNone:
+		return nil, nil
+	case fieldIP:
+		ip, _, ok := bytes.Cut(before, []byte{' '})
+		if !ok || len(ip) == 0 {
+			return nil, malformed("there is no address before its time")
+		}
+		return ip, nil
+	case fieldUser:
+		_, rest, _ := bytes.Cut(before, []byte{' '})
+		_, user, _ := bytes.Cut(rest, []byte{' '})
+		if user = bytes.TrimSuffix(user, []byte{' '}); len(user) == 0 {
+			return nil, malformed("there is no user before its time")
+		}
+		return user, nil
+	}
+	request, rest, ok := quoted(after)
+	if !ok {
+		return nil, malformed("its request has no closing quote")
+	}
+	if which <= fieldRequest {
+		return requestField(which, request)
+	}
+	status, rest := word(rest)
+	size, rest := word(rest)
+	switch which {
+	case fieldStatus:
+		if len(status) != 3 || !digits(status) {
+			return nil, malformed("its status is not three digits")
+		}
+		return status, nil
+	case fieldBytes:
+		if !digits(size) && string(size) != "-" {
+			return nil, malformed("its bytes are not a number")
+		}
+		return size, nil
+	}
+	referer, rest, ok := quoted(rest)
+	if which == fieldReferer || !ok {
+		return wanted(referer, ok, "its referer is missing or has no closing quote")
+	}
+	agent, _, ok := quoted(rest)
+	return wanted(agent, ok, "its agent is missing or has no closing quote")
+}
+
+func wanted(b []byte, ok bool, reason string) ([]byte, error) {
+	if !ok {
+		return nil, malformed(reason)
+	}
+	return b, nil
+}
+
+func requestField(which int, request []byte) ([]byte, error) {
+	if which == fieldRequest {
+		return request, nil
+	}
+	method, rest, ok := bytes.Cut(request, []byte{' '})
+	if which == fieldMethod {
+		return wanted(method, ok && len(method) > 0, "its request has no method")
+	}
+	url, protocol := rest, []byte(nil)
+	if at := bytes.LastIndexByte(rest, ' '); at >= 0 && bytes.HasPrefix(rest[at+1:], []byte("HTTP/")) {
+		url, protocol = rest[:at], rest[at+1:]
+	}
+	switch which {
+	case fieldProtocol:
+		return wanted(protocol, protocol != nil, "its request has no protocol")
+	case fieldPath:
+		url, _, _ = bytes.Cut(url, []byte{'?'})
+	}
+	return wanted(url, ok && len(url) > 0, "its request has no path")
+}
+
+// quoted returns the text between the quotes that b begins with, as it stands,
+// and what follows. A backslash protects a quote.
+func quoted(b []byte) (text, rest []byte, ok bool) {
+	b = bytes.TrimLeft(b, " ")
+	if len(b) == 0 || b[0] != '"' {
+		return nil, nil, false
+	}
+	for at := 1; ; {
+		i := bytes.IndexByte(b[at:], '"')
+		if i < 0 {
+			return nil, nil, false
+		}
+		end := at + i
+		slashes := end
+		for slashes > at && b[slashes-1] == '\\' {
+			slashes--
+		}
+		if at = end + 1; (end-slashes)%2 == 0 {
+			return b[1:end], b[at:], true
+		}
+	}
+}
+
+func word(b []byte) (w, rest []byte) {
+	w, rest, _ = bytes.Cut(bytes.TrimLeft(b, " "), []byte{' '})
+	return w, rest
+}
+
+func digits(b []byte) bool {
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return len(b) > 0
+}

@@ -1,0 +1,45 @@
+package replay
+
+import (
+	"bufio"
+	"io"
+	"strconv"
+
+	"github.com/dipwell/dipwell"
+)
+
+// decisionWriter writes a JSON line a decision, in the order decided.
+type decisionWriter struct {
+	out *bufio.Writer
+	buf []byte
+}
+
+func newDecisionWriter(w io.Writer) *decisionWriter {
+	return &decisionWriter{out: bufio.NewWriterSize(w, 256<<10)}
+}
+
+func (w *decisionWriter) write(rec *record, op *dipwell.Op, allowed bool) error {
+	b := strconv.AppendInt(append(w.buf[:0], `{"line":`...), rec.line, 10)
+	b = strconv.AppendInt(append(b, `,"t_us":`...), rec.t, 10)
+	b = dipwell.AppendJSONString(append(b, `,"limit":`...), op.Def.Name)
+	b = append(b, `,"key":`...)
+	if op.Key == "" {
+		b = append(b, "null"...)
+	} else {
+		b = dipwell.AppendJSONString(b, op.Key)
+	}
+	b = strconv.AppendBool(append(b, `,"allowed":`...), allowed)
+	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
+	b = append(b, `,"retry_after_us":`...)
+	if op.Never || allowed && !op.Shadow {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendInt(b, op.Retry, 10)
+	}
+	b = append(b, '}', '\n')
+	w.buf = b
+	_, err := w.out.Write(b)
+	return err
+}
+
+func (w *decisionWriter) flush() error { return w.out.Flush() }

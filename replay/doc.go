@@ -1,0 +1,4 @@
+// Package replay runs the requests of an access log through limits in virtual
+// time, with the very algebra of the stores, and reports what would have been
+// granted and refused.
+package replay

@@ -1,0 +1,177 @@
+package replay
+
+import (
+	"github.com/dipwell/dipwell"
+)
+
+// engine decides records in virtual time: each at its own instant, on rows of
+// its own, by the operations of the stores.
+type engine struct {
+	defs  []*dipwell.Definition
+	all   bool
+	table *table
+	sums  []sums // of each limit
+	group dipwell.Group
+	rows  []dipwell.State // of the group
+	write []bool
+	out   *decisionWriter
+
+	first, last int64 // times of requests
+}
+
+func newEngine(defs []*dipwell.Definition, o *Options) *engine {
+	n := len(defs)
+	e := &engine{defs: defs, all: o.All, table: newTable(n, o.MaxKeys), sums: make([]sums, n)}
+	e.first = -1
+	e.group.Ops = make([]dipwell.Op, n)
+	e.rows, e.write = make([]dipwell.State, n), make([]bool, n)
+	for i, d := range defs {
+		e.group.Ops[i].Def = d
+	}
+	if o.Decisions != nil {
+		e.out = newDecisionWriter(o.Decisions)
+	}
+	return e
+}
+
+// decide asks every limit for the record's cost.
+func (e *engine) decide(rec *record) error {
+	id, ok := e.table.find(rec.key)
+	if !ok {
+		if e.table.full() {
+			e.table.forget(e.defs, rec.t)
+		}
+		id = e.table.insert(rec.key)
+	}
+	if e.last = rec.t; e.first < 0 {
+		e.first = rec.t
+	}
+	key := e.table.keys[id]
+	rows, counts := e.table.of(id)
+	for i := range e.group.Ops {
+		op := &e.group.Ops[i]
+		op.Key, op.Cost = key, rec.cost
+	}
+	if e.all {
+		if err := e.together(rec, rows); err != nil {
+			return err
+		}
+	} else if err := e.alone(rec, rows); err != nil {
+		return err
+	}
+	for i := range e.group.Ops {
+		op := &e.group.Ops[i]
+		v := e.verdict(op)
+		e.sums[i].add(rec, op, v)
+		counts[i].add(rec.t, op.Retry, v)
+		if e.out != nil {
+			if err := e.out.write(rec, op, op.Allowed && v != spared); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (e *engine) alone(rec *record, rows []dipwell.State) error {
+	for i := range e.group.Ops {
+		row, write, err := e.group.Ops[i].Step(rec.t, rows[i], false)
+		if err != nil {
+			return err
+		}
+		if write {
+			rows[i] = row
+		}
+	}
+	return nil
+}
+
+func (e *engine) together(rec *record, rows []dipwell.State) error {
+	copy(e.rows, rows)
+	if err := e.group.Decide(rec.t, e.rows, e.write); err != nil {
+		return err
+	}
+	for i := range rows {
+		if e.write[i] {
+			rows[i] = e.rows[i]
+		}
+	}
+	return nil
+}
+
+// verdict is what became of the request at one limit.
+type verdict uint8
+
+const (
+	granted  verdict = iota
+	refused          // by this limit, or by it too
+	shadowed         // would have been refused, had the limit not been in shadow mode
+	spared           // granted by this limit, and refused by another: --all
+)
+
+func (e *engine) verdict(op *dipwell.Op) verdict {
+	switch {
+	case !op.Allowed:
+		return refused
+	case e.all && !e.group.Allowed:
+		return spared
+	case op.Shadow:
+		return shadowed
+	}
+	return granted
+}
+
+func (e *engine) flush() error {
+	if e.out == nil {
+		return nil
+	}
+	return e.out.flush()
+}
+
+// sums are the totals of a limit.
+type sums struct {
+	granted, refused, spared, never int64
+	grantedCost, refusedCost        total
+	delayed                         int64 // granted, to be acted on later: a leaky bucket
+	longestWait, longestDelay       int64 // µs
+	first, last                     int64 // refusals
+	bins                            bins
+}
+
+func (s *sums) add(rec *record, op *dipwell.Op, v verdict) {
+	s.bins.add(rec.t, v)
+	if v == granted {
+		s.granted++
+		s.grantedCost.add(rec.cost)
+		if op.Delay > 0 {
+			s.delayed++
+			s.longestDelay = max(s.longestDelay, op.Delay)
+		}
+		return
+	}
+	s.refusedCost.add(rec.cost)
+	if v == spared {
+		s.spared++
+		return
+	}
+	if s.refused == 0 {
+		s.first = rec.t
+	}
+	s.refused++
+	s.last = rec.t
+	s.longestWait = max(s.longestWait, op.Retry)
+	if op.Never {
+		s.never++
+	}
+}
+
+// total is a sum that stops at the largest number instead of going round.
+type total int64
+
+func (t *total) add(n int64) {
+	if sum := *t + total(n); sum >= *t {
+		*t = sum
+	} else {
+		*t = 1<<63 - 1
+	}
+}

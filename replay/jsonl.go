@@ -1,0 +1,246 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"unicode/utf8"
+)
+
+// jsonLines reads one JSON object a line. It scans for the members that it
+// needs and looks at nothing after them.
+type jsonLines struct {
+	times          textTimes
+	time, by, cost want
+	fixed          int64
+	shared         bool
+}
+
+// aliases are the names that a field goes by in the logs of common programs,
+// the likeliest first. A field asked for by a name of its own has no other.
+var aliases = map[string][]string{
+	"time":    {"time", "timestamp", "@timestamp", "ts", "t", "datetime", "date", "time_iso8601", "time_local", "msec", "start_time", "StartUTC"},
+	"ip":      {"ip", "remote_addr", "client_ip", "remote_ip", "clientip", "client", "addr", "host", "request.client_ip", "request.remote_ip", "ClientHost", "httpRequest.remoteIp"},
+	"user":    {"user", "user_id", "username", "remote_user", "auth", "ClientUsername"},
+	"path":    {"path", "uri", "url", "request_uri", "request.uri", "RequestPath", "httpRequest.requestUrl"},
+	"method":  {"method", "request_method", "verb", "request.method", "RequestMethod", "httpRequest.requestMethod"},
+	"status":  {"status", "status_code", "response", "DownstreamStatus", "httpRequest.status"},
+	"agent":   {"agent", "user_agent", "http_user_agent", "userAgent", "httpRequest.userAgent"},
+	"referer": {"referer", "referrer", "http_referer", "httpRequest.referer"},
+	"host":    {"host", "http_host", "request.host", "RequestHost"},
+	"bytes":   {"bytes", "size", "body_bytes_sent", "bytes_sent", "DownstreamContentSize", "httpRequest.responseSize"},
+}
+
+// want is a field looked for: the value of the likeliest name met so far.
+type want struct {
+	names []string
+	rank  int // of the name that value belongs to; len(names): none yet
+	value []byte
+}
+
+func wantField(name string) want {
+	if names, ok := aliases[name]; ok {
+		return want{names: names}
+	}
+	return want{names: []string{name}}
+}
+
+func (w *want) clear() { w.rank, w.value = len(w.names), nil }
+
+// offer takes a value if its name is likelier than what was met so far; the
+// first of several members with one name counts.
+func (w *want) offer(name, value []byte) {
+	for i := range w.rank {
+		if w.names[i] == string(name) {
+			w.rank, w.value = i, value
+			return
+		}
+	}
+}
+
+func newJSONLines(o *Options) (parser, error) {
+	j := &jsonLines{time: wantField(orDefault(o.TimeField, "time")), by: wantField(o.By), shared: o.By == "none"}
+	fixed, constant, err := constantCost(o.Cost)
+	if j.fixed = fixed; !constant {
+		j.cost = wantField(o.Cost)
+	}
+	if j.shared {
+		j.by = want{}
+	}
+	return j, err
+}
+
+func (j *jsonLines) parse(line []byte, rec *record) (err error) {
+	j.time.clear()
+	j.by.clear()
+	j.cost.clear()
+	line = bytes.TrimLeft(line, " \t")
+	if len(line) == 0 || line[0] != '{' {
+		return malformed("it is not a JSON object")
+	}
+	broken := j.scan(line[1:], nil, 0)
+	if j.time.value == nil {
+		return because(broken, errNoTime)
+	}
+	b, err := text(j.time.value)
+	if err == nil {
+		rec.t, err = j.times.parse(b)
+	}
+	if rec.key = nil; err == nil && !j.shared {
+		if j.by.value == nil {
+			return because(broken, "there is no "+malformed(j.by.names[0])+" in it")
+		}
+		rec.key, err = text(j.by.value)
+	}
+	if rec.cost = j.fixed; err == nil && j.cost.names != nil {
+		if j.cost.value == nil {
+			return because(broken, "there is no "+malformed(j.cost.names[0])+" in it")
+		}
+		if b, err = text(j.cost.value); err == nil {
+			rec.cost, err = parseCost(b)
+		}
+	}
+	return err
+}
+
+func because(broken bool, why malformed) error {
+	if broken {
+		return malformed("its JSON is broken")
+	}
+	return why
+}
+
+func (j *jsonLines) done() bool { return j.time.rank == 0 && j.by.rank == 0 && j.cost.rank == 0 }
+
+const maxDepth = 4 // of objects whose members have dotted names
+
+// scan walks the members of an object, after its brace, and reports whether it
+// is broken before everything was found. It goes down into objects, whose
+// members have dotted names.
+func (j *jsonLines) scan(b, prefix []byte, depth int) (broken bool) {
+	var nameBuf [128]byte
+	for !j.done() {
+		b = space(b)
+		if len(b) > 0 && b[0] == '}' {
+			return false
+		}
+		n := stringEnd(b)
+		if n == 0 {
+			return true
+		}
+		name := append(append(nameBuf[:0], prefix...), b[1:n-1]...)
+		if b = space(b[n:]); len(b) == 0 || b[0] != ':' {
+			return true
+		}
+		b = space(b[1:])
+		if n = valueEnd(b); n == 0 {
+			return true
+		}
+		value := b[:n]
+		if value[0] == '{' && depth < maxDepth && len(name) < len(nameBuf) {
+			j.scan(value[1:], append(name, '.'), depth+1)
+		} else {
+			j.time.offer(name, value)
+			j.by.offer(name, value)
+			j.cost.offer(name, value)
+		}
+		if b = space(b[n:]); len(b) == 0 || b[0] != ',' {
+			return len(b) == 0 || b[0] != '}'
+		}
+		b = b[1:]
+	}
+	return false
+}
+
+func space(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t' || b[0] == '\r' || b[0] == '\n') {
+		b = b[1:]
+	}
+	return b
+}
+
+// stringEnd is the length of the JSON string that b begins with, or 0.
+func stringEnd(b []byte) int {
+	if len(b) == 0 || b[0] != '"' {
+		return 0
+	}
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// valueEnd is the length of the JSON value that b begins with, or 0. What
+// stands inside of arrays and objects is only matched for its brackets.
+func valueEnd(b []byte) int {
+	if len(b) == 0 {
+		return 0
+	}
+	switch b[0] {
+	case '"':
+		return stringEnd(b)
+	case '{', '[':
+		depth := 0
+		for i := 0; i < len(b); i++ {
+			switch b[i] {
+			case '"':
+				n := stringEnd(b[i:])
+				if n == 0 {
+					return 0
+				}
+				i += n - 1
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+		return 0
+	}
+	n := bytes.IndexAny(b, ",}] \t\r\n")
+	if n < 0 { // cut short: nobody knows how the number went on
+		return 0
+	}
+	return n
+}
+
+// text is a value as text: a string without its quotes and escapes, a number
+// or a boolean as it stands.
+func text(value []byte) ([]byte, error) {
+	switch c := value[0]; {
+	case c == '"':
+		if bytes.IndexByte(value, '\\') < 0 {
+			return value[1 : len(value)-1], nil
+		}
+		if !utf8.Valid(value) { // Unmarshal would repair it in silence
+			return value, nil
+		}
+		var s string
+		if err := json.Unmarshal(value, &s); err != nil {
+			return nil, malformed("its JSON is broken")
+		}
+		return []byte(s), nil
+	case c == '{' || c == '[' || string(value) == "null":
+		return nil, malformed("a field is " + kind(c) + " and not text or a number")
+	case c == '-' || c >= '0' && c <= '9' || slices.Contains([]string{"true", "false"}, string(value)):
+		return value, nil
+	}
+	return nil, malformed("its JSON is broken")
+}
+
+func kind(c byte) malformed {
+	switch c {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	}
+	return "null"
+}

@@ -1,0 +1,144 @@
+package replay
+
+import "github.com/dipwell/dipwell"
+
+// columns is how finely the level of a bucket is followed over time.
+const columns = 900
+
+// track is the level of one key's bucket over time, in tokens. A column that
+// holds many requests keeps its first, highest, lowest and last level.
+type track struct {
+	key    string
+	points []point
+	rule   *dipwell.Rule
+	row    dipwell.State
+	from   int64 // µs
+	width  int64 // of a column
+	column int64
+	n      int      // points in the present column
+	seen   [4]point // first, highest, lowest and last
+}
+
+type point struct {
+	t     int64
+	level float64
+}
+
+// levels replays the log once more, for the worst keys of each limit only.
+func (r *run) levels() error {
+	if r.log.lines == r.log.malformed+r.log.headers {
+		return nil
+	}
+	first := r.engine
+	r.tracks = make([][]*track, len(r.defs))
+	follow := map[string][][]*track{} // of a key, by limit
+	for i, d := range r.defs {
+		for _, id := range first.table.worst(i, r.o.Levels, true) {
+			t := newTrack(first.table.keys[id], d, first.first, first.last)
+			r.tracks[i] = append(r.tracks[i], t)
+			if follow[t.key] == nil {
+				follow[t.key] = make([][]*track, len(r.defs))
+			}
+			follow[t.key][i] = append(follow[t.key][i], t)
+		}
+	}
+	o := r.o
+	o.Decisions = nil
+	again := newEngine(r.defs, &o)
+	err := r.each("plot", func(rec *record) error {
+		tracks, ok := follow[string(rec.key)]
+		if !ok {
+			return nil
+		}
+		if err := again.decide(rec); err != nil {
+			return err
+		}
+		id, _ := again.table.find(rec.key)
+		rows, _ := again.table.of(id)
+		for i := range tracks {
+			for _, t := range tracks[i] {
+				t.add(rec.t, rows[i])
+			}
+		}
+		return nil
+	})
+	for i := range r.tracks {
+		for _, t := range r.tracks[i] {
+			t.end(first.last)
+		}
+	}
+	return err
+}
+
+func newTrack(key string, d *dipwell.Definition, from, to int64) *track {
+	rule := *d.RuleFor(key, new(dipwell.Rule))
+	return &track{key: key, rule: &rule, from: from, width: max(1, (to-from)/columns+1)}
+}
+
+// add takes the row as it stands after a request at t.
+func (k *track) add(t int64, row dipwell.State) {
+	k.advance(t)
+	k.put(point{t, k.level(t)})
+	k.row = row
+	k.put(point{t, k.level(t)})
+}
+
+// advance draws the refill up to the column of t.
+func (k *track) advance(t int64) {
+	for to := (t - k.from) / k.width; k.column < to; {
+		k.flush()
+		k.column++
+		at := k.from + k.column*k.width
+		k.put(point{at, k.level(at)})
+	}
+}
+
+func (k *track) end(t int64) {
+	k.advance(t)
+	k.put(point{t, k.level(t)})
+	k.flush()
+}
+
+func (k *track) level(t int64) float64 {
+	used := k.rule.Apply(k.row, t, dipwell.VerbCheck, 0).Before
+	return float64(k.rule.Cap-used) / float64(k.rule.Unit)
+}
+
+func (k *track) put(p point) {
+	if k.n++; k.n <= len(k.seen) {
+		k.seen[k.n-1] = p
+		return
+	}
+	if k.n == len(k.seen)+1 { // too many to keep each
+		k.extremes()
+	}
+	if k.seen[1].level < p.level {
+		k.seen[1] = p
+	}
+	if k.seen[2].level > p.level {
+		k.seen[2] = p
+	}
+	k.seen[3] = p
+}
+
+func (k *track) extremes() {
+	high, low := k.seen[0], k.seen[0]
+	for _, p := range k.seen {
+		if p.level > high.level {
+			high = p
+		}
+		if p.level < low.level {
+			low = p
+		}
+	}
+	k.seen[1], k.seen[2] = high, low
+}
+
+func (k *track) flush() {
+	n := min(k.n, len(k.seen))
+	if k.n > n && k.seen[2].t < k.seen[1].t {
+		k.seen[1], k.seen[2] = k.seen[2], k.seen[1]
+	}
+	k.points = append(k.points, k.seen[:n]...)
+	k.n = 0
+}

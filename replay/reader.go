@@ -1,0 +1,194 @@
+package replay
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A record is what a line comes to.
+type record struct {
+	t    int64  // µs since the Unix epoch
+	line int64  // its number in the log, from 1
+	cost int64  // tokens
+	key  []byte // valid until the next record
+}
+
+// A parser turns a line into a record. An error says why the line does not
+// count; errHeader that it is no line of the log.
+type parser interface {
+	parse(line []byte, rec *record) error
+}
+
+// malformed is a reason why a line does not count.
+type malformed string
+
+func (m malformed) Error() string { return string(m) }
+
+const (
+	errHeader  malformed = "is the header"
+	errEmpty   malformed = "the line is empty"
+	errNoTime  malformed = "there is no time in it"
+	errBadTime malformed = "its time cannot be read"
+	errEra     malformed = "its time lies before 1970 or after 2255"
+)
+
+// maxShown is how many of the malformed lines a report shows.
+const maxShown = 10
+
+// reader reads a log and counts what it meets.
+type reader struct {
+	*lineReader
+	parser
+	format string
+	shared bool // one bucket for everybody: a line needs no key
+
+	lines, malformed int64
+	headers          int64 // lines that are no requests
+	disorder         int64 // lines that are earlier than the counted line before them
+	last             int64 // time of the counted line before
+	shown            []BadLine
+}
+
+func openReader(in Input, o *Options) (*reader, error) {
+	l, err := openLines(in)
+	if err != nil {
+		return nil, err
+	}
+	l.skipMark()
+	r := &reader{lineReader: l, shared: o.By == "none", last: -1}
+	if r.format = o.Format; r.format == "" {
+		r.format = detect(l.head(detectBytes))
+	}
+	if r.parser, err = newParser(r.format, o); err != nil {
+		l.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func newParser(format string, o *Options) (parser, error) {
+	switch format {
+	case "combined":
+		return newCombined(o)
+	case "json":
+		return newJSONLines(o)
+	case "csv":
+		return newCSV(o)
+	}
+	return nil, &dipwell.FieldError{Field: "format", Reason: fmt.Sprintf("%q is not one of combined, json, csv", format)}
+}
+
+// next finds the next line that counts.
+func (r *reader) next(rec *record) (bool, error) {
+	for {
+		line, err := r.lineReader.next()
+		if err == io.EOF {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("line %d: %w", r.lines+1, err)
+		}
+		r.lines++
+		rec.line = r.lines
+		err = r.parse(line, rec)
+		if err == nil && !r.shared {
+			err = checkKey(rec.key)
+		}
+		if err == nil && uint64(rec.t) > dipwell.MaxInt {
+			err = errEra
+		}
+		if bad, ok := err.(malformed); ok {
+			r.reject(line, bad)
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if rec.t < r.last {
+			r.disorder++
+		}
+		r.last = rec.t
+		return true, nil
+	}
+}
+
+func (r *reader) reject(line []byte, why malformed) {
+	if why == errHeader {
+		r.headers++
+		return
+	}
+	if len(line) == 0 {
+		why = errEmpty
+	}
+	if r.malformed++; len(r.shown) < maxShown {
+		r.shown = append(r.shown, BadLine{r.lines, string(why), excerpt(line)})
+	}
+}
+
+// excerpt shows the beginning of a line, safe for a terminal.
+func excerpt(line []byte) string {
+	const most = 80
+	if len(line) > most {
+		return strconv.Quote(string(line[:most])) + "…"
+	}
+	return strconv.Quote(string(line))
+}
+
+func (r *reader) consumed() int64 { return r.raw.n }
+
+// checkKey holds keys to the bounds of every store.
+func checkKey(key []byte) error {
+	switch {
+	case len(key) == 0:
+		return malformed("the key is empty")
+	case len(key) > dipwell.MaxKey:
+		return malformed("the key has " + strconv.Itoa(len(key)) + " bytes; at most 512")
+	}
+	ascii := true
+	for _, c := range key {
+		if c == 0 {
+			return malformed("the key has a NUL in it")
+		}
+		ascii = ascii && c < utf8.RuneSelf
+	}
+	if !ascii && !utf8.Valid(key) {
+		return malformed("the key is not UTF-8")
+	}
+	return nil
+}
+
+// cost reads a number of tokens. Logs write "-" for none.
+func parseCost(b []byte) (int64, error) {
+	if string(b) == "-" {
+		return 0, nil
+	}
+	if len(b) == 0 || len(b) > 16 {
+		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
+	}
+	var n int64
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
+		}
+		n = n*10 + int64(c-'0')
+	}
+	if n > dipwell.MaxInt {
+		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
+	}
+	return n, nil
+}
+
+// constantCost is the cost of every line, when the option is a number.
+func constantCost(option string) (cost int64, constant bool, err error) {
+	if option[0] != '-' && (option[0] < '0' || option[0] > '9') {
+		return 0, false, nil
+	}
+	if cost, err = parseCost([]byte(option)); err != nil || option == "-" {
+		return 0, true, &dipwell.FieldError{Field: "cost", Reason: fmt.Sprintf("%q is neither a field nor a whole number from 0 to 2^53-1", option)}
+	}
+	return cost, true, nil
+}

@@ -1,0 +1,162 @@
+package replay
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/dipwell/dipwell"
+)
+
+// table keeps the rows and the counts of keys. Rows are exact: only those of
+// full buckets are ever dropped. Counts are exact until there are more keys
+// than most; then the idle keys with the fewest refusals are forgotten, and
+// missed says what that may have cost.
+type table struct {
+	limits int
+	most   int // keys before the next look at what can be forgotten
+	budget int // keys asked for
+
+	ids  map[string]int32
+	keys []string
+	rows []dipwell.State // limits of each key
+	cnts []counts
+
+	forgotten int64   // keys, counted again when they come back
+	missed    []int64 // of each limit: the most refusals that a key shown may lack
+}
+
+// counts are what became of a key's requests at one limit.
+type counts struct {
+	granted, refused, spared int64
+	longestWait              int64 // µs
+	first, last              int64 // refusals
+}
+
+func newTable(limits, most int) *table {
+	return &table{limits: limits, most: most, budget: most, ids: map[string]int32{}, missed: make([]int64, limits)}
+}
+
+func (t *table) find(key []byte) (int32, bool) {
+	id, ok := t.ids[string(key)]
+	return id, ok
+}
+
+func (t *table) full() bool { return len(t.keys) >= t.most }
+
+func (t *table) insert(key []byte) int32 {
+	id := int32(len(t.keys))
+	k := string(key)
+	t.ids[k] = id
+	t.keys = append(t.keys, k)
+	for range t.limits {
+		t.rows = append(t.rows, dipwell.State{})
+		t.cnts = append(t.cnts, counts{})
+	}
+	return id
+}
+
+// of returns the rows and counts of a key, valid until the next insert.
+func (t *table) of(id int32) ([]dipwell.State, []counts) {
+	from, to := int(id)*t.limits, (int(id)+1)*t.limits
+	return t.rows[from:to:to], t.cnts[from:to:to]
+}
+
+func (c *counts) add(at, wait int64, v verdict) {
+	switch v {
+	case granted:
+		c.granted++
+	case spared:
+		c.spared++
+	default:
+		if c.refused == 0 {
+			c.first = at
+		}
+		c.refused++
+		c.last = at
+		c.longestWait = max(c.longestWait, wait)
+	}
+}
+
+// forget makes room: of the keys whose buckets are all full at now, those with
+// the fewest refusals go. Half of the budget stays for the others, and as many
+// keys as are live, so that the work is paid for by the inserts in between.
+func (t *table) forget(defs []*dipwell.Definition, now int64) {
+	var live, idle []int32
+	for id := range int32(len(t.keys)) {
+		if t.idle(id, defs, now) {
+			idle = append(idle, id)
+		} else {
+			live = append(live, id)
+		}
+	}
+	slices.SortStableFunc(idle, func(a, b int32) int { return cmp.Compare(t.refusals(b), t.refusals(a)) })
+	stay := min(len(idle), max(0, t.budget/2-len(live)))
+	t.forgotten += int64(len(idle) - stay)
+	worst := make([]int64, t.limits)
+	for _, id := range idle[stay:] {
+		_, cnts := t.of(id)
+		for i := range cnts {
+			worst[i] = max(worst[i], cnts[i].refused)
+		}
+	}
+	for i := range worst {
+		t.missed[i] += worst[i]
+	}
+	t.rebuild(append(live, idle[:stay]...))
+	t.most = max(t.budget, 2*len(live))
+}
+
+// rebuild keeps some keys only, in new memory, so that the old can go.
+func (t *table) rebuild(ids []int32) {
+	old := *t
+	t.ids = make(map[string]int32, len(ids))
+	t.keys = make([]string, 0, len(ids))
+	t.rows = make([]dipwell.State, 0, len(ids)*t.limits)
+	t.cnts = make([]counts, 0, len(ids)*t.limits)
+	for _, id := range ids {
+		rows, cnts := old.of(id)
+		t.ids[old.keys[id]] = int32(len(t.keys))
+		t.keys = append(t.keys, old.keys[id])
+		t.rows = append(t.rows, rows...)
+		t.cnts = append(t.cnts, cnts...)
+	}
+}
+
+func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
+	rows, _ := t.of(id)
+	for i, d := range defs {
+		if rows[i].Used == 0 {
+			continue
+		}
+		var scratch dipwell.Rule
+		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i], now, dipwell.VerbCheck, 0).Before > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *table) refusals(id int32) (n int64) {
+	_, cnts := t.of(id)
+	for i := range cnts {
+		n += cnts[i].refused
+	}
+	return n
+}
+
+// worst are the keys with the most refusals at a limit, the worst first. Where
+// busiest is set, keys without any follow, those with the most requests first.
+func (t *table) worst(limit, n int, busiest bool) []int32 {
+	var ids []int32
+	for id := range int32(len(t.keys)) {
+		if busiest || t.cnts[int(id)*t.limits+limit].refused > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b int32) int {
+		x, y := &t.cnts[int(a)*t.limits+limit], &t.cnts[int(b)*t.limits+limit]
+		return cmp.Or(cmp.Compare(y.refused, x.refused), cmp.Compare(y.longestWait, x.longestWait),
+			cmp.Compare(y.granted+y.spared, x.granted+x.spared), cmp.Compare(t.keys[a], t.keys[b]))
+	})
+	return ids[:min(n, len(ids))]
+}
