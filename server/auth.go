@@ -23,7 +23,7 @@ type authCall struct {
 // reach a proxy may reach this path too.
 func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	q, err := parseAuth(r.URL.RawQuery)
-	if err == nil && q.ip && len(a.trusted) == 0 {
+	if err == nil && q.ip && len(a.live.Load().trusted) == 0 {
 		err = bad("key_ip", "needs trusted_proxies: without them every request has the proxy's own address")
 	}
 	if err != nil {
@@ -48,7 +48,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	a.headers.Set(w.Header(), &d)
+	a.live.Load().headers.Set(w.Header(), &d)
 	if !d.Allowed {
 		httplimit.Refuse(w, &d, q.deny)
 		return
@@ -60,7 +60,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 	switch {
 	case q.ip:
-		return a.clientIP(r)
+		return a.live.Load().clientIP(r)
 	case q.header != "":
 		key, err = httplimit.Header(q.header)(r)
 	default:

@@ -78,7 +78,7 @@ var jsonType = []string{"application/json"}
 // answer writes a decision: 200, or 429 with the problem.
 func (a *api) answer(w http.ResponseWriter, x *exchange) {
 	h := w.Header()
-	a.headers.Set(h, &x.d)
+	a.live.Load().headers.Set(h, &x.d)
 	if !x.d.Allowed {
 		httplimit.Refuse(w, &x.d, http.StatusTooManyRequests)
 		return

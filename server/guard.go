@@ -76,13 +76,13 @@ func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
 
 // mayAdmin answers the request itself where the rule says no.
 func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
-	switch {
+	switch token := a.live.Load().token; {
 	case a.site.NoAdmin:
 		httplimit.Problem(w, http.StatusForbidden, "", "admin calls have a listener of their own")
-	case a.token != nil && !a.bearer(r):
+	case token != nil && !bearer(r, token):
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		httplimit.Problem(w, http.StatusUnauthorized, "Authorization", "admin calls need Authorization: Bearer and the admin token")
-	case a.token == nil && !a.site.Loopback:
+	case token == nil && !a.site.Loopback:
 		httplimit.Problem(w, http.StatusForbidden, "", "without an admin token, admin calls are answered on a loopback listener only")
 	default:
 		return true
@@ -90,8 +90,8 @@ func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func (a *api) bearer(r *http.Request) bool {
+func bearer(r *http.Request, token *[sha256.Size]byte) bool {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(given)) // equal lengths, so that the comparison tells nothing
-	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1 && ok
+	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok
 }

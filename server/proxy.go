@@ -35,13 +35,14 @@ func (s *Server) Proxy(upstream, by string) (*Proxy, error) {
 	return p, nil
 }
 
-// Use holds requests to these limits, all or nothing, from the next request on.
+// Use holds requests to these limits, all or nothing, from the next request on,
+// and announces them as the server is set to.
 func (p *Proxy) Use(limits []string) error {
 	if len(limits) == 0 {
 		p.limited.Store(&p.forward)
 		return nil
 	}
-	c := httplimit.Config{Headers: p.server.headers}
+	c := httplimit.Config{Headers: p.server.live.Load().headers}
 	for _, name := range limits {
 		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
 	}
@@ -62,7 +63,7 @@ func (s *Server) keyBy(by string) (httplimit.KeyFunc, error) {
 	header, isHeader := strings.CutPrefix(by, "header:")
 	switch {
 	case by == "ip" || by == "":
-		return s.clientIP, nil
+		return func(r *http.Request) (string, error) { return s.live.Load().clientIP(r) }, nil
 	case by == "shared":
 		return nil, nil
 	case isHeader && header != "":
@@ -76,7 +77,7 @@ func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
-		if httplimit.Trusted(s.trusted, r.In.RemoteAddr) {
+		if httplimit.Trusted(s.live.Load().trusted, r.In.RemoteAddr) {
 			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 		}
 		r.SetXForwarded()

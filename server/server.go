@@ -20,23 +20,34 @@ type Config struct {
 // A Server answers calls on a limiter.
 type Server struct {
 	limiter  *dipwell.Limiter
-	headers  httplimit.Headers
-	trusted  []netip.Prefix
-	clientIP httplimit.KeyFunc
-	token    *[sha256.Size]byte // nil: none
+	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopping atomic.Bool
 }
 
+// live is what may change while the server runs.
+type live struct {
+	headers  httplimit.Headers
+	trusted  []netip.Prefix
+	clientIP httplimit.KeyFunc
+	token    *[sha256.Size]byte // nil: none
+}
+
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, headers: c.Headers, trusted: c.TrustedProxies,
-		clientIP: httplimit.ClientIP(c.TrustedProxies...), metrics: newMetrics(limiter.Store())}
+	s := &Server{limiter: limiter, metrics: newMetrics(limiter.Store())}
+	s.Set(c)
+	return s
+}
+
+// Set changes the configuration, from the next request on.
+func (s *Server) Set(c Config) {
+	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...)}
 	if c.AdminToken != "" {
 		sum := sha256.Sum256([]byte(c.AdminToken))
-		s.token = &sum
+		l.token = &sum
 	}
-	return s
+	s.live.Store(l)
 }
 
 // Stop makes /readyz answer 503, so that balancers look elsewhere while the

@@ -1,0 +1,3 @@
+// Package config reads the service's YAML file and watches it. Every mistake
+// is reported with its file, line and setting; nothing is guessed.
+package config

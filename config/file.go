@@ -1,0 +1,234 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"go.yaml.in/yaml/v3"
+)
+
+// File is what a configuration file says. An absent setting is empty.
+type File struct {
+	Store          string // URL of the store
+	Listen         string // address of the service
+	Admin          string // address for admin calls
+	AdminTokenFile string // holds the admin token
+	Upstream       string // URL to be a reverse proxy of
+	By             string // whose bucket a proxied request takes from: ip, shared, header:NAME
+	MaxKeys        int    // keys that the in-process store may hold
+	Headers        httplimit.Headers
+	TrustedProxies []netip.Prefix
+	Limits         []dipwell.Limit
+}
+
+// settings are the names at the top of a file.
+var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "headers", "trusted_proxies", "limits"}
+
+// Bounds of a file.
+const (
+	maxSize   = 4 << 20
+	maxLimits = 10000
+)
+
+// Error is one mistake in a file.
+type Error struct {
+	File    string
+	Line    int    // 0: the file as a whole
+	Setting string // as "listen" or "limits[2].burst"; empty where there is none
+	Reason  string
+}
+
+func (e *Error) Error() string {
+	s := e.File
+	if e.Line > 0 {
+		s += ":" + strconv.Itoa(e.Line)
+	}
+	if e.Setting != "" {
+		s += ": " + e.Setting
+	}
+	return s + ": " + e.Reason
+}
+
+// Load reads a file. The error has all mistakes, each an *Error on a line of its own.
+func Load(path string) (*File, error) {
+	b, err := Read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, b)
+}
+
+// Read returns a file's bytes, at most 4 MiB.
+func Read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	if len(b) > maxSize {
+		return nil, &Error{File: path, Reason: "has more than 4 MiB"}
+	}
+	return b, nil
+}
+
+// Parse reads the bytes of a file that is called name in errors.
+func Parse(name string, b []byte) (*File, error) {
+	p := parser{name: name}
+	p.document(b)
+	if len(p.errs) > 0 {
+		return nil, errors.Join(p.errs...)
+	}
+	return &p.File, nil
+}
+
+type parser struct {
+	File
+	name string
+	errs []error
+}
+
+func (p *parser) fail(n *yaml.Node, setting, format string, args ...any) {
+	line := 0
+	if n != nil {
+		line = n.Line
+	}
+	p.errs = append(p.errs, &Error{p.name, line, setting, fmt.Sprintf(format, args...)})
+}
+
+// lineOf finds the line in the YAML library's own errors, which carry it as text.
+var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
+
+func (p *parser) document(b []byte) {
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	var doc, more yaml.Node
+	switch err := dec.Decode(&doc); {
+	case err == io.EOF:
+		return // an empty file says nothing
+	case err != nil:
+		e := &Error{File: p.name, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
+		if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+			e.Line, _ = strconv.Atoi(m[1])
+			e.Reason = strings.TrimPrefix(err.Error(), m[0])
+		}
+		p.errs = append(p.errs, e)
+		return
+	}
+	p.top(doc.Content[0])
+	if err := dec.Decode(&more); err != io.EOF {
+		p.fail(nil, "", "has more than one document")
+	}
+}
+
+func (p *parser) top(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return
+	}
+	p.mapping(n, "", func(name string, value *yaml.Node) {
+		switch name {
+		case "limits":
+			p.limits(value)
+		case "trusted_proxies":
+			p.proxies(value)
+		default:
+			p.setting(name, value)
+		}
+	})
+}
+
+// mapping calls f for each member of a mapping, once.
+func (p *parser) mapping(n *yaml.Node, where string, f func(name string, value *yaml.Node)) {
+	if n = deref(n); n.Kind != yaml.MappingNode {
+		p.fail(n, strings.TrimSuffix(where, "."), "must be settings, one a line, as in 'listen: 127.0.0.1:8080'")
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, value := n.Content[i], deref(n.Content[i+1])
+		if line, ok := seen[name.Value]; ok {
+			p.fail(name, where+name.Value, "is given twice; first in line %d", line)
+			continue
+		}
+		seen[name.Value] = name.Line
+		f(name.Value, value)
+	}
+}
+
+func deref(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// scalar returns a value's text.
+func (p *parser) scalar(name string, n *yaml.Node) (string, bool) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		p.fail(n, name, "must be one value")
+	case n.Tag == "!!null":
+		p.fail(n, name, "has no value; leave the line out for the default")
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+func (p *parser) setting(name string, n *yaml.Node) {
+	texts := map[string]*string{"store": &p.Store, "listen": &p.Listen, "admin": &p.Admin,
+		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By}
+	to := texts[name]
+	if to == nil && name != "max_keys" && name != "headers" {
+		p.fail(n, name, "unknown setting%s", dipwell.Suggest(name, settings))
+		return
+	}
+	value, ok := p.scalar(name, n)
+	if !ok {
+		return
+	}
+	var err error
+	switch {
+	case to != nil && value == "":
+		p.fail(n, name, "is empty")
+	case to != nil:
+		*to = value
+	case name == "headers":
+		p.Headers, err = httplimit.ParseHeaders(value)
+	default:
+		if p.MaxKeys, err = strconv.Atoi(value); err != nil || p.MaxKeys < 1 {
+			err = fmt.Errorf("%q is not a whole number of at least 1", value)
+		}
+	}
+	if err != nil {
+		p.fail(n, name, "%v", err)
+	}
+}
+
+func (p *parser) proxies(n *yaml.Node) {
+	if n.Kind != yaml.SequenceNode {
+		p.fail(n, "trusted_proxies", "must be a list such as [10.0.0.0/8]")
+		return
+	}
+	for i, item := range n.Content {
+		where := fmt.Sprintf("trusted_proxies[%d]", i)
+		if value, ok := p.scalar(where, deref(item)); ok {
+			prefixes, err := httplimit.ParseProxies([]string{value})
+			if err != nil {
+				p.fail(item, where, "%v", err)
+			}
+			p.TrustedProxies = append(p.TrustedProxies, prefixes...)
+		}
+	}
+}

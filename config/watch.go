@@ -1,0 +1,86 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// settle is how long a file must lie still before it is read: editors and
+// copies write in several steps.
+const settle = 100 * time.Millisecond
+
+// Watch calls changed after each change of a file's content or of what its
+// path leads to, until ctx ends. It watches directories, because editors and
+// orchestrators replace files and symbolic links rather than write to them.
+// changed is not called before Watch has returned.
+func Watch(ctx context.Context, path string, changed func()) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", path, err)
+	}
+	if err = watchDirs(w, path); err != nil {
+		_ = w.Close()
+		return fmt.Errorf("watch %s: %w", path, err)
+	}
+	last := content(path)
+	go func() {
+		defer w.Close()
+		var due <-chan time.Time
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, ok := <-w.Errors: // events were lost: look at the file
+				if !ok {
+					return
+				}
+				due = soon(due)
+			case _, ok := <-w.Events:
+				if !ok {
+					return
+				}
+				due = soon(due)
+			case <-due:
+				due = nil
+				_ = watchDirs(w, path) // a link may lead elsewhere now; what is gone will be back with an event
+				if now := content(path); now != last {
+					last = now
+					changed()
+				}
+			}
+		}
+	}()
+	return nil
+}
+
+// soon keeps the earlier time: a directory that never rests must not put it off.
+func soon(due <-chan time.Time) <-chan time.Time {
+	if due != nil {
+		return due
+	}
+	return time.After(settle)
+}
+
+// watchDirs watches the directories of the path and of every link on its way.
+func watchDirs(w *fsnotify.Watcher, path string) error {
+	err := w.Add(filepath.Dir(path))
+	if real, e := filepath.EvalSymlinks(path); e == nil {
+		if e = w.Add(filepath.Dir(real)); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// content is a file's bytes; a file that cannot be read differs from any other.
+func content(path string) string {
+	b, err := Read(path)
+	if err != nil {
+		return "\x00" + err.Error()
+	}
+	return string(b)
+}
