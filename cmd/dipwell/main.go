@@ -17,6 +17,7 @@ import (
 
 // commands lists what the program does: one field, one file.
 type commands struct {
+	Replay  ReplayCmd  `cmd:"" help:"Run an access log through limits in virtual time."`
 	Version VersionCmd `cmd:"" help:"Print the version."`
 }
 
