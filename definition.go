@@ -107,6 +107,25 @@ func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
 	return s, true
 }
 
+// Full reports whether a row is a full bucket at now whatever its key, so that
+// a store which does not know the key may delete it. Where windows are spread
+// by key it may say so one window late, never early.
+func (d *Definition) Full(s State, now int64) bool {
+	if s.Version != d.Number {
+		i := d.past(s.Version)
+		if i < 0 {
+			return s.Version < d.Number
+		}
+		for ; i < len(d.Past); i++ {
+			from := &d.Past[i].Rule
+			policy, to, since := d.next(i)
+			t := max(s.TS, since)
+			s.Used, s.TS = policy.convert(from.mostUsedAt(s, t), from, to, true), t
+		}
+	}
+	return d.Rule.mostUsedAt(s, max(now, s.TS)) == 0
+}
+
 // next is the version that follows Past[i].
 func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) {
 	if i+1 < len(d.Past) {

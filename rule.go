@@ -175,11 +175,25 @@ func (r *Rule) usedAt(s State, t int64) int64 {
 	if s.Used == 0 || t == s.TS {
 		return s.Used
 	}
-	hi, back := bits.Mul64(uint64(r.tick(t)-r.tick(s.TS)), uint64(r.Add))
-	if hi != 0 || back >= uint64(s.Used) {
+	return r.after(s.Used, r.tick(t)-r.tick(s.TS))
+}
+
+// mostUsedAt is usedAt for a key that is not known: an origin of its own moves
+// each boundary later by less than a window, so one fewer may have passed.
+func (r *Rule) mostUsedAt(s State, t int64) int64 {
+	if !r.Spread || s.Used == 0 {
+		return r.usedAt(s, t)
+	}
+	return r.after(s.Used, max(0, r.tick(t)-r.tick(s.TS)-1))
+}
+
+// after is what stays used after a number of ticks.
+func (r *Rule) after(used, ticks int64) int64 {
+	hi, back := bits.Mul64(uint64(ticks), uint64(r.Add))
+	if hi != 0 || back >= uint64(used) {
 		return 0
 	}
-	return s.Used - int64(back)
+	return used - int64(back)
 }
 
 // wait is the time in µs from now to the tick at which units will have come back.
