@@ -1,0 +1,248 @@
+-- Decisions about several keys, at one instant, all or nothing. Go twins:
+-- Op.Step, Group.Decide.
+
+create type dipwell.answer as (
+    allowed   boolean,
+    never     boolean,
+    shadow    boolean,
+    granted   bigint,  -- tokens
+    remaining bigint,  -- tokens
+    retry     bigint,  -- µs
+    reset     bigint,  -- µs
+    delay     bigint,  -- µs
+    -- the row to store, where it differs
+    used      bigint,
+    ts        bigint,
+    write     boolean
+);
+
+-- Answers one call on its row, as if it stood alone. dry answers without charging.
+create function dipwell.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
+    n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell.answer language plpgsql stable as $$
+declare
+    a dipwell.answer;
+    o record;
+    held bigint;
+begin
+    if version <> r.number then
+        select c.used, c.ts into used, ts from dipwell.carry(l.id, l.name, key, r.number, used, ts, version) c;
+    end if;
+    select * into o from dipwell.step(r, used, ts, n, verb, cost, max_delay);
+    a.allowed := o.allowed;
+    a.never := o.never;
+    a.shadow := false;
+    a.granted := 0;
+    a.retry := o.retry;
+    a.delay := o.delay;
+    held := o.before;
+    if not o.allowed then
+        if l.mode = 'shadow' then
+            a.allowed := true;
+            a.shadow := true;
+        end if;
+    elsif dry then
+        a.delay := 0;
+    else
+        a.granted := o.granted;
+        held := o.after;
+    end if;
+    a.remaining := greatest(0, (r.cap - held) / r.unit);
+    a.reset := case held when 0 then 0 else dipwell.wait(r, held, o.t, n) end;
+    a.used := o.after;
+    a.ts := o.t;
+    a.write := not dry and not a.shadow and o.after <> o.before;
+    return a;
+end $$;
+
+-- Decides one group: a row an op, in the order asked. The first pass reads, and
+-- ends the matter where nothing is to be written; the second locks the rows in
+-- the order of their keys, so that two groups cannot deadlock, and reads the
+-- clock only then. limit_ids of limits that are gone give no row at all.
+-- at is for tests: it takes the place of the clock.
+create function dipwell.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
+    reservation uuid default null, at bigint default null)
+returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint)
+language plpgsql volatile as $$
+declare
+    k       int := cardinality(limit_ids);
+    ls      dipwell.limits[] := array_fill(null::dipwell.limits, array[k]);
+    rs      dipwell.versions[] := array_fill(null::dipwell.versions, array[k]);
+    l       dipwell.limits;
+    r       dipwell.versions;
+    used    bigint[] := array_fill(0::bigint, array[k]);
+    ts      bigint[] := used;
+    version int[] := array_fill(0, array[k]);
+    fresh   boolean[] := array_fill(false, array[k]);
+    answers dipwell.answer[];
+    a       dipwell.answer;
+    i       int;
+    sorted  int[] := array[1];
+    verdict boolean;
+    changes boolean;
+    due     bigint;
+    locks   boolean := false;
+    row_    record;
+begin
+    for i in 1..k loop
+        select * into l from dipwell.limits x where x.id = limit_ids[i];
+        if not found then
+            return;
+        end if;
+        select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+        ls[i] := l;
+        rs[i] := dipwell.spread(r, l.name, keys[i]);
+    end loop;
+    if k > 1 then
+        sorted := array(select s from generate_series(1, k) s order by limit_ids[s], keys[s] collate "C");
+    end if;
+    loop
+        foreach i in array sorted loop
+            fresh[i] := false;
+            loop
+                if locks then
+                    select b.used, b.ts, b.version into row_ from dipwell.buckets b
+                        where b.limit_id = limit_ids[i] and b.key = keys[i] for update;
+                else
+                    select b.used, b.ts, b.version into row_ from dipwell.buckets b
+                        where b.limit_id = limit_ids[i] and b.key = keys[i];
+                end if;
+                if found then
+                    used[i] := row_.used;
+                    ts[i] := row_.ts;
+                    version[i] := row_.version;
+                    exit;
+                end if;
+                used[i] := 0;
+                ts[i] := -9007199254740991;
+                version[i] := rs[i].number;
+                exit when not locks;
+                insert into dipwell.buckets (used, ts, limit_id, version, key)
+                    values (0, coalesce(at, dipwell.now_us()), limit_ids[i], version[i], keys[i])
+                    on conflict do nothing;
+                fresh[i] := found;
+                exit when found;
+            end loop;
+        end loop;
+        n := coalesce(at, dipwell.now_us());
+        verdict := true;
+        changes := false;
+        due := 0;
+        answers := null;
+        for i in 1..k loop
+            a := dipwell.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], false);
+            answers[i] := a;
+            verdict := verdict and a.allowed;
+            changes := changes or a.write or verbs[i] = 6;
+            if a.granted > 0 then
+                due := greatest(due, a.delay);
+            end if;
+        end loop;
+        exit when locks or not verdict or not changes;
+        locks := true;
+    end loop;
+    for i in 1..k loop
+        a := answers[i];
+        if not verdict and (a.granted > 0 or verbs[i] >= 5) then
+            a := dipwell.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], true);
+        end if;
+        if verdict and verbs[i] = 6 then
+            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
+            delete from dipwell.reservations x using dipwell.reservations y
+                where y.limit_id = limit_ids[i] and y.key = keys[i] and x.id = y.id;
+        elsif verdict and a.write then
+            update dipwell.buckets b set used = a.used, ts = a.ts, version = rs[i].number
+                where b.limit_id = limit_ids[i] and b.key = keys[i];
+            if due > 0 and a.granted > 0 then
+                insert into dipwell.reservations values
+                    (reservation, limit_ids[i], keys[i], a.granted * rs[i].unit, rs[i].number, n + due);
+            end if;
+        elsif fresh[i] then
+            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i] and b.used = 0;
+        end if;
+        allowed := a.allowed;
+        never := a.never;
+        shadow := a.shadow;
+        granted := a.granted;
+        remaining := a.remaining;
+        retry := a.retry;
+        reset := a.reset;
+        delay := a.delay;
+        return next;
+    end loop;
+end $$;
+
+-- Gives a reservation back, once, before it is due: false when there is nothing
+-- to give back. Buckets are locked before reservations, as everywhere.
+create function dipwell.give_back(reservation uuid, at bigint default null) returns boolean language plpgsql volatile as $$
+declare
+    n bigint := coalesce(at, dipwell.now_us());
+    p record;
+    b dipwell.buckets;
+    l dipwell.limits;
+    r dipwell.versions;
+    c record;
+    done boolean := false;
+begin
+    for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and x.due > n
+        order by x.limit_id, x.key loop
+        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+        done := true;
+    end loop;
+    if not done then
+        return false;
+    end if;
+    done := false;
+    n := coalesce(at, dipwell.now_us());
+    for p in delete from dipwell.reservations x where x.id = reservation and x.due > n
+        returning x.limit_id, x.key, x.units, x.version loop
+        done := true;
+        select * into l from dipwell.limits x where x.id = p.limit_id;
+        continue when not found;
+        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key;
+        continue when not found;
+        select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+        select * into c from dipwell.carry(l.id, l.name, p.key, l.version, b.used, b.ts, b.version);
+        update dipwell.buckets x
+            set used = greatest(0, dipwell.used_at(dipwell.spread(r, l.name, p.key), c.used, c.ts, greatest(n, c.ts))
+                    - dipwell.carry_units(l.id, l.version, p.units, p.version)),
+                ts = greatest(n, c.ts), version = l.version
+            where x.limit_id = p.limit_id and x.key = p.key;
+    end loop;
+    return done;
+end $$;
+
+-- Deletes at most max_rows full rows, and reservations that are due. Rows that
+-- are locked are in use and skipped; what is deleted is full as it is deleted.
+create function dipwell.sweep_at(max_rows int, n bigint) returns bigint language plpgsql volatile as $$
+declare
+    swept bigint := 0;
+begin
+    delete from dipwell.buckets b using (
+        select b.limit_id, b.key from dipwell.buckets b left join dipwell.limits l on l.id = b.limit_id
+        where case when l.plain and l.version = b.version
+            then b.used <= least(greatest((n - l.grid) / l.every - (b.ts - l.grid) / l.every, 0), l.ticks) * l.add
+            else dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n) end
+        limit max_rows for update of b skip locked) f
+    where b.limit_id = f.limit_id and b.key = f.key
+        and dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n);
+    get diagnostics swept = row_count;
+    delete from dipwell.reservations where (id, limit_id, key) in
+        (select id, limit_id, key from dipwell.reservations where due <= n limit max_rows for update skip locked);
+    return swept;
+end $$;
+
+-- Forgets versions that no row and no reservation names any more.
+create function dipwell.retire() returns bigint language plpgsql volatile as $$
+declare
+    gone bigint;
+begin
+    delete from dipwell.versions v using dipwell.limits l
+    where l.id = v.limit_id and v.number < l.version
+        and v.number < least(coalesce((select min(b.version) from dipwell.buckets b where b.limit_id = l.id), l.version),
+                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version));
+    get diagnostics gone = row_count;
+    if gone > 0 then
+        update dipwell.revision set n = n + 1;
+    end if;
+    return gone;
+end $$;

@@ -1,0 +1,310 @@
+-- Definitions. Go twins: compile.go, Registry.Define.
+
+-- Stores a definition that is compiled already. One that counts as before keeps
+-- its version; otherwise a new version begins now. A limit has one owner.
+create function dipwell.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
+declare
+    old  dipwell.limits;
+    was  dipwell.versions;
+    n    bigint;
+    same boolean := false;
+begin
+    lock table dipwell.limits in share row exclusive mode;
+    n := coalesce(at, dipwell.now_us());
+    select * into old from dipwell.limits x where x.name = d.name;
+    if found then
+        d.id := old.id;
+        if old.owner <> d.owner and d.owner <> 'file' then
+            raise exception using errcode = 'insufficient_privilege', constraint = 'owner', detail = old.owner,
+                message = format('limit %s belongs to %s and can only be changed there', d.name, case old.owner
+                    when 'code' then 'a program''s code' when 'file' then 'the configuration file'
+                    when 'api' then 'the API' else 'SQL' end);
+        end if;
+        select * into was from dipwell.versions v where v.limit_id = old.id and v.number = old.version;
+        r.limit_id := old.id;
+        r.number := old.version;
+        r.since := was.since;
+        same := row(was.unit, was.every, was.add, was.cap, was.origin, was.burst, was.debt, was.most, was.max_charge, was.max_used,
+                was.leaky, was.spread, was.per, coalesce(was.start, ''))
+            = row(r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used,
+                r.leaky, r.spread, r.per, coalesce(r.start, ''));
+        if not same then
+            if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
+                raise exception using errcode = 'program_limit_exceeded', constraint = 'version', message = format(
+                    'limit %s: version: was changed more than 1024 times while its keys were in use; wait until they fill up', d.name);
+            end if;
+            r.number := old.version + 1;
+            r.since := greatest(n, was.since);
+        end if;
+    else
+        r.number := 1;
+        r.since := n;
+    end if;
+    d.version := r.number;
+    d.unit := r.unit;
+    d.every := r.every;
+    d.add := r.add;
+    d.cap := r.cap;
+    d.plain := r.every > 0 and not r.leaky and not r.spread;
+    d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
+    d.ticks := (r.max_used + r.add - 1) / r.add;
+    if d.id is null then
+        insert into dipwell.limits overriding user value select d.* returning id into d.id;
+        r.limit_id := d.id;
+    else
+        if old = d then
+            return d.id;
+        end if;
+        update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
+                on_store_error, timeout_us, list_keys, owner, version, unit, every, add, cap, grid, ticks, plain)
+            = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
+                d.on_store_error, d.timeout_us, d.list_keys, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+            where x.id = d.id;
+    end if;
+    if not same then
+        insert into dipwell.versions select r.*;
+    end if;
+    update dipwell.revision x set n = x.n + 1;
+    notify dipwell;
+    return d.id;
+end $$;
+
+-- Ends a limit. Its keys start full if the name is defined again; sweep deletes their rows.
+create function dipwell.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
+declare
+    old dipwell.limits;
+begin
+    lock table dipwell.limits in share row exclusive mode;
+    select * into old from dipwell.limits x where x.name = limit_name;
+    if not found then
+        raise exception using errcode = 'undefined_object', message = format('name: unknown limit "%s"', limit_name);
+    end if;
+    if old.owner <> by_owner then
+        raise exception using errcode = 'insufficient_privilege', constraint = 'owner', detail = old.owner,
+            message = format('limit %s belongs to %s and can only be changed there', limit_name, case old.owner
+                when 'code' then 'a program''s code' when 'file' then 'the configuration file'
+                when 'api' then 'the API' else 'SQL' end);
+    end if;
+    delete from dipwell.limits x where x.id = old.id;
+    update dipwell.revision x set n = x.n + 1;
+    notify dipwell;
+end $$;
+
+create function dipwell.bad_limit(limit_name text, field text, reason text) returns void language plpgsql as $$
+begin
+    raise exception using errcode = 'invalid_parameter_value', constraint = field,
+        message = case when limit_name is null then '' else 'limit ' || limit_name || ': ' end || field || ': ' || reason;
+end $$;
+
+-- The largest number of units that can be counted exactly and comes back within 2^53-1 µs.
+create function dipwell.most_units(every bigint, add bigint) returns bigint language sql immutable as
+$$ select case when 9007199254740991 / every - 1 < 1 then 0
+    else dipwell.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
+
+-- A period in µs, or -months, as Limit.Period has it.
+create function dipwell.format_per(period bigint) returns text language sql immutable as
+$$ select case
+    when period < 0 and period % 12 = 0 then (-period / 12) || 'y'
+    when period < 0 then -period || 'mo'
+    when period % 604800000000 = 0 then (period / 604800000000) || 'w'
+    when period % 86400000000 = 0 then (period / 86400000000) || 'd'
+    when period % 3600000000 = 0 then (period / 3600000000) || 'h'
+    when period % 60000000 = 0 then (period / 60000000) || 'm'
+    when period % 1000000 = 0 then (period / 1000000) || 's'
+    when period % 1000 = 0 then (period / 1000) || 'ms'
+    else period || 'us' end $$;
+
+-- A sum of whole numbers with units, such as 1d12h or 0s, in µs; null when it is none.
+create function dipwell.parse_offset(s text) returns bigint language plpgsql immutable as $$
+declare
+    part text[];
+    sum  numeric := 0;
+begin
+    if s !~ '^([0-9]+(w|d|h|ms|us|µs|m|s))+$' then
+        return null;
+    end if;
+    for part in select regexp_matches(s, '([0-9]+)(w|d|h|ms|us|µs|m|s)', 'g') loop
+        sum := sum + part[1]::numeric * case part[2] when 'w' then 604800000000 when 'd' then 86400000000
+            when 'h' then 3600000000 when 'm' then 60000000 when 's' then 1000000 when 'ms' then 1000 else 1 end;
+    end loop;
+    if sum > 9223372036854775 then -- 292 years, as in Go
+        return null;
+    end if;
+    return sum::bigint;
+end $$;
+
+-- An interval in µs, or -months. A month and a day in one are refused.
+create function dipwell.period_of(per interval) returns bigint language plpgsql immutable as $$
+declare
+    months bigint := date_part('year', per)::bigint * 12 + date_part('month', per)::bigint;
+    rest   interval := per - months * interval '1 month';
+    us     numeric := date_part('day', rest)::numeric * 86400000000 + date_part('hour', rest)::numeric * 3600000000
+        + date_part('minute', rest)::numeric * 60000000 + date_part('microseconds', rest)::numeric;
+begin
+    if months <> 0 and us <> 0 or abs(us) > 9223372036854775 or months > 1200 or months < 0 or us < 0 or per is null then
+        return 0;
+    end if;
+    return case when months > 0 then -months else us::bigint end;
+end $$;
+
+-- Checks a definition and turns it into whole numbers. Go twin: Limit.Compile.
+create function dipwell.compile(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
+declare
+    m        constant bigint := 9007199254740991;
+    windowed boolean := d.algorithm in ('fixed_window', 'interval');
+    r        dipwell.versions;
+    burst    bigint;
+    debt     bigint;
+    charge   bigint;
+    want_debt   bigint;
+    want_charge bigint;
+    per      text := dipwell.format_per(period);
+    need     bigint;
+    tick     bigint;
+    most     bigint;
+    room     bigint := 0;
+    longest  bigint;
+    offset_  bigint;
+    wall     text[];
+begin
+    if d.name is null or d.name = '' then
+        perform dipwell.bad_limit(null, 'name', 'is missing');
+    elsif octet_length(d.name) > 128 then
+        perform dipwell.bad_limit(null, 'name', format('has %s bytes; at most 128', octet_length(d.name)));
+    elsif d.name ~ '[^ -~]' or d.name ~ '^ | $' then
+        perform dipwell.bad_limit(null, 'name', format('"%s" is not printable ASCII without spaces at its ends', d.name));
+    elsif d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket') then
+        perform dipwell.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket');
+    elsif d.rate is null or d.rate < 1 or d.rate > m then
+        perform dipwell.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
+    elsif period < 0 and not windowed then
+        perform dipwell.bad_limit(d.name, 'per', 'months and years are for windows and intervals; a bucket needs a fixed length such as 30d');
+    elsif period = 0 or period < -1200 then
+        perform dipwell.bad_limit(d.name, 'per', 'is not a length of time');
+    elsif d.burst < 0 or d.burst > m then
+        perform dipwell.bad_limit(d.name, 'burst', format('%s is not between 0 and 2^53-1', d.burst));
+    elsif d.max_debt < -1 or d.max_debt > m then
+        perform dipwell.bad_limit(d.name, 'max_debt', format('%s is not between 0 and 2^53-1, or unlimited (-1)', d.max_debt));
+    elsif d.max_charge < 1 or d.max_charge > m then
+        perform dipwell.bad_limit(d.name, 'max_charge', format('%s is not between 1 and 2^53-1', d.max_charge));
+    elsif d.start <> '' and not windowed then
+        perform dipwell.bad_limit(d.name, 'start', 'is for windows and intervals; a bucket refills all the time');
+    elsif d.algorithm = 'leaky_bucket' and d.burst <> 1 then
+        perform dipwell.bad_limit(d.name, 'burst', 'a leaky bucket lets out one at a time; its queue is max_debt');
+    elsif d.on_change is null or d.on_change not in ('keep', 'proportional', 'reset') then
+        perform dipwell.bad_limit(d.name, 'on_change', 'unknown; it is one of keep, proportional, reset');
+    elsif d.mode is null or d.mode not in ('enforce', 'shadow') then
+        perform dipwell.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
+    end if;
+
+    burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
+    debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
+    if burst = 0 and debt = 0 and d.max_debt is distinct from -1 then
+        perform dipwell.bad_limit(d.name, 'burst', '0 grants nothing unless max_debt lets work be scheduled ahead');
+    end if;
+    charge := coalesce(d.max_charge, dipwell.mul_div(10, greatest(burst, 1), 1, false));
+    want_debt := case when d.max_debt is null then 0 else debt end;
+    want_charge := coalesce(d.max_charge, 0);
+
+    r.policy := d.on_change;
+    r.leaky := d.algorithm = 'leaky_bucket';
+    r.spread := false;
+    r.origin := 0;
+    r.months := 0;
+    r.days := 0;
+    r.clock := 0;
+    r.zone := '';
+    r.per := per;
+    r.start := d.start;
+    if not windowed then
+        -- The finest tick at which everything fits; defaults that fit at none are lowered.
+        <<found>>
+        foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
+            foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
+                continue when period % tick <> 0;
+                r.every := tick;
+                r.unit := period / tick / gcd(d.rate, period / tick);
+                r.add := d.rate / gcd(d.rate, period / tick);
+                most := dipwell.most_units(tick, r.add);
+                exit found when most / r.unit >= need;
+                most := null;
+            end loop;
+        end loop;
+        if most is null then
+            foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
+                continue when period % tick <> 0;
+                room := greatest(room, dipwell.most_units(tick, d.rate / gcd(d.rate, period / tick))
+                    / (period / tick / gcd(d.rate, period / tick)) - want_debt - want_charge);
+            end loop;
+            if room < 1 then
+                perform dipwell.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
+            end if;
+            perform dipwell.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
+        end if;
+    else
+        r.unit := 1;
+        r.add := d.rate;
+        r.every := greatest(period, 0);
+        if period < 0 then
+            r.months := -period;
+            r.zone := 'UTC';
+        end if;
+        if coalesce(d.start, '') = '' then
+            r.spread := true;
+        else
+            offset_ := dipwell.parse_offset(d.start);
+            if offset_ is not null then
+                if offset_ >= (case when period > 0 then period
+                        when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
+                        else r.months * 28 * 86400000000 end) then
+                    perform dipwell.bad_limit(d.name, 'start', format('%s is not shorter than the period', d.start));
+                end if;
+                r.origin := offset_;
+            else
+                if position(' ' in d.start) = 0 then
+                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start));
+                end if;
+                wall := regexp_match(d.start, '^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? +([^ ].*?) *$');
+                if wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
+                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(d.start, ' ', 1)));
+                end if;
+                if wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
+                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
+                end if;
+                if period > 0 then
+                    if period = 86400000000 then
+                        r.days := 1;
+                    elsif period = 604800000000 then
+                        r.days := 7;
+                    else
+                        perform dipwell.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s', per));
+                    end if;
+                end if;
+                r.every := 0;
+                r.zone := wall[4];
+                r.clock := wall[1]::bigint * 3600 + wall[2]::bigint * 60 + coalesce(wall[3], '0')::bigint;
+            end if;
+        end if;
+        longest := case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000
+            else r.days * 86400000000 + 86400000000 end;
+        most := dipwell.most_units(longest, r.add);
+        if most < burst + want_debt + want_charge then
+            perform dipwell.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, greatest(0, most - want_debt - want_charge)));
+        end if;
+    end if;
+
+    room := most / r.unit - burst;
+    if d.max_debt is null then
+        debt := least(debt, room - want_charge);
+    end if;
+    if d.max_charge is null then
+        charge := greatest(1, least(charge, room - debt));
+    end if;
+    r.burst := burst;
+    r.max_charge := charge;
+    r.max_used := most;
+    r.cap := burst * r.unit;
+    r.debt := case when d.max_debt = -1 then most - r.cap else debt * r.unit end;
+    r.most := (r.cap + r.debt) / r.unit;
+    return r;
+end $$;

@@ -1,0 +1,373 @@
+-- What people call. Everything here runs as its owner with a fixed search_path,
+-- and in the caller's transaction: a rollback gives the tokens back.
+
+create function dipwell.check_key(key text, field text) returns text language plpgsql immutable as $$
+begin
+    if key = '' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = field || ': is empty; leave it out (null) for the limit''s one shared bucket';
+    elsif octet_length(key) > 512 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: has %s bytes; at most 512', field, octet_length(key));
+    end if;
+    return coalesce(key, '');
+end $$;
+
+create function dipwell.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
+begin
+    if cost is null or cost < 0 or cost > 9007199254740991 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: %s is not between 0 and 2^53-1', field, coalesce(cost::text, 'null'));
+    end if;
+    return cost;
+end $$;
+
+create function dipwell.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
+declare
+    id int;
+begin
+    select l.id into id from dipwell.limits l where l.name = limit_name;
+    if not found then
+        raise exception using errcode = 'undefined_object', constraint = field,
+            message = format('%s: unknown limit "%s"', field, limit_name);
+    end if;
+    return id;
+end $$;
+
+-- Any verb of one key; the functions below are its spellings.
+create function dipwell.ask(verb int, limit_name text, key text, cost bigint,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid) language plpgsql volatile as $$
+declare
+    a  record;
+    id int;
+    top bigint;
+begin
+    perform dipwell.check_cost(cost, 'cost');
+    key := dipwell.check_key(key, 'key');
+    id := dipwell.limit_id(limit_name, 'limit_name');
+    if verb = 4 then
+        select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = ask.id;
+        if cost > top then
+            raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
+                message = format('cost: %s is more than limit %s lets a charge be, %s', cost, limit_name, top);
+        end if;
+    end if;
+    reservation := gen_random_uuid();
+    select * into a from dipwell.decide(array[id], array[key], array[verb], array[cost], array[null::bigint], reservation);
+    allowed := a.allowed;
+    remaining := a.remaining;
+    if not a.never and (a.shadow or not a.allowed) then
+        retry_after := a.retry * interval '1 microsecond';
+    end if;
+    reset_after := a.reset * interval '1 microsecond';
+    granted := a.granted;
+    delay := a.delay * interval '1 microsecond';
+    never := a.never;
+    if a.granted = 0 or a.delay = 0 then
+        reservation := null;
+    end if;
+end $$;
+
+-- Takes cost tokens if all of them are there. The common case is one UPDATE of
+-- one row; a refusal, a first call, a change of the limit, a calendar and bad
+-- input fall through to ask.
+create function dipwell.take(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n bigint := dipwell.now_us();
+begin
+    if cost > 0 and (key <> '') is not false then
+        update dipwell.buckets b
+        set used = greatest(b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add, 0)
+                + take.cost * l.unit,
+            ts = greatest(n, b.ts)
+        from dipwell.limits l
+        where l.name = limit_name and l.plain
+            and b.limit_id = l.id and b.key = coalesce(take.key, '') and b.version = l.version
+            and (l.cap - greatest(b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add, 0))
+                / l.unit >= take.cost
+        returning true, false, take.cost, interval '0', (l.cap - b.used) / l.unit,
+            (((b.ts - l.grid) / l.every + (b.used + l.add - 1) / l.add) * l.every + l.grid - n) * interval '1 microsecond'
+        into allowed, never, granted, delay, remaining, reset_after;
+        if found then
+            return;
+        end if;
+    end if;
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(0, limit_name, key, cost);
+end $$;
+
+-- Answers as take would, and changes nothing.
+create function dipwell.check(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(1, limit_name, key, cost);
+end $$;
+
+-- Takes as many whole tokens as there are, up to cost, and at least one.
+create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(2, limit_name, key, cost);
+end $$;
+
+-- Takes tokens ahead of time, into debt as far as max_debt: act after delay.
+create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(3, limit_name, key, cost);
+end $$;
+
+-- Takes tokens whatever is left: settles a cost known only afterwards.
+create function dipwell.charge(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(4, limit_name, key, cost);
+end $$;
+
+-- Gives tokens back, up to a full bucket.
+create function dipwell.refund(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(5, limit_name, key, cost);
+end $$;
+
+-- Makes a bucket full and forgets its reservations; cost is of no account.
+create function dipwell.reset(limit_name text, key text default null, cost bigint default 1,
+    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
+    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+        from dipwell.ask(6, limit_name, key, 0);
+end $$;
+
+-- Takes all costs at one instant, or none of them: a row a limit, in the order
+-- asked. A limit and key that are named twice add up. costs: 1 each by default.
+create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null)
+returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
+    granted bigint, delay interval, never boolean, reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    k    int := cardinality(limit_names);
+    ids  int[] := '{}';
+    ks   text[] := '{}';
+    cs   bigint[] := '{}';
+    op   int[] := '{}';
+    id   int;
+    j    int;
+    rid  uuid := gen_random_uuid();
+    as_  dipwell.answer[] := '{}';
+    a    dipwell.answer;
+    row_ record;
+    verdict boolean := true;
+    due  boolean := false;
+begin
+    if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
+            message = format('limit_names: has %s entries; from 1 to 16', coalesce(k, 0));
+    elsif cardinality(keys) is distinct from k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
+            message = format('keys: has %s entries; %s, as limit_names has', coalesce(cardinality(keys), 0), k);
+    elsif cardinality(costs) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
+            message = format('costs: has %s entries; %s, as limit_names has', cardinality(costs), k);
+    end if;
+    costs := coalesce(costs, array_fill(1::bigint, array[k]));
+    for i in 1..k loop
+        perform dipwell.check_cost(costs[i], format('costs[%s]', i));
+        id := dipwell.limit_id(limit_names[i], format('limit_names[%s]', i));
+        op[i] := null;
+        for j in 1..cardinality(ids) loop
+            if ids[j] = id and ks[j] = coalesce(keys[i], '') then
+                op[i] := j;
+                cs[j] := dipwell.check_cost(cs[j] + costs[i], 'costs');
+            end if;
+        end loop;
+        if op[i] is null then
+            ids := ids || id;
+            ks := ks || dipwell.check_key(keys[i], format('keys[%s]', i));
+            cs := cs || costs[i];
+            op[i] := cardinality(ids);
+        end if;
+    end loop;
+    for row_ in select * from dipwell.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
+            array_fill(null::bigint, array[cardinality(ids)]), rid) loop
+        a.allowed := row_.allowed;
+        a.never := row_.never;
+        a.shadow := row_.shadow;
+        a.granted := row_.granted;
+        a.remaining := row_.remaining;
+        a.retry := row_.retry;
+        a.reset := row_.reset;
+        a.delay := row_.delay;
+        as_ := as_ || a;
+        verdict := verdict and a.allowed;
+        due := due or a.delay > 0 and a.granted > 0;
+    end loop;
+    for i in 1..k loop
+        a := as_[op[i]];
+        limit_name := limit_names[i];
+        key := keys[i];
+        allowed := a.allowed;
+        remaining := a.remaining;
+        retry_after := case when not a.never and (a.shadow or not a.allowed) then a.retry * interval '1 microsecond' end;
+        reset_after := a.reset * interval '1 microsecond';
+        granted := case when a.granted > 0 then costs[i] else 0 end;
+        delay := a.delay * interval '1 microsecond';
+        never := a.never;
+        reservation := case when verdict and due then rid end;
+        return next;
+    end loop;
+end $$;
+
+-- Gives a reservation's tokens back, once, before it is due.
+create function dipwell.cancel(reservation uuid) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if dipwell.give_back(reservation) is not true then
+        raise exception using errcode = 'no_data_found', constraint = 'reservation',
+            message = 'reservation: is unknown, spent, due or reset';
+    end if;
+end $$;
+
+-- Adds a limit or changes it while it is in use. null is the default, 0 is 0; a
+-- max_debt of -1 is unlimited. per may be months or years for windows and intervals.
+create function dipwell.define(name text, rate bigint, per interval, burst bigint default null, algorithm text default null,
+    max_debt bigint default null, start text default null, on_change text default null, mode text default null)
+returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    d dipwell.limits;
+    period bigint := dipwell.period_of(per);
+    r dipwell.versions;
+begin
+    d.name := name;
+    d.algorithm := coalesce(algorithm, 'token_bucket');
+    d.rate := rate;
+    d.burst := burst;
+    d.max_debt := max_debt;
+    d.start := nullif(start, '');
+    d.on_change := coalesce(on_change, 'keep');
+    d.mode := coalesce(mode, 'enforce');
+    d.auth := false;
+    d.retry_jitter := 0;
+    d.on_store_error := 'closed';
+    d.timeout_us := 0;
+    d.list_keys := false;
+    d.owner := 'sql';
+    d.per := dipwell.format_per(nullif(period, 0));
+    r := dipwell.compile(d, period);
+    perform dipwell.put_limit(d, r);
+end $$;
+
+-- Ends a limit that SQL defined.
+create function dipwell.drop(name text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform dipwell.drop_limit(name, 'sql');
+end $$;
+
+-- Deletes at most max_rows full rows and says how many. Call it again while it
+-- returns max_rows, each time in a transaction of its own.
+create function dipwell.sweep(max_rows int default 10000) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if max_rows is null or max_rows < 1 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'max_rows',
+            message = format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'));
+    end if;
+    return dipwell.sweep_at(max_rows, dipwell.now_us());
+end $$;
+
+-- A bucket in tokens, now.
+create function dipwell.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
+    out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
+declare
+    l dipwell.limits;
+    r dipwell.versions;
+    c record;
+    held bigint;
+begin
+    select * into l from dipwell.limits x where x.id = level.limit_id;
+    select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+    r := dipwell.spread(r, l.name, key);
+    select * into c from dipwell.carry(l.id, l.name, key, l.version, used, ts, version);
+    held := dipwell.used_at(r, c.used, c.ts, greatest(n, c.ts));
+    remaining := greatest(0, (r.cap - held) / r.unit);
+    full_at := timestamptz 'epoch' + (n + case held when 0 then 0 else dipwell.wait(r, held, greatest(n, c.ts), n) end)
+        * interval '1 microsecond';
+end $$;
+
+create view dipwell.status as
+    select l.name as limit_name, nullif(b.key, '') as key, l.cap / l.unit as capacity, s.remaining, s.full_at
+    from dipwell.buckets b
+    join dipwell.limits l on l.id = b.limit_id
+    cross join lateral dipwell.level(b.limit_id, b.key, b.used, b.ts, b.version, dipwell.now_us()) s;
+
+-- Roles: dipwell_app asks, dipwell_admin does the rest. Where they are missing
+-- and may not be created, grant by hand.
+do $$
+declare
+    f record;
+    app constant text[] := array['take', 'check', 'take_up_to', 'reserve', 'take_all', 'cancel'];
+    who text;
+begin
+    foreach who in array array['dipwell_app', 'dipwell_admin'] loop
+        begin
+            if not exists (select from pg_roles where rolname = who) then
+                execute format('create role %I', who);
+            end if;
+        exception
+            when insufficient_privilege then
+                raise notice 'the role % is missing and may not be created here; grant by hand', who;
+            when duplicate_object or unique_violation then
+                null; -- another database of this server was faster
+        end;
+    end loop;
+    execute 'revoke all on all functions in schema dipwell from public';
+    for f in select p.oid::regprocedure as signature, p.proname from pg_proc p where p.pronamespace = 'dipwell'::regnamespace loop
+        if f.proname = any (app) and exists (select from pg_roles where rolname = 'dipwell_app') then
+            execute format('grant execute on function %s to dipwell_app', f.signature);
+        end if;
+        if exists (select from pg_roles where rolname = 'dipwell_admin') then
+            execute format('grant execute on function %s to dipwell_admin', f.signature);
+        end if;
+    end loop;
+    if exists (select from pg_roles where rolname = 'dipwell_app') then
+        grant usage on schema dipwell to dipwell_app;
+    end if;
+    if exists (select from pg_roles where rolname = 'dipwell_admin') then
+        grant usage on schema dipwell to dipwell_admin;
+        grant select, insert, update, delete on all tables in schema dipwell to dipwell_admin;
+        revoke insert, update, delete on dipwell.migrations, dipwell.status from dipwell_admin;
+    end if;
+end $$;
+
+-- Sweeps each minute where pg_cron is installed.
+do $$
+begin
+    if exists (select from pg_extension where extname = 'pg_cron') then
+        execute $cron$ select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)') $cron$;
+    end if;
+exception when others then
+    raise notice 'pg_cron is installed but the sweep could not be scheduled: %', sqlerrm;
+end $$;
