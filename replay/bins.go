@@ -1,44 +1,67 @@
 package replay
 
-// maxBins bounds the time axis of a report: twice what a plot has room for,
-// since bins are paired when they run out.
-const maxBins = 360
+// maxBins bounds the time axis of a report.
+const maxBins = 240
 
-// bins count requests over time in a fixed number of bins of equal width,
-// which doubles when time outgrows them. Times come in order.
+// binWidths are the lengths, in µs, that a bin may have: those that people
+// count in, each a multiple of the one before.
+var binWidths = [...]int64{1e3, 10e3, 100e3, second, 5 * second, 15 * second, 30 * second, minute, 5 * minute, 15 * minute,
+	30 * minute, hour, 3 * hour, 6 * hour, 12 * hour, day, 7 * day, 28 * day, 364 * day, 10 * 364 * day}
+
+const (
+	second = 1_000_000
+	minute = 60 * second
+	hour   = 60 * minute
+	day    = 24 * hour
+)
+
+// bins count requests over time in a bounded number of bins of equal width,
+// which grows when time outgrows them. Times come in order.
 type bins struct {
-	start, width int64 // µs
-	n            int
-	bin          [maxBins]bin
+	start   int64 // µs, a multiple of the width
+	n       int   // bins in use
+	size    int   // of binWidths
+	present int   // the bin of the last request
+	until   int64 // where it ends
+	bin     [maxBins]bin
 }
 
 type bin struct{ granted, refused int64 }
 
-// firstWidth divides a minute: 240 ms × 2^k.
-const firstWidth = 240_000
+func (b *bins) width() int64 { return binWidths[b.size] }
 
 func (b *bins) add(t int64, v verdict) {
-	if b.n == 0 {
-		b.start, b.width, b.n = t, firstWidth, 1
+	if t >= b.until || b.n == 0 {
+		b.move(t)
 	}
-	for t-b.start >= b.width*maxBins {
-		b.pair()
-	}
-	i := int((t - b.start) / b.width)
-	b.n = max(b.n, i+1)
 	if v == granted {
-		b.bin[i].granted++
+		b.bin[b.present].granted++
 	} else {
-		b.bin[i].refused++
+		b.bin[b.present].refused++
 	}
 }
 
-func (b *bins) pair() {
-	for i := range maxBins / 2 {
-		x, y := b.bin[2*i], b.bin[2*i+1]
-		b.bin[i] = bin{x.granted + y.granted, x.refused + y.refused}
+func (b *bins) move(t int64) {
+	if b.n == 0 {
+		b.start = t - t%b.width()
 	}
-	clear(b.bin[maxBins/2:])
-	b.width *= 2
-	b.n = (b.n + 1) / 2
+	for t-b.start >= b.width()*maxBins && b.size < len(binWidths)-1 {
+		b.widen()
+	}
+	b.present = min(int((t-b.start)/b.width()), maxBins-1)
+	b.n = b.present + 1
+	b.until = b.start + int64(b.n)*b.width()
+}
+
+// widen puts the bins into fewer ones of the next width.
+func (b *bins) widen() {
+	old := *b
+	b.size++
+	b.start -= b.start % b.width()
+	b.bin = [maxBins]bin{}
+	for i := range old.n {
+		to := &b.bin[(old.start+int64(i)*old.width()-b.start)/b.width()]
+		to.granted += old.bin[i].granted
+		to.refused += old.bin[i].refused
+	}
 }

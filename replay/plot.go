@@ -1,6 +1,175 @@
 package replay
 
-import "io"
+import (
+	"fmt"
+	"image/color"
+	"io"
+	"slices"
+	"strings"
 
-func CanPlot(ext string) bool { return ext == ".svg" || ext == ".png" }
-func (r *Report) WritePlot(w io.Writer, ext string) error { return nil }
+	xfont "golang.org/x/image/font"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// CanPlot reports whether WritePlot knows a file extension: .svg or .png.
+func CanPlot(ext string) bool {
+	return strings.EqualFold(ext, ".svg") || strings.EqualFold(ext, ".png")
+}
+
+const (
+	plotWidth   = 10 * vg.Inch
+	panelHeight = 2.3 * vg.Inch
+	plotMargin  = 0.15 * vg.Inch
+	plotDPI     = 144
+)
+
+// Colours that people who see fewer of them can tell apart.
+var (
+	grantedColor = color.RGBA{0x56, 0xb4, 0xe9, 0xff}
+	refusedColor = color.RGBA{0xd5, 0x5e, 0x00, 0xff}
+	inkColor     = color.RGBA{0x33, 0x33, 0x33, 0xff}
+	gridColor    = color.RGBA{0xe4, 0xe4, 0xe4, 0xff}
+	keyColors    = []color.RGBA{{0x00, 0x72, 0xb2, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0xcc, 0x79, 0xa7, 0xff}, {0x00, 0x9e, 0x73, 0xff},
+		{0xd5, 0x5e, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0x66, 0x66, 0x66, 0xff}, {0x00, 0x00, 0x00, 0xff}}
+)
+
+// WritePlot draws for each limit the requests granted and refused over time
+// and, when the replay followed Levels, the level of the worst keys' buckets.
+func (r *Report) WritePlot(w io.Writer, ext string) error {
+	panels := r.panels()
+	height := panelHeight*vg.Length(len(panels)) + 2*plotMargin
+	var out interface {
+		vg.CanvasSizer
+		io.WriterTo
+	}
+	if strings.EqualFold(ext, ".png") {
+		out = vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(plotWidth, height), vgimg.UseDPI(plotDPI))}
+	} else {
+		out = vgsvg.New(plotWidth, height)
+	}
+	page := draw.New(out)
+	page.SetColor(color.White)
+	page.Fill(page.Rectangle.Path())
+	page = draw.Crop(page, plotMargin, -2*plotMargin, plotMargin, -plotMargin)
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: 0.1 * vg.Inch}
+	for i, row := range plot.Align(panels, tiles, page) {
+		panels[i][0].Draw(row[0])
+	}
+	_, err := out.WriteTo(w)
+	return err
+}
+
+func (r *Report) panels() (rows [][]*plot.Plot) {
+	for i := range r.Limits {
+		rows = append(rows, []*plot.Plot{r.requestsPanel(&r.Limits[i])})
+		if i < len(r.tracks) && len(r.tracks[i]) > 0 {
+			rows = append(rows, []*plot.Plot{r.levelsPanel(&r.Limits[i], r.tracks[i])})
+		}
+	}
+	return rows
+}
+
+// requestsPanel stacks the requests refused on those granted.
+func (r *Report) requestsPanel(l *Limit) *plot.Plot {
+	p := r.panel(clip(l.Limit, 90))
+	width := l.bins.width()
+	p.Y.Label.Text = "requests in " + binName(width)
+	var most int64
+	for _, b := range l.bins.bin[:l.bins.n] {
+		most = max(most, b.granted+b.refused)
+	}
+	scaleY(p, float64(most))
+	p.Add(grid{}, &stack{&l.bins}, legend{
+		{"granted " + share(l.Granted, l.Granted+l.Refused+l.Spared), grantedColor, true},
+		{"refused " + share(l.Refused+l.Spared, l.Granted+l.Refused+l.Spared), refusedColor, true},
+	})
+	return p
+}
+
+// levelsPanel draws how full the buckets of the worst keys are.
+func (r *Report) levelsPanel(l *Limit, tracks []*track) *plot.Plot {
+	p := r.panel("")
+	p.Y.Label.Text = "tokens left"
+	p.X.Label.Text = "time (UTC)"
+	scaleY(p, float64(l.cap))
+	low := 0.0
+	names := legend{}
+	var lines []plot.Plotter
+	for i, t := range tracks {
+		c := keyColors[i%len(keyColors)]
+		lines = append(lines, &levelLine{t.points, c})
+		names = append(names, legendEntry{clip(shown(t.key), 44), c, false})
+		for _, pt := range t.points {
+			low = min(low, pt.level)
+		}
+	}
+	p.Y.Min = low
+	slices.Reverse(lines) // the worst on top
+	p.Add(grid{}, names)
+	p.Add(lines...)
+	return p
+}
+
+// panel is an empty plot over the time of the log.
+func (r *Report) panel(title string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text = title
+	p.Title.TextStyle.Font = sans(12, xfont.WeightBold)
+	p.Title.TextStyle.Color = inkColor
+	p.Title.Padding = 4
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		a.Label.TextStyle.Font = sans(10, xfont.WeightNormal)
+		a.Tick.Label.Font = sans(9, xfont.WeightNormal)
+		a.Label.TextStyle.Color, a.Tick.Label.Color = inkColor, inkColor
+		a.Color, a.Tick.Color = inkColor, inkColor
+		a.LineStyle.Width, a.Tick.LineStyle.Width = 0.6, 0.6
+		a.Tick.Length = 4
+		a.Padding = 0
+	}
+	p.X.Min, p.X.Max = 0, 1e6
+	if r.First != nil {
+		p.X.Min, p.X.Max = float64(*r.First), float64(max(*r.Last, *r.First+1e3))
+		for i := range r.Limits { // whole bins at both ends
+			b := &r.Limits[i].bins
+			p.X.Min = min(p.X.Min, float64(b.start))
+			p.X.Max = max(p.X.Max, float64(b.start+int64(b.n)*b.width()))
+		}
+	}
+	p.X.Tick.Marker = plot.TickerFunc(timeTicks)
+	return p
+}
+
+// scaleY leaves room for the legend above the data.
+func scaleY(p *plot.Plot, most float64) {
+	most = max(most, 1)
+	p.Y.Min, p.Y.Max = 0, most*1.28
+	p.Y.Tick.Marker = plot.TickerFunc(func(low, _ float64) []plot.Tick { return countTicks(low, most) })
+}
+
+func sans(size vg.Length, weight xfont.Weight) font.Font {
+	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size, Weight: weight}
+}
+
+func clip(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+func binName(us int64) string {
+	for _, u := range []struct {
+		len  int64
+		name string
+	}{{day, "d"}, {hour, "h"}, {minute, "min"}, {second, "s"}} {
+		if us%u.len == 0 {
+			return fmt.Sprintf("%d %s", us/u.len, u.name)
+		}
+	}
+	return fmt.Sprintf("%d ms", us/1e3)
+}
