@@ -77,7 +77,7 @@ func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
 	case VerbTakeUpTo:
 		r.takeUpTo(&o, now, cost)
 	case VerbReserve:
-		if cost == 0 { // a check of 0, which knows no debt
+		if cost == 0 && !r.Leaky { // a check of 0, which knows no debt
 			r.take(&o, now, VerbCheck, 0)
 			return o
 		}
