@@ -209,6 +209,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	g.Reserved = false
 	for i := range g.Ops {
 		write[i] = false
+		g.Ops[i].Delay = 0 // nothing is due, whichever verb said so
 		if g.Ops[i].Granted > 0 || g.Ops[i].Verb >= VerbRefund {
 			if _, _, err := g.Ops[i].Step(now, old[i], true); err != nil {
 				return err
