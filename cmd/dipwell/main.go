@@ -17,8 +17,21 @@ import (
 
 // commands lists what the program does: one field, one file.
 type commands struct {
-	Replay  ReplayCmd  `cmd:"" help:"Run an access log through limits in virtual time."`
-	Version VersionCmd `cmd:"" help:"Print the version."`
+	Serve    ServeCmd    `cmd:"" help:"Answer over HTTP, or be a rate-limiting reverse proxy."`
+	Take     TakeCmd     `cmd:"" help:"Take tokens if all of them are there."`
+	Check    CheckCmd    `cmd:"" help:"Answer as take would, and change nothing."`
+	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as there are, up to --cost."`
+	Reserve  ReserveCmd  `cmd:"" help:"Take tokens ahead of time; the answer says how long to wait."`
+	Charge   ChargeCmd   `cmd:"" help:"Take tokens whatever is left."`
+	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
+	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
+	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
+	Limits   LimitsCmd   `cmd:"" help:"List the limits that a server knows."`
+	Keys     KeysCmd     `cmd:"" help:"Page through the live keys of a limit (admin)."`
+	Inspect  InspectCmd  `cmd:"" help:"Look at one bucket, consuming nothing (admin)."`
+	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
+	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
+	Version  VersionCmd  `cmd:"" help:"Print the version."`
 }
 
 const description = `Rate limits in the database you already run.
@@ -30,6 +43,7 @@ Exit status: 0 allowed or done, 1 refused, 2 error.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

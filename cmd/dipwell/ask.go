@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// The client commands: one verb each.
+type (
+	TakeCmd     struct{ call }
+	CheckCmd    struct{ call }
+	TakeUpToCmd struct{ call }
+	ReserveCmd  struct{ call }
+	ChargeCmd   struct{ call }
+	RefundCmd   struct{ call }
+	ResetCmd    struct{ onKey }
+)
+
+// onKey is whose bucket a command is about.
+type onKey struct {
+	target `embed:""`
+	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
+	Key    *string `arg:"" optional:"" help:"Whose bucket; left out, the limit's one shared bucket."`
+}
+
+// call is one verb of one key.
+type call struct {
+	onKey `embed:""`
+	Cost  int64 `default:"1" help:"Tokens."`
+}
+
+func (TakeCmd) Help() string     { return "Example: dipwell take login user:7 --cost 3" }
+func (CheckCmd) Help() string    { return "Example: dipwell check login user:7 && echo there is one" }
+func (TakeUpToCmd) Help() string { return "Example: dipwell take-up-to mails batch --cost 100 --json" }
+func (ReserveCmd) Help() string  { return "Example: dipwell reserve jobs nightly --json" }
+func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7 --cost 1800" }
+func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
+func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
+
+func (c *TakeCmd) Run(e *env) error     { return c.run(e, dipwell.VerbTake, c.Cost) }
+func (c *CheckCmd) Run(e *env) error    { return c.run(e, dipwell.VerbCheck, c.Cost) }
+func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, dipwell.VerbTakeUpTo, c.Cost) }
+func (c *ReserveCmd) Run(e *env) error  { return c.run(e, dipwell.VerbReserve, c.Cost) }
+func (c *ChargeCmd) Run(e *env) error   { return c.run(e, dipwell.VerbCharge, c.Cost) }
+func (c *RefundCmd) Run(e *env) error   { return c.run(e, dipwell.VerbRefund, c.Cost) }
+func (c *ResetCmd) Run(e *env) error    { return c.run(e, dipwell.VerbReset, 0) }
+
+func (c *onKey) run(e *env, verb dipwell.Verb, cost int64) error {
+	a, err := c.decide(e, verb, c.Name, c.Key, cost)
+	if err != nil {
+		return err
+	}
+	if err = c.print(e, &a); err == nil && !a.Allowed {
+		err = errRefused
+	}
+	return err
+}
+
+func (t *target) print(e *env, a *answer) (err error) {
+	if t.JSON {
+		return json.NewEncoder(e.stdout).Encode(a)
+	}
+	_, err = fmt.Fprintln(e.stdout, a.String())
+	return err
+}
+
+// String is an answer for people.
+func (a *answer) String() string {
+	s := "allowed"
+	if !a.Allowed {
+		s = "refused"
+	}
+	s += ": " + a.Limit
+	if a.Key != nil {
+		s += " " + *a.Key
+	}
+	s += fmt.Sprintf(": %d of %d remaining", a.Remaining, a.Capacity)
+	if a.Granted != a.Cost && a.Granted > 0 {
+		s += fmt.Sprintf(", %d granted", a.Granted)
+	}
+	switch {
+	case a.Never:
+		s += ", the cost is more than the limit could ever hold"
+	case a.RetryAfter != nil:
+		s += fmt.Sprintf(", retry after %v", micros(*a.RetryAfter))
+	case a.Delay > 0:
+		s += fmt.Sprintf(", due in %v", micros(a.Delay))
+	}
+	if a.Reservation != "" {
+		s += ", reservation " + a.Reservation
+	}
+	if a.ResetAfter > 0 {
+		s += fmt.Sprintf(", full in %v", micros(a.ResetAfter))
+	}
+	if a.Shadow {
+		s += ", in shadow mode: enforcing would have refused"
+	}
+	if a.Source != "store" {
+		s += " (" + a.Source + ")"
+	}
+	return s
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// KeysCmd pages through the live keys of a limit.
+type KeysCmd struct {
+	target `embed:""`
+	Name   string `arg:"" name:"limit" help:"Name of the limit."`
+	Prefix string `help:"Only keys that begin so."`
+	After  string `help:"Only keys after this one, in byte order."`
+	N      int    `short:"n" default:"100" help:"At most so many, 1 to 1000."`
+}
+
+func (KeysCmd) Help() string {
+	return "Example: dipwell keys login --prefix user: -n 20\nThe limit must keep its keys: keys: list."
+}
+
+func (c *KeysCmd) Run(e *env) error {
+	if c.direct() {
+		return errors.New("keys asks a server; name one by --server")
+	}
+	q := url.Values{"n": {strconv.Itoa(c.N)}}
+	if c.Prefix != "" {
+		q.Set("prefix", c.Prefix)
+	}
+	if c.After != "" {
+		q.Set("after", c.After)
+	}
+	b, err := c.http(e, http.MethodGet, keysPath(c.Name, q), nil)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	var page struct {
+		Keys []struct {
+			Key        *string
+			Remaining  int64
+			ResetAfter int64 `json:"reset_after_us"`
+		}
+		Next *string
+	}
+	if err = json.Unmarshal(b, &page); err != nil {
+		return errors.New("the server's answer is no page of keys")
+	}
+	for _, k := range page.Keys {
+		name := "(shared)"
+		if k.Key != nil {
+			name = *k.Key
+		}
+		fmt.Fprintf(e.stdout, "%-40s %12d remaining, full in %v\n", name, k.Remaining, micros(k.ResetAfter))
+	}
+	if page.Next != nil {
+		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)
+	}
+	return nil
+}
+
+// InspectCmd looks at one bucket and consumes nothing.
+type InspectCmd struct {
+	target `embed:""`
+	Name   string `arg:"" name:"limit" help:"Name of the limit."`
+	Key    string `arg:"" help:"Whose bucket."`
+}
+
+func (InspectCmd) Help() string { return "Example: dipwell inspect login user:7" }
+
+func (c *InspectCmd) Run(e *env) error {
+	if c.direct() {
+		return errors.New("inspect asks a server; name one by --server")
+	}
+	b, err := c.http(e, http.MethodGet, keysPath(c.Name, url.Values{"key": {c.Key}}), nil)
+	if err != nil {
+		return err
+	}
+	var a answer
+	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
+		return errors.New("the server's answer is no decision")
+	}
+	if c.JSON {
+		return c.print(e, &a)
+	}
+	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining, full in %v\n", a.Limit, c.Key, a.Remaining, a.Capacity, micros(a.ResetAfter))
+	return err
+}

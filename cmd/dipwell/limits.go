@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sort"
+	"strings"
+)
+
+// LimitsCmd lists the limits that a server knows.
+type LimitsCmd struct {
+	target `embed:""`
+}
+
+func (LimitsCmd) Help() string { return "Example: dipwell limits --json" }
+
+func (c *LimitsCmd) Run(e *env) error {
+	if c.direct() {
+		return errors.New("limits asks a server; name one by --server")
+	}
+	b, err := c.http(e, http.MethodGet, "/v1/limits", nil)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	var list struct{ Limits []map[string]any }
+	if err = json.Unmarshal(b, &list); err != nil {
+		return errors.New("the server's answer is no list of limits")
+	}
+	for _, l := range list.Limits {
+		var more []string
+		for k, v := range l {
+			switch k {
+			case "name", "rate", "per", "owner", "version", "capacity", "warning":
+			default:
+				more = append(more, fmt.Sprintf(",%s=%v", k, v))
+			}
+		}
+		sort.Strings(more)
+		fmt.Fprintf(e.stdout, "%v=%.0f/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/server"
+)
+
+// ServeCmd runs the service.
+type ServeCmd struct {
+	Config         string   `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file; a change of it takes effect at once, and on SIGHUP."`
+	Store          string   `placeholder:"URL" env:"DIPWELL_STORE" help:"Where the buckets are kept (default memory:)."`
+	Listen         string   `placeholder:"ADDR" env:"DIPWELL_LISTEN" help:"Address of the service (default 127.0.0.1:8080)."`
+	Admin          string   `placeholder:"ADDR" env:"DIPWELL_ADMIN" help:"Address of a second listener, the only one then that answers admin calls."`
+	Limit          []string `placeholder:"LIMIT" sep:";" env:"DIPWELL_LIMIT" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate by semicolons."`
+	Upstream       string   `placeholder:"URL" env:"DIPWELL_UPSTREAM" help:"Be a rate-limiting reverse proxy of this URL: every request on --listen takes 1 from each limit of the flags and the file, all or nothing. The API is then on --admin."`
+	By             string   `placeholder:"WHAT" env:"DIPWELL_BY" help:"Whose bucket a proxied request takes from: ip (default), shared, or header:NAME."`
+	Headers        string   `placeholder:"KIND" env:"DIPWELL_HEADERS" help:"Header fields that announce limits: ietf (default), x-ratelimit, off."`
+	TrustedProxies []string `placeholder:"CIDR" env:"DIPWELL_TRUSTED_PROXIES" help:"Whose X-Forwarded-For is believed (default nobody's)."`
+	MaxKeys        int      `placeholder:"N" env:"DIPWELL_MAX_KEYS" help:"Keys that memory: may hold."`
+	AdminTokenFile string   `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN. Without one they need a loopback listener."`
+}
+
+func (ServeCmd) Help() string {
+	return `Examples:
+  dipwell serve --limit 'api=10/1s,burst=50' --limit 'day=1000/1d,algorithm=fixed_window,start=0s'
+  dipwell serve --config dipwell.yaml --listen :8080 --admin-token-file /run/secrets/dipwell
+  dipwell serve --limit 'site=20/1s,burst=100' --upstream http://127.0.0.1:3000 --admin 127.0.0.1:8081
+
+A flag comes before its environment variable, that before the file, and that before the default.`
+}
+
+// Run opens everything, serves until it is told to stop, and closes in reverse order.
+func (c *ServeCmd) Run(e *env) (err error) {
+	set, err := c.settings()
+	if err != nil {
+		return err
+	}
+	store, err := openStore(set.Store, storeOptions{maxKeys: set.MaxKeys})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := closeStore(store); err == nil {
+			err = cerr
+		}
+	}()
+	limiter, err := dipwell.New(store)
+	if err != nil {
+		return err
+	}
+	s := &service{env: e, cmd: c, limiter: limiter, server: server.New(limiter, set.server()), started: set}
+	if set.Upstream != "" {
+		if s.proxy, err = s.server.Proxy(set.Upstream, set.By); err != nil {
+			return err
+		}
+	}
+	if err = s.use(set); err != nil {
+		return err
+	}
+	listeners, err := s.listen(set)
+	if err != nil {
+		return err
+	}
+	defer closeAll(listeners)
+	if err = s.watch(); err != nil {
+		return err
+	}
+	return s.server.Serve(e.ctx, listeners...)
+}
+
+// listen opens the listeners and says where they are.
+func (s *service) listen(set *settings) (ls []server.Listener, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(ls)
+		}
+	}()
+	l, err := net.Listen("tcp", set.Listen)
+	if err != nil {
+		return ls, fmt.Errorf("listen: %w", err)
+	}
+	main := server.Listener{Listener: l}
+	what := "serving"
+	if s.proxy != nil {
+		main.Handler, main.Streams, what = s.proxy, true, "proxying "+set.Upstream
+	} else {
+		main.Handler = s.server.API(server.Site{Loopback: server.IsLoopback(l), NoAdmin: set.Admin != ""})
+	}
+	ls = append(ls, main)
+	fmt.Fprintf(s.env.stdout, "dipwell: %s on http://%s\n", what, l.Addr())
+	if set.Admin != "" {
+		if l, err = net.Listen("tcp", set.Admin); err != nil {
+			return ls, fmt.Errorf("admin: %w", err)
+		}
+		ls = append(ls, server.Listener{Listener: l, Handler: s.server.API(server.Site{Loopback: server.IsLoopback(l)})})
+		fmt.Fprintf(s.env.stdout, "dipwell: serving admin calls on http://%s\n", l.Addr())
+	}
+	return ls, nil
+}
+
+func closeAll(ls []server.Listener) {
+	for _, l := range ls {
+		_ = l.Close() // served ones are closed already
+	}
+}
+
+// watch reloads the file when it changes and on SIGHUP, one at a time.
+func (s *service) watch() error {
+	if s.cmd.Config == "" {
+		return nil
+	}
+	again := make(chan os.Signal, 1)
+	err := config.Watch(s.env.ctx, s.cmd.Config, func() {
+		select {
+		case again <- syscall.SIGHUP:
+		default: // one is waiting already
+		}
+	})
+	if err != nil {
+		return err
+	}
+	signal.Notify(again, syscall.SIGHUP)
+	go func() {
+		defer signal.Stop(again)
+		for {
+			select {
+			case <-again:
+				s.reload()
+			case <-s.env.ctx.Done():
+				return
+			}
+		}
+	}()
+	return nil
+}

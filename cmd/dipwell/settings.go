@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/server"
+)
+
+// settings are what a service runs on: flags before environment before file
+// before defaults.
+type settings struct {
+	config.File
+	flagLimits []dipwell.Limit
+	token      string
+}
+
+// settings reads everything anew, so that a reload is a start without a stop.
+func (c *ServeCmd) settings() (*settings, error) {
+	s := &settings{}
+	if c.Config != "" {
+		f, err := config.Load(c.Config)
+		if err != nil {
+			return nil, err
+		}
+		s.File = *f
+	}
+	s.Store = cmp.Or(c.Store, s.Store, "memory:")
+	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
+	s.Admin = cmp.Or(c.Admin, s.Admin)
+	s.Upstream = cmp.Or(c.Upstream, s.Upstream)
+	s.By = cmp.Or(c.By, s.By)
+	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
+	for _, step := range []func(*settings) error{c.announce, c.addLimits} {
+		if err := step(s); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if s.token, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+func (c *ServeCmd) announce(s *settings) (err error) {
+	if c.Headers != "" {
+		if s.Headers, err = httplimit.ParseHeaders(c.Headers); err != nil {
+			return fmt.Errorf("headers: %w", err)
+		}
+	}
+	if len(c.TrustedProxies) > 0 {
+		if s.TrustedProxies, err = httplimit.ParseProxies(c.TrustedProxies); err != nil {
+			return fmt.Errorf("trusted_proxies: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *ServeCmd) addLimits(s *settings) (err error) {
+	s.flagLimits, err = parseLimits(c.Limit)
+	for _, l := range s.flagLimits {
+		for _, f := range s.Limits {
+			if f.Name == l.Name {
+				return fmt.Errorf("limit %s is given by --limit and by %s; keep one", l.Name, c.Config)
+			}
+		}
+	}
+	return err
+}
+
+// parseLimits reads limits as --limit has them.
+func parseLimits(list []string) ([]dipwell.Limit, error) {
+	var out []dipwell.Limit
+	for _, text := range list {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range out {
+			if other.Name == l.Name {
+				return nil, fmt.Errorf("limit %s is given twice", l.Name)
+			}
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// adminToken reads the token of a flag's file, else of the environment, else of
+// the configuration's file.
+func adminToken(flagFile, configFile string) (string, error) {
+	path := flagFile
+	if path == "" {
+		if token := os.Getenv("DIPWELL_ADMIN_TOKEN"); token != "" {
+			return token, nil
+		}
+		if path = configFile; path == "" {
+			return "", nil
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("admin_token_file: %w", err)
+	}
+	token := string(bytes.TrimSpace(b))
+	if token == "" {
+		return "", fmt.Errorf("admin_token_file: %s is empty", path)
+	}
+	return token, nil
+}
+
+func (s *settings) check() error {
+	switch {
+	case s.MaxKeys < 0:
+		return fmt.Errorf("max_keys: %d is negative", s.MaxKeys)
+	case s.By != "" && s.Upstream == "":
+		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
+	}
+	return nil
+}
+
+func (s *settings) server() server.Config {
+	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token}
+}
+
+// names are those of all limits that this process declares.
+func (s *settings) names() []string {
+	var names []string
+	for _, l := range append(s.flagLimits[:len(s.flagLimits):len(s.flagLimits)], s.Limits...) {
+		names = append(names, l.Name)
+	}
+	return names
+}

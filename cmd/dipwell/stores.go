@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// openers open a store by the scheme of its URL. Where the store holds
+// something of the system, it has a Close method.
+var openers = map[string]func(url string, o storeOptions) (dipwell.Store, error){
+	"memory": openMemory,
+}
+
+// storeOptions are settings that only some stores have a use for.
+type storeOptions struct {
+	maxKeys int // 0: the store's default
+}
+
+func openStore(url string, o storeOptions) (dipwell.Store, error) {
+	if err := knownStore(url); err != nil {
+		return nil, err
+	}
+	scheme, _, _ := strings.Cut(url, ":")
+	return openers[scheme](url, o)
+}
+
+func knownStore(url string) error {
+	scheme, _, ok := strings.Cut(url, ":")
+	if !ok || openers[scheme] == nil {
+		return fmt.Errorf("store: %q is not one that this program can open; it has %s", redact(url), storeList())
+	}
+	return nil
+}
+
+func storeList() string {
+	names := slices.Sorted(maps.Keys(openers))
+	return strings.Join(names, ":, ") + ":"
+}
+
+func openMemory(url string, o storeOptions) (dipwell.Store, error) {
+	if url != "memory:" {
+		return nil, fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
+	}
+	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
+}
+
+// redact leaves out what a URL may carry of a password.
+func redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return url
+	}
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		rest = "..." + rest[i:]
+	}
+	return scheme + "://" + rest
+}
+
+// closeStore closes a store that can be closed.
+func closeStore(s dipwell.Store) error {
+	switch c := s.(type) {
+	case interface{ Close() error }:
+		return c.Close()
+	case interface{ Close() }:
+		c.Close()
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// target says who answers a client command: a server, or a store itself.
+type target struct {
+	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"The server to ask (default http://127.0.0.1:8080)."`
+	Store          string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Ask a store itself, without a server."`
+	Limit          []string      `placeholder:"LIMIT" sep:";" help:"With --store: a limit to define, 'NAME=RATE/PER,SETTING=VALUE,...'."`
+	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
+	Timeout        time.Duration `default:"10s" help:"How long to wait for an answer."`
+	JSON           bool          `name:"json" help:"Print the answer as JSON."`
+}
+
+// maxAnswer bounds what a server may answer.
+const maxAnswer = 4 << 20
+
+// answer is the decision object, as it comes and as --json prints it.
+type answer struct {
+	Allowed     bool    `json:"allowed"`
+	Limit       string  `json:"limit"`
+	Key         *string `json:"key"`
+	Cost        int64   `json:"cost"`
+	Granted     int64   `json:"granted"`
+	Capacity    int64   `json:"capacity"`
+	Remaining   int64   `json:"remaining"`
+	RetryAfter  *int64  `json:"retry_after_us"`
+	ResetAfter  int64   `json:"reset_after_us"`
+	Delay       int64   `json:"delay_us"`
+	Never       bool    `json:"never,omitempty"`
+	Reservation string  `json:"reservation,omitempty"`
+	Shadow      bool    `json:"shadow"`
+	Source      string  `json:"source"`
+}
+
+// decide asks a verb of one key; key nil is the limit's shared bucket.
+func (t *target) decide(e *env, verb dipwell.Verb, limit string, key *string, cost int64) (a answer, err error) {
+	var b []byte
+	if t.direct() {
+		b, err = t.ask(e, verb, limit, key, cost)
+	} else {
+		b, err = t.post(e, verb, limit, key, cost)
+	}
+	if err != nil {
+		return a, err
+	}
+	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
+		return a, errors.New("the server's answer is no decision")
+	}
+	return a, nil
+}
+
+// direct reports whether a store is asked itself: a server that is named is nearer.
+func (t *target) direct() bool { return t.Store != "" && t.Server == "" }
+
+func (t *target) ask(e *env, verb dipwell.Verb, limit string, key *string, cost int64) (b []byte, err error) {
+	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
+		k := dipwell.Shared
+		if key != nil {
+			if k = *key; k == dipwell.Shared {
+				return &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
+			}
+		}
+		var d dipwell.Decision
+		if err := l.Do(ctx, &d, verb, limit, k, cost); err != nil {
+			return err
+		}
+		b, err = d.MarshalJSON()
+		return err
+	})
+	return b, err
+}
+
+// open runs f on a limiter over the store.
+func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) error {
+	limits, err := parseLimits(t.Limit)
+	if err != nil {
+		return err
+	}
+	store, err := openStore(t.Store, storeOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeStore(store)
+	l, err := dipwell.New(store, limits...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
+	defer cancel()
+	return f(ctx, l)
+}
+
+func (t *target) post(e *env, verb dipwell.Verb, limit string, key *string, cost int64) ([]byte, error) {
+	body := struct {
+		Limit string  `json:"limit"`
+		Key   *string `json:"key,omitempty"`
+		Cost  int64   `json:"cost"`
+	}{limit, key, cost}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return t.http(e, http.MethodPost, "/v1/"+verb.String(), b)
+}
+
+// http asks the server. 2xx and 429 are answers; the rest are errors in the
+// server's words.
+func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
+	token, err := adminToken(t.AdminTokenFile, "")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
+	defer cancel()
+	base := strings.TrimSuffix(cmp.Or(t.Server, "http://127.0.0.1:8080"), "/")
+	r, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if res.StatusCode/100 == 2 || res.StatusCode == http.StatusTooManyRequests {
+		return b, nil
+	}
+	return nil, problem(res.Status, b)
+}
+
+// problem is the error of a problem+json body, or of the status alone.
+func problem(status string, b []byte) error {
+	var p struct{ Title, Detail string }
+	if json.Unmarshal(b, &p) != nil || p.Detail == "" {
+		return fmt.Errorf("server: %s", status)
+	}
+	return errors.New(p.Detail)
+}
+
+func keysPath(limit string, query url.Values) string {
+	return "/v1/limits/" + url.PathEscape(limit) + "/keys?" + query.Encode()
+}

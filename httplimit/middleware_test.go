@@ -1,0 +1,179 @@
+package httplimit_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/go-chi/chi/v5"
+)
+
+func wrap(t *testing.T, l *dipwell.Limiter, c httplimit.Config) http.Handler {
+	t.Helper()
+	m, err := httplimit.New(l, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+}
+
+func get(h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestMiddleware(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=2")
+	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.Header("X-User")}}})
+	for i, want := range []int{204, 204, 429} {
+		if got := get(h, "/", "X-User", "7"); got.Code != want {
+			t.Errorf("call %d: %d, want %d", i, got.Code, want)
+		}
+	}
+	if got := get(h, "/", "X-User", "8"); got.Code != 204 {
+		t.Errorf("another user: %d", got.Code)
+	}
+	w := get(h, "/", "X-User", "7")
+	var body struct {
+		Type     string
+		Status   int
+		Violated []string `json:"violated-policies"`
+		Allowed  bool
+		Limit    string
+		RetryUS  int64 `json:"retry_after_us"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	if body.Type != httplimit.QuotaExceeded || body.Status != 429 || !slices.Equal(body.Violated, []string{"api"}) ||
+		body.Allowed || body.Limit != "api" || body.RetryUS != 60e6 {
+		t.Errorf("%+v in %s", body, w.Body)
+	}
+	h2 := w.Result().Header
+	if h2.Get("Content-Type") != "application/problem+json" || h2.Get("Cache-Control") != "no-store" || h2.Get("Retry-After") != "60" {
+		t.Errorf("%v", h2)
+	}
+}
+
+func TestMiddlewareBadKeys(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=2")
+	byHeader := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.Header("X-User")}}})
+	byNothing := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "", nil }}}})
+	byNUL := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "\x00", nil }}}})
+	badCost := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Cost: func(*http.Request) (int64, error) { return -1, nil }}}})
+	for i, w := range []*httptest.ResponseRecorder{
+		get(byHeader, "/"), get(byHeader, "/", "X-User", ""), get(byHeader, "/", "X-User", "a", "X-User", "b"),
+		get(byHeader, "/", "X-User", "\xff"), get(byNothing, "/"), get(byNUL, "/"), get(badCost, "/"),
+	} {
+		if w.Code != 400 || w.Result().Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("case %d: %d %s", i, w.Code, w.Body)
+		}
+	}
+	if d, _ := l.Check(t.Context(), "api", dipwell.Shared, 2); !d.Allowed {
+		t.Error("a bad key took from the shared bucket")
+	}
+}
+
+func TestMiddlewareSeveralLimits(t *testing.T) {
+	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1")
+	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{
+		{Name: "user", Key: httplimit.Header("X-User"), Cost: func(*http.Request) (int64, error) { return 2, nil }}, {Name: "all"}}})
+	if w := get(h, "/", "X-User", "7"); w.Code != 204 {
+		t.Fatal(w.Code, w.Body)
+	}
+	w := get(h, "/", "X-User", "7")
+	var body struct {
+		Violated []string `json:"violated-policies"`
+		Limits   []dipwell.Decision
+	}
+	_ = json.Unmarshal(w.Body.Bytes(), &body)
+	if w.Code != 429 || !slices.Equal(body.Violated, []string{"all"}) || len(body.Limits) != 2 {
+		t.Error(w.Code, w.Body)
+	}
+	if d, _ := l.Check(t.Context(), "user", "7", 0); d.Remaining != 3 {
+		t.Errorf("the user was charged by a refused call: %d left", d.Remaining)
+	}
+}
+
+func TestMiddlewareStoreErrors(t *testing.T) {
+	l, s := newLimiter(t, "closed=1/1m", "open=1/1m,on_store_error=open")
+	s.err = errors.New("down")
+	closed := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "closed"}}})
+	open := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "open"}}})
+	if w := get(closed, "/"); w.Code != 503 || w.Header().Get("RateLimit") != "" {
+		t.Error(w.Code, w.Header())
+	}
+	if w := get(open, "/"); w.Code != 204 || w.Header().Get("RateLimit") != "" || w.Header().Get("RateLimit-Policy") == "" {
+		t.Error(w.Code, w.Header())
+	}
+}
+
+func TestMiddlewareOwnHandlers(t *testing.T) {
+	l, s := newLimiter(t, "api=1/1m")
+	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api"}},
+		Refused: func(w http.ResponseWriter, _ *http.Request, d *dipwell.Decision) {
+			http.Error(w, "slow down, "+d.Limit, 420)
+		},
+		Failed: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 599) }})
+	get(h, "/")
+	if w := get(h, "/"); w.Code != 420 || w.Header().Get("Retry-After") != "60" {
+		t.Error(w.Code, w.Header())
+	}
+	s.err = errors.New("down")
+	if w := get(h, "/"); w.Code != 599 {
+		t.Error(w.Code)
+	}
+}
+
+func TestMiddlewareConfig(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m")
+	for _, c := range []httplimit.Config{{}, {Limits: make([]httplimit.Limit, 17)}, {Limits: []httplimit.Limit{{Name: "ipa"}}}} {
+		if _, err := httplimit.New(l, c); err == nil {
+			t.Errorf("%d limits were accepted", len(c.Limits))
+		}
+	}
+}
+
+func TestChi(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=1")
+	limit, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.PathValue("user")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := chi.NewRouter()
+	r.With(limit).Get("/users/{user}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	for _, step := range []struct {
+		path string
+		want int
+	}{{"/users/7", 204}, {"/users/7", 429}, {"/users/8", 204}} {
+		if w := get(r, step.path); w.Code != step.want {
+			t.Errorf("%s: %d, want %d: %s", step.path, w.Code, step.want, w.Body)
+		}
+	}
+	global := chi.NewRouter()
+	all, _ := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.ClientIP()}}})
+	global.Use(all)
+	global.Get("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	if a, b := get(global, "/").Code, get(global, "/").Code; a != 204 || b != 429 {
+		t.Error(a, b)
+	}
+}
+
+func TestServeMuxPathValue(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=1")
+	mux := http.NewServeMux()
+	mux.Handle("GET /users/{user}", wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.PathValue("user")}}}))
+	if a, b, c := get(mux, "/users/7").Code, get(mux, "/users/7").Code, get(mux, "/users/%00").Code; a != 204 || b != 429 || c != 400 {
+		t.Error(a, b, c)
+	}
+}
