@@ -1,0 +1,305 @@
+package memstore
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+
+	"github.com/dipwell/dipwell"
+)
+
+// errGroup sends an op that needs more than its row to the general path.
+var errGroup = errors.New("memstore: needs the general path")
+
+// A place is where an op's row lives.
+type place struct {
+	*binding
+	id    uint64
+	tag   uint32
+	shard uint32
+}
+
+// place finds an op's shard and the identity of its key. The limit is mixed
+// into each hash.
+func (s *Store) place(op *dipwell.Op) (p place, err error) {
+	if p.binding, err = s.limits.bind(op); err == nil {
+		h := maphash.String(s.seed[1], op.Key) ^ p.salt[1]
+		p.id = max(1, maphash.String(s.seed[0], op.Key)^p.salt[0])
+		p.tag, p.shard = uint32(h), uint32(h>>32)%uint32(len(s.shards))
+	}
+	return p, err
+}
+
+// single decides one op alone: the common call.
+func (s *Store) single(g *dipwell.Group, op *dipwell.Op) error {
+	p, err := s.place(op)
+	if err != nil {
+		return err
+	}
+	sh := &s.shards[p.shard]
+	sh.mu.Lock()
+	if sh.closed || p.dead.Load() {
+		return sh.unlock(errGroup)
+	}
+	now := s.now()
+	i, found := sh.find(p.id, p.tag)
+	var row dipwell.State
+	if found {
+		row = s.state(sh.at(i), &p)
+	}
+	row, write, err := op.Step(now, row, false)
+	if err != nil {
+		return sh.unlock(err)
+	}
+	g.Allowed = op.Allowed
+	switch {
+	case !write:
+	case op.Delay > 0 && op.Granted > 0:
+		return sh.unlock(errGroup)
+	case found:
+		sh.rewrite(i, &p, op.Key, row)
+	case row.Used != 0:
+		if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
+			g.Allowed = false
+			return sh.unlock(s.fullError())
+		}
+		i, _ = sh.find(p.id, p.tag) // making room moves rows
+		sh.add(i, &p, op, row, now, true)
+		sh.tend(now)
+	}
+	sh.mu.Unlock()
+	return nil
+}
+
+func (sh *shard) unlock(err error) error {
+	sh.mu.Unlock()
+	return err
+}
+
+// state reads a row.
+func (s *Store) state(r *slot, p *place) dipwell.State {
+	version := p.def.Number
+	if r.handle != p.handle {
+		version = (*s.limits.handles.Load())[r.handle].version
+	}
+	return dipwell.State{Used: r.used, TS: r.ts, Version: version}
+}
+
+// rewrite changes the row at i; one with nothing used is as good as none.
+func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
+	r := sh.at(i)
+	r.used, r.ts = row.Used, row.TS
+	if r.handle != p.handle {
+		r.handle = p.handle
+		if p.def.ListKeys {
+			sh.keepText(i, key)
+		}
+	}
+	if row.Used == 0 {
+		sh.remove(i)
+	}
+}
+
+// add inserts a row that ready and room have made room for.
+func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int64, reclaim bool) {
+	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
+	if op.Def.ListKeys {
+		sh.keepText(i, op.Key)
+	}
+}
+
+// room counts n more keys. When there are as many as may be it first reclaims
+// full rows: near slot i of a shard that the caller has locked, elsewhere in
+// it, then in others that are not busy, going on where the last call stopped.
+func (s *Store) room(sh *shard, i int, n, now int64) bool {
+	if s.count(n) {
+		return true
+	}
+	sh.sweepRange(&i, now, probeCheck)
+	if s.count(n) {
+		return true
+	}
+	sh.sweep(now, ownSweep)
+	for range otherSweeps {
+		if s.count(n) {
+			return true
+		}
+		if other := s.another(); other != nil {
+			other.sweep(now, otherSweep)
+			other.mu.Unlock()
+		}
+	}
+	return s.count(n)
+}
+
+// What one call for a new key looks at in a full store: a few microseconds.
+const (
+	ownSweep    = 1024 // slots
+	otherSweep  = 256
+	otherSweeps = 4
+)
+
+func (s *Store) count(n int64) bool {
+	for {
+		keys := s.keys.Load()
+		if keys+n > s.max {
+			return false
+		}
+		if s.keys.CompareAndSwap(keys, keys+n) {
+			return true
+		}
+	}
+}
+
+// another locks a shard without waiting: the caller holds locks already.
+func (s *Store) another() *shard {
+	for range s.shards {
+		sh := &s.shards[s.hand.Add(1)%uint32(len(s.shards))]
+		if sh.mu.TryLock() {
+			return sh
+		}
+	}
+	return nil
+}
+
+// group decides several ops at one instant, all or nothing.
+func (s *Store) group(g *dipwell.Group, now int64) error {
+	n := len(g.Ops)
+	if n > dipwell.MaxTakes {
+		return fmt.Errorf("memstore: %d operations in a group; at most %d", n, dipwell.MaxTakes)
+	}
+	var places [dipwell.MaxTakes]place
+	locks, err := s.lock(g, places[:n])
+	if err != nil {
+		return err
+	}
+	defer s.release(locks)
+	var rows [dipwell.MaxTakes]dipwell.State
+	var write [dipwell.MaxTakes]bool
+	for i := range places[:n] {
+		p := &places[i]
+		sh := &s.shards[p.shard]
+		if j, found := sh.find(p.id, p.tag); found {
+			rows[i] = s.state(sh.at(j), p)
+		}
+	}
+	if err := g.Decide(now, rows[:n], write[:n]); err != nil {
+		return err
+	}
+	if !g.Allowed {
+		return nil
+	}
+	if err := s.write(g, places[:n], rows[:n], write[:n], now); err != nil {
+		g.Allowed, g.Reserved = false, false
+		return err
+	}
+	for i := range g.Ops {
+		if g.Ops[i].Verb == dipwell.VerbReset {
+			s.held.reset(&places[i])
+		}
+	}
+	return nil
+}
+
+// lock takes the locks of the group's shards, in order, and returns their set.
+func (s *Store) lock(g *dipwell.Group, places []place) (uint64, error) {
+	for {
+		var locks uint64
+		for i := range g.Ops {
+			var err error
+			if places[i], err = s.place(&g.Ops[i]); err != nil {
+				return 0, err
+			}
+			locks |= 1 << places[i].shard
+		}
+		again, closed := false, false
+		for left := locks; left != 0; left &= left - 1 {
+			sh := &s.shards[bits.TrailingZeros64(left)]
+			sh.mu.Lock()
+			closed = closed || sh.closed
+		}
+		for i := range places {
+			again = again || places[i].dead.Load()
+		}
+		if !closed && !again {
+			return locks, nil
+		}
+		s.release(locks)
+		if closed {
+			return 0, ErrClosed
+		}
+	}
+}
+
+func (s *Store) release(locks uint64) {
+	for ; locks != 0; locks &= locks - 1 {
+		s.shards[bits.TrailingZeros64(locks)].mu.Unlock()
+	}
+}
+
+// write stores what a group decided, or nothing of it.
+func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, now int64) error {
+	room, err := s.prepare(g, places, rows, write, now)
+	if err != nil {
+		return err
+	}
+	if g.Reserved = g.Reserved && g.ID != (dipwell.Reservation{}); g.Reserved {
+		if err := s.held.add(g, places, now); err != nil {
+			s.keys.Add(-room)
+			return s.fullError()
+		}
+	}
+	var grown uint64
+	for i := range places {
+		if !write[i] {
+			continue
+		}
+		p, sh := &places[i], &s.shards[places[i].shard]
+		j, found := sh.find(p.id, p.tag)
+		switch {
+		case found:
+			sh.rewrite(j, p, g.Ops[i].Key, rows[i])
+		case rows[i].Used != 0:
+			sh.add(j, p, &g.Ops[i], rows[i], now, false)
+			grown |= 1 << p.shard
+			room--
+		}
+	}
+	s.keys.Add(-room)
+	for ; grown != 0; grown &= grown - 1 {
+		s.shards[bits.TrailingZeros64(grown)].tend(now)
+	}
+	return nil
+}
+
+// prepare makes room for the rows that are new and returns for how many.
+// Reclaiming may take full rows of the group itself, hence the loop: each can
+// go but once.
+func (s *Store) prepare(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, now int64) (int64, error) {
+	var room int64
+	for {
+		var missing int64
+		for i := range places {
+			p, sh := &places[i], &s.shards[places[i].shard]
+			if !write[i] || rows[i].Used == 0 {
+				continue
+			}
+			if !sh.ready(len(places), len(places)*textSize(&g.Ops[i])) {
+				s.keys.Add(-room)
+				return 0, s.fullError()
+			}
+			if _, found := sh.find(p.id, p.tag); !found {
+				missing++
+			}
+		}
+		if missing <= room {
+			return room, nil
+		}
+		if !s.room(&s.shards[places[0].shard], 0, missing-room, now) {
+			s.keys.Add(-room)
+			return 0, s.fullError()
+		}
+		room = missing
+	}
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package memstore
+
+// A chunk is plain memory that the garbage collector does not look into.
+type chunk struct{ mem []byte }
+
+func newChunk(n int) (chunk, error) { return chunk{make([]byte, n)}, nil }
+
+func (c chunk) advise([]byte) {}
+
+func (c chunk) free() error { return nil }

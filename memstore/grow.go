@@ -1,0 +1,87 @@
+package memstore
+
+// ready makes room for n more rows and text bytes of their keys, and starts to
+// grow in time. Inserts that follow cannot fail.
+func (sh *shard) ready(n, text int) bool {
+	if sh.size == 0 {
+		sh.size, sh.next = minSize, minSize
+	}
+	rows := uint64(sh.rows + n)
+	if !sh.growing && rows*100 > sh.size*loadMax {
+		next := sh.size + max(sh.size>>growShift, minSize)
+		switch {
+		case sh.extend(max(sh.top, int(next)) + n*spare):
+			sh.growing, sh.next, sh.bound, sh.cursor = true, next, ^uint64(0), sh.top
+		case rows*100 > sh.size*loadLimit:
+			return false
+		}
+	}
+	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
+		return false
+	}
+	return text == 0 || sh.readyText(n, text)
+}
+
+// extend has memory for at least n slots.
+func (sh *shard) extend(n int) bool {
+	for len(sh.ext)*int(extentSlots) < n {
+		p := sh.store.arena.extent()
+		if p == nil {
+			return false
+		}
+		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
+	}
+	return !sh.list || sh.extendTexts()
+}
+
+// grow moves some rows to their places in the larger table, from the top down:
+// there the room is. Full rows are dropped instead. Rows keep their order all
+// the time, so one boundary says which size counts for a hash.
+func (sh *shard) grow(now int64) {
+	for stop := sh.moved + growWork; sh.moved < stop; {
+		if sh.cursor == 0 {
+			sh.growing, sh.size = false, sh.next
+			return
+		}
+		sh.moved++
+		p := sh.at(sh.cursor - 1)
+		if p.id == 0 || ^p.id >= sh.bound {
+			sh.cursor--
+			continue
+		}
+		if sh.full(p, now) {
+			sh.remove(sh.cursor - 1)
+			continue
+		}
+		sh.moveLast()
+	}
+}
+
+// moveLast moves the last row that is still spread over the old size, together
+// with those whose hashes equal it, should there be any.
+func (sh *shard) moveLast() {
+	id := sh.at(sh.cursor - 1).id
+	var same [4]struct {
+		row  slot
+		text uint32
+	}
+	n := 0
+	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {
+		sh.cursor--
+		same[n].row, same[n].text = *sh.at(sh.cursor), sh.text(sh.cursor)
+		sh.close1(sh.cursor)
+	}
+	sh.bound = ^id
+	for n--; n >= 0; n-- {
+		row := &same[n].row
+		i, _ := sh.find(row.id, row.tag)
+		end := i
+		for sh.at(end).id != 0 {
+			end++
+		}
+		sh.shift(i, end)
+		*sh.at(i) = *row
+		sh.setText(i, same[n].text)
+		sh.top = max(sh.top, end+1)
+	}
+}

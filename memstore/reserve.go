@@ -1,0 +1,231 @@
+package memstore
+
+import (
+	"container/heap"
+	"math/bits"
+	"strings"
+	"sync"
+
+	"github.com/dipwell/dipwell"
+)
+
+// reservations are those that are not yet due, by their ids, by the keys whose
+// tokens they hold, and by their due times. Its lock is taken after those of
+// shards.
+type reservations struct {
+	mu    sync.Mutex
+	max   int
+	byID  map[dipwell.Reservation]*reservation
+	byKey map[identity]*part
+	due   dueHeap
+}
+
+// A reservation lives until it is due, cancelled, or all its keys are reset.
+type reservation struct {
+	id    dipwell.Reservation
+	due   int64 // µs on the store's clock
+	index int   // in the heap
+	parts []part
+}
+
+// A part is what a reservation charged to one key.
+type part struct {
+	*limit
+	of         *reservation // nil: the key was reset
+	identity   identity
+	key        string
+	units      int64
+	version    uint32
+	prev, next *part // others of the same key
+}
+
+type identity struct {
+	id         uint64
+	tag, shard uint32
+}
+
+func (p *place) identity() identity { return identity{p.id, p.tag, p.shard} }
+
+func (r *reservations) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.byID)
+}
+
+// add keeps a group's reservation. It fails when there are as many as may be.
+func (r *reservations) add(g *dipwell.Group, places []place, now int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.due) > 0 && r.due[0].due <= now {
+		r.forget(r.due[0])
+	}
+	if len(r.byID) >= r.max || r.byID[g.ID] != nil {
+		return dipwell.ErrFull
+	}
+	if r.byID == nil {
+		r.byID, r.byKey = map[dipwell.Reservation]*reservation{}, map[identity]*part{}
+	}
+	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
+	for i := range places {
+		if op, p := &g.Ops[i], &places[i]; op.Granted > 0 {
+			v.parts = append(v.parts, part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(op.Key),
+				units: op.Granted * op.Def.Rule.Unit, version: op.Def.Number})
+			r.link(&v.parts[len(v.parts)-1])
+		}
+	}
+	r.byID[v.id] = v
+	heap.Push(&r.due, v)
+	return nil
+}
+
+func (r *reservations) link(p *part) {
+	if p.next = r.byKey[p.identity]; p.next != nil {
+		p.next.prev = p
+	}
+	r.byKey[p.identity] = p
+}
+
+func (r *reservations) unlink(p *part) {
+	switch {
+	case p.of == nil:
+		return
+	case p.prev != nil:
+		p.prev.next = p.next
+	case p.next != nil:
+		r.byKey[p.identity] = p.next
+	default:
+		delete(r.byKey, p.identity)
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	}
+	p.of, p.prev, p.next = nil, nil, nil
+}
+
+func (r *reservations) forget(v *reservation) {
+	for i := range v.parts {
+		r.unlink(&v.parts[i])
+	}
+	delete(r.byID, v.id)
+	heap.Remove(&r.due, v.index)
+}
+
+// reset forgets what reservations hold of a key.
+func (r *reservations) reset(place *place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := r.byKey[place.identity()]; p != nil; p = r.byKey[place.identity()] {
+		v := p.of
+		r.unlink(p)
+		if !v.alive() {
+			r.forget(v)
+		}
+	}
+}
+
+func (v *reservation) alive() bool {
+	for i := range v.parts {
+		if v.parts[i].of != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the reservation unless it is due, and the set of its shards.
+func (r *reservations) find(id dipwell.Reservation, now int64) (v *reservation, shards uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v = r.byID[id]; v == nil || v.due <= now {
+		return nil, 0
+	}
+	for i := range v.parts {
+		shards |= 1 << v.parts[i].identity.shard
+	}
+	return v, shards
+}
+
+// take forgets a reservation and returns what it still holds. It fails when
+// another call was faster.
+func (r *reservations) take(v *reservation) (parts []part, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID[v.id] != v {
+		return nil, false
+	}
+	for _, p := range v.parts {
+		if p.of != nil {
+			parts = append(parts, p)
+		}
+	}
+	r.forget(v)
+	return parts, true
+}
+
+func (r *reservations) eachPart(do func(*part)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.byKey {
+		for ; p != nil; p = p.next {
+			do(p)
+		}
+	}
+}
+
+// cancel gives a reservation's tokens back and forgets it, in one step.
+func (s *Store) cancel(g *dipwell.Group, now int64) error {
+	v, locks := s.held.find(g.ID, now)
+	if v == nil {
+		return dipwell.ErrReservation
+	}
+	for left := locks; left != 0; left &= left - 1 {
+		s.shards[bits.TrailingZeros64(left)].mu.Lock()
+	}
+	defer s.release(locks)
+	parts, ok := s.held.take(v)
+	if !ok {
+		return dipwell.ErrReservation
+	}
+	for i := range parts {
+		s.giveBack(&parts[i])
+	}
+	g.Allowed = true
+	return nil
+}
+
+func (s *Store) giveBack(p *part) {
+	sh, b := &s.shards[p.identity.shard], p.current.Load()
+	i, found := sh.find(p.identity.id, p.identity.tag)
+	if !found || b == nil { // full again, or the limit is gone
+		return
+	}
+	at := place{binding: b, id: p.identity.id, tag: p.identity.tag, shard: p.identity.shard}
+	row, ok := b.def.Carry(s.state(sh.at(i), &at), p.key)
+	if !ok {
+		return
+	}
+	row.Used = max(0, row.Used-b.def.CarryUnits(p.units, p.version))
+	sh.rewrite(i, &at, p.key, row)
+}
+
+// dueHeap has the reservation that is due first at its top.
+type dueHeap []*reservation
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *dueHeap) Push(x any) {
+	v := x.(*reservation)
+	v.index = len(*h)
+	*h = append(*h, v)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	v := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return v
+}

@@ -1,0 +1,195 @@
+package memstore
+
+import (
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A slot is one row. The zero slot is empty.
+type slot struct {
+	id     uint64 // complement of the key's hash: empty sorts after every row
+	used   int64
+	ts     int64
+	tag    uint32 // 32 more bits of the key's hash
+	handle uint32 // of the limit and version; never 0 in a row
+}
+
+// A shard is a part of the table under one lock: rows in the order of their
+// hashes, each at the place that its hash has in proportion, or as soon after
+// it as there was room (linear probing that keeps order). A search ends at the
+// first row that sorts later, and growing moves rows without mixing them.
+type shard struct {
+	mu      sync.Mutex
+	closed  bool
+	growing bool
+	list    bool   // texts are kept
+	size    uint64 // places that hashes are spread over
+	next    uint64 // the size that is grown to
+	bound   uint64 // while growing, hashes from here on are spread over next
+	ext     []*[extentSlots]slot
+	rows    int
+	top     int // no row is at top or beyond
+	cursor  int // while growing, rows at the cursor and beyond have moved
+	hand    int // where sweeping goes on
+	moved   int // slots moved or visited by growing and inserting, ever: for tests
+	store   *Store
+	texts   texts
+
+	_ [64]byte // its own cache lines
+}
+
+const (
+	minSize    = 64
+	spare      = 128 // slots that one insert and the growing it does can need beyond the end
+	loadMax    = 84  // percent: where a shard starts to grow
+	loadLimit  = 96  // percent: where it must have grown
+	growShift  = 3   // by an eighth
+	growWork   = 96  // slots visited or moved at an insert while growing, plus at most one run
+	sweepWork  = 8   // slots looked at by each insert
+	probeCheck = 16  // rows looked at in an insert's own probe
+)
+
+func (sh *shard) at(i int) *slot {
+	return &sh.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
+}
+
+// home is the place that a row would have if there were no others.
+func (sh *shard) home(id uint64) int {
+	size := sh.size
+	if sh.growing && ^id >= sh.bound {
+		size = sh.next
+	}
+	hi, _ := bits.Mul64(^id, size)
+	return int(hi)
+}
+
+// find returns where the row is, or where it belongs.
+func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
+	if len(sh.ext) == 0 {
+		return 0, false
+	}
+	i = sh.home(id)
+	p := sh.at(i)
+	for p.id > id {
+		i++
+		p = sh.at(i)
+	}
+	for p.id == id {
+		if p.tag == tag {
+			return i, true
+		}
+		i++
+		p = sh.at(i)
+	}
+	return i, false
+}
+
+// insert puts a row where find said that it belongs. With reclaim, a full row
+// that it meets on the way gives its place. ready must have been called.
+func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
+	end := i
+	for sh.at(end).id != 0 {
+		if reclaim && end-i < probeCheck && sh.full(sh.at(end), now) {
+			sh.forget(end)
+			break
+		}
+		end++
+	}
+	sh.shift(i, end)
+	*sh.at(i) = row
+	sh.setText(i, 0)
+	sh.rows++
+	sh.top = max(sh.top, end+1)
+	if sh.growing && ^row.id < sh.bound { // rows that are still to move may have crossed it
+		sh.cursor = max(sh.cursor, end+1)
+	}
+}
+
+// shift moves the rows from i up to end by one place.
+func (sh *shard) shift(i, end int) {
+	sh.moved += end - i + 1
+	for j := end; j > i; j-- {
+		*sh.at(j) = *sh.at(j - 1)
+	}
+	if sh.list {
+		for j := end; j > i; j-- {
+			sh.setText(j, sh.text(j-1))
+		}
+	}
+}
+
+// forget drops what belongs to the row at i, which the caller overwrites or closes up.
+func (sh *shard) forget(i int) {
+	if sh.list {
+		sh.texts.drop(sh.text(i))
+		sh.setText(i, 0)
+	}
+	sh.rows--
+	sh.store.keys.Add(-1)
+}
+
+// remove deletes the row at i.
+func (sh *shard) remove(i int) {
+	sh.forget(i)
+	sh.close1(i)
+}
+
+// close1 closes the gap at i: rows that were displaced move back by one.
+func (sh *shard) close1(i int) {
+	for {
+		p := sh.at(i + 1)
+		if p.id == 0 || sh.home(p.id) > i {
+			break
+		}
+		*sh.at(i) = *p
+		sh.setText(i, sh.text(i+1))
+		i++
+	}
+	*sh.at(i) = slot{}
+	sh.setText(i, 0)
+}
+
+// full reports whether a row is a full bucket, which is as good as none.
+func (sh *shard) full(p *slot, now int64) bool {
+	h := &(*sh.store.limits.handles.Load())[p.handle]
+	cur := h.limit.current.Load()
+	return cur == nil || cur.def.Full(dipwell.State{Used: p.used, TS: p.ts, Version: h.version}, now)
+}
+
+// sweep looks at n slots, reclaims those that are full and says how many.
+func (sh *shard) sweep(now int64, n int) int { return sh.sweepRange(&sh.hand, now, n) }
+
+// sweepRange sweeps from a slot on, and around.
+func (sh *shard) sweepRange(from *int, now int64, n int) (freed int) {
+	for ; n > 0 && sh.top > 0; n-- {
+		if *from >= sh.top {
+			*from = 0
+		}
+		if p := sh.at(*from); p.id != 0 && sh.full(p, now) {
+			sh.remove(*from)
+			freed++
+		} else {
+			*from++
+		}
+	}
+	return freed
+}
+
+// tend does an insert's share of the upkeep.
+func (sh *shard) tend(now int64) {
+	if sh.growing {
+		sh.grow(now)
+	}
+	sh.sweep(now, sweepWork)
+}
+
+func (sh *shard) close() {
+	sh.closed, sh.list = true, false
+	sh.ext, sh.texts = nil, texts{}
+	sh.rows, sh.top = 0, 0
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line

@@ -1,0 +1,180 @@
+// Package memstore is the in-process dipwell.Store: a bounded table outside
+// the Go heap that the garbage collector never looks at.
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Defaults and bounds of Config.
+const (
+	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
+	DefaultMaxReservations = 100_000  // about 30 MB at the most
+	maxKeys                = 1 << 36
+	maxReservations        = 1 << 28
+	maxShards              = 64 // the shards of a group fit one word
+)
+
+// Config sets up a Store. The zero value means the defaults.
+type Config struct {
+	// MaxKeys bounds the keys held, over all limits. A key whose bucket is full
+	// needs no room. When it is reached no key is forgotten: calls for a new key
+	// fail with dipwell.ErrFull. Default DefaultMaxKeys.
+	MaxKeys int
+	// MaxReservations bounds the reservations that are not yet due. Default
+	// DefaultMaxReservations.
+	MaxReservations int
+	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
+	// as it was when the store was made, and the monotonic clock from then on,
+	// so that setting the machine's clock changes nothing.
+	Clock func() int64
+	// Shards is the number of locks, a power of two up to 64. Default: 64, and
+	// fewer for a small MaxKeys.
+	Shards int
+}
+
+// A Store keeps buckets in memory. It is safe for concurrent use. The identity
+// of a key is a hash of it, seeded per store, of 96 bits and more.
+type Store struct {
+	clock  func() int64
+	start  time.Time
+	epoch  int64 // µs, the wall clock at start
+	seed   [2]maphash.Seed
+	max    int64
+	limits limits
+	reg    dipwell.Registry
+	shards []shard
+	arena  arena
+	held   reservations
+
+	_       [64]byte
+	keys    atomic.Int64
+	refused atomic.Int64
+	hand    atomic.Uint32 // the shard that is swept next when the store is full
+}
+
+var (
+	_ dipwell.Store   = (*Store)(nil)
+	_ dipwell.Definer = (*Store)(nil)
+	_ dipwell.Clock   = (*Store)(nil)
+	_ dipwell.Sweeper = (*Store)(nil)
+	_ dipwell.Lister  = (*Store)(nil)
+)
+
+// ErrClosed is what calls get after Close.
+var ErrClosed = fmt.Errorf("%w: it is closed", dipwell.ErrStore)
+
+// New makes an empty store. Close gives its memory back.
+func New(c Config) (*Store, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
+	s.epoch = s.start.UnixMicro()
+	s.seed = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	s.limits.init(s.seed)
+	s.held.max = c.MaxReservations
+	for i := range s.shards {
+		s.shards[i].store = s
+	}
+	return s, nil
+}
+
+func (c *Config) check() error {
+	if c.MaxKeys == 0 {
+		c.MaxKeys = DefaultMaxKeys
+	}
+	if c.MaxReservations == 0 {
+		c.MaxReservations = DefaultMaxReservations
+	}
+	if c.Shards == 0 {
+		c.Shards = 1
+		for c.Shards < maxShards && c.MaxKeys/c.Shards >= 512 {
+			c.Shards *= 2
+		}
+	}
+	switch {
+	case c.MaxKeys < 1 || c.MaxKeys > maxKeys:
+		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
+	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
+		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)
+	case c.Shards < 1 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
+		return fmt.Errorf("memstore: Shards: %d is not a power of two from 1 to %d", c.Shards, maxShards)
+	}
+	return nil
+}
+
+// Apply decides a batch at one instant of the store's clock. It never waits
+// but for other callers of the same keys.
+func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
+	if len(b.Groups) == 1 {
+		if g := &b.Groups[0]; len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != dipwell.VerbReset {
+			if g.Err = s.single(g, &g.Ops[0]); g.Err == errGroup {
+				g.Err = s.group(g, s.now())
+			}
+			return nil
+		}
+	}
+	now := s.now()
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Cancel {
+			g.Err = s.cancel(g, now)
+		} else {
+			g.Err = s.group(g, now)
+		}
+	}
+	return nil
+}
+
+func (s *Store) now() int64 {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return s.epoch + time.Since(s.start).Microseconds()
+}
+
+// Now is the store's time.
+func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
+
+// InProcess says that the store never waits for anything outside the process.
+func (s *Store) InProcess() bool { return true }
+
+// Registry holds the store's limits.
+func (s *Store) Registry() *dipwell.Registry { return &s.reg }
+
+// Stats are counts of a store at one time.
+type Stats struct {
+	Keys         int64 // held, among them such as have become full and are not yet reclaimed
+	Refused      int64 // groups that failed because the store was full
+	Reservations int   // held, not all of them still to come
+	Bytes        int64 // of memory that the table and the texts of keys take
+}
+
+// Stats returns the store's counts.
+func (s *Store) Stats() Stats {
+	return Stats{s.keys.Load(), s.refused.Load(), s.held.len(), s.arena.bytes()}
+}
+
+// Close gives the memory back. Calls that come later fail with ErrClosed.
+func (s *Store) Close() error {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		sh.close()
+	}
+	s.keys.Store(0)
+	return s.arena.close()
+}
+
+// fullError counts a group that found no room.
+func (s *Store) fullError() error {
+	s.refused.Add(1)
+	return dipwell.ErrFull
+}
