@@ -132,3 +132,19 @@ func parseWallClock(s string) (clock int64, loc *time.Location, err error) {
 	}
 	return int64(t.Hour()*3600 + t.Minute()*60 + t.Second()), loc, nil
 }
+
+// A Calendar describes the ticks of a rule for engines that count them by
+// themselves. Zone "" is no calendar: the ticks are Rule.Every apart.
+type Calendar struct {
+	Months, Days int64  // in a unit; one of them is 0
+	Clock        int64  // seconds after local midnight
+	Zone         string // IANA name
+}
+
+// Calendar returns what the rule's ticks follow.
+func (r *Rule) Calendar() Calendar {
+	if r.cal == nil {
+		return Calendar{}
+	}
+	return Calendar{r.cal.months, r.cal.days, r.cal.clock, r.cal.loc.String()}
+}
