@@ -149,13 +149,17 @@ func (l *lane) unlink(w *waiter) {
 
 // wait returns with the answer of w in g, or when the caller's context ends.
 func (l *lane) wait(ctx context.Context, w *waiter, g *dipwell.Group) {
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
-			return
-		}
+	if gone := ctx.Done(); gone == nil { // half the price of a select
 		<-w.ready
+	} else {
+		select {
+		case <-w.ready:
+		case <-gone:
+			if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
+				return
+			}
+			<-w.ready
+		}
 	}
 	w.answer(g)
 	w.free()

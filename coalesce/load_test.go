@@ -1,0 +1,124 @@
+package coalesce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+)
+
+// counter charges every op once, fails some statements as a whole without
+// charging, and lets others run in between.
+type counter struct {
+	busy    atomic.Bool
+	charged *sync.Map // key → *atomic.Int64
+	fault   func() bool
+}
+
+var errFault = errors.New("nothing was charged")
+
+func (c *counter) Apply(_ context.Context, b *dipwell.Batch) error {
+	if !c.busy.CompareAndSwap(false, true) {
+		panic("two statements on one lane")
+	}
+	defer c.busy.Store(false)
+	runtime.Gosched()
+	if c.fault() {
+		return errFault
+	}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		for j := range g.Ops {
+			n, _ := c.charged.LoadOrStore(g.Ops[j].Key, new(atomic.Int64))
+			g.Ops[j].Answer = dipwell.Answer{Allowed: true, Granted: 1, Remaining: n.(*atomic.Int64).Add(1)}
+		}
+		g.Allowed = true
+	}
+	return nil
+}
+
+// Callers come, leave and fail at random: what they were told adds up to what
+// was charged, and no two were given the same turn.
+func TestWhatCallersAreToldAddsUp(t *testing.T) {
+	var charged sync.Map
+	var lanes []dipwell.Store
+	for range 3 {
+		lanes = append(lanes, &counter{charged: &charged, fault: func() bool { return rand.IntN(40) == 0 }})
+	}
+	s := over(t, coalesce.Config{MaxBatch: 16}, lanes...)
+	const callers, calls, keys = 32, 300, 5
+	told := make([]tally, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		told[i].turns = map[string]bool{}
+		wg.Go(func() {
+			for range calls {
+				told[i].call(s, rand.IntN(keys), rand.IntN(keys))
+			}
+		})
+	}
+	wg.Wait()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var sum tally
+	sum.turns = map[string]bool{}
+	for i := range told {
+		sum.granted += told[i].granted
+		sum.unknown += told[i].unknown
+		for turn := range told[i].turns {
+			if sum.turns[turn] {
+				t.Errorf("two callers were given turn %s", turn)
+			}
+			sum.turns[turn] = true
+		}
+	}
+	total := int64(0)
+	charged.Range(func(_, n any) bool { total += n.(*atomic.Int64).Load(); return true })
+	if total < sum.granted || total > sum.granted+sum.unknown {
+		t.Errorf("%d charged, %d granted, %d unknown", total, sum.granted, sum.unknown)
+	}
+	if sum.granted == 0 || sum.unknown == 0 {
+		t.Errorf("%d granted and %d unknown: the test shows nothing", sum.granted, sum.unknown)
+	}
+}
+
+// tally is what one caller was told.
+type tally struct {
+	granted, unknown int64 // ops
+	turns            map[string]bool
+}
+
+func (y *tally) call(s dipwell.Store, a, b int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if rand.IntN(4) == 0 {
+		go cancel()
+	}
+	var batch dipwell.Batch
+	g, _ := batch.Single()
+	g.Ops = []dipwell.Op{{Def: def, Key: fmt.Sprint(a), Cost: 1}}
+	if a != b {
+		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: fmt.Sprint(b), Cost: 1})
+	}
+	err := s.Apply(ctx, &batch)
+	if err == nil {
+		err = g.Err
+	}
+	switch {
+	case err == nil:
+		for i := range g.Ops {
+			y.granted++
+			y.turns[fmt.Sprint(g.Ops[i].Key, " ", g.Ops[i].Remaining)] = true
+		}
+	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+		y.unknown += int64(len(g.Ops))
+	}
+}
