@@ -90,7 +90,7 @@ func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
 	}
 	i := d.past(s.Version)
 	if i < 0 { // older than any version that a row which is not full can name
-		return State{Version: d.Number, TS: s.TS}, true
+		return State{Version: d.Number}, true
 	}
 	var scratch Rule
 	for ; i < len(d.Past); i++ {
