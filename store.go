@@ -59,6 +59,20 @@ type Answer struct {
 	Retry     int64  // µs from now to the first instant at which the same call would succeed
 	Reset     int64  // µs from now until the bucket is full
 	Delay     int64  // µs from now until a reservation is due
+
+	// The row that the answer describes, for decorators that go on from it: units
+	// used at TS, under Op.Def. A store that does not tell leaves TS at 0.
+	Used, TS int64
+}
+
+// At is the instant of the store's clock at which the op was answered, in µs,
+// as far as the answer lets one tell: a full row is the same at any time.
+func (op *Op) At() int64 {
+	if op.Used == 0 {
+		return op.TS
+	}
+	var scratch Rule
+	return op.Def.RuleFor(op.Key, &scratch).FullIn(op.Used, op.TS, 0) - op.Reset
 }
 
 // Source says how an answer was made.
@@ -184,6 +198,7 @@ func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
 	default:
 		a.Granted, used = o.Granted, o.After
 	}
+	a.Used, a.TS = used, o.TS
 	a.Remaining = r.Remaining(used)
 	a.Reset = r.FullIn(used, o.TS, now)
 }
