@@ -1,5 +1,255 @@
 package storetest
 
-var (
-	verbCases, groupCases, reservationCases, windowCases, keyCases, historyCases []testCase
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
 )
+
+// historyCases compare random histories of everything with the model.
+var historyCases = []testCase{{"model", modelCase}}
+
+func modelCase(e *env) {
+	seeds := []uint64{*seed}
+	if *seed == 0 {
+		seeds = nil
+		for i := range e.histories { // half of them always the same, half always new
+			s := uint64(i + 1)
+			if i%2 == 1 {
+				s = rand.Uint64()>>1 + 1
+			}
+			seeds = append(seeds, s)
+		}
+	}
+	for _, s := range seeds {
+		ok := e.Run(fmt.Sprint("seed=", s), func(t *testing.T) {
+			h := &history{env: newEnv(t, e.open, e.size), Rand: rand.New(rand.NewPCG(s, 0))}
+			h.run()
+		})
+		if !ok {
+			e.Fatalf("replay it with: go test -run '%s' -seed %d", e.Name(), s)
+		}
+	}
+}
+
+// history is one random history.
+type history struct {
+	*env
+	*rand.Rand
+	limits []string
+	keys   []string
+	ids    []dipwell.Reservation // made, and not known to be gone for a reason of its own
+	retry  time.Duration         // of the last refusal
+	latest int64                 // reading of the clock before it stepped back
+}
+
+func (h *history) run() {
+	h.keys = []string{"a", "b", "c", "ключ", dipwell.Shared}
+	for i := range 5 {
+		h.limits = append(h.limits, fmt.Sprint("l", i))
+		h.redefine(h.limits[i])
+	}
+	for range h.steps {
+		h.step()
+		if now := h.clock.Load(); now < h.latest {
+			h.settle(now)
+		}
+	}
+}
+
+func (h *history) step() {
+	switch n := h.IntN(100); {
+	case n < 55:
+		h.call()
+	case n < 65:
+		h.group()
+	case n < 72:
+		h.giveBack()
+	case n < 92:
+		h.move()
+	case n < 95:
+		h.sweep()
+	case n < 99:
+		h.redefine(h.limit())
+	default:
+		h.forget()
+	}
+}
+
+func (h *history) limit() string { return h.limits[h.IntN(len(h.limits))] }
+func (h *history) key() string   { return h.keys[h.IntN(len(h.keys))] }
+
+// cost is mostly small, sometimes around what the limit can hold, seldom extreme.
+func (h *history) cost(limit string) int64 {
+	r := &h.l.Limit(limit).Rule
+	switch h.IntN(12) {
+	case 0:
+		return 0
+	case 1:
+		return r.Burst + h.Int64N(3)
+	case 2:
+		return min(dipwell.MaxInt, r.Most+h.Int64N(2))
+	case 3:
+		return 1 + h.Int64N(max(1, r.Burst))
+	case 4:
+		return dipwell.MaxInt - h.Int64N(2)
+	}
+	return 1 + h.Int64N(3)
+}
+
+func (h *history) call() {
+	limit, verb := h.limit(), []dipwell.Verb{
+		dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo,
+		dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset,
+	}[h.IntN(11)]
+	cost := h.cost(limit)
+	switch verb {
+	case dipwell.VerbCharge:
+		cost = min(cost, h.l.Limit(limit).Rule.MaxCharge)
+	case dipwell.VerbReset:
+		if cost = 0; h.IntN(4) > 0 {
+			return
+		}
+	}
+	h.note(h.do(verb, limit, h.key(), cost))
+}
+
+func (h *history) note(d dipwell.Decision) {
+	if d.Reservation != (dipwell.Reservation{}) {
+		h.ids = append(h.ids, d.Reservation)
+	}
+	if d.RetryAfter > 0 {
+		h.retry = d.RetryAfter
+	}
+}
+
+func (h *history) group() {
+	takes := make([]dipwell.Take, 1+h.IntN(5))
+	for i := range takes {
+		limit := h.limit()
+		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), dipwell.MaxInt/16)}
+	}
+	h.note(h.doAll([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[h.IntN(4)], takes...))
+}
+
+func (h *history) giveBack() {
+	if len(h.ids) == 0 {
+		return
+	}
+	i := h.IntN(len(h.ids))
+	r := h.m.reservations[h.ids[i]]
+	_ = h.cancel(h.ids[i])
+	if r != nil && r.due <= h.clock.Load() { // a clock that steps back must not bring it up again
+		h.ids = slices.Delete(h.ids, i, i+1)
+	}
+}
+
+// move sets the clock: to where something happens, on by any scale, or back.
+func (h *history) move() {
+	switch n := h.IntN(10); {
+	case n < 3 && h.retry > 0 && h.retry < 1000*time.Hour:
+		h.pass(h.retry + time.Duration(h.IntN(3)-1)*time.Microsecond)
+		h.retry = 0
+	case n < 8:
+		h.pass(h.span())
+	default:
+		h.back(h.span() / 10)
+	}
+}
+
+func (h *history) span() time.Duration {
+	scale := []time.Duration{time.Microsecond, time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second, time.Minute, time.Hour, 24 * time.Hour}
+	return (time.Duration(h.Int64N(int64(scale[h.IntN(len(scale))]*10))) / time.Microsecond * time.Microsecond)
+}
+
+// settle resets the keys that are full. Their rows may be gone from the store or
+// not, which matters only while the clock reads less than it once did.
+func (h *history) settle(now int64) {
+	for k := range h.m.rows {
+		if h.m.usedAt(k, now).Sign() == 0 {
+			key := k.key
+			if key == "" {
+				key = dipwell.Shared
+			}
+			h.do(dipwell.VerbReset, k.limit, key, 0)
+		}
+	}
+}
+
+// back steps the clock back. Reservations that are due by now may be gone from
+// the store, or not: they are left alone.
+func (h *history) back(d time.Duration) {
+	now := h.clock.Load()
+	h.latest = max(h.latest, now)
+	h.settle(now)
+	var ids []dipwell.Reservation
+	for _, id := range h.ids {
+		if r := h.m.reservations[id]; r == nil || r.due > now {
+			ids = append(ids, id)
+		} else {
+			delete(h.m.reservations, id)
+		}
+	}
+	h.ids = ids
+	h.pass(-d.Truncate(time.Microsecond))
+}
+
+// redefine gives a limit other settings.
+func (h *history) redefine(name string) {
+	for {
+		l := h.anyLimit(name)
+		if _, _, err := l.Compile(); err == nil {
+			h.define(l)
+			return
+		}
+	}
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+func (h *history) anyLimit(name string) dipwell.Limit {
+	l := dipwell.Limit{
+		Name:      name,
+		Algorithm: pick(h.Rand, dipwell.TokenBucket, dipwell.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
+		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 999983, 1+h.Int64N(100)),
+		Period:    pick(h.Rand, time.Millisecond, time.Second, time.Second, 7*time.Second, time.Minute, time.Hour, 24*time.Hour, 30*24*time.Hour),
+		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), dipwell.NoBurst),
+		MaxDebt:   pick[int64](h.Rand, 0, 0, 1, 7, 40, dipwell.NoDebt, dipwell.UnlimitedDebt),
+		MaxCharge: pick[int64](h.Rand, 0, 0, 0, 1, 30),
+		OnChange:  pick(h.Rand, dipwell.Keep, dipwell.Keep, dipwell.Proportional, dipwell.StartOver),
+	}
+	if h.IntN(8) == 0 {
+		l.Mode = dipwell.Shadow
+	}
+	switch l.Algorithm {
+	case dipwell.LeakyBucket:
+		l.Burst = 0
+	case dipwell.FixedWindow, dipwell.Interval:
+		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms")
+		switch h.IntN(6) {
+		case 0:
+			l.Start, l.Period = "06:00 Europe/Rome", 24*time.Hour
+		case 1:
+			l.Start, l.Period = pick(h.Rand, "", "00:00 UTC"), dipwell.Month
+		}
+	}
+	return l
+}
+
+// forget ends a limit and begins it anew: its keys are full.
+func (h *history) forget() {
+	name := h.limit()
+	var ids []dipwell.Reservation
+	for _, id := range h.ids {
+		if r := h.m.reservations[id]; r == nil || !r.of(name) {
+			ids = append(ids, id)
+		}
+	}
+	h.ids = ids
+	h.drop(name)
+	h.redefine(name)
+}

@@ -40,9 +40,9 @@ type part struct {
 
 // answer is what is compared, field by field.
 type answer struct {
-	allowed, never, shadow, leaveMeOut bool
-	granted, remaining                 int64
-	retry, reset, delay                int64
+	allowed, never, shadow bool
+	granted, remaining     int64
+	retry, reset, delay    int64
 }
 
 type answers struct {
@@ -149,11 +149,12 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 
 // apply writes what was granted, and makes the reservation where something is due later.
 func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *reservation {
-	v := &reservation{due: now}
+	v, later := &reservation{due: now}, false
 	for k, res := range results {
 		v.due = max(v.due, now+res.delay)
 		if res.granted > 0 && !res.shadow {
 			v.parts = append(v.parts, part{k, rat(res.granted), m.rule(k.limit)})
+			later = later || res.delay > 0
 		}
 		if verb == dipwell.VerbReset {
 			m.reset(k)
@@ -161,7 +162,7 @@ func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *
 			m.rows[k] = &row{res.after, m.instant(k, now), m.rule(k.limit)}
 		}
 	}
-	if v.due == now || len(v.parts) == 0 {
+	if !later {
 		return nil
 	}
 	return v
@@ -401,6 +402,9 @@ func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 		return rat(0)
 	case to.policy == dipwell.Proportional && r.burst > 0:
 		used = new(big.Rat).Mul(used, big.NewRat(to.burst, r.burst))
+	}
+	if used.Cmp(to.most) > 0 {
+		return to.most
 	}
 	parts := new(big.Rat).Mul(used, rat(to.unit))
 	if up {

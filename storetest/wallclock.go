@@ -3,8 +3,6 @@ package storetest
 import (
 	"sync"
 	"time"
-
-	"github.com/dipwell/dipwell"
 )
 
 // wallClock numbers calendar windows the slow way: a boundary is looked for
@@ -71,5 +69,3 @@ func (w *wallClock) tick(x int64) int64 {
 	}
 	return k
 }
-
-var _ = dipwell.Month

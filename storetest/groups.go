@@ -1,0 +1,202 @@
+package storetest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// groupCases ask for several keys at one instant.
+var groupCases = []testCase{
+	{"group-all-or-nothing", groupAllOrNothing},
+	{"group-latest-retry", groupLatestRetry},
+	{"group-same-key-adds-up", groupSameKey},
+	{"group-shadow", groupShadow},
+	{"group-never", groupNever},
+	{"group-sixteen", groupSixteen},
+	{"group-check", groupCheck},
+	{"group-shared-bucket", groupShared},
+	{"batch-independent-groups", batchIndependent},
+}
+
+func take(limit, key string, n int64) dipwell.Take {
+	return dipwell.Take{Limit: limit, Key: key, Cost: n}
+}
+
+func (e *env) three() {
+	e.bucket("a", 1, time.Second, 10)
+	e.bucket("b", 1, time.Minute, 10)
+	e.bucket("c", 1, time.Hour, 10)
+}
+
+func groupAllOrNothing(e *env) {
+	e.three()
+	if d := e.doAll(dipwell.VerbTake, take("a", "k", 3), take("b", "k", 4), take("c", "k", 9)); !d.Allowed || d.Limit != "c" {
+		e.Fatalf("the fewest remaining is c's: %+v", d)
+	}
+	for range 3 {
+		d := e.doAll(dipwell.VerbTake, take("a", "k", 1), take("b", "k", 1), take("c", "k", 2))
+		if d.Allowed || d.Limit != "c" {
+			e.Fatalf("c has 1 of 2: %+v", d)
+		}
+		for i, want := range []int64{7, 6, 1} {
+			if x := d.Limits[i]; x.Remaining != want || x.Granted != 0 || x.Allowed != (i < 2) {
+				e.Fatalf("entry %d of a refusal: %+v", i, x)
+			}
+		}
+	}
+	e.left("a", "k", 7)
+	e.left("b", "k", 6)
+	e.left("c", "k", 1)
+}
+
+// Several limits refuse: the answer names each, and the top has the latest retry.
+func groupLatestRetry(e *env) {
+	e.three()
+	e.doAll(dipwell.VerbTake, take("a", "k", 10), take("b", "k", 10), take("c", "k", 5))
+	d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1))
+	if d.Allowed || d.Limit != "b" || d.RetryAfter != 2*time.Minute {
+		e.Fatalf("the latest retry is b's: %+v", d)
+	}
+	if d.Limits[0].Allowed || !d.Limits[1].Allowed || d.Limits[2].Allowed {
+		e.Fatalf("a and b refuse: %+v", d.Limits)
+	}
+	e.pass(2*time.Minute - time.Microsecond)
+	if d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); d.Allowed {
+		e.Fatal("allowed 1 µs before the retry time")
+	}
+	e.pass(time.Microsecond)
+	if d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); !d.Allowed {
+		e.Fatal("refused at the retry time")
+	}
+}
+
+func groupSameKey(e *env) {
+	e.three()
+	d := e.doAll(dipwell.VerbTake, take("a", "k", 2), take("b", "k", 1), take("a", "k", 3), take("a", "other", 1))
+	if !d.Allowed || d.Limits[0].Remaining != 5 || d.Limits[2].Remaining != 5 || d.Limits[2].Granted != 3 {
+		e.Fatalf("2 and 3 of one key: %+v", d.Limits)
+	}
+	if d := e.doAll(dipwell.VerbTake, take("a", "k", 3), take("a", "k", 3)); d.Allowed || d.RetryAfter != time.Second {
+		e.Fatalf("3 and 3 of 5: %+v", d)
+	}
+	e.left("a", "k", 5)
+	if d := e.doAll(dipwell.VerbTake, take("a", "k", 8), take("a", "k", 3)); d.Allowed || !d.Never {
+		e.Fatalf("8 and 3 of a burst of 10: %+v", d)
+	}
+	if d := e.doAll(dipwell.VerbTake, take("a", "k", 0), take("a", "k", 5)); !d.Allowed {
+		e.Fatalf("0 and 5 of 5: %+v", d)
+	}
+	e.left("a", "k", 0)
+}
+
+// A limit in shadow mode neither refuses its neighbours nor is charged when it would have.
+func groupShadow(e *env) {
+	e.bucket("real", 1, time.Hour, 10)
+	e.define(dipwell.Limit{Name: "shadow", Rate: 1, Period: time.Hour, Burst: 2, Mode: dipwell.Shadow})
+	for i := range 4 {
+		d := e.doAll(dipwell.VerbTake, take("real", "k", 1), take("shadow", "k", 1))
+		if !d.Allowed || d.Limits[1].Shadow != (i >= 2) {
+			e.Fatalf("call %d: %+v", i, d.Limits)
+		}
+	}
+	e.left("real", "k", 6)
+	e.left("shadow", "k", 0)
+	e.take("real", "k", 6)
+	if d := e.doAll(dipwell.VerbTake, take("real", "k", 1), take("shadow", "fresh", 1)); d.Allowed || d.Limit != "real" {
+		e.Fatalf("a neighbour refuses: %+v", d)
+	}
+	e.left("shadow", "fresh", 2)
+}
+
+func groupNever(e *env) {
+	e.three()
+	e.take("a", "k", 10)
+	d := e.doAll(dipwell.VerbTake, take("a", "k", 5), take("b", "k", 11))
+	if d.Allowed || !d.Never || d.Limit != "b" || d.RetryAfter != 0 {
+		e.Fatalf("one of them can never be: %+v", d)
+	}
+	e.left("b", "k", 10)
+}
+
+func groupSixteen(e *env) {
+	var takes []dipwell.Take
+	for i := range dipwell.MaxTakes {
+		name := fmt.Sprint("l", i%5)
+		if i < 5 {
+			e.bucket(name, int64(i+1), time.Minute, int64(10+i))
+		}
+		takes = append(takes, take(name, fmt.Sprint("k", i/5), int64(i%3)))
+	}
+	for range 12 {
+		e.doAll(dipwell.VerbTake, takes...)
+		e.pass(7 * time.Second)
+	}
+}
+
+func groupCheck(e *env) {
+	e.three()
+	for range 3 {
+		if d := e.doAll(dipwell.VerbCheck, take("a", "k", 10), take("b", "k", 10)); !d.Allowed || d.Remaining != 10 {
+			e.Fatalf("a check of two fresh keys: %+v", d)
+		}
+	}
+	e.take("b", "k", 1)
+	e.doAll(dipwell.VerbCheck, take("a", "k", 10), take("b", "k", 10))
+	e.left("a", "k", 10)
+	e.left("b", "k", 9)
+}
+
+func groupShared(e *env) {
+	e.three()
+	e.doAll(dipwell.VerbTake, take("a", dipwell.Shared, 2), take("a", "k", 1), take("b", dipwell.Shared, 3))
+	e.left("a", dipwell.Shared, 8)
+	e.left("a", "k", 9)
+	e.left("b", dipwell.Shared, 7)
+	if d := e.take("a", dipwell.Shared, 8); d.Key != "" {
+		e.Fatalf("the shared bucket's key is %q", d.Key)
+	}
+	e.left("a", "k", 9)
+}
+
+// Groups of one batch are decided each by itself, in place.
+func batchIndependent(e *env) {
+	e.three()
+	a, b := e.l.Limit("a"), e.l.Limit("b")
+	op := func(d *dipwell.Definition, key string, n int64) dipwell.Op {
+		return dipwell.Op{Def: d, Key: key, Verb: dipwell.VerbTake, Cost: n}
+	}
+	batch := &dipwell.Batch{Groups: []dipwell.Group{
+		{Ops: []dipwell.Op{op(a, "k", 6)}},
+		{Ops: []dipwell.Op{op(a, "k", 6)}},
+		{Cancel: true, ID: dipwell.Reservation{7}},
+		{Ops: []dipwell.Op{op(a, "k", 4), op(b, "k", 11)}},
+		{Ops: []dipwell.Op{op(a, "k", 4), op(b, "k", 1)}},
+		{Ops: []dipwell.Op{op(b, "k", 2)}},
+	}}
+	e.must(nil, e.store.Apply(e.ctx, batch))
+	// One of the two calls for 6 is granted; which one is the store's business.
+	var six int
+	for i := range 2 {
+		if batch.Groups[i].Allowed {
+			six++
+		}
+	}
+	for i, g := range batch.Groups {
+		if (g.Err != nil) != (i == 2) {
+			e.Fatalf("group %d: %v", i, g.Err)
+		}
+	}
+	if six != 1 || batch.Groups[3].Allowed || !batch.Groups[4].Allowed || !batch.Groups[5].Allowed {
+		e.Fatalf("a batch of six groups: %+v", batch.Groups)
+	}
+	left := func(limit string, want int64) {
+		d, err := e.l.Check(e.ctx, limit, "k", 0)
+		if e.must(d, err); d.Remaining != want {
+			e.Fatalf("%s: %d remaining, want %d", limit, d.Remaining, want)
+		}
+	}
+	left("a", 0)
+	left("b", 7)
+}

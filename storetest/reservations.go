@@ -1,0 +1,148 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// reservationCases reserve ahead of time and give back.
+var reservationCases = []testCase{
+	{"reserve", reserveCase},
+	{"cancel-until-due", cancelUntilDue},
+	{"cancel-group", cancelGroup},
+	{"cancel-after-reset", cancelAfterReset},
+	{"cancel-refill", cancelRefill},
+	{"reserve-many", reserveMany},
+}
+
+func (e *env) work(name string) {
+	e.Helper()
+	e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10})
+}
+
+func reserveCase(e *env) {
+	e.work("w")
+	if d := e.reserve("w", "k", 5); d.Delay != 0 || d.Reservation != (dipwell.Reservation{}) {
+		e.Fatalf("a reservation of what is there: %+v", d)
+	}
+	first, second := e.reserve("w", "k", 4), e.reserve("w", "k", 6)
+	if first.Delay != 4*time.Second || second.Delay != 10*time.Second || first.Reservation == second.Reservation {
+		e.Fatalf("reservations in a row: %+v, %+v", first, second)
+	}
+	if d := e.reserve("w", "k", 1); d.Allowed || d.RetryAfter != time.Second || d.Reservation != (dipwell.Reservation{}) {
+		e.Fatalf("beyond max_debt: %+v", d)
+	}
+	e.pass(time.Second)
+	if d := e.reserve("w", "k", 1); d.Delay != 10*time.Second {
+		e.Fatalf("at the retry time: %+v", d)
+	}
+	e.pass(10 * time.Second)
+	e.left("w", "k", 0)
+}
+
+func cancelUntilDue(e *env) {
+	e.work("w")
+	for i, wait := range []time.Duration{0, 3*time.Second - time.Microsecond, 3 * time.Second, 4 * time.Second} {
+		key := string(rune('a' + i))
+		e.at(0)
+		e.allowed("w", key, 5, 0)
+		d := e.reserve("w", key, 3)
+		e.at(wait)
+		e.sweep()
+		err := e.cancel(d.Reservation)
+		if (err == nil) != (wait < d.Delay) {
+			e.Fatalf("cancel after %v of %v: %v", wait, d.Delay, err)
+		}
+		e.check("w", key, 5)
+		if e.cancel(d.Reservation) == nil {
+			e.Fatal("given back twice")
+		}
+		e.check("w", key, 5)
+	}
+}
+
+// A group has one reservation, due when the latest of its limits is, and gives back all.
+func cancelGroup(e *env) {
+	e.work("a")
+	e.work("b")
+	e.work("c")
+	e.allowed("b", "k", 5, 0)
+	e.allowed("c", "k", 5, 0)
+	group := []dipwell.Take{take("a", "k", 2), take("b", "k", 1), take("c", "k", 2), take("c", "k", 1), take("a", "none", 0)}
+	d := e.doAll(dipwell.VerbReserve, group...)
+	if !d.Allowed || d.Delay != 3*time.Second {
+		e.Fatalf("a group due in 0, 1 and 3 s: %+v", d)
+	}
+	e.pass(2 * time.Second) // b's part alone would be due
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("a", "k", 5)
+	e.left("b", "k", 2)
+	e.left("c", "k", 2)
+	if e.cancel(d.Reservation) == nil {
+		e.Fatal("a group given back twice")
+	}
+	if d := e.doAll(dipwell.VerbReserve, take("a", "k", 1), take("b", "k", 1)); d.Delay != 0 {
+		e.Fatalf("a group that is due at once: %+v", d)
+	}
+	if d := e.doAll(dipwell.VerbReserve, take("a", "k", 4), take("b", "k", 15)); d.Allowed {
+		e.Fatalf("a group of which one part is beyond max_debt: %+v", d)
+	}
+	e.left("a", "k", 4)
+}
+
+// A reset of one key ends every reservation that has a part in it.
+func cancelAfterReset(e *env) {
+	e.work("a")
+	e.work("b")
+	e.allowed("a", "k", 5, 0)
+	e.allowed("b", "k", 5, 0)
+	group := e.doAll(dipwell.VerbReserve, take("a", "k", 2), take("b", "k", 2))
+	single := e.reserve("b", "k", 1)
+	other := e.reserve("a", "k", 1)
+	e.do(dipwell.VerbReset, "b", "k", 0)
+	for _, id := range []dipwell.Reservation{group.Reservation, single.Reservation} {
+		if e.cancel(id) == nil {
+			e.Fatal("a reservation outlived the reset of its key")
+		}
+	}
+	e.left("b", "k", 5)
+	e.refused("a", "k", 1, 4*time.Second)
+	e.must(nil, e.cancel(other.Reservation))
+	e.refused("a", "k", 1, 3*time.Second)
+	e.do(dipwell.VerbReset, "a", "k", 0)
+	e.allowed("a", "k", 5, 0)
+}
+
+// What came back meanwhile is not given back a second time: never above full.
+func cancelRefill(e *env) {
+	e.work("w")
+	e.allowed("w", "k", 5, 0)
+	d := e.reserve("w", "k", 10)
+	e.do(dipwell.VerbRefund, "w", "k", 12)
+	e.pass(9 * time.Second)
+	e.sweep() // the row is full, and the reservation still known
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("w", "k", 5)
+	e.allowed("w", "k", 5, 0)
+	e.refused("w", "k", 1, time.Second)
+}
+
+// Many reservations, given back in another order, some of them late.
+func reserveMany(e *env) {
+	e.define(dipwell.Limit{Name: "w", Rate: 3, Period: time.Second, Burst: 2, MaxDebt: 200})
+	var ids []dipwell.Reservation
+	for k := range 40 {
+		d := e.reserve("w", "k", int64(1+k%4))
+		if d.Delay > 0 {
+			ids = append(ids, d.Reservation)
+		}
+		e.pass(50 * time.Millisecond)
+	}
+	e.pass(5 * time.Second)
+	for i := range ids {
+		_ = e.cancel(ids[(i*7)%len(ids)])
+		e.pass(100 * time.Millisecond)
+	}
+	e.take("w", "k", 1)
+}

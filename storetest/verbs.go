@@ -1,0 +1,357 @@
+package storetest
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// verbCases ask each verb for what its line in the contract says.
+var verbCases = []testCase{
+	{"take", takeCase},
+	{"check", checkCase},
+	{"take-up-to", takeUpToCase},
+	{"charge", chargeCase},
+	{"refund", refundCase},
+	{"reset", resetCase},
+	{"cost-zero", costZero},
+	{"retry-exact", retryExact},
+	{"leaky-bucket", leakyBucket},
+	{"shadow", shadowCase},
+	{"bad-input", badInput},
+	{"unlimited-debt", unlimitedDebt},
+	{"call-site-definition", callSite},
+	{"coarse-ticks", coarseTicks},
+}
+
+func takeCase(e *env) {
+	e.bucket("t", 3, 7*time.Second, 5)
+	e.allowed("t", "k", 0, 5)
+	e.allowed("t", "k", 5, 0)
+	e.refused("t", "k", 1, 2333334*time.Microsecond)
+	e.refused("t", "k", 5, 11666667*time.Microsecond)
+	e.pass(2333333 * time.Microsecond)
+	e.refused("t", "k", 1, time.Microsecond)
+	e.pass(time.Microsecond)
+	e.allowed("t", "k", 1, 0)
+	e.pass(time.Hour)
+	e.allowed("t", "k", 5, 0)
+	e.takeNever("t", "k", 6)
+}
+
+func checkCase(e *env) {
+	e.bucket("c", 1, time.Second, 5)
+	for range 3 {
+		if d := e.check("c", "k", 5); !d.Allowed || d.Granted != 0 || d.Remaining != 5 || d.ResetAfter != 0 {
+			e.Fatalf("a check of a fresh key: %+v", d)
+		}
+	}
+	e.allowed("c", "k", 4, 1)
+	if d := e.check("c", "k", 2); d.Allowed || d.RetryAfter != time.Second || d.Remaining != 1 {
+		e.Fatalf("a check of more than there is: %+v", d)
+	}
+	e.allowed("c", "k", 1, 0)
+}
+
+func takeUpToCase(e *env) {
+	e.bucket("u", 1, time.Second, 5)
+	for _, c := range []struct{ ask, want int64 }{{3, 3}, {3, 2}, {3, 0}} {
+		d := e.do(dipwell.VerbTakeUpTo, "u", "k", c.ask)
+		if d.Granted != c.want || d.Allowed != (c.want > 0) {
+			e.Fatalf("take_up_to %d: granted %d, want %d", c.ask, d.Granted, c.want)
+		}
+	}
+	e.pass(999999 * time.Microsecond)
+	if d := e.do(dipwell.VerbTakeUpTo, "u", "k", 3); d.Allowed || d.RetryAfter != time.Microsecond {
+		e.Fatalf("take_up_to without a whole token: %+v", d)
+	}
+	e.pass(1500001 * time.Microsecond)
+	if d := e.do(dipwell.VerbTakeUpTo, "u", "k", dipwell.MaxInt); d.Granted != 2 {
+		e.Fatalf("take_up_to of 2.5 tokens granted %d", d.Granted)
+	}
+	e.do(dipwell.VerbTakeUpTo, "u", "k", 0)
+	e.do(dipwell.VerbTakeUpTo, "u", "fresh", 0)
+	e.pass(500 * time.Millisecond)
+	e.allowed("u", "k", 1, 0) // the fraction was kept
+}
+
+func chargeCase(e *env) {
+	e.define(dipwell.Limit{Name: "c", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: dipwell.NoDebt})
+	e.do(dipwell.VerbCharge, "c", "k", 3)
+	e.left("c", "k", 2)
+	if d := e.do(dipwell.VerbCharge, "c", "k", 50); !d.Allowed || d.Granted != 50 || d.Remaining != 0 || d.ResetAfter != 53*time.Second {
+		e.Fatalf("a charge of ten bursts: %+v", d)
+	}
+	if d, err := e.l.Charge(e.ctx, "c", "k", 51); err == nil {
+		e.Fatalf("a charge above ten bursts: %+v", d)
+	}
+	e.refused("c", "k", 1, 49*time.Second)
+	e.define(dipwell.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxCharge: 2})
+	e.do(dipwell.VerbCharge, "small", "k", 2)
+	if _, err := e.l.Charge(e.ctx, "small", "k", 3); err == nil {
+		e.Fatal("a charge above max_charge was accepted")
+	}
+	e.left("small", "k", 3)
+	e.do(dipwell.VerbCharge, "small", "k", 0)
+	e.left("small", "k", 3)
+}
+
+func refundCase(e *env) {
+	e.bucket("r", 1, time.Second, 5)
+	e.do(dipwell.VerbRefund, "r", "fresh", 3)
+	e.left("r", "fresh", 5)
+	e.allowed("r", "k", 4, 1)
+	e.do(dipwell.VerbRefund, "r", "k", 2)
+	e.left("r", "k", 3)
+	e.do(dipwell.VerbRefund, "r", "k", 3)
+	e.left("r", "k", 5)
+	e.allowed("r", "k", 5, 0)
+	e.pass(300 * time.Millisecond)
+	e.do(dipwell.VerbRefund, "r", "k", 1)
+	e.pass(700 * time.Millisecond)
+	e.allowed("r", "k", 2, 0)
+}
+
+func resetCase(e *env) {
+	e.bucket("r", 1, time.Hour, 5)
+	e.allowed("r", "k", 5, 0)
+	e.allowed("r", "other", 5, 0)
+	if d := e.do(dipwell.VerbReset, "r", "k", 0); !d.Allowed || d.Remaining != 5 {
+		e.Fatalf("reset: %+v", d)
+	}
+	e.refused("r", "other", 1, time.Hour)
+	e.allowed("r", "k", 5, 0)
+	e.do(dipwell.VerbReset, "r", "never seen", 0)
+	e.define(dipwell.Limit{Name: "deep", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
+	d := e.reserve("deep", "k", 8)
+	e.pass(10 * time.Hour) // full by now, but the row may still be there
+	e.do(dipwell.VerbReset, "deep", "k", 0)
+	e.pass(-10 * time.Hour)
+	e.allowed("deep", "k", 5, 0)
+	if e.cancel(d.Reservation) == nil {
+		e.Fatal("a reservation outlived the reset of its key")
+	}
+}
+
+func costZero(e *env) {
+	e.define(dipwell.Limit{Name: "z", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: 5})
+	e.define(dipwell.Limit{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 5})
+	for _, limit := range []string{"z", "leaky"} {
+		for _, used := range []int64{0, 1, 1, 2} {
+			if used > 0 {
+				e.reserve(limit, "k", used)
+			}
+			for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+				if d := e.do(verb, limit, "k", 0); d.Granted != 0 {
+					e.Fatalf("%s of 0 granted %d", verb, d.Granted)
+				}
+			}
+		}
+	}
+	if d := e.take("z", "k", 0); d.Allowed || d.RetryAfter != 2*time.Second {
+		e.Fatalf("a take of 0 from two tokens of debt: %+v", d)
+	}
+}
+
+// At now + retry the same call is allowed; one µs before, it is refused.
+func retryExact(e *env) {
+	limits := []dipwell.Limit{
+		{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
+		{Name: "b", Rate: 999983, Period: time.Minute, Burst: 3, MaxDebt: 10},
+		{Name: "c", Algorithm: dipwell.FixedWindow, Rate: 4, Period: 9 * time.Second, Burst: 6},
+		{Name: "d", Algorithm: dipwell.Interval, Rate: 2, Period: 1500 * time.Millisecond, Burst: 7, Start: "1s"},
+		{Name: "e", Algorithm: dipwell.LeakyBucket, Rate: 7, Period: 3 * time.Second, MaxDebt: 3},
+		{Name: "f", Rate: 1, Period: 24 * time.Hour, Burst: 100_000, MaxDebt: 4},
+		{Name: "g", Algorithm: dipwell.FixedWindow, Rate: 2, Period: dipwell.Month, Burst: 4},
+	}
+	for _, l := range limits {
+		d := e.define(l)
+		for verb := dipwell.VerbTake; verb <= dipwell.VerbReserve; verb++ {
+			key := verb.String()
+			for i := range int64(12) {
+				e.do(dipwell.VerbCharge, l.Name, key, min(i*i, d.Rule.MaxCharge))
+				e.pass(time.Duration(i*i) * 77777 * time.Microsecond)
+				e.exact(verb, l.Name, key, 1+i%max(1, min(d.Rule.Burst, 9)))
+			}
+		}
+	}
+}
+
+// exact drives a refusal to the instant that it named.
+func (e *env) exact(verb dipwell.Verb, limit, key string, n int64) {
+	e.Helper()
+	d := e.do(verb, limit, key, n)
+	if d.Allowed {
+		return
+	}
+	if d.RetryAfter <= 0 || d.Never {
+		e.Fatalf("%s %s %d: refused without a retry time: %+v", verb, limit, n, d)
+	}
+	e.pass(d.RetryAfter - time.Microsecond)
+	if early := e.do(verb, limit, key, n); early.Allowed || early.RetryAfter != time.Microsecond {
+		e.Fatalf("%s %s %d: 1 µs before its retry time: %+v", verb, limit, n, early)
+	}
+	e.pass(time.Microsecond)
+	if late := e.do(verb, limit, key, n); !late.Allowed {
+		e.Fatalf("%s %s %d: refused at its own retry time: %+v", verb, limit, n, late)
+	}
+}
+
+func leakyBucket(e *env) {
+	e.define(dipwell.Limit{Name: "l", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 3})
+	var last dipwell.Decision
+	for k := range 4 {
+		last = e.take("l", "k", 1)
+		if want := time.Duration(k) * 500 * time.Millisecond; !last.Allowed || last.Delay != want {
+			e.Fatalf("call %d: allowed %v, delay %v; want %v", k, last.Allowed, last.Delay, want)
+		}
+	}
+	if d := e.take("l", "k", 1); d.Allowed || d.RetryAfter != 500*time.Millisecond {
+		e.Fatalf("beyond the queue: %+v", d)
+	}
+	if err := e.cancel(last.Reservation); err != nil {
+		e.Fatalf("the last of the queue could not leave: %v", err)
+	}
+	if d := e.check("l", "k", 1); !d.Allowed || d.Delay != 1500*time.Millisecond {
+		e.Fatalf("a check of the queue: %+v", d)
+	}
+	if d := e.take("l", "k", 5); !d.Never {
+		e.Fatalf("more than the queue could ever hold: %+v", d)
+	}
+	e.pass(10 * time.Second)
+	if d := e.take("l", "k", 2); d.Delay != 500*time.Millisecond {
+		e.Fatalf("after a rest nothing was saved up: %+v", d)
+	}
+	e.define(dipwell.Limit{Name: "noqueue", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: dipwell.NoDebt})
+	e.take("noqueue", "k", 1)
+	if d := e.take("noqueue", "k", 1); d.Allowed || d.RetryAfter != 500*time.Millisecond {
+		e.Fatalf("a leaky bucket without a queue: %+v", d)
+	}
+}
+
+func shadowCase(e *env) {
+	e.define(dipwell.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: 2, Mode: dipwell.Shadow})
+	if d := e.take("s", "k", 2); !d.Allowed || d.Shadow || d.Granted != 2 {
+		e.Fatalf("in shadow, with tokens there: %+v", d)
+	}
+	for range 3 {
+		d := e.take("s", "k", 2)
+		if !d.Allowed || !d.Shadow || d.Granted != 0 || d.Remaining != 1 || d.RetryAfter != time.Second {
+			e.Fatalf("in shadow, without: %+v", d)
+		}
+	}
+	e.allowed("s", "k", 1, 0)
+	e.do(dipwell.VerbTakeUpTo, "s", "k", 1)
+	e.do(dipwell.VerbReserve, "s", "k", 2)
+	e.do(dipwell.VerbReserve, "s", "k", 2)
+	if d := e.do(dipwell.VerbTake, "s", "k", 4); !d.Allowed || !d.Shadow || !d.Never {
+		e.Fatalf("in shadow, more than could ever be: %+v", d)
+	}
+	e.pass(2 * time.Second)
+	e.left("s", "k", 0)
+}
+
+// Whatever is wrong with a call, it is an error that names the field, and nothing changes.
+func badInput(e *env) {
+	e.bucket("b", 1, time.Hour, 5)
+	e.allowed("b", "k", 1, 4)
+	for name, c := range map[string]struct {
+		field, limit, key string
+		cost              int64
+	}{
+		"negative": {"cost", "b", "k", -1}, "2^53": {"cost", "b", "k", 1 << 53}, "least": {"cost", "b", "k", -1 << 63},
+		"empty": {"key", "b", "", 1}, "long": {"key", "b", strings.Repeat("k", 513), 1},
+		"NUL": {"key", "b", "k\x00", 1}, "NULs": {"key", "b", "\x00\x00", 1}, "not UTF-8": {"key", "b", "k\xff", 1},
+		"surrogate": {"key", "b", "\xed\xa0\x80", 1},
+	} {
+		for verb := dipwell.VerbTake; verb <= dipwell.VerbReset; verb++ {
+			var d dipwell.Decision
+			var field *dipwell.FieldError
+			err := e.l.Do(e.ctx, &d, verb, c.limit, c.key, c.cost)
+			if !errors.As(err, &field) || field.Field != c.field || d.Allowed {
+				e.Fatalf("%s, %s: %v, want an error about %s", verb, name, err, c.field)
+			}
+		}
+	}
+	if _, err := e.l.Take(e.ctx, "B", "k", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+		e.Fatalf("an unknown limit: %v", err)
+	}
+	many := make([]dipwell.Take, dipwell.MaxTakes+1)
+	for i := range many {
+		many[i] = dipwell.Take{Limit: "b", Key: "k", Cost: 0}
+	}
+	for name, takes := range map[string][]dipwell.Take{
+		"none": {}, "17": many,
+		"bad second": {{Limit: "b", Key: "k", Cost: 1}, {Limit: "b", Key: "", Cost: 1}},
+		"sum":        {{Limit: "b", Key: "k", Cost: dipwell.MaxInt}, {Limit: "b", Key: "k", Cost: 1}},
+		"unknown":    {{Limit: "b", Key: "k", Cost: 1}, {Limit: "nosuch", Key: "k", Cost: 1}},
+	} {
+		if d, err := e.l.TakeAll(e.ctx, takes...); err == nil {
+			e.Fatalf("take all, %s: %+v", name, d)
+		}
+	}
+	for _, id := range []dipwell.Reservation{{}, {1, 2, 3}} {
+		if err := e.l.Cancel(e.ctx, id); !errors.Is(err, dipwell.ErrReservation) {
+			e.Fatalf("cancel of an unknown reservation: %v", err)
+		}
+	}
+	e.left("b", "k", 4)
+}
+
+func unlimitedDebt(e *env) {
+	e.define(dipwell.Limit{Name: "u", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: dipwell.UnlimitedDebt})
+	for k := int64(1); k <= 5; k++ {
+		if d := e.reserve("u", "k", 1000); !d.Allowed || d.Delay != time.Duration(1000*k-2)*time.Second {
+			e.Fatalf("reservation %d without a bound: %+v", k, d)
+		}
+	}
+	e.refused("u", "k", 1, 4999*time.Second)
+	if d := e.reserve("u", "far", dipwell.MaxInt); d.Allowed || !d.Never {
+		e.Fatalf("more than can be counted: %+v", d)
+	}
+}
+
+// A definition given with the call is defined then, and redefined when it differs.
+func callSite(e *env) {
+	l := dipwell.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
+	for left := int64(4); left >= 0; left-- {
+		d, err := e.l.TakeWith(e.ctx, l, "k", 1)
+		if e.must(d, err); !d.Allowed || d.Remaining != left {
+			e.Fatalf("with %d expected to be left: %+v", left, d)
+		}
+	}
+	d, err := e.l.TakeWith(e.ctx, l, "k", 1)
+	if e.must(d, err); d.Allowed {
+		e.Fatal("granted beyond the burst")
+	}
+	l.Burst = 8
+	d, err = e.l.TakeWith(e.ctx, l, "k", 1)
+	if e.must(d, err); !d.Allowed || d.Remaining != 2 {
+		e.Fatalf("after the burst was raised by 3: %+v", d)
+	}
+	d, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "site", With: &l, Key: "k", Cost: 2})
+	if e.must(d, err); !d.Allowed || d.Remaining != 0 {
+		e.Fatalf("in a group: %+v", d)
+	}
+}
+
+// Limits that only fit with coarser ticks.
+func coarseTicks(e *env) {
+	for _, l := range []dipwell.Limit{
+		{Name: "day", Rate: 1 << 30, Period: 24 * time.Hour},
+		{Name: "prime", Rate: 999983, Period: 30 * 24 * time.Hour},
+		{Name: "month", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
+	} {
+		def := e.define(l)
+		if def.Rule.Every == 1 && l.Name != "day" {
+			e.Logf("%s fits in ticks of 1 µs", l.Name)
+		}
+		e.allowed(l.Name, "k", l.Rate, 0)
+		for i := range 20 {
+			e.pass(time.Duration(i*i)*7*time.Second + 12345*time.Microsecond)
+			e.exact(dipwell.VerbTake, l.Name, "k", 1+l.Rate>>20*int64(i))
+		}
+	}
+}

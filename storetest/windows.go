@@ -1,0 +1,95 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// windowCases are about boundaries.
+var windowCases = []testCase{
+	{"window-rollover", windowRollover},
+	{"window-spread", windowSpread},
+	{"window-calendar", windowCalendar},
+}
+
+func windowRollover(e *env) {
+	e.define(dipwell.Limit{Name: "r", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "0s"})
+	e.allowed("r", "k", 12, 0)
+	for i, want := range []int64{5, 10, 12, 12} {
+		e.at(time.Duration(i+1)*time.Minute - time.Microsecond)
+		e.left("r", "k", []int64{0, 5, 10, 12}[i])
+		e.at(time.Duration(i+1) * time.Minute)
+		e.left("r", "k", want)
+	}
+	e.allowed("r", "k", 7, 5)
+	e.refused("r", "k", 6, time.Minute)
+	e.refused("r", "k", 11, 2*time.Minute)
+}
+
+// Windows of different keys turn at different instants, which the key alone decides.
+func windowSpread(e *env) {
+	for _, l := range []dipwell.Limit{
+		{Name: "hour", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Hour},
+		{Name: "odd", Algorithm: dipwell.Interval, Rate: 2, Period: 7*time.Second + 1, Burst: 6},
+		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 3, Period: dipwell.Month},
+		{Name: "year", Algorithm: dipwell.FixedWindow, Rate: 3, Period: dipwell.Year},
+	} {
+		if l.Name == "odd" {
+			l.Period = 7*time.Second + time.Microsecond
+		}
+		e.define(l)
+		turns := map[time.Duration]bool{}
+		for _, key := range []string{"a", "b", "user:7", "ключ", "ключ2", dipwell.Shared} {
+			e.at(0)
+			d := e.take(l.Name, key, 5%l.Rate+l.Rate)
+			for !d.Allowed && !d.Never {
+				e.pass(d.RetryAfter)
+				d = e.take(l.Name, key, 1)
+			}
+			d = e.do(dipwell.VerbTakeUpTo, l.Name, key, 100)
+			d = e.take(l.Name, key, 1)
+			turns[d.RetryAfter] = true
+			e.exact(dipwell.VerbTake, l.Name, key, 1)
+		}
+		if len(turns) < 5 {
+			e.Fatalf("%s: the windows of 6 keys turn at %d instants", l.Name, len(turns))
+		}
+	}
+}
+
+// Days of 23 and 25 hours, weeks from Monday, months and years.
+func windowCalendar(e *env) {
+	day := 24 * time.Hour
+	for i, c := range []struct {
+		start  string
+		period time.Duration
+		from   time.Time
+		step   time.Duration
+		steps  int
+	}{
+		{"00:00 Europe/Rome", day, time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC), 7 * time.Hour, 20},
+		{"02:30 Europe/Rome", day, time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC), 7 * time.Hour, 20},
+		{"02:30 Europe/Rome", day, time.Date(2026, 10, 23, 12, 0, 0, 0, time.UTC), 7 * time.Hour, 20},
+		{"06:00 America/New_York", 7 * day, time.Date(2026, 10, 20, 0, 0, 0, 0, time.UTC), 3 * day, 12},
+		{"00:00 UTC", dipwell.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 13 * day, 12},
+		{"12:00 Asia/Kolkata", 3 * dipwell.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 40 * day, 12},
+		{"00:00 Australia/Lord_Howe", dipwell.Year, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 130 * day, 9},
+		{"00:00 America/Sao_Paulo", day, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 25 * time.Hour, 9},
+	} {
+		name := string(rune('a' + i))
+		e.clock.Store(c.from.UnixMicro())
+		e.define(dipwell.Limit{Name: name, Algorithm: dipwell.FixedWindow, Rate: 2, Period: c.period, Start: c.start})
+		for range c.steps {
+			e.do(dipwell.VerbTakeUpTo, name, "k", 2)
+			e.exact(dipwell.VerbTake, name, "k", 1)
+			e.pass(c.step)
+		}
+	}
+	e.clock.Store(time.Date(2026, 3, 28, 23, 0, 0, 0, time.UTC).UnixMicro()) // midnight in Rome; clocks go forward at 02:00
+	e.allowed("a", "short", 2, 0)
+	e.refused("a", "short", 1, 23*time.Hour)
+	e.clock.Store(time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC).UnixMicro()) // and back at 03:00
+	e.allowed("a", "long", 2, 0)
+	e.refused("a", "long", 1, 25*time.Hour)
+}
