@@ -207,7 +207,7 @@ create function dipwell.step(r dipwell.versions, used bigint, ts bigint, n bigin
 declare
     over bigint;
     late bigint;
-    as_reserve boolean := r.leaky and verb <= 1 or verb = 3 and cost > 0;
+    as_reserve boolean := r.leaky and verb <= 1 or verb = 3 and (cost > 0 or r.leaky);
 begin
     allowed := false;
     never := false;

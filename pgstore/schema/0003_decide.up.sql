@@ -145,6 +145,9 @@ begin
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
             a := dipwell.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], true);
         end if;
+        if not verdict then
+            a.delay := 0; -- nothing is due, whichever verb said so
+        end if;
         if verdict and verbs[i] = 6 then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
             delete from dipwell.reservations x using dipwell.reservations y

@@ -1,0 +1,364 @@
+// Package pgtest starts a real PostgreSQL for tests, from the installed
+// binaries, on a port of its own, and leaves nothing behind.
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A Server is one PostgreSQL with a data directory of its own.
+type Server struct {
+	Port int
+	Dir  string // holds data/, log and the unix socket
+
+	bin  string
+	args []string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the postmaster has ended
+}
+
+// startTimeout bounds initdb and the first connection, on a busy machine.
+const startTimeout = time.Minute
+
+// ErrMissing: no PostgreSQL is installed here.
+var ErrMissing = errors.New("PostgreSQL's initdb and postgres are not installed here (Debian: apt-get install postgresql)")
+
+// New makes a data directory and starts a server on it. settings are
+// postgresql.conf's, such as "fsync=off". Close ends it and removes the directory.
+func New(settings ...string) (*Server, error) {
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "dipwell-pg-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Dir: dir, bin: bin}
+	if err = s.init(settings); err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) init(settings []string) error {
+	if u := servant(); u != nil {
+		if err := os.Chown(s.Dir, int(u.Uid), int(u.Gid)); err != nil {
+			return err
+		}
+	}
+	out, err := s.command("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	if s.Port, err = freePort(); err != nil {
+		return err
+	}
+	s.args = []string{"-D", s.data(), "-p", strconv.Itoa(s.Port), "-k", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"}
+	for _, setting := range settings {
+		s.args = append(s.args, "-c", setting)
+	}
+	return nil
+}
+
+// Start starts a server that was stopped or killed, on the same data and port,
+// and returns when it answers.
+func (s *Server) Start() error {
+	logFile, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	cmd := s.command("postgres", s.args...)
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	s.cmd, s.done = cmd, done
+	return s.waitReady()
+}
+
+func (s *Server) waitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-tick.C:
+		case <-s.done:
+			return fmt.Errorf("postgres ended: %s", s.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("postgres does not answer: %w\n%s", err, s.Log())
+		}
+	}
+}
+
+// DSN is the address of a database of this server.
+func (s *Server) DSN(database string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
+}
+
+// Signal sends a signal to the server's first process: SIGINT stops it in
+// order, SIGQUIT at once.
+func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
+
+// SignalAll sends a signal to all of the server's processes: SIGSTOP hangs it,
+// SIGKILL is a crash. The first process goes first, so that it starts no others.
+func (s *Server) SignalAll(sig syscall.Signal) error {
+	first := s.cmd.Process.Pid
+	err := s.Signal(sig)
+	for _, pid := range children(first) {
+		_ = syscall.Kill(pid, sig)
+	}
+	return err
+}
+
+// children lists a process's children, where the system tells through /proc.
+func children(parent int) (pids []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, stat := range stats {
+		b, err := os.ReadFile(stat)
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // state ppid ...
+		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Wait returns when the server has ended.
+func (s *Server) Wait() { <-s.done }
+
+// Stop ends the server in order; Start brings it back.
+func (s *Server) Stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.SignalAll(syscall.SIGCONT)
+	_ = s.Signal(syscall.SIGINT)
+	select {
+	case <-s.done:
+	case <-time.After(20 * time.Second):
+		_ = s.SignalAll(syscall.SIGKILL)
+		<-s.done
+	}
+}
+
+// Close ends the server and removes its files.
+func (s *Server) Close() {
+	s.Stop()
+	_ = os.RemoveAll(s.Dir)
+}
+
+// Log is the end of the server's log.
+func (s *Server) Log() string {
+	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
+	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
+}
+
+// Data is the data directory; Bin is where the programs are.
+func (s *Server) Data() string { return s.data() }
+func (s *Server) Bin() string  { return s.bin }
+
+func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
+
+// Command is one of PostgreSQL's programs, run as the server's user.
+func (s *Server) Command(name string, args ...string) *exec.Cmd { return s.command(name, args...) }
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.Dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	cmd.SysProcAttr = attributes()
+	cmd.SysProcAttr.Setpgid = true // an interrupt of the tests is theirs to handle
+	cmd.SysProcAttr.Credential = servant()
+	return cmd
+}
+
+// servant is the user that runs the server when the tests run as root, which
+// PostgreSQL refuses to do.
+func servant() *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil {
+			uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+			gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	return nil
+}
+
+// binaries finds the newest PostgreSQL installed: DIPWELL_PGBIN, Debian's
+// directories, PATH.
+func binaries() (string, error) {
+	dirs := []string{os.Getenv("DIPWELL_PGBIN")}
+	for _, pattern := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"} {
+		found, _ := filepath.Glob(pattern)
+		slices.Sort(found)
+		slices.Reverse(found)
+		dirs = append(dirs, found...)
+	}
+	if p, err := exec.LookPath("initdb"); err == nil {
+		dirs = append(dirs, filepath.Dir(p))
+	}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		_, err1 := os.Stat(filepath.Join(dir, "initdb"))
+		_, err2 := os.Stat(filepath.Join(dir, "postgres"))
+		if err1 == nil && err2 == nil {
+			return dir, nil
+		}
+	}
+	return "", ErrMissing
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Start starts a server of the test's own, ended with the test.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	s, err := New(settings...)
+	missing(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// missing skips a test where PostgreSQL is not installed; on CI it fails.
+func missing(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// shared is the one server of a test binary.
+var shared struct {
+	sync.Mutex
+	server *Server
+	err    error
+	asked  bool
+	count  int
+	ready  map[string]string // template databases by name
+}
+
+// Main runs a package's tests and ends the shared server after them:
+//
+//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func Main(m interface{ Run() int }) int {
+	defer func() {
+		if shared.server != nil {
+			shared.server.Close()
+		}
+	}()
+	return m.Run()
+}
+
+// Shared returns the one server of this test binary; it does not survive a
+// crash, so that it is fast. The package needs Main.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if !shared.asked {
+		shared.asked = true
+		shared.server, shared.err = New("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off")
+	}
+	missing(t, shared.err)
+	return shared.server
+}
+
+// Database makes a new database on the shared server and returns its address.
+// The first one with a template's name runs prepare on a fresh database; the
+// others are copies of it.
+func Database(t testing.TB, template string, prepare func(dsn string) error) string {
+	t.Helper()
+	s := Shared(t)
+	shared.Lock()
+	defer shared.Unlock()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if shared.ready[template] == "" {
+		if _, err = conn.Exec(ctx, "create database "+pgx.Identifier{template}.Sanitize()); err == nil {
+			err = prepare(s.DSN(template))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shared.ready == nil {
+			shared.ready = map[string]string{}
+		}
+		shared.ready[template] = template
+	}
+	shared.count++
+	name := fmt.Sprintf("test_%d", shared.count)
+	if _, err = conn.Exec(ctx, "create database "+name+" template "+pgx.Identifier{template}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dropDatabase(t, s, name) })
+	return s.DSN(name)
+}
+
+func dropDatabase(t testing.TB, s *Server, name string) {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close(ctx)
+	if _, err = conn.Exec(ctx, "drop database "+name+" with (force)"); err != nil {
+		t.Error(err)
+	}
+}

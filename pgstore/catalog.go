@@ -1,0 +1,303 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+)
+
+// catalog is the limits of one database, as read last.
+type catalog struct {
+	db        DB
+	testClock bool
+	reg       dipwell.Registry
+	entries   atomic.Pointer[map[string]*entry]
+
+	mu       sync.Mutex // one reading or change at a time
+	revision int64
+
+	stop func()
+	done sync.WaitGroup
+}
+
+// entry is a limit with what the database knows of it, and its statements.
+type entry struct {
+	statements
+	id    int32
+	def   *dipwell.Definition
+	plain bool // a Take is arithmetic on the row
+}
+
+func newCatalog(db DB, c Config) *catalog {
+	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1}
+	cat.entries.Store(&map[string]*entry{})
+	return cat
+}
+
+// resolve finds the entries of a group's limits. Definitions of another store,
+// or older ones, are replaced by what this database holds.
+func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		e := (*c.entries.Load())[op.Def.Name]
+		if e == nil {
+			if err := c.load(ctx); err != nil {
+				return storeError(err, false)
+			}
+			if e = (*c.entries.Load())[op.Def.Name]; e == nil {
+				return &dipwell.UnknownLimitError{Limit: op.Def.Name}
+			}
+		}
+		op.Def, out[i] = e.def, e
+	}
+	return nil
+}
+
+const loadSQL = `select (select n from dipwell.revision),
+    l.id, l.name, l.algorithm, l.rate, l.per, l.burst, l.max_debt, l.max_charge, coalesce(l.start, ''), l.on_change, l.mode, l.auth,
+    l.retry_jitter, l.on_store_error, l.timeout_us, l.list_keys, l.owner, l.version,
+    v.number, v.since, v.policy, v.unit, v.every, v.add, v.cap, v.origin, v.burst, v.debt, v.most, v.max_charge, v.max_used,
+    v.leaky, v.spread, v.per, coalesce(v.start, '')
+from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number`
+
+// load reads all limits, in one statement and so in one snapshot.
+func (c *catalog) load(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loadLocked(ctx)
+}
+
+func (c *catalog) loadLocked(ctx context.Context) error {
+	rows, err := c.db.Query(ctx, loadSQL)
+	if err != nil {
+		return err
+	}
+	old := *c.entries.Load()
+	entries := map[string]*entry{}
+	var defs []*dipwell.Definition
+	var revision int64
+	var l limitRow
+	var v versionRow
+	var past []dipwell.Version
+	_, err = pgx.ForEachRow(rows, append(append([]any{&revision}, l.fields()...), v.fields()...), func() error {
+		version, err := v.version(l.Name)
+		if err != nil {
+			return err
+		}
+		if version.Number < uint32(l.Version) {
+			past = append(past, version)
+			return nil
+		}
+		d, err := l.definition(version, past)
+		if err != nil {
+			return err
+		}
+		past = nil
+		defs = append(defs, d)
+		entries[d.Name] = c.newEntry(l.ID, d, old[d.Name])
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(defs) == 0 { // no row, so no revision: ask again next time
+		revision = -1
+	}
+	c.reg.Install(defs)
+	c.entries.Store(&entries)
+	c.revision = revision
+	return nil
+}
+
+func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {
+	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky}
+	if old != nil && old.id == id && old.def.Number == d.Number {
+		e.statements = old.statements
+	} else {
+		e.statements = newStatements(id, d, c.testClock)
+	}
+	return e
+}
+
+// limitRow is a row of dipwell.limits as Go spells it.
+type limitRow struct {
+	ID      int32
+	Version int32
+	dipwell.Limit
+	Owner                   string
+	algorithm, per          string
+	burst, debt, charge     *int64
+	onChange, mode, onError string
+	jitter                  int32
+	timeout                 int64
+	defNumber               uint32
+}
+
+func (l *limitRow) fields() []any {
+	return []any{&l.ID, &l.Name, &l.algorithm, &l.Rate, &l.per, &l.burst, &l.debt, &l.charge, &l.Start, &l.onChange, &l.mode, &l.Auth,
+		&l.jitter, &l.onError, &l.timeout, &l.ListKeys, &l.Owner, &l.Version}
+}
+
+func (l *limitRow) definition(v dipwell.Version, past []dipwell.Version) (*dipwell.Definition, error) {
+	limit := l.Limit
+	for _, s := range [][2]string{{"algorithm", l.algorithm}, {"per", l.per}, {"on_change", l.onChange}, {"mode", l.mode}, {"on_store_error", l.onError}} {
+		if err := limit.Set(s[0], s[1]); err != nil {
+			return nil, err
+		}
+	}
+	limit.Burst = orElse(l.burst, dipwell.NoBurst, 0)
+	limit.MaxDebt = orElse(l.debt, dipwell.NoDebt, dipwell.UnlimitedDebt)
+	limit.MaxCharge = orElse(l.charge, 0, 0)
+	limit.RetryJitter, limit.Timeout = int(l.jitter), time.Duration(l.timeout)*time.Microsecond
+	_, warning, err := limit.Compile()
+	if err != nil {
+		return nil, err
+	}
+	return &dipwell.Definition{Limit: limit, Owner: l.Owner, Warning: warning,
+		Number: v.Number, Since: v.Since, Rule: v.Rule, Policy: v.Policy, Past: past}, nil
+}
+
+// orElse turns a column whose null is the default into a field whose zero is.
+func orElse(n *int64, zero, minus int64) int64 {
+	switch {
+	case n == nil:
+		return 0
+	case *n == 0:
+		return zero
+	case *n < 0:
+		return minus
+	}
+	return *n
+}
+
+// versionRow is a row of dipwell.versions.
+type versionRow struct {
+	number             int32
+	since              int64
+	policy, per, start string
+	unit, every, add   int64
+	cap, origin, burst int64
+	debt, most, charge int64
+	maxUsed            int64
+	leaky, spread      bool
+}
+
+func (v *versionRow) fields() []any {
+	return []any{&v.number, &v.since, &v.policy, &v.unit, &v.every, &v.add, &v.cap, &v.origin, &v.burst, &v.debt, &v.most, &v.charge,
+		&v.maxUsed, &v.leaky, &v.spread, &v.per, &v.start}
+}
+
+// version takes the numbers as they were stored, so that rows keep their
+// meaning whatever a newer program would compile; only a calendar is made anew.
+func (v *versionRow) version(name string) (out dipwell.Version, err error) {
+	shape := dipwell.Limit{Name: name, Rate: 1, Burst: 1, MaxDebt: dipwell.NoDebt, MaxCharge: 1, Start: v.start}
+	if v.unit == 1 && (v.every == 0 || v.spread || v.start != "") {
+		shape.Algorithm = dipwell.FixedWindow
+	}
+	if shape.Period, err = dipwell.ParsePeriod(v.per); err != nil {
+		return out, fmt.Errorf("limit %s, version %d: %w", name, v.number, err)
+	}
+	r, _, err := shape.Compile()
+	if err != nil {
+		return out, fmt.Errorf("limit %s, version %d: %w", name, v.number, err)
+	}
+	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.unit, v.every, v.add, v.cap, v.origin
+	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.burst, v.debt, v.most, v.charge, v.maxUsed
+	r.Leaky, r.Spread = v.leaky, v.spread
+	var l dipwell.Limit
+	err = l.Set("on_change", v.policy)
+	return dipwell.Version{Number: uint32(v.number), Since: v.since, Rule: r, Policy: l.OnChange}, err
+}
+
+// Registry holds the limits as they were read last.
+func (s *Store) Registry() *dipwell.Registry { return &s.cat.reg }
+
+// putSQL stores a definition that Go compiled.
+const putSQL = `select dipwell.put_limit(
+    row(null, $1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::text, $9::text, $10::text, $11::boolean,
+        $12::int, $13::text, $14::bigint, $15::boolean, $16::text, 0, 0, 0, 0, 0, 0, 0, false)::dipwell.limits,
+    row(0, 0, 0, $9::text, $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::bigint, $22::bigint, $23::bigint, $24::bigint,
+        $25::bigint, $26::bigint, $27::boolean, $28::boolean, $29::bigint, $30::bigint, $31::bigint, $32::text, $4::text, $8::text)::dipwell.versions,
+    $33::bigint)`
+
+// Define adds a limit or changes it, for every program on this database at
+// their next look, at most Config.Poll later; for this one at once.
+func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+	r, _, err := l.Compile()
+	if err != nil {
+		return nil, err
+	}
+	c := s.cat
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cal := r.Calendar()
+	_, err = c.db.Exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
+		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
+		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
+		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
+		cal.Months, cal.Days, cal.Clock, cal.Zone, s.testNow())
+	if err != nil {
+		return nil, defineError(err, l.Name)
+	}
+	if err = c.loadLocked(ctx); err != nil {
+		return nil, storeError(err, false)
+	}
+	if d := c.reg.Lookup(l.Name); d != nil {
+		return d, nil
+	}
+	return nil, &dipwell.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+}
+
+// Drop ends a limit. Its rows go with the next sweeps.
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	c := s.cat
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.db.Exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner); err != nil {
+		return defineError(err, name)
+	}
+	return storeError(c.loadLocked(ctx), false)
+}
+
+// column is the reverse of orElse.
+func column(n, zero int64) *int64 {
+	switch {
+	case n == 0:
+		return nil
+	case n == zero:
+		n = 0
+	case n < 0:
+		n = -1
+	}
+	return &n
+}
+
+func text(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func defineError(err error, name string) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch {
+		case pg.Code == "42501" && pg.ConstraintName == "owner":
+			return &dipwell.OwnerError{Limit: name, Owner: pg.Detail}
+		case pg.Code == "42704":
+			return &dipwell.UnknownLimitError{Limit: name}
+		case pg.Code == "54000" && pg.ConstraintName == "version":
+			return &dipwell.LimitError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+		}
+	}
+	return storeError(err, true)
+}

@@ -1,0 +1,87 @@
+package pgstore
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+)
+
+// decideSQL decides any group in one call: every verb, several keys, calendars,
+// rows of older versions.
+const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay
+from dipwell.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
+
+func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+	n := len(g.Ops)
+	ids, keys, verbs := make([]int32, n), make([]string, n), make([]int32, n)
+	costs, delays := make([]int64, n), make([]*int64, n)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		ids[i], keys[i], verbs[i], costs[i] = entries[i].id, op.Key, int32(op.Verb), op.Cost
+		if op.Bounded {
+			delays[i] = &op.MaxDelay
+		}
+	}
+	rows, err := s.db.Query(ctx, decideSQL, ids, keys, verbs, costs, delays, [16]byte(g.ID), s.testNow())
+	if err != nil {
+		return storeError(err, writes(g))
+	}
+	var a dipwell.Answer
+	i := 0
+	_, err = pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay}, func() error {
+		g.Ops[i].Answer = a
+		i++
+		return nil
+	})
+	if err != nil {
+		return storeError(err, writes(g))
+	}
+	if i < n {
+		return dipwell.ErrStaleDefinition // a limit is gone
+	}
+	settle(g)
+	return nil
+}
+
+// settle draws the group's verdict from the answers of its ops.
+func settle(g *dipwell.Group) {
+	g.Allowed, g.Reserved = true, false
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		g.Allowed = g.Allowed && op.Allowed
+		g.Reserved = g.Reserved || op.Delay > 0 && op.Granted > 0
+	}
+	g.Reserved = g.Reserved && g.Allowed
+}
+
+func writes(g *dipwell.Group) bool {
+	for i := range g.Ops {
+		if g.Ops[i].Verb != dipwell.VerbCheck {
+			return true
+		}
+	}
+	return g.Cancel
+}
+
+// testNow is the time that a test sets, or nothing: the server's clock decides.
+func (s *Store) testNow() *int64 {
+	if s.clock == nil {
+		return nil
+	}
+	now := s.clock()
+	return &now
+}
+
+func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
+	var done bool
+	err := s.db.QueryRow(ctx, "select dipwell.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)
+	if err != nil {
+		return storeError(err, true)
+	}
+	if !done {
+		return dipwell.ErrReservation
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package pgstore
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Durability says what a crash of the server may do to the buckets.
+type Durability int
+
+const (
+	Unchanged Durability = iota // as the tables are; Logged where they are new
+	Logged                      // a crash loses nothing that was answered
+	Unlogged                    // faster; after a crash all buckets are full again
+)
+
+// MigrateOptions choose how the schema is built.
+type MigrateOptions struct {
+	Tables Durability
+}
+
+// A Migration is one step of the schema.
+type Migration struct {
+	Version   int
+	Name      string
+	AppliedAt time.Time // zero: not yet
+
+	up, down string
+}
+
+// SchemaError says that the database's schema and this program do not fit.
+type SchemaError struct {
+	Have, Want int // versions; Have 0: there is no schema
+}
+
+func (e *SchemaError) Error() string {
+	switch {
+	case e.Have == 0:
+		return "the database has no dipwell schema; run: dipwell migrate up"
+	case e.Have < e.Want:
+		return fmt.Sprintf("the dipwell schema is version %d and this program needs %d; run: dipwell migrate up", e.Have, e.Want)
+	}
+	return fmt.Sprintf("the dipwell schema is version %d and this program knows only %d; run a newer dipwell, or this one's: dipwell migrate down", e.Have, e.Want)
+}
+
+// Beginner is what migrations need: a pool, a connection or a transaction.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+//go:embed schema/*.sql
+var schemaFiles embed.FS
+
+var migrations = readMigrations()
+
+// SchemaVersion is the version that this program needs.
+var SchemaVersion = len(migrations)
+
+func readMigrations() (out []Migration) {
+	files, err := schemaFiles.ReadDir("schema")
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), ".up.sql")
+		if !ok {
+			continue
+		}
+		up, err1 := schemaFiles.ReadFile("schema/" + f.Name())
+		down, err2 := schemaFiles.ReadFile("schema/" + name + ".down.sql")
+		version, err3 := strconv.Atoi(name[:4])
+		if err := errors.Join(err1, err2, err3); err != nil || version != len(out)+1 {
+			panic(fmt.Sprintf("migration %s: %v", f.Name(), err))
+		}
+		out = append(out, Migration{Version: version, Name: name[5:], up: string(up), down: string(down)})
+	}
+	return out
+}
+
+// migrationLock is the advisory lock that one migration at a time holds: "dipwell" as a number.
+const migrationLock = 0x64697077656c6c
+
+const bootstrap = `create schema if not exists dipwell;
+create table if not exists dipwell.migrations (
+    version    int primary key,
+    name       text not null,
+    applied_at timestamptz not null default now()
+);
+`
+
+// Migrate brings the schema up to SchemaVersion, in one transaction, and the
+// tables to the durability that is asked for. Programs that start together may
+// all call it. It returns the migrations that it applied.
+func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migration, err error) {
+	err = locked(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, bootstrap); err != nil {
+			return err
+		}
+		have, err := schemaVersion(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if have > SchemaVersion {
+			return &SchemaError{have, SchemaVersion}
+		}
+		for _, m := range migrations[have:] {
+			if _, err := tx.Exec(ctx, m.upFor(o)); err != nil {
+				return fmt.Errorf("migrate to %d (%s): %w", m.Version, m.Name, err)
+			}
+			if _, err := tx.Exec(ctx, "insert into dipwell.migrations (version, name) values ($1, $2)", m.Version, m.Name); err != nil {
+				return err
+			}
+		}
+		applied = migrations[have:]
+		if have > 0 {
+			return setDurability(ctx, tx, o.Tables)
+		}
+		return nil
+	})
+	return slices.Clone(applied), err
+}
+
+func (m *Migration) upFor(o MigrateOptions) string {
+	if o.Tables == Unlogged {
+		return strings.ReplaceAll(m.up, "create /*unlogged*/ table", "create unlogged table")
+	}
+	return strings.ReplaceAll(m.up, "create /*unlogged*/ table", "create table")
+}
+
+func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
+	if d == Unchanged {
+		return nil
+	}
+	var persistence string
+	if err := tx.QueryRow(ctx, "select relpersistence::text from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&persistence); err != nil {
+		return err
+	}
+	if persistence == "u" == (d == Unlogged) {
+		return nil
+	}
+	set := map[Durability]string{Logged: "logged", Unlogged: "unlogged"}[d]
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set)
+	return err
+}
+
+// MigrateDown removes the schema with everything in it, limits and buckets included.
+func MigrateDown(ctx context.Context, db Beginner) error {
+	return locked(ctx, db, func(tx pgx.Tx) error {
+		have, err := schemaVersion(ctx, tx)
+		if err != nil || have == 0 {
+			return err
+		}
+		if have > SchemaVersion {
+			return &SchemaError{have, SchemaVersion}
+		}
+		for _, m := range slices.Backward(migrations[:have]) {
+			if _, err := tx.Exec(ctx, m.down); err != nil {
+				return fmt.Errorf("migrate down from %d (%s): %w", m.Version, m.Name, err)
+			}
+		}
+		_, err = tx.Exec(ctx, "drop table dipwell.migrations; drop schema dipwell")
+		return err
+	})
+}
+
+// MigrationStatus lists all migrations that this program knows or the database has.
+func MigrationStatus(ctx context.Context, db DB) ([]Migration, error) {
+	out := slices.Clone(migrations)
+	rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
+	if err == nil {
+		var m Migration
+		_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
+			if m.Version <= len(out) {
+				out[m.Version-1].AppliedAt = m.AppliedAt
+			} else {
+				out = append(out, Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
+			}
+			return nil
+		})
+	}
+	if noSchema(err) {
+		err = nil
+	}
+	return out, err
+}
+
+// MigrationSQL is what Migrate would run on an empty database, for people who
+// use a tool of their own.
+func MigrationSQL(o MigrateOptions) string {
+	var b strings.Builder
+	b.WriteString(bootstrap)
+	for i := range migrations {
+		m := &migrations[i]
+		fmt.Fprintf(&b, "\n-- %04d %s\n%s", m.Version, m.Name, m.upFor(o))
+		fmt.Fprintf(&b, "insert into dipwell.migrations (version, name) values (%d, '%s');\n", m.Version, m.Name)
+	}
+	return b.String()
+}
+
+func locked(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+// rower is the one method that reading the schema's version takes.
+type rower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// schemaVersion is 0 where there is no schema.
+func schemaVersion(ctx context.Context, db rower) (version int, err error) {
+	var there bool // asked first: an error would end the caller's transaction
+	if err = db.QueryRow(ctx, "select to_regclass('dipwell.migrations') is not null").Scan(&there); err != nil || !there {
+		return 0, err
+	}
+	err = db.QueryRow(ctx, "select coalesce(max(version), 0) from dipwell.migrations").Scan(&version)
+	return version, err
+}
+
+func checkSchema(ctx context.Context, db rower) error {
+	have, err := schemaVersion(ctx, db)
+	if err == nil && have != SchemaVersion {
+		err = &SchemaError{have, SchemaVersion}
+	}
+	return err
+}
+
+// noSchema reports whether an error says that the schema or its table is missing.
+func noSchema(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000")
+}

@@ -1,0 +1,146 @@
+// Package pgstore keeps buckets in PostgreSQL. Most decisions are one UPDATE of
+// one row; the rest are one call of a function. Programs in Go, SQL functions
+// and the service share the same rows and give the same answers.
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+)
+
+// DB is what a store needs of a connection: a *pgxpool.Pool, a *pgx.Conn or a
+// pgx.Tx fits. A connection or transaction is not for concurrent use, and
+// neither is a store over it.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Config is how a store behaves. The zero Config is ready for use.
+type Config struct {
+	// Poll is how often a store over a pool asks whether the limits were changed
+	// elsewhere, beside being told. Default one second; negative: it never asks
+	// and never listens.
+	Poll time.Duration
+
+	// OnError hears what goes wrong while nobody is calling: limits that cannot
+	// be read again, a lost connection that listens. Default: nothing is done.
+	OnError func(error)
+
+	// Clock takes the place of the server's clock, in µs since the Unix epoch.
+	// It is for tests: clocks of several programs never agree.
+	Clock func() int64
+}
+
+// Store decides in PostgreSQL. It is safe for concurrent use when its DB is.
+type Store struct {
+	db    DB
+	cat   *catalog
+	clock func() int64
+}
+
+var (
+	_ dipwell.Store   = (*Store)(nil)
+	_ dipwell.Definer = (*Store)(nil)
+	_ dipwell.Lister  = (*Store)(nil)
+	_ dipwell.Sweeper = (*Store)(nil)
+	_ dipwell.Clock   = (*Store)(nil)
+)
+
+// New opens a store and reads the limits that the database holds. The schema
+// must be the one that this program knows: otherwise the error is a
+// *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
+// does in the background; the pool stays the caller's.
+func New(ctx context.Context, db DB, c Config) (*Store, error) {
+	if err := checkSchema(ctx, db); err != nil {
+		return nil, err
+	}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock}
+	if err := s.cat.load(ctx); err != nil {
+		return nil, err
+	}
+	s.cat.watch(c)
+	return s, nil
+}
+
+// With returns a store with the same limits that decides through db, such as
+// the caller's own transaction: a rollback then gives the tokens back. Rows
+// that it touched stay locked until the transaction ends.
+func (s *Store) With(db DB) *Store {
+	c := *s
+	c.db = db
+	return &c
+}
+
+// Close stops listening for changed limits.
+func (s *Store) Close() { s.cat.close() }
+
+// maxRounds bounds how often a decision is tried again before it takes the way
+// that always ends: locking the row first.
+const maxRounds = 3
+
+// Apply decides a batch. Several groups go as one pipeline where they can.
+func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	if len(b.Groups) > 1 {
+		return s.many(ctx, b)
+	}
+	for i := range b.Groups {
+		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
+	}
+	return nil
+}
+
+// group decides one group, and reads the limits again when they turn out to be old.
+func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
+	if g.Cancel {
+		return s.cancel(ctx, g.ID)
+	}
+	for range maxRounds {
+		var known [dipwell.MaxTakes]*entry
+		err := s.cat.resolve(ctx, g, known[:])
+		if err != nil {
+			return err
+		}
+		switch op := &g.Ops[0]; {
+		case len(g.Ops) == 1 && op.Verb == dipwell.VerbCheck,
+			len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
+			err = s.look(ctx, g, known[0])
+		case len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && known[0].plain:
+			err = s.take(ctx, g, known[0])
+		default:
+			err = s.decide(ctx, g, known[:len(g.Ops)])
+		}
+		if !errors.Is(err, dipwell.ErrStaleDefinition) {
+			return err
+		}
+		if err = s.cat.load(ctx); err != nil {
+			return storeError(err, false)
+		}
+	}
+	return dipwell.ErrStaleDefinition
+}
+
+// storeError says what is known after a statement failed. Where the server
+// answered, or nothing was sent, it decided nothing; otherwise nobody knows.
+func storeError(err error, writes bool) error {
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, dipwell.ErrStore):
+		return err
+	case !writes, pgconn.SafeToRetry(err),
+		errors.As(err, &pg) && pg.Severity != "FATAL" && pg.Severity != "PANIC":
+		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+	}
+	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
