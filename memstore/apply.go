@@ -190,6 +190,11 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 	if !g.Allowed {
 		return nil
 	}
+	for i := range g.Ops {
+		if g.Ops[i].Verb == dipwell.VerbReset {
+			write[i] = true // a row that is full goes too: the clock may step back
+		}
+	}
 	if err := s.write(g, places[:n], rows[:n], write[:n], now); err != nil {
 		g.Allowed, g.Reserved = false, false
 		return err

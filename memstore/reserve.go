@@ -20,7 +20,7 @@ type reservations struct {
 	due   dueHeap
 }
 
-// A reservation lives until it is due, cancelled, or all its keys are reset.
+// A reservation lives until it is due, cancelled, or one of its keys is reset.
 type reservation struct {
 	id    dipwell.Reservation
 	due   int64 // µs on the store's clock
@@ -31,7 +31,7 @@ type reservation struct {
 // A part is what a reservation charged to one key.
 type part struct {
 	*limit
-	of         *reservation // nil: the key was reset
+	of         *reservation
 	identity   identity
 	key        string
 	units      int64
@@ -87,8 +87,6 @@ func (r *reservations) link(p *part) {
 
 func (r *reservations) unlink(p *part) {
 	switch {
-	case p.of == nil:
-		return
 	case p.prev != nil:
 		p.prev.next = p.next
 	case p.next != nil:
@@ -99,7 +97,7 @@ func (r *reservations) unlink(p *part) {
 	if p.next != nil {
 		p.next.prev = p.prev
 	}
-	p.of, p.prev, p.next = nil, nil, nil
+	p.prev, p.next = nil, nil
 }
 
 func (r *reservations) forget(v *reservation) {
@@ -110,26 +108,13 @@ func (r *reservations) forget(v *reservation) {
 	heap.Remove(&r.due, v.index)
 }
 
-// reset forgets what reservations hold of a key.
+// reset forgets the reservations that hold tokens of a key, whole.
 func (r *reservations) reset(place *place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for p := r.byKey[place.identity()]; p != nil; p = r.byKey[place.identity()] {
-		v := p.of
-		r.unlink(p)
-		if !v.alive() {
-			r.forget(v)
-		}
+		r.forget(p.of)
 	}
-}
-
-func (v *reservation) alive() bool {
-	for i := range v.parts {
-		if v.parts[i].of != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // find returns the reservation unless it is due, and the set of its shards.
@@ -145,21 +130,15 @@ func (r *reservations) find(id dipwell.Reservation, now int64) (v *reservation, 
 	return v, shards
 }
 
-// take forgets a reservation and returns what it still holds. It fails when
-// another call was faster.
-func (r *reservations) take(v *reservation) (parts []part, ok bool) {
+// take forgets a reservation. It fails when another call was faster.
+func (r *reservations) take(v *reservation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID[v.id] != v {
-		return nil, false
-	}
-	for _, p := range v.parts {
-		if p.of != nil {
-			parts = append(parts, p)
-		}
+		return false
 	}
 	r.forget(v)
-	return parts, true
+	return true
 }
 
 func (r *reservations) eachPart(do func(*part)) {
@@ -182,12 +161,11 @@ func (s *Store) cancel(g *dipwell.Group, now int64) error {
 		s.shards[bits.TrailingZeros64(left)].mu.Lock()
 	}
 	defer s.release(locks)
-	parts, ok := s.held.take(v)
-	if !ok {
+	if !s.held.take(v) {
 		return dipwell.ErrReservation
 	}
-	for i := range parts {
-		s.giveBack(&parts[i])
+	for i := range v.parts {
+		s.giveBack(&v.parts[i])
 	}
 	g.Allowed = true
 	return nil

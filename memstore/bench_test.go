@@ -1,0 +1,100 @@
+package memstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+var api = dipwell.Limit{Name: "api", Rate: 1000, Period: time.Second, Burst: 1000}
+
+// BenchmarkTake is Limiter.Take, everything included. The bench of 10M keys
+// needs a gigabyte and runs with DIPWELL_BENCH_KEYS=10000000.
+func BenchmarkTake(b *testing.B) {
+	sizes := []int{1, 10_000, 1_000_000}
+	if n, _ := strconv.Atoi(os.Getenv("DIPWELL_BENCH_KEYS")); n > 0 {
+		sizes = append(sizes, n)
+	}
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			l, keys := filled(b, n)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				d, err := l.Take(ctx, "api", keys[i], 1)
+				if err != nil || d.Capacity != 1000 {
+					b.Fatal(d, err)
+				}
+				if i++; i == len(keys) {
+					i = 0
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkTwo is two goroutines against one: ns/op is the time that each call
+// took from the whole, so half of one goroutine's is perfect.
+func BenchmarkTwo(b *testing.B) {
+	for _, n := range []int{10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			l, keys := filled(b, n)
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for g := range 2 {
+				wg.Go(func() {
+					i := g * len(keys) / 2
+					for range b.N / 2 {
+						if _, err := l.Take(ctx, "api", keys[i], 1); err != nil {
+							b.Error(err)
+							return
+						}
+						if i++; i == len(keys) {
+							i = 0
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// filled has taken from each key once; the keys come in random order.
+func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
+	s := open(b, Config{})
+	slow := api
+	slow.Rate = 10
+	slow.Period = time.Hour
+	l := limiter(b, s, slow)
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user:%d", i)
+	}
+	rand.Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for _, k := range keys {
+		take(b, l, "api", k, 1)
+	}
+	return l, keys
+}
+
+// BenchmarkInsert takes from a new key each time.
+func BenchmarkInsert(b *testing.B) {
+	s := open(b, Config{MaxKeys: 1 << 26})
+	l := limiter(b, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
+	var buf [16]byte
+	i := uint64(0)
+	for b.Loop() {
+		i++
+		key := strconv.AppendUint(buf[:0], i, 10)
+		if _, err := l.Take(ctx, "api", string(key), 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
