@@ -1,6 +1,8 @@
 package replay
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"strconv"
@@ -148,20 +150,24 @@ func checkKey(key []byte) error {
 	case len(key) > dipwell.MaxKey:
 		return malformed("the key has " + strconv.Itoa(len(key)) + " bytes; at most 512")
 	}
-	ascii := true
-	for _, c := range key {
-		if c == 0 {
-			return malformed("the key has a NUL in it")
-		}
-		ascii = ascii && c < utf8.RuneSelf
+	rest, odd := key, false
+	for ; len(rest) >= 8; rest = rest[8:] {
+		v := binary.LittleEndian.Uint64(rest)
+		odd = odd || (v-0x0101010101010101|v)&0x8080808080808080 != 0 // a byte that is 0 or above 127
 	}
-	if !ascii && !utf8.Valid(key) {
+	for _, c := range rest {
+		odd = odd || c-1 >= utf8.RuneSelf-1
+	}
+	if odd && bytes.IndexByte(key, 0) >= 0 {
+		return malformed("the key has a NUL in it")
+	}
+	if odd && !utf8.Valid(key) {
 		return malformed("the key is not UTF-8")
 	}
 	return nil
 }
 
-// cost reads a number of tokens. Logs write "-" for none.
+// parseCost reads a number of tokens. Logs write "-" for none.
 func parseCost(b []byte) (int64, error) {
 	if string(b) == "-" {
 		return 0, nil

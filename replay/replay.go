@@ -27,7 +27,7 @@ type Options struct {
 	Worst     int       // rows of a limit's table of worst keys; default 10
 
 	MaxKeys     int                                   // keys whose counts are kept; default 131072
-	SortRecords int                                   // records sorted in memory before they go to disk; default 524288
+	SortRecords int                                   // records sorted in memory before they go to disk; default 262144
 	TempDir     string                                // where they go; default os.TempDir()
 	Progress    func(stage string, done, total int64) // called every few thousand lines; total is 0 when unknown
 }
@@ -43,7 +43,7 @@ type Resetter interface {
 // Bounds, chosen so that memory stays the same however long the log is.
 const (
 	maxKeys     = 1 << 17  // about 100 bytes each for one limit, and the key's text
-	sortRecords = 1 << 19  // about 48 MiB with keys of up to 32 bytes, at most 96 MiB
+	sortRecords = 1 << 18  // 16 MiB for the records and as much for their keys, at most
 	maxLine     = 16 << 20 // bytes of a line that are looked at
 	worstKeys   = 10
 	maxLevels   = 8 // more lines in one plot cannot be told apart
@@ -79,8 +79,8 @@ func (o *Options) check() ([]*dipwell.Definition, error) {
 	switch {
 	case o.Levels < 0 || o.Levels > maxLevels:
 		return bad("levels", "%d is not between 0 and %d", o.Levels, maxLevels)
-	case o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0:
-		return bad("options", "a count is negative")
+	case o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0 || o.SortRecords > 1<<24:
+		return bad("options", "a count is negative or too large")
 	}
 	o.By = orDefault(o.By, "ip")
 	o.Cost = orDefault(o.Cost, "1")
@@ -160,26 +160,30 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 	if err != nil {
 		return err
 	}
-	defer log.close()
 	r.log = log
-	var rec record
+	ahead := readAhead(log)
+	defer ahead.stop(r.ctx)
+	last := int64(-1)
 	for {
-		ok, err := log.next(&rec)
-		if err != nil || !ok {
+		b, err := ahead.next(r.ctx)
+		if err != nil {
 			return err
 		}
-		if inOrder && log.disorder > 0 {
-			return errOutOfOrder
-		}
-		if err := do(&rec); err != nil {
-			return err
-		}
-		if log.lines&4095 == 0 {
-			if err := r.ctx.Err(); err != nil {
+		for i := range b.recs {
+			rec := &b.recs[i]
+			if inOrder && rec.t < last {
+				return errOutOfOrder
+			}
+			last = rec.t
+			if err := do(rec); err != nil {
 				return err
 			}
-			r.progress("read", log.consumed(), r.in.Size)
 		}
+		if b.end {
+			return b.err
+		}
+		r.progress("read", b.consumed, r.in.Size)
+		ahead.free <- b
 	}
 }
 

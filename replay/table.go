@@ -2,6 +2,8 @@ package replay
 
 import (
 	"cmp"
+	"hash/maphash"
+	"math/bits"
 	"slices"
 
 	"github.com/dipwell/dipwell"
@@ -16,10 +18,11 @@ type table struct {
 	most   int // keys before the next look at what can be forgotten
 	budget int // keys asked for
 
-	ids  map[string]int32
-	keys []string
-	rows []dipwell.State // limits of each key
-	cnts []counts
+	seed  maphash.Seed
+	slots []uint64 // open addressing: a key's number + 1, and above it half of its hash
+	keys  []string
+	rows  []dipwell.State // limits of each key
+	cnts  []counts
 
 	forgotten int64   // keys, counted again when they come back
 	missed    []int64 // of each limit: the most refusals that a key shown may lack
@@ -33,21 +36,56 @@ type counts struct {
 }
 
 func newTable(limits, most int) *table {
-	return &table{limits: limits, most: most, budget: most, ids: map[string]int32{}, missed: make([]int64, limits)}
+	return &table{limits: limits, most: most, budget: most, seed: maphash.MakeSeed(), slots: make([]uint64, 1<<10), missed: make([]int64, limits)}
 }
 
+const half = 32 // bits of a slot that are the key's number
+
 func (t *table) find(key []byte) (int32, bool) {
-	id, ok := t.ids[string(key)]
-	return id, ok
+	h := maphash.Bytes(t.seed, key)
+	mask := uint64(len(t.slots) - 1)
+	for at := h & mask; ; at = (at + 1) & mask {
+		s := t.slots[at]
+		if s == 0 {
+			return 0, false
+		}
+		if s>>half == h>>half {
+			if id := int32(uint32(s)) - 1; t.keys[id] == string(key) {
+				return id, true
+			}
+		}
+	}
+}
+
+// place enters a key's number into the slots.
+func (t *table) place(id int32) {
+	h := maphash.String(t.seed, t.keys[id])
+	mask := uint64(len(t.slots) - 1)
+	at := h & mask
+	for t.slots[at] != 0 {
+		at = (at + 1) & mask
+	}
+	t.slots[at] = h>>half<<half | uint64(id+1)
+}
+
+// resize makes slots for twice as many keys as there are.
+func (t *table) resize() {
+	t.slots = make([]uint64, 1<<max(10, bits.Len(uint(len(t.keys)*4))))
+	for id := range t.keys {
+		t.place(int32(id))
+	}
 }
 
 func (t *table) full() bool { return len(t.keys) >= t.most }
 
 func (t *table) insert(key []byte) int32 {
 	id := int32(len(t.keys))
-	k := string(key)
-	t.ids[k] = id
-	t.keys = append(t.keys, k)
+	t.keys = append(t.keys, string(key))
+	if len(t.keys)*2 > len(t.slots) {
+		t.resize()
+	} else {
+		t.place(id)
+	}
 	for range t.limits {
 		t.rows = append(t.rows, dipwell.State{})
 		t.cnts = append(t.cnts, counts{})
@@ -109,17 +147,16 @@ func (t *table) forget(defs []*dipwell.Definition, now int64) {
 // rebuild keeps some keys only, in new memory, so that the old can go.
 func (t *table) rebuild(ids []int32) {
 	old := *t
-	t.ids = make(map[string]int32, len(ids))
 	t.keys = make([]string, 0, len(ids))
 	t.rows = make([]dipwell.State, 0, len(ids)*t.limits)
 	t.cnts = make([]counts, 0, len(ids)*t.limits)
 	for _, id := range ids {
 		rows, cnts := old.of(id)
-		t.ids[old.keys[id]] = int32(len(t.keys))
 		t.keys = append(t.keys, old.keys[id])
 		t.rows = append(t.rows, rows...)
 		t.cnts = append(t.cnts, cnts...)
 	}
+	t.resize()
 }
 
 func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {

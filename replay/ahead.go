@@ -1,0 +1,95 @@
+package replay
+
+import (
+	"context"
+
+	"github.com/dipwell/dipwell"
+)
+
+// ahead parses a log in a goroutine of its own, a few batches before they are
+// decided.
+type ahead struct {
+	full, free chan *batch // free never blocks: it has room for every batch
+	quit       chan struct{}
+}
+
+// batch is a number of records whose keys stay valid with it.
+type batch struct {
+	recs     []record
+	keys     []byte
+	consumed int64 // bytes of the log up to here
+	end      bool  // there are no more, because of err or because the log has ended
+	err      error
+}
+
+const (
+	batches      = 3
+	batchRecords = 1024
+	batchKeys    = 64 << 10 // bytes
+)
+
+// readAhead begins to read. It closes the log when it is through.
+func readAhead(log *reader) *ahead {
+	a := &ahead{make(chan *batch, batches), make(chan *batch, batches), make(chan struct{})}
+	for range batches {
+		a.free <- &batch{recs: make([]record, 0, batchRecords), keys: make([]byte, 0, batchKeys)}
+	}
+	go func() {
+		defer close(a.full)
+		defer log.close()
+		for end := false; !end; {
+			select {
+			case b := <-a.free:
+				b.fill(log)
+				end = b.end
+				a.full <- b
+			case <-a.quit:
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// next waits for a batch, which goes back through free.
+func (a *ahead) next(ctx context.Context) (*batch, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case b := <-a.full:
+		return b, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// stop ends the reading and waits for that, unless the context has ended: then
+// it may be stuck in a pipe that nobody writes to.
+func (a *ahead) stop(ctx context.Context) {
+	close(a.quit)
+	for ctx.Err() == nil {
+		if _, ok := <-a.full; !ok {
+			return
+		}
+	}
+}
+
+// fill reads records until the batch is full.
+func (b *batch) fill(log *reader) {
+	b.recs, b.keys, b.end = b.recs[:0], b.keys[:0], false
+	for len(b.recs) < batchRecords && len(b.keys) < batchKeys-dipwell.MaxKey {
+		b.recs = append(b.recs, record{})
+		rec := &b.recs[len(b.recs)-1]
+		ok, err := log.next(rec)
+		if !ok {
+			b.recs = b.recs[:len(b.recs)-1]
+			b.end, b.err = true, err
+			break
+		}
+		from := len(b.keys)
+		b.keys = append(b.keys, rec.key...)
+		rec.key = b.keys[from:]
+	}
+	b.consumed = log.consumed()
+}

@@ -1,0 +1,364 @@
+package replay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const exampleLog = "../testdata/access.log"
+
+func limit(t testing.TB, s string) dipwell.Limit {
+	t.Helper()
+	l, err := dipwell.ParseLimit(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func limits(t testing.TB, texts ...string) (ls []dipwell.Limit) {
+	t.Helper()
+	for _, s := range texts {
+		ls = append(ls, limit(t, s))
+	}
+	return ls
+}
+
+// sink is a decisions writer that can be begun again.
+type sink struct {
+	bytes.Buffer
+	resets int
+}
+
+func (s *sink) Reset() error { s.Buffer.Reset(); s.resets++; return nil }
+
+func decisions(t testing.TB, in Input, o Options) (string, *Report) {
+	t.Helper()
+	var s sink
+	o.Decisions = &s
+	o.TempDir = t.TempDir()
+	rep, err := Run(context.Background(), in, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(o.TempDir); len(left) > 0 {
+		t.Fatalf("%s is left behind", left[0].Name())
+	}
+	return s.String(), rep
+}
+
+func read(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := string(read(t, path)); got != want {
+		t.Errorf("%s differs; go test ./replay -update writes it anew. Got:\n%s", path, got)
+	}
+}
+
+func TestReportIsGolden(t *testing.T) {
+	in, err := File(exampleLog, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, rep := decisions(t, in, Options{Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window,start=0s")})
+	rep.Log = "access.log"
+	var text strings.Builder
+	if err := rep.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/report.golden", text.String())
+	golden(t, "testdata/decisions.golden", lines)
+}
+
+// modelLine finds what the model needs in a combined line, in its own way.
+var modelLine = regexp.MustCompile(`^(\S+) .*?\[([^\]]+)\] .*?" \d+ (\d+)`)
+
+// model decides a log by sorting it in memory and applying the rules directly.
+func model(t testing.TB, log string, o Options, cost func([]string) int64) string {
+	type request struct {
+		at   int64
+		line int
+		key  string
+		cost int64
+	}
+	var all []request
+	for i, line := range strings.Split(strings.TrimSuffix(log, "\n"), "\n") {
+		m := modelLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		at, err := time.Parse("02/Jan/2006:15:04:05 -0700", m[2])
+		if err != nil {
+			continue
+		}
+		all = append(all, request{at.UnixMicro(), i + 1, m[1], cost(m)})
+	}
+	slices.SortStableFunc(all, func(a, b request) int { return int(a.at - b.at) })
+	rows := map[string]dipwell.State{}
+	var out strings.Builder
+	for _, r := range all {
+		outcomes := make([]dipwell.Outcome, len(o.Limits))
+		every := true
+		for i, l := range o.Limits {
+			def := dipwell.MustDefinition(l)
+			outcomes[i] = def.RuleFor(r.key, new(dipwell.Rule)).Apply(rows[l.Name+" "+r.key], r.at, dipwell.VerbTake, r.cost)
+			every = every && outcomes[i].Allowed
+		}
+		for i, l := range o.Limits {
+			oc := &outcomes[i]
+			used, allowed, retry := oc.Before, oc.Allowed && (every || !o.All), "null"
+			if allowed {
+				used = oc.After
+				rows[l.Name+" "+r.key] = dipwell.State{Used: oc.After, TS: oc.TS}
+			} else if !oc.Never {
+				retry = fmt.Sprint(oc.Retry)
+			}
+			rule := dipwell.MustDefinition(l).Rule
+			fmt.Fprintf(&out, `{"line":%d,"t_us":%d,"limit":%q,"key":%q,"allowed":%v,"remaining":%d,"retry_after_us":%s}`+"\n",
+				r.line, r.at, l.Name, r.key, allowed, max(0, (rule.Cap-used)/rule.Unit), retry)
+		}
+	}
+	return out.String()
+}
+
+func TestDecisionsEqualTheModel(t *testing.T) {
+	logs := map[string]string{
+		"example": string(read(t, exampleLog)),
+		"sorted":  string(benchLog(3000, 0)),
+		"late":    string(benchLog(3000, 5*time.Minute)),
+	}
+	one := func([]string) int64 { return 1 }
+	size := func(m []string) (n int64) { fmt.Sscan(m[3], &n); return n }
+	for name, log := range logs {
+		for _, o := range []Options{
+			{Limits: limits(t, "page=12/1m,burst=15")},
+			{Limits: limits(t, "slow=1/7m,burst=1", "day=40/1d,algorithm=fixed_window,start=0s", "grid=2/10s,algorithm=interval,burst=5")},
+			{Limits: limits(t, "slow=1/7m,burst=2", "page=12/1m,burst=3", "spread=3/1h,algorithm=fixed_window"), All: true},
+			{Limits: limits(t, "traffic=20000/1m"), Cost: "bytes"},
+			{Limits: limits(t, "traffic=20000/1m", "more=100000/1h"), Cost: "bytes", All: true, SortRecords: 10},
+			{Limits: limits(t, "page=12/1m,burst=15"), SortRecords: 3, MaxKeys: 4},
+		} {
+			cost := one
+			if o.Cost != "" {
+				cost = size
+			}
+			want := model(t, log, o, cost)
+			if got, _ := decisions(t, inMemory([]byte(log)), o); got != want {
+				t.Errorf("%s %v, from a file: decisions differ from the model's\n%s", name, o.Limits, firstDifference(got, want))
+			}
+			if got, _ := decisions(t, Stream("pipe", strings.NewReader(log)), o); got != want {
+				t.Errorf("%s %v, from a pipe: decisions differ from the model's\n%s", name, o.Limits, firstDifference(got, want))
+			}
+		}
+	}
+}
+
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d\n got %s\nwant %s", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+}
+
+// Where times are distinct, the order of the lines does not matter: the same
+// requests get the same answers.
+func TestPermutationsDecideAlike(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var lines []string
+	at := time.Date(2026, 3, 14, 9, 0, 0, 0, time.UTC)
+	for range 2000 {
+		at = at.Add(time.Duration(1+r.IntN(4)) * time.Second)
+		lines = append(lines, fmt.Sprintf(`192.0.2.%d - - [%s] "GET / HTTP/1.1" 200 1 "-" "-"`, r.IntN(9), at.Format("02/Jan/2006:15:04:05 -0700")))
+	}
+	number := regexp.MustCompile(`"line":\d+,`)
+	decide := func(o Options) string {
+		got, _ := decisions(t, inMemory([]byte(strings.Join(lines, "\n"))), o)
+		return number.ReplaceAllString(got, "")
+	}
+	o := Options{Limits: limits(t, "page=3/1m,burst=5", "day=100/1d,algorithm=fixed_window")}
+	want := decide(o)
+	for _, records := range []int{0, 1, 2, 31, 700} {
+		r.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+		o.SortRecords = records
+		if got := decide(o); got != want {
+			t.Errorf("with %d records in memory: %s", records, firstDifference(got, want))
+		}
+	}
+}
+
+func TestALogInOrderIsReadOnce(t *testing.T) {
+	var s sink
+	o := Options{Limits: benchLimits, Decisions: &s}
+	for _, c := range []struct {
+		late   time.Duration
+		resets int
+	}{{0, 0}, {time.Minute, 1}} {
+		in := inMemory(benchLog(5000, c.late))
+		opened := 0
+		open := in.Open
+		in.Open = func() (io.ReadCloser, error) { opened++; return open() }
+		s.resets = 0
+		if _, err := Run(context.Background(), in, o); err != nil {
+			t.Fatal(err)
+		}
+		if s.resets != c.resets || opened != c.resets+1 {
+			t.Errorf("late by %v: opened %d times, reset %d times", c.late, opened, s.resets)
+		}
+	}
+}
+
+// The same requests in every format, compressed, and with the line ends of
+// other systems get the same decisions.
+func TestFormatsDecideAlike(t *testing.T) {
+	var combined, json, csv, quoted strings.Builder
+	json.WriteString("\ufeff")
+	csv.WriteString("time,remote_addr,bytes\n")
+	at := time.Date(2026, 3, 14, 9, 0, 0, 0, time.FixedZone("", 3600))
+	for i := range 100 {
+		ip, at := fmt.Sprintf("2001:db8::%d", i%3), at.Add(time.Duration(i)*time.Second)
+		fmt.Fprintf(&combined, "%s - - [%s] \"GET / HTTP/1.1\" 200 %d\n", ip, at.Format("02/Jan/2006:15:04:05 -0700"), i)
+		fmt.Fprintf(&json, "{\"request\": {\"id\": [\"}\", 1], \"remote_ip\": %q}, \"ts\": %d.0, \"size\": %d, \"broken\": \n", ip, at.Unix(), i)
+		fmt.Fprintf(&csv, "%s,%s,%d\n", at.Format(time.RFC3339), ip, i)
+		fmt.Fprintf(&quoted, "\"%s\";\"a \"\"quote\"\", a;b\";\"%s\";%d;\"open\r\n", at.UTC().Format("2006-01-02 15:04:05"), ip, i)
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write([]byte(combined.String()))
+	_ = z.Close()
+	o := Options{Limits: limits(t, "page=3/1m,burst=5", "all=1000/1h"), Cost: "bytes"}
+	want, _ := decisions(t, inMemory([]byte(combined.String())), o)
+	if strings.Count(want, "\n") != 200 || !strings.Contains(want, `"allowed":false`) {
+		t.Fatal(want)
+	}
+	headless := o
+	headless.Columns, headless.Format = "t;x;ip;bytes", "csv"
+	for name, c := range map[string]struct {
+		log []byte
+		o   Options
+		off int
+	}{
+		"json":   {[]byte(json.String()), o, 0},
+		"csv":    {[]byte(csv.String()), o, 1},
+		"quoted": {[]byte(quoted.String()), headless, 0},
+		"gzip":   {packed.Bytes(), o, 0},
+		"crlf":   {[]byte(strings.ReplaceAll(combined.String(), "\n", "\r\n")), o, 0},
+	} {
+		got, rep := decisions(t, inMemory(c.log), c.o)
+		if c.off > 0 { // the header is line 1
+			got = regexp.MustCompile(`"line":(\d+)`).ReplaceAllStringFunc(got, func(s string) string {
+				var n int
+				fmt.Sscanf(s, `"line":%d`, &n)
+				return fmt.Sprintf(`"line":%d`, n-c.off)
+			})
+		}
+		if got != want {
+			t.Errorf("%s (read as %s, %d malformed %v): %s", name, rep.Format, rep.Malformed, rep.BadLines, firstDifference(got, want))
+		}
+	}
+}
+
+func TestSharedBucketAndShadow(t *testing.T) {
+	log := `192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
+192.0.2.2 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
+`
+	got, rep := decisions(t, inMemory([]byte(log)), Options{Limits: limits(t, "one=1/1h", "look=1/1h,mode=shadow"), By: "none"})
+	want := `{"line":1,"t_us":1773478800000000,"limit":"one","key":null,"allowed":true,"remaining":0,"retry_after_us":null}
+{"line":1,"t_us":1773478800000000,"limit":"look","key":null,"allowed":true,"remaining":0,"retry_after_us":null}
+{"line":2,"t_us":1773478800000000,"limit":"one","key":null,"allowed":false,"remaining":0,"retry_after_us":3600000000}
+{"line":2,"t_us":1773478800000000,"limit":"look","key":null,"allowed":true,"remaining":0,"retry_after_us":3600000000}
+`
+	if got != want {
+		t.Error(firstDifference(got, want))
+	}
+	if rep.Limits[1].Refused != 1 || !rep.Limits[1].Shadow {
+		t.Errorf("%+v", rep.Limits[1])
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	log := inMemory([]byte("time,ip\n2026-03-14T09:00:00Z,192.0.2.1\n"))
+	one := limits(t, "a=1/1s")
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{}, "limit: is given 0 times"},
+		{Options{Limits: limits(t, "a=1/1s", "a=2/1s")}, "limit: a is given twice"},
+		{Options{Limits: one, Format: "xml"}, `format: "xml" is not one of`},
+		{Options{Limits: one, By: "shoe"}, `by: there is no column "shoe"`},
+		{Options{Limits: one, Format: "combined", By: "shoe"}, `by: "shoe" is no field`},
+		{Options{Limits: one, Format: "combined", Cost: "shoe"}, `cost: "shoe" is no field`},
+		{Options{Limits: one, Cost: "1.5"}, `cost: "1.5" is neither`},
+		{Options{Limits: one, Cost: "-1"}, `cost: "-1" is neither`},
+		{Options{Limits: one, Format: "json", Cost: "9007199254740992"}, `cost: "9007199254740992" is neither`},
+		{Options{Limits: one, TimeField: "when"}, `time-field: there is no column "when"`},
+		{Options{Limits: []dipwell.Limit{{Name: "a"}}}, "rate"},
+	} {
+		_, err := Run(context.Background(), log, c.o)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %s", c.o, err, c.want)
+		}
+	}
+}
+
+func TestTroubleIsAnError(t *testing.T) {
+	o := Options{Limits: benchLimits}
+	boom := errors.New("the disk is gone")
+	broken := func() io.Reader {
+		return io.MultiReader(bytes.NewReader(benchLog(5, 0)), errReader{boom})
+	}
+	if _, err := Run(context.Background(), Stream("log", broken()), o); !errors.Is(err, boom) || !strings.Contains(err.Error(), "line 6") {
+		t.Errorf("a read error: %v", err)
+	}
+	o.TempDir, o.SortRecords = "/nonexistent", 1
+	if _, err := Run(context.Background(), inMemory(benchLog(50, time.Hour)), o); err == nil || !strings.Contains(err.Error(), "sort the log") {
+		t.Errorf("no place to sort: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	o.Progress = func(string, int64, int64) { cancel() }
+	go func() { _, _ = w.Write(benchLog(2000, 0)) }() // and then says nothing more
+	if _, err := Run(ctx, Stream("pipe", r), Options{Limits: benchLimits, Progress: o.Progress}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled while waiting for a pipe: %v", err)
+	}
+	_ = r.Close()
+	if _, err := Run(context.Background(), inMemory([]byte("\x1f\x8bnot gzip")), Options{Limits: benchLimits}); err == nil {
+		t.Error("a broken gzip header is no error")
+	}
+}
+
+type errReader struct{ err error }
+
+func (e errReader) Read([]byte) (int, error) { return 0, e.err }
