@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
 )
 
 // Bounds of a page of keys.
@@ -55,6 +57,10 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Defi
 	var rows []dipwell.KeyState
 	if err == nil {
 		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
+	}
+	if errors.Is(err, dipwell.ErrNotSupported) && !def.ListKeys {
+		httplimit.Problem(w, http.StatusConflict, "keys", "limit "+def.Name+" does not keep the text of its keys; define it with keys: list")
+		return
 	}
 	if err != nil {
 		a.fail(w, err)

@@ -24,7 +24,6 @@ type metrics struct {
 	storeErrors,
 	full atomic.Uint64
 	took histogram
-	size interface{ Len() int } // nil where a store does not tell
 	reg  *prometheus.Registry
 }
 
@@ -46,15 +45,19 @@ var (
 	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
 	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, without reading and writing the request.", nil, nil)
-	descKeys      = prometheus.NewDesc("dipwell_keys", "Keys held by the store.", nil, nil)
 )
 
-func newMetrics(store dipwell.Store) *metrics {
+func newMetrics() *metrics {
 	m := &metrics{reg: prometheus.NewRegistry()}
-	m.size, _ = dipwell.As[interface{ Len() int }](store)
 	m.limits.Store(&map[string]*limitCounts{})
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// Gauge adds a number to /metrics that f reads at each scrape: what a store
+// tells of itself. The name must be new.
+func (s *Server) Gauge(name, help string, f func() float64) {
+	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 
 func (m *metrics) handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
@@ -115,7 +118,7 @@ func (m *metrics) add(limit string) *limitCounts {
 
 // Describe and Collect make metrics a prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descKeys} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook} {
 		ch <- d
 	}
 }
@@ -135,9 +138,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(descErrors, &m.storeErrors)
 	counter(descFull, &m.full)
 	ch <- m.took.metric()
-	if m.size != nil {
-		ch <- prometheus.MustNewConstMetric(descKeys, prometheus.GaugeValue, float64(m.size.Len()))
-	}
 }
 
 // histogram counts durations by the power of two above them, from 256 ns to 8.6 s.

@@ -35,7 +35,7 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, metrics: newMetrics(limiter.Store())}
+	s := &Server{limiter: limiter, metrics: newMetrics()}
 	s.Set(c)
 	return s
 }

@@ -56,6 +56,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return err
 	}
 	s := &service{env: e, cmd: c, limiter: limiter, server: server.New(limiter, set.server()), started: set}
+	gauges(s.server, store)
 	if set.Upstream != "" {
 		if s.proxy, err = s.server.Proxy(set.Upstream, set.By); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/server"
 )
 
 // openers open a store by the scheme of its URL. Where the store holds
@@ -47,6 +48,15 @@ func openMemory(url string, o storeOptions) (dipwell.Store, error) {
 		return nil, fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
 	}
 	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
+}
+
+// gauges puts what a store tells of itself on /metrics.
+func gauges(s *server.Server, store dipwell.Store) {
+	if m, ok := store.(*memstore.Store); ok {
+		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })
+		s.Gauge("dipwell_reservations", "Reservations that the store holds.", func() float64 { return float64(m.Stats().Reservations) })
+		s.Gauge("dipwell_store_bytes", "Memory that keys take.", func() float64 { return float64(m.Stats().Bytes) })
+	}
 }
 
 // redact leaves out what a URL may carry of a password.
