@@ -37,7 +37,7 @@ var contenders = map[string]func() func(key string) bool{
 var ctx = context.Background()
 
 func dipwellTake() func(string) bool {
-	store := memstore.New(memstore.Config{MaxKeys: 20_000_000})
+	store := must(memstore.New(memstore.Config{MaxKeys: 20_000_000}))
 	l := must(dipwell.New(store, dipwell.Limit{Name: "api", Rate: perSecond, Period: time.Second, Burst: burst}))
 	return func(key string) bool {
 		d, err := l.Take(ctx, "api", key, 1)

@@ -16,7 +16,10 @@ var ctx = context.Background()
 // newLimiter is a limiter in memory whose clock stands still, so that the
 // examples print the same each time. Leave Clock out in a program.
 func newLimiter(limits ...dipwell.Limit) *dipwell.Limiter {
-	store := memstore.New(memstore.Config{Clock: func() int64 { return 1_800_000_000_000_000 }})
+	store, err := memstore.New(memstore.Config{Clock: func() int64 { return 1_800_000_000_000_000 }})
+	if err != nil {
+		panic(err)
+	}
 	l, err := dipwell.New(store, limits...)
 	if err != nil {
 		panic(err)
