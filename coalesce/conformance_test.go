@@ -1,0 +1,43 @@
+package coalesce_test
+
+import (
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+func TestStore(t *testing.T) {
+	for _, lanes := range []int{1, 3} {
+		t.Run(map[int]string{1: "one lane", 3: "three lanes"}[lanes], func(t *testing.T) {
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store { return open(t, now, lanes) }, storetest.Quick)
+		})
+	}
+}
+
+// open is a coalesced store with lanes over one state.
+func open(t testing.TB, now func() int64, lanes int) dipwell.Store {
+	inner, err := memstore.New(memstore.Config{Clock: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]dipwell.Store, lanes)
+	for i := range all {
+		all[i] = inner
+	}
+	s, err := coalesce.New(all, coalesce.Config{MaxBatch: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := inner.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
