@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// maxCoalescedP99 is the target at 512 goroutines, in µs.
+const maxCoalescedP99 = 15_000
+
+// coalesced: many goroutines of one process through few connections.
+func (b *bench) coalesced(ctx context.Context) error {
+	fmt.Fprintf(&b.out, "## Coalesced, unlogged, one Go process\n\n")
+	fmt.Fprintf(&b.out, "\"%s\" runs coalesce over %d lanes. \"%s\" is the same goroutines without it, over a pool of %d connections; \"%s\" is %d goroutines, each with a raw connection to itself.\n\n",
+		coalescedName, lanes, pooledName, poolConns, rawName, poolConns)
+	for _, c := range []struct {
+		title         string
+		clients, keys int
+		ratio         float64
+	}{
+		{"64 goroutines, 10,000 keys", 64, b.keys, 2.5},
+		{"512 goroutines, 10,000 keys", 512, b.keys, 5.5},
+		{"512 goroutines, one hot key", 512, 1, 40},
+	} {
+		together, pooled, raw := b.fast.coalesced(), b.fast.pooled(), b.fast.take()
+		raw.name, raw.clients = rawName, poolConns
+		cs := []contender{together, pooled, raw}
+		fs, err := b.rounds(ctx, "coalesced, "+c.title, load{clients: c.clients, keys: c.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(c.title, fs, names(cs), []string{coalescedName}, target{pooledName, c.ratio}, target{rawName, c.ratio})
+		if c.clients == 512 && c.keys > 1 {
+			p99 := report.Median(fs[coalescedName].p99)
+			fmt.Fprintf(&b.out, "p99 at 512 goroutines on 10,000 keys: %.1f ms; target ≤ 15 ms: %s\n\n", p99/1e3, b.reached(p99 <= maxCoalescedP99))
+		}
+	}
+	return b.fewGoroutines(ctx)
+}
+
+// fewGoroutines: coalescing must not cost those who have nobody to ride with.
+func (b *bench) fewGoroutines(ctx context.Context) error {
+	for _, n := range []int{1, 2, 4, 8} {
+		cs := []contender{b.fast.coalesced(), b.fast.pooled()}
+		title := plural(n, "goroutine") + ", 10,000 keys"
+		fs, err := b.rounds(ctx, "coalesced, "+title, load{clients: n, keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{coalescedName}, target{pooledName, 0.9})
+	}
+	return nil
+}
+
+// logged: what durability costs when statements are shared.
+func (b *bench) logged(ctx context.Context) error {
+	durable, err := b.dig(ctx, loggedDB, pgstore.Logged)
+	if err != nil {
+		return err
+	}
+	defer durable.close()
+	fmt.Fprint(&b.out, "## Logged with synchronous_commit=on, coalesced\n\n")
+	for _, n := range []int{64, 512} {
+		kept, fast := durable.coalesced(), b.fast.coalesced()
+		kept.name, fast.name = "logged", "unlogged"
+		cs := []contender{kept, fast}
+		title := plural(n, "goroutine") + ", 10,000 keys"
+		fs, err := b.rounds(ctx, "logged, "+title, load{clients: n, keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{kept.name}, target{fast.name, 0.35})
+	}
+	return b.noDeadlocks(ctx, durable)
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+)
+
+// Databases of the bench: one for each kind of table, so that what the server
+// counts for a database speaks for one contender alone.
+const (
+	rivalsDB = "dipwell_bench_rivals"
+	fastDB   = "dipwell_bench_fast"   // dipwell with unlogged tables
+	loggedDB = "dipwell_bench_logged" // dipwell with logged tables
+	freshDB  = "dipwell_bench_fresh"  // for what needs tables that nobody has used
+	freshToo = "dipwell_bench_fresh_too"
+)
+
+// create makes an empty database; dropAll removes it at the end.
+func (b *bench) create(ctx context.Context, name string) (dsn string, err error) {
+	b.created = append(b.created, name)
+	err = withConn(ctx, b.admin, func(c *conn) error {
+		if err := c.once(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+			return err
+		}
+		return c.once(ctx, "create database "+name)
+	})
+	if err != nil {
+		return "", fmt.Errorf("create database %s: %w", name, err)
+	}
+	return inDatabase(b.admin, name)
+}
+
+func (b *bench) dropAll(ctx context.Context) error {
+	return withConn(ctx, b.admin, func(c *conn) error {
+		for _, name := range b.created {
+			if err := c.once(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// inDatabase is the DSN, a URL, with another database.
+func inDatabase(dsn, name string) (string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil || u.Scheme == "" {
+		return "", fmt.Errorf("-dsn %q is not a URL such as postgres://user@host/database", dsn)
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+// query asks one database for one value, as text.
+func query(ctx context.Context, dsn, sql string) (value string, err error) {
+	err = withConn(ctx, dsn, func(c *conn) error {
+		value, err = c.text(ctx, sql)
+		return err
+	})
+	return value, err
+}
+
+func (c *conn) float(ctx context.Context, sql string) (float64, error) {
+	s, err := c.text(ctx, sql)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(s, 64)
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// What the tables call dipwell's ways in.
+const (
+	statementName = "dipwell's statement"
+	takeName      = "Limiter.Take"
+	drainedName   = "Limiter.Take, refused"
+	pooledName    = "uncoalesced, pool"
+	rawName       = "single, raw connections"
+	coalescedName = "coalesced"
+)
+
+const (
+	poolConns = 32 // what the most clients of a single decision have as well
+	lanes     = 4  // of coalesce, a connection each
+)
+
+const (
+	apiLimit     = "api"     // what everybody enforces
+	drainedLimit = "drained" // stays so for a day once a token was taken
+)
+
+var limits = []dipwell.Limit{
+	{Name: apiLimit, Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour, Burst: 1},
+}
+
+// A well is dipwell's schema in a database of its own.
+type well struct {
+	dsn     string
+	pool    *pgxpool.Pool
+	store   *pgstore.Store
+	limiter *dipwell.Limiter
+	lanes   []*pgxpool.Pool
+	shared  *dipwell.Limiter // through coalesce
+	stop    func() error
+}
+
+// dig makes a database with dipwell's schema and a row for each of the bench's
+// keys, in both limits.
+func (b *bench) dig(ctx context.Context, database string, tables pgstore.Durability) (*well, error) {
+	w, err := b.digRows(ctx, database, tables, b.keys)
+	if err == nil {
+		err = w.fill(ctx, drainedLimit, b.keys)
+	}
+	return w, err
+}
+
+// digRows is dig with a number of keys, in the limit that everybody enforces.
+func (b *bench) digRows(ctx context.Context, database string, tables pgstore.Durability, rows int) (*well, error) {
+	dsn, err := b.create(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	w := &well{dsn: dsn}
+	if err = w.open(ctx, tables); err == nil {
+		err = w.fill(ctx, apiLimit, rows)
+	}
+	if err != nil {
+		w.close()
+		return nil, fmt.Errorf("%s: %w", database, err)
+	}
+	return w, nil
+}
+
+func (w *well) open(ctx context.Context, tables pgstore.Durability) (err error) {
+	if w.pool, err = pool(ctx, w.dsn, poolConns); err != nil {
+		return err
+	}
+	if _, err = pgstore.Migrate(ctx, w.pool, pgstore.MigrateOptions{Tables: tables}); err != nil {
+		return err
+	}
+	if w.store, err = pgstore.New(ctx, w.pool, pgstore.Config{}); err != nil {
+		return err
+	}
+	if w.limiter, err = dipwell.New(w.store, limits...); err != nil {
+		return err
+	}
+	return w.openLanes(ctx)
+}
+
+func (w *well) openLanes(ctx context.Context) error {
+	var stores []dipwell.Store
+	for range lanes {
+		p, err := pool(ctx, w.dsn, 1)
+		if err != nil {
+			return err
+		}
+		w.lanes = append(w.lanes, p)
+		stores = append(stores, w.store.With(p))
+	}
+	shared, err := coalesce.New(stores, coalesce.Config{})
+	if err != nil {
+		return err
+	}
+	w.stop, w.shared = shared.Close, w.limiter.With(shared)
+	return nil
+}
+
+func pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	c.MaxConns, c.MinConns = conns, 0
+	return pgxpool.NewWithConfig(ctx, c)
+}
+
+// fill gives each key a row with one token used.
+func (w *well) fill(ctx context.Context, limit string, rows int) error {
+	return withConn(ctx, w.dsn, func(c *conn) error {
+		if err := c.once(ctx, sqlFile("dipwell_fill.sql"), limit, strconv.Itoa(rows)); err != nil {
+			return err
+		}
+		return c.once(ctx, "vacuum (analyze) dipwell.buckets")
+	})
+}
+
+func (w *well) close() {
+	if w.stop != nil {
+		_ = w.stop()
+	}
+	if w.store != nil {
+		w.store.Close()
+	}
+	for _, p := range append(w.lanes, w.pool) {
+		if p != nil {
+			p.Close()
+		}
+	}
+}
+
+// take is Limiter.Take with a connection of its own for each client.
+func (w *well) take() contender {
+	return contender{name: takeName, open: w.single(apiLimit), ours: true}
+}
+
+// drained is take on buckets that hold nothing for a day.
+func (w *well) drained() contender {
+	return contender{name: drainedName, open: w.single(drainedLimit), ours: true}
+}
+
+func (w *well) single(limit string) func(context.Context) (session, error) {
+	return func(ctx context.Context) (session, error) {
+		conn, err := pgx.Connect(ctx, w.dsn)
+		if err != nil {
+			return session{}, err
+		}
+		return session{take: call(w.limiter.With(w.store.With(conn)), limit), close: func() { hangUp(conn) }}, nil
+	}
+}
+
+// pooled is Limiter.Take from any number of goroutines over one pool.
+func (w *well) pooled() contender {
+	return contender{name: pooledName, open: w.all(w.limiter), ours: true}
+}
+
+// coalesced is the same through coalesce.
+func (w *well) coalesced() contender {
+	return contender{name: coalescedName, open: w.all(w.shared), ours: true}
+}
+
+func (w *well) all(l *dipwell.Limiter) func(context.Context) (session, error) {
+	return func(context.Context) (session, error) {
+		return session{take: call(l, apiLimit), close: func() {}}, nil
+	}
+}
+
+func call(l *dipwell.Limiter, limit string) func(context.Context, string) (bool, error) {
+	return func(ctx context.Context, key string) (bool, error) {
+		d, err := l.Take(ctx, limit, key, 1)
+		return d.Allowed, err
+	}
+}
+
+func hangUp(c *pgx.Conn) {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	_ = c.Close(ctx) // the bench is done with it either way
+}
+
+// statement sends what Limiter.Take sends for an admitted call, through the
+// code that sends the rivals' statements.
+func (w *well) statement() contender {
+	return contender{name: statementName, ours: true, open: func(ctx context.Context) (session, error) {
+		sql, params, err := w.overhear(ctx)
+		if err != nil {
+			return session{}, err
+		}
+		c, err := connect(ctx, w.dsn)
+		if err != nil {
+			return session{}, err
+		}
+		if err := c.prepare(ctx, "take", sql); err != nil {
+			return session{}, err
+		}
+		return session{close: c.close, take: func(ctx context.Context, key string) (bool, error) {
+			params[0] = append(params[0][:0], key...)
+			row, err := c.row(ctx, "take", params)
+			return len(row) > 0, err
+		}}, nil
+	}}
+}
+
+// overhear makes one call and returns the statement that it sent, with the
+// parameters in binary, the key first.
+func (w *well) overhear(ctx context.Context) (sql string, params [][]byte, err error) {
+	config, err := pgx.ParseConfig(w.dsn)
+	if err != nil {
+		return "", nil, err
+	}
+	heard := &ear{}
+	config.Tracer = heard
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", nil, err
+	}
+	defer hangUp(conn)
+	if _, err := w.limiter.With(w.store.With(conn)).Take(ctx, apiLimit, keyName(0), 1); err != nil {
+		return "", nil, err
+	}
+	if len(heard.sql) != 1 {
+		return "", nil, fmt.Errorf("an admitted call on a known key sent %d statements", len(heard.sql))
+	}
+	for _, arg := range heard.args {
+		switch v := arg.(type) {
+		case string:
+			params = append(params, []byte(v))
+		case int64:
+			params = append(params, binary.BigEndian.AppendUint64(nil, uint64(v)))
+		default:
+			return "", nil, fmt.Errorf("the statement has a parameter of type %T", arg)
+		}
+	}
+	if len(params) == 0 || string(params[0]) != keyName(0) {
+		return "", nil, errors.New("the statement's first parameter is not the key")
+	}
+	return heard.sql[0], params, nil
+}
+
+// ear remembers what is sent.
+type ear struct {
+	sql  []string
+	args []any
+}
+
+func (e *ear) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	e.sql, e.args = append(e.sql, q.SQL), q.Args
+	return ctx
+}
+
+func (e *ear) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// pgbench is the runner that lets pgbench send a contender's script.
+func (b *bench) pgbench(ctx context.Context, l load, c contender) (r result, err error) {
+	dir, err := os.MkdirTemp("", "bench-pgbench")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	script := filepath.Join(dir, c.script)
+	if err := os.WriteFile(script, []byte(sqlFile(c.script)+"\n"), 0o600); err != nil {
+		return r, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "pgbench"), "--no-vacuum", "--protocol=prepared", "--file="+script,
+		"--define=keys="+strconv.Itoa(l.keys), "--client="+strconv.Itoa(l.clients), "--jobs="+strconv.Itoa(min(l.clients, 2)),
+		"--time="+strconv.Itoa(int(math.Ceil(l.length.Seconds()))), "--max-tries=0", "--log", "--sampling-rate=0.1", c.database)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PGOPTIONS="+c.settings)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return r, fmt.Errorf("pgbench: %w\n%s", err, out)
+	}
+	if r.perSecond, err = number(out, `tps = ([0-9.]+) \(without initial`); err != nil {
+		return r, err
+	}
+	if retries, err := number(out, `total number of retries: ([0-9]+)`); err == nil {
+		r.conflicts = int(retries)
+	}
+	return r, r.times.read(dir)
+}
+
+func number(out []byte, pattern string) (float64, error) {
+	m := regexp.MustCompile(pattern).FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("pgbench printed no %q:\n%s", pattern, out)
+	}
+	return strconv.ParseFloat(string(m[1]), 64)
+}
+
+// read adds the latencies of pgbench's logs: the third field, in µs.
+func (h *histogram) read(dir string) error {
+	logs, _ := filepath.Glob(filepath.Join(dir, "pgbench_log.*"))
+	for _, name := range logs {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+			f := strings.Fields(lines.Text())
+			if len(f) < 3 {
+				continue
+			}
+			us, err := strconv.Atoi(f[2])
+			if err != nil {
+				return fmt.Errorf("pgbench's log: %w", err)
+			}
+			h.record(time.Duration(us) * time.Microsecond)
+		}
+	}
+	return nil
+}

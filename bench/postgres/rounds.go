@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+// A contender is one design under load.
+type contender struct {
+	name   string
+	open   func(context.Context) (session, error) // one session a client, new in each round
+	during func(context.Context) error            // its background work, while its rounds last
+	ours   bool                                   // conflicts that reach its callers are counted at the end
+
+	clients int // instead of the load's
+	keys    int // instead of the load's
+
+	script   string // in sql/, for pgbench
+	settings string // what its connections set
+	database string // DSN
+}
+
+// figures are what one contender's rounds came to.
+type figures struct {
+	perSecond, p50, p99, p999 []float64
+	decisions                 int
+	refused, conflicts        int
+}
+
+func (f *figures) add(r *result) {
+	f.perSecond = append(f.perSecond, r.perSecond)
+	f.p50 = append(f.p50, r.times.percentile(50))
+	f.p99 = append(f.p99, r.times.percentile(99))
+	f.p999 = append(f.p999, r.times.percentile(99.9))
+	f.decisions += r.times.count
+	f.refused += r.refused
+	f.conflicts += r.conflicts
+}
+
+func (f *figures) rate() float64 { return report.Median(f.perSecond) }
+
+// runner makes one round of one contender: from this process, or by pgbench.
+type runner func(context.Context, load, contender) (result, error)
+
+// rounds lets contenders take turns under one load. Each round begins with the
+// next of them, so that nobody always follows the same neighbour.
+func (b *bench) rounds(ctx context.Context, title string, l load, run runner, cs ...contender) (map[string]*figures, error) {
+	all := map[string]*figures{}
+	for _, c := range cs {
+		all[c.name] = new(figures)
+	}
+	l.length = b.length
+	for round := range b.numRounds {
+		for i := range cs {
+			c := cs[(i+round)%len(cs)]
+			progress("%s: round %d of %d, %s", title, round+1, b.numRounds, c.name)
+			r, err := b.round(ctx, l, run, c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", title, c.name, err)
+			}
+			all[c.name].add(&r)
+			if c.ours {
+				b.conflicts += r.conflicts
+				b.decisions += r.times.count
+			}
+		}
+	}
+	progress("")
+	return all, nil
+}
+
+// round runs a contender once, with its background work beside it.
+func (b *bench) round(ctx context.Context, l load, run runner, c contender) (result, error) {
+	l.clients, l.keys = cmp.Or(c.clients, l.clients), cmp.Or(c.keys, l.keys)
+	if c.during == nil {
+		return run(ctx, l, c)
+	}
+	beside, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- c.during(beside) }()
+	r, err := run(ctx, l, c)
+	stop()
+	if e := <-ended; err == nil {
+		err = e
+	}
+	return r, err
+}
+
+// fromGo is the runner of this process.
+func fromGo(ctx context.Context, l load, c contender) (result, error) { return l.run(ctx, c.open) }
+
+// progress shows on standard error what is going on; "" clears it.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "\r\x1b[K"+format, args...)
+}

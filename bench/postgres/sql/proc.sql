@@ -1,0 +1,31 @@
+-- Rival (b): a function that brings back whole tokens for the time that passed
+-- while it takes one, and inserts the row when there was none. Logged; callers
+-- run it under SERIALIZABLE and try again when the server asks them to.
+create schema proc;
+
+create table proc.buckets (
+    key text primary key,
+    tokens bigint not null,
+    refilled timestamptz not null
+);
+
+create function proc.take(bucket text, rate bigint, burst bigint) returns boolean
+language plpgsql as $$
+declare
+    left_over bigint;
+begin
+    update proc.buckets as b
+    set tokens = greatest(-1, least(burst, b.tokens + floor(extract(epoch from now() - b.refilled) * rate)::bigint) - 1),
+        refilled = now()
+    where b.key = bucket
+    returning b.tokens into left_over;
+
+    if not found then
+        insert into proc.buckets (key, tokens, refilled)
+        values (bucket, burst - 1, now())
+        returning tokens into left_over;
+    end if;
+
+    return left_over >= 0;
+end
+$$;

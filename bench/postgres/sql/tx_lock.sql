@@ -1,0 +1,1 @@
+select tokens, refilled_us from tx.buckets where key = $1 for update

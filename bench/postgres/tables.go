@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+// A target is how many times a contender's rate ours must reach.
+type target struct {
+	over  string
+	ratio float64
+}
+
+// compare writes a table of contenders, in order, with our ratio to each. The
+// first of ours is held to the targets.
+func (b *bench) compare(title string, fs map[string]*figures, order, ours []string, targets ...target) {
+	fmt.Fprintf(&b.out, "### %s\n\n", title)
+	head := []string{"", "decisions/s", "p50 µs", "p99 µs", "conflicts"}
+	for _, o := range ours {
+		head = append(head, o+" ÷ it")
+	}
+	var rows [][]string
+	for _, name := range order {
+		f := fs[name]
+		row := []string{name, count(f.rate()), count(report.Median(f.p50)), count(report.Median(f.p99)), strconv.Itoa(f.conflicts)}
+		for _, o := range ours {
+			row = append(row, ratio(fs[o].rate()/f.rate(), o == name))
+		}
+		rows = append(rows, append(row, b.verdict(name, fs[ours[0]].rate()/f.rate(), targets)...))
+	}
+	report.Table(&b.out, append(head, "target", "reached"), rows)
+}
+
+func (b *bench) verdict(name string, got float64, targets []target) []string {
+	for _, t := range targets {
+		if t.over == name {
+			return []string{fmt.Sprintf("≥ %g", t.ratio), b.reached(got >= t.ratio)}
+		}
+	}
+	return []string{"", ""}
+}
+
+// reached counts the targets and writes yes or no.
+func (b *bench) reached(ok bool) string {
+	b.targets++
+	if !ok {
+		b.missed++
+	}
+	return report.Verdict(ok)
+}
+
+func ratio(v float64, self bool) string {
+	if self {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// count writes a figure without more digits than it deserves.
+func count(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func size(n float64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", n/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", n/(1<<20))
+	}
+	return fmt.Sprintf("%.0f KiB", n/(1<<10))
+}
