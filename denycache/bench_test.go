@@ -1,0 +1,38 @@
+package denycache_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// BenchmarkTake shows what a refusal costs here, and what a grant pays for it.
+func BenchmarkTake(b *testing.B) {
+	hour := dipwell.Limit{Name: "hour", Rate: 1, Period: time.Hour}
+	much := dipwell.Limit{Name: "much", Rate: 1e6, Period: time.Microsecond}
+	for _, limit := range []dipwell.Limit{hour, much} {
+		inner, err := memstore.New(memstore.Config{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer inner.Close()
+		for name, s := range map[string]dipwell.Store{"direct": inner, "cached": open(b, inner, denycache.Config{MaxAge: time.Hour})} {
+			l, err := dipwell.New(s, limit)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(limit.Name+"/"+name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := l.Take(context.Background(), limit.Name, "k", 1); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,219 @@
+// Package denycache answers for keys that were refused, without asking the
+// store again before it can say anything else: a store in, a store out.
+//
+// The cache keeps the row behind a refusal and goes on from it with the limit's
+// own algebra. While that row refuses a call, for the cost that was refused,
+// any above it and any other that does not fit, the answer is made here: its
+// source is dipwell.SourceDenyCache, and its retry counts down to the µs. A
+// call that fits, a smaller cost perhaps, goes to the store.
+//
+// What is exact: everything done through this Store. A grant, refund, charge,
+// reset or failed call of a key forgets the key, cancelling any reservation
+// forgets all keys, and a refusal that was in flight meanwhile is not kept. A
+// changed definition is another version, and what was kept under the old one is
+// not used.
+//
+// What may be stale: what other processes do to a key (or to its definition,
+// until this process knows) is seen at most Config.MaxAge late, counted from
+// the moment the refused request was sent. Other processes' grants are no harm:
+// they only make the refusal truer. Their refunds, resets and cancellations are
+// what may be seen late; so is a step of the store's clock, and a call whose
+// outcome is unknown and that takes effect after its error was returned.
+//
+// What is not answered here: calls with several keys, limits in shadow mode,
+// and verbs that cannot be refused. The store's time is counted from the
+// sending of the request, so a refusal is kept too short by up to a round trip,
+// never too long.
+//
+// Memory is fixed: Config.Keys slots of 66 bytes, found by a seeded 128-bit
+// hash. When they are taken, the oldest of its neighbours gives way.
+package denycache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Config bounds a Store. A zero field means the default named in its comment.
+type Config struct {
+	MaxAge time.Duration // how long a refusal is believed, counted from its sending; default 1 s, at most 1 h
+	Keys   int           // refused keys in memory, 1 to 1<<26; default 65536; rounded up to a power of two of at least 8
+	Clock  func() int64  // µs that never step back, from any origin; default this process's monotonic clock
+}
+
+const (
+	defaultMaxAge = time.Second
+	maxMaxAge     = time.Hour
+	defaultKeys   = 1 << 16
+	maxKeys       = 1 << 26
+)
+
+// Store answers refused keys itself. It is safe for concurrent use.
+type Store struct {
+	inner  dipwell.Store
+	now    func() int64
+	maxAge int64 // µs
+	table  table
+	epoch  atomic.Uint64 // grows whenever all that is kept is forgotten
+	parts  sync.Pool     // of *part
+}
+
+var _ dipwell.Store = (*Store)(nil)
+
+// New returns a store that asks inner for what it cannot refuse itself.
+func New(inner dipwell.Store, c Config) (*Store, error) {
+	if inner == nil {
+		return nil, fmt.Errorf("denycache: the inner store is nil")
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds()}
+	s.table.init(c.Keys)
+	s.parts.New = func() any { return new(part) }
+	return s, nil
+}
+
+func (c *Config) check() error {
+	if c.MaxAge == 0 {
+		c.MaxAge = defaultMaxAge
+	}
+	if c.Keys == 0 {
+		c.Keys = defaultKeys
+	}
+	if c.Clock == nil {
+		start := time.Now()
+		c.Clock = func() int64 { return time.Since(start).Microseconds() }
+	}
+	switch {
+	case c.MaxAge < time.Microsecond || c.MaxAge > maxMaxAge:
+		return fmt.Errorf("denycache: MaxAge %v; from 1µs to %v", c.MaxAge, maxMaxAge)
+	case c.Keys < 1 || c.Keys > maxKeys:
+		return fmt.Errorf("denycache: Keys %d; from 1 to %d", c.Keys, maxKeys)
+	}
+	return nil
+}
+
+// Unwrap returns the inner store.
+func (s *Store) Unwrap() dipwell.Store { return s.inner }
+
+// Apply refuses what is known to be refused, and sends the rest to the inner store.
+func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	sent := s.now()
+	if len(b.Groups) != 1 {
+		return s.several(ctx, b, sent)
+	}
+	var few [1]mark
+	marks, refused := s.refuse(few[:0], &b.Groups[0], sent)
+	if refused {
+		return nil
+	}
+	return s.ask(ctx, b, marks, sent)
+}
+
+// several refuses what it can of a batch and sends the rest as one.
+func (s *Store) several(ctx context.Context, b *dipwell.Batch, sent int64) error {
+	p := s.parts.Get().(*part)
+	defer s.parts.Put(p)
+	for i := range b.Groups {
+		var refused bool
+		if p.marks, refused = s.refuse(p.marks, &b.Groups[i], sent); !refused {
+			p.batch.Groups = append(p.batch.Groups, b.Groups[i])
+			p.from = append(p.from, i)
+		}
+	}
+	var err error
+	if len(p.from) > 0 {
+		err = s.ask(ctx, &p.batch, p.marks, sent)
+	}
+	for i, from := range p.from {
+		b.Groups[from] = p.batch.Groups[i]
+	}
+	p.clear()
+	return err
+}
+
+// part is the groups of a batch that the inner store must answer.
+type part struct {
+	batch dipwell.Batch
+	from  []int // the group's place in the whole
+	marks []mark
+}
+
+func (p *part) clear() {
+	clear(p.batch.Groups)
+	p.batch.Groups, p.from, p.marks = p.batch.Groups[:0], p.from[:0], p.marks[:0]
+}
+
+// refuse answers a call that the row kept for its key refuses. Otherwise it
+// appends a mark for each of the group's ops.
+func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, bool) {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		e, m := s.table.look(op.Def.Name, op.Key)
+		if len(g.Ops) == 1 && !g.Cancel && s.fresh(&e, op, now) && refuses(&e, op, now) {
+			g.Err, g.Allowed, g.Reserved = nil, false, false
+			return marks, true
+		}
+		marks = append(marks, m)
+	}
+	return marks, false
+}
+
+// fresh reports whether what is kept may still be believed about the op.
+func (s *Store) fresh(e *slot, op *dipwell.Op, now int64) bool {
+	age := now - e.sent
+	return e.full && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
+		op.Verb <= dipwell.VerbReserve && op.Def.Mode != dipwell.Shadow
+}
+
+// refuses answers the op where the row that is kept refuses it.
+func refuses(e *slot, op *dipwell.Op, now int64) bool {
+	row := dipwell.State{Used: e.used, TS: e.ts, Version: e.version}
+	if _, _, err := op.Step(e.at+(now-e.sent), row, true); err != nil || op.Allowed {
+		op.Answer = dipwell.Answer{}
+		return false
+	}
+	op.Source = dipwell.SourceDenyCache
+	return true
+}
+
+// ask passes a batch on and learns from its answers.
+func (s *Store) ask(ctx context.Context, b *dipwell.Batch, marks []mark, sent int64) error {
+	epoch := s.epoch.Load()
+	err := s.inner.Apply(ctx, b)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if g.Cancel {
+			s.epoch.Add(1) // only the store knows which keys it gave back to
+		}
+		for j := range g.Ops {
+			if op := &g.Ops[j]; err == nil && g.Err == nil && kept(g, op) {
+				s.keep(marks[0], op, sent, epoch)
+			} else {
+				s.table.forget(marks[0])
+			}
+			marks = marks[1:]
+		}
+	}
+	return err
+}
+
+// kept reports whether an answer is a refusal to remember, and not an effect.
+func kept(g *dipwell.Group, op *dipwell.Op) bool {
+	return !g.Allowed && !op.Allowed && op.Source == dipwell.SourceStore && op.TS != 0
+}
+
+// keep remembers the row behind a refusal, unless something happened to the key
+// since the request was sent.
+func (s *Store) keep(m mark, op *dipwell.Op, sent int64, epoch uint64) {
+	s.table.put(m, slot{
+		used: op.Used, ts: op.TS, version: op.Def.Number,
+		at: op.At(), sent: sent, epoch: epoch,
+	}, s.epoch.Load)
+}
