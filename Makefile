@@ -52,4 +52,7 @@ bench-api: ## the JSON API against a no-op net/http handler
 bench-replay: ## replay against a loop that only splits lines and parses times
 	cd bench && $(GO) run ./replay -o results/replay.md
 
-.PHONY: help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay
+bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a server it starts itself (half an hour)
+	cd bench && $(GO) run ./postgres -o results/postgres.md
+
+.PHONY: help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-postgres
