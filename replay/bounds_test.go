@@ -1,0 +1,221 @@
+package replay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image/png"
+	"io"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// stretch is a log of n lines in order that is made while it is read.
+type stretch struct {
+	n, i int
+	key  func(i int) string
+	rest []byte
+	peak uint64 // live heap at its highest, looked at a few times
+}
+
+func (s *stretch) Read(p []byte) (int, error) {
+	for len(s.rest) < len(p) && s.i < s.n {
+		if s.i%(s.n/8) == s.n/16 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			s.peak = max(s.peak, m.HeapAlloc)
+		}
+		at := time.Unix(1_773_478_800+int64(s.i)/100, 0).UTC()
+		s.rest = append(s.rest, s.key(s.i)...)
+		s.rest = at.AppendFormat(s.rest, " - - [02/Jan/2006:15:04:05 -0700] \"GET / HTTP/1.1\" 200 1\n")
+		s.i++
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[:copy(s.rest, s.rest[n:])]
+	if n == 0 && s.i == s.n {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// heapOf replays n lines and returns the live heap at its highest.
+func heapOf(t *testing.T, n int, again bool, o Options, key func(int) string) (uint64, *Report) {
+	t.Helper()
+	s := &stretch{n: n, key: key}
+	o.Limits, o.TempDir = benchLimits, t.TempDir()
+	in := Stream("log", s)
+	in.Again = again
+	rep, err := Run(context.Background(), in, o)
+	if err != nil || rep.Requests != int64(n) {
+		t.Fatal(err, rep)
+	}
+	return s.peak, rep
+}
+
+// Memory depends neither on the length of a log in order nor on the number of
+// keys that come and go.
+func TestMemoryIsIndependentOfLength(t *testing.T) {
+	const mib = 1 << 20
+	few := func(i int) string { return "192.0.2." + strconv.Itoa(i%250) }
+	fresh := func(i int) string { return "2001:db8::" + strconv.FormatInt(int64(i), 16) }
+	for _, c := range []struct {
+		name  string
+		again bool
+		o     Options
+		key   func(int) string
+	}{
+		{"a file", true, Options{}, few},
+		{"a pipe", false, Options{SortRecords: 1 << 12}, few},
+		{"ever new keys", true, Options{MaxKeys: 1 << 12}, fresh},
+	} {
+		short, _ := heapOf(t, 20_000, c.again, c.o, c.key)
+		long, rep := heapOf(t, 400_000, c.again, c.o, c.key)
+		if long > short+4*mib {
+			t.Errorf("%s: %d KiB live with 20,000 lines, %d KiB with 400,000", c.name, short>>10, long>>10)
+		}
+		if want := c.o.MaxKeys > 0; (rep.Forgotten > 0) != want || rep.Disorder != 0 {
+			t.Errorf("%s: %d keys forgotten, %d out of order", c.name, rep.Forgotten, rep.Disorder)
+		}
+	}
+}
+
+// Counts may be forgotten, decisions never change by it, and the report says
+// how far off a key can be.
+func TestForgettingKeys(t *testing.T) {
+	var log strings.Builder
+	at := time.Date(2026, 3, 14, 9, 0, 0, 0, time.UTC)
+	for i := range 4000 {
+		key := "192.0.2.1"
+		if i%4 != 0 {
+			key = fmt.Sprintf("198.51.100.%d", i/40) // many requests, then never again
+		}
+		fmt.Fprintf(&log, "%s - - [%s] \"GET /\"\n", key, at.Format("02/Jan/2006:15:04:05 -0700"))
+		at = at.Add(2 * time.Second)
+	}
+	o := Options{Limits: limits(t, "slow=1/20s,burst=1")}
+	want, exact := decisions(t, inMemory([]byte(log.String())), o)
+	o.MaxKeys = 8
+	got, rough := decisions(t, inMemory([]byte(log.String())), o)
+	if got != want {
+		t.Error(firstDifference(got, want))
+	}
+	e, r := exact.Limits[0], rough.Limits[0]
+	if e.Missed != 0 || r.Missed == 0 || rough.Forgotten == 0 || r.Refused != e.Refused || r.KeysRefused > 16 {
+		t.Errorf("exact %+v\nrough %+v", e, r)
+	}
+	if k := r.Worst[0]; k.Key != e.Worst[0].Key || k.Refused > e.Worst[0].Refused || k.Refused+r.Missed < e.Worst[0].Refused {
+		t.Errorf("%+v is not within %d of %+v", k, r.Missed, e.Worst[0])
+	}
+}
+
+func TestBinsWidenAndLoseNothing(t *testing.T) {
+	var b bins
+	t0, total := int64(1_773_478_812_345_678), int64(0)
+	for i := range int64(3000) {
+		b.add(t0+i*i*1_000_003, verdict(i%3%2))
+		total++
+	}
+	var granted, refused int64
+	for _, x := range b.bin {
+		granted += x.granted
+		refused += x.refused
+	}
+	if granted != 2000 || refused != 1000 || b.start > t0 || b.start%b.width() != 0 || b.start+int64(b.n)*b.width() <= t0+2999*2999*1_000_003 || b.n < maxBins/8 {
+		t.Errorf("%d granted, %d refused, %d bins of %d from %d", granted, refused, b.n, b.width(), b.start)
+	}
+	for i := 1; i < len(binWidths); i++ {
+		if binWidths[i]%binWidths[i-1] != 0 {
+			t.Errorf("a bin of %d µs does not hold whole bins of %d", binWidths[i], binWidths[i-1])
+		}
+	}
+}
+
+func TestPlots(t *testing.T) {
+	logs := map[string]string{
+		"example": string(read(t, exampleLog)), "empty": "", "one line": "192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] \"GET /\"\n",
+		"a century":  "a - - [14/Mar/1971:09:00:00 +0000]\nb - - [14/Mar/2071:09:00:00 +0000]\n",
+		"nasty keys": strings.Repeat("<script>&\x1b[31m\""+strings.Repeat("é", 100)+" - - [14/Mar/2026:09:00:00 +0000]\n", 50),
+	}
+	for name, log := range logs {
+		rep, err := Run(context.Background(), inMemory([]byte(log)), Options{
+			Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window", "queue=1/10s,algorithm=leaky_bucket,max_debt=9"), Levels: 3})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		var svg, img bytes.Buffer
+		if err := rep.WritePlot(&svg, ".svg"); err != nil || !strings.Contains(svg.String(), "</svg>") || strings.Contains(svg.String(), "<script") || strings.Contains(svg.String(), "\x1b") {
+			t.Errorf("%s: %v %.100s", name, err, svg.String())
+		}
+		if svg.Len() > 2<<20 {
+			t.Errorf("%s: %d bytes", name, svg.Len())
+		}
+		if name == "example" || name == "empty" { // a picture takes a second
+			if err := rep.WritePlot(&img, ".PNG"); err != nil {
+				t.Error(name, err)
+			}
+			if _, err := png.Decode(&img); err != nil {
+				t.Error(name, err)
+			}
+		}
+		if err := rep.WriteText(io.Discard); err != nil {
+			t.Error(name, err)
+		}
+	}
+}
+
+// The level drawn at the end of the example is the one the rule gives, and no
+// track has more points than its columns allow.
+func TestLevelsFollowTheRule(t *testing.T) {
+	o := Options{Limits: limits(t, "page=12/1m,burst=15"), Levels: 2}
+	rep, err := Run(context.Background(), inMemory(read(t, exampleLog)), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := dipwell.MustDefinition(o.Limits[0])
+	for _, k := range rep.tracks[0] {
+		used := def.Rule.Apply(k.row, *rep.Last, dipwell.VerbCheck, 0).Before
+		last := k.points[len(k.points)-1]
+		if want := float64(def.Rule.Cap-used) / float64(def.Rule.Unit); last.level != want || last.t != *rep.Last || len(k.points) > 4*(columns+1) {
+			t.Errorf("%s ends at %+v after %d points, want %v", k.key, last, len(k.points), want)
+		}
+		for i := range k.points {
+			if i > 0 && k.points[i].t < k.points[i-1].t || k.points[i].level < 0 || k.points[i].level > 15 {
+				t.Errorf("%s: point %d is %+v", k.key, i, k.points[i])
+			}
+		}
+	}
+}
+
+func TestTicks(t *testing.T) {
+	day := func(h int) float64 { return float64(time.Date(2026, 3, 14, h, 0, 0, 0, time.UTC).UnixMicro()) }
+	for _, c := range []struct {
+		low, high float64
+		want      string
+	}{
+		{day(9), day(12), "09:00\n14 Mar 2026|09:30\n |10:00\n |10:30\n |11:00\n |11:30\n |12:00\n "},
+		{day(20), day(28), "20:00\n14 Mar 2026|21:00\n |22:00\n |23:00\n |00:00\n15 Mar 2026|01:00\n |02:00\n |03:00\n |04:00\n "},
+	} {
+		var got []string
+		for _, k := range timeTicks(c.low, c.high) {
+			got = append(got, k.Label)
+		}
+		if strings.Join(got, "|") != c.want {
+			t.Errorf("%q", strings.Join(got, "|"))
+		}
+	}
+	for most, want := range map[float64]string{1: "0|1", 5: "0|1|2|3|4|5", 17: "0|5|10|15", 120: "0|50|100", 1e6: "0|200k|400k|600k|800k|1M"} {
+		var got []string
+		for _, k := range countTicks(0, most) {
+			got = append(got, k.Label)
+		}
+		if strings.Join(got, "|") != want {
+			t.Errorf("up to %v: %q, want %q", most, strings.Join(got, "|"), want)
+		}
+	}
+}
