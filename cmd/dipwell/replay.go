@@ -85,6 +85,8 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	}
 	switch ext := filepath.Ext(c.Plot); {
 	case c.Plot == "":
+	case same(c.Plot, c.Log):
+		return o, fmt.Errorf("--plot: %s is the log", c.Plot)
 	case !replay.CanPlot(ext):
 		return o, fmt.Errorf("--plot: %q ends in neither .svg nor .png", c.Plot)
 	default:
@@ -136,6 +138,9 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	case "-":
 		return stdout, nil
 	}
+	if same(c.Decisions, c.Log) {
+		return nil, fmt.Errorf("%s is the log", c.Decisions)
+	}
 	f, err := os.Create(c.Decisions)
 	if err != nil {
 		return nil, err
@@ -144,6 +149,16 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 		return pipe{f}, err
 	}
 	return fileSink{f}, nil
+}
+
+// same reports whether two paths are one file: the log must not be written to.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }
 
 type fileSink struct{ *os.File }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const exampleLog = "../../testdata/access.log"
+
+// replayRun runs the program as from a shell.
+func replayRun(stdin string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(context.Background(), append([]string{"replay"}, args...), strings.NewReader(stdin), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestReplayReports(t *testing.T) {
+	dir := t.TempDir()
+	decisions, plot := filepath.Join(dir, "d.jsonl"), filepath.Join(dir, "p.svg")
+	code, out, errs := replayRun("", "--log", exampleLog, "--limit", "page=12/1m,burst=15", "--limit=day=40/1d,algorithm=fixed_window", "--decisions", decisions, "--plot", plot)
+	if code != 0 || errs != "" || !strings.Contains(out, "limit page=12/1m,burst=15\n  granted          137 (73.66 %)\n  refused          49 (26.34 %)") || !strings.Contains(out, "limit day=40/1d,algorithm=fixed_window") {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	b, err := os.ReadFile(decisions)
+	if err != nil || bytes.Count(b, []byte("\n")) != 2*186 || !bytes.HasPrefix(b, []byte(`{"line":1,"t_us":1773478803000000,"limit":"page","key":"192.0.2.7","allowed":true,"remaining":14,"retry_after_us":null}`)) {
+		t.Errorf("%v %.200s", err, b)
+	}
+	if b, err := os.ReadFile(plot); err != nil || !bytes.Contains(b, []byte("</svg>")) {
+		t.Errorf("%v %.200s", err, b)
+	}
+}
+
+func TestReplayFromStandardInput(t *testing.T) {
+	log, err := os.ReadFile(exampleLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := replayRun(string(log), "--log", "-", "--limit", "page=12/1m,burst=15", "--json")
+	var rep struct {
+		Requests, Malformed int
+		Limits              []struct{ Granted, Refused int }
+	}
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || code != 0 || errs != "" || rep.Requests != 186 || rep.Malformed != 1 || rep.Limits[0].Refused != 49 {
+		t.Errorf("%d %+v %v\n%s%s", code, rep, err, out, errs)
+	}
+	code, out, errs = replayRun(string(log), "--log=-", "--limit", "page=12/1m,burst=15", "--decisions=-")
+	if code != 0 || errs != "" || strings.Count(out, "\n") != 186 || strings.Count(out, `"allowed":false`) != 49 {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	if code, out, errs = replayRun("", "--log=-", "--limit", "page=12/1m"); code != 0 || !strings.Contains(out, "0 requests") {
+		t.Errorf("an empty log: %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestReplayNamesTheBadFlag(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "access.log")
+	if b, err := os.ReadFile(exampleLog); err != nil || os.WriteFile(log, b, 0o600) != nil {
+		t.Fatal(err)
+	}
+	limit := "--limit=page=12/1m"
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"--log", []string{limit}},
+		{"--limit", []string{"--log", log}},
+		{"--limit: limit page: per:", []string{"--log", log, "--limit", "page=12/never"}},
+		{"--limit: page is given twice", []string{"--log", log, limit, limit}},
+		{"--log: open", []string{"--log", log + ".gone", limit}},
+		{"--log: " + dir + " is a directory", []string{"--log", dir, limit}},
+		{"--by: ", []string{"--log", log, limit, "--by", "shoe"}},
+		{"--by: is empty", []string{"--log", log, limit, "--by="}},
+		{"--cost: ", []string{"--log", log, limit, "--cost", "1.5"}},
+		{"--format: ", []string{"--log", log, limit, "--format", "xml"}},
+		{"--plot: ", []string{"--log", log, limit, "--plot", "p.gif"}},
+		{"--plot: ", []string{"--log", log, limit, "--plot", filepath.Join(dir, "no", "p.svg")}},
+		{"--plot: " + log + " is the log", []string{"--log", log, limit, "--plot", log}},
+		{"--decisions: ", []string{"--log", log, limit, "--decisions", filepath.Join(dir, "no", "d.jsonl")}},
+		{"--decisions: " + log + " is the log", []string{"--log", log, limit, "--decisions", log}},
+		{"--worst: ", []string{"--log", log, limit, "--worst", "0"}},
+		{"--max-keys: ", []string{"--log", log, limit, "--max-keys", "-1"}},
+		{"--temp-dir", []string{"--log", log, limit, "--temp-dir"}},
+	} {
+		code, out, errs := replayRun("", c.args...)
+		if code != 2 || !strings.Contains(errs, c.want) || out != "" {
+			t.Errorf("%q: %d %q %q; want %s", c.args, code, out, errs, c.want)
+		}
+	}
+	if b, err := os.ReadFile(log); err != nil || len(b) < 1000 {
+		t.Errorf("the log was written to: %v", err)
+	}
+}
