@@ -17,7 +17,7 @@ const (
 	freshToo = "dipwell_bench_fresh_too"
 )
 
-// create makes an empty database; dropAll removes it at the end.
+// create makes an empty database.
 func (b *bench) create(ctx context.Context, name string) (dsn string, err error) {
 	b.created = append(b.created, name)
 	err = withConn(ctx, b.admin, func(c *conn) error {
@@ -32,10 +32,33 @@ func (b *bench) create(ctx context.Context, name string) (dsn string, err error)
 	return inDatabase(b.admin, name)
 }
 
+// roles are what dipwell's migrations add to the whole server, not to one database.
+var roles = []string{"dipwell_app", "dipwell_admin"}
+
+// noteRoles remembers which roles somebody else will still need.
+func (b *bench) noteRoles(ctx context.Context) error {
+	for _, role := range roles {
+		there, err := query(ctx, b.admin, "select count(*) from pg_roles where rolname = '"+role+"'")
+		if err != nil {
+			return err
+		}
+		if there == "0" {
+			b.roles = append(b.roles, role)
+		}
+	}
+	return nil
+}
+
+// dropAll leaves a server that was given as it was.
 func (b *bench) dropAll(ctx context.Context) error {
 	return withConn(ctx, b.admin, func(c *conn) error {
 		for _, name := range b.created {
 			if err := c.once(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+				return err
+			}
+		}
+		for _, role := range b.roles {
+			if err := c.once(ctx, "drop role if exists "+role); err != nil {
 				return err
 			}
 		}

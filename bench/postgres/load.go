@@ -50,11 +50,12 @@ func (l load) run(ctx context.Context, open func(context.Context) (session, erro
 		defer s.close()
 		clients[i] = &client{session: s, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
 	}
-	if err := together(clients, func(c *client) error { return c.warm(ctx, l.keys) }); err != nil {
+	calls := context.Background() // the driver would watch one that can be cancelled, in a goroutine a call
+	if err := together(clients, func(c *client) error { return c.warm(calls, l.keys) }); err != nil {
 		return result{}, err
 	}
 	start := time.Now()
-	err := together(clients, func(c *client) error { return c.call(ctx, l.keys, start, l.length) })
+	err := together(clients, func(c *client) error { return c.call(calls, l.keys, start, l.length) })
 	took := time.Since(start)
 	var r result
 	for _, c := range clients {

@@ -56,7 +56,8 @@ type bench struct {
 	server    string // its settings, where they are ours
 	admin     string // DSN of a database from which others are made
 	version   string
-	created   []string
+	created   []string // databases
+	roles     []string // that were not there before
 	rivals    rivals
 	fast      *well // dipwell, unlogged
 	conflicts int   // that reached dipwell's callers
@@ -102,6 +103,9 @@ func (b *bench) run(ctx context.Context) (err error) {
 		defer stop()
 		b.server = "over a Unix socket, with " + strings.Join(settings, ", ")
 	} else {
+		if err := b.noteRoles(ctx); err != nil {
+			return err
+		}
 		defer func() {
 			if e := b.dropAll(context.WithoutCancel(ctx)); err == nil {
 				err = e

@@ -180,13 +180,14 @@ func refilled(row []byte, nowUS int64) (tokens float64, allowed bool) {
 // results in binary: the shortest way through the driver, for every rival.
 type conn struct {
 	*pgconn.PgConn
-	params [3][]byte
-	buf    []byte
+	statements map[string]*pgconn.StatementDescription
+	params     [3][]byte
+	buf        []byte
 }
 
 func connect(ctx context.Context, dsn string) (*conn, error) {
 	c, err := pgconn.Connect(ctx, dsn)
-	return &conn{PgConn: c}, err
+	return &conn{PgConn: c, statements: map[string]*pgconn.StatementDescription{}}, err
 }
 
 func withConn(ctx context.Context, dsn string, do func(*conn) error) error {
@@ -205,9 +206,11 @@ func (c *conn) close() {
 }
 
 func (c *conn) prepare(ctx context.Context, name, sql string) error {
-	if _, err := c.Prepare(ctx, name, sql, nil); err != nil {
+	s, err := c.Prepare(ctx, name, sql, nil)
+	if err != nil {
 		return fmt.Errorf("prepare %s: %w", name, err)
 	}
+	c.statements[name] = s
 	return nil
 }
 
@@ -216,7 +219,7 @@ var binaryFormat = []int16{1}
 // row runs a prepared statement and returns the values of its last row, one
 // after the other; they are good until the next call.
 func (c *conn) row(ctx context.Context, name string, params [][]byte) ([]byte, error) {
-	r := c.ExecPrepared(ctx, name, params, binaryFormat, binaryFormat)
+	r := c.ExecStatement(ctx, c.statements[name], params, binaryFormat, binaryFormat)
 	c.buf = c.buf[:0]
 	for r.NextRow() {
 		c.buf = c.buf[:0]

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"strconv"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// The rivals must do the work that they are measured at: take a token while
+// there is one, and refuse when there is none.
+func TestRivalsLimit(t *testing.T) {
+	b, ctx := testBench(t), context.Background()
+	r, err := b.invite(ctx, rivalsDB, 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [4]bool{true, true, false, false}
+	take := func(c contender) (ok [4]bool) {
+		s, err := c.open(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		for i := range ok {
+			if ok[i], err = s.take(ctx, keyName(0)); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+		}
+		return ok
+	}
+	if got := take(r.cron()); got != want {
+		t.Errorf("(a) with two tokens: %v", got)
+	}
+	withoutRefill := contender{name: procName, open: r.oneStatement("select proc.take($1, 0, 2)", serializable)}
+	if got := take(withoutRefill); got != want {
+		t.Errorf("(b) with two tokens: %v", got)
+	}
+	for _, c := range []contender{r.tx(), r.counter()} { // from a billion tokens
+		if got := take(c); got != [4]bool{true, true, true, true} {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if n, err := query(ctx, r.dsn, "select n from counter.buckets"); n != "4" || err != nil {
+		t.Errorf("the counter is at %s, %v", n, err)
+	}
+}
+
+// The arithmetic of (c), which happens in the caller.
+func TestRefilled(t *testing.T) {
+	for _, c := range []struct {
+		tokens  float64
+		since   int64
+		want    float64
+		allowed bool
+	}{{2, 0, 1, true}, {1, 0, 0, true}, {0.5, 0, 0.5, false}, {0, 10_000, 2, true}, {burst, 1e6, burst - 1, true}, {1, -1e6, 0, true}} {
+		row := binary.BigEndian.AppendUint64(nil, math.Float64bits(c.tokens))
+		row = binary.BigEndian.AppendUint64(row, 1e15)
+		if got, allowed := refilled(row, 1e15+c.since); got != c.want || allowed != c.allowed {
+			t.Errorf("%v tokens after %d µs: %v, %v", c.tokens, c.since, got, allowed)
+		}
+	}
+}
+
+// A refill brings tokens back, at most to full.
+func TestRefill(t *testing.T) {
+	b, ctx := testBench(t), context.Background()
+	for _, c := range []struct{ tokens, want int }{{0, 300}, {burst - 1, burst}, {burst, burst}} {
+		r, err := b.invite(ctx, rivalsDB, 1, c.tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = withConn(ctx, r.dsn, func(c *conn) error { return c.once(ctx, sqlFile("cron_refill.sql")) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := query(ctx, r.dsn, "select tokens from cron.buckets"); err != nil || got != strconv.Itoa(c.want) {
+			t.Errorf("%d tokens after a refill: %s, %v; want %d", c.tokens, got, err, c.want)
+		}
+	}
+}
+
+// What dipwell is measured at is one statement, and it is the one it sends.
+func TestOverheardStatement(t *testing.T) {
+	b, ctx := testBench(t), context.Background()
+	w, err := b.dig(ctx, fastDB, pgstore.Unlogged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	s, err := w.statement().open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if ok, err := s.take(ctx, keyName(0)); !ok || err != nil {
+		t.Errorf("the statement admits: %v, %v", ok, err)
+	}
+	d, err := w.limiter.Check(ctx, apiLimit, keyName(0), 1)
+	if err != nil || d.Remaining >= burst {
+		t.Errorf("after it %d of %d remain, %v", d.Remaining, burst, err)
+	}
+}
+
+func testBench(t *testing.T) *bench {
+	s, err := pgtest.New()
+	if errors.Is(err, pgtest.ErrMissing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return &bench{keys: 10, admin: s.DSN("postgres")}
+}
