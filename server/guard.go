@@ -54,6 +54,9 @@ func proxied(r *http.Request) bool {
 // localHost reports whether a Host field names this machine from inside. HTTP/1.0
 // clients send none.
 func localHost(host string) bool {
+	if strings.HasPrefix(host, "127.0.0.1:") || strings.HasPrefix(host, "localhost:") {
+		return strings.IndexByte(host[10:], ':') < 0 // nearly all of them
+	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

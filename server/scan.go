@@ -100,13 +100,26 @@ func (s *scanner) str(field string) (string, error) {
 		switch c := s.b[i]; {
 		case c == '"':
 			s.pos = i + 1
-			return string(s.b[from:i]), nil
+			return intern(s.b[from:i]), nil
 		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
 			return s.rareStr(field, from, i)
 		}
 	}
 	s.pos = len(s.b)
 	return "", s.errSyntax("the end of a string")
+}
+
+// intern is string(b), without an allocation for the members that every call has.
+func intern(b []byte) string {
+	switch string(b) {
+	case "limit":
+		return "limit"
+	case "key":
+		return "key"
+	case "cost":
+		return "cost"
+	}
+	return string(b)
 }
 
 // notA says that a value is of the wrong kind; one that is no JSON is that first.

@@ -1,0 +1,18 @@
+package server
+
+import "github.com/dipwell/dipwell"
+
+// ParseTakes reads a JSON body as the verbs do.
+func ParseTakes(body []byte) ([]dipwell.Take, error) {
+	var q request
+	if err := q.parseJSON(body); err != nil {
+		return nil, err
+	}
+	if err := q.complete(); err != nil {
+		return nil, err
+	}
+	if q.has(hasTakes) {
+		return q.takes, nil
+	}
+	return []dipwell.Take{q.take}, nil
+}
