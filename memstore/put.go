@@ -1,0 +1,57 @@
+package memstore
+
+import "github.com/dipwell/dipwell"
+
+// Put sets a key's row to what another store said of it under d, unless a later
+// row is held already; of two of the same instant the fuller bucket loses. It
+// fails as a call for a new key does when the store is full.
+func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error {
+	for {
+		op := dipwell.Op{Def: d, Key: key}
+		p, err := s.place(&op)
+		if err != nil {
+			return err
+		}
+		row, known := op.Def.Carry(row, key)
+		if !known {
+			return dipwell.ErrStaleDefinition
+		}
+		if again, err := s.put(&p, &op, row); !again {
+			return err
+		}
+	}
+}
+
+// put stores a row of the binding's version, or asks for the newer binding.
+func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, err error) {
+	sh := &s.shards[p.shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.closed {
+		return false, ErrClosed
+	}
+	if p.dead.Load() {
+		return true, nil
+	}
+	now := s.now()
+	i, found := sh.find(p.id, p.tag)
+	switch {
+	case found:
+		if held, ok := op.Def.Carry(s.state(sh.at(i), p), op.Key); ok && older(row, held) {
+			return false, nil
+		}
+		sh.rewrite(i, p, op.Key, row)
+	case row.Used != 0:
+		if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
+			return false, s.fullError()
+		}
+		i, _ = sh.find(p.id, p.tag) // making room moves rows
+		sh.add(i, p, op, row, now, true)
+		sh.tend(now)
+	}
+	return false, nil
+}
+
+func older(a, b dipwell.State) bool {
+	return a.TS < b.TS || a.TS == b.TS && a.Used < b.Used
+}
