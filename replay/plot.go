@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"io"
@@ -60,7 +61,20 @@ func (r *Report) WritePlot(w io.Writer, ext string) error {
 	for i, row := range plot.Align(panels, tiles, page) {
 		panels[i][0].Draw(row[0])
 	}
+	if _, svg := out.(*vgsvg.Canvas); svg {
+		return writeSVG(w, out)
+	}
 	_, err := out.WriteTo(w)
+	return err
+}
+
+// writeSVG names fonts for those who lack the one that the text was measured with.
+func writeSVG(w io.Writer, out io.WriterTo) error {
+	var b bytes.Buffer
+	if _, err := out.WriteTo(&b); err != nil {
+		return err
+	}
+	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	return err
 }
 
