@@ -111,8 +111,12 @@ func (p *parser) fail(n *yaml.Node, setting, format string, args ...any) {
 // lineOf finds the line in the YAML library's own errors, which carry it as text.
 var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
 
+// bareMemory is `store: memory:` without quotes. YAML takes the second colon for
+// a mapping, but nobody who writes it means one.
+var bareMemory = regexp.MustCompile(`(?m)^([ \t]*store:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
+
 func (p *parser) document(b []byte) {
-	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec := yaml.NewDecoder(bytes.NewReader(bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`))))
 	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
 	case err == io.EOF:
@@ -167,10 +171,12 @@ func (p *parser) mapping(n *yaml.Node, where string, f func(name string, value *
 }
 
 func deref(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
+	if n.Kind != yaml.AliasNode {
+		return n
 	}
-	return n
+	there := *n.Alias
+	there.Line = n.Line // a mistake is where the value is used
+	return &there
 }
 
 // scalar returns a value's text.

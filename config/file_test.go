@@ -1,0 +1,157 @@
+package config_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/httplimit"
+)
+
+func TestParse(t *testing.T) {
+	f, err := config.Parse("dipwell.yaml", []byte(`# all of it
+store: memory:
+listen: 127.0.0.1:8080
+admin: 127.0.0.1:8081
+admin_token_file: /run/token
+upstream: http://127.0.0.1:3000
+by: header:X-User
+max_keys: 1000
+headers: x-ratelimit
+trusted_proxies: [10.0.0.0/8, 192.0.2.1]
+limits:
+  - name: login
+    algorithm: fixed_window
+    rate: 5
+    per: 1d
+    burst: 20
+    max_debt: 0
+    start: '00:00 Europe/Rome'
+    on_change: proportional
+    mode: shadow
+    auth: true
+    retry_jitter: 10%
+    on_store_error: open
+    timeout: 50ms
+  - {name: jobs, rate: 1, per: 1s, burst: 0, max_debt: unlimited, keys: list}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := dipwell.Limit{Name: "login", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Burst: 20, MaxDebt: dipwell.NoDebt,
+		Start: "00:00 Europe/Rome", OnChange: dipwell.Proportional, Mode: dipwell.Shadow, Auth: true, RetryJitter: 10,
+		OnStoreError: dipwell.FailOpen, Timeout: 50 * time.Millisecond}
+	jobs := dipwell.Limit{Name: "jobs", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: dipwell.UnlimitedDebt, ListKeys: true}
+	if len(f.Limits) != 2 || f.Limits[0] != login || f.Limits[1] != jobs {
+		t.Errorf("limits %+v", f.Limits)
+	}
+	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" ||
+		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
+		t.Errorf("%+v", f)
+	}
+	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
+		t.Error(f.TrustedProxies)
+	}
+	for _, empty := range []string{"", "# nothing\n", "---\n", "{}\n"} {
+		if f, err := config.Parse("x", []byte(empty)); err != nil || f == nil {
+			t.Errorf("%q: %v", empty, err)
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	const login = "limits:\n  - name: login\n    rate: 5\n    per: 1m\n"
+	for _, tc := range []struct {
+		name, yaml string
+		want       []string // a line of the error each, by its beginning or its middle
+	}{
+		{"a typo at the top", "listne: x\n", []string{"f.yaml:1: listne: unknown setting; did you mean listen?"}},
+		{"a typo in a limit", login + "    brust: 9\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
+		{"no idea", "frobnicate: 1\n", []string{"f.yaml:1: frobnicate: unknown setting"}},
+		{"miscased", "Listen: x\n", []string{"f.yaml:1: Listen: unknown setting; did you mean listen?"}},
+		{"two limits of one name", login + "  - name: login\n    rate: 1\n    per: 1s\n", []string{"f.yaml:5: limits[1].name: there are two limits called login; the first is in line 2"}},
+		{"too large", login + "    burst: 9007199254740991\n", []string{"f.yaml:5: limits[0].burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},
+		{"twice", "listen: a:1\nlisten: b:2\n", []string{"f.yaml:2: listen: is given twice; first in line 1"}},
+		{"twice in a limit", login + "    rate: 6\n", []string{"f.yaml:5: limits[0].rate: is given twice; first in line 3"}},
+		{"missing rate", "limits:\n  - name: a\n    per: 1m\n", []string{"f.yaml:2: limits[0].rate: is missing"}},
+		{"missing all", "limits:\n  - {}\n", []string{"limits[0].name: is missing", "limits[0].rate: is missing", "limits[0].per: is missing"}},
+		{"contradiction", login + "    start: 0s\n", []string{"f.yaml:5: limits[0].start: is for windows and intervals"}},
+		{"leaky burst", login + "    algorithm: leaky_bucket\n    burst: 3\n", []string{"f.yaml:6: limits[0].burst: a leaky bucket"}},
+		{"burst 0 without debt", login + "    burst: 0\n    max_debt: 0\n", []string{"f.yaml:5: limits[0].burst: 0 grants nothing"}},
+		{"a bucket of a month", "limits:\n  - {name: a, rate: 1, per: 1mo}\n", []string{"f.yaml:2: limits[0].per: months and years are for windows"}},
+		{"not a number", login + "    burst: many\n", []string{`f.yaml:5: limits[0].burst: "many" is not a whole number`}},
+		{"a fraction", login + "    burst: 1.5\n", []string{`f.yaml:5: limits[0].burst: "1.5" is not a whole number`}},
+		{"a negative", login + "    burst: -1\n", []string{`f.yaml:5: limits[0].burst: "-1" is not`}},
+		{"yes is no boolean", login + "    auth: yes\n", []string{`f.yaml:5: limits[0].auth: "yes" is neither true nor false`}},
+		{"a near algorithm", login + "    algorithm: fixed-window\n", []string{"f.yaml:5: limits[0].algorithm:", "did you mean fixed_window?"}},
+		{"no zone", "limits:\n  - {name: a, algorithm: fixed_window, rate: 1, per: 1d, start: '06:00 Europe/Roma'}\n", []string{"f.yaml:2: limits[0].start:", "IANA"}},
+		{"no value", "listen:\n", []string{"f.yaml:1: listen: has no value"}},
+		{"an empty value", "listen: ''\n", []string{"f.yaml:1: listen: is empty"}},
+		{"a list for a value", "listen: [a]\n", []string{"f.yaml:1: listen: must be one value"}},
+		{"limits is no list", "limits: 5\n", []string{"f.yaml:1: limits: must be a list"}},
+		{"limits by name", "limits:\n  login:\n    rate: 1\n", []string{"f.yaml:2: limits: must be a list"}},
+		{"a limit is a word", "limits:\n  - login\n", []string{"f.yaml:2: limits[0]: must be settings"}},
+		{"the file is a list", "- a\n", []string{"f.yaml:1: must be settings"}},
+		{"not YAML", "limits:\n\t- a\n", []string{"f.yaml:2: "}},
+		{"two documents", "listen: a:1\n---\nlisten: b:1\n", []string{"more than one document"}},
+		{"a proxy", "trusted_proxies:\n  - 10.0.0.0/8\n  - 10.0.0.0/99\n", []string{`f.yaml:3: trusted_proxies[1]: "10.0.0.0/99" is neither`}},
+		{"proxies", "trusted_proxies: 10.0.0.0/8\n", []string{"f.yaml:1: trusted_proxies: must be a list"}},
+		{"headers", "headers: ITEF\n", []string{"f.yaml:1: headers: "}},
+		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
+		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
+		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
+		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},
+	} {
+		_, err := config.Parse("f.yaml", []byte(tc.yaml))
+		if err == nil {
+			t.Errorf("%s: no error", tc.name)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in\n%v", tc.name, want, err)
+			}
+		}
+	}
+}
+
+func TestErrorFields(t *testing.T) {
+	_, err := config.Parse("f.yaml", []byte("\nlistne: x\n"))
+	var e *config.Error
+	if !errors.As(err, &e) || e.File != "f.yaml" || e.Line != 2 || e.Setting != "listne" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestAliases(t *testing.T) {
+	f, err := config.Parse("f.yaml", []byte("limits:\n  - {name: a, rate: &r 5, per: 1m}\n  - {name: b, rate: *r, per: 1m}\n"))
+	if err != nil || f.Limits[1].Rate != 5 {
+		t.Error(f, err)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	if _, err := config.Load(t.TempDir() + "/none.yaml"); err == nil || !strings.Contains(err.Error(), "none.yaml") {
+		t.Error(err)
+	}
+	if _, err := config.Load(t.TempDir()); err == nil {
+		t.Error("a directory was read")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("limits:\n  - {name: a, rate: 1, per: 1s}\n")
+	f.Add("a: &a [*a]\nlimits: *a\n")
+	f.Add("? [a]\n: b\n")
+	f.Add("trusted_proxies: [&x 1, *x]")
+	f.Fuzz(func(t *testing.T, yaml string) {
+		file, err := config.Parse("f", []byte(yaml))
+		if (file == nil) == (err == nil) {
+			t.Error(file, err)
+		}
+	})
+}
