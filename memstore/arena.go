@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	extentBytes = 64 << 10 // what a shard takes at a time
+	extentBytes = 32 << 10 // what a shard takes at a time
 	chunkBytes  = 32 << 20 // what the system is asked for at a time
 	hugePage    = 2 << 20  // the alignment of chunks
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
