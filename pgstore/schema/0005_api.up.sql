@@ -40,21 +40,21 @@ create function dipwell.ask(verb int, limit_name text, key text, cost bigint,
     out granted bigint, out delay interval, out never boolean, out reservation uuid) language plpgsql volatile as $$
 declare
     a  record;
-    id int;
+    lim int;
     top bigint;
 begin
     perform dipwell.check_cost(cost, 'cost');
     key := dipwell.check_key(key, 'key');
-    id := dipwell.limit_id(limit_name, 'limit_name');
+    lim := dipwell.limit_id(limit_name, 'limit_name');
     if verb = 4 then
-        select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = ask.id;
+        select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = lim;
         if cost > top then
             raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
                 message = format('cost: %s is more than limit %s lets a charge be, %s', cost, limit_name, top);
         end if;
     end if;
     reservation := gen_random_uuid();
-    select * into a from dipwell.decide(array[id], array[key], array[verb], array[cost], array[null::bigint], reservation);
+    select * into a from dipwell.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], reservation);
     allowed := a.allowed;
     remaining := a.remaining;
     if not a.never and (a.shadow or not a.allowed) then

@@ -1,0 +1,265 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestSQL runs the suite on the SQL functions alone.
+func TestSQL(t *testing.T) { storetest.Run(t, openSQL) }
+
+// openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
+// clock is a table that dipwell.now_us reads, as each call sets it.
+func openSQL(t testing.TB, now func() int64) dipwell.Store {
+	pool := newPool(t)
+	_, err := pool.Exec(context.Background(), `create or replace function dipwell.now_us() returns bigint language sql volatile
+		as $$ select current_setting('test.now')::bigint $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
+	return &sqlStore{Store: inner, pool: pool, now: now}
+}
+
+// sqlStore keeps the limits through the Go store, and decides through SQL.
+type sqlStore struct {
+	*pgstore.Store
+	pool *pgxpool.Pool
+	now  func() int64
+}
+
+func (s *sqlStore) Apply(ctx context.Context, b *dipwell.Batch) error {
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		g.Err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10)); err != nil {
+				return err
+			}
+			return s.group(ctx, tx, g)
+		})
+	}
+	return nil
+}
+
+func (s *sqlStore) group(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
+	switch {
+	case g.Cancel:
+		_, err := tx.Exec(ctx, "select dipwell.cancel($1)", [16]byte(g.ID))
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "P0002" {
+			return dipwell.ErrReservation
+		}
+		return err
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded:
+		return s.one(ctx, tx, g)
+	case len(g.Ops) > 1 && g.Ops[0].Verb == dipwell.VerbTake:
+		return s.all(ctx, tx, g)
+	}
+	b := dipwell.Batch{Groups: []dipwell.Group{*g}} // what SQL does not offer
+	err := s.Store.Apply(ctx, &b)
+	*g = b.Groups[0]
+	return errors.Join(err, g.Err)
+}
+
+func (s *sqlStore) one(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
+	op := &g.Ops[0]
+	a, id, err := scan(tx.QueryRow(ctx, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost))
+	if err != nil {
+		return err
+	}
+	s.answer(op, a)
+	g.Allowed, g.Reserved, g.ID = op.Allowed, id.Valid, id.Bytes
+	return nil
+}
+
+func (s *sqlStore) all(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
+	var limits []string
+	var keys []*string
+	var costs []int64
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
+	}
+	rows, err := tx.Query(ctx, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+		from dipwell.take_all($1, $2, $3)`, limits, keys, costs)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	g.Allowed, g.Reserved = true, false
+	for i := 0; rows.Next(); i++ {
+		a, id, err := scan(rows)
+		if err != nil {
+			return err
+		}
+		s.answer(&g.Ops[i], a)
+		g.Allowed = g.Allowed && a.Allowed
+		if id.Valid {
+			g.Reserved, g.ID = true, id.Bytes
+		}
+	}
+	return rows.Err()
+}
+
+// answer fills an op. In SQL a retry time on an allowed call means shadow mode.
+func (s *sqlStore) answer(op *dipwell.Op, a dipwell.Answer) {
+	if d := s.Registry().Lookup(op.Def.Name); d != nil {
+		op.Def = d
+	}
+	op.Answer = a
+	if a.Allowed && (a.Retry > 0 || a.Never) {
+		op.Shadow = true
+	}
+}
+
+func key(k string) *string {
+	if k == "" {
+		return nil
+	}
+	return &k
+}
+
+func scan(row pgx.Row) (a dipwell.Answer, id pgtype.UUID, err error) {
+	var retry, reset, delay pgtype.Interval
+	err = row.Scan(&a.Allowed, &a.Remaining, &retry, &reset, &a.Granted, &delay, &a.Never, &id)
+	a.Retry, a.Reset, a.Delay = retry.Microseconds, reset.Microseconds, delay.Microseconds
+	return a, id, err
+}
+
+// TestSQLErrors: bad input names the field, with a code that a program can tell.
+func TestSQLErrors(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
+	for _, c := range []struct{ sql, code, message string }{
+		{"select dipwell.take('nope')", "42704", `limit_name: unknown limit "nope"`},
+		{"select dipwell.take('login', '')", "22023", "key: is empty; leave it out (null) for the limit's one shared bucket"},
+		{"select dipwell.take('login', repeat('x', 513))", "22023", "key: has 513 bytes; at most 512"},
+		{"select dipwell.take('login', 'u', -1)", "22023", "cost: -1 is not between 0 and 2^53-1"},
+		{"select dipwell.take('login', 'u', 9007199254740992)", "22023", "cost: 9007199254740992 is not between 0 and 2^53-1"},
+		{"select dipwell.take('login', 'u', null)", "22023", "cost: null is not between 0 and 2^53-1"},
+		{"select dipwell.take('login', 'u', 1.5)", "42883", "function dipwell.take(unknown, unknown, numeric) does not exist"},
+		{"select dipwell.charge('login', 'u', 51)", "22023", "cost: 51 is more than limit login lets a charge be, 50"},
+		{"select dipwell.take_all('{login,nope}', '{a,b}')", "42704", `limit_names[2]: unknown limit "nope"`},
+		{"select dipwell.take_all('{login}', '{a,b}')", "22023", "keys: has 2 entries; 1, as limit_names has"},
+		{"select dipwell.take_all('{}', '{}')", "22023", "limit_names: has 0 entries; from 1 to 16"},
+		{"select dipwell.take_all('{login,login}', '{a,b}', '{1,-1}')", "22023", "costs[2]: -1 is not between 0 and 2^53-1"},
+		{"select dipwell.cancel(gen_random_uuid())", "P0002", "reservation: is unknown, spent, due or reset"},
+		{"select dipwell.sweep(0)", "22023", "max_rows: 0 is not at least 1"},
+		{"select dipwell.drop('nope')", "42704", `name: unknown limit "nope"`},
+		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},
+		{"select dipwell.define('x', 1, interval '1 month')", "22023", "limit x: per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d"},
+		{"select dipwell.define('x', 1, null)", "22023", "limit x: per: is not a length of time"},
+		{"select dipwell.define('x', 1, interval '1 month 1 day', algorithm => 'interval')", "22023", "limit x: per: is not a length of time"},
+		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '25:00 UTC')", "22023", `limit x: start: "25:00" is not a time of day such as 06:00`},
+		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '06:00 Rome')", "22023", `limit x: start: "Rome" is not an IANA time zone such as Europe/Rome`},
+	} {
+		_, err := pool.Exec(ctx, c.sql)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != c.code || pg.Message != c.message {
+			t.Errorf("%s: %v", c.sql, err)
+		}
+	}
+	var rows int
+	if err := pool.QueryRow(ctx, "select count(*) from dipwell.buckets").Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("%d buckets after nothing but errors, %v", rows, err)
+	}
+}
+
+// TestRoles: the app role asks, and can do no more than that.
+func TestRoles(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
+	as := func(role, sql string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "set local role "+role); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, sql)
+			return err
+		})
+	}
+	must(t, pool, "drop role if exists stranger; create role stranger")
+	t.Cleanup(func() { must(t, pool, "drop role stranger") })
+	for _, c := range []struct {
+		sql        string
+		app, admin bool
+	}{
+		{"select dipwell.take('login', 'u')", true, true},
+		{"select dipwell.take('login', 'u', 5)", true, true},
+		{"select dipwell.check('login', 'u')", true, true},
+		{"select dipwell.take_up_to('login', 'u')", true, true},
+		{"select dipwell.reserve('login', 'u')", true, true},
+		{"select dipwell.take_all('{login}', '{u}')", true, true},
+		{"select dipwell.charge('login', 'u')", false, true},
+		{"select dipwell.refund('login', 'u')", false, true},
+		{"select dipwell.reset('login', 'u')", false, true},
+		{"select dipwell.define('login', 5, interval '1 minute')", false, true},
+		{"select dipwell.sweep()", false, true},
+		{"select * from dipwell.limits, dipwell.buckets", false, true},
+		{"select * from dipwell.status", false, true},
+		{"update dipwell.buckets set used = 0", false, true},
+		{"delete from dipwell.migrations", false, false},
+		{"select dipwell.decide('{1}', '{u}', '{6}', '{0}', '{null}')", false, true},
+	} {
+		for role, allowed := range map[string]bool{"dipwell_app": c.app, "dipwell_admin": c.admin, "stranger": false} {
+			err := as(role, c.sql)
+			var pg *pgconn.PgError
+			if allowed != (err == nil) || !allowed && (!errors.As(err, &pg) || pg.Code != "42501") {
+				t.Errorf("%s as %s: %v", c.sql, role, err)
+			}
+		}
+	}
+	var loose []string
+	rows, _ := pool.Query(ctx, `select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'dipwell'::regnamespace and p.prosecdef
+		and (p.proconfig is null or not 'search_path=pg_catalog, pg_temp' = any (p.proconfig))`)
+	loose, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(loose) > 0 {
+		t.Errorf("security definers without a fixed search_path: %s, %v", strings.Join(loose, ", "), err)
+	}
+}
+
+// TestRollback: what a transaction took comes back with its rollback.
+func TestRollback(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	store := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store, dipwell.Limit{Name: "order", Rate: 5, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.With(store.With(tx)).Take(ctx, "order", "u", 3); err != nil || d.Remaining != 2 {
+		t.Fatalf("%+v %v", d, err)
+	}
+	if err = tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "order", "u", 1); err != nil || d.Remaining != 4 {
+		t.Fatalf("%+v %v", d, err)
+	}
+}
+
+func must(t testing.TB, db pgstore.DB, sql string) {
+	t.Helper()
+	if _, err := db.Exec(context.Background(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

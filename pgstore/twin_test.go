@@ -1,0 +1,168 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell"
+)
+
+const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
+    r.months, r.days, r.clock, r.zone
+from dipwell.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
+    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false)::dipwell.limits, $8::bigint) r`
+
+// TestCompileTwin: SQL compiles every limit to the numbers of Go, or refuses it
+// in Go's words.
+func TestCompileTwin(t *testing.T) {
+	pool := newPool(t)
+	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, dipwell.MaxInt))
+	optional := rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(-1)), count)
+	period := rapid.OneOf(
+		rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour,
+			30 * 24 * time.Hour, dipwell.Month, 3 * dipwell.Month, dipwell.Year, 10 * dipwell.Year}),
+		rapid.Map(rapid.Int64Range(1, 1e15), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }))
+	rapid.Check(t, func(t *rapid.T) {
+		l := dipwell.Limit{
+			Name:      rapid.SampledFrom([]string{"login", "a b", ""}).Draw(t, "name"),
+			Algorithm: dipwell.Algorithm(rapid.IntRange(0, 3).Draw(t, "algorithm")),
+			Rate:      count.Draw(t, "rate"),
+			Period:    period.Draw(t, "period"),
+			Burst:     optional.Draw(t, "burst"),
+			MaxDebt:   rapid.OneOf(optional, rapid.Just(int64(-2))).Draw(t, "debt"),
+			MaxCharge: max(0, optional.Draw(t, "charge")),
+			Start:     rapid.SampledFrom([]string{"", "", "0s", "1h30m", "90d", "06:00 Europe/Rome", "23:59:59 UTC", "24:00 UTC", "noon", "06:00 Mars"}).Draw(t, "start"),
+		}
+		if rapid.Bool().Draw(t, "small") {
+			l.Burst = l.Burst % 100
+		}
+		compareCompile(t, pool, l)
+	})
+}
+
+func compareCompile(t rapid.TB, pool *pgxpool.Pool, l dipwell.Limit) {
+	want, _, wantErr := l.Compile()
+	var got dipwell.Rule
+	var cal dipwell.Calendar
+	period := int64(l.Period)
+	if period > 0 {
+		period = l.Period.Microseconds()
+	}
+	err := pool.QueryRow(context.Background(), compileSQL, l.Name, l.Algorithm.String(), l.Rate,
+		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, period).Scan(
+		&got.Unit, &got.Every, &got.Add, &got.Cap, &got.Origin, &got.Burst, &got.Debt, &got.Most, &got.MaxCharge, &got.MaxUsed, &got.Leaky, &got.Spread,
+		&cal.Months, &cal.Days, &cal.Clock, &cal.Zone)
+	var pg *pgconn.PgError
+	switch {
+	case wantErr == nil && err == nil:
+		if g, w := fmt.Sprint(got.Unit, got.Every, got.Add, got.Cap, got.Origin, got.Burst, got.Debt, got.Most, got.MaxCharge, got.MaxUsed, got.Leaky, got.Spread, cal),
+			fmt.Sprint(want.Unit, want.Every, want.Add, want.Cap, want.Origin, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed, want.Leaky, want.Spread, want.Calendar()); g != w {
+			t.Fatalf("%+v: SQL %s, Go %s", l, g, w)
+		}
+	case wantErr == nil || !errors.As(err, &pg):
+		t.Fatalf("%+v: SQL %v, Go %v", l, err, wantErr)
+	case pg.Message != wantErr.Error() && !strings.Contains(wantErr.Error(), "max_debt: "):
+		t.Fatalf("%+v: SQL says %s, Go says %v", l, pg.Message, wantErr)
+	}
+}
+
+// setting turns a field whose zero is the default into a column whose null is.
+func setting(n int64) *int64 {
+	switch n {
+	case 0:
+		return nil
+	case dipwell.NoBurst:
+		n = 0
+	case dipwell.UnlimitedDebt:
+		n = -1
+	}
+	return &n
+}
+
+// TestZones: in every zone, from 2020 to 2040, Go and SQL put each day's
+// boundary at the same instant: for a time of day that some spring skips, one
+// that some autumn repeats, and midnight.
+func TestZones(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	rows, err := pool.Query(ctx, "select name from pg_timezone_names where name !~ '^(posix|right|posixrules|localtime|Factory)' order by name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(zones) < 300 {
+		t.Fatalf("%d zones, %v", len(zones), err)
+	}
+	from := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	to := time.Date(2041, 1, 1, 0, 0, 0, 0, time.UTC)
+	compared := 0
+	for _, zone := range zones {
+		loc, err := time.LoadLocation(zone)
+		if err != nil {
+			continue
+		}
+		changes := changesOf(loc, from, to)
+		for _, clock := range []string{"00:00", "02:30", "01:15:30"} {
+			rule, _, err := dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: clock + " " + zone}.Compile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var days, want []int64
+			for _, at := range changes {
+				for day := -1; day <= 1; day++ {
+					start, _ := rule.Window(at.AddDate(0, 0, day).UnixMicro())
+					y, m, d := time.UnixMicro(start).In(loc).Date()
+					days, want = append(days, time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()/86400), append(want, start)
+				}
+			}
+			got, err := boundaries(ctx, pool, rule.Calendar(), days)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range want {
+				if got[i] != want[i] {
+					t.Errorf("%s %s: SQL has %v, Go %v", clock, zone, time.UnixMicro(got[i]).In(loc), time.UnixMicro(want[i]).In(loc))
+					break
+				}
+			}
+			compared += len(want)
+		}
+	}
+	if compared < 10000 {
+		t.Errorf("only %d boundaries were compared", compared)
+	}
+}
+
+// changesOf lists the instants at which a zone's clocks change, and one a year besides.
+func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
+	for t := from; t.Before(to); t = t.AddDate(1, 0, 0) {
+		out = append(out, t)
+	}
+	for t := from.In(loc); ; {
+		_, end := t.ZoneBounds()
+		if end.IsZero() || end.After(to) {
+			return out
+		}
+		out, t = append(out, end), end
+	}
+}
+
+// boundaries asks SQL when each of these days begins.
+func boundaries(ctx context.Context, pool *pgxpool.Pool, cal dipwell.Calendar, days []int64) ([]int64, error) {
+	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '')::dipwell.versions as r)
+		select dipwell.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
+		cal.Months, cal.Days, cal.Clock, cal.Zone, days)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
