@@ -1,0 +1,138 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The suite of all stores, over an inner store that answers, and over one that
+// never does, so that all is decided here.
+func TestStore(t *testing.T) {
+	t.Run("store answers", func(t *testing.T) {
+		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			s, _ := setup(t, now)
+			return &allLocal{Store: s}
+		}, storetest.Quick)
+	})
+	t.Run("store is away", func(t *testing.T) {
+		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			s, inner := setup(t, now)
+			l, err := dipwell.New(s, dipwell.Limit{Name: "tells the time", Rate: 1, Period: 1e9, OnStoreError: dipwell.FailLocal})
+			if err == nil {
+				_, err = l.Reset(context.Background(), "tells the time", "k")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner.fail = errAway
+			return awayStore{&allLocal{Store: s}, s.local}
+		}, storetest.Quick)
+	})
+}
+
+var errAway = errors.New("connection refused")
+
+// faulty is a memstore that fails on command.
+type faulty struct {
+	*memstore.Store
+	fail    error // of the batch
+	failing error // of each group
+	charges bool  // fails after having decided
+	asked   int
+	mu      sync.Mutex
+}
+
+func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
+	f.mu.Lock()
+	f.asked++
+	f.mu.Unlock()
+	if f.fail != nil && !f.charges {
+		return f.fail
+	}
+	err := f.Store.Apply(ctx, b)
+	if f.failing != nil {
+		for i := range b.Groups {
+			b.Groups[i].Err = f.failing
+		}
+	}
+	return errors.Join(err, f.fail)
+}
+
+func setup(t testing.TB, now func() int64) (*Store, *faulty) {
+	t.Helper()
+	mem, err := memstore.New(memstore.Config{Clock: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := &faulty{Store: mem}
+	s, err := New(inner, Config{Clock: func() int64 { return now() - 12345 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), mem.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, inner
+}
+
+// allLocal makes every limit fail local, and hides who decided.
+type allLocal struct {
+	*Store
+	defs sync.Map // *Definition → the same, failing local
+}
+
+func (a *allLocal) Apply(ctx context.Context, b *dipwell.Batch) error {
+	for i := range b.Groups {
+		for j := range b.Groups[i].Ops {
+			op := &b.Groups[i].Ops[j]
+			c, ok := a.defs.Load(op.Def)
+			if !ok {
+				d := *op.Def
+				d.OnStoreError = dipwell.FailLocal
+				c, _ = a.defs.LoadOrStore(op.Def, &d)
+			}
+			op.Def = c.(*dipwell.Definition)
+		}
+	}
+	err := a.Store.Apply(ctx, b)
+	for i := range b.Groups {
+		for j := range b.Groups[i].Ops {
+			b.Groups[i].Ops[j].Source = dipwell.SourceStore
+		}
+	}
+	return err
+}
+
+// awayStore lists and sweeps what is kept here. That it does not know a
+// reservation is not for it to say; the suite wants to hear it all the same.
+type awayStore struct {
+	*allLocal
+	local *memstore.Store
+}
+
+func (a awayStore) Apply(ctx context.Context, b *dipwell.Batch) error {
+	err := a.allLocal.Apply(ctx, b)
+	if g := &b.Groups[0]; g.Cancel && errors.Is(err, errAway) {
+		g.Err = dipwell.ErrReservation
+		return nil
+	}
+	return err
+}
+
+func (a awayStore) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+	return a.local.Keys(ctx, d, prefix, after, n)
+}
+
+func (a awayStore) Sweep(ctx context.Context, n int) (int, error) { return a.local.Sweep(ctx, n) }

@@ -1,0 +1,189 @@
+// Package fallback decides from this process's own memory while a store cannot
+// answer, for the limits that ask for it: a store in, a store out.
+//
+// While the store answers, each answer about a limit with OnStoreError
+// FailLocal leaves its row in a bounded memstore. When the store fails, calls
+// about such limits are decided there, starting from the row that this process
+// last knew and not from a full bucket; the source of such an answer is
+// dipwell.SourceFallbackLocal. The store is asked first at every call, so it
+// decides again as soon as it can.
+//
+// What this costs in exactness: each process decides by itself, so n processes
+// may grant up to n times the limit while the store is away; the store does not
+// learn of it afterwards; a key that this process has never seen, or has
+// forgotten, starts full. Time is the store's, counted on from its last answer
+// by the process's monotonic clock and never ahead of it. A failed call that
+// the store charged after all has been charged twice.
+//
+// A call with several keys is all or nothing here as well. Where one of its
+// limits fails closed, all of it does; limits that fail open let it pass and
+// do not count. A reservation made here is known here alone: it can be
+// cancelled, also once the store is back. Input that the store refuses as
+// wrong, and calls whose context was cancelled, are not decided here.
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// Config bounds a Store. A zero field means the default named in its comment.
+type Config struct {
+	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not remembered
+	Clock   func() int64 // µs that never step back, from any origin; default this process's monotonic clock
+}
+
+const defaultKeys = 1 << 20
+
+// Store falls back to local decisions. It is safe for concurrent use.
+type Store struct {
+	inner  dipwell.Store
+	local  *memstore.Store
+	clock  func() int64
+	offset atomic.Int64 // µs from clock to the inner store's time, or less
+}
+
+var _ dipwell.Store = (*Store)(nil)
+
+// New returns a store that asks inner, and itself where inner cannot answer.
+// Close gives its memory back.
+func New(inner dipwell.Store, c Config) (*Store, error) {
+	if inner == nil {
+		return nil, errors.New("fallback: the inner store is nil")
+	}
+	if c.MaxKeys == 0 {
+		c.MaxKeys = defaultKeys
+	}
+	s := &Store{inner: inner, clock: c.Clock}
+	if s.clock == nil {
+		start := time.Now()
+		s.clock = func() int64 { return time.Since(start).Microseconds() }
+	}
+	s.offset.Store(time.Now().UnixMicro() - s.clock())
+	var err error
+	if s.local, err = memstore.New(memstore.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
+		return nil, fmt.Errorf("fallback: %w", err)
+	}
+	return s, nil
+}
+
+// Unwrap returns the inner store.
+func (s *Store) Unwrap() dipwell.Store { return s.inner }
+
+// Close gives the memory back. The inner store stays open.
+func (s *Store) Close() error { return s.local.Close() }
+
+// now is the inner store's time as far as this process knows, or a little less.
+func (s *Store) now() int64 { return s.clock() + s.offset.Load() }
+
+// Apply asks the inner store and decides what it could not.
+func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	err := s.inner.Apply(ctx, b)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if err != nil {
+			g.Err = err
+		}
+		if g.Err == nil {
+			s.note(g)
+		} else {
+			g.Err = s.decide(g, g.Err)
+		}
+	}
+	return nil
+}
+
+// note remembers the rows behind a group's answers.
+func (s *Store) note(g *dipwell.Group) {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Def.OnStoreError != dipwell.FailLocal || op.Source != dipwell.SourceStore || op.TS == 0 {
+			continue
+		}
+		s.offset.Store(op.At() - s.clock())
+		// A full memory is counted by itself: the key would start full then.
+		_ = s.local.Put(op.Def, op.Key, dipwell.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
+	}
+}
+
+// decide answers a group that the store could not, or returns why it did not.
+func (s *Store) decide(g *dipwell.Group, why error) error {
+	if g.Cancel {
+		return s.cancel(g, why)
+	}
+	if !away(why) {
+		return why
+	}
+	var ours dipwell.Batch
+	var ops [dipwell.MaxTakes]dipwell.Op
+	here, _ := ours.Single()
+	here.Ops, here.ID = ops[:0], g.ID
+	for i := range g.Ops {
+		switch op := &g.Ops[i]; op.Def.OnStoreError {
+		case dipwell.FailClosed:
+			return why
+		case dipwell.FailLocal:
+			here.Ops = append(here.Ops, *op)
+		}
+	}
+	if len(here.Ops) == 0 {
+		return why
+	}
+	if err := s.ask(&ours); err != nil {
+		return fmt.Errorf("%w (and not locally: %w)", why, err)
+	}
+	answer(g, here)
+	return nil
+}
+
+// ask decides a batch of one group locally.
+func (s *Store) ask(b *dipwell.Batch) error {
+	if err := s.local.Apply(context.Background(), b); err != nil {
+		return err
+	}
+	return b.Groups[0].Err
+}
+
+// answer copies what was decided here into the caller's group. Limits that fail
+// open only pass.
+func answer(g, here *dipwell.Group) {
+	g.Err, g.Allowed, g.Reserved = nil, here.Allowed, here.Reserved
+	next := 0
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Def.OnStoreError == dipwell.FailLocal {
+			*op = here.Ops[next]
+			op.Source = dipwell.SourceFallbackLocal
+			next++
+		} else {
+			op.Answer = dipwell.Answer{Source: dipwell.SourceFallbackOpen, Allowed: true}
+		}
+	}
+}
+
+// cancel gives back a reservation that was made here, whether the store is away
+// or does not know it.
+func (s *Store) cancel(g *dipwell.Group, why error) error {
+	var b dipwell.Batch
+	here, _ := b.Single()
+	here.Ops, here.ID, here.Cancel = nil, g.ID, true
+	if s.ask(&b) == nil {
+		return nil
+	}
+	return why
+}
+
+// away reports whether an error says that the store could not decide, rather
+// than that the caller was wrong or gone.
+func away(err error) bool {
+	var field *dipwell.FieldError
+	return !errors.As(err, &field) && !errors.Is(err, dipwell.ErrReservation) &&
+		!errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrNotSupported) &&
+		!errors.Is(err, context.Canceled)
+}

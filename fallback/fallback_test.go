@@ -1,0 +1,311 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// bench is a fallback between a limiter and a store that fails on command.
+type bench struct {
+	*testing.T
+	clock atomic.Int64
+	inner *faulty
+	s     *Store
+	l     *dipwell.Limiter
+}
+
+// The limits of the tests, named after what they do when the store is away.
+var (
+	local  = dipwell.Limit{Name: "local", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: dipwell.FailLocal}
+	tenant = dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Minute, Burst: 3, OnStoreError: dipwell.FailLocal}
+	open   = dipwell.Limit{Name: "open", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: dipwell.FailOpen}
+	closed = dipwell.Limit{Name: "closed", Rate: 1, Period: time.Minute, Burst: 10}
+)
+
+func begin(t *testing.T) *bench {
+	b := &bench{T: t}
+	b.clock.Store(1767225600e6)
+	b.s, b.inner = setup(t, b.clock.Load)
+	var err error
+	if b.l, err = dipwell.New(b.s, local, tenant, open, closed); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) pass(d time.Duration) { b.clock.Add(d.Microseconds()) }
+
+func (b *bench) take(limit, key string, n int64) dipwell.Decision {
+	b.Helper()
+	d, err := b.l.Take(b.Context(), limit, key, n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+func (b *bench) want(d dipwell.Decision, allowed bool, remaining int64, source dipwell.Source) {
+	b.Helper()
+	if d.Allowed != allowed || d.Remaining != remaining || d.Source != source {
+		b.Errorf("allowed %v, %d remaining, by %v; want %v, %d, by %v", d.Allowed, d.Remaining, d.Source, allowed, remaining, source)
+	}
+}
+
+const here = dipwell.SourceFallbackLocal
+
+func TestItStartsFromWhatWasLastKnown(t *testing.T) {
+	b := begin(t)
+	b.want(b.take("local", "k", 7), true, 3, dipwell.SourceStore)
+	b.pass(90 * time.Second) // one token comes back, and half of another
+	b.inner.fail = errAway
+	b.want(b.take("local", "k", 4), true, 0, here)
+	d := b.take("local", "k", 1)
+	b.want(d, false, 0, here)
+	if d.RetryAfter != 30*time.Second {
+		t.Errorf("retry after %v, want 30s", d.RetryAfter)
+	}
+	b.want(b.take("local", "never seen", 10), true, 0, here)
+}
+
+func TestRefusalsAreKnownToo(t *testing.T) {
+	b := begin(t)
+	other, err := dipwell.New(b.inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Take(t.Context(), "local", "k", 9); err != nil { // by another process
+		t.Fatal(err)
+	}
+	b.want(b.take("local", "k", 2), false, 1, dipwell.SourceStore)
+	b.inner.fail = errAway
+	b.want(b.take("local", "k", 2), false, 1, here)
+	b.want(b.take("local", "k", 1), true, 0, here)
+}
+
+func TestTheStoreDecidesAgainAtOnce(t *testing.T) {
+	b := begin(t)
+	b.take("local", "k", 2)
+	b.inner.fail = errAway
+	b.pass(time.Second)
+	b.want(b.take("local", "k", 5), true, 3, here)
+	b.inner.fail = nil
+	b.pass(time.Second)
+	b.want(b.take("local", "k", 1), true, 7, dipwell.SourceStore)
+	b.inner.fail = errAway
+	b.want(b.take("local", "k", 1), true, 6, here) // the store's word counts again
+}
+
+func TestEachFailureMode(t *testing.T) {
+	b := begin(t)
+	b.inner.fail = errAway
+	b.want(b.take("local", "k", 1), true, 9, here)
+	b.want(b.take("open", "k", 1), true, 0, dipwell.SourceFallbackOpen)
+	d, err := b.l.Take(t.Context(), "closed", "k", 1)
+	if !errors.Is(err, dipwell.ErrStore) || !errors.Is(err, errAway) || d.Allowed {
+		t.Errorf("closed: %v, allowed %v", err, d.Allowed)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	takes := func(names ...string) (all []dipwell.Take) {
+		for _, n := range names {
+			all = append(all, dipwell.Take{Limit: n, Key: "k", Cost: 2})
+		}
+		return all
+	}
+	t.Run("all or nothing", func(t *testing.T) {
+		b := begin(t)
+		b.inner.fail = errAway
+		for i, want := range []bool{true, false} { // tenant has 3
+			d, err := b.l.TakeAll(t.Context(), takes("local", "tenant")...)
+			if err != nil || d.Allowed != want || d.Source != here {
+				t.Errorf("call %d: %v by %v (%v)", i, d.Allowed, d.Source, err)
+			}
+		}
+		b.want(b.take("local", "k", 1), true, 7, here) // charged once
+	})
+	t.Run("with one that is open", func(t *testing.T) {
+		b := begin(t)
+		b.inner.fail = errAway
+		d, err := b.l.TakeAll(t.Context(), takes("open", "tenant")...)
+		if err != nil || !d.Allowed || d.Limits[0].Source != dipwell.SourceFallbackOpen || d.Limits[1].Source != here {
+			t.Errorf("%+v (%v)", d, err)
+		}
+		d, err = b.l.TakeAll(t.Context(), takes("open", "tenant")...)
+		if err != nil || d.Allowed || d.Limit != "tenant" || d.Limits[0].Granted != 0 {
+			t.Errorf("%+v (%v)", d, err)
+		}
+	})
+	t.Run("with one that is closed", func(t *testing.T) {
+		b := begin(t)
+		b.inner.fail = errAway
+		d, err := b.l.TakeAll(t.Context(), takes("local", "closed", "open")...)
+		if !errors.Is(err, errAway) || d.Allowed {
+			t.Errorf("allowed %v (%v)", d.Allowed, err)
+		}
+		b.want(b.take("local", "k", 1), true, 9, here) // nothing was charged
+	})
+	t.Run("all open", func(t *testing.T) {
+		b := begin(t)
+		b.inner.fail = errAway
+		if d, err := b.l.TakeAll(t.Context(), takes("open")...); err != nil || !d.Allowed {
+			t.Errorf("allowed %v (%v)", d.Allowed, err)
+		}
+	})
+}
+
+func TestOneGroupOfABatchFails(t *testing.T) {
+	b := begin(t)
+	b.inner.failing = dipwell.ErrOutcomeUnknown
+	b.want(b.take("local", "k", 4), true, 6, here)
+	if _, err := b.l.Take(t.Context(), "closed", "k", 1); !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+}
+
+func TestABatchOfSeveralGroups(t *testing.T) {
+	b := begin(t)
+	b.inner.fail = errAway
+	var batch dipwell.Batch
+	for _, name := range []string{"local", "closed", "tenant"} {
+		batch.Groups = append(batch.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: b.l.Limit(name), Key: "k", Cost: 1}}})
+	}
+	if err := b.s.Apply(t.Context(), &batch); err != nil {
+		t.Fatal(err)
+	}
+	for i := range batch.Groups {
+		g := &batch.Groups[i]
+		if closed := i == 1; closed != errors.Is(g.Err, errAway) || g.Allowed == closed {
+			t.Errorf("group %d: allowed %v (%v)", i, g.Allowed, g.Err)
+		}
+	}
+}
+
+// What is the caller's fault, or of no interest to it any more, is not decided here.
+func TestErrorsThatAreNotOurs(t *testing.T) {
+	for _, err := range []error{
+		&dipwell.FieldError{Field: "cost", Reason: "is wrong"}, dipwell.ErrReservation,
+		&dipwell.UnknownLimitError{Limit: "local"}, dipwell.ErrNotSupported, context.Canceled,
+	} {
+		b := begin(t)
+		b.inner.fail = err
+		if d, got := b.l.Take(t.Context(), "local", "k", 1); !errors.Is(got, err) || d.Allowed {
+			t.Errorf("%v: allowed %v (%v)", err, d.Allowed, got)
+		}
+	}
+}
+
+func TestATimeoutIsDecidedHere(t *testing.T) {
+	b := begin(t)
+	b.inner.fail = fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.DeadlineExceeded)
+	b.want(b.take("local", "k", 1), true, 9, here)
+}
+
+func TestReservations(t *testing.T) {
+	b := begin(t)
+	b.take("local", "k", 10)
+	inStore, err := b.l.Reserve(t.Context(), "local", "k", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.inner.fail = errAway
+	b.pass(time.Millisecond)
+	mine, err := b.l.Reserve(t.Context(), "local", "k", 2)
+	if err != nil || mine.Reservation == (dipwell.Reservation{}) || mine.Source != here {
+		t.Fatalf("%+v (%v)", mine, err)
+	}
+	if err := b.l.Cancel(t.Context(), inStore.Reservation); !errors.Is(err, errAway) {
+		t.Errorf("a reservation of the store, which is away: %v", err)
+	}
+	b.inner.fail = nil
+	if err := b.l.Cancel(t.Context(), mine.Reservation); err != nil {
+		t.Errorf("a reservation made here, with the store back: %v", err)
+	}
+	if err := b.l.Cancel(t.Context(), mine.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+		t.Errorf("the same again: %v", err)
+	}
+	if err := b.l.Cancel(t.Context(), inStore.Reservation); err != nil {
+		t.Errorf("a reservation of the store: %v", err)
+	}
+}
+
+func TestAFullMemoryFailsClosed(t *testing.T) {
+	b := begin(t)
+	s, err := New(b.inner, Config{MaxKeys: 2, Clock: b.clock.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := b.l.With(s)
+	for _, key := range []string{"a", "b", "c"} { // the store holds more than is remembered here
+		if _, err := l.Take(t.Context(), "local", key, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.inner.fail = errAway
+	if d, err := l.Take(t.Context(), "local", "a", 1); err != nil || d.Remaining != 8 {
+		t.Errorf("%+v (%v)", d, err)
+	}
+	d, err := l.Take(t.Context(), "local", "c", 1)
+	if !errors.Is(err, errAway) || !errors.Is(err, dipwell.ErrFull) || d.Allowed {
+		t.Errorf("allowed %v (%v)", d.Allowed, err)
+	}
+}
+
+// The store's answers arrive in any order, and the row that stays is the one
+// with the most used of the latest instant.
+func TestAnswersOutOfOrder(t *testing.T) {
+	b := begin(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { b.take("local", "k", 1) })
+	}
+	wg.Wait()
+	b.inner.fail = errAway
+	b.want(b.take("local", "k", 3), false, 2, here)
+}
+
+// A store whose clock differs from this process's: windows turn by the store's.
+func TestTheStoresTimeGoesOn(t *testing.T) {
+	b := begin(t)
+	day := dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "0s", OnStoreError: dipwell.FailLocal}
+	if _, err := b.l.Define(t.Context(), day, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	b.pass(24*time.Hour - time.Second)
+	b.want(b.take("day", "k", 5), true, 0, dipwell.SourceStore)
+	b.inner.fail = errAway
+	d := b.take("day", "k", 1)
+	if b.want(d, false, 0, here); d.RetryAfter != time.Second {
+		t.Errorf("retry after %v, want 1s", d.RetryAfter)
+	}
+	b.pass(time.Second)
+	b.want(b.take("day", "k", 1), true, 4, here)
+}
+
+func TestLimitsThatFailOtherwiseAreNotRemembered(t *testing.T) {
+	b := begin(t)
+	b.take("closed", "k", 1)
+	b.take("open", "k", 1)
+	if n := b.s.local.Stats().Keys; n != 0 {
+		t.Errorf("%d keys in memory", n)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	if _, err := New(nil, Config{}); err == nil {
+		t.Error("no inner store")
+	}
+	b := begin(t)
+	if _, err := New(b.inner, Config{MaxKeys: -1}); err == nil || !strings.Contains(err.Error(), "MaxKeys") {
+		t.Errorf("MaxKeys -1: %v", err)
+	}
+}
