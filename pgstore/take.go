@@ -154,6 +154,7 @@ func admit(g *dipwell.Group, r *dipwell.Rule, row dipwell.State, now int64) {
 	op.Answer = dipwell.Answer{
 		Allowed: true, Granted: op.Cost,
 		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
+		Used: row.Used, TS: row.TS,
 	}
 	g.Allowed, g.Reserved = true, false
 }
