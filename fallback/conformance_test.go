@@ -124,9 +124,8 @@ type awayStore struct {
 
 func (a awayStore) Apply(ctx context.Context, b *dipwell.Batch) error {
 	err := a.allLocal.Apply(ctx, b)
-	if g := &b.Groups[0]; g.Cancel && errors.Is(err, errAway) {
+	if g := &b.Groups[0]; g.Cancel && errors.Is(g.Err, errAway) {
 		g.Err = dipwell.ErrReservation
-		return nil
 	}
 	return err
 }
