@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/server"
+)
+
+// program runs the program in this process.
+func program(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// fixedClock is a store's time that stands still, so that output can be compared.
+func fixedClock() int64 { return 1e15 }
+
+// startAPI serves limits on loopback and returns the URL.
+func startAPI(t *testing.T, c server.Config, limits ...string) string {
+	t.Helper()
+	store, err := memstore.New(memstore.Config{MaxKeys: 1000, Clock: fixedClock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	parsed, err := parseLimits(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := dipwell.New(store, parsed...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(server.New(l, c).API(server.Site{Loopback: true}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func TestClientExitCodes(t *testing.T) {
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5"))
+	for _, tc := range []struct {
+		args string
+		code int
+		want string // in standard output, or in standard error for code 2
+	}{
+		{"take login user:7 --cost 18", 0, "allowed: login user:7: 2 of 20 remaining, full in 3m36s"},
+		{"take login user:7 --cost 3", 1, "refused: login user:7: 2 of 20 remaining, retry after 12s, full in 3m36s"},
+		{"check login user:7", 0, "allowed"},
+		{"check login user:7 --cost 3", 1, "refused"},
+		{"take login user:7 --cost 21", 1, "the cost is more than the limit could ever hold"},
+		{"take-up-to login user:7 --cost 9", 0, "2 granted"},
+		{"take-up-to login user:7 --cost 9", 1, "refused"},
+		{"charge login user:7 --cost 5", 0, "0 of 20 remaining, full in 5m0s"},
+		{"refund login user:7 --cost 6", 0, "1 of 20 remaining"},
+		{"inspect login user:7", 0, "login user:7: 1 of 20 remaining"},
+		{"keys login", 0, "user:7"},
+		{"keys login --prefix nobody", 0, ""},
+		{"limits", 0, "login=5/1m,burst=20,keys=list  (code)"},
+		{"reset login user:7", 0, "20 of 20 remaining"},
+		{"take login", 0, "allowed: login: 19 of 20"},
+		{"take login --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
+		{"take login --cost 20 --json", 1, `"retry_after_us":24000000`},
+		{"reserve jobs k", 0, "allowed"},
+		{"reserve jobs k --cost 2", 0, "due in 2s, reservation "},
+		{"reserve jobs k --cost 9", 1, "ever hold"},
+		{"cancel 0198c2f3-5b6e-4cc1-9d1a-3f0a5b7c9d11", 2, "the reservation is unknown"},
+		{"cancel nonsense", 2, "reservation: "},
+		{"take nobody k", 2, `unknown limit "nobody"`},
+		{"take login k --cost -1", 2, "cost"},
+		{"take login k --cost 1.5", 2, "cost"},
+		{"take", 2, "limit"},
+		{"frobnicate", 2, "unexpected argument"},
+		{"take login k --server http://127.0.0.1:1", 2, "connection refused"},
+		{"keys jobs", 2, "keys: list"},
+		{"version", 0, "dipwell "},
+	} {
+		code, stdout, stderr := program(t, strings.Fields(tc.args)...)
+		got := stdout
+		if tc.code == 2 {
+			got = stderr
+		}
+		if code != tc.code || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
+		}
+	}
+	if code, _, stderr := program(t, "take", "login", ""); code != 2 || !strings.Contains(stderr, "key") {
+		t.Errorf("an empty key: %d %s", code, stderr)
+	}
+}
+
+func TestClientCancels(t *testing.T) {
+	url := startAPI(t, server.Config{}, "jobs=1/1s,burst=1,max_debt=5")
+	_, stdout, _ := program(t, "reserve", "jobs", "k", "--cost", "3", "--json", "--server", url)
+	var a answer
+	if err := json.Unmarshal([]byte(stdout), &a); err != nil || a.Reservation == "" {
+		t.Fatal(err, stdout)
+	}
+	if code, out, _ := program(t, "cancel", a.Reservation, "--server", url); code != 0 || out != "cancelled: "+a.Reservation+"\n" {
+		t.Error(code, out)
+	}
+	if code, _, _ := program(t, "cancel", a.Reservation, "--server", url); code != 2 {
+		t.Error("cancelled twice")
+	}
+}
+
+func TestClientToken(t *testing.T) {
+	url := startAPI(t, server.Config{AdminToken: "s3cret"}, "login=5/1m")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := program(t, "reset", "login", "k", "--server", url); code != 2 || !strings.Contains(stderr, "admin token") {
+		t.Error(code, stderr)
+	}
+	if code, _, stderr := program(t, "reset", "login", "k", "--server", url, "--admin-token-file", file); code != 0 {
+		t.Error(code, stderr)
+	}
+	t.Setenv("DIPWELL_ADMIN_TOKEN", "s3cret")
+	if code, _, stderr := program(t, "reset", "login", "k", "--server", url); code != 0 {
+		t.Error(code, stderr)
+	}
+}
+
+func TestClientOnAStore(t *testing.T) {
+	code, out, stderr := program(t, "take", "login", "k", "--store", "memory:", "--limit", "login=5/1m,burst=20")
+	if code != 0 || !strings.Contains(out, "19 of 20") {
+		t.Error(code, out, stderr)
+	}
+	for _, tc := range []struct{ url, want string }{
+		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has memory:`},
+		{"nonsense", "it has memory:"},
+		{"memory:x", "takes nothing after the colon"},
+	} {
+		code, _, stderr := program(t, "take", "login", "k", "--store", tc.url, "--limit", "login=5/1m")
+		if code != 2 || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%s: %d %s", tc.url, code, stderr)
+		}
+	}
+	if code, _, stderr := program(t, "take", "login", "--store", "memory:", "--limit", "login=5/1m,brust=3"); code != 2 || !strings.Contains(stderr, "did you mean burst?") {
+		t.Error(code, stderr)
+	}
+}
+
+// Every command shows an example in its help.
+func TestHelpShowsExamples(t *testing.T) {
+	_, out, _ := program(t, "--help")
+	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "charge", "refund", "reset", "cancel", "limits", "keys", "inspect", "replay", "config check", "version"} {
+		if !strings.Contains(out, "  "+c+" ") {
+			t.Errorf("%s is not in the help", c)
+		}
+		code, help, _ := program(t, append(strings.Fields(c), "--help")...)
+		if code != 0 || !strings.Contains(help, "dipwell "+c) || !strings.Contains(help, "Example") {
+			t.Errorf("%s --help: %d\n%s", c, code, help)
+		}
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	if code, out, stderr := program(t, "config", "check", "../../examples/dipwell.yaml"); code != 0 || !strings.Contains(out, "good, 4 limits") {
+		t.Error(code, out, stderr)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("limits:\n  - name: a\n    rate: 1\n    per: 1s\n    brust: 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := program(t, "config", "check", bad); code != 2 || !strings.Contains(stderr, bad+":5: limits[0].brust: unknown setting; did you mean burst?") {
+		t.Error(code, stderr)
+	}
+	if err := os.WriteFile(bad, []byte("store: carrier-pigeon://x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := program(t, "config", "check", bad); code != 2 || !strings.Contains(stderr, "it has memory:") {
+		t.Error(code, stderr)
+	}
+}
+
+// Flags come before the environment, that before the file, and that before defaults.
+func TestSettingsAgree(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	if err := os.WriteFile(file, []byte("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nmax_keys: 3\nlimits:\n  - {name: a, rate: 1, per: 1s}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := ServeCmd{Config: file, Listen: "127.0.0.1:9", Limit: []string{"b=1/1s"}}
+	s, err := c.settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Listen != "127.0.0.1:9" || s.Admin != "127.0.0.1:2" || s.MaxKeys != 3 || s.Store != "memory:" || strings.Join(s.names(), ",") != "b,a" {
+		t.Errorf("%+v", s)
+	}
+	for _, bad := range []ServeCmd{
+		{Config: file, Limit: []string{"a=1/1s"}}, {Limit: []string{"a=1/1s", "a=2/1s"}}, {Limit: []string{"a"}}, {By: "ip"},
+		{Headers: "ITEF"}, {TrustedProxies: []string{"x"}}, {AdminTokenFile: file + ".none"}, {MaxKeys: -1}, {Config: file + ".none"},
+	} {
+		if _, err := bad.settings(); err == nil {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+}

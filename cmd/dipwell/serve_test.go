@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bin is the program, built once when a test first needs the real one.
+var bin struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func build() (string, error) {
+	bin.once.Do(func() {
+		if bin.dir, bin.err = os.MkdirTemp("", "dipwell-test"); bin.err != nil {
+			return
+		}
+		if out, err := exec.Command("go", "build", "-o", bin.dir, ".").CombinedOutput(); err != nil {
+			bin.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	return filepath.Join(bin.dir, "dipwell"), bin.err
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin.dir != "" {
+		_ = os.RemoveAll(bin.dir)
+	}
+	os.Exit(code)
+}
+
+// process is the real program, serving.
+type process struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	url     string // of the first listener
+	admin   string // of the second
+	stderr  *lines
+	waited  error
+	waiting sync.Once
+}
+
+// lines are what a process has said so far; wait blocks until one matches.
+type lines struct {
+	mu   sync.Mutex
+	more *sync.Cond
+	all  bytes.Buffer
+}
+
+func newLines(r io.Reader) *lines {
+	l := &lines{}
+	l.more = sync.NewCond(&l.mu)
+	go func() {
+		for s := bufio.NewScanner(r); s.Scan(); {
+			l.mu.Lock()
+			l.all.WriteString(s.Text() + "\n")
+			l.more.Broadcast()
+			l.mu.Unlock()
+		}
+	}()
+	return l
+}
+
+func (l *lines) wait(t *testing.T, pattern string) []string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	late := false
+	timer := time.AfterFunc(30*time.Second, func() { l.mu.Lock(); late = true; l.more.Broadcast(); l.mu.Unlock() })
+	defer timer.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		if m := re.FindStringSubmatch(l.all.String()); m != nil {
+			return m
+		}
+		if late {
+			t.Fatalf("%q was not said in:\n%s", pattern, l.all.String())
+		}
+		l.more.Wait()
+	}
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: exec.Command(path, append([]string{"serve"}, args...)...)}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.stop() })
+	out := newLines(stdout)
+	p.stderr = newLines(stderr)
+	p.url = out.wait(t, `on (http://127\.0\.0\.1:\d+)\n`)[1]
+	for _, a := range args {
+		if a == "--admin" {
+			p.admin = out.wait(t, `admin calls on (http://\S+)\n`)[1]
+		}
+	}
+	return p
+}
+
+// stop asks the process to end and returns how it did.
+func (p *process) stop() error {
+	p.waiting.Do(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		p.waited = p.cmd.Wait()
+	})
+	return p.waited
+}
+
+// post sends a form to a path and returns the status and the body.
+func post(t *testing.T, url, form string) (int, string) {
+	t.Helper()
+	res, err := http.Post(url, "application/x-www-form-urlencoded", strings.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+func TestServeLimitsAndStops(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1h,burst=2")
+	for i, want := range []int{200, 200, 429} {
+		if status, body := post(t, p.url+"/v1/take", "limit=api&key=user:7"); status != want {
+			t.Errorf("call %d: %d, want %d: %s", i, status, want, body)
+		}
+	}
+	if code, out, stderr := program(t, "take", "api", "user:7", "--server", p.url); code != 1 || !strings.Contains(out, "refused") {
+		t.Error(code, out, stderr)
+	}
+	if err := p.stop(); err != nil {
+		t.Errorf("SIGTERM: %v, want exit status 0", err)
+	}
+}
+
+func TestServeReloads(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	save := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("limits:\n  - {name: a, rate: 1, per: 1h, burst: 2}\n  - {name: gone, rate: 1, per: 1s}\n")
+	p := start(t, "--config", file, "--listen", "127.0.0.1:0")
+	status, _ := post(t, p.url+"/v1/take", "limit=a&cost=2")
+	if status != 200 {
+		t.Fatal(status)
+	}
+	save("limits:\n  - {name: a, rate: 1, per: 1h, burst: 5}\n  - {name: new, rate: 1, per: 1s}\n")
+	p.stderr.wait(t, "configuration read again: 2 limits")
+	if status, body := post(t, p.url+"/v1/take", "limit=a&cost=3"); status != 200 {
+		t.Error("the larger burst does not count: ", body)
+	}
+	if status, _ = post(t, p.url+"/v1/take", "limit=gone"); status != 404 {
+		t.Error("a limit that left the file: ", status)
+	}
+	if status, _ = post(t, p.url+"/v1/take", "limit=new"); status != 200 {
+		t.Error("a new limit: ", status)
+	}
+	save("limits:\n  - {name: a, rate: 1, per: 1h, brust: 9}\n")
+	p.stderr.wait(t, `dipwell.yaml:2: limits\[0\]\.brust: unknown setting; did you mean burst\?(?s:.*)last good configuration stays in force`)
+	if status, _ = post(t, p.url+"/v1/take", "limit=new&key=k"); status != 200 {
+		t.Error("a bad file took a limit away: ", status)
+	}
+	save("listen: 127.0.0.1:9\nlimits:\n  - {name: a, rate: 1, per: 1h, burst: 9}\n")
+	p.stderr.wait(t, "configuration read again: 1 limits(?s:.*)only with a restart")
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.wait(t, "(?s:read again: 1 limits.*){2}")
+	if status, _ = post(t, p.url+"/v1/take", "limit=a&cost=4"); status != 200 {
+		t.Error(status)
+	}
+}
+
+func TestServeAdminListener(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--limit", "api=1/1h")
+	if status, _ := post(t, p.url+"/v1/reset", "limit=api"); status != 403 {
+		t.Error(status)
+	}
+	if status, body := post(t, p.admin+"/v1/reset", "limit=api"); status != 200 {
+		t.Error(status, body)
+	}
+}
+
+func TestServeUpstream(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello from "+r.URL.Path) }))
+	defer up.Close()
+	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--limit", "site=1/1h,burst=2", "--upstream", up.URL)
+	for i, want := range []int{200, 200, 429} {
+		res, err := http.Get(p.url + "/v1/take")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != want || want == 200 && string(body) != "hello from /v1/take" || res.Header.Get("RateLimit-Policy") == "" {
+			t.Errorf("request %d: %d, want %d: %s", i, res.StatusCode, want, body)
+		}
+	}
+	if status, body := post(t, p.admin+"/v1/reset", "limit=site&key=127.0.0.1"); status != 200 {
+		t.Error(status, body)
+	}
+	res, err := http.Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != 200 {
+		t.Error(res.StatusCode)
+	}
+}
+
+func TestServeErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"--store", "file:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
+		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
+	} {
+		code, _, stderr := program(t, append([]string{"serve"}, args...)...)
+		if code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {
+			t.Errorf("%v: %d %s", args, code, stderr)
+		}
+	}
+}
