@@ -86,10 +86,16 @@ func firstAtOrAfter(loc *time.Location, wall int64) int64 {
 		_, offset := t.Zone()
 		_, end := t.ZoneBounds()
 		at := max(x, wall-int64(offset))
-		if end.IsZero() || at < end.Unix() {
+		until := end.Unix()
+		if !end.IsZero() && until <= x {
+			// Beyond a zone's table ZoneBounds ends a year after 365 days, and
+			// stands still on the 366th. No clocks change on that day.
+			until = (x/86400 + 1) * 86400
+		}
+		if end.IsZero() || at < until {
 			return at
 		}
-		x = end.Unix()
+		x = until
 	}
 }
 
