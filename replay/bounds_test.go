@@ -75,9 +75,9 @@ func TestMemoryIsIndependentOfLength(t *testing.T) {
 		{"ever new keys", true, Options{MaxKeys: 1 << 12}, fresh},
 	} {
 		short, _ := heapOf(t, 20_000, c.again, c.o, c.key)
-		long, rep := heapOf(t, 400_000, c.again, c.o, c.key)
+		long, rep := heapOf(t, 250_000, c.again, c.o, c.key)
 		if long > short+4*mib {
-			t.Errorf("%s: %d KiB live with 20,000 lines, %d KiB with 400,000", c.name, short>>10, long>>10)
+			t.Errorf("%s: %d KiB live with 20,000 lines, %d KiB with 250,000", c.name, short>>10, long>>10)
 		}
 		if want := c.o.MaxKeys > 0; (rep.Forgotten > 0) != want || rep.Disorder != 0 {
 			t.Errorf("%s: %d keys forgotten, %d out of order", c.name, rep.Forgotten, rep.Disorder)

@@ -144,7 +144,7 @@ func (r *run) decide() error {
 			}
 		}
 	}
-	r.sorted = newSorter(r.o.SortRecords, r.o.TempDir)
+	r.sorted = newSorter(r.o.SortRecords, r.in.Size, r.o.TempDir)
 	if err := r.read(r.sorted.add, false); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"math/bits"
+	"slices"
 )
 
 // sorter is a stable sort by time of any number of records in bounded memory.
@@ -31,8 +32,17 @@ type sortRecord struct {
 // keyBytes is what the buffer holds of keys for each record it may hold.
 const keyBytes = 64
 
-func newSorter(most int, dir string) *sorter {
-	return &sorter{most: most, tidy: true, runs: runs{dir: dir}}
+// lineBytes is about the shortest line of a log, to guess how many it has.
+const lineBytes = 80
+
+// newSorter makes a sorter with a buffer of most records, for a log of size
+// bytes where that is known.
+func newSorter(most int, size int64, dir string) *sorter {
+	s := &sorter{most: most, tidy: true, runs: runs{dir: dir}}
+	guess := int(min(int64(most), size/lineBytes))
+	s.recs = make([]sortRecord, 0, guess)
+	s.texts = make([]byte, 0, guess*keyBytes/4)
+	return s
 }
 
 func (s *sorter) add(rec *record) error {
@@ -109,12 +119,12 @@ type sortIndex struct {
 // sort is a radix sort: it keeps the order of equal times, and a day of whole
 // seconds takes it two passes.
 func (s *sorter) sort() {
-	s.order, s.spare = s.order[:0], s.spare[:0]
+	s.order = slices.Grow(s.order[:0], len(s.recs))
 	unit := s.grain.unit()
 	for i := range s.recs {
 		s.order = append(s.order, sortIndex{uint64(s.recs[i].t-s.grain.low) / uint64(unit), int32(i)})
 	}
-	s.spare = append(s.spare, s.order...)
+	s.spare = slices.Grow(s.spare[:0], len(s.order))[:len(s.order)]
 	const digit = 11
 	span := bits.Len64(uint64(s.grain.high-s.grain.low) / uint64(unit))
 	for shift := 0; shift < span; shift += digit {
