@@ -21,6 +21,22 @@ type Limiter struct {
 	def   Definer
 	reg   *Registry
 	local bool // the store never waits, so a timeout would only cost
+	quick quick
+}
+
+// quick is a store's shortcut for the common call: one op, without a batch,
+// with the answer by value, so that nothing escapes to the heap and nothing
+// need be pooled. Not ok: nothing was done, and Apply is to be asked.
+type quick interface {
+	Quick(def *Definition, key string, verb Verb, n int64) (a Answer, ok bool)
+	Itself() Store // a store that embeds another is not the one that Quick is about
+}
+
+func quickOf(s Store) quick {
+	if q, ok := s.(quick); ok && q.Itself() == s {
+		return q
+	}
+	return nil
 }
 
 // New returns a limiter over a store and defines the limits on it, as the
@@ -41,14 +57,14 @@ func over(store Store) *Limiter {
 		def = &ownLimits{store: store}
 	}
 	local, _ := As[interface{ InProcess() bool }](store)
-	return &Limiter{store: store, def: def, reg: def.Registry(), local: local != nil && local.InProcess()}
+	return &Limiter{store: store, def: def, reg: def.Registry(), local: local != nil && local.InProcess(), quick: quickOf(store)}
 }
 
 // With returns a limiter with the same limits over another store: one that is
 // bound to the caller's own transaction, say.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	c.store = s
+	c.store, c.quick = s, quickOf(s)
 	return &c
 }
 
@@ -142,13 +158,23 @@ func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definiti
 	if err != nil {
 		return err
 	}
+	if l.quick != nil {
+		if a, ok := l.quick.Quick(def, key, verb, n); ok {
+			d.answer(def, key, n, &a)
+			return nil
+		}
+	}
+	return l.askBatch(ctx, d, verb, def, key, n)
+}
+
+func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
 	b := batches.Get().(*Batch)
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
 	if verb == VerbReserve || def.Rule.Leaky && verb == VerbTake {
 		g.ID = newReservation()
 	}
-	err = l.decide(ctx, b, def.Timeout)
+	err := l.decide(ctx, b, def.Timeout)
 	d.fill(op)
 	if g.Reserved {
 		d.Reservation = g.ID
@@ -201,9 +227,10 @@ func (g *Group) fail(err error) error {
 }
 
 // fill makes the decision of an op.
-func (d *Decision) fill(op *Op) {
-	d.def, d.Limit, d.Key, d.Cost, d.Capacity = op.Def, op.Def.Name, op.Key, op.Cost, op.Def.Rule.Burst
-	a := &op.Answer
+func (d *Decision) fill(op *Op) { d.answer(op.Def, op.Key, op.Cost, &op.Answer) }
+
+func (d *Decision) answer(def *Definition, key string, cost int64, a *Answer) {
+	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
@@ -236,17 +263,25 @@ func checkCost(def *Definition, verb Verb, n int64) error {
 
 // checkKey checks a caller's key and turns Shared into the store's "".
 func checkKey(key string) (string, error) {
-	if len(key) <= MaxKey {
-		for i := range len(key) {
-			if c := key[i]; c-1 >= utf8.RuneSelf-1 { // NUL wraps around
-				return checkRareKey(key)
-			}
-		}
-		if key != "" {
-			return key, nil
+	if len(key) > MaxKey || key == "" {
+		return checkRareKey(key)
+	}
+	rest := key
+	for ; len(rest) >= 8; rest = rest[8:] {
+		// In a byte of 1 to 127 neither it nor it less one has the high bit. A
+		// borrow can only make this too careful.
+		w := uint64(rest[0]) | uint64(rest[1])<<8 | uint64(rest[2])<<16 | uint64(rest[3])<<24 |
+			uint64(rest[4])<<32 | uint64(rest[5])<<40 | uint64(rest[6])<<48 | uint64(rest[7])<<56
+		if (w|w-0x0101010101010101)&0x8080808080808080 != 0 {
+			return checkRareKey(key)
 		}
 	}
-	return checkRareKey(key)
+	for i := range len(rest) {
+		if c := rest[i]; c-1 >= utf8.RuneSelf-1 { // NUL wraps around
+			return checkRareKey(key)
+		}
+	}
+	return key, nil
 }
 
 func checkRareKey(key string) (string, error) {

@@ -28,25 +28,48 @@ const maxVersions = 1024
 // serialized. The zero Registry is ready for use.
 type Registry struct {
 	mu      sync.Mutex
-	current atomic.Pointer[map[string]*Definition]
+	current atomic.Pointer[snapshot]
 	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+}
+
+// A snapshot is all limits at one time. It never changes.
+type snapshot struct {
+	byName map[string]*Definition
+	near   [64]*Definition // most of them once more, where place says: a map's lookup is a tenth of a call
+}
+
+func newSnapshot(m map[string]*Definition) *snapshot {
+	s := &snapshot{byName: m}
+	for name, d := range m {
+		s.near[s.place(name)] = d
+	}
+	return s
+}
+
+func (s *snapshot) place(name string) int {
+	n := len(name)
+	return (n + 5*int(name[0]) + 3*int(name[n-1]) + 7*int(name[n/2])) % len(s.near)
 }
 
 // Lookup returns the present definition of a limit, or nil.
 func (r *Registry) Lookup(name string) *Definition {
-	if m := r.current.Load(); m != nil {
-		return (*m)[name]
+	s := r.current.Load()
+	if s == nil || name == "" {
+		return nil
 	}
-	return nil
+	if d := s.near[s.place(name)]; d != nil && d.Name == name {
+		return d
+	}
+	return s.byName[name]
 }
 
 // All returns the definitions, sorted by name.
 func (r *Registry) All() []*Definition {
-	m := r.current.Load()
-	if m == nil {
+	s := r.current.Load()
+	if s == nil {
 		return nil
 	}
-	return slices.SortedFunc(maps.Values(*m), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Define sets a limit at the instant now of the store's clock. A definition
@@ -103,18 +126,18 @@ func (r *Registry) Install(defs []*Definition) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.current.Store(&m)
+	r.current.Store(newSnapshot(m))
 }
 
 func (r *Registry) store(name string, d *Definition) {
 	m := map[string]*Definition{}
 	if old := r.current.Load(); old != nil {
-		m = maps.Clone(*old)
+		m = maps.Clone(old.byName)
 	}
 	if m[name] = d; d == nil {
 		delete(m, name)
 	}
-	r.current.Store(&m)
+	r.current.Store(newSnapshot(m))
 }
 
 // Retire forgets the versions of a limit before oldest, when the store knows
