@@ -1,16 +1,12 @@
 package memstore
 
 import (
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/bits"
 
 	"github.com/dipwell/dipwell"
 )
-
-// errGroup sends an op that needs more than its row to the general path.
-var errGroup = errors.New("memstore: needs the general path")
 
 // A place is where an op's row lives.
 type place struct {
@@ -31,50 +27,50 @@ func (s *Store) place(op *dipwell.Op) (p place, err error) {
 	return p, err
 }
 
-// single decides one op alone: the common call.
-func (s *Store) single(g *dipwell.Group, op *dipwell.Op) error {
+// single decides one op alone: the common call. Not ok: nothing was done, and
+// the op needs more than its row, so the general path is to decide it.
+func (s *Store) single(op *dipwell.Op) (ok bool) {
+	def := op.Def
 	p, err := s.place(op)
-	if err != nil {
-		return err
+	if err != nil || p.def != def { // gone, or superseded
+		return false
 	}
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
-	if sh.closed || p.dead.Load() {
-		return sh.unlock(errGroup)
-	}
-	now := s.now()
-	i, found := sh.find(p.id, p.tag)
-	var row dipwell.State
-	if found {
-		row = s.state(sh.at(i), &p)
-	}
-	row, write, err := op.Step(now, row, false)
-	if err != nil {
-		return sh.unlock(err)
-	}
-	g.Allowed = op.Allowed
-	switch {
-	case !write:
-	case op.Delay > 0 && op.Granted > 0:
-		return sh.unlock(errGroup)
-	case found:
-		sh.rewrite(i, &p, op.Key, row)
-	case row.Used != 0:
-		if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
-			g.Allowed = false
-			return sh.unlock(s.fullError())
-		}
-		i, _ = sh.find(p.id, p.tag) // making room moves rows
-		sh.add(i, &p, op, row, now, true)
-		sh.tend(now)
-	}
+	ok = !sh.closed && !p.dead.Load() && s.decide(sh, &p, op)
 	sh.mu.Unlock()
-	return nil
+	return ok
 }
 
-func (sh *shard) unlock(err error) error {
-	sh.mu.Unlock()
-	return err
+func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
+	now := s.now()
+	var row dipwell.State
+	i, found := sh.find(p.id, p.tag)
+	if found {
+		row = s.state(sh.at(i), p)
+	}
+	row, write, err := op.Step(now, row, false)
+	switch {
+	case err != nil || op.Delay > 0 && op.Granted > 0: // a reservation is to be kept
+		return false
+	case !write:
+		return true
+	case found:
+		sh.rewrite(i, p, op.Key, row)
+		return true
+	}
+	return s.insert(sh, i, p, op, row, now)
+}
+
+// insert adds the row of a key that is new.
+func (s *Store) insert(sh *shard, i int, p *place, op *dipwell.Op, row dipwell.State, now int64) bool {
+	if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
+		return false
+	}
+	i, _ = sh.find(p.id, p.tag) // making room moves rows
+	sh.add(i, p, op, row, now, true)
+	sh.tend(now)
+	return true
 }
 
 // state reads a row.

@@ -114,10 +114,9 @@ func (c *Config) check() error {
 // but for other callers of the same keys.
 func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 	if len(b.Groups) == 1 {
-		if g := &b.Groups[0]; len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != dipwell.VerbReset {
-			if g.Err = s.single(g, &g.Ops[0]); g.Err == errGroup {
-				g.Err = s.group(g, s.now())
-			}
+		g := &b.Groups[0]
+		if len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != dipwell.VerbReset && s.single(&g.Ops[0]) {
+			g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil
 			return nil
 		}
 	}
@@ -131,6 +130,20 @@ func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 	}
 	return nil
 }
+
+// Quick is Apply for one op that needs no more than its row; otherwise it does
+// nothing and is not ok.
+func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (a dipwell.Answer, ok bool) {
+	if verb == dipwell.VerbReset {
+		return a, false
+	}
+	op := dipwell.Op{Def: d, Key: key, Verb: verb, Cost: n}
+	ok = s.single(&op)
+	return op.Answer, ok
+}
+
+// Itself is the store that Quick is about.
+func (s *Store) Itself() dipwell.Store { return s }
 
 func (s *Store) now() int64 {
 	if s.clock != nil {
