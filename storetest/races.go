@@ -125,26 +125,36 @@ func peekConsumes(e *env) {
 	}
 }
 
-// Keys that are full again and again while others take from them and a sweep runs.
+// Keys that become full and are taken from at once, while a sweep runs.
 func sweepRace(e *env) {
 	e.bucket("swept", 1, time.Hour, 20)
 	defer e.sweeping()()
+	sweeper, ok := dipwell.As[dipwell.Sweeper](e.store)
+	const keys, takers = 8, 16
 	for round := range e.rounds {
-		key := fmt.Sprint("k", round)
-		got := race(e, 16, 6, func(caller, call int) (int64, error) {
-			d, err := e.l.Take(e.ctx, "swept", key, 1)
-			if err != nil || call%2 == 1 || !d.Allowed {
-				return d.Granted, err
+		name := func(call int) string { return fmt.Sprint("k", round, ".", call) }
+		race(e, 2*takers, keys, func(caller, call int) (int64, error) {
+			if caller >= takers {
+				if !ok {
+					return 0, nil
+				}
+				_, err := sweeper.Sweep(e.ctx, 100)
+				return 0, err
 			}
-			_, err = e.l.Refund(e.ctx, "swept", key, 1)
+			_, err := e.l.Take(e.ctx, "swept", name(call), 1)
+			if err == nil {
+				_, err = e.l.Refund(e.ctx, "swept", name(call), 1)
+			}
+			if err == nil {
+				_, err = e.l.Take(e.ctx, "swept", name(call), 1)
+			}
 			return 0, err
 		})
-		d, err := e.l.Check(e.ctx, "swept", key, 0)
-		if err != nil {
-			e.Fatal(err)
-		}
-		if got+d.Remaining != 20 {
-			e.Fatalf("round %d: %d taken and %d left of 20", round, got, d.Remaining)
+		for k := range keys {
+			d, err := e.l.Check(e.ctx, "swept", name(k), 0)
+			if e.must(d, err); d.Remaining != 4 {
+				e.Fatalf("round %d: %d remaining of 20 after 16 were taken", round, d.Remaining)
+			}
 		}
 	}
 }

@@ -10,15 +10,17 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// refStore is the smallest store there is: two maps and a mutex. bug names a
-// deliberate mistake, or nothing.
+// refStore is the smallest store there is: two maps and a mutex, with hooks for
+// deliberate mistakes.
 type refStore struct {
 	mu   sync.Mutex
 	reg  dipwell.Registry
 	rows map[refKey]dipwell.State
 	held map[dipwell.Reservation]held
 	now  func() int64
-	bug  string
+	bug  bug
+
+	extra map[refKey]int64 // what a mistake needs to remember
 }
 
 type refKey struct{ limit, key string }
@@ -43,9 +45,9 @@ var (
 	_ dipwell.Lister  = (*refStore)(nil)
 )
 
-func openRef(bug string) func(testing.TB, func() int64) dipwell.Store {
+func openRef(b bug) func(testing.TB, func() int64) dipwell.Store {
 	return func(_ testing.TB, now func() int64) dipwell.Store {
-		return &refStore{rows: map[refKey]dipwell.State{}, held: map[dipwell.Reservation]held{}, now: now, bug: bug}
+		return &refStore{rows: map[refKey]dipwell.State{}, held: map[dipwell.Reservation]held{}, now: now, bug: b, extra: map[refKey]int64{}}
 	}
 }
 
@@ -72,37 +74,70 @@ func (s *refStore) Apply(_ context.Context, b *dipwell.Batch) error {
 }
 
 func (s *refStore) group(g *dipwell.Group) error {
+	if s.bug.group != nil {
+		return s.bug.group(s, g)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
-	var rows [dipwell.MaxTakes]dipwell.State
+	return s.decide(g, s.now())
+}
+
+// decide is group's inside, under the lock.
+func (s *refStore) decide(g *dipwell.Group, now int64) error {
+	var rows, old [dipwell.MaxTakes]dipwell.State
 	var write [dipwell.MaxTakes]bool
 	for i := range g.Ops {
-		rows[i] = s.rows[keyOf(&g.Ops[i])]
+		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
+	}
+	old = rows
+	if s.bug.read != nil {
+		for i := range g.Ops {
+			s.bug.read(s, &g.Ops[i], &rows[i], now)
+		}
 	}
 	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
 		return err
 	}
+	s.store(g, now, &old, &rows, &write)
+	if s.bug.answer != nil {
+		for i := range g.Ops {
+			s.bug.answer(s, g, &g.Ops[i], now)
+		}
+	}
+	return nil
+}
+
+func (s *refStore) store(g *dipwell.Group, now int64, old, rows *[dipwell.MaxTakes]dipwell.State, write *[dipwell.MaxTakes]bool) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
+		if s.bug.write != nil {
+			write[i] = s.bug.write(s, g, op, old[i], &rows[i], write[i], now)
+		}
 		switch {
 		case op.Verb == dipwell.VerbReset && g.Allowed:
-			delete(s.rows, keyOf(op))
-			s.forget(keyOf(op))
+			delete(s.rows, s.keyOf(op))
+			if !s.bug.keepsReservations {
+				s.forget(s.keyOf(op))
+			}
 		case write[i]:
-			s.put(keyOf(op), rows[i])
+			s.put(s.keyOf(op), rows[i])
 		}
 	}
 	if g.Reserved {
 		s.hold(g, now)
 	}
-	return nil
 }
 
-func keyOf(op *dipwell.Op) refKey { return refKey{op.Def.Name, op.Key} }
+func (s *refStore) keyOf(op *dipwell.Op) refKey {
+	k := refKey{op.Def.Name, op.Key}
+	if s.bug.key != nil {
+		k = s.bug.key(k)
+	}
+	return k
+}
 
 func (s *refStore) put(k refKey, row dipwell.State) {
-	if s.rows[k] = row; row.Used == 0 {
+	if s.rows[k] = row; row.Used == 0 { // a full row is a missing row
 		delete(s.rows, k)
 	}
 }
@@ -132,10 +167,18 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 	defer s.mu.Unlock()
 	h, ok := s.held[id]
 	now := s.now()
-	if !ok || now >= h.due {
+	if !ok || now >= h.due && !s.bug.cancelsDue {
 		return dipwell.ErrReservation
 	}
-	delete(s.held, id)
+	if s.bug.cancelsNothing {
+		return nil
+	}
+	if !s.bug.cancelsTwice {
+		delete(s.held, id)
+	}
+	if s.bug.cancelsFirst {
+		h.parts = h.parts[:1]
+	}
 	for _, p := range h.parts {
 		def := s.reg.Lookup(p.limit)
 		if def == nil {
@@ -155,6 +198,9 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 }
 
 func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
+	if s.bug.sweep != nil {
+		return s.bug.sweep(s), nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, swept := s.now(), 0
@@ -187,6 +233,9 @@ func (s *refStore) Keys(_ context.Context, d *dipwell.Definition, prefix, after 
 		if k.limit == d.Name && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "" && k.key == "") {
 			out = append(out, dipwell.KeyState{Key: k.key, State: row})
 		}
+	}
+	if s.bug.unsorted {
+		return out[:min(n, len(out))], nil
 	}
 	slices.SortFunc(out, func(a, b dipwell.KeyState) int { return strings.Compare(a.Key, b.Key) })
 	return out[:min(n, len(out))], nil

@@ -6,4 +6,4 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-func TestReference(t *testing.T) { storetest.Run(t, openRef("")) }
+func TestReference(t *testing.T) { storetest.Run(t, openRef(bug{})) }

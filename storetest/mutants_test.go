@@ -1,0 +1,382 @@
+package storetest_test
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// bug is where a mutant of the reference store goes wrong.
+type bug struct {
+	group  func(s *refStore, g *dipwell.Group) error
+	read   func(s *refStore, op *dipwell.Op, row *dipwell.State, now int64)
+	write  func(s *refStore, g *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, write bool, now int64) bool
+	answer func(s *refStore, g *dipwell.Group, op *dipwell.Op, now int64)
+	key    func(refKey) refKey
+	sweep  func(s *refStore) int
+
+	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, unsorted bool
+}
+
+// mutants are deliberate mistakes, each with cases that must catch it.
+var mutants = map[string]struct {
+	bug    bug
+	caught string // names of cases
+}{
+	"stamp not stored": {bug{write: func(_ *refStore, _ *dipwell.Group, _ *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+		if old.TS > 0 {
+			row.TS = old.TS
+		}
+		return w
+	}}, "worked-1-sixty-a-second worked-3-ten-then-one fast-rate-truncation model"},
+	"charge on denial":           {bug{write: chargeOnDenial}, "denial-starves false-local-denial model"},
+	"refusal moves the clock":    {bug{write: refusalMovesClock}, "denial-starves take model"},
+	"clock runs back":            {bug{write: stampNow}, "clock-back caller-clock model"},
+	"stamp by a second clock":    {bug{write: stampTwice}, "two-clocks"},
+	"clock read before lock":     {bug{group: clockBeforeLock, write: stampNow}, "lock-wait-double-credit"},
+	"ceil for floor":             {bug{write: wholeTokens}, "round-up-grants worked-1-sixty-a-second model"},
+	"no lock":                    {bug{group: noLock}, "first-insert cas-collapse race-take race-group peek-consumes race-take-up-to"},
+	"gives up on contention":     {bug{group: tryLock}, "cas-collapse"},
+	"expiry too early":           {bug{read: expires}, "early-expiry stale-after-change model"},
+	"group not atomic":           {bug{group: oneByOne}, "worked-5-user-and-tenant group-all-or-nothing model"},
+	"group takes the lock twice": {bug{group: checkThenTake}, "race-group"},
+	"first retry instead of latest": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+		if !g.Allowed && op != &g.Ops[0] {
+			op.Retry = g.Ops[0].Retry
+		}
+	}}, "group-latest-retry"},
+	"cancel twice":                   {bug{cancelsTwice: true}, "double-cancel-mints race-reserve-cancel model"},
+	"cancel when due":                {bug{cancelsDue: true}, "cancel-until-due"},
+	"cancel gives nothing back":      {bug{cancelsNothing: true}, "cancelled-wait-leaks"},
+	"cancel gives back one key only": {bug{cancelsFirst: true}, "cancel-group"},
+	"reset keeps reservations":       {bug{keepsReservations: true}, "double-cancel-mints cancel-after-reset reset"},
+	"debt without bound":             {bug{read: noBound}, "zero-means-unlimited never-finite-retry worked-7-perfectly-spaced"},
+	"retry never given":              {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},
+	"retry in whole ms, down":        {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry -= op.Retry % 1000 }}, "retry-exact"},
+	"retry for never": {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) {
+		if op.Never {
+			op.Never, op.Retry = false, 1
+		}
+	}}, "never-finite-retry group-never"},
+	"allowed read off remaining": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+		op.Allowed = op.Remaining > 0
+		g.Allowed = g.Allowed && op.Allowed
+	}}, "ambiguous-zero"},
+	"key joined to the limit":   {bug{key: func(k refKey) refKey { return refKey{"", k.limit + ":" + k.key} }}, "keys-apart"},
+	"key joined without a mark": {bug{key: func(k refKey) refKey { return refKey{"", k.limit + k.key} }}, "keys-apart"},
+	"key folded":                {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.ToLower(k.key)} }}, "keys-apart keys-unusual"},
+	"key trimmed":               {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.TrimSpace(k.key)} }}, "keys-apart"},
+	"key cut short":             {bug{key: func(k refKey) refKey { return refKey{k.limit, k.key[:min(511, len(k.key))]} }}, "keys-unusual"},
+	"version ignored": {bug{read: func(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) { row.Version = op.Def.Number }},
+		"stale-after-change change-proportional change-several-versions drop-and-redefine"},
+	"change at the new rate from the start": {bug{read: newRateFromStart}, "stale-after-change change-several-versions model"},
+	"change forgets the key": {bug{read: func(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) {
+		if row.Version != op.Def.Number {
+			*row = dipwell.State{}
+		}
+	}}, "stale-after-change change-keep"},
+	"refund above full": {bug{write: refundUnclamped}, "negative-mints refund"},
+	"sweep deletes keys in use": {bug{sweep: func(s *refStore) int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n := len(s.rows)
+		clear(s.rows)
+		return n
+	}}, "sweep early-expiry first-insert sweep-race"},
+	"peek charges": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+		if op.Verb == dipwell.VerbCheck {
+			op.Verb = dipwell.VerbTake
+		}
+	}}, "peek-consumes check"},
+	"shadow charges": {bug{write: shadowCharges}, "shadow group-shadow"},
+	"shadow refuses": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+		if op.Shadow {
+			op.Allowed, g.Allowed = false, false
+		}
+	}}, "shadow group-shadow"},
+	"window begins at the row":       {bug{read: windowFromRow}, "lost-partial-interval worked-2-grid"},
+	"window begins at a refund":      {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
+	"window not spread":              {bug{read: notSpread}, "window-spread model"},
+	"late writer wipes":              {bug{read: wipes}, "late-writer-wipes"},
+	"refusals remembered":            {bug{group: remembersRefusals}, "false-local-denial"},
+	"cost compared twice":            {bug{group: comparesTwice}, "cost-tested-twice"},
+	"cost in 32 bits":                {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = int64(int32(op.Cost)) }}, "overflow-bypass"},
+	"emission interval truncated":    {bug{read: truncates}, "fast-rate-truncation"},
+	"first call free":                {bug{write: firstFree}, "worked-1-sixty-a-second ambiguous-zero"},
+	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Bounded = false }}, "wait-deadline wait-bounded"},
+	"costs of one key do not add up": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = min(op.Cost, 3) }}, "group-same-key-adds-up"},
+	"keys in no order":               {bug{unsorted: true}, "keys-list"},
+}
+
+const mutantEnv = "STORETEST_MUTANT"
+
+// TestMutant is the child: it runs the suite on the mutant that the environment names.
+func TestMutant(t *testing.T) {
+	m, ok := mutants[os.Getenv(mutantEnv)]
+	if !ok {
+		return // TestMutantsAreCaught starts it
+	}
+	storetest.Run(t, openRef(m.bug))
+}
+
+// TestMutantsAreCaught runs each mutant's cases in a child and wants every one of them to fail.
+func TestMutantsAreCaught(t *testing.T) {
+	for name, m := range mutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, c := range strings.Fields(m.caught) {
+				child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutant$/^"+c+"$", "-test.timeout=30s")
+				child.Env = append(os.Environ(), mutantEnv+"="+name)
+				out, err := child.CombinedOutput()
+				if err == nil {
+					t.Errorf("%s passes with this mistake in the store", c)
+				} else if !strings.Contains(string(out), "--- FAIL: TestMutant/"+c) {
+					t.Errorf("%s broke for another reason: %v\n%s", c, err, out)
+				}
+			}
+		})
+	}
+}
+
+func units(op *dipwell.Op) int64 { return op.Cost * op.Def.Rule.Unit }
+
+func chargeOnDenial(_ *refStore, g *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, now int64) bool {
+	if g.Allowed || op.Never || op.Verb != dipwell.VerbTake {
+		return w
+	}
+	row.Used += units(op)
+	return true
+}
+
+func refusalMovesClock(_ *refStore, g *dipwell.Group, _ *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, now int64) bool {
+	if g.Allowed || old.Used == 0 {
+		return w
+	}
+	row.Used, row.TS = old.Used, now
+	return true
+}
+
+func stampNow(_ *refStore, _ *dipwell.Group, _ *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, now int64) bool {
+	row.TS = now
+	return w
+}
+
+func stampTwice(s *refStore, _ *dipwell.Group, _ *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	row.TS = s.now()
+	return w
+}
+
+func clockBeforeLock(s *refStore, g *dipwell.Group) error {
+	now := s.now()
+	runtime.Gosched()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.decide(g, now)
+}
+
+func wholeTokens(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	row.Used -= row.Used % op.Def.Rule.Unit
+	return w
+}
+
+// noLock reads, lets others go first, and writes what it had read.
+func noLock(s *refStore, g *dipwell.Group) error {
+	var rows, old [dipwell.MaxTakes]dipwell.State
+	var write [dipwell.MaxTakes]bool
+	s.mu.Lock()
+	for i := range g.Ops {
+		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
+	}
+	s.mu.Unlock()
+	runtime.Gosched()
+	now := s.now()
+	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store(g, now, &old, &rows, &write)
+	return nil
+}
+
+func tryLock(s *refStore, g *dipwell.Group) error {
+	if !s.mu.TryLock() {
+		return dipwell.ErrStore
+	}
+	defer s.mu.Unlock()
+	runtime.Gosched()
+	return s.decide(g, s.now())
+}
+
+func expires(_ *refStore, _ *dipwell.Op, row *dipwell.State, now int64) {
+	if now-row.TS > 60e6 {
+		*row = dipwell.State{}
+	}
+}
+
+func oneByOne(s *refStore, g *dipwell.Group) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	allowed := true
+	for i := range g.Ops {
+		one := dipwell.Group{Ops: g.Ops[i : i+1], ID: g.ID}
+		if err := s.decide(&one, s.now()); err != nil {
+			return err
+		}
+		allowed = allowed && one.Allowed
+	}
+	g.Allowed = allowed
+	return nil
+}
+
+// checkThenTake checks all under the lock, and takes each under the lock.
+func checkThenTake(s *refStore, g *dipwell.Group) error {
+	if len(g.Ops) == 1 || g.Ops[0].Verb != dipwell.VerbTake {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.decide(g, s.now())
+	}
+	for i := range g.Ops {
+		g.Ops[i].Verb = dipwell.VerbCheck
+	}
+	s.mu.Lock()
+	err := s.decide(g, s.now())
+	s.mu.Unlock()
+	if err != nil || !g.Allowed {
+		return err
+	}
+	for i := range g.Ops {
+		runtime.Gosched()
+		g.Ops[i].Verb = dipwell.VerbTake
+		s.mu.Lock()
+		err = s.decide(&dipwell.Group{Ops: g.Ops[i : i+1]}, s.now())
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// with changes the rule that an op is decided by.
+func with(op *dipwell.Op, change func(*dipwell.Rule)) {
+	def := *op.Def
+	change(&def.Rule)
+	op.Def = &def
+}
+
+func noBound(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+	with(op, func(r *dipwell.Rule) { r.Debt = r.MaxUsed - r.Cap; r.Most = r.MaxUsed / r.Unit })
+}
+
+func newRateFromStart(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64) {
+	if row.Version == op.Def.Number || row.Used == 0 {
+		return
+	}
+	ts := row.TS
+	op.Def.Rule.Apply(*row, ts, dipwell.VerbCheck, 0)
+	for i := range op.Def.Past {
+		if op.Def.Past[i].Number == row.Version {
+			row.Used = row.Used / op.Def.Past[i].Rule.Unit * op.Def.Rule.Unit
+		}
+	}
+	row.Version = op.Def.Number
+}
+
+func refundUnclamped(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	if op.Verb != dipwell.VerbRefund || op.Cost > 1<<20 {
+		return w
+	}
+	if row.Used = old.Used - units(op); row.Used < 0 {
+		s.rows[s.keyOf(op)] = *row
+		return false
+	}
+	return true
+}
+
+func shadowCharges(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	if op.Shadow && op.Verb == dipwell.VerbTake && !op.Never {
+		row.Used += units(op)
+		return true
+	}
+	return w
+}
+
+func windowFromRow(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) {
+	if op.Def.Rule.Every > 1e6 && row.Used > 0 {
+		with(op, func(r *dipwell.Rule) { r.Spread, r.Origin = false, row.TS%r.Every })
+	}
+}
+
+func windowFromRefund(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+	if at, ok := s.extra[s.keyOf(op)]; ok && op.Def.Rule.Every > 1e6 {
+		with(op, func(r *dipwell.Rule) { r.Spread, r.Origin = false, at%r.Every })
+	}
+}
+
+func noteRefund(s *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, now int64) bool {
+	if op.Verb == dipwell.VerbRefund && row.Used == 0 {
+		s.extra[s.keyOf(op)] = now
+	}
+	return w
+}
+
+func notSpread(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+	with(op, func(r *dipwell.Rule) { r.Spread = false })
+}
+
+func wipes(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64) {
+	if op.Def.Rule.Every > 1e6 && now/op.Def.Rule.Every != row.TS/op.Def.Rule.Every {
+		*row = dipwell.State{}
+	}
+}
+
+func remembersRefusals(s *refStore, g *dipwell.Group) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, now := s.keyOf(&g.Ops[0]), s.now()
+	if until := s.extra[k]; now < until && g.Ops[0].Verb == dipwell.VerbTake {
+		g.Ops[0].Answer = dipwell.Answer{Retry: until - now}
+		return nil
+	}
+	err := s.decide(g, now)
+	if g.Ops[0].Retry > 0 {
+		s.extra[k] = now + g.Ops[0].Retry
+	}
+	return err
+}
+
+func comparesTwice(s *refStore, g *dipwell.Group) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if op := &g.Ops[0]; op.Verb == dipwell.VerbTake {
+		twice := dipwell.Group{Ops: []dipwell.Op{*op}}
+		twice.Ops[0].Verb, twice.Ops[0].Cost = dipwell.VerbCheck, 2*op.Cost
+		if err := s.decide(&twice, s.now()); err != nil || !twice.Allowed {
+			op.Answer = twice.Ops[0].Answer
+			return err
+		}
+	}
+	return s.decide(g, s.now())
+}
+
+func truncates(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+	with(op, func(r *dipwell.Rule) {
+		if r.Every == 1 && r.Unit > r.Add {
+			r.Unit, r.Add = r.Unit/r.Add, 1
+			r.Cap = r.Burst * r.Unit
+		}
+	})
+}
+
+func firstFree(_ *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	if old == (dipwell.State{}) && op.Verb == dipwell.VerbTake && w {
+		row.Used = 1
+	}
+	return w
+}
