@@ -149,7 +149,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 	}
 	for t := from.In(loc); ; {
 		_, end := t.ZoneBounds()
-		if end.IsZero() || end.After(to) {
+		if end.IsZero() || !end.After(t) || end.After(to) { // it stands still on the 366th day of a late year
 			return out
 		}
 		out, t = append(out, end), end

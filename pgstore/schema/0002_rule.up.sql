@@ -11,9 +11,13 @@ $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
 create function dipwell.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
 $$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
 
--- Seconds by which the wall clock of a zone is ahead of UTC at an instant.
+-- Seconds by which the wall clock of a zone is ahead of UTC at an instant. Four
+-- names of zones are abbreviations as well, which AT TIME ZONE prefers and
+-- which know no summer; elsewhere the same clocks have a name of their own.
 create function dipwell.zone_offset(zone text, x bigint) returns bigint language sql stable as
-$$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone zone)::bigint - x $$;
+$$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
+    case zone when 'CET' then 'Europe/Brussels' when 'MET' then 'Europe/Brussels'
+        when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
 
 -- The first Unix second at which the wall clock of a zone shows wall (seconds,
 -- as if the wall clock were UTC) or later. AT TIME ZONE would answer the later
@@ -72,7 +76,7 @@ begin
     if r.every > 0 then
         return dipwell.floor_div(y, r.every);
     end if;
-    at := (timestamptz 'epoch' + y * interval '1 microsecond') at time zone r.zone;
+    at := timestamp 'epoch' + (y + dipwell.zone_offset(r.zone, dipwell.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
     if r.months > 0 then
         k := dipwell.floor_div(((date_part('year', at) - 1970) * 12 + date_part('month', at) - 1)::bigint, r.months);
     else
