@@ -42,12 +42,12 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := openStore(set.Store, storeOptions{maxKeys: set.MaxKeys})
+	store, closeStore, err := openStore(set.Store, storeOptions{maxKeys: set.MaxKeys})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if cerr := closeStore(store); err == nil {
+		if cerr := closeStore(); err == nil {
 			err = cerr
 		}
 	}()

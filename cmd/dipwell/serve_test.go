@@ -198,7 +198,7 @@ func TestServeReloads(t *testing.T) {
 	if status, _ = post(t, p.url+"/v1/take", "limit=new&key=k"); status != 200 {
 		t.Error("a bad file took a limit away: ", status)
 	}
-	save("listen: 127.0.0.1:9\nlimits:\n  - {name: a, rate: 1, per: 1h, burst: 9}\n")
+	save("max_keys: 9\nlimits:\n  - {name: a, rate: 1, per: 1h, burst: 9}\n")
 	p.stderr.wait(t, "configuration read again: 1 limits(?s:.*)only with a restart")
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)

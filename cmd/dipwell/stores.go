@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/server"
 )
@@ -22,12 +24,26 @@ type storeOptions struct {
 	maxKeys int // 0: the store's default
 }
 
-func openStore(url string, o storeOptions) (dipwell.Store, error) {
+// openStore opens a store, and decides here while one outside this process
+// cannot answer, for the limits that ask for it.
+func openStore(url string, o storeOptions) (dipwell.Store, func() error, error) {
 	if err := knownStore(url); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	return openers[scheme](url, o)
+	store, err := openers[scheme](url, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if here, ok := store.(interface{ InProcess() bool }); ok && here.InProcess() {
+		return store, func() error { return closeStore(store) }, nil
+	}
+	local, err := fallback.New(store, fallback.Config{MaxKeys: o.maxKeys})
+	if err != nil {
+		_ = closeStore(store)
+		return nil, nil, err
+	}
+	return local, func() error { return errors.Join(closeStore(local), closeStore(store)) }, nil
 }
 
 func knownStore(url string) error {
@@ -52,7 +68,7 @@ func openMemory(url string, o storeOptions) (dipwell.Store, error) {
 
 // gauges puts what a store tells of itself on /metrics.
 func gauges(s *server.Server, store dipwell.Store) {
-	if m, ok := store.(*memstore.Store); ok {
+	if m, ok := dipwell.As[*memstore.Store](store); ok {
 		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })
 		s.Gauge("dipwell_reservations", "Reservations that the store holds.", func() float64 { return float64(m.Stats().Reservations) })
 		s.Gauge("dipwell_store_bytes", "Memory that keys take.", func() float64 { return float64(m.Stats().Bytes) })

@@ -91,11 +91,11 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	if err != nil {
 		return err
 	}
-	store, err := openStore(t.Store, storeOptions{})
+	store, closeStore, err := openStore(t.Store, storeOptions{})
 	if err != nil {
 		return err
 	}
-	defer closeStore(store)
+	defer func() { _ = closeStore() }()
 	l, err := dipwell.New(store, limits...)
 	if err != nil {
 		return err
