@@ -35,7 +35,7 @@ func TestStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			inner.fail = errAway
-			return awayStore{&allLocal{Store: s}, s.local}
+			return awayStore{&allLocal{Store: s}, inner.Store, s.local}
 		}, storetest.Quick)
 	})
 }
@@ -93,17 +93,21 @@ type allLocal struct {
 	defs sync.Map // *Definition → the same, failing local
 }
 
+func (a *allLocal) def(d *dipwell.Definition) *dipwell.Definition {
+	c, ok := a.defs.Load(d)
+	if !ok {
+		failing := *d
+		failing.OnStoreError = dipwell.FailLocal
+		c, _ = a.defs.LoadOrStore(d, &failing)
+	}
+	return c.(*dipwell.Definition)
+}
+
 func (a *allLocal) Apply(ctx context.Context, b *dipwell.Batch) error {
 	for i := range b.Groups {
 		for j := range b.Groups[i].Ops {
 			op := &b.Groups[i].Ops[j]
-			c, ok := a.defs.Load(op.Def)
-			if !ok {
-				d := *op.Def
-				d.OnStoreError = dipwell.FailLocal
-				c, _ = a.defs.LoadOrStore(op.Def, &d)
-			}
-			op.Def = c.(*dipwell.Definition)
+			op.Def = a.def(op.Def)
 		}
 	}
 	err := a.Store.Apply(ctx, b)
@@ -119,7 +123,20 @@ func (a *allLocal) Apply(ctx context.Context, b *dipwell.Batch) error {
 // reservation is not for it to say; the suite wants to hear it all the same.
 type awayStore struct {
 	*allLocal
-	local *memstore.Store
+	*memstore.Store // that is away, and keeps the limits
+	local           *memstore.Store
+}
+
+func (a awayStore) Unwrap() dipwell.Store { return a.Store }
+
+// Define tells the local store at once: with a clock that steps back, the suite
+// can tell whether a row was reclaimed before the first call under the new rule.
+func (a awayStore) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+	d, err := a.Store.Define(ctx, l, owner)
+	if err == nil {
+		err = a.local.Put(a.def(d), "", dipwell.State{Version: d.Number})
+	}
+	return d, err
 }
 
 func (a awayStore) Apply(ctx context.Context, b *dipwell.Batch) error {

@@ -12,8 +12,9 @@
 // may grant up to n times the limit while the store is away; the store does not
 // learn of it afterwards; a key that this process has never seen, or has
 // forgotten, starts full. Time is the store's, counted on from its last answer
-// by the process's monotonic clock and never ahead of it. A failed call that
-// the store charged after all has been charged twice.
+// by the process's monotonic clock and never ahead of it. A changed definition is
+// learnt with the first call under it. A failed call that the store charged after
+// all has been charged twice.
 //
 // A call with several keys is all or nothing here as well. Where one of its
 // limits fails closed, all of it does; limits that fail open let it pass and
