@@ -1,0 +1,94 @@
+// Command replay measures the replay of an access log against loops that only
+// split its lines and parse their times: the benchmarks of the replay package,
+// taking turns.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+// contenders are the benchmarks, in the order of the table.
+var contenders = []struct{ bench, name string }{
+	{"BenchmarkReplayInOrder", "replay, a log in order"},
+	{"BenchmarkReplayLate30s", "replay, lines up to 30 s late: sorted"},
+	{"BenchmarkReplayDecisions", "replay in order, decisions written as JSON"},
+	{"BenchmarkSplitAndParseTime", "split into fields and parse the time (strings.Fields, time.Parse)"},
+	{"BenchmarkSplitInPlaceAndParseTime", "find the time in place and parse it (bytes.IndexByte, time.Parse)"},
+	{"BenchmarkSplitAndParseTimeByHand", "split in place and parse the time by hand, a day at a time"},
+}
+
+const target = 0.5 // of a loop's rate
+
+func main() {
+	rounds := flag.Int("rounds", 7, "rounds")
+	out := flag.String("o", "", "write the table to this file as well")
+	flag.Parse()
+	if err := run(*rounds, *out); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(rounds int, out string) error {
+	figures := map[string][]float64{}
+	for range rounds {
+		if err := round(figures); err != nil {
+			return err
+		}
+	}
+	var w io.Writer = os.Stdout
+	if out != "" {
+		f, err := os.Create(out)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		w = io.MultiWriter(os.Stdout, f)
+	}
+	write(w, figures)
+	return nil
+}
+
+var line = regexp.MustCompile(`(?m)^(Benchmark\w+?)(?:-\d+)?\s.*?([\d.]+) ns/line`)
+
+// round runs each benchmark once and adds its ns/line to figures.
+func round(figures map[string][]float64) error {
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", ".", "-benchtime", "1s", "./replay")
+	cmd.Dir, cmd.Stderr = "..", os.Stderr
+	b, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("go test -bench: %w\n%s", err, b)
+	}
+	for _, m := range line.FindAllSubmatch(b, -1) {
+		ns, err := strconv.ParseFloat(string(m[2]), 64)
+		if err != nil {
+			return err
+		}
+		figures[string(m[1])] = append(figures[string(m[1])], ns)
+	}
+	return nil
+}
+
+func write(w io.Writer, figures map[string][]float64) {
+	report.Header(w, "Replay", "make bench-replay")
+	ours := report.Median(figures[contenders[0].bench])
+	var rows [][]string
+	for i, c := range contenders {
+		ns := report.Median(figures[c.bench])
+		rate, reached := "", ""
+		if i > 2 {
+			rate, reached = fmt.Sprintf("%.2f", ns/ours), report.Verdict(ns/ours >= target)
+		}
+		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.2f M", 1e3/ns), rate, reached})
+	}
+	report.Table(w, []string{"", "ns a line", "lines a second", "replay in order runs at, of this", "at least 0.5"}, rows)
+	fmt.Fprintln(w, "The log is combined, 200,000 lines of 5,000 clients, held in memory; one limit. A replay parses in one goroutine and decides in another.")
+}
