@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/dipwell/dipwell"
 )
@@ -14,6 +15,7 @@ type Config struct {
 	Headers Headers                                                     // default IETF
 	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision) // default: Refuse with 429; the headers are set already
 	Failed  func(http.ResponseWriter, *http.Request, error)             // default: Fail
+	Observe func(d *dipwell.Decision, err error, took time.Duration)    // sees every call of the limiter, for metrics; default: nobody
 }
 
 // Limit is one limit that a request is held to.
@@ -77,21 +79,30 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 }
 
 func (m *middleware) take(r *http.Request, d *dipwell.Decision) error {
-	if len(m.Limits) == 1 {
-		t, err := m.Limits[0].of(r)
+	var buf [1]dipwell.Take
+	takes := buf[:0]
+	for i := range m.Limits {
+		t, err := m.Limits[i].of(r)
 		if err != nil {
 			return err
 		}
-		return m.limiter.Do(r.Context(), d, dipwell.VerbTake, t.Limit, t.Key, t.Cost)
+		takes = append(takes, t)
 	}
-	takes := make([]dipwell.Take, len(m.Limits))
-	for i := range m.Limits {
-		var err error
-		if takes[i], err = m.Limits[i].of(r); err != nil {
-			return err
-		}
+	if m.Observe == nil {
+		return m.ask(r, d, takes)
 	}
-	return m.limiter.DoAll(r.Context(), d, dipwell.VerbTake, takes)
+	start := time.Now()
+	err := m.ask(r, d, takes)
+	m.Observe(d, err, time.Since(start))
+	return err
+}
+
+func (m *middleware) ask(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) error {
+	if len(takes) > 1 {
+		return m.limiter.DoAll(r.Context(), d, dipwell.VerbTake, takes)
+	}
+	t := &takes[0]
+	return m.limiter.Do(r.Context(), d, dipwell.VerbTake, t.Limit, t.Key, t.Cost)
 }
 
 // of is what a request takes from a limit.

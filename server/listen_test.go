@@ -168,6 +168,9 @@ func TestProxy(t *testing.T) {
 	rec = w.do("GET", "/", "", "X-User: 7")
 	w.want(rec, 429, `"violated-policies":["jobs"]`)
 	w.want(w.do("GET", "/", ""), 400)
+	w.api = w.server.API(local)
+	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="jobs",result="allowed"} 1`, `dipwell_decisions_total{limit="jobs",result="refused"} 1`)
+	w.api = p
 	if err = p.Use(nil); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (p *Proxy) Use(limits []string) error {
 		p.limited.Store(&p.forward)
 		return nil
 	}
-	c := httplimit.Config{Headers: p.server.live.Load().headers}
+	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.metrics.observe}
 	for _, name := range limits {
 		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
 	}

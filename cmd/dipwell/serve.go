@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/dipwell/dipwell"
@@ -36,11 +37,18 @@ func (ServeCmd) Help() string {
 A flag comes before its environment variable, that before the file, and that before the default.`
 }
 
+// gcPercent lets the heap grow to five times what lives. Buckets are kept
+// outside it, so that is a few megabytes, and collections come a quarter as often.
+const gcPercent = 400
+
 // Run opens everything, serves until it is told to stop, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
 	set, err := c.settings()
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	store, closeStore, err := openStore(set.Store, storeOptions{maxKeys: set.MaxKeys})
 	if err != nil {
