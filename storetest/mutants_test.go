@@ -87,7 +87,7 @@ var mutants = map[string]struct {
 		n := len(s.rows)
 		clear(s.rows)
 		return n
-	}}, "sweep early-expiry first-insert sweep-race"},
+	}}, "sweep early-expiry sweep-race"},
 	"peek charges": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
 		if op.Verb == dipwell.VerbCheck {
 			op.Verb = dipwell.VerbTake
