@@ -1,0 +1,44 @@
+package coalesce_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+func Example() {
+	inner, err := memstore.New(memstore.Config{}) // or a store for each connection, over one database
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer inner.Close()
+	store, err := coalesce.New([]dipwell.Store{inner}, coalesce.Config{MaxBatch: 512})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 60})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var granted atomic.Int64
+	var callers sync.WaitGroup
+	for range 100 {
+		callers.Go(func() {
+			d, err := limiter.Take(context.Background(), "api", "user:7", 1)
+			if err == nil && d.Allowed {
+				granted.Add(1)
+			}
+		})
+	}
+	callers.Wait()
+	fmt.Println(granted.Load(), "of 100 granted")
+	// Output: 60 of 100 granted
+}

@@ -1,0 +1,40 @@
+package denycache_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+func Example() {
+	inner, err := memstore.New(memstore.Config{}) // or a store a network away
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer inner.Close()
+	store, err := denycache.New(inner, denycache.Config{MaxAge: time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 4 {
+		d, err := limiter.Take(context.Background(), "login", "user:7", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Source)
+	}
+	// Output:
+	// true store
+	// true store
+	// false store
+	// false deny-cache
+}

@@ -1,0 +1,60 @@
+package fallback_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// remote is a store that goes away.
+type remote struct {
+	*memstore.Store
+	away bool
+}
+
+func (r *remote) Apply(ctx context.Context, b *dipwell.Batch) error {
+	if r.away {
+		return errors.New("connection refused")
+	}
+	return r.Store.Apply(ctx, b)
+}
+
+func Example() {
+	mem, err := memstore.New(memstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mem.Close()
+	inner := &remote{Store: mem}
+	store, err := fallback.New(inner, fallback.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := dipwell.New(store, dipwell.Limit{
+		Name: "api", Rate: 1, Period: time.Hour, Burst: 3, OnStoreError: dipwell.FailLocal,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range 5 {
+		inner.away = i == 2 || i == 3
+		d, err := limiter.Take(context.Background(), "api", "user:7", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Source)
+	}
+	// Output:
+	// true store
+	// true store
+	// true fallback-local
+	// false fallback-local
+	// true store
+}

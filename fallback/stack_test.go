@@ -1,0 +1,37 @@
+package fallback_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestStack is the suite over all decorators in the order in which a service
+// has them: none may hide what another needs.
+func TestStack(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		inner, err := memstore.New(memstore.Config{Clock: now})
+		must(t, err)
+		together, err := coalesce.New([]dipwell.Store{inner, inner}, coalesce.Config{})
+		must(t, err)
+		cached, err := denycache.New(together, denycache.Config{Clock: now})
+		must(t, err)
+		s, err := fallback.New(cached, fallback.Config{Clock: now})
+		must(t, err)
+		t.Cleanup(func() { must(t, errors.Join(s.Close(), together.Close(), inner.Close())) })
+		return s
+	}, storetest.Quick)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
