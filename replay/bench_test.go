@@ -79,7 +79,7 @@ func BenchmarkReplayDecisions(b *testing.B) {
 	perLine(b, benchLines)
 }
 
-type discard struct{ reset int }
+type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) Reset() error                { return nil }

@@ -100,10 +100,10 @@ func (l *lineReader) next() ([]byte, error) {
 		return nil, io.EOF
 	}
 	line, err := l.buf.ReadSlice('\n')
-	if err == bufio.ErrBufferFull {
+	if err != nil && errors.Is(err, bufio.ErrBufferFull) {
 		line, err = l.readLong(line)
 	}
-	if err == io.EOF {
+	if err != nil && errors.Is(err, io.EOF) {
 		if l.ended = true; len(line) == 0 {
 			return nil, io.EOF
 		}
@@ -120,7 +120,7 @@ func (l *lineReader) next() ([]byte, error) {
 
 func (l *lineReader) readLong(part []byte) (_ []byte, err error) {
 	l.long = append(l.long[:0], part...)
-	for err = bufio.ErrBufferFull; err == bufio.ErrBufferFull; {
+	for err = bufio.ErrBufferFull; errors.Is(err, bufio.ErrBufferFull); {
 		part, err = l.buf.ReadSlice('\n')
 		l.long = append(l.long, part[:min(len(part), maxLine-len(l.long))]...)
 	}

@@ -228,7 +228,7 @@ func text(value []byte) ([]byte, error) {
 		}
 		return []byte(s), nil
 	case c == '{' || c == '[' || string(value) == "null":
-		return nil, malformed("a field is " + kind(c) + " and not text or a number")
+		return nil, "a field is " + kind(c) + " and not text or a number"
 	case c == '-' || c >= '0' && c <= '9' || slices.Contains([]string{"true", "false"}, string(value)):
 		return value, nil
 	}

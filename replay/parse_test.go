@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -211,14 +212,14 @@ func TestVeryLongLines(t *testing.T) {
 
 // fuzzParser holds what every parser promises: no panic, and a key that lies
 // in the line or is made of it.
-func fuzzParser(f *testing.F, make func(*Options) (parser, error), fields []string, seeds ...string) {
+func fuzzParser(f *testing.F, open func(*Options) (parser, error), fields []string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
 	var parsers []parser
 	for _, by := range fields {
 		for _, cost := range []string{"1", "bytes"} {
-			p, err := make(&Options{By: by, Cost: cost, Columns: "time,ip,bytes"})
+			p, err := open(&Options{By: by, Cost: cost, Columns: "time,ip,bytes"})
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -230,7 +231,7 @@ func fuzzParser(f *testing.F, make func(*Options) (parser, error), fields []stri
 		for _, p := range parsers {
 			var rec record
 			err := p.parse(line, &rec)
-			if _, ok := err.(malformed); err != nil && !ok {
+			if err != nil && !errors.As(err, new(malformed)) {
 				t.Errorf("%q: a line ends the replay: %v", line, err)
 			}
 			if err == nil && len(rec.key) > len(line) {

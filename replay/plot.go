@@ -55,7 +55,7 @@ func (r *Report) WritePlot(w io.Writer, ext string) error {
 	}
 	page := draw.New(out)
 	page.SetColor(color.White)
-	page.Fill(page.Rectangle.Path())
+	page.Fill(page.Path())
 	page = draw.Crop(page, plotMargin, -2*plotMargin, plotMargin, -plotMargin)
 	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: 0.1 * vg.Inch}
 	for i, row := range plot.Align(panels, tiles, page) {
@@ -141,7 +141,7 @@ func (r *Report) panel(title string) *plot.Plot {
 		a.Tick.Label.Font = sans(9, xfont.WeightNormal)
 		a.Label.TextStyle.Color, a.Tick.Label.Color = inkColor, inkColor
 		a.Color, a.Tick.Color = inkColor, inkColor
-		a.LineStyle.Width, a.Tick.LineStyle.Width = 0.6, 0.6
+		a.Width, a.Tick.Width = 0.6, 0.6
 		a.Tick.Length = 4
 		a.Padding = 0
 	}

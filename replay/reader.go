@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -88,7 +89,7 @@ func newParser(format string, o *Options) (parser, error) {
 func (r *reader) next(rec *record) (bool, error) {
 	for {
 		line, err := r.lineReader.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return false, nil
 		}
 		if err != nil {
@@ -103,12 +104,13 @@ func (r *reader) next(rec *record) (bool, error) {
 		if err == nil && uint64(rec.t) > dipwell.MaxInt {
 			err = errEra
 		}
-		if bad, ok := err.(malformed); ok {
+		if err != nil {
+			var bad malformed
+			if !errors.As(err, &bad) {
+				return false, err
+			}
 			r.reject(line, bad)
 			continue
-		}
-		if err != nil {
-			return false, err
 		}
 		if rec.t < r.last {
 			r.disorder++

@@ -134,7 +134,7 @@ func (r *run) decide() error {
 	reset, resettable := r.o.Decisions.(Resetter)
 	if r.in.Again && (resettable || r.o.Decisions == nil) {
 		err := r.read(r.engine.decide, true)
-		if err != errOutOfOrder {
+		if !errors.Is(err, errOutOfOrder) {
 			return errors.Join(err, r.engine.flush())
 		}
 		r.engine = newEngine(r.defs, &r.o)

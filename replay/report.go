@@ -89,7 +89,7 @@ func (r *run) report() *Report {
 func (r *run) limit(i int, d *dipwell.Definition) Limit {
 	s, t := &r.engine.sums[i], r.engine.table
 	l := Limit{
-		Limit: d.Limit.String(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
+		Limit: d.String(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
 		Granted: s.granted, Refused: s.refused, Spared: s.spared, Never: s.never,
 		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
 		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],

@@ -150,7 +150,7 @@ type cursor struct {
 
 func (c *cursor) next() (bool, error) {
 	dt, err := binary.ReadUvarint(c.in)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return false, nil
 	}
 	line, err2 := binary.ReadVarint(c.in)
