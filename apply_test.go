@@ -1,0 +1,182 @@
+package dipwell_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A table of calls on one key, in the order they come.
+func TestApplyTable(t *testing.T) {
+	type call struct {
+		at        time.Duration
+		verb      dipwell.Verb
+		cost      int64
+		allowed   bool
+		remaining int64
+		wait      time.Duration // retry or delay
+	}
+	for name, c := range map[string]struct {
+		limit dipwell.Limit
+		calls []call
+	}{
+		"bucket": {dipwell.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: 2}, []call{
+			{0, dipwell.VerbTake, 3, true, 0, 0},
+			{0, dipwell.VerbTake, 1, false, 0, time.Second},
+			{time.Second - 1000, dipwell.VerbTake, 1, false, 0, time.Microsecond},
+			{time.Second, dipwell.VerbTake, 1, true, 0, 0},
+			{time.Second, dipwell.VerbReserve, 2, true, 0, 2 * time.Second},
+			{time.Second, dipwell.VerbReserve, 1, false, 0, time.Second},
+			{time.Second, dipwell.VerbCharge, 5, true, 0, 0},
+			{time.Second, dipwell.VerbTake, 0, false, 0, 7 * time.Second},
+			{time.Second, dipwell.VerbRefund, 8, true, 1, 0},
+			{time.Second, dipwell.VerbTakeUpTo, 9, true, 0, 0},
+			{time.Second, dipwell.VerbReset, 0, true, 3, 0},
+		}},
+		"clock back": {dipwell.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 2}, []call{
+			{10 * time.Second, dipwell.VerbTake, 2, true, 0, 0},
+			{5 * time.Second, dipwell.VerbTake, 1, false, 0, 6 * time.Second},
+			{10 * time.Second, dipwell.VerbTake, 1, false, 0, time.Second},
+			{11 * time.Second, dipwell.VerbTake, 1, true, 0, 0},
+		}},
+		"window": {dipwell.Limit{Name: "l", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"}, []call{
+			{3 * time.Second, dipwell.VerbTake, 5, true, 0, 0},
+			{9 * time.Second, dipwell.VerbTake, 1, false, 0, time.Second},
+			{10 * time.Second, dipwell.VerbTake, 5, true, 0, 0},
+		}},
+		"leaky": {dipwell.Limit{Name: "l", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 1}, []call{
+			{0, dipwell.VerbTake, 1, true, 0, 0},
+			{0, dipwell.VerbCheck, 1, true, 0, time.Second},
+			{0, dipwell.VerbTake, 1, true, 0, time.Second},
+			{0, dipwell.VerbTake, 1, false, 0, time.Second},
+			{0, dipwell.VerbReserve, 0, true, 0, time.Second},
+			{0, dipwell.VerbTake, 0, true, 0, time.Second},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := dipwell.MustDefinition(c.limit).Rule
+			var s dipwell.State
+			for i, k := range c.calls {
+				o := r.Apply(s, k.at.Microseconds(), k.verb, k.cost)
+				if wait := time.Duration(o.Retry+o.Delay) * time.Microsecond; o.Allowed != k.allowed || r.Remaining(o.After) != k.remaining || wait != k.wait {
+					t.Fatalf("call %d (%+v): %+v, remaining %d", i, k, o, r.Remaining(o.After))
+				}
+				if o.Allowed && k.verb != dipwell.VerbCheck {
+					s = dipwell.State{Used: o.After, TS: o.TS}
+				} else if o.After != o.Before {
+					t.Fatalf("call %d: a call that writes nothing changed %d to %d", i, o.Before, o.After)
+				}
+			}
+		})
+	}
+}
+
+// anyRule draws a bucket or a window whose numbers go up to the largest ones.
+func anyRule(t *rapid.T) (dipwell.Limit, dipwell.Rule) {
+	for {
+		big := rapid.OneOf(rapid.Int64Range(1, 1000), rapid.Int64Range(1, 1<<30), rapid.Int64Range(1, dipwell.MaxInt))
+		l := dipwell.Limit{
+			Name: "l", Algorithm: dipwell.Algorithm(rapid.IntRange(0, 3).Draw(t, "algorithm")), Rate: big.Draw(t, "rate"),
+			Period:  time.Duration(rapid.OneOf(rapid.Int64Range(1, 1000), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, 4e12)).Draw(t, "period")) * time.Microsecond,
+			Burst:   rapid.OneOf(rapid.Int64Range(-1, 1000), rapid.Int64Range(1, dipwell.MaxInt)).Draw(t, "burst"),
+			MaxDebt: rapid.OneOf(rapid.Int64Range(-2, 1000), rapid.Int64Range(1, dipwell.MaxInt)).Draw(t, "debt"),
+		}
+		switch l.Algorithm {
+		case dipwell.FixedWindow, dipwell.Interval:
+			l.Start = "0s"
+		case dipwell.LeakyBucket:
+			l.Burst = 0
+		}
+		if r, _, err := l.Compile(); err == nil {
+			return l, r
+		}
+	}
+}
+
+// applied is a step checked against exact arithmetic: no overflow anywhere.
+func applied(t interface{ Fatalf(string, ...any) }, r *dipwell.Rule, s dipwell.State, now int64, verb dipwell.Verb, cost int64) {
+	o := r.Apply(s, now, verb, cost)
+	big64 := func(n int64) *big.Int { return big.NewInt(n) }
+	if o.TS != max(now, s.TS) {
+		t.Fatalf("the clock went from %d, %d to %d", s.TS, now, o.TS)
+	}
+	tick := func(x int64) *big.Int { return new(big.Int).Div(big64(x-r.Origin), big64(r.Every)) }
+	back := new(big.Int).Sub(tick(o.TS), tick(s.TS))
+	used := new(big.Int).Sub(big64(s.Used), back.Mul(back, big64(r.Add)))
+	if used.Sign() < 0 {
+		used.SetInt64(0)
+	}
+	if used.Cmp(big64(o.Before)) != 0 {
+		t.Fatalf("used before: %d, want %v", o.Before, used)
+	}
+	if o.After < 0 || o.After > dipwell.MaxInt || o.Retry < 0 || o.Delay < 0 || o.Granted < 0 {
+		t.Fatalf("out of bounds: %+v", o)
+	}
+	room := big64(r.Cap)
+	if verb == dipwell.VerbReserve && cost > 0 || r.Leaky && verb != dipwell.VerbTakeUpTo {
+		room.Add(room, big64(r.Debt))
+	}
+	units := new(big.Int).Mul(big64(cost), big64(r.Unit))
+	sum := new(big.Int).Add(used, units)
+	switch verb {
+	case dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve:
+		if o.Allowed != (sum.Cmp(room) <= 0) || o.Never != (units.Cmp(room) > 0) {
+			t.Fatalf("used %v + %v of %v: %+v", used, units, room, o)
+		}
+	case dipwell.VerbRefund:
+		if want := new(big.Int).Sub(used, units); want.Sign() <= 0 && o.After != 0 || want.Sign() > 0 && want.Cmp(big64(o.After)) != 0 {
+			t.Fatalf("refund of %v of %v: %d left", units, used, o.After)
+		}
+	}
+	if !o.Allowed && !o.Never {
+		retryIsExact(t, r, s, now, verb, cost, o)
+	}
+}
+
+func retryIsExact(t interface{ Fatalf(string, ...any) }, r *dipwell.Rule, s dipwell.State, now int64, verb dipwell.Verb, cost int64, o dipwell.Outcome) {
+	if o.Retry <= 0 || o.After != o.Before {
+		t.Fatalf("a refusal: %+v", o)
+	}
+	if early := r.Apply(s, now+o.Retry-1, verb, cost); early.Allowed || early.Retry != 1 {
+		t.Fatalf("1 µs before its retry: %+v, then %+v", o, early)
+	}
+	if late := r.Apply(s, now+o.Retry, verb, cost); !late.Allowed {
+		t.Fatalf("at its retry: %+v, then %+v", o, late)
+	}
+}
+
+func TestApplyIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		_, r := anyRule(t)
+		used := rapid.Int64Range(0, r.MaxUsed).Draw(t, "used")
+		ts := rapid.Int64Range(0, 4e15).Draw(t, "ts")
+		now := ts + rapid.OneOf(rapid.Int64Range(-1e12, 1e12), rapid.Int64Range(-1000, 1000), rapid.Int64Range(0, 4e15)).Draw(t, "later")
+		cost := rapid.OneOf(rapid.Int64Range(0, 10), rapid.Int64Range(0, r.Burst+1), rapid.Int64Range(0, dipwell.MaxInt)).Draw(t, "cost")
+		verb := dipwell.Verb(rapid.IntRange(0, 6).Draw(t, "verb"))
+		if verb == dipwell.VerbCharge {
+			cost = min(cost, r.MaxCharge)
+		}
+		applied(t, &r, dipwell.State{Used: used, TS: ts}, now, verb, cost)
+	})
+}
+
+func FuzzApply(f *testing.F) {
+	f.Add(int64(10), int64(1e6), int64(50), int64(0), uint8(0), int64(1), int64(1e15), int64(17), int64(1))
+	f.Add(int64(dipwell.MaxInt), int64(1), int64(dipwell.MaxInt), int64(-1), uint8(1), int64(dipwell.MaxInt), int64(0), int64(-5), int64(dipwell.MaxInt))
+	f.Add(int64(999983), int64(30*86400e6), int64(0), int64(-2), uint8(3), int64(1<<40), int64(1e15), int64(1e12), int64(7))
+	f.Fuzz(func(t *testing.T, rate, period, burst, debt int64, verb uint8, used, ts, later, cost int64) {
+		l := dipwell.Limit{Name: "l", Rate: rate, Period: time.Duration(period) * time.Microsecond, Burst: burst, MaxDebt: debt}
+		r, _, err := l.Compile()
+		if err != nil || used < 0 || used > r.MaxUsed || ts < 0 || ts > 4e15 || later < -4e15 || later > 4e15 || cost < 0 || cost > dipwell.MaxInt || verb > 6 {
+			return
+		}
+		if dipwell.Verb(verb) == dipwell.VerbCharge {
+			cost = min(cost, r.MaxCharge)
+		}
+		applied(t, &r, dipwell.State{Used: used, TS: ts}, ts+later, dipwell.Verb(verb), cost)
+	})
+}

@@ -1,0 +1,134 @@
+package dipwell_test
+
+import (
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+const day = 24 * time.Hour
+
+// Large limits must work, with their defaults lowered to what fits.
+func TestCompileLarge(t *testing.T) {
+	for _, l := range []dipwell.Limit{
+		{Name: "gib a day", Rate: 1 << 30, Period: day},
+		{Name: "prime", Rate: 999_983, Period: 30 * day},
+		{Name: "tib", Rate: 1 << 40, Period: 30 * day},
+		{Name: "most", Rate: dipwell.MaxInt, Period: time.Second, Burst: 1},
+	} {
+		r, _, err := l.Compile()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, n := range []int64{r.Unit, r.Every, r.Add, r.Cap, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Cap + r.Debt} {
+			if n < 0 || n > dipwell.MaxInt {
+				t.Errorf("%s: %d is beyond 2^53-1: %+v", l.Name, n, r)
+			}
+		}
+		if full := r.FullIn(r.MaxUsed, 0, 0); full < 0 || full > dipwell.MaxInt {
+			t.Errorf("%s: full after %d µs", l.Name, full)
+		}
+	}
+}
+
+var atMost = regexp.MustCompile(`at most (\d+)$`)
+
+// A burst that is too large is refused with the largest that would do: that one
+// does, and one more does not.
+func TestCompileNamesTheLargestBurst(t *testing.T) {
+	for _, l := range []dipwell.Limit{
+		{Name: "month", Rate: 1, Period: 30 * day, Burst: 9_000_000_000},
+		{Name: "prime", Rate: 999_983, Period: 30 * day, Burst: dipwell.MaxInt},
+		{Name: "debt", Rate: 7, Period: time.Hour, Burst: dipwell.MaxInt, MaxDebt: 1000, MaxCharge: 500},
+		{Name: "nodebt", Rate: 1, Period: day, Burst: dipwell.MaxInt, MaxDebt: dipwell.NoDebt},
+		{Name: "µs", Rate: 3, Period: 7 * time.Microsecond, Burst: dipwell.MaxInt},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 1, Period: day, Burst: dipwell.MaxInt},
+		{Name: "calendar", Algorithm: dipwell.FixedWindow, Rate: 3, Period: dipwell.Month, Burst: dipwell.MaxInt, MaxDebt: 10},
+	} {
+		if l.Name == "µs" {
+			l.Name = "us"
+		}
+		_, _, err := l.Compile()
+		m := []string(nil)
+		if err != nil {
+			m = atMost.FindStringSubmatch(err.Error())
+		}
+		if m == nil {
+			t.Errorf("%s: %v names no largest burst", l.Name, err)
+			continue
+		}
+		var le *dipwell.LimitError
+		if !errors.As(err, &le) || le.Field != "burst" || le.Limit != l.Name {
+			t.Errorf("%s: %#v", l.Name, err)
+		}
+		l.Burst, _ = strconv.ParseInt(m[1], 10, 64)
+		if _, _, err := l.Compile(); err != nil {
+			t.Errorf("%s: the burst that was named does not do: %v", l.Name, err)
+		}
+		l.Burst++
+		if _, _, err := l.Compile(); err == nil {
+			t.Errorf("%s: one more than the largest burst, %d, does", l.Name, l.Burst)
+		}
+	}
+}
+
+func TestCompileErrors(t *testing.T) {
+	ok := dipwell.Limit{Name: "l", Rate: 1, Period: time.Second}
+	for field, cases := range map[string][]func(*dipwell.Limit){
+		"name":           {func(l *dipwell.Limit) { l.Name = "" }, func(l *dipwell.Limit) { l.Name = strings.Repeat("n", 129) }, func(l *dipwell.Limit) { l.Name = "é" }, func(l *dipwell.Limit) { l.Name = " a" }},
+		"rate":           {func(l *dipwell.Limit) { l.Rate = 0 }, func(l *dipwell.Limit) { l.Rate = -1 }, func(l *dipwell.Limit) { l.Rate = 1 << 53 }},
+		"per":            {func(l *dipwell.Limit) { l.Period = 0 }, func(l *dipwell.Limit) { l.Period = dipwell.Month }, func(l *dipwell.Limit) { l.Period = 1500 * time.Nanosecond }},
+		"burst":          {func(l *dipwell.Limit) { l.Burst = -2 }, func(l *dipwell.Limit) { l.Burst, l.MaxDebt = dipwell.NoBurst, dipwell.NoDebt }},
+		"max_debt":       {func(l *dipwell.Limit) { l.MaxDebt = -3 }},
+		"max_charge":     {func(l *dipwell.Limit) { l.MaxCharge = -1 }},
+		"start":          {func(l *dipwell.Limit) { l.Start = "0s" }, func(l *dipwell.Limit) { l.Algorithm, l.Start = dipwell.FixedWindow, "25:00 UTC" }, func(l *dipwell.Limit) { l.Algorithm, l.Start = dipwell.FixedWindow, "06:00 Nowhere/City" }, func(l *dipwell.Limit) { l.Algorithm, l.Start = dipwell.FixedWindow, "06:00 UTC" }},
+		"algorithm":      {func(l *dipwell.Limit) { l.Algorithm = 9 }},
+		"on_change":      {func(l *dipwell.Limit) { l.OnChange = 9 }},
+		"mode":           {func(l *dipwell.Limit) { l.Mode = 9 }},
+		"on_store_error": {func(l *dipwell.Limit) { l.OnStoreError = 9 }},
+		"retry_jitter":   {func(l *dipwell.Limit) { l.RetryJitter = 101 }, func(l *dipwell.Limit) { l.RetryJitter = -1 }},
+		"timeout":        {func(l *dipwell.Limit) { l.Timeout = -1 }},
+	} {
+		for i, spoil := range cases {
+			l := ok
+			spoil(&l)
+			_, _, err := l.Compile()
+			var le *dipwell.LimitError
+			if !errors.As(err, &le) || le.Field != field {
+				t.Errorf("%s %d: %v", field, i, err)
+			}
+		}
+	}
+}
+
+func TestCompileWarns(t *testing.T) {
+	for _, c := range []struct {
+		l    dipwell.Limit
+		warn bool
+	}{
+		{dipwell.Limit{Name: "l", Rate: 300_000, Period: time.Second, Burst: 1}, true},
+		{dipwell.Limit{Name: "l", Rate: 300_000, Period: time.Second, Burst: 2}, false},
+		{dipwell.Limit{Name: "l", Rate: 10, Period: time.Second, Burst: 1}, false},
+		{dipwell.Limit{Name: "l", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 5}, true},
+		{dipwell.Limit{Name: "l", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second}, false},
+	} {
+		if _, w, err := c.l.Compile(); err != nil || (w != "") != c.warn {
+			t.Errorf("%v: warning %q, %v", c.l, w, err)
+		}
+	}
+}
+
+func TestBurstCredit(t *testing.T) {
+	if l := dipwell.BurstCredit("c", 100, time.Second, 300*time.Second); l.Burst != 30_000 {
+		t.Errorf("100/s with 300 s of credit: burst %d", l.Burst)
+	}
+	if l := dipwell.BurstCredit("c", 1, time.Hour, time.Second); l.Burst != 1 {
+		t.Errorf("a small credit: burst %d", l.Burst)
+	}
+}
