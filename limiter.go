@@ -24,12 +24,38 @@ type Limiter struct {
 	quick quick
 }
 
-// quick is a store's shortcut for the common call: one op, without a batch,
-// with the answer by value, so that nothing escapes to the heap and nothing
-// need be pooled. Not ok: nothing was done, and Apply is to be asked.
+// quick is a store's shortcut for the common call: one op, without a batch. The
+// answer is single numbers, which come in registers: as a struct it would be
+// copied through memory, and behind a pointer it would escape to the heap.
 type quick interface {
-	Quick(def *Definition, key string, verb Verb, n int64) (a Answer, ok bool)
+	Quick(def *Definition, key string, verb Verb, n int64) (v Verdict, granted, remaining, retry, reset int64)
 	Itself() Store // a store that embeds another is not the one that Quick is about
+}
+
+// A Verdict is what a store's Quick came to. Without Answered nothing was done,
+// and Apply is to be asked; what is answered has no delay.
+type Verdict uint8
+
+const (
+	Answered Verdict = 1 << iota
+	AnsweredAllowed
+	AnsweredNever
+	AnsweredShadow
+)
+
+// VerdictOf is the verdict of an answer.
+func VerdictOf(a *Answer) Verdict {
+	v := Answered
+	if a.Allowed {
+		v |= AnsweredAllowed
+	}
+	if a.Never {
+		v |= AnsweredNever
+	}
+	if a.Shadow {
+		v |= AnsweredShadow
+	}
+	return v
 }
 
 func quickOf(s Store) quick {
@@ -159,8 +185,12 @@ func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definiti
 		return err
 	}
 	if l.quick != nil {
-		if a, ok := l.quick.Quick(def, key, verb, n); ok {
-			d.answer(def, key, n, &a)
+		v, granted, remaining, retry, reset := l.quick.Quick(def, key, verb, n)
+		if v != 0 {
+			d.about(def, key, n)
+			d.Allowed, d.Never, d.Shadow = v&AnsweredAllowed != 0, v&AnsweredNever != 0, v&AnsweredShadow != 0
+			d.Granted, d.Remaining, d.RetryAfter, d.ResetAfter = granted, remaining, us(retry), us(reset)
+			d.Source, d.Delay = SourceStore, 0
 			return nil
 		}
 	}
@@ -227,13 +257,16 @@ func (g *Group) fail(err error) error {
 }
 
 // fill makes the decision of an op.
-func (d *Decision) fill(op *Op) { d.answer(op.Def, op.Key, op.Cost, &op.Answer) }
-
-func (d *Decision) answer(def *Definition, key string, cost int64, a *Answer) {
-	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
+func (d *Decision) fill(op *Op) {
+	d.about(op.Def, op.Key, op.Cost)
+	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
+}
+
+func (d *Decision) about(def *Definition, key string, cost int64) {
+	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 }
 
 func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

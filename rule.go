@@ -64,24 +64,30 @@ type Outcome struct {
 // Apply decides one call: the whole algebra, side-effect free. now is in µs on
 // the store's clock, cost in tokens from 0 to MaxInt. A refusal leaves After at Before.
 func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
+	r.apply(&o, s, now, verb, cost)
+	return o
+}
+
+// apply fills a zero Outcome in place: by value it would be copied.
+func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
 	o.After = o.Before
 	if r.Leaky && (verb == VerbTake || verb == VerbCheck) {
-		r.reserve(&o, now, verb, cost)
-		return o
+		r.reserve(o, now, verb, cost)
+		return
 	}
 	switch verb {
 	case VerbTake, VerbCheck:
-		r.take(&o, now, verb, cost)
+		r.take(o, now, verb, cost)
 	case VerbTakeUpTo:
-		r.takeUpTo(&o, now, cost)
+		r.takeUpTo(o, now, cost)
 	case VerbReserve:
 		if cost == 0 && !r.Leaky { // a check of 0, which knows no debt
-			r.take(&o, now, VerbCheck, 0)
-			return o
+			r.take(o, now, VerbCheck, 0)
+			return
 		}
-		r.reserve(&o, now, verb, cost)
+		r.reserve(o, now, verb, cost)
 	case VerbCharge:
 		o.Allowed = cost <= r.MaxCharge
 		if o.Never = !o.Allowed; o.Allowed {
@@ -94,7 +100,6 @@ func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
 	case VerbReset:
 		o.Allowed, o.After = true, 0
 	}
-	return o
 }
 
 func (r *Rule) take(o *Outcome, now int64, verb Verb, cost int64) {

@@ -159,7 +159,8 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 			return row, false, ErrStaleDefinition
 		}
 	}
-	o := rule.Apply(row, now, op.Verb, op.Cost)
+	var o Outcome
+	rule.apply(&o, row, now, op.Verb, op.Cost)
 	if op.Bounded && op.Verb == VerbReserve {
 		bound(&o, rule, op, now)
 	}

@@ -18,21 +18,21 @@ type place struct {
 
 // place finds an op's shard and the identity of its key. The limit is mixed
 // into each hash.
-func (s *Store) place(op *dipwell.Op) (p place, err error) {
+func (s *Store) place(p *place, op *dipwell.Op) (err error) {
 	if p.binding, err = s.limits.bind(op); err == nil {
 		h := maphash.String(s.seed[1], op.Key) ^ p.salt[1]
 		p.id = max(1, maphash.String(s.seed[0], op.Key)^p.salt[0])
-		p.tag, p.shard = uint32(h), uint32(h>>32)%uint32(len(s.shards))
+		p.tag, p.shard = uint32(h), uint32(h>>32)&s.mask
 	}
-	return p, err
+	return err
 }
 
 // single decides one op alone: the common call. Not ok: nothing was done, and
 // the op needs more than its row, so the general path is to decide it.
 func (s *Store) single(op *dipwell.Op) (ok bool) {
 	def := op.Def
-	p, err := s.place(op)
-	if err != nil || p.def != def { // gone, or superseded
+	var p place
+	if err := s.place(&p, op); err != nil || p.def != def { // gone, or superseded
 		return false
 	}
 	sh := &s.shards[p.shard]
@@ -51,7 +51,7 @@ func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
 	}
 	row, write, err := op.Step(now, row, false)
 	switch {
-	case err != nil || op.Delay > 0 && op.Granted > 0: // a reservation is to be kept
+	case err != nil || op.Delay > 0: // a reservation is to be kept
 		return false
 	case !write:
 		return true
@@ -208,8 +208,7 @@ func (s *Store) lock(g *dipwell.Group, places []place) (uint64, error) {
 	for {
 		var locks uint64
 		for i := range g.Ops {
-			var err error
-			if places[i], err = s.place(&g.Ops[i]); err != nil {
+			if err := s.place(&places[i], &g.Ops[i]); err != nil {
 				return 0, err
 			}
 			locks |= 1 << places[i].shard

@@ -8,7 +8,8 @@ import "github.com/dipwell/dipwell"
 func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error {
 	for {
 		op := dipwell.Op{Def: d, Key: key}
-		p, err := s.place(&op)
+		var p place
+	err := s.place(&p, &op)
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,7 @@ type Store struct {
 	limits limits
 	reg    dipwell.Registry
 	shards []shard
+	mask   uint32 // of a shard's number
 	arena  arena
 	held   reservations
 
@@ -79,6 +80,7 @@ func New(c Config) (*Store, error) {
 	s.epoch = s.start.UnixMicro()
 	s.seed = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	s.limits.init(s.seed)
+	s.mask = uint32(c.Shards - 1)
 	s.held.max = c.MaxReservations
 	for i := range s.shards {
 		s.shards[i].store = s
@@ -131,15 +133,18 @@ func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-// Quick is Apply for one op that needs no more than its row; otherwise it does
-// nothing and is not ok.
-func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (a dipwell.Answer, ok bool) {
+// Quick is Apply for one op that needs no more than its row; of others it
+// answers nothing and does nothing.
+func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
 	if verb == dipwell.VerbReset {
-		return a, false
+		return
 	}
-	op := dipwell.Op{Def: d, Key: key, Verb: verb, Cost: n}
-	ok = s.single(&op)
-	return op.Answer, ok
+	var op dipwell.Op // set field by field: a literal would be copied
+	op.Def, op.Key, op.Verb, op.Cost = d, key, verb, n
+	if !s.single(&op) {
+		return
+	}
+	return dipwell.VerdictOf(&op.Answer), op.Granted, op.Remaining, op.Retry, op.Reset
 }
 
 // Itself is the store that Quick is about.

@@ -23,8 +23,8 @@ func bare(t testing.TB) (*Store, *shard, uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.place(&dipwell.Op{Def: d})
-	if err != nil {
+	var p place
+	if err = s.place(&p, &dipwell.Op{Def: d}); err != nil {
 		t.Fatal(err)
 	}
 	return s, &s.shards[0], p.handle
