@@ -1,25 +1,26 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Times and sizes that bound what a peer may hold. A call is small: whoever
 // needs longer is slow on purpose or broken.
 const (
-	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 10 * time.Second
-	writeTimeout      = 30 * time.Second
-	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 64 << 10
-	maxConnections    = 16384 // a listener
-	drainTimeout      = 10 * time.Second
+	readTimeout    = 10 * time.Second // a header, or a whole call
+	writeTimeout   = 30 * time.Second // one write
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+	maxConnections = 16384 // a listener
+	drainTimeout   = 10 * time.Second
 )
 
 // A Listener is an open socket and what answers on it.
@@ -72,13 +73,11 @@ func drain(servers []*http.Server) {
 }
 
 func (l *Listener) server() *http.Server {
-	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+	timeout := cmp.Or(l.ReadTimeout, readTimeout)
+	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: timeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)}
 	if !l.Streams {
-		srv.ReadTimeout, srv.WriteTimeout = readTimeout, writeTimeout
-		if l.ReadTimeout > 0 {
-			srv.ReadTimeout = l.ReadTimeout
-		}
+		srv.ReadTimeout = timeout // the same, so that net/http sets one deadline instead of two
 	}
 	return srv
 }
@@ -121,10 +120,25 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return &boundedConn{Conn: c, slots: b.slots}, nil
 }
 
+// boundedConn gives its slot back when it is closed, and bounds each write. A
+// deadline set anew for each response would cost more than the decision.
 type boundedConn struct {
 	net.Conn
-	slots chan struct{}
-	once  sync.Once
+	slots    chan struct{}
+	once     sync.Once
+	deadline atomic.Int64 // of writes, Unix seconds
+}
+
+func (c *boundedConn) Write(b []byte) (int, error) {
+	now := time.Now()
+	if c.deadline.Load()-now.Unix() < int64(writeTimeout/time.Second)*3/4 {
+		until := now.Add(writeTimeout)
+		if err := c.Conn.SetWriteDeadline(until); err != nil {
+			return 0, err
+		}
+		c.deadline.Store(until.Unix())
+	}
+	return c.Conn.Write(b)
 }
 
 func (c *boundedConn) Close() error {
