@@ -1,0 +1,87 @@
+package dipwell_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// 1/h drained, raised to 100/s an hour later: one token at that instant, then 100 a second.
+func TestCarry(t *testing.T) {
+	var reg dipwell.Registry
+	const hour = int64(3600e6)
+	define := func(now int64, l dipwell.Limit) *dipwell.Definition {
+		t.Helper()
+		d, err := reg.Define(now, l, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	old := define(0, dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 100})
+	row := dipwell.State{Used: old.Rule.Cap, TS: 0, Version: old.Number}
+	d := define(hour, dipwell.Limit{Name: "l", Rate: 100, Period: time.Second, Burst: 100})
+	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
+		s, ok := d.Carry(row, "k")
+		o := d.Rule.Apply(s, hour+later, dipwell.VerbCheck, 0)
+		if got := d.Rule.Remaining(o.Before); !ok || got != want {
+			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
+		}
+	}
+	if _, ok := old.Carry(dipwell.State{Used: 1, Version: d.Number}, "k"); ok {
+		t.Error("a definition carried a row of a version it does not know")
+	}
+	reg.Retire("l", d.Number)
+	if s, ok := reg.Lookup("l").Carry(row, "k"); !ok || s.Used != 0 {
+		t.Errorf("a row of a version that was retired: %+v", s)
+	}
+}
+
+func TestRegistryOwners(t *testing.T) {
+	var reg dipwell.Registry
+	l := dipwell.Limit{Name: "l", Rate: 1, Period: time.Second}
+	first, err := reg.Define(1, l, dipwell.OwnerFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := l
+	changed.Rate = 2
+	for _, owner := range []string{dipwell.OwnerCode, dipwell.OwnerAPI, dipwell.OwnerSQL} {
+		var oe *dipwell.OwnerError
+		if _, err := reg.Define(2, changed, owner); !errors.As(err, &oe) || oe.Owner != dipwell.OwnerFile {
+			t.Errorf("%s changed a limit of the file's: %v", owner, err)
+		}
+		if err := reg.Drop("l", owner); !errors.Is(err, dipwell.ErrOwner) {
+			t.Errorf("%s dropped a limit of the file's: %v", owner, err)
+		}
+	}
+	if again, _ := reg.Define(3, l, dipwell.OwnerFile); again != first {
+		t.Error("the same definition began a version")
+	}
+	if err := reg.Drop("l", dipwell.OwnerFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Drop("l", dipwell.OwnerFile); !errors.Is(err, dipwell.ErrUnknownLimit) {
+		t.Errorf("dropped twice: %v", err)
+	}
+	if d, _ := reg.Define(4, l, dipwell.OwnerFile); d.Number != first.Number+1 {
+		t.Errorf("after a drop the number is %d again", d.Number)
+	}
+}
+
+// The place of each key is its own, within the period.
+func TestSpreadOriginIsWithinThePeriod(t *testing.T) {
+	seen := map[int64]bool{}
+	for _, key := range []string{"", "a", "b", "ab", "user:7"} {
+		o := dipwell.SpreadOrigin("login", key, 3600e6)
+		if o < 0 || o >= 3600e6 || seen[o] {
+			t.Errorf("origin of %q: %d", key, o)
+		}
+		seen[o] = true
+	}
+	if dipwell.SpreadOrigin("a", "bc", 1<<40) == dipwell.SpreadOrigin("ab", "c", 1<<40) {
+		t.Error("name and key are joined")
+	}
+}
