@@ -37,7 +37,6 @@ func (l *lane) waiter(ctx context.Context, g *dipwell.Group) *waiter {
 	w.state.Store(queued)
 	w.deadline, _ = ctx.Deadline()
 	w.group = *g
-	w.group.Err = nil
 	if len(g.Ops) == 1 {
 		w.one[0] = g.Ops[0]
 		w.group.Ops = w.one[:]

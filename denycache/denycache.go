@@ -215,5 +215,5 @@ func (s *Store) keep(m mark, op *dipwell.Op, sent int64, epoch uint64) {
 	s.table.put(m, slot{
 		used: op.Used, ts: op.TS, version: op.Def.Number,
 		at: op.At(), sent: sent, epoch: epoch,
-	}, s.epoch.Load)
+	})
 }

@@ -24,11 +24,11 @@ type set struct {
 // A slot is one refused key: its row, and when that was learnt.
 type slot struct {
 	id      hash
-	used    int64 // units, at ts
-	ts      int64 // µs on the store's clock
-	at      int64 // µs on the store's clock, when the request was answered
-	sent    int64 // µs on this process's clock, when it was sent
-	epoch   uint64
+	used    int64  // units, at ts
+	ts      int64  // µs on the store's clock
+	at      int64  // µs on the store's clock, when the request was answered
+	sent    int64  // µs on this process's clock, when it was sent
+	epoch   uint64 // of the store when it was sent: an older one is void
 	version uint32 // of the definition
 	full    bool   // the slot is in use
 }
@@ -93,12 +93,12 @@ func (t *table) forget(m mark) {
 }
 
 // put keeps a refusal, unless something happened to the key since the mark, or
-// to all keys since e.epoch, or a later answer is kept already.
-func (t *table) put(m mark, e slot, epoch func() uint64) {
+// a later answer is kept already.
+func (t *table) put(m mark, e slot) {
 	s := t.set(m.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen != m.seen || epoch() != e.epoch {
+	if s.seen != m.seen {
 		return
 	}
 	to := s.find(m.id)

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -45,27 +46,24 @@ var errAway = errors.New("connection refused")
 // faulty is a memstore that fails on command.
 type faulty struct {
 	*memstore.Store
-	fail    error // of the batch
-	failing error // of each group
-	charges bool  // fails after having decided
-	asked   int
-	mu      sync.Mutex
+	fail    error          // of the batch
+	failing error          // of each group
+	source  dipwell.Source // of its answers, where a decorator below makes them
 }
 
 func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
-	f.mu.Lock()
-	f.asked++
-	f.mu.Unlock()
-	if f.fail != nil && !f.charges {
+	if f.fail != nil {
 		return f.fail
 	}
 	err := f.Store.Apply(ctx, b)
-	if f.failing != nil {
-		for i := range b.Groups {
-			b.Groups[i].Err = f.failing
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		g.Err = cmp.Or(g.Err, f.failing)
+		for j := range g.Ops {
+			g.Ops[j].Source = f.source
 		}
 	}
-	return errors.Join(err, f.fail)
+	return err
 }
 
 func setup(t testing.TB, now func() int64) (*Store, *faulty) {

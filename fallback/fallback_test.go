@@ -260,6 +260,16 @@ func TestAFullMemoryFailsClosed(t *testing.T) {
 	}
 }
 
+// An answer that a decorator below made up is not the store's word.
+func TestOnlyTheStoresWordIsRemembered(t *testing.T) {
+	b := begin(t)
+	b.inner.source = dipwell.SourceDenyCache
+	b.take("local", "k", 10)
+	if n := b.s.local.Stats().Keys; n != 0 {
+		t.Errorf("%d keys in memory", n)
+	}
+}
+
 // The store's answers arrive in any order, and the row that stays is the one
 // with the most used of the latest instant.
 func TestAnswersOutOfOrder(t *testing.T) {
