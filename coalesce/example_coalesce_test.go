@@ -3,7 +3,6 @@ package coalesce_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,17 +15,20 @@ import (
 func Example() {
 	inner, err := memstore.New(memstore.Config{}) // or a store for each connection, over one database
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer inner.Close()
 	store, err := coalesce.New([]dipwell.Store{inner}, coalesce.Config{MaxBatch: 512})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer store.Close()
 	limiter, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 60})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	var granted atomic.Int64
 	var callers sync.WaitGroup

@@ -224,7 +224,7 @@ func TestARefusalInFlightIsNotKept(t *testing.T) {
 			b.fail = dipwell.ErrOutcomeUnknown
 			_, err := b.l.Refund(b.Context(), "login", "k", 1)
 			if b.fail = nil; !errors.Is(err, dipwell.ErrOutcomeUnknown) {
-				return fmt.Errorf("refund: %v", err)
+				return fmt.Errorf("refund: %w", err)
 			}
 			return nil
 		},

@@ -3,7 +3,6 @@ package denycache_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -14,21 +13,25 @@ import (
 func Example() {
 	inner, err := memstore.New(memstore.Config{}) // or a store a network away
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer inner.Close()
 	store, err := denycache.New(inner, denycache.Config{MaxAge: time.Second})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	limiter, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 2})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for range 4 {
 		d, err := limiter.Take(context.Background(), "login", "user:7", 1)
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Println(d.Allowed, d.Source)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -28,26 +27,30 @@ func (r *remote) Apply(ctx context.Context, b *dipwell.Batch) error {
 func Example() {
 	mem, err := memstore.New(memstore.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer mem.Close()
 	inner := &remote{Store: mem}
 	store, err := fallback.New(inner, fallback.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer store.Close()
 	limiter, err := dipwell.New(store, dipwell.Limit{
 		Name: "api", Rate: 1, Period: time.Hour, Burst: 3, OnStoreError: dipwell.FailLocal,
 	})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for i := range 5 {
 		inner.away = i == 2 || i == 3
 		d, err := limiter.Take(context.Background(), "api", "user:7", 1)
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Println(d.Allowed, d.Source)
 	}
