@@ -18,13 +18,35 @@ type place struct {
 
 // place finds an op's shard and the identity of its key. The limit is mixed
 // into each hash.
+//
+// The tag only makes accidents rarer, so a cheaper hash than the first will do:
+// whoever would collide keys on purpose has to beat that one.
 func (s *Store) place(p *place, op *dipwell.Op) (err error) {
 	if p.binding, err = s.limits.bind(op); err == nil {
-		h := maphash.String(s.seed[1], op.Key) ^ p.salt[1]
-		p.id = max(1, maphash.String(s.seed[0], op.Key)^p.salt[0])
-		p.tag, p.shard = uint32(h), uint32(h>>32)&s.mask
+		p.id = max(1, maphash.String(s.seed, op.Key)^p.salt[0])
+		p.tag = uint32(s.tag(op.Key) ^ p.salt[1])
+		p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
 	}
 	return err
+}
+
+// tag is a second hash of a key, by folded multiplication with secret numbers.
+func (s *Store) tag(key string) uint64 {
+	h := s.secret[0]
+	for ; len(key) >= 8; key = key[8:] {
+		h = fold(h^(uint64(key[0])|uint64(key[1])<<8|uint64(key[2])<<16|uint64(key[3])<<24|
+			uint64(key[4])<<32|uint64(key[5])<<40|uint64(key[6])<<48|uint64(key[7])<<56), s.secret[1])
+	}
+	last := uint64(1)
+	for i := range len(key) {
+		last = last<<8 | uint64(key[i])
+	}
+	return fold(h^last, s.secret[1])
+}
+
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
 }
 
 // single decides one op alone: the common call. Not ok: nothing was done, and

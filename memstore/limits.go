@@ -14,7 +14,7 @@ import (
 // limits gives every definition in use a short handle, for the rows, and finds
 // it again: by pointer for a call, by handle for a row.
 type limits struct {
-	seed    [2]maphash.Seed
+	seed    [2]maphash.Seed // of the salts
 	recent  [256]atomic.Pointer[binding]
 	bound   sync.Map                   // *dipwell.Definition → *binding
 	handles atomic.Pointer[[]handleOf] // read without a lock; replaced, never changed where it can be read
@@ -60,8 +60,9 @@ const (
 	manyPast  = 512  // versions after which the oldest are retired
 )
 
-func (l *limits) init(seed [2]maphash.Seed) {
-	l.seed, l.byName, l.after = seed, map[string]*limit{}, firstScan
+func (l *limits) init() {
+	l.seed = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	l.byName, l.after = map[string]*limit{}, firstScan
 	l.handles.Store(&[]handleOf{{limit: &limit{}}})
 }
 
@@ -121,7 +122,7 @@ func (l *limits) named(name string) *limit {
 	of := l.byName[name]
 	if of == nil {
 		of = &limit{name: name, handles: map[versionOf]uint32{}}
-		of.salt = [2]uint64{maphash.String(l.seed[1], name), maphash.String(l.seed[0], name)}
+		of.salt = [2]uint64{maphash.String(l.seed[0], name), maphash.String(l.seed[1], name)}
 		l.byName[name] = of
 	}
 	return of

@@ -9,7 +9,7 @@ func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error 
 	for {
 		op := dipwell.Op{Def: d, Key: key}
 		var p place
-	err := s.place(&p, &op)
+		err := s.place(&p, &op)
 		if err != nil {
 			return err
 		}

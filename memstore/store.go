@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -40,12 +41,13 @@ type Config struct {
 }
 
 // A Store keeps buckets in memory. It is safe for concurrent use. The identity
-// of a key is a hash of it, seeded per store, of 96 bits and more.
+// of a key is a hash of it, seeded per store, of 96 bits.
 type Store struct {
 	clock  func() int64
 	start  time.Time
 	epoch  int64 // µs, the wall clock at start
-	seed   [2]maphash.Seed
+	seed   maphash.Seed
+	secret [2]uint64
 	max    int64
 	limits limits
 	reg    dipwell.Registry
@@ -78,8 +80,8 @@ func New(c Config) (*Store, error) {
 	}
 	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
 	s.epoch = s.start.UnixMicro()
-	s.seed = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-	s.limits.init(s.seed)
+	s.seed, s.secret = maphash.MakeSeed(), [2]uint64{rand.Uint64(), rand.Uint64() | 1}
+	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.held.max = c.MaxReservations
 	for i := range s.shards {
