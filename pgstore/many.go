@@ -2,14 +2,252 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
 )
 
-// many decides several groups, one after the other.
+// newManySQL writes a version's statements for many keys. Keys come sorted and
+// are locked in that order, so that two batches cannot deadlock. The first one
+// charges every call about a key or none; what its snapshot shows to be refused
+// it leaves alone. The second one reads.
+func newManySQL(s *statements, id int32, d *dipwell.Definition, testClock bool) {
+	r := &d.Rule
+	now, columns, grid := readNow, "q(key, units, i)", ""
+	unnest := "$1::text[], $2::bigint[]"
+	if r.Every > 0 {
+		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
+	}
+	params := 2
+	if r.Spread {
+		params, grid, columns, unnest = 3, "q.grid", "q(key, units, grid, i)", unnest+", $3::bigint[]"
+	}
+	if testClock {
+		now = fmt.Sprintf("$%d::bigint", params+1)
+	}
+	before := "b.used - " + returned(r, "b.ts", "c.n", grid)
+	own := grid
+	if r.Spread { // the origin is the key's, which excluded does not carry
+		own = "(select q.grid from q where q.key = excluded.key)"
+	}
+	after := "b.used - " + returned(r, "b.ts", "excluded.ts", own)
+	s.takeMany = fmt.Sprintf(`with c as materialized (select %[1]s as n),
+q as materialized (select * from unnest(%[2]s) with ordinality %[3]s),
+w as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
+    select q.units, c.n, %[4]d, %[5]d, q.key from q cross join c
+    where not exists (select from dipwell.buckets b where b.limit_id = %[4]d and b.key = q.key
+        and (b.version <> %[5]d or %[6]s > %[8]d - q.units))
+    order by q.i
+    on conflict (limit_id, key) do update set used = greatest(%[7]s, 0) + excluded.used, ts = greatest(excluded.ts, b.ts)
+    where b.version = %[5]d and %[7]s <= %[8]d - excluded.used
+    returning b.key, b.used, b.ts)
+select q.i, w.used, w.ts, c.n from w join q using (key) cross join c`,
+		now, unnest, columns, id, d.Number, before, after, r.Cap)
+	lookNow := readNow
+	if testClock {
+		lookNow = "$2::bigint"
+	}
+	s.lookMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
+select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), c.n
+from unnest($1::text[]) with ordinality q(key, i) left join dipwell.buckets b on b.limit_id = %[2]d and b.key = q.key cross join c`,
+		lookNow, id)
+}
+
+var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
+
+// many decides a batch: takes of one limit in one statement, however many keys
+// and callers; the rest one by one.
 func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
-	for i := range b.Groups {
-		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
+	m := merges.Get().(*dipwell.Merge)
+	defer merges.Put(m)
+	m.Arrange(b)
+	for from := 0; from < len(m.Rows); {
+		to := from + 1
+		for to < len(m.Rows) && m.Rows[to].Limit == m.Rows[from].Limit {
+			to++
+		}
+		s.limitRows(ctx, m.Rows[from:to])
+		from = to
+	}
+	for _, g := range m.Whole {
+		g.Err = s.group(ctx, g)
 	}
 	return nil
+}
+
+// pending is what is still to be decided about a row: the first of its groups
+// at once, as many as may fit.
+type pending struct {
+	*dipwell.Row
+	try  int
+	rule dipwell.Rule // the key's own, where windows are spread
+}
+
+// limitRows decides rows of one limit.
+func (s *Store) limitRows(ctx context.Context, rows []dipwell.Row) {
+	var rest []*pending
+	var e *entry
+	for i := range rows {
+		row := &rows[i]
+		if e == nil {
+			var known [1]*entry
+			if err := s.cat.resolve(ctx, row.Groups[0], known[:]); err != nil {
+				fail(rows, err)
+				return
+			}
+			e = known[0]
+		}
+		for _, g := range row.Groups {
+			g.Ops[0].Def = e.def
+		}
+		if op := &row.Groups[0].Ops[0]; e.plain && op.Verb == dipwell.VerbTake && row.Alike() && op.Cost > 0 && op.Cost <= e.def.Rule.Burst {
+			p := &pending{Row: row, try: len(row.Groups)}
+			p.rule = *e.def.RuleFor(row.Key, &p.rule)
+			p.try = min(p.try, int(min(e.def.Rule.Burst/op.Cost, 1<<20)))
+			rest = append(rest, p)
+			continue
+		}
+		s.oneByOne(ctx, row.Groups)
+	}
+	for range maxRounds {
+		if len(rest) == 0 {
+			return
+		}
+		rest = s.round(ctx, e, rest)
+	}
+	for _, p := range rest {
+		s.oneByOne(ctx, p.Groups)
+	}
+}
+
+func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
+	for _, g := range groups {
+		g.Err = s.group(ctx, g)
+	}
+}
+
+func fail(rows []dipwell.Row, err error) {
+	for i := range rows {
+		for _, g := range rows[i].Groups {
+			g.Err = err
+		}
+	}
+}
+
+// round charges what may fit, and reads about the rest; it returns what is
+// still undecided.
+func (s *Store) round(ctx context.Context, e *entry, rows []*pending) []*pending {
+	charged, err := s.charge(ctx, e, rows)
+	var rest []*pending
+	for i, p := range rows {
+		if err != nil || charged[i] {
+			p.settle(err)
+		}
+		if len(p.Groups) > 0 {
+			rest = append(rest, p)
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	return s.refuse(ctx, e, rest)
+}
+
+// settle takes the groups that were tried off the list.
+func (p *pending) settle(err error) {
+	if err != nil {
+		for _, g := range p.Groups {
+			g.Err = err
+		}
+		p.Groups = nil
+		return
+	}
+	p.Groups = p.Groups[p.try:]
+	p.try = len(p.Groups)
+}
+
+func (s *Store) charge(ctx context.Context, e *entry, rows []*pending) ([]bool, error) {
+	keys, units := make([]string, len(rows)), make([]int64, len(rows))
+	var grids []int64
+	for i, p := range rows {
+		keys[i], units[i] = p.Key, int64(p.try)*p.Groups[0].Ops[0].Cost*p.rule.Unit
+		if e.def.Rule.Spread {
+			grids = append(grids, gridOf(p.rule.Origin, p.rule.Every))
+		}
+	}
+	args := []any{keys, units}
+	if e.def.Rule.Spread {
+		args = append(args, grids)
+	}
+	found, err := s.db.Query(ctx, e.takeMany, s.withClock(args)...)
+	if err != nil {
+		return nil, storeError(err, true)
+	}
+	charged := make([]bool, len(rows))
+	var i, now int64
+	var row dipwell.State
+	_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &now}, func() error {
+		charged[i-1] = true
+		rows[i-1].admit(row, now)
+		return nil
+	})
+	return charged, storeError(err, true)
+}
+
+// admit answers the groups that were charged together, each as if it had come
+// alone and in its turn; row is what the last of them left.
+func (p *pending) admit(row dipwell.State, now int64) {
+	step := p.Groups[0].Ops[0].Cost * p.rule.Unit
+	used := row.Used - int64(p.try)*step
+	for _, g := range p.Groups[:p.try] {
+		used += step
+		admit(g, &p.rule, dipwell.State{Used: used, TS: row.TS}, now)
+		g.Err = nil
+	}
+}
+
+// refuse reads rows that were not charged in full and answers where nothing
+// fits; otherwise it leaves the number that may be tried.
+func (s *Store) refuse(ctx context.Context, e *entry, rows []*pending) (rest []*pending) {
+	keys := make([]string, len(rows))
+	for i, p := range rows {
+		keys[i] = p.Key
+	}
+	found, err := s.db.Query(ctx, e.lookMany, s.withClock([]any{keys})...)
+	if err == nil {
+		var i, now int64
+		var row dipwell.State
+		_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &now}, func() error {
+			if p := rows[i-1]; !p.answered(row, now) {
+				rest = append(rest, p)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		for _, p := range rows {
+			p.settle(storeError(err, false))
+		}
+		return nil
+	}
+	return rest
+}
+
+// answered decides the groups on a row that was read. Where any is allowed
+// nothing counts yet: so many are to be tried.
+func (p *pending) answered(row dipwell.State, now int64) bool {
+	if _, write := p.Decide(now, row); !write && p.Groups[0].Err == nil {
+		return true
+	}
+	p.try = 0
+	for _, g := range p.Groups {
+		if g.Err == nil && g.Allowed && !g.Ops[0].Shadow {
+			p.try++
+		}
+	}
+	p.try = max(p.try, 1)
+	return false
 }

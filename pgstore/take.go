@@ -24,6 +24,7 @@ const (
 // executor need not look up, it need not start.
 type statements struct {
 	take, insert, look string
+	takeMany, lookMany string
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
@@ -63,6 +64,7 @@ i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     returning b.used, b.ts)
 select i.used, i.ts, %[4]d, c.n, true from i, c
 union all select r.used, r.ts, r.version, c.n, false from r, c`, free, reads, id, d.Number)
+	newManySQL(&s, id, d, testClock)
 	return s
 }
 

@@ -1,0 +1,151 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestBatches runs the suite with each call in a batch of several.
+func TestBatches(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		s := open(t, now).(*pgstore.Store)
+		d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &crowd{Store: s, bystander: d}
+	}, storetest.Quick)
+}
+
+// crowd sends each group with company on both sides.
+type crowd struct {
+	*pgstore.Store
+	bystander *dipwell.Definition
+}
+
+func (c *crowd) Apply(ctx context.Context, b *dipwell.Batch) error {
+	company := func(key string) dipwell.Group {
+		return dipwell.Group{Ops: []dipwell.Op{{Def: c.bystander, Key: key, Verb: dipwell.VerbTake, Cost: 1}}}
+	}
+	all := dipwell.Batch{Groups: []dipwell.Group{company("a")}}
+	all.Groups = append(append(all.Groups, b.Groups...), company("b"), company("a"))
+	err := c.Store.Apply(ctx, &all)
+	copy(b.Groups, all.Groups[1:])
+	return err
+}
+
+// TestManyAgreesWithGo: a batch of takes, many about one key, gets the answers
+// that the same calls get one after the other, and leaves the same rows.
+func TestManyAgreesWithGo(t *testing.T) {
+	ctx := context.Background()
+	var clock atomic.Int64
+	clock.Store(1_800_000_000_000_000)
+	s := open(t, clock.Load).(*pgstore.Store)
+	random := rand.New(rand.NewPCG(1, 2))
+	var defs []*dipwell.Definition
+	for _, l := range []dipwell.Limit{
+		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30},
+		{Name: "slow", Rate: 7, Period: time.Hour, Burst: 9},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15},
+		{Name: "grid", Algorithm: dipwell.Interval, Rate: 3, Period: time.Second, Burst: 15, Start: "0s"},
+		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow},
+	} {
+		d, err := s.Define(ctx, l, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, d)
+	}
+	rows := map[string]dipwell.State{}
+	for round := range 60 {
+		clock.Add(random.Int64N(500_000))
+		got, want := dipwell.Batch{}, dipwell.Batch{}
+		for range 2 + random.IntN(40) {
+			op := dipwell.Op{Def: defs[random.IntN(len(defs))], Key: fmt.Sprint("k", random.IntN(4)), Verb: dipwell.VerbTake, Cost: 1}
+			if random.IntN(8) == 0 {
+				op.Cost = random.Int64N(12)
+			}
+			got.Groups = append(got.Groups, dipwell.Group{Ops: []dipwell.Op{op}})
+			want.Groups = append(want.Groups, dipwell.Group{Ops: []dipwell.Op{op}})
+		}
+		if err := s.Apply(ctx, &got); err != nil {
+			t.Fatal(err)
+		}
+		var m dipwell.Merge
+		m.Arrange(&want)
+		for i := range m.Rows {
+			name := m.Rows[i].Limit + "/" + m.Rows[i].Key
+			if after, write := m.Rows[i].Decide(clock.Load(), rows[name]); write {
+				rows[name] = after
+			}
+		}
+		for i := range got.Groups {
+			g, w := &got.Groups[i], &want.Groups[i]
+			if g.Err != nil || g.Allowed != w.Allowed || g.Ops[0].Answer != w.Ops[0].Answer {
+				t.Fatalf("round %d, group %d, %s %s %d: got %+v %v, want %+v", round, i, g.Ops[0].Def.Name, g.Ops[0].Key, g.Ops[0].Cost, g.Ops[0].Answer, g.Err, w.Ops[0].Answer)
+			}
+		}
+	}
+}
+
+// TestLanes: coalesced over connections of their own, callers of the same keys
+// and of groups that overlap get exactly what there is: no deadlock, no error.
+func TestLanes(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	var lanes []dipwell.Store
+	for range 4 {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(conn.Release)
+		lanes = append(lanes, s.With(conn.Conn()))
+	}
+	c, err := coalesce.New(lanes, coalesce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	l, err := dipwell.New(c, dipwell.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 200}, dipwell.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var granted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for j := range 20 {
+				key := fmt.Sprint("k", (i+j)%3)
+				var d dipwell.Decision
+				var err error
+				if j%4 == 0 {
+					d, err = l.TakeAll(ctx, dipwell.Take{Limit: "b", Key: key, Cost: 1}, dipwell.Take{Limit: "a", Key: key, Cost: 1})
+				} else {
+					d, err = l.Take(ctx, "a", key, 1)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					granted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := granted.Load(); n != 600 {
+		t.Errorf("%d granted, not 600", n)
+	}
+}

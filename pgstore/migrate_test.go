@@ -1,0 +1,173 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestMigrate: up, up again at the same time, another durability, down; and a
+// store over what does not fit says what to run.
+func TestMigrate(t *testing.T) {
+	pool := connect(t, pgtest.Database(t, "empty", func(string) error { return nil }))
+	ctx := context.Background()
+	opens := func(have int, says string) {
+		t.Helper()
+		_, err := pgstore.New(ctx, pool, pgstore.Config{})
+		var schema *pgstore.SchemaError
+		if !errors.As(err, &schema) || schema.Have != have || !strings.Contains(err.Error(), says) {
+			t.Errorf("opening at version %d: %v", have, err)
+		}
+	}
+	opens(0, "run: dipwell migrate up")
+	errs := make(chan error, 4)
+	for range 4 {
+		go func() {
+			_, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: pgstore.Unlogged})
+			errs <- err
+		}()
+	}
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := persistence(t, pool); p != "u" {
+		t.Errorf("unlogged tables are %q", p)
+	}
+	for _, to := range []struct {
+		tables pgstore.Durability
+		want   string
+	}{{pgstore.Unchanged, "u"}, {pgstore.Logged, "p"}, {pgstore.Unlogged, "u"}} {
+		applied, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: to.tables})
+		if p := persistence(t, pool); err != nil || len(applied) != 0 || p != to.want {
+			t.Errorf("to %v: %v, %v, tables are %q", to.tables, applied, err, p)
+		}
+	}
+	status, err := pgstore.MigrationStatus(ctx, pool)
+	if err != nil || len(status) != pgstore.SchemaVersion || status[0].AppliedAt.IsZero() {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	newStore(t, pool, pgstore.Config{Poll: -1})
+	must(t, pool, "insert into dipwell.migrations (version, name) values (999, 'later')")
+	opens(999, "run a newer dipwell")
+	must(t, pool, "delete from dipwell.migrations where version > 1")
+	opens(1, "run: dipwell migrate up")
+	must(t, pool, "insert into dipwell.migrations (version, name) select g, 'x' from generate_series(2, 5) g")
+	if err := pgstore.MigrateDown(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	opens(0, "run: dipwell migrate up")
+	if _, err := pool.Exec(ctx, pgstore.MigrationSQL(pgstore.MigrateOptions{})); err != nil {
+		t.Errorf("what is printed does not run: %v", err)
+	}
+	newStore(t, pool, pgstore.Config{Poll: -1})
+}
+
+func persistence(t *testing.T, pool *pgxpool.Pool) (p string) {
+	t.Helper()
+	err := pool.QueryRow(context.Background(), "select string_agg(distinct relpersistence::text, '') from pg_class where oid in ('dipwell.buckets'::regclass, 'dipwell.reservations'::regclass)").Scan(&p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestWatch: a change made elsewhere arrives by itself, told or polled.
+func TestWatch(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: 50 * time.Millisecond, OnError: func(err error) { t.Error(err) }}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrives := func(want int64) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			if d := l.Limit("login"); d == nil && want == 0 || d != nil && d.Rate == want {
+				return
+			}
+			_, _ = l.Keys(ctx, "login", "", "", 1) // a look at the store, and no busy loop
+		}
+		t.Fatalf("the change to %d did not arrive", want)
+	}
+	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
+	arrives(5)
+	must(t, pool, "select dipwell.define('login', 7, interval '1 minute')")
+	arrives(7)
+	if d := l.Limit("login"); d.Number != 2 || len(d.Past) != 1 || d.Owner != dipwell.OwnerSQL {
+		t.Errorf("%+v", d)
+	}
+	if _, err = l.Define(ctx, dipwell.Limit{Name: "login", Rate: 9, Period: time.Minute}, dipwell.OwnerCode); !errors.Is(err, dipwell.ErrOwner) {
+		t.Errorf("a program changes SQL's limit: %v", err)
+	}
+	must(t, pool, "select dipwell.drop('login')")
+	arrives(0)
+}
+
+// TestChangedElsewhere: a store that never listens meets rows of a newer
+// version, or a limit that is gone, and reads its limits again.
+func TestChangedElsewhere(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, "select dipwell.define('login', 5, interval '1 hour')")
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "login", "u", 5); err != nil || !d.Allowed {
+		t.Fatalf("%+v %v", d, err)
+	}
+	must(t, pool, "select dipwell.define('login', 50, interval '1 hour')")
+	must(t, pool, "select dipwell.refund('login', 'u', 1)")
+	if d, err := l.Take(ctx, "login", "u", 1); err != nil || !d.Allowed || d.Capacity != 50 {
+		t.Errorf("%+v %v", d, err)
+	}
+	must(t, pool, "select dipwell.drop('login')")
+	if _, err := l.Check(ctx, "login", "u", 1); err != nil {
+		t.Errorf("a look at a limit that was dropped a moment ago: %v", err)
+	}
+	if _, err := l.TakeUpTo(ctx, "login", "u", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+		t.Errorf("a limit that is gone: %v", err)
+	}
+}
+
+// TestNoTransactionForRefusal: a refusal writes nothing and burns no transaction id.
+func TestNoTransactionForRefusal(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "login", "u", 1); err != nil || !d.Allowed {
+		t.Fatalf("%+v %v", d, err)
+	}
+	before := ownXID(t, pool)
+	for range 10 {
+		if d, err := l.Take(ctx, "login", "u", 1); err != nil || d.Allowed || d.RetryAfter <= 0 {
+			t.Fatalf("%+v %v", d, err)
+		}
+		must(t, pool, "select dipwell.take('login', 'u')")
+		must(t, pool, "select dipwell.take_all('{login,login}', '{u,v}')")
+	}
+	if after := ownXID(t, pool); after != before+1 {
+		t.Errorf("30 refusals burned %d transaction ids", after-before-1)
+	}
+}
+
+func ownXID(t *testing.T, pool *pgxpool.Pool) (id int64) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), "select pg_current_xact_id()::text::bigint").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
