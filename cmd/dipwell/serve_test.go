@@ -258,3 +258,21 @@ func TestServeErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestServeEnvironment(t *testing.T) {
+	for _, tc := range [][3]string{
+		{"DIPWELL_LISTEN", "127.0.0.1:env", "env"},
+		{"DIPWELL_LIMIT", "a=1/1s;a=2/1s", "limit a is given twice"},
+		{"DIPWELL_STORE", "pigeon:x", "pigeon:x"},
+		{"DIPWELL_CONFIG", "none.yaml", "none.yaml"},
+		{"DIPWELL_HEADERS", "ITEF", "ITEF"},
+		{"DIPWELL_TRUSTED_PROXIES", "10.0.0.0/8,nobody", "nobody"},
+	} {
+		t.Run(tc[0], func(t *testing.T) {
+			t.Setenv(tc[0], tc[1])
+			if code, _, stderr := program(t, "serve"); code != 2 || !strings.Contains(stderr, tc[2]) {
+				t.Error(code, stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"net"
+	"testing"
+)
+
+// The listener holds as many connections as it may; the next one waits for a
+// place, and closing the listener ends the wait.
+func TestBounded(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := bound(inner, 1)
+	defer l.Close()
+	dial := func() net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	defer dial().Close()
+	defer dial().Close()
+	first, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.slots) != cap(l.slots) {
+		t.Error("an accepted connection holds no place")
+	}
+	_ = first.Close()
+	_ = first.Close() // gives its place back once
+	second, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Accept() // no place is left
+		ended <- err
+	}()
+	_ = l.Close()
+	if err := <-ended; err == nil {
+		t.Error("a third connection was accepted")
+	}
+}
+
+// The write deadline is set once for many writes.
+func TestWriteDeadline(t *testing.T) {
+	a, b := net.Pipe()
+	defer b.Close()
+	c := &boundedConn{Conn: a, slots: make(chan struct{}, 1)}
+	c.slots <- struct{}{}
+	defer c.Close()
+	go func() {
+		buf := make([]byte, 8)
+		for {
+			if _, err := b.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	set := c.deadline.Load()
+	if _, err := c.Write([]byte("y")); err != nil || set == 0 || c.deadline.Load() != set {
+		t.Error(err, set, c.deadline.Load())
+	}
+	c.deadline.Store(set - int64(writeTimeout.Seconds())) // as if it were nearly up
+	if _, err := c.Write([]byte("z")); err != nil || c.deadline.Load() < set {
+		t.Error(err, set, c.deadline.Load())
+	}
+}
