@@ -38,11 +38,12 @@ func (b *bench) coalesced(ctx context.Context) error {
 			fmt.Fprintf(&b.out, "p99 at 512 goroutines on 10,000 keys: %.1f ms; target ≤ 15 ms: %s\n\n", p99/1e3, b.reached(p99 <= maxCoalescedP99))
 		}
 	}
-	return b.fewGoroutines(ctx)
+	return nil
 }
 
-// fewGoroutines: coalescing must not cost those who have nobody to ride with.
-func (b *bench) fewGoroutines(ctx context.Context) error {
+// few: coalescing must not cost those who have nobody to ride with.
+func (b *bench) few(ctx context.Context) error {
+	fmt.Fprint(&b.out, "## Coalesced, few goroutines\n\n")
 	for _, n := range []int{1, 2, 4, 8} {
 		cs := []contender{b.fast.coalesced(), b.fast.pooled()}
 		title := plural(n, "goroutine") + ", 10,000 keys"

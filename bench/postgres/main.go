@@ -77,6 +77,7 @@ var scenarios = []struct {
 	{"refused", (*bench).refused},
 	{"pgbench", (*bench).sqlFunctions},
 	{"coalesced", (*bench).coalesced},
+	{"few", (*bench).few},
 	{"logged", (*bench).logged},
 	{"growth", (*bench).growth},
 	{"refill", (*bench).refillCost},
