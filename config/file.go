@@ -119,7 +119,7 @@ func (p *parser) document(b []byte) {
 	dec := yaml.NewDecoder(bytes.NewReader(bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`))))
 	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return // an empty file says nothing
 	case err != nil:
 		e := &Error{File: p.name, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
@@ -131,7 +131,7 @@ func (p *parser) document(b []byte) {
 		return
 	}
 	p.top(doc.Content[0])
-	if err := dec.Decode(&more); err != io.EOF {
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
 		p.fail(nil, "", "has more than one document")
 	}
 }

@@ -28,7 +28,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 	}
 	last := content(path)
 	go func() {
-		defer w.Close()
+		defer func() { _ = w.Close() }()
 		var due <-chan time.Time
 		for {
 			select {
@@ -68,8 +68,8 @@ func soon(due <-chan time.Time) <-chan time.Time {
 // watchDirs watches the directories of the path and of every link on its way.
 func watchDirs(w *fsnotify.Watcher, path string) error {
 	err := w.Add(filepath.Dir(path))
-	if real, e := filepath.EvalSymlinks(path); e == nil {
-		if e = w.Add(filepath.Dir(real)); err == nil {
+	if target, e := filepath.EvalSymlinks(path); e == nil {
+		if e = w.Add(filepath.Dir(target)); err == nil {
 			err = e
 		}
 	}

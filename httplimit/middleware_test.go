@@ -151,7 +151,7 @@ func TestChi(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := chi.NewRouter()
-	r.With(limit).Get("/users/{user}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	r.With(limit).Get("/users/{user}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for _, step := range []struct {
 		path string
 		want int
@@ -163,7 +163,7 @@ func TestChi(t *testing.T) {
 	global := chi.NewRouter()
 	all, _ := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.ClientIP()}}})
 	global.Use(all)
-	global.Get("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	global.Get("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	if a, b := get(global, "/").Code, get(global, "/").Code; a != 204 || b != 429 {
 		t.Error(a, b)
 	}

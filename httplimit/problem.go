@@ -61,14 +61,16 @@ func refused(limits []dipwell.Decision, name string) bool {
 // names what the caller wrote wrong; detail is a sentence.
 func Problem(w http.ResponseWriter, status int, field, detail string) {
 	buf := buffers.Get().(*[]byte)
-	b := append((*buf)[:0], `{"type":"about:blank","title":`...)
+	b := (*buf)[:0]
+	b = append(b, `{"type":"about:blank","title":`...)
 	b = dipwell.AppendJSONString(b, http.StatusText(status))
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
 	b = dipwell.AppendJSONString(append(b, `,"detail":`...), detail)
 	if field != "" {
 		b = dipwell.AppendJSONString(append(b, `,"field":`...), field)
 	}
-	*buf = append(b, '}', '\n')
+	b = append(b, '}', '\n')
+	*buf = b
 	writeProblem(w, status, *buf)
 	buffers.Put(buf)
 }

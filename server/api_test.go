@@ -315,7 +315,7 @@ func TestTooLarge(t *testing.T) {
 	w := newWorld(t, server.Config{}, local)
 	big := `{"limit":"login","key":"` + strings.Repeat("k", 65<<10) + `"}`
 	w.want(w.post("take", big), 413, `"field":"body"`)
-	r := httptest.NewRequest("POST", "http://localhost/v1/take", strings.NewReader(big))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", strings.NewReader(big))
 	r.ContentLength = -1 // in chunks, of which nobody knows how many
 	rec := httptest.NewRecorder()
 	w.api.ServeHTTP(rec, r)

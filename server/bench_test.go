@@ -24,7 +24,7 @@ func BenchmarkTake(b *testing.B) {
 		b.Fatal(err)
 	}
 	body := strings.NewReader("")
-	r := httptest.NewRequest("POST", "http://localhost/v1/take", body)
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", body)
 	r.ContentLength = 1
 	d := &discard{http.Header{}}
 	b.ReportAllocs()

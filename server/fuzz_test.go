@@ -119,7 +119,7 @@ func FuzzTakeBody(f *testing.F) {
 			t.Fatalf("%q: ours %v, theirs %v (%+v)", body, err, ok, want)
 		}
 		if !ok {
-			if _, isField := err.(*dipwell.FieldError); !isField {
+			if !errors.As(err, new(*dipwell.FieldError)) {
 				t.Fatalf("%q: %T names no field", body, err)
 			}
 			return

@@ -133,7 +133,7 @@ func (c *boundedConn) Write(b []byte) (int, error) {
 	now := time.Now()
 	if c.deadline.Load()-now.Unix() < int64(writeTimeout/time.Second)*3/4 {
 		until := now.Add(writeTimeout)
-		if err := c.Conn.SetWriteDeadline(until); err != nil {
+		if err := c.SetWriteDeadline(until); err != nil {
 			return 0, err
 		}
 		c.deadline.Store(until.Unix())

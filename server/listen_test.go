@@ -60,7 +60,7 @@ func TestSlowBody(t *testing.T) {
 	}
 	defer res.Body.Close()
 	body, _ := io.ReadAll(res.Body)
-	if res.StatusCode != 408 || !strings.Contains(string(body), `"field":"body"`) {
+	if res.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), `"field":"body"`) {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
 	if d, _ := w.limiter.Check(t.Context(), "login", "k", 20); !d.Allowed {
@@ -91,7 +91,7 @@ func TestEndlessBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != 413 || !res.Close {
+	if res.StatusCode != http.StatusRequestEntityTooLarge || !res.Close {
 		t.Errorf("%d, close %v", res.StatusCode, res.Close)
 	}
 }
@@ -127,7 +127,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = res.Body.Close()
-	if res.StatusCode != 200 {
+	if res.StatusCode != http.StatusOK {
 		t.Error(res.Status)
 	}
 	if err := <-stopped; err != nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"unicode/utf16"
@@ -124,8 +125,7 @@ func intern(b []byte) string {
 
 // notA says that a value is of the wrong kind; one that is no JSON is that first.
 func (s *scanner) notA(field, kind string) error {
-	switch c := s.peek(); {
-	case c == '"' || c == '{' || c == '[' || c == '-' || c >= '0' && c <= '9' || c == 't' || c == 'f' || c == 'n':
+	if c := s.peek(); c == '"' || c == '{' || c == '[' || c == '-' || c >= '0' && c <= '9' || c == 't' || c == 'f' || c == 'n' {
 		return bad(field, "must be "+kind)
 	}
 	return s.errSyntax("a value")
@@ -261,10 +261,10 @@ func (s *scanner) integer(field string) (int64, error) {
 
 // scalar reads a string, a number or a boolean as its text.
 func (s *scanner) scalar(field string) (string, error) {
-	switch c := s.peek(); {
-	case c == '"':
+	switch s.peek() {
+	case '"':
 		return s.str(field)
-	case c == 't' || c == 'f':
+	case 't', 'f':
 		if word := s.word(); word == "true" || word == "false" {
 			return word, nil
 		}
@@ -281,6 +281,5 @@ func (s *scanner) scalar(field string) (string, error) {
 }
 
 func isRange(err error) bool {
-	e, ok := err.(*strconv.NumError)
-	return ok && e.Err == strconv.ErrRange
+	return errors.Is(err, strconv.ErrRange)
 }

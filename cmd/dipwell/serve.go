@@ -91,7 +91,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 			closeAll(ls)
 		}
 	}()
-	l, err := net.Listen("tcp", set.Listen)
+	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", set.Listen)
 	if err != nil {
 		return ls, fmt.Errorf("listen: %w", err)
 	}
@@ -105,7 +105,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	ls = append(ls, main)
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on http://%s\n", what, l.Addr())
 	if set.Admin != "" {
-		if l, err = net.Listen("tcp", set.Admin); err != nil {
+		if l, err = new(net.ListenConfig).Listen(s.env.ctx, "tcp", set.Admin); err != nil {
 			return ls, fmt.Errorf("admin: %w", err)
 		}
 		ls = append(ls, server.Listener{Listener: l, Handler: s.server.API(server.Site{Loopback: server.IsLoopback(l)})})

@@ -242,7 +242,7 @@ func TestServeUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = res.Body.Close()
-	if res.StatusCode != 200 {
+	if res.StatusCode != http.StatusOK {
 		t.Error(res.StatusCode)
 	}
 }
