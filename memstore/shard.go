@@ -46,7 +46,7 @@ const (
 	spare      = 128 // slots that one insert and the growing it does can need beyond the end
 	loadMax    = 84  // percent: where a shard starts to grow
 	loadLimit  = 96  // percent: where it must have grown
-	growShift  = 3   // by an eighth
+	growShift  = 4   // by a sixteenth
 	growWork   = 96  // slots visited or moved at an insert while growing, plus at most one run
 	sweepWork  = 8   // slots looked at by each insert
 	probeCheck = 16  // rows looked at in an insert's own probe
