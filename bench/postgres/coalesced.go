@@ -15,7 +15,7 @@ const maxCoalescedP99 = 15_000
 func (b *bench) coalesced(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Coalesced, unlogged, one Go process\n\n")
 	fmt.Fprintf(&b.out, "\"%s\" runs coalesce over %d lanes. \"%s\" is the same goroutines without it, over a pool of %d connections; \"%s\" is %d goroutines, each with a raw connection to itself.\n\n",
-		coalescedName, lanes, pooledName, poolConns, rawName, poolConns)
+		coalescedName, b.lanes, pooledName, poolConns, rawName, poolConns)
 	for _, c := range []struct {
 		title         string
 		clients, keys int

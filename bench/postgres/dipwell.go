@@ -25,10 +25,7 @@ const (
 	coalescedName = "coalesced"
 )
 
-const (
-	poolConns = 32 // what the most clients of a single decision have as well
-	lanes     = 4  // of coalesce, a connection each
-)
+const poolConns = 32 // what the most clients of a single decision have as well
 
 const (
 	apiLimit     = "api"     // what everybody enforces
@@ -69,6 +66,9 @@ func (b *bench) digRows(ctx context.Context, database string, tables pgstore.Dur
 	}
 	w := &well{dsn: dsn}
 	if err = w.open(ctx, tables); err == nil {
+		err = w.openLanes(ctx, b.lanes)
+	}
+	if err == nil {
 		err = w.fill(ctx, apiLimit, rows)
 	}
 	if err != nil {
@@ -91,12 +91,12 @@ func (w *well) open(ctx context.Context, tables pgstore.Durability) (err error) 
 	if w.limiter, err = dipwell.New(w.store, limits...); err != nil {
 		return err
 	}
-	return w.openLanes(ctx)
+	return nil
 }
 
-func (w *well) openLanes(ctx context.Context) error {
+func (w *well) openLanes(ctx context.Context, n int) error {
 	var stores []dipwell.Store
-	for range lanes {
+	for range n {
 		p, err := pool(ctx, w.dsn, 1)
 		if err != nil {
 			return err

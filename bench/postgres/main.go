@@ -25,6 +25,7 @@ func main() {
 	b := &bench{keys: 10_000}
 	flag.IntVar(&b.numRounds, "rounds", 7, "rounds for each contender")
 	flag.DurationVar(&b.length, "length", 3*time.Second, "length of a round")
+	flag.IntVar(&b.lanes, "lanes", 4, "coalesce's lanes, a connection each")
 	flag.BoolVar(&b.quick, "quick", false, "2 rounds of 1 s, small tables: shows that all of it runs, not how fast")
 	flag.StringVar(&b.admin, "dsn", "", "use this server, a URL of a superuser, instead of one of its own")
 	flag.StringVar(&b.only, "scenario", "", "run only these, with commas between: "+strings.Join(scenarioNames(), ", "))
@@ -51,6 +52,7 @@ type bench struct {
 	quick     bool
 	only      string
 	keys      int
+	lanes     int
 
 	bin       string // where pgbench is; "" for the path
 	server    string // its settings, where they are ours

@@ -116,5 +116,5 @@ func testBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return &bench{keys: 10, admin: s.DSN("postgres")}
+	return &bench{keys: 10, lanes: 1, admin: s.DSN("postgres")}
 }
