@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
@@ -18,20 +19,21 @@ import (
 
 // File is what a configuration file says. An absent setting is empty.
 type File struct {
-	Store          string // URL of the store
-	Listen         string // address of the service
-	Admin          string // address for admin calls
-	AdminTokenFile string // holds the admin token
-	Upstream       string // URL to be a reverse proxy of
-	By             string // whose bucket a proxied request takes from: ip, shared, header:NAME
-	MaxKeys        int    // keys that the in-process store may hold
+	Store          string        // URL of the store
+	Listen         string        // address of the service
+	Admin          string        // address for admin calls
+	AdminTokenFile string        // holds the admin token
+	Upstream       string        // URL to be a reverse proxy of
+	By             string        // whose bucket a proxied request takes from: ip, shared, header:NAME
+	MaxKeys        int           // keys that the in-process store may hold
+	DenyMaxAge     time.Duration // how long a refusal is believed without asking a store outside this process; negative: not at all
 	Headers        httplimit.Headers
 	TrustedProxies []netip.Prefix
 	Limits         []dipwell.Limit
 }
 
 // settings are the names at the top of a file.
-var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "headers", "trusted_proxies", "limits"}
+var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "headers", "trusted_proxies", "limits"}
 
 // Bounds of a file.
 const (
@@ -196,7 +198,7 @@ func (p *parser) setting(name string, n *yaml.Node) {
 	texts := map[string]*string{"store": &p.Store, "listen": &p.Listen, "admin": &p.Admin,
 		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By}
 	to := texts[name]
-	if to == nil && name != "max_keys" && name != "headers" {
+	if to == nil && name != "max_keys" && name != "deny_max_age" && name != "headers" {
 		p.fail(n, name, "unknown setting%s", dipwell.Suggest(name, settings))
 		return
 	}
@@ -212,6 +214,8 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		*to = value
 	case name == "headers":
 		p.Headers, err = httplimit.ParseHeaders(value)
+	case name == "deny_max_age":
+		p.DenyMaxAge, err = ParseDenyMaxAge(value)
 	default:
 		if p.MaxKeys, err = strconv.Atoi(value); err != nil || p.MaxKeys < 1 {
 			err = fmt.Errorf("%q is not a whole number of at least 1", value)
@@ -220,6 +224,22 @@ func (p *parser) setting(name string, n *yaml.Node) {
 	if err != nil {
 		p.fail(n, name, "%v", err)
 	}
+}
+
+// maxDenyMaxAge is what the cache of refusals takes at most.
+const maxDenyMaxAge = time.Hour
+
+// ParseDenyMaxAge reads how long a refusal is believed: 250ms, 5s, or 0 for not
+// at all, which is negative here because the zero setting is the default.
+func ParseDenyMaxAge(value string) (time.Duration, error) {
+	if value == "0" || value == "0s" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < time.Microsecond || d > maxDenyMaxAge {
+		return 0, fmt.Errorf("%q is not a length of time such as 1s, from 1µs to 1h, or 0 for none", value)
+	}
+	return d, nil
 }
 
 func (p *parser) proxies(n *yaml.Node) {

@@ -31,9 +31,20 @@ func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
 }
 
+// Readiness adds a condition of /readyz: an error says why no decision can be
+// made now. Conditions are added before the server is used.
+func (s *Server) Readiness(f func(ctx context.Context) error) {
+	s.conditions = append(s.conditions, f)
+}
+
 // probe looks at a bucket, past the limits' failure modes: an open limit would
 // answer for a store that is gone.
 func (a *api) probe(ctx context.Context) error {
+	for _, f := range a.conditions {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
 	defs := a.limiter.Limits()
 	if len(defs) == 0 {
 		if c, ok := dipwell.As[dipwell.Clock](a.limiter.Store()); ok {

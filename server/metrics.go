@@ -60,6 +60,11 @@ func (s *Server) Gauge(name, help string, f func() float64) {
 	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 
+// Counter is Gauge for a number that only grows.
+func (s *Server) Counter(name, help string, f func() float64) {
+	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
+}
+
 func (m *metrics) handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
 
 // observe counts a decision, or the error in its place.

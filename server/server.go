@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
@@ -23,6 +24,8 @@ type Server struct {
 	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopping atomic.Bool
+
+	conditions []func(context.Context) error // of /readyz
 }
 
 // live is what may change while the server runs.

@@ -137,7 +137,7 @@ func TestClientOnAStore(t *testing.T) {
 		t.Error(code, out, stderr)
 	}
 	for _, tc := range []struct{ url, want string }{
-		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has memory:`},
+		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has memory:, postgres://, postgresql://`},
 		{"nonsense", "it has memory:"},
 		{"memory:x", "takes nothing after the colon"},
 	} {
@@ -154,7 +154,7 @@ func TestClientOnAStore(t *testing.T) {
 // Every command shows an example in its help.
 func TestHelpShowsExamples(t *testing.T) {
 	_, out, _ := program(t, "--help")
-	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "charge", "refund", "reset", "cancel", "limits", "keys", "inspect", "replay", "config check", "version"} {
+	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "charge", "refund", "reset", "cancel", "limits", "keys", "inspect", "replay", "migrate up", "migrate down", "migrate status", "migrate print", "config check", "version"} {
 		if !strings.Contains(out, "  "+c+" ") {
 			t.Errorf("%s is not in the help", c)
 		}

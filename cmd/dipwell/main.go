@@ -29,6 +29,7 @@ type commands struct {
 	Limits   LimitsCmd   `cmd:"" help:"List the limits that a server knows."`
 	Keys     KeysCmd     `cmd:"" help:"Page through the live keys of a limit (admin)."`
 	Inspect  InspectCmd  `cmd:"" help:"Look at one bucket, consuming nothing (admin)."`
+	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, look at or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`

@@ -25,6 +25,7 @@ type ServeCmd struct {
 	Headers        string   `placeholder:"KIND" env:"DIPWELL_HEADERS" help:"Header fields that announce limits: ietf (default), x-ratelimit, off."`
 	TrustedProxies []string `placeholder:"CIDR" env:"DIPWELL_TRUSTED_PROXIES" help:"Whose X-Forwarded-For is believed (default nobody's)."`
 	MaxKeys        int      `placeholder:"N" env:"DIPWELL_MAX_KEYS" help:"Keys that memory: may hold."`
+	DenyMaxAge     string   `placeholder:"TIME" env:"DIPWELL_DENY_MAX_AGE" help:"How long a refusal is believed without asking a store outside this process again (default 1s; 0: never)."`
 	AdminTokenFile string   `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN. Without one they need a loopback listener."`
 }
 
@@ -32,6 +33,7 @@ func (ServeCmd) Help() string {
 	return `Examples:
   dipwell serve --limit 'api=10/1s,burst=50' --limit 'day=1000/1d,algorithm=fixed_window,start=0s'
   dipwell serve --config dipwell.yaml --listen :8080 --admin-token-file /run/secrets/dipwell
+  dipwell serve --limit 'login=5/1m' --store 'postgres://dipwell@db/shop?target_session_attrs=read-write'
   dipwell serve --limit 'site=20/1s,burst=100' --upstream http://127.0.0.1:3000 --admin 127.0.0.1:8081
 
 A flag comes before its environment variable, that before the file, and that before the default.`
@@ -50,7 +52,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	store, closeStore, err := openStore(set.Store, storeOptions{maxKeys: set.MaxKeys})
+	say := &complaints{to: e.stderr}
+	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, report: say.error})
 	if err != nil {
 		return err
 	}
@@ -63,8 +66,9 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, limiter: limiter, server: server.New(limiter, set.server()), started: set}
+	s := &service{env: e, cmd: c, complaints: say, again: make(chan struct{}, 1), limiter: limiter, server: server.New(limiter, set.server()), started: set}
 	gauges(s.server, store)
+	s.server.Readiness(s.settled)
 	if set.Upstream != "" {
 		if s.proxy, err = s.server.Proxy(set.Upstream, set.By); err != nil {
 			return err
@@ -73,6 +77,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.use(set); err != nil {
 		return err
 	}
+	go s.keepTelling()
 	listeners, err := s.listen(set)
 	if err != nil {
 		return err

@@ -36,6 +36,12 @@ func (c *ServeCmd) settings() (*settings, error) {
 	s.Upstream = cmp.Or(c.Upstream, s.Upstream)
 	s.By = cmp.Or(c.By, s.By)
 	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
+	if c.DenyMaxAge != "" {
+		var err error
+		if s.DenyMaxAge, err = config.ParseDenyMaxAge(c.DenyMaxAge); err != nil {
+			return nil, fmt.Errorf("deny_max_age: %w", err)
+		}
+	}
 	for _, step := range []func(*settings) error{c.announce, c.addLimits} {
 		if err := step(s); err != nil {
 			return nil, err

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/fallback"
@@ -15,27 +17,32 @@ import (
 
 // openers open a store by the scheme of its URL. Where the store holds
 // something of the system, it has a Close method.
-var openers = map[string]func(url string, o storeOptions) (dipwell.Store, error){
-	"memory": openMemory,
+var openers = map[string]func(ctx context.Context, url string, o storeOptions) (dipwell.Store, error){
+	"memory":     openMemory,
+	"postgres":   openPostgres,
+	"postgresql": openPostgres,
 }
 
 // storeOptions are settings that only some stores have a use for.
 type storeOptions struct {
-	maxKeys int // 0: the store's default
+	maxKeys    int           // 0: the store's default
+	denyMaxAge time.Duration // 0: the cache's default; negative: no cache
+	once       bool          // a client asks once: nothing is kept ready for others
+	report     func(error)   // hears what goes wrong while nobody is calling
 }
 
 // openStore opens a store, and decides here while one outside this process
 // cannot answer, for the limits that ask for it.
-func openStore(url string, o storeOptions) (dipwell.Store, func() error, error) {
+func openStore(ctx context.Context, url string, o storeOptions) (dipwell.Store, func() error, error) {
 	if err := knownStore(url); err != nil {
 		return nil, nil, err
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	store, err := openers[scheme](url, o)
+	store, err := openers[scheme](ctx, url, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	if here, ok := store.(interface{ InProcess() bool }); ok && here.InProcess() {
+	if o.once || inProcess(store) {
 		return store, func() error { return closeStore(store) }, nil
 	}
 	local, err := fallback.New(store, fallback.Config{MaxKeys: o.maxKeys})
@@ -44,6 +51,11 @@ func openStore(url string, o storeOptions) (dipwell.Store, func() error, error) 
 		return nil, nil, err
 	}
 	return local, func() error { return errors.Join(closeStore(local), closeStore(store)) }, nil
+}
+
+func inProcess(s dipwell.Store) bool {
+	here, ok := s.(interface{ InProcess() bool })
+	return ok && here.InProcess()
 }
 
 func knownStore(url string) error {
@@ -56,10 +68,15 @@ func knownStore(url string) error {
 
 func storeList() string {
 	names := slices.Sorted(maps.Keys(openers))
-	return strings.Join(names, ":, ") + ":"
+	for i, n := range names {
+		if names[i] += ":"; n != "memory" {
+			names[i] += "//"
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
-func openMemory(url string, o storeOptions) (dipwell.Store, error) {
+func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, error) {
 	if url != "memory:" {
 		return nil, fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
 	}
@@ -68,6 +85,10 @@ func openMemory(url string, o storeOptions) (dipwell.Store, error) {
 
 // gauges puts what a store tells of itself on /metrics.
 func gauges(s *server.Server, store dipwell.Store) {
+	if p, ok := dipwell.As[*postgres](store); ok {
+		p.gauges(s)
+		s.Readiness(p.Ready)
+	}
 	if m, ok := dipwell.As[*memstore.Store](store); ok {
 		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })
 		s.Gauge("dipwell_reservations", "Reservations that the store holds.", func() float64 { return float64(m.Stats().Reservations) })

@@ -91,7 +91,7 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	if err != nil {
 		return err
 	}
-	store, closeStore, err := openStore(t.Store, storeOptions{})
+	store, closeStore, err := openStore(e.ctx, t.Store, storeOptions{once: true})
 	if err != nil {
 		return err
 	}

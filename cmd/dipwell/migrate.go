@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// MigrateCmd holds the commands on the schema of a database.
+type MigrateCmd struct {
+	Up     MigrateUpCmd     `cmd:"" help:"Create or upgrade the schema, and choose how durable its tables are."`
+	Down   MigrateDownCmd   `cmd:"" help:"Remove the schema with everything in it: limits and buckets."`
+	Status MigrateStatusCmd `cmd:"" help:"Say which version a database has; status 1 when it is not this program's."`
+	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, for a migration tool of your own."`
+}
+
+// database is where a schema is.
+type database struct {
+	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
+}
+
+// open connects to the database; close ends the connection.
+func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), err error) {
+	if d.Store == "" {
+		return nil, nil, errors.New("store: say which database: --store postgres://USER@HOST/DATABASE")
+	}
+	if scheme, _, _ := strings.Cut(d.Store, "://"); openers[scheme] == nil {
+		return nil, nil, fmt.Errorf("store: %q has no schema to migrate; it must be postgres://…", redact(d.Store))
+	}
+	config, err := poolConfig(d.Store)
+	if err != nil {
+		return nil, nil, err
+	}
+	if conn, err = pgx.ConnectConfig(ctx, config.ConnConfig); err != nil {
+		return nil, nil, storeAt(config, err)
+	}
+	return conn, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}, nil
+}
+
+// tables say what a crash of the server may do to the buckets.
+type tables struct {
+	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none."`
+	Logged   bool `xor:"durability" help:"A crash loses nothing that was answered (default for new tables)."`
+}
+
+func (t tables) options() pgstore.MigrateOptions {
+	switch {
+	case t.Unlogged:
+		return pgstore.MigrateOptions{Tables: pgstore.Unlogged}
+	case t.Logged:
+		return pgstore.MigrateOptions{Tables: pgstore.Logged}
+	}
+	return pgstore.MigrateOptions{}
+}
+
+// MigrateUpCmd brings the schema to this program's version.
+type MigrateUpCmd struct {
+	database `embed:""`
+	tables   `embed:""`
+}
+
+func (MigrateUpCmd) Help() string {
+	return `Example: dipwell migrate up --store postgres://postgres@db/shop
+
+All of it happens in one transaction, and programs that start together may all
+run it. Run it again with --logged or --unlogged to change the tables, which
+PostgreSQL then writes anew, and with neither to leave them as they are.`
+}
+
+func (c *MigrateUpCmd) Run(e *env) error {
+	conn, closeConn, err := c.open(e.ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn()
+	applied, err := pgstore.Migrate(e.ctx, conn, c.options())
+	if err != nil {
+		return migrateError(err)
+	}
+	for _, m := range applied {
+		fmt.Fprintf(e.stdout, "applied %04d %s\n", m.Version, m.Name)
+	}
+	return printState(e, conn)
+}
+
+// MigrateDownCmd removes the schema.
+type MigrateDownCmd struct {
+	database `embed:""`
+}
+
+func (MigrateDownCmd) Help() string {
+	return "Example: dipwell migrate down --store postgres://postgres@db/shop\nLimits and buckets are gone afterwards. The roles dipwell_app and dipwell_admin stay: other databases may use them."
+}
+
+func (c *MigrateDownCmd) Run(e *env) error {
+	conn, closeConn, err := c.open(e.ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn()
+	if err = pgstore.MigrateDown(e.ctx, conn); err != nil {
+		return migrateError(err)
+	}
+	_, err = fmt.Fprintln(e.stdout, "the schema dipwell is gone")
+	return err
+}
+
+// MigrateStatusCmd says what a database has.
+type MigrateStatusCmd struct {
+	database `embed:""`
+}
+
+func (MigrateStatusCmd) Help() string {
+	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\nIt ends with status 1 when the schema is missing, older or newer than this program's."
+}
+
+func (c *MigrateStatusCmd) Run(e *env) error {
+	conn, closeConn, err := c.open(e.ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn()
+	list, err := pgstore.MigrationStatus(e.ctx, conn)
+	if err != nil {
+		return migrateError(err)
+	}
+	fits := len(list) == pgstore.SchemaVersion
+	for _, m := range list {
+		state := "not applied"
+		if !m.AppliedAt.IsZero() {
+			state = "applied " + m.AppliedAt.UTC().Format(time.DateTime) + " UTC"
+		}
+		if m.Version > pgstore.SchemaVersion {
+			state += ", unknown to this program"
+		}
+		fits = fits && !m.AppliedAt.IsZero()
+		fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
+	}
+	if !fits {
+		return errRefused
+	}
+	return printState(e, conn)
+}
+
+// MigratePrintCmd prints the schema.
+type MigratePrintCmd struct {
+	tables `embed:""`
+	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Of no account: no database is asked."`
+}
+
+func (MigratePrintCmd) Help() string {
+	return "Example: dipwell migrate print --unlogged > db/migrations/20260101_dipwell.sql"
+}
+
+func (c *MigratePrintCmd) Run(e *env) error {
+	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(c.options()))
+	return err
+}
+
+// printState says in a line how the schema is now.
+func printState(e *env, conn *pgx.Conn) error {
+	var unlogged bool
+	err := conn.QueryRow(e.ctx, "select relpersistence = 'u' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&unlogged)
+	if err != nil {
+		return migrateError(err)
+	}
+	kind := "logged: a crash loses nothing that was answered"
+	if unlogged {
+		kind = "unlogged: after a crash all buckets are full again"
+	}
+	_, err = fmt.Fprintf(e.stdout, "schema version %d, tables %s\n", pgstore.SchemaVersion, kind)
+	return err
+}
+
+func migrateError(err error) error { return fmt.Errorf("migrate: %w", err) }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// Bounds of what the service does to a database. A URL may say connect_timeout
+// and pool_max_conns itself.
+const (
+	connectTimeout   = 5 * time.Second
+	statementTimeout = 5 * time.Second // the longest a batch may take; a limit's own timeout comes before it
+	defaultLanes     = 4               // connections that decide; pool_max_conns
+	maxLanes         = 64
+	sideConns        = 2 // connections for everything else: changes of limits, pages of keys, sweeps, /readyz
+)
+
+// postgres decides in PostgreSQL: refusals that are known are answered here,
+// and callers that wait ride together. Its other abilities are pgstore's own.
+type postgres struct {
+	*pgstore.Store
+	front dipwell.Store // denycache, or coalesce
+	tally
+
+	side  *pgxpool.Pool
+	lanes []*pgxpool.Pool
+	close []func() // in the order of opening
+}
+
+var _ dipwell.Store = (*postgres)(nil)
+
+// Apply decides through the decorators, not past them.
+func (p *postgres) Apply(ctx context.Context, b *dipwell.Batch) error { return p.front.Apply(ctx, b) }
+
+// Close ends everything in reverse order.
+func (p *postgres) Close() {
+	for i := len(p.close) - 1; i >= 0; i-- {
+		p.close[i]()
+	}
+}
+
+// openPostgres opens a store for a client, which asks once, or for a service.
+func openPostgres(ctx context.Context, url string, o storeOptions) (dipwell.Store, error) {
+	config, err := poolConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if o.once {
+		return openOnce(ctx, config)
+	}
+	p := &postgres{}
+	if err = p.open(ctx, config, o); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// poolConfig reads the URL; what it leaves out gets a bound.
+func poolConfig(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err) // the error's own text leaves the password out
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "dipwell"
+	}
+	return config, nil
+}
+
+// clientStore is a store for one call, and its pool.
+type clientStore struct {
+	*pgstore.Store
+	pool *pgxpool.Pool
+}
+
+func (c clientStore) Close() {
+	c.Store.Close()
+	c.pool.Close()
+}
+
+func openOnce(ctx context.Context, config *pgxpool.Config) (dipwell.Store, error) {
+	pool, err := connect(ctx, config, 1)
+	if err != nil {
+		return nil, err
+	}
+	store, err := pgstore.New(ctx, pool, pgstore.Config{Poll: -1})
+	if err != nil {
+		pool.Close()
+		return nil, storeAt(config, err)
+	}
+	return clientStore{store, pool}, nil
+}
+
+// connect makes a pool; it connects when it is first asked.
+func connect(ctx context.Context, config *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {
+	c := config.Copy()
+	c.MaxConns, c.MinConns = conns, 0
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	return pool, nil
+}
+
+// storeAt says which database an error is about.
+func storeAt(config *pgxpool.Config, err error) error {
+	c := config.ConnConfig
+	return fmt.Errorf("store postgres://%s:%d/%s: %w", c.Host, c.Port, c.Database, err)
+}
+
+func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOptions) (err error) {
+	if p.side, err = connect(ctx, config, sideConns); err != nil {
+		return err
+	}
+	p.close = append(p.close, p.side.Close)
+	if p.Store, err = openLazily(ctx, p.side, pgstore.Config{OnError: o.report}); err != nil {
+		return storeAt(config, err)
+	}
+	p.close = append(p.close, p.Store.Close)
+	together, err := p.openLanes(ctx, config)
+	if err != nil {
+		return err
+	}
+	p.close = append(p.close, func() { _ = together.Close() })
+	p.front = together
+	if o.denyMaxAge >= 0 {
+		if p.front, err = denycache.New(together, denycache.Config{MaxAge: o.denyMaxAge}); err != nil {
+			return err
+		}
+	}
+	p.startSweeping(o.report)
+	return nil
+}
+
+// openLanes gives coalesce connections of its own: a key always goes to the
+// same one, so that two of them never fight over a row.
+func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config) (*coalesce.Store, error) {
+	n := lanesOf(config)
+	var stores []dipwell.Store
+	for range n {
+		pool, err := connect(ctx, config, 1)
+		if err != nil {
+			return nil, err
+		}
+		p.lanes = append(p.lanes, pool)
+		p.close = append(p.close, pool.Close)
+		stores = append(stores, &counted{p.Store.With(pool), &p.tally})
+	}
+	return coalesce.New(stores, coalesce.Config{Timeout: statementTimeout})
+}
+
+// lanesOf is what the URL says, for pgxpool has a default of its own.
+func lanesOf(config *pgxpool.Config) int {
+	if !strings.Contains(config.ConnString(), "pool_max_conns") {
+		return defaultLanes
+	}
+	return int(min(config.MaxConns, maxLanes))
+}
+
+// Ready asks whether the database can be written to.
+func (p *postgres) Ready(ctx context.Context) error {
+	if _, err := p.Now(ctx); err != nil { // opens the store where it is not open yet
+		return err
+	}
+	var readOnly bool
+	err := p.side.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+	case readOnly:
+		return fmt.Errorf("%w: it is read-only, a standby perhaps (target_session_attrs=read-write finds the primary)", dipwell.ErrStore)
+	}
+	return nil
+}
+
+// connections are open ones, of all pools.
+func (p *postgres) connections() (n int32) {
+	for _, pool := range append(p.lanes[:len(p.lanes):len(p.lanes)], p.side) {
+		n += pool.Stat().TotalConns()
+	}
+	return n
+}
+
+// openLazily opens a store whether the server answers or not.
+func openLazily(ctx context.Context, pool *pgxpool.Pool, c pgstore.Config) (*pgstore.Store, error) {
+	return pgstore.New(ctx, pool, c)
+}
