@@ -169,7 +169,7 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 func (l *Limiter) one(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return &UnknownLimitError{limit}
+		return l.reg.missing(limit)
 	}
 	return l.ask(ctx, d, verb, def, key, n)
 }

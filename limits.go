@@ -27,7 +27,7 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]KeyState, error) {
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return nil, &UnknownLimitError{limit}
+		return nil, l.reg.missing(limit)
 	}
 	lister, ok := As[Lister](l.store)
 	if !ok {

@@ -30,6 +30,7 @@ type Registry struct {
 	mu      sync.Mutex
 	current atomic.Pointer[snapshot]
 	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+	unread  atomic.Pointer[error]
 }
 
 // A snapshot is all limits at one time. It never changes.
@@ -61,6 +62,25 @@ func (r *Registry) Lookup(name string) *Definition {
 		return d
 	}
 	return s.byName[name]
+}
+
+// Unread says why the limits cannot be read yet, for a store that keeps them
+// where it has not been; nil once it has. Until then a name that is not here may
+// well exist, and calls of it get this error.
+func (r *Registry) Unread(why error) {
+	if why == nil {
+		r.unread.Store(nil)
+	} else {
+		r.unread.Store(&why)
+	}
+}
+
+// missing is the error about a name that is not here.
+func (r *Registry) missing(name string) error {
+	if why := r.unread.Load(); why != nil {
+		return *why
+	}
+	return &UnknownLimitError{name}
 }
 
 // All returns the definitions, sorted by name.

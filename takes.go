@@ -85,7 +85,7 @@ func (l *Limiter) op(ctx context.Context, verb Verb, t *Take) (op Op, err error)
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
 	} else if op.Def = l.reg.Lookup(t.Limit); op.Def == nil {
-		err = &UnknownLimitError{t.Limit}
+		err = l.reg.missing(t.Limit)
 	}
 	if err == nil {
 		err = checkCost(op.Def, verb, t.Cost)

@@ -16,7 +16,7 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 	}
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return d, &UnknownLimitError{limit}
+		return d, l.reg.missing(limit)
 	}
 	if def.Rule.Debt == 0 {
 		return l.retry(ctx, limit, key, n)
