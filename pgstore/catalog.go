@@ -21,8 +21,12 @@ type catalog struct {
 	reg       dipwell.Registry
 	entries   atomic.Pointer[map[string]*entry]
 
-	mu       sync.Mutex // one reading or change at a time
+	mu       gate // one reading or change at a time
 	revision int64
+	pending  []pendingLimit // defined while the server was away
+	lazy     bool
+	isRead   atomic.Bool // the limits have been read once
+	report   func(error)
 
 	stop func()
 	done sync.WaitGroup
@@ -37,7 +41,10 @@ type entry struct {
 }
 
 func newCatalog(db DB, c Config) *catalog {
-	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1}
+	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(gate, 1), lazy: c.Lazy, report: c.OnError}
+	if cat.report == nil {
+		cat.report = func(error) {}
+	}
 	cat.entries.Store(&map[string]*entry{})
 	return cat
 }
@@ -49,8 +56,8 @@ func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) e
 		op := &g.Ops[i]
 		e := (*c.entries.Load())[op.Def.Name]
 		if e == nil {
-			if err := c.load(ctx); err != nil {
-				return storeError(err, false)
+			if err := c.loadForCall(ctx); err != nil {
+				return err
 			}
 			if e = (*c.entries.Load())[op.Def.Name]; e == nil {
 				return &dipwell.UnknownLimitError{Limit: op.Def.Name}
@@ -70,12 +77,17 @@ from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id
 
 // load reads all limits, in one statement and so in one snapshot.
 func (c *catalog) load(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.mu.enter(ctx); err != nil {
+		return err
+	}
+	defer c.mu.leave()
 	return c.loadLocked(ctx)
 }
 
 func (c *catalog) loadLocked(ctx context.Context) error {
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
 	rows, err := c.db.Query(ctx, loadSQL)
 	if err != nil {
 		return err
@@ -114,6 +126,8 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	c.reg.Install(defs)
 	c.entries.Store(&entries)
 	c.revision = revision
+	c.isRead.Store(true)
+	c.reg.Unread(nil)
 	return nil
 }
 
@@ -231,23 +245,21 @@ const putSQL = `select dipwell.put_limit(
 // Define adds a limit or changes it, for every program on this database at
 // their next look, at most Config.Poll later; for this one at once.
 func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
-	r, _, err := l.Compile()
-	if err != nil {
+	if _, _, err := l.Compile(); err != nil {
 		return nil, err
 	}
 	c := s.cat
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	cal := r.Calendar()
-	_, err = c.db.Exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
-		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
-		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
-		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
-		cal.Months, cal.Days, cal.Clock, cal.Zone, s.testNow())
-	if err != nil {
-		return nil, defineError(err, l.Name)
+	if err := c.mu.enter(ctx); err != nil {
+		return nil, storeError(err, false)
 	}
-	if err = c.loadLocked(ctx); err != nil {
+	defer c.mu.leave()
+	if c.lazy && !c.isRead.Load() {
+		return c.pend(l, owner, errUnread)
+	}
+	if err := c.put(ctx, l, owner, s.testNow()); err != nil {
+		return c.pend(l, owner, err)
+	}
+	if err := c.loadLocked(ctx); err != nil {
 		return nil, storeError(err, false)
 	}
 	if d := c.reg.Lookup(l.Name); d != nil {
@@ -256,12 +268,36 @@ func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dip
 	return nil, &dipwell.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
 }
 
+// put stores a limit that compiles.
+func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *int64) error {
+	r, _, err := l.Compile()
+	if err != nil {
+		return err
+	}
+	cal := r.Calendar()
+	err = c.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
+		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
+		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
+		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
+		cal.Months, cal.Days, cal.Clock, cal.Zone, now)
+	return defineError(err, l.Name)
+}
+
+// exec changes the limits, in a transaction of its own or the caller's.
+func (c *catalog) exec(ctx context.Context, sql string, args ...any) error {
+	s := Store{db: c.db}
+	try := func() error { _, err := c.db.Exec(ctx, sql, args...); return err }
+	return s.again(ctx, try(), try)
+}
+
 // Drop ends a limit. Its rows go with the next sweeps.
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	c := s.cat
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, err := c.db.Exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner); err != nil {
+	if err := c.mu.enter(ctx); err != nil {
+		return storeError(err, false)
+	}
+	defer c.mu.leave()
+	if err := c.exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner); err != nil {
 		return defineError(err, name)
 	}
 	return storeError(c.loadLocked(ctx), false)

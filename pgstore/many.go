@@ -141,6 +141,9 @@ func fail(rows []dipwell.Row, err error) {
 // still undecided.
 func (s *Store) round(ctx context.Context, e *entry, rows []*pending) []*pending {
 	charged, err := s.charge(ctx, e, rows)
+	if err != nil {
+		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, e, rows); return err })
+	}
 	var rest []*pending
 	for i, p := range rows {
 		if err != nil || charged[i] {

@@ -6,11 +6,11 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
 )
@@ -32,6 +32,13 @@ type Config struct {
 	// and never listens.
 	Poll time.Duration
 
+	// Lazy opens a store whose server does not answer yet: calls get ErrStore
+	// until it does, limits that the program or its configuration file defines
+	// are kept here and told to it then, and nothing has to be opened again. A
+	// server that answers with another schema is an error all the same. The DB
+	// must be a pool; a limit that is told later and refused is heard by OnError.
+	Lazy bool
+
 	// OnError hears what goes wrong while nobody is calling: limits that cannot
 	// be read again, a lost connection that listens. Default: nothing is done.
 	OnError func(error)
@@ -46,6 +53,7 @@ type Store struct {
 	db    DB
 	cat   *catalog
 	clock func() int64
+	owned *pgxpool.Pool // made by Open
 }
 
 var (
@@ -59,13 +67,10 @@ var (
 // New opens a store and reads the limits that the database holds. The schema
 // must be the one that this program knows: otherwise the error is a
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
-// does in the background; the pool stays the caller's.
+// does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	if err := checkSchema(ctx, db); err != nil {
-		return nil, err
-	}
 	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock}
-	if err := s.cat.load(ctx); err != nil {
+	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}
 	s.cat.watch(c)
@@ -77,12 +82,17 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 // that it touched stay locked until the transaction ends.
 func (s *Store) With(db DB) *Store {
 	c := *s
-	c.db = db
+	c.db, c.owned = db, nil
 	return &c
 }
 
-// Close stops listening for changed limits.
-func (s *Store) Close() { s.cat.close() }
+// Close stops listening for changed limits, and closes the pool that Open made.
+func (s *Store) Close() {
+	s.cat.close()
+	if s.owned != nil {
+		s.owned.Close()
+	}
+}
 
 // maxRounds bounds how often a decision is tried again before it takes the way
 // that always ends: locking the row first.
@@ -99,8 +109,18 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-// group decides one group, and reads the limits again when they turn out to be old.
+// group decides one group. What it asked so far changed nothing where a
+// statement collides, so that it may be asked anew.
 func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
+	err := s.tryGroup(ctx, g)
+	if err != nil {
+		err = s.again(ctx, err, func() error { return s.tryGroup(ctx, g) })
+	}
+	return err
+}
+
+// tryGroup decides one group once, and reads the limits again when they turn out to be old.
+func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 	if g.Cancel {
 		return s.cancel(ctx, g.ID)
 	}
@@ -127,20 +147,4 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 		}
 	}
 	return dipwell.ErrStaleDefinition
-}
-
-// storeError says what is known after a statement failed. Where the server
-// answered, or nothing was sent, it decided nothing; otherwise nobody knows.
-func storeError(err error, writes bool) error {
-	var pg *pgconn.PgError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, dipwell.ErrStore):
-		return err
-	case !writes, pgconn.SafeToRetry(err),
-		errors.As(err, &pg) && pg.Severity != "FATAL" && pg.Severity != "PANIC":
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
-	}
-	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
 }

@@ -19,15 +19,12 @@ func (c *catalog) watch(config Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	pool, ok := c.db.(*pgxpool.Pool)
-	if !ok || config.Poll < 0 {
+	if !ok || config.Poll < 0 && c.isRead.Load() {
 		return
 	}
-	w := &watcher{cat: c, poll: config.Poll, report: config.OnError, config: pool.Config().ConnConfig.Copy()}
-	if w.poll == 0 {
+	w := &watcher{cat: c, poll: config.Poll, once: config.Poll < 0, report: c.report, config: pool.Config().ConnConfig.Copy()}
+	if w.poll <= 0 {
 		w.poll = defaultPoll
-	}
-	if w.report == nil {
-		w.report = func(error) {}
 	}
 	c.done.Go(func() { w.run(ctx) })
 }
@@ -41,12 +38,13 @@ type watcher struct {
 	cat    *catalog
 	config *pgx.ConnConfig
 	poll   time.Duration
+	once   bool // only until the limits have been read
 	report func(error)
 	conn   *pgx.Conn // listens; nil while there is none
 }
 
 func (w *watcher) run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !(w.once && w.cat.isRead.Load()) {
 		w.listen(ctx)
 		w.wait(ctx)
 		if ctx.Err() == nil {
@@ -57,7 +55,7 @@ func (w *watcher) run(ctx context.Context) {
 }
 
 func (w *watcher) listen(ctx context.Context) {
-	if w.conn != nil {
+	if w.conn != nil || w.once {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*w.poll)
@@ -90,16 +88,7 @@ func (w *watcher) wait(ctx context.Context) {
 func (w *watcher) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*w.poll)
 	defer cancel()
-	var revision int64
-	err := w.cat.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision)
-	if err == nil {
-		w.cat.mu.Lock()
-		if revision != w.cat.revision {
-			err = w.cat.loadLocked(ctx)
-		}
-		w.cat.mu.Unlock()
-	}
-	if err != nil {
+	if err := w.cat.refresh(ctx); err != nil {
 		w.fail(ctx, err)
 	}
 }

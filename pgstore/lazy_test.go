@@ -1,0 +1,90 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestAbsentAtStart: a store opens without its server, answers by the failure
+// modes, and heals by itself: limits that were defined meanwhile are told.
+func TestAbsentAtStart(t *testing.T) {
+	server := pgtest.Start(t, "fsync=off")
+	ctx := context.Background()
+	if err := migrated(server.DSN("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	other := newStore(t, connect(t, server.DSN("postgres")), pgstore.Config{Poll: -1})
+	for _, name := range []string{"theirs", "sql"} {
+		if _, err := other.Define(ctx, dipwell.Limit{Name: name, Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Stop()
+
+	healed := newHearer()
+	s, err := pgstore.Open(ctx, server.DSN("postgres"), pgstore.Config{Poll: 20 * time.Millisecond, OnError: healed.hear})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "closed", Rate: 5, Period: time.Hour},
+		dipwell.Limit{Name: "open", Rate: 5, Period: time.Hour, OnStoreError: dipwell.FailOpen},
+		dipwell.Limit{Name: "theirs", Rate: 5, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+		t.Errorf("closed: %+v, %v", d, err)
+	}
+	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+		t.Errorf("open: %+v, %v", d, err)
+	}
+	if _, err := l.Take(ctx, "sql", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrUnknownLimit) {
+		t.Errorf("a limit that only the database knows: %v", err)
+	}
+	if _, err := l.Define(ctx, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); !errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("a definition that somebody waits for: %v", err)
+	}
+	if _, err := s.Now(ctx); !errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("now: %v", err)
+	}
+
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "healed", func() bool {
+		d, err := l.Take(ctx, "closed", "k", 5)
+		return err == nil && d.Allowed && d.Source == dipwell.SourceStore
+	})
+	if d, err := l.Take(ctx, "sql", "k", 1); err != nil || !d.Allowed {
+		t.Errorf("a limit that only the database knows: %+v, %v", d, err)
+	}
+	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != dipwell.OwnerAPI {
+		t.Errorf("a limit of somebody else became %+v", d)
+	}
+	if !healed.heard(dipwell.ErrOwner) {
+		t.Error("nobody was told that a limit has another owner")
+	}
+	if _, err := l.Take(ctx, "missing", "k", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+		t.Errorf("a limit that nobody has: %v", err)
+	}
+}
+
+// TestLazySchema: a server that answers with another schema is an error at once.
+func TestLazySchema(t *testing.T) {
+	dsn := pgtest.Database(t, "empty", func(string) error { return nil })
+	_, err := pgstore.Open(context.Background(), dsn, pgstore.Config{})
+	var schema *pgstore.SchemaError
+	if !errors.As(err, &schema) {
+		t.Errorf("opened over no schema: %v", err)
+	}
+	if _, err = pgstore.Open(context.Background(), "postgres://:bad:port/", pgstore.Config{}); err == nil {
+		t.Error("opened a URL that is none")
+	}
+}

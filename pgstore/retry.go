@@ -1,0 +1,121 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+)
+
+// A statement that the server gave up for another one's sake did nothing and is
+// tried again: so often, with a pause drawn from zero to one that doubles up to
+// a bound, so that those who collided do not meet again.
+const (
+	maxTries   = 20
+	firstPause = 500 * time.Microsecond
+	maxPause   = 100 * time.Millisecond
+)
+
+// Codes by which a server says what became of a statement.
+const (
+	codeSerialization = "40001"
+	codeDeadlock      = "40P01"
+	codeUnknown       = "40003" // statement_completion_unknown
+	codeUnresolved    = "08007" // transaction_resolution_unknown
+	codeReadOnly      = "25006"
+)
+
+// collided reports whether the server rolled a statement back because of
+// another one. YugabyteDB asks for a restart of reads in words.
+func collided(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == codeSerialization || pg.Code == codeDeadlock ||
+		strings.Contains(strings.ToLower(pg.Message), "restart read required"))
+}
+
+// again repeats a statement that has collided, where it is a transaction of its
+// own: in the caller's, only the caller can begin anew.
+func (s *Store) again(ctx context.Context, err error, statement func() error) error {
+	pause := firstPause
+	for try := 1; try < maxTries && collided(err) && s.alone(); try++ {
+		if rest(ctx, rand.N(pause)) != nil {
+			return err
+		}
+		pause = min(2*pause, maxPause)
+		err = statement()
+	}
+	return err
+}
+
+// alone reports whether each statement is a transaction of its own.
+func (s *Store) alone() bool {
+	switch db := s.db.(type) {
+	case pgx.Tx:
+		return false
+	case *pgx.Conn:
+		return db.PgConn().TxStatus() == 'I'
+	}
+	return true
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// storeError says what is known after a statement failed. Where the server
+// answered, or nothing was sent, it decided nothing; otherwise nobody knows.
+func storeError(err error, writes bool) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, dipwell.ErrStore):
+		return err
+	case !writes || nothingDone(err):
+		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+	}
+	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
+
+// nothingDone reports whether a statement that failed is known to have left no
+// trace: it was refused, rolled back, or never sent.
+func nothingDone(err error) bool {
+	var pg *pgconn.PgError
+	var connect *pgconn.ConnectError
+	switch {
+	case errors.As(err, &connect), pgconn.SafeToRetry(err):
+		return true
+	case errors.As(err, &pg):
+		return pg.Severity != "FATAL" && pg.Severity != "PANIC" && pg.Code != codeUnknown && pg.Code != codeUnresolved
+	}
+	// A context that ends while its statement is under way comes as pgconn's own
+	// error; bare, it ended while the pool had no connection free.
+	return err == context.DeadlineExceeded //nolint:errorlint // wrapped means something else
+}
+
+// away reports whether an error says that the server could not be asked, or
+// could not write for the time being, rather than that it refused.
+func away(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return errors.Is(err, dipwell.ErrStore) && !errors.Is(err, context.Canceled)
+	}
+	switch {
+	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), pg.Code == codeReadOnly, collided(err):
+		return true
+	}
+	return false
+}
