@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -58,6 +59,9 @@ func (a *api) probe(ctx context.Context) error {
 	op.Def, op.Verb = defs[0], dipwell.VerbCheck
 	if err := a.limiter.Store().Apply(ctx, &b); err != nil {
 		return err
+	}
+	if g.Err == nil && op.Source >= dipwell.SourceFallbackOpen {
+		return fmt.Errorf("%w: this process answers in its place", dipwell.ErrStore)
 	}
 	return g.Err
 }

@@ -67,7 +67,7 @@ func openPostgres(ctx context.Context, url string, o storeOptions) (dipwell.Stor
 
 // poolConfig reads the URL; what it leaves out gets a bound.
 func poolConfig(url string) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := pgxpool.ParseConfig(pgstore.ConnString(url))
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err) // the error's own text leaves the password out
 	}
@@ -126,7 +126,7 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 		return err
 	}
 	p.close = append(p.close, p.side.Close)
-	if p.Store, err = openLazily(ctx, p.side, pgstore.Config{OnError: o.report}); err != nil {
+	if p.Store, err = pgstore.New(ctx, p.side, pgstore.Config{Lazy: true, OnError: o.report}); err != nil {
 		return storeAt(config, err)
 	}
 	p.close = append(p.close, p.Store.Close)
@@ -172,9 +172,6 @@ func lanesOf(config *pgxpool.Config) int {
 
 // Ready asks whether the database can be written to.
 func (p *postgres) Ready(ctx context.Context) error {
-	if _, err := p.Now(ctx); err != nil { // opens the store where it is not open yet
-		return err
-	}
 	var readOnly bool
 	err := p.side.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
 	switch {
@@ -192,9 +189,4 @@ func (p *postgres) connections() (n int32) {
 		n += pool.Stat().TotalConns()
 	}
 	return n
-}
-
-// openLazily opens a store whether the server answers or not.
-func openLazily(ctx context.Context, pool *pgxpool.Pool, c pgstore.Config) (*pgstore.Store, error) {
-	return pgstore.New(ctx, pool, c)
 }

@@ -53,7 +53,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		debug.SetGCPercent(gcPercent)
 	}
 	say := &complaints{to: e.stderr}
-	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, report: say.error})
+	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge,
+		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }})
 	if err != nil {
 		return err
 	}
@@ -66,9 +67,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, complaints: say, again: make(chan struct{}, 1), limiter: limiter, server: server.New(limiter, set.server()), started: set}
+	s := &service{env: e, cmd: c, complaints: say, limiter: limiter, server: server.New(limiter, set.server()), started: set}
 	gauges(s.server, store)
-	s.server.Readiness(s.settled)
 	if set.Upstream != "" {
 		if s.proxy, err = s.server.Proxy(set.Upstream, set.By); err != nil {
 			return err
@@ -77,7 +77,6 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.use(set); err != nil {
 		return err
 	}
-	go s.keepTelling()
 	listeners, err := s.listen(set)
 	if err != nil {
 		return err

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
 // bin is the program, built once when a test first needs the real one.
@@ -38,7 +40,7 @@ func build() (string, error) {
 }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := pgtest.Main(m)
 	if bin.dir != "" {
 		_ = os.RemoveAll(bin.dir)
 	}
@@ -138,7 +140,17 @@ func (p *process) stop() error {
 // post sends a form to a path and returns the status and the body.
 func post(t *testing.T, url, form string) (int, string) {
 	t.Helper()
-	res, err := http.Post(url, "application/x-www-form-urlencoded", strings.NewReader(form))
+	return do(t, http.MethodPost, url, form)
+}
+
+func do(t *testing.T, method, url, form string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ var openers = map[string]func(ctx context.Context, url string, o storeOptions) (
 	"memory":     openMemory,
 	"postgres":   openPostgres,
 	"postgresql": openPostgres,
+	"yugabyte":   openPostgres,
+	"cockroach":  openPostgres,
 }
 
 // storeOptions are settings that only some stores have a use for.

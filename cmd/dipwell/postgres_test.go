@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// freshDatabase is one without the schema.
+func freshDatabase(t *testing.T) string {
+	t.Helper()
+	return pgtest.Database(t, "empty", func(string) error { return nil })
+}
+
+// migratedDatabase is one that migrate up was run on.
+func migratedDatabase(t *testing.T) string {
+	t.Helper()
+	return pgtest.Database(t, "migrated", func(dsn string) error {
+		conn, err := pgx.Connect(context.Background(), dsn)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.Background())
+		_, err = pgstore.Migrate(context.Background(), conn, pgstore.MigrateOptions{})
+		return err
+	})
+}
+
+func connectTo(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// eventually waits until f has nothing to object to any more.
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	dsn := freshDatabase(t)
+	last := fmt.Sprintf("schema version %d, tables logged", pgstore.SchemaVersion)
+	for _, tc := range []struct {
+		args string
+		code int
+		want string // in standard output, or in standard error for code 2
+	}{
+		{"migrate status --store " + dsn, 1, "0001 tables       not applied"},
+		{"take login --store " + dsn, 2, "run: dipwell migrate up"},
+		{"serve --listen 127.0.0.1:0 --store " + dsn, 2, "run: dipwell migrate up"},
+		{"migrate up --store " + dsn, 0, "applied 0001 tables\n"},
+		{"migrate status --store " + dsn, 0, last},
+		{"take login user:7 --limit login=5/1m,burst=20 --store " + dsn, 0, "19 of 20"},
+		{"migrate up --unlogged --store " + dsn, 0, "tables unlogged: after a crash all buckets are full again"},
+		{"migrate up --store " + dsn, 0, "tables unlogged"},
+		{"take login user:7 --store " + dsn, 0, "18 of 20"},
+		{"check login user:7 --cost 21 --json --store " + dsn, 1, `"never":true`},
+		{"migrate up --logged --store " + dsn, 0, last},
+		{"take login user:7 --store " + dsn, 0, "17 of 20"},
+		{"migrate print", 0, "create table dipwell.buckets ("},
+		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
+		{"migrate down --store " + dsn, 0, "the schema dipwell is gone"},
+		{"migrate down --store " + dsn, 0, "the schema dipwell is gone"},
+		{"migrate status --store " + dsn, 1, "not applied"},
+		{"migrate up", 2, "--store postgres://USER@HOST/DATABASE"},
+		{"migrate up --store memory:", 2, `"memory:" has no schema to migrate`},
+		{"migrate up --store cassandra://user:hunter2@h/x", 2, `"cassandra://...@h/x" has no schema`},
+		{"migrate up --store postgres://user:hunter2@127.0.0.1:1/x", 2, "store postgres://127.0.0.1:1/x: "},
+		{"migrate up --store postgres://user:hunter2@h:x/x", 2, "store: "},
+		{"migrate up --logged --unlogged --store " + dsn, 2, "can't be used together"},
+	} {
+		code, stdout, stderr := program(t, strings.Fields(tc.args)...)
+		got := stdout
+		if tc.code == 2 {
+			got = stderr
+		}
+		if code != tc.code || !strings.Contains(got, tc.want) || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
+		}
+	}
+}
+
+func TestMigrateNewerSchema(t *testing.T) {
+	dsn := migratedDatabase(t)
+	if _, err := connectTo(t, dsn).Exec(t.Context(), "insert into dipwell.migrations (version, name) values (999, 'future')"); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"take login", "migrate up", "migrate down", "serve --listen 127.0.0.1:0"} {
+		code, _, stderr := program(t, append(strings.Fields(args), "--store", dsn)...)
+		if code != 2 || !strings.Contains(stderr, "knows only") {
+			t.Errorf("%s: %d %s", args, code, stderr)
+		}
+	}
+	if code, out, _ := program(t, "migrate", "status", "--store", dsn); code != 1 || !strings.Contains(out, "unknown to this program") {
+		t.Error(code, out)
+	}
+}
+
+// From outside: the real program on a real server that is changed by SQL and
+// then crashes.
+func TestServePostgres(t *testing.T) {
+	server := pgtest.Start(t, "fsync=off")
+	dsn := server.DSN("postgres")
+	if code, _, stderr := program(t, "migrate", "up", "--store", dsn); code != 0 {
+		t.Fatal(stderr)
+	}
+	p := start(t, "--listen", "127.0.0.1:0", "--store", dsn, "--limit", "login=1/1d,burst=5", "--limit", "spare=1/1d,on_store_error=open")
+	for i, want := range []int{200, 200, 200, 200, 200, 429} {
+		if status, body := post(t, p.url+"/v1/take", "limit=login&key=user:7"); status != want {
+			t.Fatalf("call %d: %d, want %d: %s", i, status, want, body)
+		}
+	}
+	conn := connectTo(t, dsn)
+	var allowed bool
+	var remaining int64
+	err := conn.QueryRow(t.Context(), "select allowed, remaining from dipwell.take('login', 'user:7')").Scan(&allowed, &remaining)
+	if err != nil || allowed || remaining != 0 {
+		t.Error("SQL sees another bucket: ", allowed, remaining, err)
+	}
+	changeBySQL(t, p, conn)
+	crash(t, p, server)
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// changeBySQL changes a limit that SQL owns while the service answers for it.
+func changeBySQL(t *testing.T, p *process, conn *pgx.Conn) {
+	t.Helper()
+	for _, burst := range []int64{3, 7} {
+		if _, err := conn.Exec(t.Context(), "select dipwell.define('sql', 1, '1 day', $1)", burst); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			status, body := post(t, p.url+"/v1/check", "limit=sql&key=k&cost=0")
+			var a answer
+			if err := json.Unmarshal([]byte(body), &a); err != nil || status != 200 || a.Capacity != burst {
+				return fmt.Errorf("burst %d: %d %s", burst, status, body)
+			}
+			return nil
+		})
+	}
+	if status, body := do(t, "PUT", p.url+"/v1/limits/sql", "rate=1&per=1s"); status != 409 || !strings.Contains(body, "belongs to SQL") {
+		t.Error(status, body)
+	}
+}
+
+// crash kills the server, asks while it is away, and brings it back.
+func crash(t *testing.T, p *process, server *pgtest.Server) {
+	t.Helper()
+	if err := server.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	if status, body := post(t, p.url+"/v1/take", "limit=login&key=away"); status != 503 {
+		t.Error(status, body)
+	}
+	if status, body := post(t, p.url+"/v1/take", "limit=spare&key=away"); status != 200 || !strings.Contains(body, "fallback-open") {
+		t.Error(status, body)
+	}
+	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 {
+		t.Error(status, body)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if status, body := do(t, "GET", p.url+"/readyz", ""); status != 200 {
+			return fmt.Errorf("readyz: %d %s", status, body)
+		}
+		return nil
+	})
+	eventually(t, func() error { // each connection that broke is found out once
+		if status, body := post(t, p.url+"/v1/take", "limit=login&key=user:7"); status != 429 || !strings.Contains(body, `"source":"store"`) {
+			return fmt.Errorf("what was taken before the crash is forgotten: %d %s", status, body)
+		}
+		return nil
+	})
+}
+
+// The server is absent when the service starts, and comes later.
+func TestServeBeforePostgres(t *testing.T) {
+	server := pgtest.Start(t, "fsync=off")
+	dsn := server.DSN("postgres")
+	if code, _, stderr := program(t, "migrate", "up", "--store", dsn); code != 0 {
+		t.Fatal(stderr)
+	}
+	server.Stop()
+	p := start(t, "--listen", "127.0.0.1:0", "--store", dsn, "--limit", "closed=1/1d,burst=5",
+		"--limit", "open=1/1d,on_store_error=open", "--limit", "local=1/1d,on_store_error=local")
+	for _, tc := range []struct { // of nobody, nobody knows yet whether it exists
+		form   string
+		status int
+		want   string
+	}{
+		{"limit=closed&key=k", 503, ""}, {"limit=open&key=k", 200, "fallback-open"},
+		{"limit=local&key=k", 200, "fallback-local"}, {"limit=local&key=k", 429, "fallback-local"}, {"limit=nobody", 503, ""},
+	} {
+		if status, body := post(t, p.url+"/v1/take", tc.form); status != tc.status || !strings.Contains(body, tc.want) {
+			t.Errorf("%s: %d %s", tc.form, status, body)
+		}
+	}
+	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 {
+		t.Error(status, body)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if status, body := do(t, "GET", p.url+"/readyz", ""); status != 200 {
+			return errors.New(body)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if status, body := post(t, p.url+"/v1/take", "limit=closed&key=k"); status != 200 || !strings.Contains(body, `"source":"store"`) {
+			return errors.New(body)
+		}
+		return nil
+	})
+}
+
+func TestSweep(t *testing.T) {
+	dsn := migratedDatabase(t)
+	store, err := openPostgres(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := store.(*postgres)
+	defer p.Close()
+	if _, err = p.Define(t.Context(), dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour}, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	conn := connectTo(t, dsn)
+	if _, err = conn.Exec(t.Context(), `insert into dipwell.buckets select 1, 0, id, version, n::text from dipwell.limits, generate_series(1, 3000) n`); err != nil {
+		t.Fatal(err)
+	}
+	if rest := p.sweepOnce(t.Context(), func(err error) { t.Error(err) }); rest < sweepEvery || p.swept.Load() != 3000 {
+		t.Error(rest, p.swept.Load())
+	}
+	if p.cronSweeps(t.Context()) {
+		t.Error("there is no pg_cron")
+	}
+	if _, err = conn.Exec(t.Context(), `create schema cron; create table cron.job (active boolean, database text, command text);
+		insert into cron.job values (true, current_database(), 'select dipwell.sweep(10000)')`); err != nil {
+		t.Fatal(err)
+	}
+	if rest := p.sweepOnce(t.Context(), func(err error) { t.Error(err) }); rest < sweepBehind {
+		t.Error("swept again after ", rest)
+	}
+	if err = p.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err = conn.Exec(t.Context(), "alter database "+conn.Config().Database+" set default_transaction_read_only = on"); err != nil {
+		t.Fatal(err)
+	}
+	p.side.Reset()
+	if err = p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Error(err)
+	}
+}
+
+func TestPoolConfig(t *testing.T) {
+	for url, lanes := range map[string]int{
+		"postgres://u@h/d": defaultLanes, "postgres://u@h/d?pool_max_conns=7": 7, "postgres://u@h/d?pool_max_conns=700": maxLanes,
+	} {
+		config, err := poolConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lanesOf(config) != lanes || config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
+			t.Errorf("%s: %d lanes, %v", url, lanesOf(config), config.ConnConfig.ConnectTimeout)
+		}
+	}
+	config, err := poolConfig("postgres://u@h/d?connect_timeout=1&application_name=mine")
+	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" {
+		t.Error(config, err)
+	}
+}
+
+// Two programs with files of their own over one store: neither ends what the
+// other's file names, and a reload ends only what its own named before.
+func TestFilesOfTwoServices(t *testing.T) {
+	store, err := memstore.New(memstore.Config{MaxKeys: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := dipwell.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{ctx: t.Context()}
+	one, two := &service{env: e, limiter: l}, &service{env: e, limiter: l}
+	named := func(names ...string) *settings {
+		s := &settings{}
+		for _, n := range names {
+			s.Limits = append(s.Limits, dipwell.Limit{Name: n, Rate: 1, Period: time.Second})
+		}
+		return s
+	}
+	for _, step := range []struct {
+		s    *service
+		file *settings
+		want string
+	}{
+		{one, named("a", "b"), "a b"}, {two, named("c"), "a b c"}, {two, named(), "a b"}, {one, named("b"), "b"},
+	} {
+		if err := step.s.define(step.file); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, d := range l.Limits() {
+			got = append(got, d.Name)
+		}
+		if strings.Join(got, " ") != step.want {
+			t.Errorf("%v, want %s", got, step.want)
+		}
+	}
+}
+
+func TestComplaints(t *testing.T) {
+	var out strings.Builder
+	c := complaints{to: &out}
+	for range 3 {
+		c.error(errors.New("away"))
+	}
+	c.error(errors.New("gone"))
+	if out.String() != "dipwell: away\ndipwell: gone\n" {
+		t.Error(out.String())
+	}
+}
