@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,8 +24,9 @@ const (
 // statements are a version's own, with its numbers as literals: what the
 // executor need not look up, it need not start.
 type statements struct {
-	take, insert, look string
-	takeMany, lookMany string
+	take, insert, look           string
+	takeMany, takeBold, lookMany string
+	clean                        *atomic.Int32 // statements for many that refused nothing, in a row
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
@@ -65,6 +67,7 @@ i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select i.used, i.ts, %[4]d, c.n, true from i, c
 union all select r.used, r.ts, r.version, c.n, false from r, c`, free, reads, id, d.Number)
 	newManySQL(&s, id, d, testClock)
+	s.clean = new(atomic.Int32)
 	return s
 }
 
@@ -82,6 +85,10 @@ func returned(r *dipwell.Rule, ts, now, grid string) string {
 	} else {
 		ticks = fmt.Sprintf("(greatest(%s, %s) - %s) / %d - (%s - %s) / %d", now, ts, grid, r.Every, ts, grid, r.Every)
 	}
+	return returnedTicks(r, ticks)
+}
+
+func returnedTicks(r *dipwell.Rule, ticks string) string {
 	enough := (r.MaxUsed + r.Add - 1) / r.Add // beyond it the product could overflow
 	if r.Add == 1 {
 		return fmt.Sprintf("least(%s, %d::bigint)", ticks, enough)
