@@ -63,15 +63,26 @@ func New(settings ...string) (*Server, error) {
 }
 
 func (s *Server) init(settings []string) error {
-	if u := servant(); u != nil {
-		if err := os.Chown(s.Dir, int(u.Uid), int(u.Gid)); err != nil {
-			return err
-		}
+	if err := s.own(); err != nil {
+		return err
 	}
 	out, err := s.command("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
+	return s.settle(settings)
+}
+
+// own gives the directory to the user that runs the server.
+func (s *Server) own() error {
+	if u := servant(); u != nil {
+		return os.Chown(s.Dir, int(u.Uid), int(u.Gid))
+	}
+	return nil
+}
+
+// settle finds a port and writes the server's command line.
+func (s *Server) settle(settings []string) (err error) {
 	if s.Port, err = freePort(); err != nil {
 		return err
 	}

@@ -1,0 +1,137 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// serializable is connected to a fresh database on which every statement
+// collides that can.
+func serializable(t testing.TB, conns int32) *pgxpool.Pool {
+	config, err := pgxpool.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = conns
+	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestSerializable: under SERIALIZABLE, 8 and 64 writers on 10 hot keys get the
+// exact count and no error, whichever statement decides.
+func TestSerializable(t *testing.T) {
+	for _, writers := range []int{8, 64} {
+		t.Run(fmt.Sprint(writers), func(t *testing.T) {
+			hammer(t, newStore(t, serializable(t, int32(writers)), pgstore.Config{Poll: -1}), writers)
+		})
+	}
+}
+
+// hammer drains ten keys of two limits, alone and together, from many writers.
+func hammer(t *testing.T, s *pgstore.Store, writers int) {
+	const keys, burst = 10, 40
+	ctx := context.Background()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: burst},
+		dipwell.Limit{Name: "both", Rate: 1, Period: 24 * time.Hour, Burst: burst})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var one, both atomic.Int64
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for w := range writers {
+		wg.Go(func() {
+			<-start
+			for i := range 2 * keys * burst / writers {
+				key := fmt.Sprint("k", (w+i)%keys)
+				var d dipwell.Decision
+				var err error
+				if n := &one; i%4 > 0 {
+					if d, err = l.Take(ctx, "one", key, 1); d.Allowed {
+						n.Add(1)
+					}
+				} else if d, err = l.TakeAll(ctx, dipwell.Take{Limit: "both", Key: key, Cost: 1}, dipwell.Take{Limit: "one", Key: key, Cost: 1}); d.Allowed {
+					n.Add(1)
+					both.Add(1)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	for limit, granted := range map[string]int64{"one": one.Load(), "both": both.Load()} {
+		var left int64
+		for k := range keys {
+			d, err := l.Check(ctx, limit, fmt.Sprint("k", k), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left += d.Remaining
+		}
+		if granted+left != keys*burst {
+			t.Errorf("%s: %d granted and %d left of %d", limit, granted, left, keys*burst)
+		}
+	}
+	if one.Load() < keys*burst*9/10 {
+		t.Errorf("only %d granted of %d", one.Load(), keys*burst)
+	}
+}
+
+// TestCallersTransaction: a statement that collides in the caller's transaction
+// is an error at once, for only the caller can begin anew.
+func TestCallersTransaction(t *testing.T) {
+	pool := serializable(t, 4)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Take(ctx, "one", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err = tx.Exec(ctx, "select from dipwell.buckets"); err != nil { // its snapshot
+		t.Fatal(err)
+	}
+	if _, err = l.Take(ctx, "one", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.With(s.With(tx)).Take(ctx, "one", "k", 1)
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "40001" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Errorf("in the caller's transaction: %v", err)
+	}
+	if err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		_, err := l.With(s.With(tx)).Take(ctx, "one", "k", 1)
+		return err
+	}); err != nil {
+		t.Errorf("begun anew: %v", err)
+	}
+}
