@@ -10,7 +10,7 @@ import (
 
 // decideSQL decides any group in one call: every verb, several keys, calendars,
 // rows of older versions.
-const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay
+const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts
 from dipwell.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
 func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
@@ -30,7 +30,7 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) 
 	}
 	var a dipwell.Answer
 	i := 0
-	_, err = pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS}, func() error {
 		g.Ops[i].Answer = a
 		i++
 		return nil

@@ -142,11 +142,18 @@ func (s *Server) DSN(database string) string {
 func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
 
 // SignalAll sends a signal to all of the server's processes: SIGSTOP hangs it,
-// SIGKILL is a crash. The first process goes first, so that it starts no others.
+// SIGKILL is a crash. The first process is stopped before the others are listed,
+// so that it starts no more of them and they are still its own.
 func (s *Server) SignalAll(sig syscall.Signal) error {
 	first := s.cmd.Process.Pid
+	if sig != syscall.SIGCONT {
+		if err := s.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+	}
+	pids := children(first)
 	err := s.Signal(sig)
-	for _, pid := range children(first) {
+	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)
 	}
 	return err

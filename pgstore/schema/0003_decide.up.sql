@@ -10,7 +10,7 @@ create type dipwell.answer as (
     retry     bigint,  -- µs
     reset     bigint,  -- µs
     delay     bigint,  -- µs
-    -- the row to store, where it differs
+    -- the row that is described, and to be stored where it differs
     used      bigint,
     ts        bigint,
     write     boolean
@@ -48,7 +48,7 @@ begin
     end if;
     a.remaining := greatest(0, (r.cap - held) / r.unit);
     a.reset := case held when 0 then 0 else dipwell.wait(r, held, o.t, n) end;
-    a.used := o.after;
+    a.used := held;
     a.ts := o.t;
     a.write := not dry and not a.shadow and o.after <> o.before;
     return a;
@@ -61,7 +61,8 @@ end $$;
 -- at is for tests: it takes the place of the clock.
 create function dipwell.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null)
-returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint)
+returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
+    row_used bigint, row_ts bigint)
 language plpgsql volatile as $$
 declare
     k       int := cardinality(limit_ids);
@@ -170,6 +171,8 @@ begin
         retry := a.retry;
         reset := a.reset;
         delay := a.delay;
+        row_used := a.used;
+        row_ts := a.ts;
         return next;
     end loop;
 end $$;

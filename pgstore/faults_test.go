@@ -1,0 +1,577 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// drained is a limit that gives nothing back while a test runs.
+func drained(name string, burst int64) dipwell.Limit {
+	return dipwell.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}
+}
+
+// opened is a store by URL, with a limiter over it.
+func opened(t testing.TB, url string, limits ...dipwell.Limit) (*pgstore.Store, *dipwell.Limiter) {
+	t.Helper()
+	s, err := pgstore.Open(context.Background(), url, pgstore.Config{Poll: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := dipwell.New(s, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, l
+}
+
+// ownServer is a server that a test may break, with the schema.
+func ownServer(t testing.TB, settings ...string) *pgtest.Server {
+	t.Helper()
+	server := pgtest.Start(t, settings...)
+	if err := migrated(server.DSN("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+// load takes one token after the other from many goroutines, until stop.
+type load struct {
+	granted, refused, failed, unknown atomic.Int64
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+func startLoad(l *dipwell.Limiter, limit, key string, workers int) *load {
+	o := &load{stop: make(chan struct{})}
+	for range workers {
+		o.wg.Go(func() {
+			for {
+				select {
+				case <-o.stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				o.count(l.Take(ctx, limit, key, 1))
+				cancel()
+			}
+		})
+	}
+	return o
+}
+
+func (o *load) count(d dipwell.Decision, err error) {
+	switch {
+	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+		o.unknown.Add(1)
+	case err != nil:
+		o.failed.Add(1)
+		runtime.Gosched()
+	case d.Allowed:
+		o.granted.Add(1)
+	default:
+		o.refused.Add(1)
+	}
+}
+
+func (o *load) end() {
+	close(o.stop)
+	o.wg.Wait()
+}
+
+// promise checks that what was granted, and what may have been, is what is gone.
+func (o *load) promise(t *testing.T, l *dipwell.Limiter, limit, key string, burst int64) {
+	t.Helper()
+	d, err := l.Check(context.Background(), limit, key, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, unknown := o.granted.Load(), o.unknown.Load()
+	t.Logf("%d granted, %d refused, %d failed, %d unknown; %d left", granted, o.refused.Load(), o.failed.Load(), unknown, d.Remaining)
+	if gone := burst - d.Remaining; granted > gone || granted+unknown < gone {
+		t.Errorf("%d granted and %d unknown, but %d are gone", granted, unknown, gone)
+	}
+}
+
+// TestCrash: a server that is killed under load and comes back has granted no
+// more than the limit, and the same store goes on.
+func TestCrash(t *testing.T) {
+	const burst = 4000
+	server := ownServer(t)
+	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	o := startLoad(l, "crash", "k", 8)
+	until(t, "under load", func() bool { return o.granted.Load() > 200 })
+	if err := server.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	until(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	before := o.granted.Load()
+	until(t, "started again", func() bool { return server.Start() == nil })
+	until(t, "healed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	o.end()
+	o.promise(t, l, "crash", "k", burst)
+}
+
+// TestHung: while a server hangs, every call is answered by its failure mode
+// when its time is up, goroutines do not pile up, and it heals by itself.
+func TestHung(t *testing.T) {
+	server := ownServer(t, "fsync=off")
+	limit := func(name string, f dipwell.FailureMode) dipwell.Limit {
+		l := drained(name, 10000)
+		l.Timeout, l.OnStoreError = 50*time.Millisecond, f
+		return l
+	}
+	_, l := opened(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", dipwell.FailClosed), limit("open", dipwell.FailOpen))
+	ctx := context.Background()
+	for _, name := range []string{"closed", "open"} {
+		until(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == dipwell.SourceStore })
+	}
+	before := runtime.NumGoroutine()
+	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	const workers, calls = 40, 10
+	var most atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for range calls {
+				name := []string{"closed", "open"}[w%2]
+				d, err := l.Take(ctx, name, "k", 1)
+				if name == "open" && (err != nil || d.Source != dipwell.SourceFallbackOpen) {
+					t.Errorf("open: %+v, %v", d, err)
+				}
+				if name == "closed" && (!errors.Is(err, dipwell.ErrStore) || d.Allowed) {
+					t.Errorf("closed: %+v, %v", d, err)
+				}
+				most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("goroutines: %d before, %d at most", before, most.Load())
+	if bound := before + workers + 10*8; most.Load() > int64(bound) {
+		t.Errorf("%d goroutines, not at most %d", most.Load(), bound)
+	}
+	if err := server.SignalAll(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "healed", func() bool {
+		d, err := l.Take(ctx, "closed", "k", 1)
+		return err == nil && d.Source == dipwell.SourceStore
+	})
+}
+
+// proxy stands between a client and a server, and cuts connections.
+type proxy struct {
+	net.Listener
+	server string
+	cut    atomic.Int32 // cutBefore, cutAfter: the next request ends its connection
+}
+
+const (
+	cutBefore = 1 + iota // the server never sees it
+	cutAfter             // the server does it; the answer is lost
+)
+
+func newProxy(t testing.TB, server *pgtest.Server) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	p := &proxy{Listener: l, server: fmt.Sprintf("127.0.0.1:%d", server.Port)}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.carry(c)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) carry(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", p.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	var lost atomic.Bool
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := client.Read(buf)
+			if err != nil {
+				break
+			}
+			cut := p.cut.Swap(0)
+			if cut == cutBefore {
+				break
+			}
+			lost.Store(cut == cutAfter)
+			if _, err = server.Write(buf[:n]); err != nil {
+				break
+			}
+		}
+		_ = client.Close()
+		_ = server.Close()
+	}()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buf)
+		if err != nil || lost.Load() {
+			return // the answer is there: what was asked has been done
+		}
+		if _, err = client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// TestCut: a call whose connection is cut in mid-statement is an error that says
+// so, and is never asked again behind the caller's back.
+func TestCut(t *testing.T) {
+	server := ownServer(t, "fsync=off")
+	p := newProxy(t, server)
+	config, err := pgxpool.ParseConfig(fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&pool_max_conns=1", p.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("cut", 100), drained("other", 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := dipwell.New(newStore(t, connect(t, server.DSN("postgres")), pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	left := func() int64 {
+		d, err := near.Check(ctx, "cut", "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Remaining
+	}
+	calls := map[string]func() (dipwell.Decision, error){
+		"take":   func() (dipwell.Decision, error) { return l.Take(ctx, "cut", "k", 1) },
+		"charge": func() (dipwell.Decision, error) { return l.Charge(ctx, "cut", "k", 1) },
+		"take all": func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "cut", Key: "k", Cost: 1}, dipwell.Take{Limit: "other", Key: "k", Cost: 1})
+		},
+	}
+	for name, call := range calls {
+		for cut, cost := range map[int32]int64{cutBefore: 0, cutAfter: 1} {
+			for range 2 { // the second time its statement is prepared
+				if d, err := call(); err != nil || !d.Allowed {
+					t.Fatalf("%s: %+v, %v", name, d, err)
+				}
+			}
+			was := left()
+			p.cut.Store(cut)
+			d, err := call()
+			if !errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
+			}
+			until(t, "done by the server", func() bool { return left() == was-cost })
+			if d, err := call(); err != nil || !d.Allowed || left() != was-cost-1 {
+				t.Errorf("%s after a cut (%d): %+v, %v, %d left of %d", name, cut, d, err, left(), was)
+			}
+		}
+	}
+}
+
+// TestPoolExhausted: a call that finds no connection free was never sent.
+func TestPoolExhausted(t *testing.T) {
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig(pgtest.Database(t, "dipwell", migrated) + "&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	limit := drained("busy", 5)
+	limit.Timeout = 20 * time.Millisecond
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if d, err := l.Take(ctx, "busy", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+			t.Errorf("without a connection: %+v, %v", d, err)
+		}
+	}
+	conn.Release()
+	until(t, "free again", func() bool { d, err := l.Take(ctx, "busy", "k", 5); return err == nil && d.Allowed })
+}
+
+// locked holds the lock of every bucket until the function it returns is called.
+func locked(t *testing.T, pool *pgxpool.Pool) func() {
+	t.Helper()
+	tx, err := pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = tx.Exec(context.Background(), "select from dipwell.buckets for update"); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback(context.Background()) }
+}
+
+// TestStatementTimeout: a statement that the server gave up did nothing.
+func TestStatementTimeout(t *testing.T) {
+	ctx := context.Background()
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	admin := connect(t, dsn)
+	l, err := dipwell.New(newStore(t, connect(t, dsn+"&statement_timeout=50"), pgstore.Config{Poll: -1}), drained("slow", 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Take(ctx, "slow", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	unlock := locked(t, admin)
+	var pg *pgconn.PgError
+	if _, err = l.Take(ctx, "slow", "k", 1); !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Errorf("behind a lock: %v", err)
+	}
+	unlock()
+	if d, err := l.Take(ctx, "slow", "k", 1); err != nil || d.Remaining != 3 {
+		t.Errorf("afterwards: %+v, %v", d, err)
+	}
+}
+
+// TestCancelled: a caller who leaves in mid-statement leaves no busy connection,
+// in the pool or on the server.
+func TestCancelled(t *testing.T) {
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	admin, pool := connect(t, dsn), connect(t, dsn+"&application_name=cancelled")
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), drained("gone", 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Take(context.Background(), "gone", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	defer locked(t, admin)()
+	busy := func() (n int) {
+		if err := admin.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'cancelled' and state <> 'idle'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if _, err := l.Take(ctx, "gone", "k", 1); !errors.Is(err, context.Canceled) || !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+				t.Errorf("cancelled: %v", err)
+			}
+		})
+	}
+	until(t, "waiting for the lock", func() bool { return busy() == 5 })
+	cancel()
+	wg.Wait()
+	until(t, "free in the pool", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	until(t, "idle on the server", func() bool { return busy() == 0 })
+}
+
+// TestFailover: a read-only standby decides nothing; once it is promoted, a
+// store that names both servers follows, and no grant is beyond the promise.
+func TestFailover(t *testing.T) {
+	const burst = 4000
+	ctx := context.Background()
+	primary := ownServer(t)
+	standby := pgtest.Standby(t, primary)
+	admin, there := connect(t, primary.DSN("postgres")), connect(t, standby.DSN("postgres"))
+	must(t, admin, "alter system set synchronous_standby_names = '*'")
+	must(t, admin, "select pg_reload_conf()")
+
+	_, l := opened(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write", primary.Port, standby.Port), drained("fail", burst))
+	if _, err := l.Take(ctx, "fail", "other", 1); err != nil {
+		t.Fatal(err)
+	}
+	o := startLoad(l, "fail", "k", 4)
+	until(t, "under load", func() bool { return o.granted.Load() > 200 })
+	until(t, "replicated", func() (ok bool) {
+		return there.QueryRow(ctx, "select exists (select from dipwell.limits where name = 'fail')").Scan(&ok) == nil && ok
+	})
+	reader, err := dipwell.New(newStore(t, there, pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pg *pgconn.PgError
+	if _, err := reader.Take(ctx, "fail", "other", 1); !errors.As(err, &pg) || pg.Code != "25006" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Errorf("on a standby: %v", err)
+	}
+	if d, err := reader.Check(ctx, "fail", "other", 1); err != nil || !d.Allowed {
+		t.Errorf("a check on a standby: %+v, %v", d, err)
+	}
+
+	if err := primary.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	primary.Wait()
+	before := o.granted.Load()
+	must(t, there, "select pg_promote()")
+	until(t, "followed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	o.end()
+	o.promise(t, reader, "fail", "k", burst)
+}
+
+// TestSweepUnderLoad: 10,000 keys are swept while they are in use, and none of
+// them grants more or less than it has.
+func TestSweepUnderLoad(t *testing.T) {
+	const keys, burst = 10000, 5
+	ctx := context.Background()
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
+	slow, err := s.Define(ctx, drained("slow", burst), dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 1000}, dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var swept atomic.Int64
+	var sweepers, takers sync.WaitGroup
+	for range 2 {
+		sweepers.Go(func() {
+			for {
+				n, err := s.Sweep(ctx, 2000)
+				if err != nil {
+					t.Error(err)
+				}
+				swept.Add(int64(n))
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	var granted atomic.Int64
+	for w := range 4 {
+		takers.Go(func() {
+			for round := range burst + 2 {
+				if round%4 != w%2 && round >= burst { // two of the four try too often
+					continue
+				}
+				for from := w * keys / 4; from < (w+1)*keys/4; from += 500 {
+					var b dipwell.Batch
+					for k := from; k < from+500; k++ {
+						for _, d := range []*dipwell.Definition{slow, fast} {
+							b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", k), Verb: dipwell.VerbTake, Cost: 1}}})
+						}
+					}
+					if err := s.Apply(ctx, &b); err != nil {
+						t.Error(err)
+					}
+					for i := range b.Groups {
+						g := &b.Groups[i]
+						if g.Err != nil {
+							t.Error(g.Err)
+						}
+						if g.Allowed && g.Ops[0].Def.Name == "slow" {
+							granted.Add(1)
+						}
+					}
+				}
+			}
+		})
+	}
+	takers.Wait()
+	close(done)
+	sweepers.Wait()
+	if granted.Load() != keys*burst {
+		t.Errorf("%d granted, not %d", granted.Load(), keys*burst)
+	}
+	until(t, "swept clean", func() bool {
+		n, err := s.Sweep(ctx, 20000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return swept.Add(int64(n)) >= keys
+	})
+}
+
+// TestLocalStartsFromKnown: a limit that is decided here while the server is
+// away starts from what this process last saw of each key.
+func TestLocalStartsFromKnown(t *testing.T) {
+	server := ownServer(t, "fsync=off")
+	limit := drained("local", 10)
+	limit.OnStoreError, limit.Timeout = dipwell.FailLocal, 5*time.Second
+	s, err := pgstore.Open(context.Background(), server.DSN("postgres"), pgstore.Config{Poll: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f, err := fallback.New(s, fallback.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	l, err := dipwell.New(f, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	for key, n := range map[string]int64{"seven": 7, "ten": 10} {
+		if d, err := l.Take(ctx, "local", key, n); err != nil || !d.Allowed || d.Source != dipwell.SourceStore {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	for range 4 { // one by one, charged in debt and all: whatever statement decided
+		if _, err := l.Charge(ctx, "local", "charged", 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := server.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	for key, want := range map[string]int64{"seven": 3, "ten": 0, "charged": 2, "new": 10} {
+		d, err := l.TakeUpTo(ctx, "local", key, 100)
+		if err != nil || d.Granted != want || d.Source != dipwell.SourceFallbackLocal {
+			t.Errorf("%s: %d granted, not %d; %+v, %v", key, d.Granted, want, d, err)
+		}
+	}
+}
