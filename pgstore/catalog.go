@@ -23,7 +23,8 @@ type catalog struct {
 
 	mu       gate // one reading or change at a time
 	revision int64
-	pending  []pendingLimit // defined while the server was away
+	dialect  atomic.Pointer[dialect] // nil: PostgreSQL with its functions
+	pending  []pendingLimit          // defined while the server was away
 	lazy     bool
 	isRead   atomic.Bool // the limits have been read once
 	report   func(error)
@@ -88,14 +89,36 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
-	rows, err := c.db.Query(ctx, loadSQL)
+	defs, ids, revision, err := readLimits(ctx, c.db)
 	if err != nil {
 		return err
 	}
 	old := *c.entries.Load()
 	entries := map[string]*entry{}
-	var defs []*dipwell.Definition
-	var revision int64
+	for _, d := range defs {
+		entries[d.Name] = c.newEntry(ids[d.Name], d, old[d.Name])
+	}
+	c.reg.Install(defs)
+	c.entries.Store(&entries)
+	c.revision = revision
+	c.isRead.Store(true)
+	c.reg.Unread(nil)
+	return nil
+}
+
+// querier is the one method that reading the limits takes.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// readLimits reads all limits, and their ids. Without any the revision is -1:
+// it is to be asked for again.
+func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, ids map[string]int32, revision int64, err error) {
+	rows, err := db.Query(ctx, loadSQL)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	ids, revision = map[string]int32{}, -1
 	var l limitRow
 	var v versionRow
 	var past []dipwell.Version
@@ -113,28 +136,18 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 			return err
 		}
 		past = nil
-		defs = append(defs, d)
-		entries[d.Name] = c.newEntry(l.ID, d, old[d.Name])
+		defs, ids[d.Name] = append(defs, d), l.ID
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if len(defs) == 0 { // no row, so no revision: ask again next time
-		revision = -1
-	}
-	c.reg.Install(defs)
-	c.entries.Store(&entries)
-	c.revision = revision
-	c.isRead.Store(true)
-	c.reg.Unread(nil)
-	return nil
+	return defs, ids, revision, err
 }
 
 func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {
 	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky}
 	if old != nil && old.id == id && old.def.Number == d.Number {
 		e.statements = old.statements
+	} else if dialect := c.dialect.Load(); dialect != nil {
+		e.take = dialect.takeSQL(id, d, c.testClock)
 	} else {
 		e.statements = newStatements(id, d, c.testClock)
 	}
@@ -274,6 +287,9 @@ func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *i
 	if err != nil {
 		return err
 	}
+	if c.dialect.Load() != nil {
+		return defineError(c.portableDefine(ctx, l, owner, now), l.Name)
+	}
 	cal := r.Calendar()
 	err = c.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
 		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
@@ -297,7 +313,11 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 		return storeError(err, false)
 	}
 	defer c.mu.leave()
-	if err := c.exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner); err != nil {
+	drop := func() error { return c.exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner) }
+	if c.dialect.Load() != nil {
+		drop = func() error { return c.portableDrop(ctx, name, owner, s.testNow()) }
+	}
+	if err := drop(); err != nil {
 		return defineError(err, name)
 	}
 	return storeError(c.loadLocked(ctx), false)
@@ -325,6 +345,10 @@ func text(s string) *string {
 
 func defineError(err error, name string) error {
 	var pg *pgconn.PgError
+	var limit *dipwell.LimitError
+	if errors.Is(err, dipwell.ErrOwner) || errors.Is(err, dipwell.ErrUnknownLimit) || errors.As(err, &limit) {
+		return err
+	}
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42501" && pg.ConstraintName == "owner":

@@ -75,6 +75,9 @@ func (s *Store) testNow() *int64 {
 }
 
 func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
+	if s.cat.dialect.Load() != nil {
+		return s.transact(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
+	}
 	var done bool
 	err := s.db.QueryRow(ctx, "select dipwell.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 const keysSQL = `select key, used, ts, version from dipwell.buckets
-where limit_id = $1 and key >= $2 and ($3 = '' or key > $3) and starts_with(key, $2)
+where limit_id = $1 and key >= $2 and ($3 = '' or key > $3) and left(key, char_length($2)) = $2
 order by key limit $4`
 
 // Keys pages through the live keys of a limit, in byte order.
@@ -36,6 +36,9 @@ const sweepBatch = 1000
 // Sweep deletes at most n full rows, in small batches, and forgets versions of
 // limits that no row names any more. Over a transaction it is one batch of it.
 func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
+	if s.cat.dialect.Load() != nil {
+		return s.portableSweep(ctx, n)
+	}
 	for swept < n {
 		var did int
 		want := min(n-swept, sweepBatch)
@@ -58,6 +61,6 @@ func (s *Store) Now(ctx context.Context) (now int64, err error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}
-	err = s.db.QueryRow(ctx, "select dipwell.now_us()").Scan(&now)
+	err = s.db.QueryRow(ctx, "select "+readNow).Scan(&now)
 	return now, storeError(err, false)
 }

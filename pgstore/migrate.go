@@ -26,6 +26,7 @@ const (
 // MigrateOptions choose how the schema is built.
 type MigrateOptions struct {
 	Tables Durability
+	Engine Engine // whose tables; a server that says what it is need not be named
 }
 
 // A Migration is one step of the schema.
@@ -101,6 +102,10 @@ create table if not exists dipwell.migrations (
 // tables to the durability that is asked for. Programs that start together may
 // all call it. It returns the migrations that it applied.
 func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migration, err error) {
+	d, err := dialectFor(ctx, db, o)
+	if err != nil || d != nil {
+		return portableMigration(ctx, db, d, o, err)
+	}
 	err = locked(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, bootstrap); err != nil {
 			return err
@@ -154,6 +159,11 @@ func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
 
 // MigrateDown removes the schema with everything in it, limits and buckets included.
 func MigrateDown(ctx context.Context, db Beginner) error {
+	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
+		return err
+	} else if d != nil {
+		return portableUndo(ctx, db)
+	}
 	return locked(ctx, db, func(tx pgx.Tx) error {
 		have, err := schemaVersion(ctx, tx)
 		if err != nil || have == 0 {
@@ -196,6 +206,9 @@ func MigrationStatus(ctx context.Context, db DB) ([]Migration, error) {
 // MigrationSQL is what Migrate would run on an empty database, for people who
 // use a tool of their own.
 func MigrationSQL(o MigrateOptions) string {
+	if d := dialects[o.Engine]; d != nil {
+		return strings.Join(append(d.tables(), markSQL()), ";\n\n") + ";\n"
+	}
 	var b strings.Builder
 	b.WriteString(bootstrap)
 	for i := range migrations {

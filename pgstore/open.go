@@ -99,6 +99,11 @@ func (c *catalog) prepare(ctx context.Context) error {
 		if err := checkSchema(ctx, c.db); err != nil {
 			return err
 		}
+		dialect, err := detect(ctx, c.db)
+		if err != nil {
+			return err
+		}
+		c.dialect.Store(dialect)
 	}
 	for len(c.pending) > 0 {
 		p := c.pending[0]

@@ -100,7 +100,7 @@ const maxRounds = 3
 
 // Apply decides a batch. Several groups go as one pipeline where they can.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
-	if len(b.Groups) > 1 {
+	if len(b.Groups) > 1 && s.cat.dialect.Load() == nil {
 		return s.many(ctx, b)
 	}
 	for i := range b.Groups {
@@ -131,6 +131,8 @@ func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 			return err
 		}
 		switch op := &g.Ops[0]; {
+		case s.cat.dialect.Load() != nil:
+			err = s.portableGroup(ctx, g, known[:len(g.Ops)])
 		case len(g.Ops) == 1 && op.Verb == dipwell.VerbCheck,
 			len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
 			err = s.look(ctx, g, known[0])

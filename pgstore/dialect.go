@@ -1,0 +1,229 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Engine is a database that speaks PostgreSQL's protocol.
+type Engine int
+
+const (
+	PostgreSQL  Engine = iota
+	YugabyteDB         // hash-distributed keys, no storage parameters
+	CockroachDB        // its own integer division, no advisory locks
+	Citus              // PostgreSQL with buckets distributed by key
+	Portable           // PostgreSQL with the tables and statements of the other three
+)
+
+var engines = []string{"PostgreSQL", "YugabyteDB", "CockroachDB", "Citus", "Portable"}
+
+func (e Engine) String() string { return engines[e] }
+
+// EngineOf is the engine that a URL's scheme names; Citus is not told by it.
+func EngineOf(url string) Engine {
+	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
+	case "yugabyte":
+		return YugabyteDB
+	case "cockroach":
+		return CockroachDB
+	}
+	return PostgreSQL
+}
+
+// A dialect is how the portable statements are written for an engine.
+type dialect struct {
+	engine Engine
+	divide string // integer division
+	hash   string // the buckets' primary key
+	collat string // byte order
+	clock  string // µs since the Unix epoch
+}
+
+var dialects = map[Engine]*dialect{
+	YugabyteDB:  {engine: YugabyteDB, divide: "/", hash: "(limit_id, key) hash", collat: `collate "C"`, clock: readNow},
+	CockroachDB: {engine: CockroachDB, divide: "//", hash: "limit_id, key", clock: readNow},
+	Citus:       {engine: Citus, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
+	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
+}
+
+// tables are the statements that make the schema, one at a time.
+func (d *dialect) tables() (out []string) {
+	b, err := schemaFiles.ReadFile("schema/portable.sql")
+	if err != nil {
+		panic(err)
+	}
+	text := strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(string(b))
+	for s := range strings.SplitSeq(bootstrap+text, ";\n") {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	if d.engine == Citus {
+		out = append(out,
+			"select create_reference_table('dipwell.limits')",
+			"select create_reference_table('dipwell.versions')",
+			"select create_reference_table('dipwell.revision')",
+			"select create_distributed_table('dipwell.buckets', 'key')",
+			"select create_distributed_table('dipwell.reservations', 'id')")
+	}
+	return out
+}
+
+func spaced(s string) string {
+	if s == "" {
+		return ""
+	}
+	return s + " "
+}
+
+// takeSQL charges a bucket whose ticks are even: one statement, a transaction of
+// its own. The time is a value of the row to insert, and the update knows it as
+// excluded.ts only, so that a clock is read once, before the statement is sent
+// to where the row lives. Parameters: key, units, where windows are spread the
+// grid, under a test's clock the time.
+func (d *dialect) takeSQL(id int32, def *dipwell.Definition, testClock bool) string {
+	r := &def.Rule
+	params, clock := 2, d.clock
+	grid := ""
+	if r.Every > 0 {
+		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
+	}
+	if r.Spread {
+		params++
+		grid = fmt.Sprintf("$%d::bigint", params)
+	}
+	if testClock {
+		clock = fmt.Sprintf("$%d::bigint", params+1)
+	}
+	free := "b.used - " + strings.ReplaceAll(returned(r, "b.ts", "excluded.ts", grid), " / ", " "+d.divide+" ")
+	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
+values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
+on conflict (limit_id, key) do update
+set used = greatest(%[4]s, 0) + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
+where b.version = excluded.version and %[4]s <= %[5]d - excluded.used
+returning b.used, b.ts, b.seen`, id, def.Number, clock, free, r.Cap)
+}
+
+// The other statements are plain reads and writes of one row.
+const (
+	rowSQL    = "select used, ts, version from dipwell.buckets where limit_id = $1 and key = $2"
+	lockSQL   = rowSQL + " for update"
+	makeSQL   = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
+	storeSQL  = "update dipwell.buckets set used = $3, ts = $4, version = $5, seen = 0 where limit_id = $1 and key = $2"
+	dropSQL   = "delete from dipwell.buckets where limit_id = $1 and key = $2"
+	sweepSQL  = dropSQL + " and used = $3 and ts = $4 and version = $5"
+	holdSQL   = "insert into dipwell.reservations (id, limit_id, key, units, version, due) values ($1, $2, $3, $4, $5, $6)"
+	heldSQL   = "select limit_id, key, units, version from dipwell.reservations where id = $1 and due > $2 order by limit_id, key"
+	ofKeySQL  = "select id from dipwell.reservations where limit_id = $1 and key = $2"
+	unholdSQL = "delete from dipwell.reservations where id = $1"
+	dueSQL    = "delete from dipwell.reservations where due <= $1"
+	pageSQL   = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
+)
+
+// detect finds out whether a schema is the portable one, and on which engine.
+func detect(ctx context.Context, db rower) (*dialect, error) {
+	var version string
+	var portable bool
+	err := db.QueryRow(ctx, `select version(), exists (select 1 from information_schema.columns
+		where table_schema = 'dipwell' and table_name = 'buckets' and column_name = 'seen')`).Scan(&version, &portable)
+	if err != nil || !portable {
+		return nil, err
+	}
+	if e := engineOfVersion(version); e != PostgreSQL {
+		return dialects[e], nil
+	}
+	return dialects[Portable], nil
+}
+
+func engineOfVersion(version string) Engine {
+	switch {
+	case strings.Contains(version, "CockroachDB"):
+		return CockroachDB
+	case strings.Contains(version, "-YB-"):
+		return YugabyteDB
+	}
+	return PostgreSQL
+}
+
+// migratePortable makes the tables, each statement by itself: what is there
+// already stays, so that programs may all call it.
+func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Migration, err error) {
+	have := 0
+	err = inTx(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
+	if err != nil || have == SchemaVersion {
+		return nil, err
+	}
+	if have > SchemaVersion {
+		return nil, &SchemaError{have, SchemaVersion}
+	}
+	if have == 0 {
+		for _, statement := range d.tables() {
+			if err = inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err }); err != nil {
+				return nil, fmt.Errorf("migrate (%s): %w\n%s", d.engine, err, statement)
+			}
+		}
+	}
+	err = inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, markSQL()); return err })
+	return []Migration{{Version: SchemaVersion, Name: "portable"}}, err
+}
+
+// dialectFor is how an engine is to be migrated: as it was asked for, as the
+// server says what it is, or as it was before. nil: PostgreSQL with its functions.
+func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect, err error) {
+	if d = dialects[o.Engine]; d != nil {
+		return d, nil
+	}
+	err = inTx(ctx, db, func(tx pgx.Tx) error {
+		var version string
+		if err := tx.QueryRow(ctx, "select version()").Scan(&version); err != nil {
+			return err
+		}
+		if d = dialects[engineOfVersion(version)]; d != nil {
+			return nil
+		}
+		d, err = detect(ctx, tx)
+		return err
+	})
+	return d, err
+}
+
+// portableMigration refuses what these engines do not have.
+func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOptions, err error) ([]Migration, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case o.Tables == Unlogged:
+		return nil, fmt.Errorf("unlogged tables are for PostgreSQL without Citus, not for %s", d.engine)
+	}
+	return migratePortable(ctx, db, d)
+}
+
+func portableUndo(ctx context.Context, db Beginner) error {
+	for _, statement := range portableDown {
+		if err := inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err }); err != nil {
+			return fmt.Errorf("migrate down: %w\n%s", err, statement)
+		}
+	}
+	return nil
+}
+
+func inTx(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db, f)
+}
+
+func markSQL() string {
+	return fmt.Sprintf("insert into dipwell.migrations (version, name) values (%d, 'portable') on conflict (version) do nothing", SchemaVersion)
+}
+
+// portableDown removes the schema with everything in it.
+var portableDown = []string{
+	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
+	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",
+	"drop schema if exists dipwell",
+}

@@ -1,0 +1,220 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestPortable runs the suite on the statements of the distributed engines,
+// over PostgreSQL itself: it proves their algebra, not the engines.
+func TestPortable(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		return newStore(t, portablePool(t), pgstore.Config{Clock: now, Poll: -1})
+	}, storetest.Quick)
+}
+
+// TestPortableSerializable: they too get the exact count and no error where
+// everything collides.
+func TestPortableSerializable(t *testing.T) {
+	config := portablePool(t).Config()
+	config.MaxConns = 64
+	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	hammer(t, newStore(t, pool, pgstore.Config{Poll: -1}), 64)
+}
+
+func portablePool(t testing.TB) *pgxpool.Pool {
+	return connect(t, pgtest.Database(t, "portable", func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }))
+}
+
+func migratedFor(dsn string, engine pgstore.Engine) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, pgstore.ConnString(dsn))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = pgstore.Migrate(ctx, conn, pgstore.MigrateOptions{Engine: engine})
+	return err
+}
+
+// TestPortableMigrate: up, up again, status, down, without being told which.
+func TestPortableMigrate(t *testing.T) {
+	pool := portablePool(t)
+	ctx := context.Background()
+	if applied, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{}); err != nil || len(applied) != 0 {
+		t.Errorf("up again: %v, %v", applied, err)
+	}
+	if _, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Engine: pgstore.Portable, Tables: pgstore.Unlogged}); err == nil {
+		t.Error("unlogged tables were promised")
+	}
+	newStore(t, pool, pgstore.Config{Poll: -1})
+	if err := pgstore.MigrateDown(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := pool.QueryRow(ctx, "select count(*) from pg_namespace where nspname = 'dipwell'").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d schemas left, %v", left, err)
+	}
+}
+
+// TestEngines runs the suite on clusters that the environment names. The
+// schema is removed before and after each case.
+func TestEngines(t *testing.T) {
+	for name, engine := range map[string]pgstore.Engine{"POSTGRES": pgstore.PostgreSQL, "YUGABYTE": pgstore.YugabyteDB,
+		"COCKROACH": pgstore.CockroachDB, "CITUS": pgstore.Citus} {
+		dsn := os.Getenv("DIPWELL_TEST_" + name)
+		if dsn == "" {
+			t.Logf("DIPWELL_TEST_%s names no database: %s is not tested here", name, engine)
+			continue
+		}
+		t.Run(engine.String(), func(t *testing.T) {
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				pool := connect(t, pgstore.ConnString(dsn))
+				down := func() {
+					if err := pgstore.MigrateDown(context.Background(), pool); err != nil {
+						t.Error(err)
+					}
+				}
+				down()
+				if err := migratedFor(dsn, engine); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(down)
+				return newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
+			}, storetest.Quick)
+		})
+	}
+}
+
+// A lint is a documented difference of an engine that its statements must respect.
+type lint struct {
+	engines string
+	about   string // the statements that it looks at
+	never   string // what must not be in them
+	why     string
+}
+
+var lints = []lint{
+	{"YugabyteDB CockroachDB Citus", "(?s)do update.*", `clock_timestamp|statement_timestamp|transaction_timestamp|now\(|current_|random`, "Citus refuses functions that are not immutable in DO UPDATE"},
+	{"YugabyteDB CockroachDB Citus", "(?s)returning.*", `\(`, "Citus refuses functions that are not immutable in RETURNING"},
+	{"YugabyteDB CockroachDB Citus", "(?s)do update.*", `\bselect\b`, "a subquery in DO UPDATE is not routed by key"},
+	{"CockroachDB", "(?s).*", `[^/]/[^/]`, "/ of integers is a decimal"},
+	{"YugabyteDB Citus", "(?s).*", `//`, "// is CockroachDB's"},
+	{"YugabyteDB CockroachDB Citus", "(?si).*", `unlogged|fillfactor|autovacuum|advisory|lock table|skip locked|\bnotify\b|\blisten\b`, "the engine refuses or ignores it"},
+	{"YugabyteDB CockroachDB Citus", "(?si).*", `language plpgsql|create function|create type|\bdo \$\$|create role`, "functions are not among these tables"},
+	{"YugabyteDB CockroachDB Citus", "(?si)^(insert|update|delete).*", `;`, "one mutation a statement"},
+	{"YugabyteDB CockroachDB Citus", "(?si).*", `\bwith\b[^;]*\b(insert|update|delete)\b`, "one mutation of a table a statement"},
+	{"CockroachDB", "(?si).*", `collate|generated always|identity|foreign key|references`, "not in this form"},
+}
+
+// TestDialects looks at every statement of each engine for what it does not take.
+func TestDialects(t *testing.T) {
+	for engine, statements := range pgstore.Statements(t) {
+		looked := 0
+		for _, l := range lints {
+			if !strings.Contains(l.engines, engine.String()) {
+				continue
+			}
+			for _, s := range statements {
+				code := regexp.MustCompile(`--[^\n]*`).ReplaceAllString(s, "")
+				for _, part := range regexp.MustCompile(l.about).FindAllString(code, -1) {
+					looked++
+					if found := regexp.MustCompile(l.never).FindString(part); found != "" {
+						t.Errorf("%s: %q: %s\n%s", engine, found, l.why, s)
+					}
+				}
+			}
+		}
+		if looked < 50 {
+			t.Errorf("%s: only %d parts of %d statements were looked at", engine, looked, len(statements))
+		}
+	}
+	yugabyte := pgstore.MigrationSQL(pgstore.MigrateOptions{Engine: pgstore.YugabyteDB})
+	if !strings.Contains(yugabyte, "primary key ((limit_id, key) hash)") {
+		t.Error("YugabyteDB's keys are not distributed by hash")
+	}
+	citus := pgstore.MigrationSQL(pgstore.MigrateOptions{Engine: pgstore.Citus})
+	for _, want := range []string{"create_distributed_table('dipwell.buckets', 'key')", "create_reference_table('dipwell.limits')"} {
+		if !strings.Contains(citus, want) {
+			t.Errorf("Citus is not told %s", want)
+		}
+	}
+}
+
+// TestLintsBite: the lints find what they are there for.
+func TestLintsBite(t *testing.T) {
+	for _, bad := range []string{
+		"insert into b values (1) on conflict (k) do update set ts = clock_timestamp()",
+		"select a / b", "create unlogged table b ()", "insert into b values (1) returning b.n, clock_timestamp()",
+	} {
+		caught := false
+		for _, l := range lints {
+			for _, part := range regexp.MustCompile(l.about).FindAllString(bad, -1) {
+				caught = caught || regexp.MustCompile(l.never).MatchString(part)
+			}
+		}
+		if !caught {
+			t.Errorf("passed: %s", bad)
+		}
+	}
+}
+
+// TestURLs: schemes name engines; the rest of a URL is PostgreSQL's.
+func TestURLs(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://h/d": "PostgreSQL postgres://h/d", "postgresql://h/d": "PostgreSQL postgresql://h/d",
+		"yugabyte://u:p@h:5433/d?sslmode=disable": "YugabyteDB postgres://u:p@h:5433/d?sslmode=disable",
+		"cockroach://h:26257/d":                   "CockroachDB postgres://h:26257/d",
+	} {
+		if got := fmt.Sprint(pgstore.EngineOf(url), " ", pgstore.ConnString(url)); got != want {
+			t.Errorf("%s is %s", url, got)
+		}
+	}
+}
+
+// TestPortableClock: under the server's own clock a take, a refusal and a
+// reservation are timed by it.
+func TestPortableClock(t *testing.T) {
+	ctx := context.Background()
+	s := newStore(t, portablePool(t), pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "hour", Rate: 2, Period: time.Hour, MaxDebt: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := l.Take(ctx, "hour", "k", 2)
+	if err != nil || !first.Allowed || first.ResetAfter != time.Hour {
+		t.Errorf("first: %+v, %v", first, err)
+	}
+	second, err := l.Take(ctx, "hour", "k", 1)
+	if err != nil || second.Allowed || second.RetryAfter > 30*time.Minute || second.RetryAfter < 20*time.Minute {
+		t.Errorf("second: %+v, %v", second, err)
+	}
+	third, err := l.Reserve(ctx, "hour", "k", 1)
+	if err != nil || !third.Allowed || third.Delay > 30*time.Minute || third.Delay < 20*time.Minute {
+		t.Errorf("reserved: %+v, %v", third, err)
+	}
+	if err = l.Cancel(ctx, third.Reservation); err != nil {
+		t.Error(err)
+	}
+	if err = l.Cancel(ctx, third.Reservation); err == nil {
+		t.Error("cancelled twice")
+	}
+}

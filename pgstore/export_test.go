@@ -1,0 +1,30 @@
+package pgstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Statements are all that each distributed engine is asked, takes for limits of
+// every kind included.
+func Statements(t testing.TB) map[Engine][]string {
+	out := map[Engine][]string{}
+	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
+		d := dialects[e]
+		list := append(d.tables(), markSQL(), "select "+d.clock, loadSQL, keysSQL,
+			rowSQL, lockSQL, makeSQL, storeSQL, dropSQL, sweepSQL, holdSQL, heldSQL, ofKeySQL, unholdSQL, dueSQL, pageSQL)
+		list = append(list, portableDown...)
+		for _, l := range []dipwell.Limit{
+			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},
+			{Name: "slow", Rate: 999_983, Period: 30 * 24 * time.Hour},
+			{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
+			{Name: "spread", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute},
+		} {
+			list = append(list, d.takeSQL(1, dipwell.MustDefinition(l), false), d.takeSQL(1, dipwell.MustDefinition(l), true))
+		}
+		out[e] = list
+	}
+	return out
+}
