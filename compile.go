@@ -228,6 +228,8 @@ func (c *compiler) fill(most, debt, charge int64) {
 		r.Debt = most - r.Cap
 	}
 	r.Most = (r.Cap + r.Debt) / r.Unit
+	r.plain = r.Every == 1 && !r.Leaky && !c.windowed()
+	r.inv = 1 / float64(r.Unit)
 }
 
 // mostUnits is the largest number of units that can be counted exactly and

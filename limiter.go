@@ -299,22 +299,34 @@ func checkKey(key string) (string, error) {
 	if len(key) > MaxKey || key == "" {
 		return checkRareKey(key)
 	}
-	rest := key
-	for ; len(rest) >= 8; rest = rest[8:] {
-		// In a byte of 1 to 127 neither it nor it less one has the high bit. A
-		// borrow can only make this too careful.
-		w := uint64(rest[0]) | uint64(rest[1])<<8 | uint64(rest[2])<<16 | uint64(rest[3])<<24 |
-			uint64(rest[4])<<32 | uint64(rest[5])<<40 | uint64(rest[6])<<48 | uint64(rest[7])<<56
-		if (w|w-0x0101010101010101)&0x8080808080808080 != 0 {
-			return checkRareKey(key)
+	// In a byte of 1 to 127 neither it nor it less one has the high bit. A
+	// borrow can only make this too careful.
+	var high uint64
+	i := 0
+	for ; i+8 <= len(key); i += 8 {
+		w := load64(key, i)
+		high |= w | w - 0x0101010101010101
+	}
+	if i < len(key) && i > 0 { // the rest, with some bytes once more
+		w := load64(key, len(key)-8)
+		high |= w | w - 0x0101010101010101
+	} else {
+		for ; i < len(key); i++ {
+			c := uint64(key[i])
+			high |= c | (c-1)&0x80
 		}
 	}
-	for i := range len(rest) {
-		if c := rest[i]; c-1 >= utf8.RuneSelf-1 { // NUL wraps around
-			return checkRareKey(key)
-		}
+	if high&0x8080808080808080 != 0 {
+		return checkRareKey(key)
 	}
 	return key, nil
+}
+
+// load64 reads eight bytes at i.
+func load64(s string, i int) uint64 {
+	s = s[i : i+8]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 func checkRareKey(key string) (string, error) {

@@ -21,7 +21,9 @@ type Rule struct {
 	Leaky  bool // Take means Reserve
 	Spread bool // Origin depends on the key: see Definition.RuleFor
 
-	cal *calendar
+	cal   *calendar
+	plain bool    // TakePlain may decide a Take
+	inv   float64 // 1 / Unit, for TakePlain
 }
 
 // State is what a store keeps of a key. The zero State, a missing row, is a full bucket.
@@ -154,6 +156,45 @@ func (r *Rule) reserve(o *Outcome, now int64, verb Verb, cost int64) {
 	if verb != VerbCheck {
 		o.Granted, o.After = cost, used
 	}
+}
+
+// Plain reports whether TakePlain may decide a Take of this rule: a bucket
+// counted in µs, which is what most limits are.
+func (r *Rule) Plain() bool { return r.plain }
+
+// TakePlain is Apply for a Take of at most Burst tokens, and what there is to
+// say of it, in registers alone: it is the call that everybody makes. t is the
+// instant decided at, after what is used then; the rest is an Answer's.
+func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry, reset int64, allowed bool) {
+	if t = max(now, ts); used != 0 {
+		if ticks := t - ts; r.Add == 1 {
+			used = max(0, used-ticks)
+		} else {
+			used = r.after(used, ticks)
+		}
+	}
+	after = used + cost*r.Unit
+	if over := after - r.Cap; over > 0 {
+		after, retry = used, t+quoUp(over, r.Add)-now
+	} else {
+		allowed = true
+	}
+	if free := r.Cap - after; free > 0 {
+		remaining = int64(float64(free) * r.inv)
+		for remaining*r.Unit > free { // a product of rounded factors may be off by one or two
+			remaining--
+		}
+		for (remaining+1)*r.Unit <= free {
+			remaining++
+		}
+	}
+	if reset = after; r.Add != 1 {
+		reset = quoUp(after, r.Add)
+	}
+	if after != 0 {
+		reset += t - now
+	}
+	return after, t, remaining, retry, reset, allowed
 }
 
 // Remaining is the number of whole tokens free when used units are in use.

@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math/bits"
 
 	"github.com/dipwell/dipwell"
@@ -18,35 +17,79 @@ type place struct {
 
 // place finds an op's shard and the identity of its key. The limit is mixed
 // into each hash.
-//
-// The tag only makes accidents rarer, so a cheaper hash than the first will do:
-// whoever would collide keys on purpose has to beat that one.
 func (s *Store) place(p *place, op *dipwell.Op) (err error) {
 	if p.binding, err = s.limits.bind(op); err == nil {
-		p.id = max(1, maphash.String(s.seed, op.Key)^p.salt[0])
-		p.tag = uint32(s.tag(op.Key) ^ p.salt[1])
+		p.id, p.tag = s.hash(op.Key, p.binding)
 		p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
 	}
 	return err
 }
 
-// tag is a second hash of a key, by folded multiplication with secret numbers.
-func (s *Store) tag(key string) uint64 {
-	h := s.secret[0]
-	for ; len(key) >= 8; key = key[8:] {
-		h = fold(h^(uint64(key[0])|uint64(key[1])<<8|uint64(key[2])<<16|uint64(key[3])<<24|
-			uint64(key[4])<<32|uint64(key[5])<<40|uint64(key[6])<<48|uint64(key[7])<<56), s.secret[1])
+// hash is a key's identity, 96 bits by folded multiplication with secret
+// numbers, as wyhash has it: 16 bytes at a time go through a 64 by 64 bit
+// product, and the last product, whole, makes both parts. Never 0.
+func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
+	h, n := s.secret[0]^b.salt[0], len(key)
+	var x, y uint64
+	switch {
+	case n > 8:
+		for i := 0; i < n-16; i += 16 {
+			h = fold(load64(key, i)^s.secret[1], load64(key, i+8)^h)
+		}
+		x, y = load64(key, max(0, n-16)), load64(key, n-8)
+	case n == 8:
+		x = load64(key, 0)
+	default:
+		for i := range n {
+			x = x<<8 | uint64(key[i])
+		}
 	}
-	last := uint64(1)
-	for i := range len(key) {
-		last = last<<8 | uint64(key[i])
-	}
-	return fold(h^last, s.secret[1])
+	hi, lo := bits.Mul64(x^s.secret[1], y^h^uint64(n))
+	lo ^= s.secret[2] ^ b.salt[1]
+	hi ^= s.secret[3]
+	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
+}
+
+// load64 reads eight bytes at i.
+func load64(s string, i int) uint64 {
+	s = s[i : i+8]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
+}
+
+// plain decides a Take of a bucket that has a row of the present version: the
+// call that everybody makes. Not ok: nothing was done.
+func (s *Store) plain(d *dipwell.Definition, key string, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
+	b := s.limits.near(d)
+	if b == nil || n > d.Rule.Burst {
+		return
+	}
+	id, tag := s.hash(key, b)
+	sh := &s.shards[uint32(id)&s.mask]
+	sh.mu.Lock()
+	if i, found := sh.find(id, tag); found && !b.dead.Load() && !sh.closed {
+		if row := sh.at(i); row.handle == b.handle {
+			after, t, left, wait, full, allowed := d.Rule.TakePlain(row.used, row.ts, s.nowIn(sh), n)
+			switch {
+			case !allowed:
+				v = dipwell.Answered
+			case after != 0:
+				v, granted = dipwell.Answered|dipwell.AnsweredAllowed, n
+				row.used, row.ts = after, t
+			default:
+				sh.mu.Unlock()
+				return 0, 0, 0, 0, 0
+			}
+			remaining, retry, reset = left, wait, full
+		}
+	}
+	sh.mu.Unlock()
+	return
 }
 
 // single decides one op alone: the common call. Not ok: nothing was done, and
@@ -65,7 +108,7 @@ func (s *Store) single(op *dipwell.Op) (ok bool) {
 }
 
 func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
-	now := s.now()
+	now := s.nowIn(sh)
 	var row dipwell.State
 	i, found := sh.find(p.id, p.tag)
 	if found {

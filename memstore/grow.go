@@ -38,7 +38,13 @@ func (sh *shard) extend(n int) bool {
 // there the room is. Full rows are dropped instead. Rows keep their order all
 // the time, so one boundary says which size counts for a hash.
 func (sh *shard) grow(now int64) {
-	for stop := sh.moved + growWork; sh.moved < stop; {
+	// Slots of the table are what is counted, not slots that a move shifts:
+	// otherwise a long run would slow down the growing that is to make it shorter,
+	// and inserts would outrun it for good. A call that has shifted much may stop
+	// early as long as the table is not behind.
+	behind := uint64(sh.rows)*100 > sh.size*loadBehind
+	start := sh.moved
+	for n := 0; n < growWork && (behind || sh.moved-start < growShifts); n++ {
 		if sh.cursor == 0 {
 			sh.growing, sh.size = false, sh.next
 			return

@@ -69,11 +69,19 @@ func (l *limits) init() {
 // bind returns the binding of the op's definition. A definition that has been
 // superseded is replaced in the op.
 func (l *limits) bind(op *dipwell.Op) (*binding, error) {
-	p := uintptr(unsafe.Pointer(op.Def))
-	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == op.Def && !b.dead.Load() {
+	if b := l.near(op.Def); b != nil && !b.dead.Load() {
 		return b, nil
 	}
 	return l.bindRare(op)
+}
+
+// near is the binding of a definition that was asked for lately, or nil.
+func (l *limits) near(d *dipwell.Definition) *binding {
+	p := uintptr(unsafe.Pointer(d))
+	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == d {
+		return b
+	}
+	return nil
 }
 
 func (l *limits) bindRare(op *dipwell.Op) (*binding, error) {

@@ -37,6 +37,7 @@ type shard struct {
 	moved   int // slots moved or visited by growing and inserting, ever: for tests
 	store   *Store
 	texts   texts
+	ticker  ticker
 
 	_ [64]byte // its own cache lines
 }
@@ -47,7 +48,9 @@ const (
 	loadMax    = 84  // percent: where a shard starts to grow
 	loadLimit  = 96  // percent: where it must have grown
 	growShift  = 4   // by a sixteenth
-	growWork   = 96  // slots visited or moved at an insert while growing, plus at most one run
+	growWork   = 32  // slots looked at by an insert while growing; a row in one moves, and shifts a run
+	growShifts = 256 // slots that these moves may shift before it stops, unless it is behind
+	loadBehind = 88  // percent
 	sweepWork  = 8   // slots looked at by each insert
 	probeCheck = 16  // rows looked at in an insert's own probe
 )
@@ -103,8 +106,11 @@ func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
 	sh.setText(i, 0)
 	sh.rows++
 	sh.top = max(sh.top, end+1)
-	if sh.growing && ^row.id < sh.bound { // rows that are still to move may have crossed it
-		sh.cursor = max(sh.cursor, end+1)
+	if sh.growing && ^row.id < sh.bound {
+		// Rows keep their order, so the last that is still to move went up by one
+		// at the most. Bringing the cursor to the run's end instead would undo
+		// more than a call's share of growing where runs are long.
+		sh.cursor = max(sh.cursor, i) + 1
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"time"
 )
 
@@ -13,11 +12,6 @@ import (
 // beside a loop of the same length that makes no call.
 func growth(name string) {
 	call := contenders[name]()
-	buf := make([]byte, 0, 32)
-	key := func(i int) string {
-		buf = strconv.AppendInt(append(buf[:0], "user:"...), int64(i)*7919, 10)
-		return string(buf)
-	}
 	debug.FreeOSMemory()
 	base := rss()
 	const first, last = 1_000_000, 10_000_000

@@ -29,6 +29,7 @@ func main() {
 	rounds := flag.Int("rounds", 15, "rounds per scenario")
 	out := flag.String("o", "", "write the tables to this file as well")
 	quick := flag.Bool("quick", false, "leave out the runs with 10M keys")
+	only := flag.String("only", "", "only scenarios whose title holds this")
 	flag.Parse()
 	var w io.Writer = os.Stdout
 	if *out != "" {
@@ -37,13 +38,14 @@ func main() {
 		w = io.MultiWriter(os.Stdout, f)
 	}
 	report.Header(w, "In memory: Limiter.Take through memstore", "make bench-memory")
-	b := bench{w: w, rounds: *rounds}
+	b := bench{w: w, rounds: *rounds, only: *only}
 	b.all(*quick)
 }
 
 type bench struct {
 	w      io.Writer
 	rounds int
+	only   string
 }
 
 var everyone = []string{"dipwell", "x/time map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
@@ -98,6 +100,9 @@ func (p *process) stop() {
 // scenario lets the contenders take turns. In "both", one goroutine and two
 // take turns as well, so that their ratio comes from the same minutes.
 func (b *bench) scenario(title string, keys, n int, names []string, mode string) {
+	if !strings.Contains(title, b.only) {
+		return
+	}
 	procs := map[string]*process{}
 	for _, name := range names {
 		procs[name] = start(name, keys)
@@ -105,12 +110,15 @@ func (b *bench) scenario(title string, keys, n int, names []string, mode string)
 	one, two, allocs := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	for range b.rounds {
 		for _, name := range names {
-			ns, al := procs[name].ask("run %d", n)
-			one[name], allocs[name] = append(one[name], ns), append(allocs[name], al)
-			if mode == "both" {
-				ns, _ = procs[name].ask("both %d", n)
-				two[name] = append(two[name], ns)
+			if mode == "run" {
+				ns, al := procs[name].ask("run %d", n)
+				one[name], allocs[name] = append(one[name], ns), append(allocs[name], al)
+				continue
 			}
+			ns, _ := procs[name].ask("one %d", n)
+			one[name] = append(one[name], ns)
+			ns, _ = procs[name].ask("two %d", n)
+			two[name] = append(two[name], ns)
 		}
 	}
 	fmt.Fprintf(b.w, "## %s\n\n", title)
@@ -154,6 +162,9 @@ func (b *bench) bothTable(names []string, one, two map[string][]float64) {
 }
 
 func (b *bench) growth() {
+	if !strings.Contains("Growth", b.only) {
+		return
+	}
 	fmt.Fprint(b.w, "## Growth from 1M to 10M keys\n\n")
 	var rows [][]string
 	for _, name := range []string{"dipwell", "x/time map"} {
