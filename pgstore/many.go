@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -94,7 +95,7 @@ type pending struct {
 
 // limitRows decides rows of one limit.
 func (s *Store) limitRows(ctx context.Context, rows []dipwell.Row) {
-	var rest []*pending
+	var rest, refused []*pending
 	var e *entry
 	for i := range rows {
 		row := &rows[i]
@@ -113,10 +114,18 @@ func (s *Store) limitRows(ctx context.Context, rows []dipwell.Row) {
 			p := &pending{Row: row, try: len(row.Groups)}
 			p.rule = *e.def.RuleFor(row.Key, &p.rule)
 			p.try = min(p.try, int(min(e.def.Rule.Burst/op.Cost, 1<<20)))
-			rest = append(rest, p)
+			if s.refused.has(e.id, row.Key) {
+				refused = append(refused, p)
+			} else {
+				rest = append(rest, p)
+			}
 			continue
 		}
 		s.oneByOne(ctx, row.Groups)
+	}
+	if len(refused) > 0 {
+		rest = append(rest, s.refuse(ctx, e, refused)...)
+		slices.SortFunc(rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
 		if len(rest) == 0 {
@@ -256,7 +265,9 @@ func (s *Store) refuse(ctx context.Context, e *entry, rows []*pending) (rest []*
 		var i, now int64
 		var row dipwell.State
 		_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &now}, func() error {
-			if p := rows[i-1]; !p.answered(row, now) {
+			p := rows[i-1]
+			done := p.answered(row, now)
+			if s.refused.note(e.id, p.Key, done); !done {
 				rest = append(rest, p)
 			}
 			return nil

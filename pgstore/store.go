@@ -50,10 +50,11 @@ type Config struct {
 
 // Store decides in PostgreSQL. It is safe for concurrent use when its DB is.
 type Store struct {
-	db    DB
-	cat   *catalog
-	clock func() int64
-	owned *pgxpool.Pool // made by Open
+	db      DB
+	cat     *catalog
+	clock   func() int64
+	refused *refusals
+	owned   *pgxpool.Pool // made by Open
 }
 
 var (
@@ -69,7 +70,7 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newRefusals()}
 	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ const (
 // statements are a version's own, with its numbers as literals: what the
 // executor need not look up, it need not start.
 type statements struct {
-	take, insert, look           string
+	take, insert, look, peek     string
 	takeMany, takeBold, lookMany string
 	clean                        *atomic.Int32 // statements for many that refused nothing, in a row
 }
@@ -52,6 +52,7 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
+	s.peek = fmt.Sprintf("select %s, used, ts, version from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
 	free := fmt.Sprintf("b.used - %s", returned(r, "b.ts", now, grid))
 	s.take = fmt.Sprintf(`update dipwell.buckets b set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(%[2]s, b.ts)
 where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and %[1]s <= $3::bigint
@@ -116,10 +117,16 @@ func (s *Store) withClock(args []any) []any {
 // take decides a Take of at least one token that may fit: one conditional
 // UPDATE, which answers an admitted call on a known key. A second trip inserts,
 // or reads why not; what that reads may refuse the call, and writes nothing.
+// Keys that were refused lately are read first.
 func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch dipwell.Rule
 	rule := op.Def.RuleFor(op.Key, &scratch)
+	if s.refused.has(e.id, op.Key) {
+		if done, err := s.stillRefused(ctx, g, e); done || err != nil {
+			return err
+		}
+	}
 	for range maxRounds {
 		var row dipwell.State
 		var now int64
@@ -148,6 +155,7 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 		}
 		if !write {
 			g.Allowed, g.Reserved = op.Allowed, false
+			s.refused.note(e.id, op.Key, true)
 			return nil
 		}
 		if row.Version != op.Def.Number {
