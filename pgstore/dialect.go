@@ -2,10 +2,12 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell"
 )
@@ -164,7 +166,13 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 	}
 	if have == 0 {
 		for _, statement := range d.tables() {
-			if err = inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err }); err != nil {
+			run := func() error {
+				return inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err })
+			}
+			if err = run(); faster(err) {
+				err = run()
+			}
+			if err != nil {
 				return nil, fmt.Errorf("migrate (%s): %w\n%s", d.engine, err, statement)
 			}
 		}
@@ -211,6 +219,13 @@ func portableUndo(ctx context.Context, db Beginner) error {
 		}
 	}
 	return nil
+}
+
+// faster reports whether another migration made the same thing at the same time:
+// asked again, "if not exists" sees it.
+func faster(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "23505" || pg.Code == "42P06" || pg.Code == "42P07" || pg.Code == "42710")
 }
 
 func inTx(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {

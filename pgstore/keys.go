@@ -42,8 +42,10 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	for swept < n {
 		var did int
 		want := min(n-swept, sweepBatch)
-		err = s.db.QueryRow(ctx, "select dipwell.sweep_at($1, coalesce($2, dipwell.now_us()))", want, s.testNow()).Scan(&did)
-		if err != nil {
+		try := func() error {
+			return s.db.QueryRow(ctx, "select dipwell.sweep_at($1, coalesce($2, dipwell.now_us()))", want, s.testNow()).Scan(&did)
+		}
+		if err = s.again(ctx, try(), try); err != nil {
 			return swept, storeError(err, false)
 		}
 		if swept += did; did < want {

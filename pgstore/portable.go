@@ -61,7 +61,7 @@ func (s *Store) portableLook(ctx context.Context, g *dipwell.Group, entries []*e
 		b.Queue(rowSQL, entries[i].id, g.Ops[i].Key)
 	}
 	results := s.db.SendBatch(ctx, &b)
-	defer func() { err = errors.Join(err, storeError(results.Close(), false)) }()
+	defer func() { err = closed(results, err) }()
 	now, err := s.readClock(results)
 	if err != nil {
 		return false, err
@@ -103,6 +103,14 @@ func scanRow(results pgx.BatchResults, row *dipwell.State) error {
 		return nil
 	}
 	return storeError(err, false)
+}
+
+// closed ends a batch; the error that came first says more.
+func closed(results pgx.BatchResults, err error) error {
+	if cerr := results.Close(); err == nil {
+		err = storeError(cerr, false)
+	}
+	return err
 }
 
 // errNothing ends a transaction that has nothing to write.
@@ -163,7 +171,7 @@ func (s *Store) portableDecide(ctx context.Context, tx pgx.Tx, g *dipwell.Group,
 }
 
 func (s *Store) readLocked(results pgx.BatchResults, order []int, rows []dipwell.State) (now int64, err error) {
-	defer func() { err = errors.Join(err, storeError(results.Close(), false)) }()
+	defer func() { err = closed(results, err) }()
 	for _, i := range order {
 		if _, err = results.Exec(); err != nil {
 			return 0, storeError(err, false)
@@ -257,7 +265,7 @@ func (s *Store) portableCancel(ctx context.Context, tx pgx.Tx, id dipwell.Reserv
 			break
 		}
 	}
-	if err = errors.Join(err, storeError(results.Close(), false)); err != nil {
+	if err = closed(results, err); err != nil {
 		return err
 	}
 	if now, err = s.txClock(ctx, tx); err != nil {
