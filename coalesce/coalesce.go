@@ -6,8 +6,9 @@
 // while a statement is in flight queue up, first come first served, and are
 // sent together when it returns.
 //
-// Each lane has at most one statement in flight, and a key always goes to the
-// same lane, so that two lanes do not fight over a row. A group of several keys
+// Each lane has at most one statement in flight. Calls that queue do so at the
+// lane of their key, always the same one, so that two lanes do not fight over a
+// row; while nobody queues there, a call may go by any lane that is idle. A group of several keys
 // goes whole to the lane of one of them and stays all or nothing. It may touch
 // rows of other lanes: inner stores that lock rows must lock those of a batch
 // in one order, so that two lanes cannot deadlock.
@@ -29,6 +30,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -60,6 +62,7 @@ const (
 type Store struct {
 	lanes []*lane
 	seed  maphash.Seed
+	busy  atomic.Int32 // lanes with a statement in flight
 }
 
 var _ dipwell.Store = (*Store)(nil)
@@ -79,7 +82,7 @@ func New(lanes []dipwell.Store, c Config) (*Store, error) {
 		if inner == nil {
 			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
 		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c})
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy})
 	}
 	return s, nil
 }
@@ -123,8 +126,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Apply sends the batch at once where its lane is idle, and otherwise each of
-// its groups on the next statement of the group's lane.
+// Apply sends the batch at once by a lane that is idle, unless others wait at
+// its own; otherwise each of its groups goes on the next statement of the
+// group's lane.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return notSent(err)
@@ -138,13 +142,29 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 			l = nil
 		}
 	}
-	if l != nil && l.lead() {
-		return l.alone(ctx, b)
+	if l != nil {
+		if idle := s.idleFor(l); idle != nil {
+			return idle.alone(ctx, b)
+		}
 	}
 	if len(b.Groups) == 1 {
 		return l.ride(ctx, b)
 	}
 	return s.scatter(ctx, b)
+}
+
+// idleFor makes an idle lane busy for a call of the lane home, where nobody
+// waits: the first one there is, for its connection is the warmest.
+func (s *Store) idleFor(home *lane) *lane {
+	if int(s.busy.Load()) == len(s.lanes) || home.crowded() {
+		return nil
+	}
+	for _, l := range s.lanes {
+		if l.lead() {
+			return l
+		}
+	}
+	return nil
 }
 
 // scatter sends each group by itself and waits for all.

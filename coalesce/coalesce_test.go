@@ -331,6 +331,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestALaneOfItsOwnForEachKey: calls that queue wait at their key's lane; one
+// that need not goes by the first lane that is idle.
 func TestALaneOfItsOwnForEachKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newGate(), newGate()
@@ -339,7 +341,14 @@ func TestALaneOfItsOwnForEachKey(t *testing.T) {
 		for i := range 64 {
 			key := fmt.Sprint("k", i)
 			for range 2 {
+				first := ask(s, key)
+				oneA := <-a.arrived
+				second := ask(s, key)
+				oneB := <-b.arrived
 				c := ask(s, key)
+				synctest.Wait()
+				finish(oneA)
+				finish(oneB)
 				var at *gate
 				select {
 				case one := <-a.arrived:
@@ -347,11 +356,14 @@ func TestALaneOfItsOwnForEachKey(t *testing.T) {
 				case one := <-b.arrived:
 					at, one.finish = b, finish(one)
 				}
+				first.turn(t)
+				second.turn(t)
 				c.turn(t)
 				if home[key] != nil && home[key] != at {
 					t.Fatalf("%s changed its lane", key)
 				}
 				home[key] = at
+				synctest.Wait() // both lanes are idle
 			}
 		}
 		n := 0

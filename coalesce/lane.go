@@ -18,6 +18,7 @@ import (
 type lane struct {
 	store dipwell.Store
 	Config
+	allBusy *atomic.Int32 // of all lanes
 
 	busy   atomic.Bool // cleared only under mu and with an empty queue
 	closed atomic.Bool // set only under mu
@@ -25,6 +26,7 @@ type lane struct {
 	mu         sync.Mutex
 	head, tail *waiter
 	waiting    int
+	running    bool          // the runner sends
 	idle       chan struct{} // closed when the last statement before Close returns
 
 	free sync.Pool // of waiters
@@ -35,7 +37,24 @@ type lane struct {
 }
 
 // lead makes the lane busy if it was idle.
-func (l *lane) lead() bool { return l.busy.CompareAndSwap(false, true) }
+func (l *lane) lead() bool {
+	if !l.busy.CompareAndSwap(false, true) {
+		return false
+	}
+	l.allBusy.Add(1)
+	return true
+}
+
+// crowded reports whether somebody waits, or batches are being sent: then the
+// next one comes soon.
+func (l *lane) crowded() bool {
+	if !l.busy.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting > 0 || l.running
+}
 
 // alone asks for one caller on its own goroutine.
 func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
@@ -57,6 +76,7 @@ func (l *lane) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting > 0 {
+		l.running = true
 		go l.run()
 		return
 	}
@@ -65,6 +85,8 @@ func (l *lane) release() {
 
 // rest makes the lane idle. The lock is held and the queue is empty.
 func (l *lane) rest() {
+	l.running = false
+	l.allBusy.Add(-1)
 	l.busy.Store(false)
 	if l.idle != nil {
 		close(l.idle)
@@ -108,6 +130,7 @@ func (l *lane) start(w *waiter) error {
 		return err
 	}
 	if l.lead() {
+		l.running = true
 		go l.run()
 	}
 	return nil
