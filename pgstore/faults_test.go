@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -186,6 +187,7 @@ type proxy struct {
 	net.Listener
 	server string
 	cut    atomic.Int32 // cutBefore, cutAfter: the next request ends its connection
+	only   string       // when that request has this text
 }
 
 const (
@@ -227,7 +229,10 @@ func (p *proxy) carry(client net.Conn) {
 			if err != nil {
 				break
 			}
-			cut := p.cut.Swap(0)
+			var cut int32
+			if bytes.Contains(buf[:n], []byte(p.only)) {
+				cut = p.cut.Swap(0)
+			}
 			if cut == cutBefore {
 				break
 			}
@@ -307,6 +312,48 @@ func TestCut(t *testing.T) {
 				t.Errorf("%s after a cut (%d): %+v, %v, %d left of %d", name, cut, d, err, left(), was)
 			}
 		}
+	}
+}
+
+// TestPortableCut: a take that is one statement, and a transaction whose commit
+// is cut, are of unknown outcome; a transaction cut before it did nothing.
+func TestPortableCut(t *testing.T) {
+	server := pgtest.Start(t, "fsync=off")
+	if err := migratedFor(server.DSN("postgres"), pgstore.Portable); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	for _, c := range []struct {
+		only    string
+		cut     int32
+		verb    dipwell.Verb
+		unknown bool
+		gone    int64
+	}{
+		{"", cutBefore, dipwell.VerbTake, true, 0}, {"", cutAfter, dipwell.VerbTake, true, 1},
+		{"commit", cutBefore, dipwell.VerbCharge, true, 0}, {"commit", cutAfter, dipwell.VerbCharge, true, 1},
+		{"begin", cutAfter, dipwell.VerbCharge, false, 0},
+	} {
+		name := fmt.Sprint(c.verb, c.cut, c.only)
+		p := newProxy(t, server)
+		p.only = c.only
+		_, l := opened(t, fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&pool_max_conns=1", p.Addr()), drained(name, 100))
+		_, near := opened(t, server.DSN("postgres"), drained(name, 100))
+		var d dipwell.Decision
+		for range 2 {
+			if err := l.Do(ctx, &d, c.verb, name, "k", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.cut.Store(c.cut)
+		err := l.Do(ctx, &d, c.verb, name, "k", 1)
+		if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) != c.unknown {
+			t.Errorf("%s: %v", name, err)
+		}
+		until(t, "done by the server", func() bool {
+			d, err := near.Check(ctx, name, "k", 1)
+			return err == nil && d.Remaining == 98-c.gone
+		})
 	}
 }
 

@@ -88,3 +88,39 @@ func TestLazySchema(t *testing.T) {
 		t.Error("opened a URL that is none")
 	}
 }
+
+// TestDefinedWhileAway: limits that the program changes while the server is away
+// count here at once as far as they can, and are told when it is back.
+func TestDefinedWhileAway(t *testing.T) {
+	server := ownServer(t, "fsync=off")
+	ctx := context.Background()
+	limit := drained("moved", 5)
+	_, l := opened(t, server.DSN("postgres"), limit)
+	if d, err := l.Take(ctx, "moved", "k", 5); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	server.Stop()
+	limit.Burst = 50
+	if d, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil || d.Burst != 50 {
+		t.Errorf("changed: %+v, %v", d, err)
+	}
+	if _, err := l.Define(ctx, drained("new", 3), dipwell.OwnerFile); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Take(ctx, "new", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("a new limit without its server: %v", err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "told", func() bool {
+		d, err := l.Take(ctx, "moved", "k", 45)
+		return err == nil && d.Allowed
+	})
+	if d, err := l.Take(ctx, "new", "k", 3); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, near := opened(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != dipwell.OwnerFile {
+		t.Errorf("the server has %+v and %+v", near.Limit("moved"), near.Limit("new"))
+	}
+}

@@ -135,7 +135,7 @@ func (s *Store) transact(ctx context.Context, f func(pgx.Tx) error) error {
 			}
 			return err
 		}
-		return storeError(tx.Commit(ctx), true)
+		return commitError(tx.Commit(ctx))
 	}
 	return s.again(ctx, try(), try)
 }

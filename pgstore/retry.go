@@ -90,6 +90,19 @@ func storeError(err error, writes bool) error {
 	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
 }
 
+// commitError says what is known after a commit failed. pgx reports one whose
+// connection was lost as not sent, so that only the server's word counts.
+func commitError(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pg) && nothingDone(err), errors.Is(err, pgx.ErrTxCommitRollback):
+		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+	}
+	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
+
 // nothingDone reports whether a statement that failed is known to have left no
 // trace: it was refused, rolled back, or never sent.
 func nothingDone(err error) bool {
