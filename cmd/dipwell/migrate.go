@@ -51,16 +51,22 @@ func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), 
 type tables struct {
 	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none."`
 	Logged   bool `xor:"durability" help:"A crash loses nothing that was answered (default for new tables)."`
+	Citus    bool `help:"The database is Citus: distribute the buckets by key. YugabyteDB and CockroachDB are known by yugabyte:// and cockroach://."`
 }
 
-func (t tables) options() pgstore.MigrateOptions {
+// options are what the flags and the URL's scheme ask for.
+func (t tables) options(url string) pgstore.MigrateOptions {
+	o := pgstore.MigrateOptions{Engine: pgstore.EngineOf(url)}
+	if t.Citus {
+		o.Engine = pgstore.Citus
+	}
 	switch {
 	case t.Unlogged:
-		return pgstore.MigrateOptions{Tables: pgstore.Unlogged}
+		o.Tables = pgstore.Unlogged
 	case t.Logged:
-		return pgstore.MigrateOptions{Tables: pgstore.Logged}
+		o.Tables = pgstore.Logged
 	}
-	return pgstore.MigrateOptions{}
+	return o
 }
 
 // MigrateUpCmd brings the schema to this program's version.
@@ -83,7 +89,7 @@ func (c *MigrateUpCmd) Run(e *env) error {
 		return err
 	}
 	defer closeConn()
-	applied, err := pgstore.Migrate(e.ctx, conn, c.options())
+	applied, err := pgstore.Migrate(e.ctx, conn, c.options(c.Store))
 	if err != nil {
 		return migrateError(err)
 	}
@@ -134,28 +140,37 @@ func (c *MigrateStatusCmd) Run(e *env) error {
 	if err != nil {
 		return migrateError(err)
 	}
-	fits := len(list) == pgstore.SchemaVersion
+	have := 0
 	for _, m := range list {
-		state := "not applied"
 		if !m.AppliedAt.IsZero() {
-			state = "applied " + m.AppliedAt.UTC().Format(time.DateTime) + " UTC"
+			have = m.Version
 		}
-		if m.Version > pgstore.SchemaVersion {
-			state += ", unknown to this program"
-		}
-		fits = fits && !m.AppliedAt.IsZero()
-		fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
 	}
-	if !fits {
+	for _, m := range list {
+		if state := stateOf(&m); !m.AppliedAt.IsZero() || m.Version > have { // engines without functions have one for all
+			fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
+		}
+	}
+	if have != pgstore.SchemaVersion {
 		return errRefused
 	}
 	return printState(e, conn)
 }
 
+func stateOf(m *pgstore.Migration) string {
+	switch {
+	case m.AppliedAt.IsZero():
+		return "not applied"
+	case m.Version > pgstore.SchemaVersion:
+		return "applied " + m.AppliedAt.UTC().Format(time.DateTime) + " UTC, unknown to this program"
+	}
+	return "applied " + m.AppliedAt.UTC().Format(time.DateTime) + " UTC"
+}
+
 // MigratePrintCmd prints the schema.
 type MigratePrintCmd struct {
 	tables `embed:""`
-	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Of no account: no database is asked."`
+	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme says whose SQL: yugabyte:// or cockroach://, else PostgreSQL's. No database is asked."`
 }
 
 func (MigratePrintCmd) Help() string {
@@ -163,7 +178,7 @@ func (MigratePrintCmd) Help() string {
 }
 
 func (c *MigratePrintCmd) Run(e *env) error {
-	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(c.options()))
+	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(c.options(c.Store)))
 	return err
 }
 

@@ -90,6 +90,8 @@ func TestMigrate(t *testing.T) {
 		{"take login user:7 --store " + dsn, 0, "17 of 20"},
 		{"migrate print", 0, "create table dipwell.buckets ("},
 		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
+		{"migrate print --citus", 0, "create_distributed_table"},
+		{"migrate print --store cockroach://h/d", 0, "create table"},
 		{"migrate down --store " + dsn, 0, "the schema dipwell is gone"},
 		{"migrate down --store " + dsn, 0, "the schema dipwell is gone"},
 		{"migrate status --store " + dsn, 1, "not applied"},
@@ -107,6 +109,22 @@ func TestMigrate(t *testing.T) {
 		}
 		if code != tc.code || !strings.Contains(got, tc.want) || strings.Contains(stderr, "hunter2") {
 			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
+		}
+	}
+}
+
+// Engines without SQL functions have the tables alone, under the same version.
+func TestMigratePortable(t *testing.T) {
+	dsn := freshDatabase(t)
+	if _, err := pgstore.Migrate(t.Context(), connectTo(t, dsn), pgstore.MigrateOptions{Engine: pgstore.Portable}); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{dsn, strings.Replace(dsn, "postgres:", "yugabyte:", 1)} {
+		if code, out, stderr := program(t, "migrate", "status", "--store", url); code != 0 || strings.Contains(out, "not applied") {
+			t.Error(code, out, stderr)
+		}
+		if code, out, stderr := program(t, "take", "login", "--limit", "login=5/1m", "--store", url); code != 0 {
+			t.Error(code, out, stderr)
 		}
 	}
 }
