@@ -102,6 +102,7 @@ func TestMistakes(t *testing.T) {
 		{"proxies", "trusted_proxies: 10.0.0.0/8\n", []string{"f.yaml:1: trusted_proxies: must be a list"}},
 		{"headers", "headers: ITEF\n", []string{"f.yaml:1: headers: "}},
 		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
+		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},
@@ -131,6 +132,19 @@ func TestAliases(t *testing.T) {
 	f, err := config.Parse("f.yaml", []byte("limits:\n  - {name: a, rate: &r 5, per: 1m}\n  - {name: b, rate: *r, per: 1m}\n"))
 	if err != nil || f.Limits[1].Rate != 5 {
 		t.Error(f, err)
+	}
+}
+
+func TestDenyMaxAge(t *testing.T) {
+	for text, want := range map[string]time.Duration{"250ms": 250 * time.Millisecond, "1h": time.Hour, "0": -1, "0s": -1} {
+		if f, err := config.Parse("f.yaml", []byte("deny_max_age: "+text)); err != nil || f.DenyMaxAge != want {
+			t.Error(text, f, err)
+		}
+	}
+	for _, bad := range []string{"-1s", "5", "1ns", "61m", "soon"} {
+		if d, err := config.ParseDenyMaxAge(bad); err == nil {
+			t.Error(bad, d)
+		}
 	}
 }
 

@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/server"
 )
@@ -345,8 +348,33 @@ func TestStoreDown(t *testing.T) {
 	w.want(w.do("GET", "/readyz", ""), 503)
 }
 
+// A process that answers in the store's place is not ready, nor is one that
+// fails a condition of its own.
+func TestReadiness(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	f, err := fallback.New(w.flaky, fallback.Config{MaxKeys: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l, err := dipwell.New(f, dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, OnStoreError: dipwell.FailLocal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = server.New(l, server.Config{})
+	var why error
+	w.server.Readiness(func(context.Context) error { return why })
+	w.api = w.server.API(local)
+	w.want(w.do("GET", "/readyz", ""), 200)
+	w.down = true
+	w.want(w.do("GET", "/readyz", ""), 503)
+	w.down, why = false, fmt.Errorf("%w: it is read-only", dipwell.ErrStore)
+	w.want(w.do("GET", "/readyz", ""), 503)
+}
+
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, server.Config{}, local)
+	w.server.Counter("dipwell_batches_total", "Batches.", func() float64 { return 9 })
 	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
 	w.post("take", "limit=login&key=k&cost=20")
 	w.post("take", "limit=login&key=k")
@@ -354,7 +382,7 @@ func TestMetrics(t *testing.T) {
 	w.post("take", "limit=nobody")
 	rec := w.do("GET", "/metrics", "")
 	w.want(rec, 200, `dipwell_decisions_total{limit="login",result="allowed"} 1`, `dipwell_decisions_total{limit="login",result="refused"} 1`,
-		`dipwell_decision_seconds_count 2`, `dipwell_store_errors_total 0`, "dipwell_keys 7")
+		`dipwell_decision_seconds_count 2`, `dipwell_store_errors_total 0`, "dipwell_keys 7", "dipwell_batches_total 9")
 	if strings.Contains(rec.Body.String(), "nobody") {
 		t.Error("an unknown limit became a label")
 	}
