@@ -165,7 +165,6 @@ type limitRow struct {
 	onChange, mode, onError string
 	jitter                  int32
 	timeout                 int64
-	defNumber               uint32
 }
 
 func (l *limitRow) fields() []any {

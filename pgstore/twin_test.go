@@ -43,7 +43,7 @@ func TestCompileTwin(t *testing.T) {
 			Start:     rapid.SampledFrom([]string{"", "", "0s", "1h30m", "90d", "06:00 Europe/Rome", "23:59:59 UTC", "24:00 UTC", "noon", "06:00 Mars"}).Draw(t, "start"),
 		}
 		if rapid.Bool().Draw(t, "small") {
-			l.Burst = l.Burst % 100
+			l.Burst %= 100
 		}
 		compareCompile(t, pool, l)
 	})

@@ -44,7 +44,7 @@ type watcher struct {
 }
 
 func (w *watcher) run(ctx context.Context) {
-	for ctx.Err() == nil && !(w.once && w.cat.isRead.Load()) {
+	for ctx.Err() == nil && (!w.once || !w.cat.isRead.Load()) {
 		w.listen(ctx)
 		w.wait(ctx)
 		if ctx.Err() == nil {

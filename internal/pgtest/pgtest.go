@@ -216,7 +216,7 @@ func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 func (s *Server) Command(name string, args ...string) *exec.Cmd { return s.command(name, args...) }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd := exec.CommandContext(context.Background(), filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = attributes()
@@ -268,11 +268,11 @@ func binaries() (string, error) {
 }
 
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
@@ -346,7 +346,7 @@ func Database(t testing.TB, template string, prepare func(dsn string) error) str
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	if shared.ready[template] == "" {
 		if _, err = conn.Exec(ctx, "create database "+pgx.Identifier{template}.Sanitize()); err == nil {
 			err = prepare(s.DSN(template))
@@ -375,7 +375,7 @@ func dropDatabase(t testing.TB, s *Server, name string) {
 		t.Error(err)
 		return
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	if _, err = conn.Exec(ctx, "drop database "+name+" with (force)"); err != nil {
 		t.Error(err)
 	}
