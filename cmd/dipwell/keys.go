@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
 )
@@ -23,9 +22,6 @@ func (KeysCmd) Help() string {
 }
 
 func (c *KeysCmd) Run(e *env) error {
-	if c.direct() {
-		return errors.New("keys asks a server; name one by --server")
-	}
 	q := url.Values{"n": {strconv.Itoa(c.N)}}
 	if c.Prefix != "" {
 		q.Set("prefix", c.Prefix)
@@ -33,7 +29,7 @@ func (c *KeysCmd) Run(e *env) error {
 	if c.After != "" {
 		q.Set("after", c.After)
 	}
-	b, err := c.http(e, http.MethodGet, keysPath(c.Name, q), nil)
+	b, err := c.get(e, keysPath(c.Name, q))
 	if err != nil {
 		return err
 	}
@@ -75,10 +71,7 @@ type InspectCmd struct {
 func (InspectCmd) Help() string { return "Example: dipwell inspect login user:7" }
 
 func (c *InspectCmd) Run(e *env) error {
-	if c.direct() {
-		return errors.New("inspect asks a server; name one by --server")
-	}
-	b, err := c.http(e, http.MethodGet, keysPath(c.Name, url.Values{"key": {c.Key}}), nil)
+	b, err := c.get(e, keysPath(c.Name, url.Values{"key": {c.Key}}))
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"sort"
 	"strings"
 )
@@ -17,10 +16,7 @@ type LimitsCmd struct {
 func (LimitsCmd) Help() string { return "Example: dipwell limits --json" }
 
 func (c *LimitsCmd) Run(e *env) error {
-	if c.direct() {
-		return errors.New("limits asks a server; name one by --server")
-	}
-	b, err := c.http(e, http.MethodGet, "/v1/limits", nil)
+	b, err := c.get(e, "/v1/limits")
 	if err != nil {
 		return err
 	}
