@@ -177,8 +177,10 @@ func (l *Limiter) one(ctx context.Context, d *Decision, verb Verb, limit, key st
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
 func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
-	if err := checkCost(def, verb, n); err != nil {
-		return err
+	if uint64(n) > MaxInt || verb == VerbCharge {
+		if err := checkCost(def, verb, n); err != nil {
+			return err
+		}
 	}
 	key, err := checkKey(key)
 	if err != nil {

@@ -62,34 +62,46 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// plain decides a Take of a bucket that has a row of the present version: the
-// call that everybody makes. Not ok: nothing was done.
-func (s *Store) plain(d *dipwell.Definition, key string, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
+// Quick is Apply for one op that needs no more than its row; of others it
+// answers nothing and does nothing. The call that everybody makes, a Take on a
+// bucket that has a row of the present version, is decided here and now.
+func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
 	b := s.limits.near(d)
-	if b == nil || n > d.Rule.Burst {
-		return
+	if verb != dipwell.VerbTake || b == nil || !b.plain || uint64(n-1) >= uint64(d.Rule.Burst) {
+		return s.rarer(d, key, verb, n)
 	}
 	id, tag := s.hash(key, b)
 	sh := &s.shards[uint32(id)&s.mask]
 	sh.mu.Lock()
-	if i, found := sh.find(id, tag); found && !b.dead.Load() && !sh.closed {
-		if row := sh.at(i); row.handle == b.handle {
-			after, t, left, wait, full, allowed := d.Rule.TakePlain(row.used, row.ts, s.nowIn(sh), n)
-			switch {
-			case !allowed:
-				v = dipwell.Answered
-			case after != 0:
-				v, granted = dipwell.Answered|dipwell.AnsweredAllowed, n
-				row.used, row.ts = after, t
-			default:
-				sh.mu.Unlock()
-				return 0, 0, 0, 0, 0
-			}
-			remaining, retry, reset = left, wait, full
-		}
+	i, found := sh.find(id, tag)
+	if !found || b.dead.Load() || sh.closed {
+		sh.mu.Unlock()
+		return s.rarer(d, key, verb, n)
+	}
+	row := sh.at(i)
+	after, t, left, wait, full, allowed := d.Rule.TakePlain(row.used, row.ts, s.nowIn(sh), n)
+	if row.handle != b.handle {
+		sh.mu.Unlock()
+		return s.rarer(d, key, verb, n)
+	}
+	if v = dipwell.Answered; allowed {
+		v, granted = dipwell.Answered|dipwell.AnsweredAllowed, n
+		row.used, row.ts = after, t
 	}
 	sh.mu.Unlock()
-	return
+	return v, granted, left, wait, full
+}
+
+func (s *Store) rarer(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
+	if verb == dipwell.VerbReset {
+		return
+	}
+	var op dipwell.Op // set field by field: a literal would be copied
+	op.Def, op.Key, op.Verb, op.Cost = d, key, verb, n
+	if !s.single(&op) {
+		return
+	}
+	return dipwell.VerdictOf(&op.Answer), op.Granted, op.Remaining, op.Retry, op.Reset
 }
 
 // single decides one op alone: the common call. Not ok: nothing was done, and

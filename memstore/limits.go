@@ -41,6 +41,7 @@ type binding struct {
 	limit  *limit
 	salt   [2]uint64
 	handle uint32
+	plain  bool        // Quick may decide a Take itself
 	dead   atomic.Bool // superseded; looked at under a shard's lock
 }
 
@@ -119,7 +120,8 @@ func (l *limits) add(d *dipwell.Definition) (any, error) {
 	if of.last < d.Number || len(of.bindings) >= aliveMax {
 		l.end(of)
 	}
-	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys})}
+	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}),
+		plain: d.Rule.Plain() && d.Mode == dipwell.Enforce}
 	of.last, of.bindings = d.Number, append(of.bindings, b)
 	of.current.Store(b)
 	l.bound.Store(d, b)

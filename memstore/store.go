@@ -135,25 +135,6 @@ func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-// Quick is Apply for one op that needs no more than its row; of others it
-// answers nothing and does nothing.
-func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
-	if verb == dipwell.VerbTake && n > 0 && d.Rule.Plain() && d.Mode == dipwell.Enforce {
-		if v, granted, remaining, retry, reset = s.plain(d, key, n); v != 0 {
-			return
-		}
-	}
-	if verb == dipwell.VerbReset {
-		return
-	}
-	var op dipwell.Op // set field by field: a literal would be copied
-	op.Def, op.Key, op.Verb, op.Cost = d, key, verb, n
-	if !s.single(&op) {
-		return
-	}
-	return dipwell.VerdictOf(&op.Answer), op.Granted, op.Remaining, op.Retry, op.Reset
-}
-
 // Itself is the store that Quick is about.
 func (s *Store) Itself() dipwell.Store { return s }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ var contenders = map[string]func() func(key string) bool{
 	"go-limiter":  goLimiter,
 	"throttled":   throttledGCRA,
 	"ulule":       ululeMemory,
-	"httprate":    httprateCounter,
+	"httprate":    httprateKey,
 	"(loop only)": func() func(string) bool { return func(key string) bool { return key != "" } },
 }
 
@@ -86,18 +87,12 @@ func ululeMemory() func(string) bool {
 	}
 }
 
-// httprateCounter is the counting that httprate's middleware does for a request.
-func httprateCounter() func(string) bool {
-	c := httprate.NewLocalLimitCounter(time.Hour)
-	return func(key string) bool {
-		now := time.Now().UTC()
-		window := now.Truncate(time.Hour)
-		n, before, err := c.Get(key, window, window.Add(-time.Hour))
-		if err != nil || n+before > burst {
-			return false
-		}
-		return c.IncrementBy(key, window, 1) == nil
-	}
+// httprateKey is httprate's call for a key, without the response headers that
+// its middleware would format.
+func httprateKey() func(string) bool {
+	l := httprate.NewRateLimiter(burst, time.Hour, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
+	r := must(http.NewRequest(http.MethodGet, "/", http.NoBody))
+	return func(key string) bool { return !l.OnLimit(nil, r, key) }
 }
 
 func must[T any](v T, err error) T {
