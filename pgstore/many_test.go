@@ -17,6 +17,7 @@ import (
 
 // TestBatches runs the suite with each call in a batch of several.
 func TestBatches(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
 		s := open(t, now).(*pgstore.Store)
 		d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)

@@ -19,7 +19,10 @@ import (
 )
 
 // TestSQL runs the suite on the SQL functions alone.
-func TestSQL(t *testing.T) { storetest.Run(t, openSQL) }
+func TestSQL(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, openSQL, storetest.Quick)
+}
 
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
 // clock is a table that dipwell.now_us reads, as each call sets it.

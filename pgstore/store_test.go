@@ -16,7 +16,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestStore(t *testing.T) { storetest.Run(t, open) }
+// The runs of the suite have a database for each case, and wait a lot.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, open)
+}
 
 // open is a store on a fresh database, under the test's clock.
 func open(t testing.TB, now func() int64) dipwell.Store {
