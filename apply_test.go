@@ -100,7 +100,7 @@ func anyRule(t *rapid.T) (dipwell.Limit, dipwell.Rule) {
 // applied is a step checked against exact arithmetic: no overflow anywhere.
 func applied(t interface{ Fatalf(string, ...any) }, r *dipwell.Rule, s dipwell.State, now int64, verb dipwell.Verb, cost int64) {
 	o := r.Apply(s, now, verb, cost)
-	big64 := func(n int64) *big.Int { return big.NewInt(n) }
+	big64 := big.NewInt
 	if o.TS != max(now, s.TS) {
 		t.Fatalf("the clock went from %d, %d to %d", s.TS, now, o.TS)
 	}

@@ -4,8 +4,9 @@ import (
 	"archive/zip"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata" // where the machine has no zones
@@ -14,7 +15,11 @@ import (
 // zones are the names of Go's own zone data.
 func zones(t *testing.T) (out []string) {
 	t.Helper()
-	data := filepath.Join(runtime.GOROOT(), "lib", "time", "zoneinfo.zip")
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip")
 	z, err := zip.OpenReader(data)
 	if os.IsNotExist(err) {
 		t.Fatalf("%s, the list of all zones, is missing", data)

@@ -123,7 +123,7 @@ func (c *compiler) bucket() error {
 			unit, add := period/every/g, c.Rate/g
 			if most := mostUnits(every, add); most/unit >= need {
 				c.r = Rule{Unit: unit, Every: every, Add: add, Leaky: c.Algorithm == LeakyBucket}
-				c.fill(most, debt, charge)
+				c.fill(most, charge)
 				return nil
 			}
 		}
@@ -169,7 +169,7 @@ func (c *compiler) window() error {
 	if most < c.burst+debt+charge {
 		return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, FormatPeriod(c.Period), max(0, most-debt-charge))
 	}
-	c.fill(most, debt, charge)
+	c.fill(most, charge)
 	return nil
 }
 
@@ -211,9 +211,9 @@ func (c *compiler) start() error {
 	return nil
 }
 
-// fill completes a rule whose ticks are known. debt and charge are what was
-// asked for explicitly; the defaults take what is left, debt first.
-func (c *compiler) fill(most, debt, charge int64) {
+// fill completes a rule whose ticks are known. charge is what was asked for
+// explicitly; the defaults take what is left, debt first.
+func (c *compiler) fill(most, charge int64) {
 	r := &c.r
 	room := most/r.Unit - c.burst
 	if c.MaxDebt == 0 {

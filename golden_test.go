@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -176,13 +175,12 @@ func carryVectors(t *testing.T) (lines []any) {
 		at := int64(1767225600e6)
 		for range 2 + rnd.IntN(3) {
 			at += rnd.Int64N(400e6)
-			x := v.Versions
-			v.Versions = append(x, make([]struct {
+			v.Versions = append(v.Versions, make([]struct {
 				Rule   goldenRule `json:"rule"`
 				Since  int64      `json:"since"`
 				Policy string     `json:"policy"`
 			}, 1)...)
-			n := &v.Versions[len(x)]
+			n := &v.Versions[len(v.Versions)-1]
 			n.Rule = goldenOf(dipwell.MustDefinition(goldenLimits[rnd.IntN(len(goldenLimits))]).Rule)
 			n.Since, n.Policy = at, dipwell.ChangePolicy(rnd.IntN(3)).String()
 		}
@@ -296,7 +294,7 @@ func TestGoldenIsExact(t *testing.T) {
 		}
 		for _, n := range []int64{v.Used, v.Want.Used, v.Want.Granted, v.Want.Remaining, v.Rule.MaxUsed, v.Rule.Cap, v.Rule.Debt, v.Rule.Most} {
 			if n < 0 || n > dipwell.MaxInt {
-				t.Fatal(fmt.Sprintf("%d is not between 0 and 2^53-1: %+v", n, v))
+				t.Fatalf("%d is not between 0 and 2^53-1: %+v", n, v)
 			}
 		}
 	}

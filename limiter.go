@@ -307,11 +307,11 @@ func checkKey(key string) (string, error) {
 	i := 0
 	for ; i+8 <= len(key); i += 8 {
 		w := load64(key, i)
-		high |= w | w - 0x0101010101010101
+		high |= w | (w - 0x0101010101010101)
 	}
 	if i < len(key) && i > 0 { // the rest, with some bytes once more
 		w := load64(key, len(key)-8)
-		high |= w | w - 0x0101010101010101
+		high |= w | (w - 0x0101010101010101)
 	} else {
 		for ; i < len(key); i++ {
 			c := uint64(key[i])

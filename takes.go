@@ -2,6 +2,7 @@ package dipwell
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -98,7 +99,8 @@ func (l *Limiter) op(ctx context.Context, verb Verb, t *Take) (op Op, err error)
 
 // at says which entry of a list a field error is about.
 func at(err error, list string, i int) error {
-	if f, ok := err.(*FieldError); ok {
+	var f *FieldError
+	if errors.As(err, &f) {
 		return &FieldError{fmt.Sprintf("%s[%d].%s", list, i, f.Field), f.Reason}
 	}
 	return err

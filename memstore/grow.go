@@ -19,7 +19,7 @@ func (sh *shard) ready(n, text int) bool {
 	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
 		return false
 	}
-	return text == 0 || sh.readyText(n, text)
+	return text == 0 || sh.readyText(text)
 }
 
 // extend has memory for at least n slots.

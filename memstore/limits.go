@@ -221,8 +221,8 @@ func (s *Store) collect() {
 	oldest := l.retire(used)
 	l.mu.Unlock()
 	s.held.eachPart(func(p *part) {
-		if v, ok := oldest[p.limit.name]; ok && p.version < v {
-			oldest[p.limit.name] = p.version
+		if v, ok := oldest[p.name]; ok && p.version < v {
+			oldest[p.name] = p.version
 		}
 	})
 	for name, version := range oldest {

@@ -165,23 +165,21 @@ func (sh *shard) full(p *slot, now int64) bool {
 	return cur == nil || cur.def.Full(dipwell.State{Used: p.used, TS: p.ts, Version: h.version}, now)
 }
 
-// sweep looks at n slots, reclaims those that are full and says how many.
-func (sh *shard) sweep(now int64, n int) int { return sh.sweepRange(&sh.hand, now, n) }
+// sweep looks at n slots and reclaims those that are full.
+func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
 
 // sweepRange sweeps from a slot on, and around.
-func (sh *shard) sweepRange(from *int, now int64, n int) (freed int) {
+func (sh *shard) sweepRange(from *int, now int64, n int) {
 	for ; n > 0 && sh.top > 0; n-- {
 		if *from >= sh.top {
 			*from = 0
 		}
 		if p := sh.at(*from); p.id != 0 && sh.full(p, now) {
 			sh.remove(*from)
-			freed++
 		} else {
 			*from++
 		}
 	}
-	return freed
 }
 
 // tend does an insert's share of the upkeep.

@@ -32,8 +32,8 @@ func textSize(op *dipwell.Op) int {
 	return (2 + len(op.Key) + 3) &^ 3
 }
 
-// readyText makes room for n texts of size bytes in all.
-func (sh *shard) readyText(n, size int) bool {
+// readyText makes room for texts of size bytes in all.
+func (sh *shard) readyText(size int) bool {
 	t := &sh.texts
 	if sh.list = true; t.next == 0 {
 		t.next = 1 // 0 means none
@@ -81,7 +81,7 @@ func (sh *shard) setText(i int, ref uint32) {
 
 // keepText stores the key of the row at i, unless it is there already.
 func (sh *shard) keepText(i int, key string) {
-	if sh.text(i) == 0 && sh.readyText(1, (2+len(key)+3)&^3) {
+	if sh.text(i) == 0 && sh.readyText((2+len(key)+3)&^3) {
 		sh.setText(i, sh.texts.put(key))
 	}
 }

@@ -232,11 +232,11 @@ func (e *entry) chargeSQL() string {
 	return e.takeMany
 }
 
-func (e *entry) noteRefused(any bool) {
+func (e *entry) noteRefused(some bool) {
 	switch n := e.clean.Load(); {
-	case any && n > 0:
+	case some && n > 0:
 		e.clean.Store(0)
-	case !any && n < calm:
+	case !some && n < calm:
 		e.clean.Add(1)
 	}
 }

@@ -229,11 +229,6 @@ func (m *model) usedAt(k rowKey, now int64) *big.Rat {
 	return v.step(used, ts, max(now, ts), k)
 }
 
-// fullAt is the instant at which a row will be full if nobody comes.
-func (m *model) fullAt(k rowKey, now int64) int64 {
-	return now + m.rule(k.limit).wait(m.usedAt(k, now), m.instant(k, now), now, k)
-}
-
 // rule is one version of a limit.
 type rule struct {
 	counting
@@ -300,11 +295,11 @@ type result struct {
 // decide is the table of verbs.
 func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k rowKey) result {
 	res := result{before: used, after: used, sums: true}
-	cost, cap := rat(n), rat(r.burst)
+	cost, capacity := rat(n), rat(r.burst)
 	with := new(big.Rat).Add(used, cost)
-	room := cap
+	room := capacity
 	if verb == dipwell.VerbReserve && n > 0 || r.leaky && verb <= dipwell.VerbReserve && verb != dipwell.VerbTakeUpTo {
-		room = new(big.Rat).Add(cap, r.debt)
+		room = new(big.Rat).Add(capacity, r.debt)
 	}
 	if verb == dipwell.VerbTakeUpTo && n > 0 {
 		return r.takeUpTo(res, t, now, n, k)
@@ -336,7 +331,7 @@ func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k
 		res.retry = r.wait(new(big.Rat).Sub(with, room), t, now, k)
 	default:
 		res.allowed = true
-		res.delay = r.wait(new(big.Rat).Sub(with, cap), t, now, k)
+		res.delay = r.wait(new(big.Rat).Sub(with, capacity), t, now, k)
 		if verb != dipwell.VerbCheck {
 			res.granted, res.after = n, with
 		}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -207,10 +208,14 @@ func raceReserveCancel(e *env) {
 			if ids[caller%20] == (dipwell.Reservation{}) {
 				return 0, nil
 			}
-			if e.l.Cancel(e.ctx, ids[caller%20]) != nil {
+			switch err := e.l.Cancel(e.ctx, ids[caller%20]); {
+			case err == nil:
+				return 1, nil
+			case errors.Is(err, dipwell.ErrReservation):
 				return 0, nil
+			default:
+				return 0, err
 			}
-			return 1, nil
 		})
 		d, err := e.l.Check(e.ctx, "work", key, 0)
 		if err != nil {

@@ -130,7 +130,7 @@ func waitBounded(e *env) {
 	}
 	e.left("w", "k", 0)
 	e.refused("w", "k", 1, due)
-	if a := ask(5, time.Hour).Ops[0].Answer; a.Allowed || !(a.Retry > 0) {
+	if a := ask(5, time.Hour).Ops[0].Answer; a.Allowed || a.Retry <= 0 {
 		e.Fatalf("more than debt allows: %+v", a)
 	}
 	e.pass(time.Microsecond)

@@ -56,7 +56,7 @@ func (w *wallClock) tick(x int64) int64 {
 	length := 24 * time.Hour
 	switch {
 	case w.period < 0:
-		length *= time.Duration(-w.period) * 30
+		length *= -w.period * 30
 	case w.period > 0:
 		length = w.period
 	}

@@ -157,7 +157,7 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config) (*coal
 		}
 		p.lanes = append(p.lanes, pool)
 		p.close = append(p.close, pool.Close)
-		stores = append(stores, &counted{p.Store.With(pool), &p.tally})
+		stores = append(stores, &counted{p.With(pool), &p.tally})
 	}
 	return coalesce.New(stores, coalesce.Config{Timeout: statementTimeout})
 }

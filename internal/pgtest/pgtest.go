@@ -94,8 +94,34 @@ func (s *Server) settle(settings []string) (err error) {
 }
 
 // Start starts a server that was stopped or killed, on the same data and port,
-// and returns when it answers.
+// and returns when it answers. The last processes of a server that was killed
+// may still be on their way out, and a new one refuses their memory: it is
+// started again until they are gone.
 func (s *Server) Start() error {
+	for deadline := time.Now().Add(startTimeout); ; {
+		from := s.logged()
+		err := s.start()
+		if err == nil || time.Now().After(deadline) || !strings.Contains(s.logFrom(from), "pre-existing shared memory block") {
+			return err
+		}
+		<-s.done
+	}
+}
+
+func (s *Server) logged() int64 {
+	info, err := os.Stat(filepath.Join(s.Dir, "log"))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+func (s *Server) logFrom(at int64) string {
+	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
+	return string(b[min(at, int64(len(b))):])
+}
+
+func (s *Server) start() error {
 	logFile, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
