@@ -2,12 +2,12 @@ package memstore
 
 import (
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
 const (
 	extentBytes = 32 << 10 // what a shard takes at a time
-	chunkBytes  = 32 << 20 // what the system is asked for at a time
 	hugePage    = 2 << 20  // the alignment of chunks
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
 )
@@ -21,6 +21,7 @@ type arena struct {
 	free   []byte // of the last chunk
 	used   int64
 	closed bool
+	touch  sync.WaitGroup
 }
 
 // extent returns fresh memory, or nil when the system has none.
@@ -33,7 +34,22 @@ func (a *arena) extent() unsafe.Pointer {
 	p := unsafe.Pointer(&a.free[0])
 	a.free = a.free[extentBytes:]
 	a.used += extentBytes
+	if a.used%hugePage == extentBytes { // the first of a huge page: have the next one ready in time
+		a.ahead()
+	}
 	return p
+}
+
+// ahead has the system find and clear the huge page after the one that is
+// handed out, beside the calls: that takes it a millisecond, and the caller who
+// touched the page first would wait for it. close waits for the touch to end.
+func (a *arena) ahead() {
+	rest := len(a.free) % hugePage
+	if rest >= len(a.free) {
+		return
+	}
+	next := (*uint64)(unsafe.Pointer(&a.free[rest]))
+	a.touch.Go(func() { atomic.AddUint64(next, 0) }) // whoever has it by now loses nothing
 }
 
 func (a *arena) more() bool {
@@ -60,6 +76,7 @@ func (a *arena) bytes() int64 {
 func (a *arena) close() (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.touch.Wait()
 	for _, c := range a.chunks {
 		if e := c.free(); e != nil {
 			err = e

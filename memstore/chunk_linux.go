@@ -2,6 +2,10 @@ package memstore
 
 import "golang.org/x/sys/unix"
 
+// chunkBytes is what the system is asked for at a time. It is address space;
+// memory comes as it is touched.
+const chunkBytes = 256 << 20
+
 // A chunk is memory outside the Go heap: there it would count twice, as live
 // memory and as what the collector lets garbage grow to.
 type chunk struct{ mem []byte }

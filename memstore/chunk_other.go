@@ -2,6 +2,9 @@
 
 package memstore
 
+// chunkBytes is what the system is asked for at a time.
+const chunkBytes = 4 << 20
+
 // A chunk is plain memory that the garbage collector does not look into.
 type chunk struct{ mem []byte }
 

@@ -45,12 +45,12 @@ type shard struct {
 const (
 	minSize    = 64
 	spare      = 128 // slots that one insert and the growing it does can need beyond the end
-	loadMax    = 84  // percent: where a shard starts to grow
+	loadMax    = 86  // percent: where a shard starts to grow
 	loadLimit  = 96  // percent: where it must have grown
 	growShift  = 4   // by a sixteenth
 	growWork   = 32  // slots looked at by an insert while growing; a row in one moves, and shifts a run
 	growShifts = 256 // slots that these moves may shift before it stops, unless it is behind
-	loadBehind = 88  // percent
+	loadBehind = 90  // percent
 	sweepWork  = 8   // slots looked at by each insert
 	probeCheck = 16  // rows looked at in an insert's own probe
 )

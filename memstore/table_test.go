@@ -72,7 +72,7 @@ func (sh *shard) check(t testing.TB) {
 // never waits for a table to be copied.
 func TestMovesPerInsert(t *testing.T) {
 	_, sh, handle := bare(t)
-	const rows, bound = 300_000, 1000
+	const rows, bound = 300_000, 1500
 	most, sum := 0, 0
 	for i := range uint64(rows) {
 		before := sh.moved

@@ -17,12 +17,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Every contender enforces 100 a second with a burst so large that each call is
-// admitted: all of them do the work of a grant.
-const (
-	perSecond = 100
-	burst     = 1_000_000_000
+// Every contender enforces one a minute with a burst so large that each call
+// is admitted: all of them do the work of a grant. Where there are many keys it
+// is one an hour, so that no bucket is full again, and forgotten, during a run.
+var (
+	per   = time.Minute
+	burst = 100_000_000
 )
+
+func manyKeys() { per, burst = time.Hour, 2_000_000 }
 
 // contenders build a limiter and return its call: whether a key may go on.
 var contenders = map[string]func() func(key string) bool{
@@ -39,7 +42,7 @@ var ctx = context.Background()
 
 func dipwellTake() func(string) bool {
 	store := must(memstore.New(memstore.Config{MaxKeys: 20_000_000}))
-	l := must(dipwell.New(store, dipwell.Limit{Name: "api", Rate: perSecond, Period: time.Second, Burst: burst}))
+	l := must(dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: per, Burst: int64(burst), MaxDebt: dipwell.NoDebt, MaxCharge: 1}))
 	return func(key string) bool {
 		d, err := l.Take(ctx, "api", key, 1)
 		return err == nil && d.Allowed
@@ -54,7 +57,7 @@ func xtimeMap() func(string) bool {
 		mu.Lock()
 		l := m[key]
 		if l == nil {
-			l = rate.NewLimiter(perSecond, burst)
+			l = rate.NewLimiter(rate.Every(per), burst)
 			m[key] = l
 		}
 		mu.Unlock()
@@ -63,7 +66,7 @@ func xtimeMap() func(string) bool {
 }
 
 func goLimiter() func(string) bool {
-	s := must(memorystore.New(&memorystore.Config{Tokens: burst, Interval: time.Hour, SweepInterval: 24 * time.Hour, SweepMinTTL: 24 * time.Hour}))
+	s := must(memorystore.New(&memorystore.Config{Tokens: uint64(burst), Interval: time.Hour, SweepInterval: 24 * time.Hour, SweepMinTTL: 24 * time.Hour}))
 	return func(key string) bool {
 		_, _, _, ok, err := s.Take(ctx, key)
 		return err == nil && ok
@@ -72,7 +75,7 @@ func goLimiter() func(string) bool {
 
 func throttledGCRA() func(string) bool {
 	s := must(throttledmem.NewCtx(0))
-	l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerSec(perSecond), MaxBurst: 10_000_000}))
+	l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerDuration(1, per), MaxBurst: burst}))
 	return func(key string) bool {
 		limited, _, err := l.RateLimitCtx(ctx, key, 1)
 		return err == nil && !limited
@@ -80,7 +83,7 @@ func throttledGCRA() func(string) bool {
 }
 
 func ululeMemory() func(string) bool {
-	l := ulule.New(ululemem.NewStore(), ulule.Rate{Period: time.Hour, Limit: burst})
+	l := ulule.New(ululemem.NewStore(), ulule.Rate{Period: time.Hour, Limit: int64(burst)})
 	return func(key string) bool {
 		c, err := l.Get(ctx, key)
 		return err == nil && !c.Reached
