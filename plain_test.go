@@ -1,0 +1,45 @@
+package dipwell
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TakePlain is a second spelling of the step for the call that everybody makes:
+// it must say what Apply says, at the bounds of what can be counted too.
+func TestTakePlainIsApply(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	limits := []Limit{
+		{Name: "a", Rate: 10, Period: time.Second, Burst: 50},
+		{Name: "b", Rate: 300_000, Period: time.Second, Burst: 2},
+		{Name: "c", Rate: 3, Period: 7 * time.Second, Burst: 1_000_000},
+		{Name: "d", Rate: 999_983, Period: time.Second, Burst: 700_000_000},
+		{Name: "e", Rate: MaxInt, Period: time.Hour, Burst: 1, MaxDebt: NoDebt, MaxCharge: 1},
+		{Name: "f", Rate: 7_000_000, Period: time.Second, Burst: MaxInt / 2, MaxDebt: NoDebt, MaxCharge: 1},
+	}
+	plain := 0
+	for _, l := range limits {
+		r := MustDefinition(l).Rule
+		if !r.Plain() {
+			continue
+		}
+		plain++
+		for range 50_000 {
+			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
+			s := State{Used: rnd.Int64N(span + 1), TS: 1_800_000_000_000_000}
+			now := s.TS + rnd.Int64N(1<<40)>>rnd.IntN(40) - rnd.Int64N(1000)
+			cost := 1 + rnd.Int64N(r.Burst)>>rnd.IntN(53)
+			o := r.Apply(s, now, VerbTake, cost)
+			after, ts, remaining, retry, reset, allowed := r.TakePlain(s.Used, s.TS, now, cost)
+			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
+				remaining != r.Remaining(o.After) || reset != r.FullIn(o.After, o.TS, now) {
+				t.Fatalf("%s: TakePlain(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
+					after, ts, remaining, retry, reset, allowed, o, r.Remaining(o.After), r.FullIn(o.After, o.TS, now))
+			}
+		}
+	}
+	if plain < 4 {
+		t.Fatalf("only %d of the limits are plain", plain)
+	}
+}
