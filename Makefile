@@ -16,6 +16,10 @@ test: ## install what the tests lack (as root, Debian's packages), then run all 
 	@scripts/deps
 	@scripts/test
 
+test-long: ## the suite over PostgreSQL under each decorator alone, on durable and on fast tables, and Redis faults ten times as often (ten minutes)
+	for run in coalesce denycache fallback all; do DIPWELL_LONG=1 $(GO) test -count=1 ./pgstore -run "TestStack/$$run" || exit 1; done
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 15m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
+
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race ./...
 
@@ -41,7 +45,7 @@ vuln: ## known vulnerabilities in dependencies, where the database can be reache
 fuzz: ## every fuzz target for FUZZTIME each
 	@scripts/fuzz $(FUZZTIME)
 
-bench: bench-memory bench-api bench-replay ## the benchmarks that need no server; tables go to bench/results
+bench: bench-memory bench-api bench-replay bench-file ## the benchmarks that need no server; tables go to bench/results
 
 bench-memory: ## memstore against the keyed limiters of other libraries
 	cd bench && $(GO) run ./memory -o results/memory.md
@@ -49,10 +53,26 @@ bench-memory: ## memstore against the keyed limiters of other libraries
 bench-api: ## the JSON API against a no-op net/http handler
 	cd bench && $(GO) run ./api -o results/api.md
 
+same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours, and compare the answers
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest
+	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./rls -run TestUpstream -v
+
+bench-rls: ## Envoy's RateLimitService against a no-op gRPC handler and envoyproxy/ratelimit, with the Redis and PostgreSQL it starts
+	cd bench && $(GO) run ./rls -o results/rls.md
+
 bench-replay: ## replay against a loop that only splits lines and parses times
 	cd bench && $(GO) run ./replay -o results/replay.md
+
+bench-file: ## filestore against memstore, and against one transaction a decision
+	cd bench && $(GO) run ./file -o results/file.md
 
 bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a server it starts itself (half an hour)
 	cd bench && $(GO) run ./postgres -o results/postgres.md
 
-.PHONY: help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-postgres
+soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
+	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
+
+bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
+	cd bench && $(GO) run ./redis -o results/redis.md
+
+.PHONY: soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres

@@ -229,6 +229,13 @@ func (c *compiler) fill(most, charge int64) {
 	}
 	r.Most = (r.Cap + r.Debt) / r.Unit
 	r.plain = r.Every == 1 && !r.Leaky && !c.windowed()
+	r.Ready()
+}
+
+// Ready takes note of numbers that were set by hand, such as those of a version
+// that a store has kept, for TakePlain.
+func (r *Rule) Ready() {
+	r.plain = r.plain && r.Every == 1 && !r.Leaky
 	r.inv = 1 / float64(r.Unit)
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Shared is the key of a limit's one shared bucket. An empty key is an error:
@@ -24,38 +25,13 @@ type Limiter struct {
 	quick quick
 }
 
-// quick is a store's shortcut for the common call: one op, without a batch. The
-// answer is single numbers, which come in registers: as a struct it would be
-// copied through memory, and behind a pointer it would escape to the heap.
+// quick is a store's shortcut for the common call: one op, without a batch.
+// False: nothing was done, and Apply is to be asked. Quick fills in what was
+// decided before it gives its lock back; whoever copies the decision afterwards
+// finds it in the cache instead of waiting for the stores. It must not keep d.
 type quick interface {
-	Quick(def *Definition, key string, verb Verb, n int64) (v Verdict, granted, remaining, retry, reset int64)
+	Quick(d *Decision, def *Definition, key string, verb Verb, n int64) bool
 	Itself() Store // a store that embeds another is not the one that Quick is about
-}
-
-// A Verdict is what a store's Quick came to. Without Answered nothing was done,
-// and Apply is to be asked; what is answered has no delay.
-type Verdict uint8
-
-const (
-	Answered Verdict = 1 << iota
-	AnsweredAllowed
-	AnsweredNever
-	AnsweredShadow
-)
-
-// VerdictOf is the verdict of an answer.
-func VerdictOf(a *Answer) Verdict {
-	v := Answered
-	if a.Allowed {
-		v |= AnsweredAllowed
-	}
-	if a.Never {
-		v |= AnsweredNever
-	}
-	if a.Shadow {
-		v |= AnsweredShadow
-	}
-	return v
 }
 
 func quickOf(s Store) quick {
@@ -187,16 +163,21 @@ func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definiti
 		return err
 	}
 	if l.quick != nil {
-		v, granted, remaining, retry, reset := l.quick.Quick(def, key, verb, n)
-		if v != 0 {
-			d.about(def, key, n)
-			d.Allowed, d.Never, d.Shadow = v&AnsweredAllowed != 0, v&AnsweredNever != 0, v&AnsweredShadow != 0
-			d.Granted, d.Remaining, d.RetryAfter, d.ResetAfter = granted, remaining, us(retry), us(reset)
-			d.Source, d.Delay = SourceStore, 0
+		d.about(def, key, n)
+		if l.quick.Quick((*Decision)(unseen(unsafe.Pointer(d))), def, key, verb, n) {
 			return nil
 		}
 	}
 	return l.askBatch(ctx, d, verb, def, key, n)
+}
+
+// unseen hides a pointer from escape analysis: through an interface it cannot
+// see that Quick does not keep it, and each decision would go to the heap.
+//
+//go:nosplit
+func unseen(p unsafe.Pointer) unsafe.Pointer {
+	x := uintptr(p)
+	return *(*unsafe.Pointer)(unsafe.Pointer(&x))
 }
 
 func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
@@ -207,7 +188,7 @@ func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb Verb, def *Def
 		g.ID = newReservation()
 	}
 	err := l.decide(ctx, b, def.Timeout)
-	d.fill(op)
+	d.Fill(op)
 	if g.Reserved {
 		d.Reservation = g.ID
 	}
@@ -242,6 +223,9 @@ func (g *Group) fail(err error) error {
 	for i := range g.Ops {
 		open = open && g.Ops[i].Def.OnStoreError == FailOpen
 	}
+	var bad *FieldError // the caller's mistake, not the store's
+	asked := errors.As(err, &bad)
+	open = open && !asked
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		op.Answer = Answer{Source: SourceFallbackClosed}
@@ -252,14 +236,14 @@ func (g *Group) fail(err error) error {
 	if g.Allowed, g.Reserved = open, false; open {
 		return nil
 	}
-	if !errors.Is(err, ErrStore) {
+	if !errors.Is(err, ErrStore) && !asked {
 		err = fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return err
 }
 
-// fill makes the decision of an op.
-func (d *Decision) fill(op *Op) {
+// Fill makes the decision of an op that a store has answered, for its Quick.
+func (d *Decision) Fill(op *Op) {
 	d.about(op.Def, op.Key, op.Cost)
 	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source

@@ -43,3 +43,20 @@ func TestTakePlainIsApply(t *testing.T) {
 		t.Fatalf("only %d of the limits are plain", plain)
 	}
 }
+
+// A rule whose numbers a store has kept answers in as few steps as one that was
+// compiled so: TakePlain goes by a number that follows from them.
+func TestRuleReady(t *testing.T) {
+	r, _, err := Limit{Name: "x", Rate: 1, Period: time.Microsecond, Burst: 1 << 40}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _, err := Limit{Name: "x", Rate: 7, Period: time.Hour, Burst: 1 << 12}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Unit, r.Add, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = want.Unit, want.Add, want.Cap, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed
+	if r.Ready(); r != want {
+		t.Errorf("%+v, want %+v", r, want)
+	}
+}

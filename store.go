@@ -101,7 +101,8 @@ type Definer interface {
 }
 
 // A Lister pages through the live keys of a limit in byte order: at most n
-// after the key after, beginning with prefix. The shared bucket is the key "".
+// after the key after, beginning with prefix. The shared bucket is the key "" and
+// comes first: after "" is the beginning, and after Shared is what follows it.
 type Lister interface {
 	Keys(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 }

@@ -114,7 +114,7 @@ func (d *Decision) fillAll(g *Group, takes []Take, op []int) {
 	for i := range takes {
 		o := &g.Ops[op[i]]
 		e := &limits[i]
-		e.fill(o)
+		e.Fill(o)
 		e.Cost = takes[i].Cost
 		if e.Granted > 0 {
 			e.Granted = e.Cost

@@ -52,7 +52,7 @@ func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definitio
 	}
 	g.ID = newReservation()
 	err = l.decide(ctx, b, def.Timeout)
-	d.fill(op)
+	d.Fill(op)
 	if g.Reserved {
 		d.Reservation = g.ID
 	}

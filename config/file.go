@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,13 +28,22 @@ type File struct {
 	By             string        // whose bucket a proxied request takes from: ip, shared, header:NAME
 	MaxKeys        int           // keys that the in-process store may hold
 	DenyMaxAge     time.Duration // how long a refusal is believed without asking a store outside this process; negative: not at all
+	MaxInFlight    int           // calls under way at one time
+	TLSCert        string        // PEM, the chain of the listeners
+	TLSKey         string        // PEM, its key
+	ClientCA       string        // PEM, who signs the certificates of clients
+	KeySecretFile  string        // holds the secret under which keys are stored as hashes
+	OTLPEndpoint   string        // URL of a collector of traces
+	LogRefusals    *int          // refusals that are logged a second; nil: the default
+	LogFormat      string        // text or json
 	Headers        httplimit.Headers
 	TrustedProxies []netip.Prefix
 	Limits         []dipwell.Limit
 }
 
 // settings are the names at the top of a file.
-var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "headers", "trusted_proxies", "limits"}
+var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
+	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "headers", "trusted_proxies", "limits"}
 
 // Bounds of a file.
 const (
@@ -196,9 +206,10 @@ func (p *parser) scalar(name string, n *yaml.Node) (string, bool) {
 
 func (p *parser) setting(name string, n *yaml.Node) {
 	texts := map[string]*string{"store": &p.Store, "listen": &p.Listen, "admin": &p.Admin,
-		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By}
+		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By,
+		"tls_cert": &p.TLSCert, "tls_key": &p.TLSKey, "client_ca": &p.ClientCA, "key_secret_file": &p.KeySecretFile, "otlp_endpoint": &p.OTLPEndpoint}
 	to := texts[name]
-	if to == nil && name != "max_keys" && name != "deny_max_age" && name != "headers" {
+	if to == nil && !slices.Contains(settings, name) {
 		p.fail(n, name, "unknown setting%s", dipwell.Suggest(name, settings))
 		return
 	}
@@ -216,14 +227,36 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		p.Headers, err = httplimit.ParseHeaders(value)
 	case name == "deny_max_age":
 		p.DenyMaxAge, err = ParseDenyMaxAge(value)
+	case name == "log_format":
+		p.LogFormat, err = value, CheckLogFormat(value)
+	case name == "log_refusals":
+		var n int
+		n, err = number(value, 0)
+		p.LogRefusals = &n
+	case name == "max_in_flight":
+		p.MaxInFlight, err = number(value, 1)
 	default:
-		if p.MaxKeys, err = strconv.Atoi(value); err != nil || p.MaxKeys < 1 {
-			err = fmt.Errorf("%q is not a whole number of at least 1", value)
-		}
+		p.MaxKeys, err = number(value, 1)
 	}
 	if err != nil {
 		p.fail(n, name, "%v", err)
 	}
+}
+
+func number(value string, least int) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < least {
+		return 0, fmt.Errorf("%q is not a whole number of at least %d", value, least)
+	}
+	return n, nil
+}
+
+// CheckLogFormat says what is wrong with a format of the log.
+func CheckLogFormat(value string) error {
+	if value != "text" && value != "json" {
+		return fmt.Errorf("%q is not one of text, json", value)
+	}
+	return nil
 }
 
 // maxDenyMaxAge is what the cache of refusals takes at most.

@@ -18,15 +18,22 @@ const settle = 100 * time.Millisecond
 // orchestrators replace files and symbolic links rather than write to them.
 // changed is not called before Watch has returned.
 func Watch(ctx context.Context, path string, changed func()) error {
+	return WatchDirs(ctx, path, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
+}
+
+// WatchDirs is Watch for what path leads to by way of several directories:
+// dirs names those that count at present, the first of which must be there, and
+// content is what a change is seen by.
+func WatchDirs(ctx context.Context, path string, dirs func() []string, content func() string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
-	if err = watchDirs(w, path); err != nil {
+	if err = addAll(w, dirs()); err != nil {
 		_ = w.Close()
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
-	last := content(path)
+	last := content()
 	go func() {
 		defer func() { _ = w.Close() }()
 		var due <-chan time.Time
@@ -46,8 +53,8 @@ func Watch(ctx context.Context, path string, changed func()) error {
 				due = soon(due)
 			case <-due:
 				due = nil
-				_ = watchDirs(w, path) // a link may lead elsewhere now; what is gone will be back with an event
-				if now := content(path); now != last {
+				_ = addAll(w, dirs()) // a link may lead elsewhere now; what is gone will be back with an event
+				if now := content(); now != last {
 					last = now
 					changed()
 				}
@@ -65,15 +72,23 @@ func soon(due <-chan time.Time) <-chan time.Time {
 	return time.After(settle)
 }
 
-// watchDirs watches the directories of the path and of every link on its way.
-func watchDirs(w *fsnotify.Watcher, path string) error {
-	err := w.Add(filepath.Dir(path))
-	if target, e := filepath.EvalSymlinks(path); e == nil {
-		if e = w.Add(filepath.Dir(target)); err == nil {
+// addAll watches directories. Those that are watched already stay so.
+func addAll(w *fsnotify.Watcher, dirs []string) (err error) {
+	for _, d := range dirs {
+		if e := w.Add(d); err == nil {
 			err = e
 		}
 	}
 	return err
+}
+
+// dirsOf are the directories of the path and of every link on its way.
+func dirsOf(path string) []string {
+	dirs := []string{filepath.Dir(path)}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		dirs = append(dirs, filepath.Dir(target))
+	}
+	return dirs
 }
 
 // content is a file's bytes; a file that cannot be read differs from any other.

@@ -27,6 +27,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +50,10 @@ type Store struct {
 	local  *memstore.Store
 	clock  func() int64
 	offset atomic.Int64 // µs from clock to the inner store's time, or less
+
+	defined  *dipwell.Registry // nil: nobody says which limits are gone
+	mu       sync.Mutex
+	reserved map[string]uint32 // limits with reservations made here, and the version of the last
 }
 
 var _ dipwell.Store = (*Store)(nil)
@@ -67,6 +73,9 @@ func New(inner dipwell.Store, c Config) (*Store, error) {
 		s.clock = func() int64 { return time.Since(start).Microseconds() }
 	}
 	s.offset.Store(time.Now().UnixMicro() - s.clock())
+	if d, ok := dipwell.As[dipwell.Definer](inner); ok {
+		s.defined = d.Registry()
+	}
 	var err error
 	if s.local, err = memstore.New(memstore.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
 		return nil, fmt.Errorf("fallback: %w", err)
@@ -136,8 +145,12 @@ func (s *Store) decide(g *dipwell.Group, why error) error {
 	if len(here.Ops) == 0 {
 		return why
 	}
+	s.forget()
 	if err := s.ask(&ours); err != nil {
 		return fmt.Errorf("%w (and not locally: %w)", why, err)
+	}
+	if here.Reserved {
+		s.keep(here.Ops)
 	}
 	answer(g, here)
 	return nil
@@ -174,10 +187,40 @@ func (s *Store) cancel(g *dipwell.Group, why error) error {
 	var b dipwell.Batch
 	here, _ := b.Single()
 	here.Ops, here.ID, here.Cancel = nil, g.ID, true
+	s.forget()
 	if s.ask(&b) == nil {
 		return nil
 	}
 	return why
+}
+
+// keep remembers which limits have reservations here.
+func (s *Store) keep(ops []dipwell.Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reserved == nil {
+		s.reserved = map[string]uint32{}
+	}
+	for i := range ops {
+		s.reserved[ops[i].Def.Name] = ops[i].Def.Number
+	}
+}
+
+// forget drops the reservations of limits that were dropped since: a definition
+// that does not know the version of their time is another limit of the name.
+func (s *Store) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.defined == nil {
+		return
+	}
+	for name, number := range s.reserved {
+		d := s.defined.Lookup(name)
+		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v dipwell.Version) bool { return v.Number == number }) {
+			s.local.ForgetReservations(name)
+			delete(s.reserved, name)
+		}
+	}
 }
 
 // away reports whether an error says that the store could not decide, rather

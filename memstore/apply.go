@@ -3,6 +3,7 @@ package memstore
 import (
 	"fmt"
 	"math/bits"
+	"time"
 
 	"github.com/dipwell/dipwell"
 )
@@ -65,43 +66,48 @@ func fold(a, b uint64) uint64 {
 // Quick is Apply for one op that needs no more than its row; of others it
 // answers nothing and does nothing. The call that everybody makes, a Take on a
 // bucket that has a row of the present version, is decided here and now.
-func (s *Store) Quick(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
-	b := s.limits.near(d)
-	if verb != dipwell.VerbTake || b == nil || !b.plain || uint64(n-1) >= uint64(d.Rule.Burst) {
-		return s.rarer(d, key, verb, n)
+func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
+	b := s.limits.near(def)
+	if verb != dipwell.VerbTake || b == nil || !b.plain || uint64(n-1) >= uint64(def.Rule.Burst) {
+		return s.rarer(d, def, key, verb, n)
 	}
 	id, tag := s.hash(key, b)
 	sh := &s.shards[uint32(id)&s.mask]
+	count := sh.glance(id)
 	sh.mu.Lock()
 	i, found := sh.find(id, tag)
 	if !found || b.dead.Load() || sh.closed {
 		sh.mu.Unlock()
-		return s.rarer(d, key, verb, n)
+		return s.rarer(d, def, key, verb, n)
 	}
 	row := sh.at(i)
-	after, t, left, wait, full, allowed := d.Rule.TakePlain(row.used, row.ts, s.nowIn(sh), n)
+	after, t, left, wait, full, allowed := def.Rule.TakePlain(row.used, row.ts, s.nowIn(sh, count), n)
 	if row.handle != b.handle {
 		sh.mu.Unlock()
-		return s.rarer(d, key, verb, n)
+		return s.rarer(d, def, key, verb, n)
 	}
-	if v = dipwell.Answered; allowed {
-		v, granted = dipwell.Answered|dipwell.AnsweredAllowed, n
+	d.Granted = 0
+	if allowed {
+		d.Granted = n
 		row.used, row.ts = after, t
 	}
+	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, dipwell.SourceStore
+	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, time.Duration(wait)*time.Microsecond, time.Duration(full)*time.Microsecond, 0
 	sh.mu.Unlock()
-	return v, granted, left, wait, full
+	return true
 }
 
-func (s *Store) rarer(d *dipwell.Definition, key string, verb dipwell.Verb, n int64) (v dipwell.Verdict, granted, remaining, retry, reset int64) {
+func (s *Store) rarer(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
 	if verb == dipwell.VerbReset {
-		return
+		return false
 	}
 	var op dipwell.Op // set field by field: a literal would be copied
-	op.Def, op.Key, op.Verb, op.Cost = d, key, verb, n
+	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
 	if !s.single(&op) {
-		return
+		return false
 	}
-	return dipwell.VerdictOf(&op.Answer), op.Granted, op.Remaining, op.Retry, op.Reset
+	d.Fill(&op)
+	return true
 }
 
 // single decides one op alone: the common call. Not ok: nothing was done, and
@@ -120,7 +126,7 @@ func (s *Store) single(op *dipwell.Op) (ok bool) {
 }
 
 func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
-	now := s.nowIn(sh)
+	now := s.nowIn(sh, counter())
 	var row dipwell.State
 	i, found := sh.find(p.id, p.tag)
 	if found {

@@ -2,13 +2,13 @@ package memstore
 
 import (
 	"sync"
-	"sync/atomic"
 	"unsafe"
 )
 
 const (
 	extentBytes = 32 << 10 // what a shard takes at a time
 	hugePage    = 2 << 20  // the alignment of chunks
+	largeArena  = 64 << 20
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
 )
 
@@ -19,6 +19,7 @@ type arena struct {
 	mu     sync.Mutex
 	chunks []chunk
 	free   []byte // of the last chunk
+	next   []byte // of the chunk after it, once that is being made ready
 	used   int64
 	closed bool
 	touch  sync.WaitGroup
@@ -34,37 +35,67 @@ func (a *arena) extent() unsafe.Pointer {
 	p := unsafe.Pointer(&a.free[0])
 	a.free = a.free[extentBytes:]
 	a.used += extentBytes
-	if a.used%hugePage == extentBytes { // the first of a huge page: have the next one ready in time
+	switch { // have the next huge page ready in time; while there are few keys none is needed
+	case a.used == hugePage/2, a.used > hugePage && a.used%hugePage == extentBytes:
 		a.ahead()
 	}
 	return p
 }
 
-// ahead has the system find and clear the huge page after the one that is
-// handed out, beside the calls: that takes it a millisecond, and the caller who
-// touched the page first would wait for it. close waits for the touch to end.
+// ahead has the system find and clear the huge pages after the one that is
+// handed out, beside the calls: that takes it milliseconds, and the caller who
+// touched a page first would wait for it. A store that is large fills them
+// faster than a slow machine clears one, and has two at hand. close waits for
+// the work to end.
 func (a *arena) ahead() {
-	rest := len(a.free) % hugePage
-	if rest >= len(a.free) {
-		return
+	pages := 1
+	if a.used > largeArena {
+		pages = 2
 	}
-	next := (*uint64)(unsafe.Pointer(&a.free[rest]))
-	a.touch.Go(func() { atomic.AddUint64(next, 0) }) // whoever has it by now loses nothing
+	rest := a.free[len(a.free)%hugePage:]
+	rest = rest[:min(len(rest), pages*hugePage)]
+	a.make(rest)
+	if missing := pages*hugePage - len(rest); missing > 0 {
+		if a.next == nil {
+			a.next = a.chunk()
+		}
+		a.make(a.next[:min(len(a.next), missing)])
+	}
 }
 
+func (a *arena) make(mem []byte) {
+	if len(mem) > 0 {
+		a.touch.Go(func() { populate(mem) }) // whoever has it by now loses nothing
+	}
+}
+
+// more goes on to the next chunk.
 func (a *arena) more() bool {
 	if a.closed {
 		return false
 	}
+	if a.next == nil {
+		a.next = a.chunk()
+	}
+	a.free, a.next = a.next, nil
+	return len(a.free) > 0
+}
+
+// chunk asks the system for memory, by whole huge pages; none: it has none.
+func (a *arena) chunk() []byte {
 	c, err := newChunk(chunkBytes + hugePage)
 	if err != nil {
-		return false
+		return nil
 	}
 	a.chunks = append(a.chunks, c)
 	skip := -uintptr(unsafe.Pointer(&c.mem[0])) % hugePage
-	a.free = c.mem[skip : skip+chunkBytes]
-	c.advise(a.free)
-	return true
+	mem := c.mem[skip : skip+chunkBytes]
+	if len(a.chunks) == 1 {
+		c.advise(mem[hugePage:]) // a small store takes what it needs
+	} else {
+		c.advise(mem)
+	}
+	return mem
 }
 
 func (a *arena) bytes() int64 {
@@ -82,6 +113,6 @@ func (a *arena) close() (err error) {
 			err = e
 		}
 	}
-	a.chunks, a.free, a.used, a.closed = nil, nil, 0, true
+	a.chunks, a.free, a.next, a.used, a.closed = nil, nil, nil, 0, true
 	return err
 }

@@ -1,6 +1,11 @@
 package memstore
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // chunkBytes is what the system is asked for at a time. It is address space;
 // memory comes as it is touched.
@@ -21,3 +26,15 @@ func newChunk(n int) (chunk, error) {
 func (c chunk) advise(mem []byte) { _ = unix.Madvise(mem, unix.MADV_HUGEPAGE) }
 
 func (c chunk) free() error { return unix.Munmap(c.mem) }
+
+// populate has the system find and clear memory. As a call of the system it
+// keeps nobody else waiting; a page that is touched from Go would hold up the
+// collector, and with it all callers. Before Linux 5.14 there is only that.
+func populate(mem []byte) {
+	if unix.Madvise(mem, unix.MADV_POPULATE_WRITE) == nil {
+		return
+	}
+	for i := 0; i < len(mem); i += hugePage {
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&mem[i])), 0)
+	}
+}

@@ -27,8 +27,10 @@ const (
 )
 
 // now is the time since the store was made, in nanoseconds.
-func (t *ticker) now(start time.Time) int64 {
-	count := counter()
+func (t *ticker) now(start time.Time) int64 { return t.at(start, counter()) }
+
+// at is now for a counter that was just read.
+func (t *ticker) at(start time.Time, count uint64) int64 {
 	if d := count - t.count; d < t.most {
 		return t.nanos + int64(d*t.pace>>32)
 	}

@@ -1,4 +1,12 @@
 package memstore
 
+import "unsafe"
+
 // counter reads the processor's time stamp counter.
 func counter() uint64
+
+// fetch has the processor bring in a line that will be written, and reads the
+// counter. The address need not be valid.
+//
+//go:noescape
+func fetch(p unsafe.Pointer) uint64

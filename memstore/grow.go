@@ -12,6 +12,7 @@ func (sh *shard) ready(n, text int) bool {
 		switch {
 		case sh.extend(max(sh.top, int(next)) + n*spare):
 			sh.growing, sh.next, sh.bound, sh.cursor = true, next, ^uint64(0), sh.top
+			sh.show()
 		case rows*100 > sh.size*loadLimit:
 			return false
 		}
@@ -30,6 +31,7 @@ func (sh *shard) extend(n int) bool {
 			return false
 		}
 		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
+		sh.show()
 	}
 	return !sh.list || sh.extendTexts()
 }
@@ -47,6 +49,7 @@ func (sh *shard) grow(now int64) {
 	for n := 0; n < growWork && (behind || sh.moved-start < growShifts); n++ {
 		if sh.cursor == 0 {
 			sh.growing, sh.size = false, sh.next
+			sh.show()
 			return
 		}
 		sh.moved++
@@ -61,6 +64,7 @@ func (sh *shard) grow(now int64) {
 		}
 		sh.moveLast()
 	}
+	sh.view.Load().bound.Store(sh.bound)
 }
 
 // moveLast moves the last row that is still spread over the old size, together

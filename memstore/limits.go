@@ -197,9 +197,14 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	err := s.reg.Drop(name, owner)
 	if err == nil {
 		s.limits.drop(name)
+		s.held.drop(name)
 	}
 	return err
 }
+
+// ForgetReservations drops the reservations that hold tokens of a limit, for a
+// store whose definitions are kept by another.
+func (s *Store) ForgetReservations(limit string) { s.held.drop(limit) }
 
 func (l *limits) crowded() bool {
 	l.mu.Lock()

@@ -3,6 +3,7 @@ package memstore
 import (
 	"container/heap"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,9 +19,12 @@ type reservations struct {
 	byID  map[dipwell.Reservation]*reservation
 	byKey map[identity]*part
 	due   dueHeap
+
+	touched map[dipwell.Reservation]struct{} // see WatchReservations
 }
 
-// A reservation lives until it is due, cancelled, or one of its keys is reset.
+// A reservation lives until it is due, cancelled, or one of its keys is reset
+// or loses its limit.
 type reservation struct {
 	id    dipwell.Reservation
 	due   int64 // µs on the store's clock
@@ -62,9 +66,7 @@ func (r *reservations) add(g *dipwell.Group, places []place, now int64) error {
 	if len(r.byID) >= r.max || r.byID[g.ID] != nil {
 		return dipwell.ErrFull
 	}
-	if r.byID == nil {
-		r.byID, r.byKey = map[dipwell.Reservation]*reservation{}, map[identity]*part{}
-	}
+	r.init()
 	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
 	for i := range places {
 		if op, p := &g.Ops[i], &places[i]; op.Granted > 0 {
@@ -75,6 +77,7 @@ func (r *reservations) add(g *dipwell.Group, places []place, now int64) error {
 	}
 	r.byID[v.id] = v
 	heap.Push(&r.due, v)
+	r.touch(v.id)
 	return nil
 }
 
@@ -106,6 +109,7 @@ func (r *reservations) forget(v *reservation) {
 	}
 	delete(r.byID, v.id)
 	heap.Remove(&r.due, v.index)
+	r.touch(v.id)
 }
 
 // reset forgets the reservations that hold tokens of a key, whole.
@@ -114,6 +118,17 @@ func (r *reservations) reset(place *place) {
 	defer r.mu.Unlock()
 	for p := r.byKey[place.identity()]; p != nil; p = r.byKey[place.identity()] {
 		r.forget(p.of)
+	}
+}
+
+// drop forgets the reservations that hold tokens of a limit, whole: its rows are void.
+func (r *reservations) drop(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.byID {
+		if slices.ContainsFunc(v.parts, func(p part) bool { return p.name == name }) {
+			r.forget(v)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package memstore
 import (
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/dipwell/dipwell"
@@ -39,7 +40,9 @@ type shard struct {
 	texts   texts
 	ticker  ticker
 
-	_ [64]byte // its own cache lines
+	_    [64]byte // its own cache lines
+	view atomic.Pointer[view]
+	_    [56]byte
 }
 
 const (
@@ -193,7 +196,41 @@ func (sh *shard) tend(now int64) {
 func (sh *shard) close() {
 	sh.closed, sh.list = true, false
 	sh.ext, sh.texts = nil, texts{}
+	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
+
+// A view is where a shard's rows are, for who has not got its lock. It may be
+// behind: what it says is a guess.
+type view struct {
+	size, next uint64
+	bound      atomic.Uint64 // hashes from here on are spread over next
+	ext        []*[extentSlots]slot
+}
+
+// show publishes where rows are, for glance.
+func (sh *shard) show() {
+	v := &view{size: sh.size, next: sh.next, ext: sh.ext}
+	v.bound.Store(^uint64(0))
+	if sh.growing {
+		v.bound.Store(sh.bound)
+	}
+	sh.view.Store(v)
+}
+
+// glance has the processor fetch the line where a row most likely is while the
+// caller still waits for the lock, and reads the counter.
+func (sh *shard) glance(id uint64) uint64 {
+	v := sh.view.Load()
+	if v == nil {
+		return counter()
+	}
+	size := v.size
+	if ^id >= v.bound.Load() {
+		size = v.next
+	}
+	hi, _ := bits.Mul64(^id, size)
+	return fetch(unsafe.Pointer(&v.ext[hi/uint64(extentSlots)][hi%uint64(extentSlots)]))
+}

@@ -34,6 +34,9 @@ type Config struct {
 	// as it was when the store was made, and the monotonic clock from then on,
 	// so that setting the machine's clock changes nothing.
 	Clock func() int64
+	// NotBefore is where the default clock starts at the earliest, in µs, for
+	// rows that were kept elsewhere and must not meet an earlier time.
+	NotBefore int64
 	// Shards is the number of locks, a power of two up to 64. Default: 64, and
 	// fewer for a small MaxKeys.
 	Shards int
@@ -78,7 +81,7 @@ func New(c Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
-	s.epoch = s.start.UnixMicro()
+	s.epoch = max(s.start.UnixMicro(), c.NotBefore)
 	s.secret = [4]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
 	s.bubble = s.start.Year() == 2000 // where synctest's time begins, and nobody else's is
 	s.limits.init()
@@ -146,11 +149,11 @@ func (s *Store) now() int64 {
 }
 
 // nowIn is now, for a caller who holds the shard's lock.
-func (s *Store) nowIn(sh *shard) int64 {
+func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	if s.clock != nil || s.bubble {
 		return s.now()
 	}
-	return s.epoch + sh.ticker.now(s.start)/1000
+	return s.epoch + sh.ticker.at(s.start, count)/1000
 }
 
 // Now is the store's time.

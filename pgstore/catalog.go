@@ -238,6 +238,7 @@ func (v *versionRow) version(name string) (out dipwell.Version, err error) {
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.unit, v.every, v.add, v.cap, v.origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.burst, v.debt, v.most, v.charge, v.maxUsed
 	r.Leaky, r.Spread = v.leaky, v.spread
+	r.Ready()
 	var l dipwell.Limit
 	err = l.Set("on_change", v.policy)
 	return dipwell.Version{Number: uint32(v.number), Since: v.since, Rule: r, Policy: l.OnChange}, err

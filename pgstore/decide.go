@@ -14,6 +14,14 @@ const decideSQL = `select allowed, never, shadow, granted, remaining, retry, res
 from dipwell.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
 func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+	rows, err := s.db.Query(ctx, decideSQL, s.decideArgs(g, entries)...)
+	if err == nil {
+		err = readDecided(rows, g)
+	}
+	return storeError(err, writes(g))
+}
+
+func (s *Store) decideArgs(g *dipwell.Group, entries []*entry) []any {
 	n := len(g.Ops)
 	ids, keys, verbs := make([]int32, n), make([]string, n), make([]int32, n)
 	costs, delays := make([]int64, n), make([]*int64, n)
@@ -24,25 +32,25 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) 
 			delays[i] = &op.MaxDelay
 		}
 	}
-	rows, err := s.db.Query(ctx, decideSQL, ids, keys, verbs, costs, delays, [16]byte(g.ID), s.testNow())
-	if err != nil {
-		return storeError(err, writes(g))
-	}
+	return []any{ids, keys, verbs, costs, delays, [16]byte(g.ID), s.testNow()}
+}
+
+// readDecided fills the answers of a group.
+func readDecided(rows pgx.Rows, g *dipwell.Group) error {
 	var a dipwell.Answer
 	i := 0
-	_, err = pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS}, func() error {
 		g.Ops[i].Answer = a
 		i++
 		return nil
 	})
-	if err != nil {
-		return storeError(err, writes(g))
+	if err == nil && i < len(g.Ops) {
+		err = dipwell.ErrStaleDefinition // a limit is gone
 	}
-	if i < n {
-		return dipwell.ErrStaleDefinition // a limit is gone
+	if err == nil {
+		settle(g)
 	}
-	settle(g)
-	return nil
+	return err
 }
 
 // settle draws the group's verdict from the answers of its ops.
@@ -76,7 +84,7 @@ func (s *Store) testNow() *int64 {
 
 func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 	if s.cat.dialect.Load() != nil {
-		return s.transact(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
+		return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
 	}
 	var done bool
 	err := s.db.QueryRow(ctx, "select dipwell.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)

@@ -7,6 +7,9 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
+// MaxTries bounds how often a statement that has collided is tried.
+const MaxTries = maxTries
+
 // Statements are all that each distributed engine is asked, takes for limits of
 // every kind included.
 func Statements(t testing.TB) map[Engine][]string {

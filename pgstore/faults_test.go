@@ -452,7 +452,13 @@ func TestCancelled(t *testing.T) {
 			}
 		})
 	}
-	until(t, "waiting for the lock", func() bool { return busy() == 5 })
+	until(t, "waiting for the lock", func() bool { // a connection that is only being made has not sent the call
+		var n int
+		if err := admin.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'cancelled' and wait_event_type = 'Lock'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 5
+	})
 	cancel()
 	wg.Wait()
 	until(t, "free in the pool", func() bool { return pool.Stat().AcquiredConns() == 0 })

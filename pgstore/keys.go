@@ -9,7 +9,7 @@ import (
 )
 
 const keysSQL = `select key, used, ts, version from dipwell.buckets
-where limit_id = $1 and key >= $2 and ($3 = '' or key > $3) and left(key, char_length($2)) = $2
+where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
 order by key limit $4`
 
 // Keys pages through the live keys of a limit, in byte order.
@@ -18,7 +18,11 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	if e == nil {
 		return nil, &dipwell.UnknownLimitError{Limit: d.Name}
 	}
-	rows, err := s.db.Query(ctx, keysSQL, e.id, prefix, after, n)
+	shared := after == dipwell.Shared // a text that no column can hold
+	if shared {
+		after = ""
+	}
+	rows, err := s.db.Query(ctx, keysSQL, e.id, prefix, after, n, shared)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -43,7 +47,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 		var did int
 		want := min(n-swept, sweepBatch)
 		try := func() error {
-			return s.db.QueryRow(ctx, "select dipwell.sweep_at($1, coalesce($2, dipwell.now_us()))", want, s.testNow()).Scan(&did)
+			return s.db.QueryRow(ctx, "select dipwell.sweep_at($1, coalesce($2, dipwell.settled()))", want, s.testNow()).Scan(&did)
 		}
 		if err = s.again(ctx, try(), try); err != nil {
 			return swept, storeError(err, false)

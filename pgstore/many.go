@@ -66,22 +66,31 @@ func returnedSince(r *dipwell.Rule, ts, now, grid string) string {
 var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
 
 // many decides a batch: takes of one limit in one statement, however many keys
-// and callers; the rest one by one.
+// and callers, and the statements of several limits in one trip; the rest one by
+// one.
 func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
 	m := merges.Get().(*dipwell.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
+	var parts []*part
 	for from := 0; from < len(m.Rows); {
 		to := from + 1
 		for to < len(m.Rows) && m.Rows[to].Limit == m.Rows[from].Limit {
 			to++
 		}
-		s.limitRows(ctx, m.Rows[from:to])
+		if p := s.part(ctx, m.Rows[from:to]); p != nil {
+			parts = append(parts, p)
+		}
 		from = to
 	}
-	for _, g := range m.Whole {
-		g.Err = s.group(ctx, g)
+	if len(parts) > 1 {
+		s.together(ctx, parts)
 	}
+	groups := m.Whole
+	for _, p := range parts {
+		groups = append(groups, s.limitRows(ctx, p)...)
+	}
+	s.oneByOne(ctx, s.inTurn(ctx, groups))
 	return nil
 }
 
@@ -93,49 +102,62 @@ type pending struct {
 	rule dipwell.Rule // the key's own, where windows are spread
 }
 
-// limitRows decides rows of one limit.
-func (s *Store) limitRows(ctx context.Context, rows []dipwell.Row) {
-	var rest, refused []*pending
-	var e *entry
+// part is what is still to be decided about rows of one limit.
+type part struct {
+	*entry
+	rest    []*pending // in the order of the keys
+	refused []*pending // were lately, and are read first
+	single  []*dipwell.Group
+}
+
+// part sorts out rows of one limit; nil where the limit is not to be had.
+func (s *Store) part(ctx context.Context, rows []dipwell.Row) *part {
+	var known [1]*entry
+	if err := s.cat.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
+		fail(rows, err)
+		return nil
+	}
+	e := known[0]
+	out := &part{entry: e}
 	for i := range rows {
 		row := &rows[i]
-		if e == nil {
-			var known [1]*entry
-			if err := s.cat.resolve(ctx, row.Groups[0], known[:]); err != nil {
-				fail(rows, err)
-				return
-			}
-			e = known[0]
-		}
 		for _, g := range row.Groups {
 			g.Ops[0].Def = e.def
 		}
-		if op := &row.Groups[0].Ops[0]; e.plain && op.Verb == dipwell.VerbTake && row.Alike() && op.Cost > 0 && op.Cost <= e.def.Rule.Burst {
-			p := &pending{Row: row, try: len(row.Groups)}
-			p.rule = *e.def.RuleFor(row.Key, &p.rule)
-			p.try = min(p.try, int(min(e.def.Rule.Burst/op.Cost, 1<<20)))
-			if s.refused.has(e.id, row.Key) {
-				refused = append(refused, p)
-			} else {
-				rest = append(rest, p)
-			}
+		op := &row.Groups[0].Ops[0]
+		if !e.plain || op.Verb != dipwell.VerbTake || !row.Alike() || op.Cost <= 0 || op.Cost > e.def.Rule.Burst {
+			out.single = append(out.single, row.Groups...)
 			continue
 		}
-		s.oneByOne(ctx, row.Groups)
+		p := &pending{Row: row, try: len(row.Groups)}
+		p.rule = *e.def.RuleFor(row.Key, &p.rule)
+		p.try = min(p.try, int(min(e.def.Rule.Burst/op.Cost, 1<<20)))
+		if s.refused.has(e.id, row.Key) {
+			out.refused = append(out.refused, p)
+		} else {
+			out.rest = append(out.rest, p)
+		}
 	}
-	if len(refused) > 0 {
-		rest = append(rest, s.refuse(ctx, e, refused)...)
-		slices.SortFunc(rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
+	return out
+}
+
+// limitRows decides what is left about rows of one limit, and returns the groups
+// that are to be decided one by one.
+func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
+	if len(p.refused) > 0 {
+		p.rest = append(p.rest, s.refuse(ctx, p.entry, p.refused)...)
+		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
-		if len(rest) == 0 {
-			return
+		if len(p.rest) == 0 {
+			break
 		}
-		rest = s.round(ctx, e, rest)
+		p.rest = s.round(ctx, p.entry, p.rest)
 	}
-	for _, p := range rest {
-		s.oneByOne(ctx, p.Groups)
+	for _, row := range p.rest {
+		p.single = append(p.single, row.Groups...)
 	}
+	return p.single
 }
 
 func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
@@ -188,6 +210,15 @@ func (p *pending) settle(err error) {
 }
 
 func (s *Store) charge(ctx context.Context, e *entry, rows []*pending) ([]bool, error) {
+	found, err := s.db.Query(ctx, e.chargeSQL(), s.chargeArgs(e, rows)...)
+	if err != nil {
+		return nil, storeError(err, true)
+	}
+	charged, err := e.charged(found, rows)
+	return charged, storeError(err, true)
+}
+
+func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
 	keys, units := make([]string, len(rows)), make([]int64, len(rows))
 	var grids []int64
 	for i, p := range rows {
@@ -200,16 +231,17 @@ func (s *Store) charge(ctx context.Context, e *entry, rows []*pending) ([]bool, 
 	if e.def.Rule.Spread {
 		args = append(args, grids)
 	}
-	found, err := s.db.Query(ctx, e.chargeSQL(), s.withClock(args)...)
-	if err != nil {
-		return nil, storeError(err, true)
-	}
+	return s.withClock(args)
+}
+
+// charged reads which rows were charged, and answers about them.
+func (e *entry) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 	charged := make([]bool, len(rows))
 	var key string
 	var i int
 	var now int64
 	var row dipwell.State
-	_, err = pgx.ForEachRow(found, []any{&key, &row.Used, &row.TS, &now}, func() error {
+	_, err := pgx.ForEachRow(found, []any{&key, &row.Used, &row.TS, &now}, func() error {
 		for rows[i].Key != key { // they come in the order of the keys
 			i = (i + 1) % len(rows)
 		}
@@ -218,7 +250,7 @@ func (s *Store) charge(ctx context.Context, e *entry, rows []*pending) ([]bool, 
 		return nil
 	})
 	e.noteRefused(slices.Contains(charged, false))
-	return charged, storeError(err, true)
+	return charged, err
 }
 
 // calm is how many statements in a row must have refused nothing before the
@@ -256,30 +288,44 @@ func (p *pending) admit(row dipwell.State, now int64) {
 // refuse reads rows that were not charged in full and answers where nothing
 // fits; otherwise it leaves the number that may be tried.
 func (s *Store) refuse(ctx context.Context, e *entry, rows []*pending) (rest []*pending) {
+	found, err := s.db.Query(ctx, e.lookMany, s.lookArgs(rows)...)
+	if err == nil {
+		rest, err = s.looked(e, found, rows)
+	}
+	if err != nil {
+		settleAll(rows, storeError(err, false))
+		return nil
+	}
+	return rest
+}
+
+func (s *Store) lookArgs(rows []*pending) []any {
 	keys := make([]string, len(rows))
 	for i, p := range rows {
 		keys[i] = p.Key
 	}
-	found, err := s.db.Query(ctx, e.lookMany, s.withClock([]any{keys})...)
-	if err == nil {
-		var i, now int64
-		var row dipwell.State
-		_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &now}, func() error {
-			p := rows[i-1]
-			done := p.answered(row, now)
-			if s.refused.note(e.id, p.Key, done); !done {
-				rest = append(rest, p)
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		for _, p := range rows {
-			p.settle(storeError(err, false))
+	return s.withClock([]any{keys})
+}
+
+// looked answers about rows that were read, and returns those to be tried.
+func (s *Store) looked(e *entry, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
+	var i, now int64
+	var row dipwell.State
+	_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &now}, func() error {
+		p := rows[i-1]
+		done := p.answered(row, now)
+		if s.refused.note(e.id, p.Key, done); !done {
+			rest = append(rest, p)
 		}
 		return nil
+	})
+	return rest, err
+}
+
+func settleAll(rows []*pending, err error) {
+	for _, p := range rows {
+		p.settle(err)
 	}
-	return rest
 }
 
 // answered decides the groups on a row that was read. Where any is allowed

@@ -150,3 +150,71 @@ func TestLanes(t *testing.T) {
 		t.Errorf("%d granted, not 600", n)
 	}
 }
+
+// TestLanesOfSeveralLimits: batches of several limits hold the rows of all of
+// them until they end, and groups lock theirs one after the other. Both keep
+// one order, which is not the names': nothing deadlocks, nothing is lost.
+func TestLanesOfSeveralLimits(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	names := []string{"z", "m", "a"} // their ids rise
+	for _, name := range names {
+		if _, err := s.Define(ctx, dipwell.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: 10000}, dipwell.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked [3]atomic.Int64 // by limit
+	var wg sync.WaitGroup
+	for caller := range 8 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(caller)))
+			group := func(limits ...int) (g dipwell.Group) {
+				for _, i := range limits {
+					asked[i].Add(1)
+					g.Ops = append(g.Ops, dipwell.Op{Def: s.Registry().Lookup(names[i]), Key: fmt.Sprint("k", random.IntN(4)), Verb: dipwell.VerbTake, Cost: 1})
+				}
+				return g
+			}
+			for range 60 {
+				var b dipwell.Batch
+				for range 10 {
+					b.Groups = append(b.Groups, group(random.IntN(3)))
+				}
+				for range 4 {
+					b.Groups = append(b.Groups, group(random.Perm(3)...))
+				}
+				b.Groups = append(b.Groups, group(0))
+				b.Groups[len(b.Groups)-1].Ops[0].Verb = dipwell.VerbTakeUpTo
+				err := s.Apply(ctx, &b)
+				for i := range b.Groups {
+					if g := &b.Groups[i]; err != nil || g.Err != nil || !g.Allowed {
+						t.Error(err, g.Err, g.Allowed)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, name := range names {
+		var left int64
+		for k := range 4 {
+			b := dipwell.Batch{}
+			g, op := b.Single()
+			op.Def, op.Key, op.Verb = s.Registry().Lookup(name), fmt.Sprint("k", k), dipwell.VerbCheck
+			if err := s.Apply(ctx, &b); err != nil || g.Err != nil {
+				t.Fatal(err, g.Err)
+			}
+			left += op.Remaining
+		}
+		if taken := 40000 - left; taken != asked[i].Load() {
+			t.Errorf("limit %s: %d asked and allowed, %d taken", name, asked[i].Load(), taken)
+		}
+	}
+	var deadlocks int64
+	must(t, pool, "select pg_stat_clear_snapshot()")
+	if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
+		t.Errorf("%d deadlocks, %v", deadlocks, err)
+	}
+}

@@ -153,7 +153,7 @@ func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
 		return nil
 	}
 	set := map[Durability]string{Logged: "logged", Unlogged: "unlogged"}[d]
-	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set)
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set+"; select dipwell.make_room()")
 	return err
 }
 

@@ -26,7 +26,7 @@ func (s *Store) portableGroup(ctx context.Context, g *dipwell.Group, entries []*
 	if err != nil || !changes {
 		return err
 	}
-	return s.transact(ctx, func(tx pgx.Tx) error { return s.portableDecide(ctx, tx, g, entries) })
+	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableDecide(ctx, tx, g, entries) })
 }
 
 func (s *Store) portableTake(ctx context.Context, g *dipwell.Group, e *entry) (done bool, err error) {
@@ -116,28 +116,32 @@ func closed(results pgx.BatchResults, err error) error {
 // errNothing ends a transaction that has nothing to write.
 var errNothing = errors.New("nothing to write")
 
-// transact runs f in a transaction, anew where it collides. Until the commit is
-// sent nothing counts, so that only its failure leaves the outcome open.
+// transact runs f in a transaction, anew where it collides.
 func (s *Store) transact(ctx context.Context, f func(pgx.Tx) error) error {
+	try := func() error { return s.transactOnce(ctx, f) }
+	return s.again(ctx, try(), try)
+}
+
+// transactOnce is transact for those whose caller begins anew, so that the
+// bounds of the two do not multiply. Until the commit is sent nothing counts, so
+// that only its failure leaves the outcome open.
+func (s *Store) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
 	begin, ok := s.db.(Beginner)
 	if !ok {
 		return dipwell.ErrNotSupported
 	}
-	try := func() error {
-		tx, err := begin.Begin(ctx)
-		if err != nil {
-			return storeError(err, false)
-		}
-		if err = f(tx); err != nil {
-			_ = tx.Rollback(ctx) // the connection goes where it cannot
-			if errors.Is(err, errNothing) {
-				return nil
-			}
-			return err
-		}
-		return commitError(tx.Commit(ctx))
+	tx, err := begin.Begin(ctx)
+	if err != nil {
+		return storeError(err, false)
 	}
-	return s.again(ctx, try(), try)
+	if err = f(tx); err != nil {
+		_ = tx.Rollback(ctx) // the connection goes where it cannot
+		if errors.Is(err, errNothing) {
+			return nil
+		}
+		return err
+	}
+	return commitError(tx.Commit(ctx))
 }
 
 // portableDecide locks the rows in the order of their keys, makes those that

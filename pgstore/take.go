@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell"
 )
@@ -53,10 +54,18 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 		return s
 	}
 	s.peek = fmt.Sprintf("select %s, used, ts, version from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
+	seen := "statement_timestamp()"
+	if testClock {
+		seen = now
+	}
 	free := fmt.Sprintf("b.used - %s", returned(r, "b.ts", now, grid))
+	fits := free + " <= $3::bigint"
+	if bareTicks(r) {
+		fits = fmt.Sprintf("%s <= greatest(%s - b.ts, 0)", dividedBy("b.used + $3::bigint", r.Add), now)
+	}
 	s.take = fmt.Sprintf(`update dipwell.buckets b set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(%[2]s, b.ts)
-where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and %[1]s <= $3::bigint
-returning b.used, b.ts, %[2]s`, free, now, id, d.Number)
+where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and %[5]s
+returning b.used, b.ts, %[6]s`, free, now, id, d.Number, fits, seen)
 	free = fmt.Sprintf("b.used - %s", returned(r, "b.ts", "excluded.ts", grid))
 	s.insert = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version from dipwell.buckets where limit_id = %[3]d and key = $1::text),
@@ -90,17 +99,46 @@ func returned(r *dipwell.Rule, ts, now, grid string) string {
 }
 
 func returnedTicks(r *dipwell.Rule, ticks string) string {
-	enough := (r.MaxUsed + r.Add - 1) / r.Add // beyond it the product could overflow
-	if r.Add == 1 {
-		return fmt.Sprintf("least(%s, %d::bigint)", ticks, enough)
+	if bareTicks(r) {
+		return times(ticks, r.Add)
 	}
-	return fmt.Sprintf("least(%s, %d::bigint) * %d", ticks, enough, r.Add)
+	enough := (r.MaxUsed + r.Add - 1) / r.Add // beyond it the product could overflow
+	return times(fmt.Sprintf("least(%s, %d::bigint)", ticks, enough), r.Add)
 }
 
-// takeArgs are the parameters of take and insert.
-func (s *Store) takeArgs(op *dipwell.Op, r *dipwell.Rule) []any {
+// bareTicks reports whether the ticks since a row's ts can be multiplied as they
+// are: two instants are less than 2^54 µs apart. And then take need not multiply
+// in order to compare.
+func bareTicks(r *dipwell.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
+
+func times(x string, n int64) string {
+	if n == 1 {
+		return x
+	}
+	return fmt.Sprintf("%s * %d", x, n)
+}
+
+func dividedBy(x string, n int64) string {
+	if n == 1 {
+		return x
+	}
+	return fmt.Sprintf("(%s) / %d", x, n)
+}
+
+// room is the third parameter of take. A Take fits when the ticks that it needs
+// have passed: the units that are too many divided by those of a tick, rounded
+// up, or a number that is not above zero where none are too many.
+func room(r *dipwell.Rule, units int64) int64 {
+	if bareTicks(r) {
+		return units - r.Cap + r.Add - 1
+	}
+	return r.Cap - units
+}
+
+// takeArgs are the parameters of take and insert; the third is not the same.
+func (s *Store) takeArgs(op *dipwell.Op, r *dipwell.Rule, third int64) []any {
 	units := op.Cost * r.Unit
-	args := append(make([]any, 0, 5), op.Key, units, r.Cap-units)
+	args := append(make([]any, 0, 5), op.Key, units, third)
 	if r.Spread {
 		args = append(args, gridOf(r.Origin, r.Every))
 	}
@@ -127,19 +165,21 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 			return err
 		}
 	}
+	units := op.Cost * rule.Unit
 	for range maxRounds {
 		var row dipwell.State
-		var now int64
-		err := s.db.QueryRow(ctx, e.take, s.takeArgs(op, rule)...).Scan(&row.Used, &row.TS, &now)
+		var seen instant
+		err := s.db.QueryRow(ctx, e.take, s.takeArgs(op, rule, room(rule, units))...).Scan(&row.Used, &row.TS, &seen)
 		if err == nil {
-			admit(g, rule, row, now)
+			admit(g, rule, row, int64(seen))
 			return nil
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
+		var now int64
 		var taken bool
-		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op, rule)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken)
+		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op, rule, rule.Cap-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // another first call was faster
 			continue
@@ -163,6 +203,20 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 		}
 	}
 	return s.decide(ctx, g, []*entry{e})
+}
+
+// instant is µs since the Unix epoch, scanned from a timestamptz, which spares
+// the server the arithmetic, or from a test's bigint.
+type instant int64
+
+func (t *instant) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*t = instant(v.Time.UnixMicro())
+	return nil
+}
+
+func (t *instant) ScanInt64(v pgtype.Int8) error {
+	*t = instant(v.Int64)
+	return nil
 }
 
 // admit answers a Take that the server has charged; row is what it left.

@@ -382,7 +382,7 @@ func TestMetrics(t *testing.T) {
 	w.post("take", "limit=nobody")
 	rec := w.do("GET", "/metrics", "")
 	w.want(rec, 200, `dipwell_decisions_total{limit="login",result="allowed"} 1`, `dipwell_decisions_total{limit="login",result="refused"} 1`,
-		`dipwell_decision_seconds_count 2`, `dipwell_store_errors_total 0`, "dipwell_keys 7", "dipwell_batches_total 9")
+		`dipwell_decision_seconds_count{store="memory",verb="take"} 2`, `dipwell_store_errors_total 0`, "dipwell_keys 7", "dipwell_batches_total 9")
 	if strings.Contains(rec.Body.String(), "nobody") {
 		t.Error("an unknown limit became a label")
 	}
@@ -426,6 +426,9 @@ func TestKeys(t *testing.T) {
 		w.post("take", "limit=listed&cost=5&key="+k)
 	}
 	w.want(w.do("GET", "/v1/limits/listed/keys", ""), 200, `{"key":"other","remaining":15,"reset_after_us":60000000},{"key":"user:1"`, `"next":null`)
+	w.post("take", "limit=listed&cost=5") // the shared bucket comes first, and is left behind
+	w.want(w.do("GET", "/v1/limits/listed/keys?n=1", ""), 200, `{"keys":[{"key":null`, `"next":""`)
+	w.want(w.do("GET", "/v1/limits/listed/keys?n=1&after=", ""), 200, `{"keys":[{"key":"other"`, `"next":"other"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=user:&n=2", ""), 200, `"user:2"`, `"next":"user:2"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=user:&n=2&after=user:2", ""), 200, `{"keys":[{"key":"user:3"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?key=user:1", ""), 200, `"remaining":15`)

@@ -43,7 +43,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	var d dipwell.Decision
 	start := time.Now()
 	err = a.limiter.Do(r.Context(), &d, dipwell.VerbTake, q.limit, key, q.cost)
-	a.metrics.observe(&d, err, time.Since(start))
+	a.metrics.observe(dipwell.VerbTake, &d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)
 		return

@@ -18,8 +18,16 @@ func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d *discard) WriteHeader(int)             {}
 
 // BenchmarkTake is the handler alone, without net/http's own reading and writing.
-func BenchmarkTake(b *testing.B) {
+func BenchmarkTake(b *testing.B) { benchmarkTake(b, func(*world) {}) }
+
+// While somebody looks at GET /v1/top, keys are counted.
+func BenchmarkTakeWatched(b *testing.B) {
+	benchmarkTake(b, func(w *world) { w.do("GET", "/v1/top", "") })
+}
+
+func benchmarkTake(b *testing.B, before func(*world)) {
 	w := newWorld(b, server.Config{}, local)
+	before(w)
 	if _, err := w.limiter.Define(b.Context(), dipwell.Limit{Name: "api", Rate: 100, Period: 1e9, Burst: 1e9}, dipwell.OwnerCode); err != nil {
 		b.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	}
 	start := time.Now()
 	err := a.decide(r, c.verb, x)
-	a.metrics.observe(&x.d, err, time.Since(start))
+	a.metrics.observe(c.verb, &x.d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)
 		return

@@ -119,7 +119,9 @@ func parsePage(query string) (p page, err error) {
 		case "prefix":
 			p.prefix = value
 		case "after":
-			p.after = value
+			if p.after = value; value == "" { // given and empty: after the shared bucket, as "next" says
+				p.after = dipwell.Shared
+			}
 		case "key":
 			if p.key, p.one = value, true; !plainKey(value) {
 				return bad(name, "is empty or has a NUL byte")

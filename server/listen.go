@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -29,6 +30,7 @@ type Listener struct {
 	Handler     http.Handler
 	Streams     bool          // bodies may take as long as they like: a proxy's
 	ReadTimeout time.Duration // for a whole request; default 10 s
+	TLS         *tls.Config   // nil: plain text
 }
 
 // Serve answers on the listeners until ctx ends, then lets the requests under
@@ -43,7 +45,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 		srv := l.server()
 		servers[i] = srv
 		wg.Go(func() {
-			if err := srv.Serve(bound(l.Listener, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+			if err := l.serve(srv); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})
@@ -70,6 +72,23 @@ func drain(servers []*http.Server) {
 		})
 	}
 	wg.Wait()
+}
+
+// Scheme is http or https.
+func (l *Listener) Scheme() string {
+	if l.TLS == nil {
+		return "http"
+	}
+	return "https"
+}
+
+func (l *Listener) serve(srv *http.Server) error {
+	sockets := bound(l.Listener, maxConnections)
+	if l.TLS == nil {
+		return srv.Serve(sockets)
+	}
+	srv.TLSConfig = l.TLS
+	return srv.ServeTLS(sockets, "", "")
 }
 
 func (l *Listener) server() *http.Server {

@@ -1,9 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"maps"
-	"math/bits"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -22,10 +22,25 @@ type metrics struct {
 	mu     sync.Mutex
 	limits atomic.Pointer[map[string]*limitCounts]
 	storeErrors,
-	full atomic.Uint64
-	took histogram
-	reg  *prometheus.Registry
+	full,
+	unknown,
+	shed atomic.Uint64
+	took     [verbCount]histogram
+	store    string // the label
+	refusals *refusals
+	watch    atomic.Pointer[watch] // nil: nobody looks at GET /v1/top
+	reg      *prometheus.Registry
 }
+
+// verbCount is how many verbs take time: all that a Decision answers.
+const verbCount = int(dipwell.VerbReset) + 1
+
+// maxLabels bounds the limits that are counted by name. The rest count as one,
+// so that whoever may define limits cannot fill a monitoring system.
+const (
+	maxLabels  = 10000
+	otherLabel = "_other"
+)
 
 // limitCounts are one limit's.
 type limitCounts struct {
@@ -44,11 +59,13 @@ var (
 	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
 	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
 	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
-	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, without reading and writing the request.", nil, nil)
+	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
+	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
+	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
 )
 
-func newMetrics() *metrics {
-	m := &metrics{reg: prometheus.NewRegistry()}
+func newMetrics(store string) *metrics {
+	m := &metrics{reg: prometheus.NewRegistry(), store: cmp.Or(store, "memory")}
 	m.limits.Store(&map[string]*limitCounts{})
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -65,19 +82,26 @@ func (s *Server) Counter(name, help string, f func() float64) {
 	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
-func (m *metrics) handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
+// handler does not compress: a compressor holds a megabyte, and an answer
+// without many limits has 20 kB.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{DisableCompression: true})
+}
 
 // observe counts a decision, or the error in its place.
-func (m *metrics) observe(d *dipwell.Decision, err error, took time.Duration) {
+func (m *metrics) observe(verb dipwell.Verb, d *dipwell.Decision, err error, took time.Duration) {
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
 		if errors.Is(err, dipwell.ErrFull) {
 			m.full.Add(1)
 		}
 	} else if err != nil {
+		if errors.Is(err, dipwell.ErrUnknownLimit) {
+			m.unknown.Add(1)
+		}
 		return // the caller's mistake: no limit was asked
 	}
-	m.took.observe(took)
+	m.took[verb].observe(took)
 	if d.Limits == nil {
 		m.count(d)
 	}
@@ -101,6 +125,12 @@ func (m *metrics) count(d *dipwell.Decision) {
 		c.results[0].Add(1)
 	default:
 		c.results[1].Add(1)
+		if m.refusals != nil {
+			m.refusals.note(d)
+		}
+	}
+	if w := m.watch.Load(); w != nil {
+		w.note(d)
 	}
 	if d.Source >= dipwell.SourceFallbackOpen {
 		c.fallbacks[d.Source-dipwell.SourceFallbackOpen].Add(1)
@@ -112,6 +142,9 @@ func (m *metrics) add(limit string) *limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := *m.limits.Load()
+	if len(old) >= maxLabels {
+		limit = otherLabel
+	}
 	if c := old[limit]; c != nil {
 		return c
 	}
@@ -123,7 +156,7 @@ func (m *metrics) add(limit string) *limitCounts {
 
 // Describe and Collect make metrics a prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descShed} {
 		ch <- d
 	}
 }
@@ -142,29 +175,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	counter(descErrors, &m.storeErrors)
 	counter(descFull, &m.full)
-	ch <- m.took.metric()
-}
-
-// histogram counts durations by the power of two above them, from 256 ns to 8.6 s.
-type histogram struct {
-	buckets [26]atomic.Uint64 // at most 2^(8+i) ns; the last has the rest
-	sum     atomic.Uint64     // ns
-}
-
-func (h *histogram) observe(d time.Duration) {
-	i := max(bits.Len64(uint64(max(d, 1)-1)), 8) - 8
-	h.buckets[min(i, len(h.buckets)-1)].Add(1)
-	h.sum.Add(uint64(max(d, 0)))
-}
-
-func (h *histogram) metric() prometheus.Metric {
-	bounds := make(map[float64]uint64, len(h.buckets))
-	var count uint64
-	for i := range h.buckets {
-		count += h.buckets[i].Load()
-		if i < len(h.buckets)-1 {
-			bounds[float64(uint64(1)<<(8+i))/1e9] = count
+	counter(descUnknown, &m.unknown)
+	counter(descShed, &m.shed)
+	for v := range m.took {
+		if verb := dipwell.Verb(v); verb == dipwell.VerbTake || m.took[v].sum.Load() > 0 {
+			ch <- m.took[v].metric(m.store, verb.String())
 		}
 	}
-	return prometheus.MustNewConstHistogram(descTook, count, float64(h.sum.Load())/1e9, bounds)
 }

@@ -42,7 +42,7 @@ func (p *Proxy) Use(limits []string) error {
 		p.limited.Store(&p.forward)
 		return nil
 	}
-	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.metrics.observe}
+	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe}
 	for _, name := range limits {
 		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
 	}
@@ -56,6 +56,11 @@ func (p *Proxy) Use(limits []string) error {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.server.Enter() {
+		shed(w)
+		return
+	}
+	defer p.server.Leave()
 	(*p.limited.Load()).ServeHTTP(w, r)
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"net/http"
@@ -16,6 +17,8 @@ type Config struct {
 	Headers        httplimit.Headers // default IETF
 	TrustedProxies []netip.Prefix    // whose X-Forwarded-For is believed; default: nobody's
 	AdminToken     string            // what admin calls must carry; default: they need a loopback listener
+	MaxInFlight    int               // calls under way at one time; more are turned away; default DefaultInFlight
+	Store          string            // what metrics call the store; default memory; only New reads it
 }
 
 // A Server answers calls on a limiter.
@@ -24,8 +27,10 @@ type Server struct {
 	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopping atomic.Bool
+	under    inFlight
 
 	conditions []func(context.Context) error // of /readyz
+	extra      map[string]http.Handler       // by their patterns
 }
 
 // live is what may change while the server runs.
@@ -34,18 +39,22 @@ type live struct {
 	trusted  []netip.Prefix
 	clientIP httplimit.KeyFunc
 	token    *[sha256.Size]byte // nil: none
+
+	maxInFlight int64
 }
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, metrics: newMetrics()}
+	s := &Server{limiter: limiter, metrics: newMetrics(c.Store)}
+	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.under.n.Load()) })
 	s.Set(c)
 	return s
 }
 
 // Set changes the configuration, from the next request on.
 func (s *Server) Set(c Config) {
-	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...)}
+	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
+		maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
 	if c.AdminToken != "" {
 		sum := sha256.Sum256([]byte(c.AdminToken))
 		l.token = &sum
@@ -56,6 +65,14 @@ func (s *Server) Set(c Config) {
 // Stop makes /readyz answer 503, so that balancers look elsewhere while the
 // last requests drain.
 func (s *Server) Stop() { s.stopping.Store(true) }
+
+// Handle adds a path to every API that is made from now on. The pattern is net/http's.
+func (s *Server) Handle(pattern string, h http.Handler) {
+	if s.extra == nil {
+		s.extra = map[string]http.Handler{}
+	}
+	s.extra[pattern] = h
+}
 
 // Site is what the API must know of the listener it answers on.
 type Site struct {
@@ -78,9 +95,13 @@ func (s *Server) API(at Site) http.Handler {
 	a.rest.HandleFunc("PUT /v1/limits/{name}", a.admin(a.putLimit))
 	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.deleteLimit))
 	a.rest.HandleFunc("GET /v1/limits/{name}/keys", a.admin(a.keys))
+	a.rest.HandleFunc("GET /v1/top", a.admin(a.top))
 	a.rest.HandleFunc("GET /healthz", a.healthz)
 	a.rest.HandleFunc("GET /readyz", a.readyz)
 	a.rest.Handle("GET /metrics", s.metrics.handler())
+	for pattern, h := range s.extra {
+		a.rest.Handle(pattern, h)
+	}
 	return a
 }
 
@@ -97,7 +118,15 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusForbidden, "", reason)
 		return
 	}
-	if c := a.hot[r.URL.Path]; c != nil {
+	c := a.hot[r.URL.Path]
+	if c != nil || !alwaysAnswered[r.URL.Path] {
+		if !a.Enter() {
+			shed(w)
+			return
+		}
+		defer a.Leave()
+	}
+	if c != nil {
 		a.call(w, r, c)
 		return
 	}
@@ -107,6 +136,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.rest.ServeHTTP(w, r)
 }
+
+// alwaysAnswered are what an overload is seen by.
+var alwaysAnswered = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
 // noRoute answers as the mux would, with a problem for a body.
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {

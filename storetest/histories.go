@@ -132,6 +132,9 @@ func (h *history) group() {
 	for i := range takes {
 		limit := h.limit()
 		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), dipwell.MaxInt/16)}
+		if h.oneKey {
+			takes[i].Key = takes[0].Key
+		}
 	}
 	h.note(h.doAll([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[h.IntN(4)], takes...))
 }

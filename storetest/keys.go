@@ -124,16 +124,20 @@ func keysList(e *env) {
 			e.Fatalf("%d keys with prefix %q after %q:\n  got  %q\n  want %q", q.n, q.prefix, q.after, got, want)
 		}
 	}
-	var all []string
-	for after := ""; ; {
-		next := page("", after, 4)
-		if all = append(all, next...); len(next) < 4 {
-			break
+	for _, n := range []int{1, 4} {
+		var all []string
+		for after := ""; len(all) <= len(keys); {
+			next := page("", after, n)
+			if all = append(all, next...); len(next) < n {
+				break
+			}
+			if after = next[len(next)-1]; after == "" { // "" is the beginning
+				after = dipwell.Shared
+			}
 		}
-		after = next[len(next)-1]
-	}
-	if !slices.Equal(all, keys) {
-		e.Fatalf("page by page:\n  got  %q\n  want %q", all, keys)
+		if !slices.Equal(all, keys) {
+			e.Fatalf("page by page of %d:\n  got  %q\n  want %q", n, all, keys)
+		}
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/storetest"
@@ -88,6 +90,7 @@ var mutants = map[string]struct {
 		clear(s.rows)
 		return n
 	}}, "sweep early-expiry sweep-race"},
+	"sweep looks and deletes in two steps": {bug{group: afterLook, sweep: lookThenDelete}, "sweep-race"},
 	"peek charges": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
 		if op.Verb == dipwell.VerbCheck {
 			op.Verb = dipwell.VerbTake
@@ -202,6 +205,54 @@ func noLock(s *refStore, g *dipwell.Group) error {
 	defer s.mu.Unlock()
 	s.store(g, now, &old, &rows, &write)
 	return nil
+}
+
+// lookThenDelete lists full rows, and deletes them when one of them was written
+// since; afterLook holds a call on a full row back until a sweep has listed it.
+// So the sweep and the call meet in the one order that loses what was taken.
+func lookThenDelete(s *refStore) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var full []refKey
+	for k, row := range s.rows {
+		if def := s.reg.Lookup(k.limit); s.usedNow(def, k, row, s.now()) == 0 {
+			full = append(full, k)
+			s.extra[k] = looked
+		}
+	}
+	s.waitFor(func() bool {
+		return len(full) == 0 || slices.ContainsFunc(full, func(k refKey) bool { return s.extra[k] != looked })
+	})
+	for _, k := range full {
+		delete(s.rows, k)
+		delete(s.extra, k)
+	}
+	return len(full)
+}
+
+func afterLook(s *refStore, g *dipwell.Group) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.keyOf(&g.Ops[0])
+	s.waitFor(func() bool {
+		row, ok := s.rows[k]
+		return !ok || s.extra[k] == looked || s.usedNow(g.Ops[0].Def, k, row, s.now()) > 0
+	})
+	err := s.decide(g, s.now())
+	s.extra[k] = written
+	return err
+}
+
+const looked, written = 1, 2
+
+// waitFor returns when ok, or after a while: a mistake must fail, not hang. The
+// lock is held, and given up in between.
+func (s *refStore) waitFor(ok func() bool) {
+	for late := time.Now().Add(2 * time.Second); !ok() && time.Now().Before(late); {
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
+	}
 }
 
 func tryLock(s *refStore, g *dipwell.Group) error {

@@ -126,14 +126,27 @@ func peekConsumes(e *env) {
 	}
 }
 
-// Keys that become full and are taken from at once, while a sweep runs.
+// Keys that have become full, by time or by a refund, and are taken from at
+// once while sweeps run: a sweep that deletes what it has only looked at loses
+// what was taken since.
 func sweepRace(e *env) {
-	e.bucket("swept", 1, time.Hour, 20)
+	e.bucket("swept", 1, time.Hour, 40)
 	defer e.sweeping()()
 	sweeper, ok := dipwell.As[dipwell.Sweeper](e.store)
 	const keys, takers = 8, 16
 	for round := range e.rounds {
 		name := func(call int) string { return fmt.Sprint("k", round, ".", call) }
+		take := func(call int) error { _, err := e.l.Take(e.ctx, "swept", name(call), 1); return err }
+		refund := func(call int) error { _, err := e.l.Refund(e.ctx, "swept", name(call), 1); return err }
+		turns := []func(int) error{take, refund, take}
+		if round%2 == 0 {
+			// The refund comes last: one that finds nothing would hide the loss.
+			turns = []func(int) error{take, take, refund}
+			for k := range keys {
+				e.must(nil, take(k))
+			}
+			e.pass(time.Hour)
+		}
 		race(e, 2*takers, keys, func(caller, call int) (int64, error) {
 			if caller >= takers {
 				if !ok {
@@ -142,19 +155,17 @@ func sweepRace(e *env) {
 				_, err := sweeper.Sweep(e.ctx, 100)
 				return 0, err
 			}
-			_, err := e.l.Take(e.ctx, "swept", name(call), 1)
-			if err == nil {
-				_, err = e.l.Refund(e.ctx, "swept", name(call), 1)
+			for _, turn := range turns {
+				if err := turn(call); err != nil {
+					return 0, err
+				}
 			}
-			if err == nil {
-				_, err = e.l.Take(e.ctx, "swept", name(call), 1)
-			}
-			return 0, err
+			return 0, nil
 		})
 		for k := range keys {
 			d, err := e.l.Check(e.ctx, "swept", name(k), 0)
-			if e.must(d, err); d.Remaining != 4 {
-				e.Fatalf("round %d: %d remaining of 20 after 16 were taken", round, d.Remaining)
+			if e.must(d, err); d.Remaining != 40-takers {
+				e.Fatalf("round %d: %d remaining of 40 after %d were taken", round, d.Remaining, takers)
 			}
 		}
 	}

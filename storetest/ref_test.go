@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -57,7 +58,17 @@ func (s *refStore) Define(_ context.Context, l dipwell.Limit, owner string) (*di
 	return s.reg.Define(s.now(), l, owner)
 }
 
-func (s *refStore) Drop(_ context.Context, name, owner string) error { return s.reg.Drop(name, owner) }
+func (s *refStore) Drop(_ context.Context, name, owner string) error {
+	err := s.reg.Drop(name, owner)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		maps.DeleteFunc(s.held, func(_ dipwell.Reservation, h held) bool {
+			return slices.ContainsFunc(h.parts, func(p heldPart) bool { return p.limit == name })
+		})
+	}
+	return err
+}
 
 func (s *refStore) Now(context.Context) (int64, error) { return s.now(), nil }
 

@@ -12,6 +12,7 @@ var reservationCases = []testCase{
 	{"cancel-until-due", cancelUntilDue},
 	{"cancel-group", cancelGroup},
 	{"cancel-after-reset", cancelAfterReset},
+	{"cancel-after-drop", cancelAfterDrop},
 	{"cancel-refill", cancelRefill},
 	{"reserve-many", reserveMany},
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -28,7 +29,7 @@ func (b *bench) coalesced(ctx context.Context) error {
 		together, pooled, raw := b.fast.coalesced(), b.fast.pooled(), b.fast.take()
 		raw.name, raw.clients = rawName, poolConns
 		cs := []contender{together, pooled, raw}
-		fs, err := b.rounds(ctx, "coalesced, "+c.title, load{clients: c.clients, keys: c.keys}, fromGo, cs...)
+		fs, err := b.rounds(ctx, "coalesced, "+c.title, load.Load{Clients: c.clients, Keys: c.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ func (b *bench) few(ctx context.Context) error {
 	for _, n := range []int{1, 2, 4, 8} {
 		cs := []contender{b.fast.coalesced(), b.fast.pooled()}
 		title := plural(n, "goroutine") + ", 10,000 keys"
-		fs, err := b.rounds(ctx, "coalesced, "+title, load{clients: n, keys: b.keys}, fromGo, cs...)
+		fs, err := b.rounds(ctx, "coalesced, "+title, load.Load{Clients: n, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}
@@ -69,7 +70,7 @@ func (b *bench) logged(ctx context.Context) error {
 		kept.name, fast.name = "logged", "unlogged"
 		cs := []contender{kept, fast}
 		title := plural(n, "goroutine") + ", 10,000 keys"
-		fs, err := b.rounds(ctx, "logged, "+title, load{clients: n, keys: b.keys}, fromGo, cs...)
+		fs, err := b.rounds(ctx, "logged, "+title, load.Load{Clients: n, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/dipwell/dipwell/bench/internal/load"
+
 	"context"
 	"encoding/binary"
 	"errors"
@@ -155,13 +157,13 @@ func (w *well) drained() contender {
 	return contender{name: drainedName, open: w.single(drainedLimit), ours: true}
 }
 
-func (w *well) single(limit string) func(context.Context) (session, error) {
-	return func(ctx context.Context) (session, error) {
+func (w *well) single(limit string) func(context.Context) (load.Session, error) {
+	return func(ctx context.Context) (load.Session, error) {
 		conn, err := pgx.Connect(ctx, w.dsn)
 		if err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
-		return session{take: call(w.limiter.With(w.store.With(conn)), limit), close: func() { hangUp(conn) }}, nil
+		return load.Session{Take: call(w.limiter.With(w.store.With(conn)), limit), Close: func() { hangUp(conn) }}, nil
 	}
 }
 
@@ -175,9 +177,9 @@ func (w *well) coalesced() contender {
 	return contender{name: coalescedName, open: w.all(w.shared), ours: true}
 }
 
-func (w *well) all(l *dipwell.Limiter) func(context.Context) (session, error) {
-	return func(context.Context) (session, error) {
-		return session{take: call(l, apiLimit), close: func() {}}, nil
+func (w *well) all(l *dipwell.Limiter) func(context.Context) (load.Session, error) {
+	return func(context.Context) (load.Session, error) {
+		return load.Session{Take: call(l, apiLimit), Close: func() {}}, nil
 	}
 }
 
@@ -197,19 +199,19 @@ func hangUp(c *pgx.Conn) {
 // statement sends what Limiter.Take sends for an admitted call, through the
 // code that sends the rivals' statements.
 func (w *well) statement() contender {
-	return contender{name: statementName, ours: true, open: func(ctx context.Context) (session, error) {
+	return contender{name: statementName, ours: true, open: func(ctx context.Context) (load.Session, error) {
 		sql, params, err := w.overhear(ctx)
 		if err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
 		c, err := connect(ctx, w.dsn)
 		if err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
 		if err := c.prepare(ctx, "take", sql); err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
-		return session{close: c.close, take: func(ctx context.Context, key string) (bool, error) {
+		return load.Session{Close: c.close, Take: func(ctx context.Context, key string) (bool, error) {
 			params[0] = append(params[0][:0], key...)
 			row, err := c.row(ctx, "take", params)
 			return len(row) > 0, err
@@ -231,7 +233,7 @@ func (w *well) overhear(ctx context.Context) (sql string, params [][]byte, err e
 		return "", nil, err
 	}
 	defer hangUp(conn)
-	if _, err := w.limiter.With(w.store.With(conn)).Take(ctx, apiLimit, keyName(0), 1); err != nil {
+	if _, err := w.limiter.With(w.store.With(conn)).Take(ctx, apiLimit, load.Key(0), 1); err != nil {
 		return "", nil, err
 	}
 	if len(heard.sql) != 1 {
@@ -247,7 +249,7 @@ func (w *well) overhear(ctx context.Context) (sql string, params [][]byte, err e
 			return "", nil, fmt.Errorf("the statement has a parameter of type %T", arg)
 		}
 	}
-	if len(params) == 0 || string(params[0]) != keyName(0) {
+	if len(params) == 0 || string(params[0]) != load.Key(0) {
 		return "", nil, errors.New("the statement's first parameter is not the key")
 	}
 	return heard.sql[0], params, nil

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -141,7 +142,7 @@ func (b *bench) checkOnly() error {
 
 // prepare makes the databases that most scenarios share.
 func (b *bench) prepare(ctx context.Context) (err error) {
-	nameKeys(b.keys)
+	load.NameKeys(b.keys)
 	if b.version, err = query(ctx, b.admin, "show server_version"); err != nil {
 		return err
 	}

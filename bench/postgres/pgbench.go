@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/dipwell/dipwell/bench/internal/load"
+
 	"bufio"
 	"bytes"
 	"context"
@@ -16,7 +18,7 @@ import (
 )
 
 // pgbench is the runner that lets pgbench send a contender's script.
-func (b *bench) pgbench(ctx context.Context, l load, c contender) (r result, err error) {
+func (b *bench) pgbench(ctx context.Context, l load.Load, c contender) (r load.Result, err error) {
 	dir, err := os.MkdirTemp("", "bench-pgbench")
 	if err != nil {
 		return r, err
@@ -27,21 +29,21 @@ func (b *bench) pgbench(ctx context.Context, l load, c contender) (r result, err
 		return r, err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "pgbench"), "--no-vacuum", "--protocol=prepared", "--file="+script,
-		"--define=keys="+strconv.Itoa(l.keys), "--client="+strconv.Itoa(l.clients), "--jobs="+strconv.Itoa(min(l.clients, 2)),
-		"--time="+strconv.Itoa(int(math.Ceil(l.length.Seconds()))), "--max-tries=0", "--log", "--sampling-rate=0.1", c.database)
+		"--define=keys="+strconv.Itoa(l.Keys), "--client="+strconv.Itoa(l.Clients), "--jobs="+strconv.Itoa(min(l.Clients, 2)),
+		"--time="+strconv.Itoa(int(math.Ceil(l.Length.Seconds()))), "--max-tries=0", "--log", "--sampling-rate=0.1", c.database)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PGOPTIONS="+c.settings)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return r, fmt.Errorf("pgbench: %w\n%s", err, out)
 	}
-	if r.perSecond, err = number(out, `tps = ([0-9.]+) \(without initial`); err != nil {
+	if r.PerSecond, err = number(out, `tps = ([0-9.]+) \(without initial`); err != nil {
 		return r, err
 	}
 	if retries, err := number(out, `total number of retries: ([0-9]+)`); err == nil {
-		r.conflicts = int(retries)
+		r.Conflicts = int(retries)
 	}
-	return r, r.times.read(dir)
+	return r, readLatencies(&r.Times, dir)
 }
 
 func number(out []byte, pattern string) (float64, error) {
@@ -53,7 +55,7 @@ func number(out []byte, pattern string) (float64, error) {
 }
 
 // read adds the latencies of pgbench's logs: the third field, in µs.
-func (h *histogram) read(dir string) error {
+func readLatencies(h *load.Histogram, dir string) error {
 	logs, _ := filepath.Glob(filepath.Join(dir, "pgbench_log.*"))
 	for _, name := range logs {
 		data, err := os.ReadFile(name)
@@ -69,7 +71,7 @@ func (h *histogram) read(dir string) error {
 			if err != nil {
 				return fmt.Errorf("pgbench's log: %w", err)
 			}
-			h.record(time.Duration(us) * time.Microsecond)
+			h.Record(time.Duration(us) * time.Microsecond)
 		}
 	}
 	return nil

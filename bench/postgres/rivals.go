@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/dipwell/dipwell/bench/internal/load"
+
 	"context"
 	"embed"
 	"encoding/binary"
@@ -77,21 +79,21 @@ func (r rivals) counter() contender {
 // oneStatement opens sessions that run one prepared statement a call. Its first
 // column says how many tokens are left, or whether the call may go on; no row
 // refuses.
-func (r rivals) oneStatement(sql, set string) func(context.Context) (session, error) {
-	return func(ctx context.Context) (session, error) {
+func (r rivals) oneStatement(sql, set string) func(context.Context) (load.Session, error) {
+	return func(ctx context.Context) (load.Session, error) {
 		c, err := connect(ctx, r.dsn)
 		if err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
 		if set != "" {
 			if err := c.once(ctx, set); err != nil {
-				return session{}, err
+				return load.Session{}, err
 			}
 		}
 		if err := c.prepare(ctx, "take", sql); err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
-		return session{take: c.takeOnce, close: c.close}, nil
+		return load.Session{Take: c.takeOnce, Close: c.close}, nil
 	}
 }
 
@@ -124,18 +126,18 @@ func (r rivals) refill(ctx context.Context) error {
 }
 
 func (r rivals) tx() contender {
-	return contender{name: txName, script: "tx.pgbench", database: r.dsn, open: func(ctx context.Context) (session, error) {
+	return contender{name: txName, script: "tx.pgbench", database: r.dsn, open: func(ctx context.Context) (load.Session, error) {
 		c, err := connect(ctx, r.dsn)
 		if err != nil {
-			return session{}, err
+			return load.Session{}, err
 		}
 		for name, sql := range map[string]string{"begin": "begin", "insert": sqlFile("tx_insert.sql"),
 			"lock": sqlFile("tx_lock.sql"), "store": sqlFile("tx_store.sql"), "commit": "commit"} {
 			if err := c.prepare(ctx, name, sql); err != nil {
-				return session{}, err
+				return load.Session{}, err
 			}
 		}
-		return session{take: c.takeInFive, close: c.close}, nil
+		return load.Session{Take: c.takeInFive, Close: c.close}, nil
 	}}
 }
 

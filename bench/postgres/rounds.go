@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
 // A contender is one design under load.
 type contender struct {
 	name   string
-	open   func(context.Context) (session, error) // one session a client, new in each round
-	during func(context.Context) error            // its background work, while its rounds last
-	ours   bool                                   // conflicts that reach its callers are counted at the end
+	open   func(context.Context) (load.Session, error) // one session a client, new in each round
+	during func(context.Context) error                 // its background work, while its rounds last
+	ours   bool                                        // conflicts that reach its callers are counted at the end
 
 	clients int // instead of the load's
 	keys    int // instead of the load's
@@ -31,29 +32,29 @@ type figures struct {
 	refused, conflicts        int
 }
 
-func (f *figures) add(r *result) {
-	f.perSecond = append(f.perSecond, r.perSecond)
-	f.p50 = append(f.p50, r.times.percentile(50))
-	f.p99 = append(f.p99, r.times.percentile(99))
-	f.p999 = append(f.p999, r.times.percentile(99.9))
-	f.decisions += r.times.count
-	f.refused += r.refused
-	f.conflicts += r.conflicts
+func (f *figures) add(r *load.Result) {
+	f.perSecond = append(f.perSecond, r.PerSecond)
+	f.p50 = append(f.p50, r.Times.Percentile(50))
+	f.p99 = append(f.p99, r.Times.Percentile(99))
+	f.p999 = append(f.p999, r.Times.Percentile(99.9))
+	f.decisions += r.Times.Count
+	f.refused += r.Refused
+	f.conflicts += r.Conflicts
 }
 
 func (f *figures) rate() float64 { return report.Median(f.perSecond) }
 
 // runner makes one round of one contender: from this process, or by pgbench.
-type runner func(context.Context, load, contender) (result, error)
+type runner func(context.Context, load.Load, contender) (load.Result, error)
 
 // rounds lets contenders take turns under one load. Each round begins with the
 // next of them, so that nobody always follows the same neighbour.
-func (b *bench) rounds(ctx context.Context, title string, l load, run runner, cs ...contender) (map[string]*figures, error) {
+func (b *bench) rounds(ctx context.Context, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
 	all := map[string]*figures{}
 	for _, c := range cs {
 		all[c.name] = new(figures)
 	}
-	l.length = b.length
+	l.Length, l.Conflict = b.length, conflict
 	for round := range b.numRounds {
 		for i := range cs {
 			c := cs[(i+round)%len(cs)]
@@ -64,8 +65,8 @@ func (b *bench) rounds(ctx context.Context, title string, l load, run runner, cs
 			}
 			all[c.name].add(&r)
 			if c.ours {
-				b.conflicts += r.conflicts
-				b.decisions += r.times.count
+				b.conflicts += r.Conflicts
+				b.decisions += r.Times.Count
 			}
 		}
 	}
@@ -74,8 +75,8 @@ func (b *bench) rounds(ctx context.Context, title string, l load, run runner, cs
 }
 
 // round runs a contender once, with its background work beside it.
-func (b *bench) round(ctx context.Context, l load, run runner, c contender) (result, error) {
-	l.clients, l.keys = cmp.Or(c.clients, l.clients), cmp.Or(c.keys, l.keys)
+func (b *bench) round(ctx context.Context, l load.Load, run runner, c contender) (load.Result, error) {
+	l.Clients, l.Keys = cmp.Or(c.clients, l.Clients), cmp.Or(c.keys, l.Keys)
 	if c.during == nil {
 		return run(ctx, l, c)
 	}
@@ -91,7 +92,9 @@ func (b *bench) round(ctx context.Context, l load, run runner, c contender) (res
 }
 
 // fromGo is the runner of this process.
-func fromGo(ctx context.Context, l load, c contender) (result, error) { return l.run(ctx, c.open) }
+func fromGo(ctx context.Context, l load.Load, c contender) (load.Result, error) {
+	return l.Run(ctx, c.open)
+}
 
 // progress shows on standard error what is going on; "" clears it.
 func progress(format string, args ...any) {

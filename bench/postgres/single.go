@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/dipwell/dipwell/bench/internal/load"
+
 	"context"
 	"fmt"
 )
@@ -11,7 +13,7 @@ func (b *bench) single(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "From Go, prepared statements, a raw connection a client. \"%s\" is what dipwell sends, through the rivals' own driver code; \"%s\" adds the library around it.\n\n", statementName, takeName)
 	for _, clients := range []int{1, 8, 32} {
 		cs := append([]contender{b.fast.statement(), b.fast.take()}, b.rivals.all()...)
-		fs, err := b.rounds(ctx, fmt.Sprintf("single, %d clients", clients), load{clients: clients, keys: b.keys}, fromGo, cs...)
+		fs, err := b.rounds(ctx, fmt.Sprintf("single, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}
@@ -28,7 +30,7 @@ func (b *bench) single(ctx context.Context) error {
 // hot: everybody wants the same row.
 func (b *bench) hot(ctx context.Context) error {
 	cs := append([]contender{b.fast.statement(), b.fast.take()}, b.rivals.all()...)
-	fs, err := b.rounds(ctx, "one hot key", load{clients: 32, keys: 1}, fromGo, cs...)
+	fs, err := b.rounds(ctx, "one hot key", load.Load{Clients: 32, Keys: 1}, fromGo, cs...)
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func (b *bench) refused(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Refused calls, unlogged, %d keys\n\n", b.keys)
 	for _, clients := range []int{1, 8, 32} {
 		admitted, refused := b.fast.take(), b.fast.drained()
-		fs, err := b.rounds(ctx, fmt.Sprintf("refused, %d clients", clients), load{clients: clients, keys: b.keys}, fromGo, refused, admitted)
+		fs, err := b.rounds(ctx, fmt.Sprintf("refused, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, fromGo, refused, admitted)
 		if err != nil {
 			return err
 		}
@@ -61,7 +63,7 @@ func (b *bench) sqlFunctions(ctx context.Context) error {
 		take := contender{name: "dipwell.take", script: "dipwell.pgbench", database: b.fast.dsn, ours: true}
 		nothing := contender{name: "select 1", script: "select1.pgbench", database: b.fast.dsn}
 		cs := append([]contender{take, nothing}, b.rivals.all()...)
-		fs, err := b.rounds(ctx, fmt.Sprintf("pgbench, %d clients", clients), load{clients: clients, keys: b.keys}, b.pgbench, cs...)
+		fs, err := b.rounds(ctx, fmt.Sprintf("pgbench, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -48,7 +49,7 @@ func (b *bench) grow(ctx context.Context, c contender, dsn, table string, length
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.round(ctx, load{clients: 8, keys: b.keys, length: length}, fromGo, c)
+	r, err := b.round(ctx, load.Load{Clients: 8, Keys: b.keys, Length: length}, fromGo, c)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (b *bench) grow(ctx context.Context, c contender, dsn, table string, length
 		return nil, err
 	}
 	dead, err := query(ctx, dsn, "select n_dead_tup from pg_stat_user_tables where relid = '"+table+"'::regclass")
-	return []string{c.name, strconv.Itoa(r.times.count), size(before.total), size(after.total), size(after.heap), size(after.total - after.heap),
+	return []string{c.name, strconv.Itoa(r.Times.Count), size(before.total), size(after.total), size(after.heap), size(after.total - after.heap),
 		fmt.Sprintf("× %.1f", after.total/before.total), fmt.Sprintf("%.2f %%", share), dead}, err
 }
 
@@ -89,7 +90,7 @@ func (b *bench) refillCost(ctx context.Context) error {
 	if b.quick {
 		rows /= 10
 	}
-	nameKeys(rows)
+	load.NameKeys(rows)
 	theirs, err := b.invite(ctx, freshToo, rows, burst/2) // half full: each row is due each time
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (b *bench) refillCost(ctx context.Context) error {
 	with, without, take := theirs.cron(), theirs.cron(), ours.take()
 	without.name, without.during = "(a) without its refill: grants nothing more", nil
 	cs := []contender{take, with, without}
-	fs, err := b.rounds(ctx, "refill", load{clients: 8, keys: rows}, fromGo, cs...)
+	fs, err := b.rounds(ctx, "refill", load.Load{Clients: 8, Keys: rows}, fromGo, cs...)
 	if err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 		c.name, c.keys = fmt.Sprintf("%d rows (%s, %.0f B a row)", w.rows, size(total.total), total.total/float64(w.rows)), w.rows
 		cs = append(cs, c)
 	}
-	fs, err := b.rounds(ctx, "rows", load{clients: 8}, fromGo, cs...)
+	fs, err := b.rounds(ctx, "rows", load.Load{Clients: 8}, fromGo, cs...)
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 // alone, over everything that ran on these tables.
 func (b *bench) hotUpdates(ctx context.Context) error {
 	take, cron := b.fast.take(), b.rivals.cron()
-	if _, err := b.rounds(ctx, "HOT updates", load{clients: 8, keys: b.keys}, fromGo, take, cron); err != nil {
+	if _, err := b.rounds(ctx, "HOT updates", load.Load{Clients: 8, Keys: b.keys}, fromGo, take, cron); err != nil {
 		return err
 	}
 	ours, err := hotShare(ctx, b.fast.dsn, "dipwell.buckets")

@@ -93,6 +93,17 @@ func TestClientExitCodes(t *testing.T) {
 			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
 		}
 	}
+	// The shared bucket comes first in a listing; a page that ends with it goes on
+	// from an empty key.
+	if code, out, stderr := program(t, "take", "login", "user:9"); code != 0 {
+		t.Error(out, stderr)
+	}
+	if code, out, stderr := program(t, "keys", "login", "-n", "1"); code != 0 || !strings.HasPrefix(out, "(shared) ") || !strings.HasSuffix(out, "there may be more: --after \"\"\n") {
+		t.Errorf("the first page: %d %s%s", code, out, stderr)
+	}
+	if code, out, stderr := program(t, "keys", "login", "--after", ""); code != 0 || !strings.HasPrefix(out, "user:9 ") || strings.Contains(out, "shared") {
+		t.Errorf("after the shared bucket: %d %s%s", code, out, stderr)
+	}
 	if code, _, stderr := program(t, "take", "login", ""); code != 2 || !strings.Contains(stderr, "key") {
 		t.Errorf("an empty key: %d %s", code, stderr)
 	}
@@ -137,7 +148,7 @@ func TestClientOnAStore(t *testing.T) {
 		t.Error(code, out, stderr)
 	}
 	for _, tc := range []struct{ url, want string }{
-		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has cockroach://, memory:, postgres://, postgresql://, yugabyte://`},
+		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has cockroach://, file:, memory:, postgres://`},
 		{"nonsense", "memory:, postgres://"},
 		{"memory:x", "takes nothing after the colon"},
 	} {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -14,6 +16,7 @@ const againAfter = time.Minute
 // store that is away, once and then once a minute.
 type complaints struct {
 	to   io.Writer
+	json *slog.Logger // nil: plain lines
 	mu   sync.Mutex
 	last string
 	at   time.Time
@@ -24,12 +27,20 @@ func (c *complaints) error(err error) {
 	defer c.mu.Unlock()
 	if text := err.Error(); text != c.last || time.Since(c.at) > againAfter {
 		c.last, c.at = text, time.Now()
-		fmt.Fprintf(c.to, "dipwell: %s\n", text)
+		c.line(slog.LevelError, text)
 	}
 }
 
 func (c *complaints) say(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(c.to, "dipwell: "+format+"\n", args...)
+	c.line(slog.LevelInfo, fmt.Sprintf(format, args...))
+}
+
+func (c *complaints) line(level slog.Level, text string) {
+	if c.json != nil {
+		c.json.Log(context.Background(), level, text)
+		return
+	}
+	fmt.Fprintf(c.to, "dipwell: %s\n", text)
 }

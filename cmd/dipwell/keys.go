@@ -11,10 +11,10 @@ import (
 // KeysCmd pages through the live keys of a limit.
 type KeysCmd struct {
 	target `embed:""`
-	Name   string `arg:"" name:"limit" help:"Name of the limit."`
-	Prefix string `help:"Only keys that begin so."`
-	After  string `help:"Only keys after this one, in byte order."`
-	N      int    `short:"n" default:"100" help:"At most so many, 1 to 1000."`
+	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
+	Prefix string  `help:"Only keys that begin so."`
+	After  *string `help:"Only keys after this one, in byte order; an empty one is the shared bucket."`
+	N      int     `short:"n" default:"100" help:"At most so many, 1 to 1000."`
 }
 
 func (KeysCmd) Help() string {
@@ -26,8 +26,8 @@ func (c *KeysCmd) Run(e *env) error {
 	if c.Prefix != "" {
 		q.Set("prefix", c.Prefix)
 	}
-	if c.After != "" {
-		q.Set("after", c.After)
+	if c.After != nil {
+		q.Set("after", *c.After)
 	}
 	b, err := c.get(e, keysPath(c.Name, q))
 	if err != nil {

@@ -29,9 +29,11 @@ type commands struct {
 	Limits   LimitsCmd   `cmd:"" help:"List the limits that a server knows."`
 	Keys     KeysCmd     `cmd:"" help:"Page through the live keys of a limit (admin)."`
 	Inspect  InspectCmd  `cmd:"" help:"Look at one bucket, consuming nothing (admin)."`
+	Top      TopCmd      `cmd:"" help:"Watch a service: decisions, refusals, the busiest and most refused keys (admin)."`
 	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, look at or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
+	Doctor   DoctorCmd   `cmd:"" help:"Look for what is wrong with a configuration, a store or a running service."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`
 }
 

@@ -30,7 +30,7 @@ func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), 
 	if d.Store == "" {
 		return nil, nil, errors.New("store: say which database: --store postgres://USER@HOST/DATABASE")
 	}
-	if scheme, _, _ := strings.Cut(d.Store, "://"); openers[scheme] == nil {
+	if scheme, _, _ := strings.Cut(d.Store, "://"); openers[scheme] == nil || strings.HasPrefix(scheme, "redis") {
 		return nil, nil, fmt.Errorf("store: %q has no schema to migrate; it must be postgres://…", redact(d.Store))
 	}
 	config, err := poolConfig(d.Store)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 const (
 	connectTimeout   = 5 * time.Second
 	statementTimeout = 5 * time.Second // the longest a batch may take; a limit's own timeout comes before it
-	defaultLanes     = 4               // connections that decide; pool_max_conns
 	maxLanes         = 64
 	sideConns        = 2 // connections for everything else: changes of limits, pages of keys, sweeps, /readyz
 )
@@ -148,6 +148,7 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 // openLanes gives coalesce connections of its own: a key always goes to the
 // same one, so that two of them never fight over a row.
 func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config) (*coalesce.Store, error) {
+	p.tally.open()
 	n := lanesOf(config)
 	var stores []dipwell.Store
 	for range n {
@@ -162,10 +163,15 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config) (*coal
 	return coalesce.New(stores, coalesce.Config{Timeout: statementTimeout})
 }
 
+// defaultLanes is how many batches a store has under way at one time, a
+// connection each. More of them than processors only wait for each other, and
+// make each batch smaller; fewer than two let one stuck batch hold up everybody.
+func defaultLanes() int { return max(2, min(4, runtime.GOMAXPROCS(0))) }
+
 // lanesOf is what the URL says, for pgxpool has a default of its own.
 func lanesOf(config *pgxpool.Config) int {
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
-		return defaultLanes
+		return defaultLanes()
 	}
 	return int(min(config.MaxConns, maxLanes))
 }

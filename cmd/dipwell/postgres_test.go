@@ -315,7 +315,7 @@ func TestSweep(t *testing.T) {
 
 func TestPoolConfig(t *testing.T) {
 	for url, lanes := range map[string]int{
-		"postgres://u@h/d": defaultLanes, "postgres://u@h/d?pool_max_conns=7": 7, "postgres://u@h/d?pool_max_conns=700": maxLanes,
+		"postgres://u@h/d": defaultLanes(), "postgres://u@h/d?pool_max_conns=7": 7, "postgres://u@h/d?pool_max_conns=700": maxLanes,
 	} {
 		config, err := poolConfig(url)
 		if err != nil {
@@ -344,7 +344,9 @@ func TestFilesOfTwoServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &env{ctx: t.Context()}
-	one, two := &service{env: e, limiter: l}, &service{env: e, limiter: l}
+	var said strings.Builder
+	say := &complaints{to: &said}
+	one, two := &service{env: e, limiter: l, complaints: say}, &service{env: e, limiter: l, complaints: say}
 	named := func(names ...string) *settings {
 		s := &settings{}
 		for _, n := range names {
@@ -369,6 +371,11 @@ func TestFilesOfTwoServices(t *testing.T) {
 		if strings.Join(got, " ") != step.want {
 			t.Errorf("%v, want %s", got, step.want)
 		}
+	}
+	// The second one started over limits of a file that it does not know.
+	const want = "dipwell: limits in the store that a configuration file made and this one does not name stay in force: 2, such as a, b; "
+	if got := said.String(); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 1 {
+		t.Errorf("said %q, want one line with %q", got, want)
 	}
 }
 

@@ -53,6 +53,7 @@ type process struct {
 	cmd     *exec.Cmd
 	url     string // of the first listener
 	admin   string // of the second
+	stdout  *lines
 	stderr  *lines
 	waited  error
 	waiting sync.Once
@@ -118,11 +119,12 @@ func start(t *testing.T, args ...string) *process {
 	}
 	t.Cleanup(func() { p.stop() })
 	out := newLines(stdout)
+	p.stdout = out
 	p.stderr = newLines(stderr)
-	p.url = out.wait(t, `on (http://127\.0\.0\.1:\d+)\n`)[1]
+	p.url = out.wait(t, `on (https?://127\.0\.0\.1:\d+)\n`)[1]
 	for _, a := range args {
 		if a == "--admin" {
-			p.admin = out.wait(t, `admin calls on (http://\S+)\n`)[1]
+			p.admin = out.wait(t, `admin calls on (https?://\S+)\n`)[1]
 		}
 	}
 	return p
@@ -261,7 +263,7 @@ func TestServeUpstream(t *testing.T) {
 
 func TestServeErrors(t *testing.T) {
 	for _, args := range [][]string{
-		{"--store", "file:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
+		{"--store", "oracle:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
 		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
 	} {
 		code, _, stderr := program(t, append([]string{"serve"}, args...)...)

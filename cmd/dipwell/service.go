@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/rls"
 	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/tracing"
 )
 
 // service is what serve runs, and what a new configuration changes.
@@ -17,10 +21,15 @@ type service struct {
 	limiter *dipwell.Limiter
 	server  *server.Server
 	proxy   *server.Proxy // nil without --upstream
-	started *settings     // some of them count only at the start
+	rls     *rls.Service  // nil without --grpc and --rls-config
+	tls     *server.TLS   // nil: plain text
+	tracer  *tracing.Tracer
+	started *settings // some of them count only at the start
 	*complaints
 
-	fromFile []string // limits that this process's file named last
+	reloadFailed atomic.Bool
+	fromFile     []string // limits that this process's file named last
+	began        bool     // it has been read once
 }
 
 // reload reads the configuration again. A bad one changes nothing.
@@ -29,15 +38,25 @@ func (s *service) reload() {
 	if err == nil {
 		err = s.use(set)
 	}
+	s.reloadFailed.Store(err != nil)
 	if err != nil {
 		s.say("%v\ndipwell: the last good configuration stays in force", err)
 		return
 	}
 	s.say("configuration read again: %d limits", len(set.flagLimits)+len(set.Limits))
 	if set.Store != s.started.Store || set.DenyMaxAge != s.started.DenyMaxAge || set.Listen != s.started.Listen || set.Admin != s.started.Admin ||
-		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys {
-		s.say("store, listen, admin, upstream, by, max_keys and deny_max_age change only with a restart")
+		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys || set.operation() != s.started.operation() {
+		s.say("store, listen, admin, upstream, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals and log_format change only with a restart")
 	}
+}
+
+// operation is what of running the service counts only at the start.
+func (s *settings) operation() string {
+	n := defaultLogRefusals
+	if s.LogRefusals != nil {
+		n = *s.LogRefusals
+	}
+	return fmt.Sprintf("%q %q %q %q %q %d %q", s.TLSCert, s.TLSKey, s.ClientCA, s.keySecret, s.OTLPEndpoint, n, s.LogFormat)
 }
 
 // use puts settings in force: all limits compile, because they were read, so
@@ -70,6 +89,7 @@ func (s *service) define(set *settings) error {
 		}
 	}
 	names := set.names()
+	s.tellOrphans(names)
 	for _, name := range s.fromFile {
 		if def := s.limiter.Limit(name); def != nil && def.Owner == dipwell.OwnerFile && !slices.Contains(names, name) {
 			if err := s.drop(name); err != nil {
@@ -77,8 +97,28 @@ func (s *service) define(set *settings) error {
 			}
 		}
 	}
-	s.fromFile = names
+	s.fromFile, s.began = names, true
 	return nil
+}
+
+// tellOrphans names, at the start, limits that some file made and this one does
+// not name. Another service's file may name them, so that they stay in force:
+// who took one out of the file while no service ran must end it by hand.
+func (s *service) tellOrphans(names []string) {
+	if s.began {
+		return
+	}
+	var left []string
+	for _, d := range s.limiter.Limits() {
+		if d.Owner == dipwell.OwnerFile && !slices.Contains(names, d.Name) {
+			left = append(left, d.Name)
+		}
+	}
+	if n := len(left); n > 0 {
+		s.say("limits in the store that a configuration file made and this one does not name stay in force: %d, such as %s; "+
+			"to end one that no other service's file names, name it in this file and take it out again while the service runs",
+			n, strings.Join(left[:min(n, 20)], ", "))
+	}
 }
 
 func (s *service) drop(name string) error {

@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/server"
 )
 
@@ -18,6 +20,7 @@ type settings struct {
 	config.File
 	flagLimits []dipwell.Limit
 	token      string
+	keySecret  []byte // nil: keys are stored as they are
 }
 
 // settings reads everything anew, so that a reload is a start without a stop.
@@ -30,12 +33,16 @@ func (c *ServeCmd) settings() (*settings, error) {
 		}
 		s.File = *f
 	}
+	if err := c.data(); err != nil {
+		return nil, err
+	}
 	s.Store = cmp.Or(c.Store, s.Store, "memory:")
 	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
 	s.Admin = cmp.Or(c.Admin, s.Admin)
 	s.Upstream = cmp.Or(c.Upstream, s.Upstream)
 	s.By = cmp.Or(c.By, s.By)
 	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
+	c.over(&s.File)
 	if c.DenyMaxAge != "" {
 		var err error
 		if s.DenyMaxAge, err = config.ParseDenyMaxAge(c.DenyMaxAge); err != nil {
@@ -51,7 +58,23 @@ func (c *ServeCmd) settings() (*settings, error) {
 	if s.token, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
 		return nil, err
 	}
+	if s.keySecret, err = keySecret(c.KeySecretFile, s.KeySecretFile); err != nil {
+		return nil, err
+	}
 	return s, s.check()
+}
+
+// data makes --data the store.
+func (c *ServeCmd) data() (err error) {
+	switch {
+	case c.Data == "":
+		return nil
+	case c.Store != "":
+		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
+	}
+	c.Store, err = dataStore(c.Data)
+	c.Data = ""
+	return err
 }
 
 func (c *ServeCmd) announce(s *settings) (err error) {
@@ -98,27 +121,40 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 	return out, nil
 }
 
-// adminToken reads the token of a flag's file, else of the environment, else of
-// the configuration's file.
 func adminToken(flagFile, configFile string) (string, error) {
+	b, err := secret("admin_token_file", "DIPWELL_ADMIN_TOKEN", flagFile, configFile)
+	return string(b), err
+}
+
+// keySecret is that of hashed keys, nil where keys are stored as they are.
+func keySecret(flagFile, configFile string) ([]byte, error) {
+	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", flagFile, configFile)
+	if err == nil && b != nil && len(b) < keyhash.MinSecret {
+		return nil, fmt.Errorf("key_secret_file: the secret has %d bytes; at least %d", len(b), keyhash.MinSecret)
+	}
+	return b, err
+}
+
+// secret reads a secret from a flag's file, else from the environment, else from
+// the file that the configuration names.
+func secret(setting, variable, flagFile, configFile string) ([]byte, error) {
 	path := flagFile
 	if path == "" {
-		if token := os.Getenv("DIPWELL_ADMIN_TOKEN"); token != "" {
-			return token, nil
+		if value := os.Getenv(variable); value != "" {
+			return []byte(value), nil
 		}
 		if path = configFile; path == "" {
-			return "", nil
+			return nil, nil
 		}
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("admin_token_file: %w", err)
+		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
-	token := string(bytes.TrimSpace(b))
-	if token == "" {
-		return "", fmt.Errorf("admin_token_file: %s is empty", path)
+	if b = bytes.TrimSpace(b); len(b) == 0 {
+		return nil, fmt.Errorf("%s: %s is empty", setting, path)
 	}
-	return token, nil
+	return b, nil
 }
 
 func (s *settings) check() error {
@@ -128,11 +164,12 @@ func (s *settings) check() error {
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
 	}
-	return nil
+	return s.checkOperation()
 }
 
 func (s *settings) server() server.Config {
-	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token}
+	scheme, _, _ := strings.Cut(s.Store, ":")
+	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, MaxInFlight: s.MaxInFlight, Store: scheme}
 }
 
 // names are those of all limits that this process declares.

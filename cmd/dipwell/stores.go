@@ -19,10 +19,18 @@ import (
 // something of the system, it has a Close method.
 var openers = map[string]func(ctx context.Context, url string, o storeOptions) (dipwell.Store, error){
 	"memory":     openMemory,
+	"file":       openFile,
 	"postgres":   openPostgres,
 	"postgresql": openPostgres,
 	"yugabyte":   openPostgres,
 	"cockroach":  openPostgres,
+
+	"redis":           openRedis,
+	"rediss":          openRedis,
+	"redis+cluster":   openRedis,
+	"rediss+cluster":  openRedis,
+	"redis+sentinel":  openRedis,
+	"rediss+sentinel": openRedis,
 }
 
 // storeOptions are settings that only some stores have a use for.
@@ -44,7 +52,7 @@ func openStore(ctx context.Context, url string, o storeOptions) (dipwell.Store, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.once || inProcess(store) {
+	if _, ours := store.(*file); o.once || ours || inProcess(store) {
 		return store, func() error { return closeStore(store) }, nil
 	}
 	local, err := fallback.New(store, fallback.Config{MaxKeys: o.maxKeys})
@@ -71,7 +79,7 @@ func knownStore(url string) error {
 func storeList() string {
 	names := slices.Sorted(maps.Keys(openers))
 	for i, n := range names {
-		if names[i] += ":"; n != "memory" {
+		if names[i] += ":"; n != "memory" && n != "file" {
 			names[i] += "//"
 		}
 	}
@@ -87,9 +95,13 @@ func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, e
 
 // gauges puts what a store tells of itself on /metrics.
 func gauges(s *server.Server, store dipwell.Store) {
-	if p, ok := dipwell.As[*postgres](store); ok {
-		p.gauges(s)
-		s.Readiness(p.Ready)
+	if g, ok := dipwell.As[interface{ gauges(s *server.Server) }](store); ok {
+		g.gauges(s)
+	}
+	if r, ok := dipwell.As[interface {
+		Ready(ctx context.Context) error
+	}](store); ok {
+		s.Readiness(r.Ready)
 	}
 	if m, ok := dipwell.As[*memstore.Store](store); ok {
 		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })

@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/server"
@@ -12,6 +16,63 @@ import (
 // tally counts what a store was asked.
 type tally struct {
 	batches, calls, errors, swept atomic.Uint64
+	sizes, took                   prometheus.Histogram
+}
+
+// open makes the histograms, before anything is counted.
+func (t *tally) open() {
+	t.sizes = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dipwell_store_batch_size",
+		Help: "Calls that went to the store together.", Buckets: prometheus.ExponentialBuckets(1, 2, 13)})
+	t.took = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dipwell_store_batch_seconds",
+		Help: "How long the store took for a batch.", Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18)})
+}
+
+// gauges puts the counts on /metrics. held asks how many keys the store has.
+func (t *tally) gauges(s *server.Server, held func(context.Context) (int64, error)) {
+	for _, c := range []struct {
+		name, help string
+		n          *atomic.Uint64
+	}{
+		{"dipwell_store_batches_total", "Batches sent to the store, each of calls that waited together.", &t.batches},
+		{"dipwell_store_calls_total", "Calls in those batches; divided by the batches it is how many ride together.", &t.calls},
+		{"dipwell_store_failed_calls_total", "Calls in those batches that the store could not decide.", &t.errors},
+	} {
+		s.Counter(c.name, c.help, func() float64 { return float64(c.n.Load()) })
+	}
+	s.Collect(t.sizes)
+	s.Collect(t.took)
+	k := &keysHeld{ask: held}
+	s.Gauge("dipwell_keys", "Keys that the store holds, as it estimates; those of others in the same table or database too.", k.count)
+}
+
+// Bounds of asking for the number of keys.
+const (
+	keysTimeout = 300 * time.Millisecond // a scrape must not wait for a hung store
+	keysEvery   = 15 * time.Second
+)
+
+// keysHeld is a number that the store is asked for now and then, when somebody
+// scrapes. While it cannot answer, the last one counts.
+type keysHeld struct {
+	ask  func(context.Context) (int64, error)
+	mu   sync.Mutex
+	last float64
+	at   time.Time
+}
+
+func (k *keysHeld) count() float64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.at.IsZero() && time.Since(k.at) < keysEvery {
+		return k.last
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keysTimeout)
+	defer cancel()
+	if n, err := k.ask(ctx); err == nil {
+		k.last = float64(max(n, 0))
+		k.at = time.Now()
+	}
+	return k.last
 }
 
 // counted is a store that is counted.
@@ -21,9 +82,12 @@ type counted struct {
 }
 
 func (c *counted) Apply(ctx context.Context, b *dipwell.Batch) error {
+	start := time.Now()
 	c.batches.Add(1)
 	c.calls.Add(uint64(len(b.Groups)))
+	c.sizes.Observe(float64(len(b.Groups)))
 	err := c.Store.Apply(ctx, b)
+	c.took.Observe(time.Since(start).Seconds())
 	for i := range b.Groups {
 		if err != nil || errors.Is(b.Groups[i].Err, dipwell.ErrStore) {
 			c.errors.Add(1)
@@ -37,16 +101,10 @@ func (c *counted) Unwrap() dipwell.Store { return c.Store }
 
 // gauges puts what the store tells of itself on /metrics.
 func (p *postgres) gauges(s *server.Server) {
-	for _, c := range []struct {
-		name, help string
-		n          *atomic.Uint64
-	}{
-		{"dipwell_store_batches_total", "Batches sent to the store, each of calls that waited together.", &p.batches},
-		{"dipwell_store_calls_total", "Calls in those batches; divided by the batches it is how many ride together.", &p.calls},
-		{"dipwell_store_failed_calls_total", "Calls in those batches that the store could not decide.", &p.errors},
-		{"dipwell_swept_rows_total", "Full rows that this service deleted.", &p.swept},
-	} {
-		s.Counter(c.name, c.help, func() float64 { return float64(c.n.Load()) })
-	}
+	p.tally.gauges(s, func(ctx context.Context) (n int64, err error) {
+		err = p.side.QueryRow(ctx, "select reltuples::bigint from pg_class where oid = to_regclass('dipwell.buckets')").Scan(&n)
+		return n, err
+	})
+	s.Counter("dipwell_swept_rows_total", "Full rows that this service deleted.", func() float64 { return float64(p.swept.Load()) })
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(p.connections()) })
 }

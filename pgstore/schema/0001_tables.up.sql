@@ -68,7 +68,7 @@ create /*unlogged*/ table dipwell.buckets (
     version  int not null,                 -- of the limit, under which used and ts are counted
     key      text collate "C" not null,    -- '' is the limit's one shared bucket
     primary key (limit_id, key)
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) with (fillfactor = 70, vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- What was taken ahead of time. One call has one id, over all of its keys.
 create /*unlogged*/ table dipwell.reservations (

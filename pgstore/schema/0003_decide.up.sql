@@ -63,7 +63,7 @@ create function dipwell.decide(limit_ids int[], keys text[], verbs int[], costs 
     reservation uuid default null, at bigint default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint)
-language plpgsql volatile as $$
+language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
     ls      dipwell.limits[] := array_fill(null::dipwell.limits, array[k]);
@@ -78,6 +78,7 @@ declare
     a       dipwell.answer;
     i       int;
     sorted  int[] := array[1];
+    singly  int[];
     verdict boolean;
     changes boolean;
     due     bigint;
@@ -97,7 +98,20 @@ begin
         sorted := array(select s from generate_series(1, k) s order by limit_ids[s], keys[s] collate "C");
     end if;
     loop
-        foreach i in array sorted loop
+        if k > 1 and not locks then
+            -- One statement, so that the rows are of one instant: each statement
+            -- of a volatile function sees what was committed before it.
+            for row_ in select o.at, b.used, b.ts, b.version from unnest(limit_ids, keys) with ordinality o (limit_id, key, at)
+                left join dipwell.buckets b on b.limit_id = o.limit_id and b.key = o.key loop
+                used[row_.at] := coalesce(row_.used, 0);
+                ts[row_.at] := coalesce(row_.ts, -9007199254740991);
+                version[row_.at] := coalesce(row_.version, rs[row_.at].number);
+            end loop;
+            singly := '{}';
+        else
+            singly := sorted;
+        end if;
+        foreach i in array singly loop
             fresh[i] := false;
             loop
                 if locks then
@@ -179,7 +193,8 @@ end $$;
 
 -- Gives a reservation back, once, before it is due: false when there is nothing
 -- to give back. Buckets are locked before reservations, as everywhere.
-create function dipwell.give_back(reservation uuid, at bigint default null) returns boolean language plpgsql volatile as $$
+create function dipwell.give_back(reservation uuid, at bigint default null) returns boolean
+language plpgsql volatile set enable_seqscan = off as $$
 declare
     n bigint := coalesce(at, dipwell.now_us());
     p record;
@@ -217,19 +232,54 @@ begin
     return done;
 end $$;
 
+-- Gives the table some pages, which vacuum leaves (vacuum_truncate). While it has
+-- none, the planner takes reading it from end to end for the cheapest way to a
+-- key, and sessions keep such a plan while the table fills.
+create function dipwell.make_room() returns void language plpgsql volatile as $$
+begin
+    insert into dipwell.buckets (used, ts, limit_id, version, key)
+        select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
+    delete from dipwell.buckets where limit_id = 0;
+    if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
+        analyze dipwell.buckets; -- plans are made anew
+    end if;
+end $$;
+select dipwell.make_room();
+
+-- The latest instant that no statement under way can still decide before. One
+-- that read the clock before a row became full, and inserts after a sweep has
+-- deleted it, would begin the bucket again at its own, earlier time, and the
+-- refill since then would count twice. A statement is known by its lock on the
+-- table; the second is for one that has begun and has not asked for it yet.
+create function dipwell.settled() returns bigint language sql volatile as $$
+    select least(n - 1000000, (
+        -- whose statements we may not see is taken to have begun a minute ago
+        select min(coalesce((date_part('epoch', s.query_start) * 1000000)::bigint, n - 60000000))
+        from pg_locks k join pg_stat_activity s on s.pid = k.pid
+        where k.locktype = 'relation' and k.relation = 'dipwell.buckets'::regclass and k.mode = 'RowExclusiveLock'
+            and k.database = (select oid from pg_database where datname = current_database())
+            and s.pid <> pg_backend_pid() and coalesce(s.state, 'active') = 'active'))
+    from (select dipwell.now_us() as n) c
+$$;
+
 -- Deletes at most max_rows full rows, and reservations that are due. Rows that
 -- are locked are in use and skipped; what is deleted is full as it is deleted.
 create function dipwell.sweep_at(max_rows int, n bigint) returns bigint language plpgsql volatile as $$
 declare
     swept bigint := 0;
 begin
-    delete from dipwell.buckets b using (
-        select b.limit_id, b.key from dipwell.buckets b left join dipwell.limits l on l.id = b.limit_id
+    if pg_relation_size('dipwell.buckets') < 16 * current_setting('block_size')::int
+        and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
+        perform dipwell.make_room(); -- rewritten by vacuum full, or lost in a crash
+    end if;
+    -- Found again by their place, which cannot change while they are locked: a
+    -- join by key is planned by statistics that may be of an empty table.
+    delete from dipwell.buckets b where b.ctid = any (array(
+        select b.ctid from dipwell.buckets b left join dipwell.limits l on l.id = b.limit_id
         where case when l.plain and l.version = b.version
             then b.used <= least(greatest((n - l.grid) / l.every - (b.ts - l.grid) / l.every, 0), l.ticks) * l.add
             else dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n) end
-        limit max_rows for update of b skip locked) f
-    where b.limit_id = f.limit_id and b.key = f.key
+        limit max_rows for update of b skip locked))
         and dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n);
     get diagnostics swept = row_count;
     delete from dipwell.reservations where (id, limit_id, key) in

@@ -69,7 +69,8 @@ begin
     return d.id;
 end $$;
 
--- Ends a limit. Its keys start full if the name is defined again; sweep deletes their rows.
+-- Ends a limit. Its keys start full if the name is defined again; sweep deletes
+-- their rows. Reservations that have a part in one go now, whole, as with reset.
 create function dipwell.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
     old dipwell.limits;
@@ -85,6 +86,7 @@ begin
                 when 'code' then 'a program''s code' when 'file' then 'the configuration file'
                 when 'api' then 'the API' else 'SQL' end);
     end if;
+    delete from dipwell.reservations x using dipwell.reservations y where y.limit_id = old.id and x.id = y.id;
     delete from dipwell.limits x where x.id = old.id;
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;

@@ -1,5 +1,7 @@
 -- What people call. Everything here runs as its owner with a fixed search_path,
 -- and in the caller's transaction: a rollback gives the tokens back.
+-- enable_seqscan: a plan made while the table is empty would read it from end to
+-- end, and be kept while a long transaction fills it.
 
 create function dipwell.check_key(key text, field text) returns text language plpgsql immutable as $$
 begin
@@ -71,46 +73,45 @@ end $$;
 
 -- Takes cost tokens if all of them are there. The common case is one UPDATE of
 -- one row, with as few expressions as will do, for starting each of them costs
--- more than the row: a bucket counted in µs first, then other even ticks. A
+-- more than the row, and with its answer whole: a bucket counted in µs first,
+-- where the ticks needed are compared with those that passed and nothing can
+-- overflow (two instants are less than 2^54 µs apart), then other even ticks. A
 -- refusal, a first call, a change of the limit, a calendar and bad input fall
 -- through to ask.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     n bigint := dipwell.now_us();
 begin
-    if cost > 0 then
-        update dipwell.buckets b
-        set used = greatest(b.used - least(greatest(n - b.ts, 0), l.ticks) * l.add, 0) + take.cost * l.unit, ts = greatest(n, b.ts)
-        from dipwell.limits l
-        where l.name = limit_name and l.plain and l.every = 1 and take.cost <= l.cap / l.unit
-            and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
-            and b.used - least(greatest(n - b.ts, 0), l.ticks) * l.add <= l.cap - take.cost * l.unit
-        returning (l.cap - b.used) / l.unit, (b.ts + (b.used + l.add - 1) / l.add - n) * interval '1 microsecond'
-        into remaining, reset_after;
-        if not found then
-            update dipwell.buckets b
-            set used = greatest(b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add, 0)
-                    + take.cost * l.unit,
-                ts = greatest(n, b.ts)
-            from dipwell.limits l
-            where l.name = limit_name and l.plain and l.every > 1 and take.cost <= l.cap / l.unit
-                and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
-                and b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
-                    <= l.cap - take.cost * l.unit
-            returning (l.cap - b.used) / l.unit,
-                (((b.ts - l.grid) / l.every + (b.used + l.add - 1) / l.add) * l.every + l.grid - n) * interval '1 microsecond'
-            into remaining, reset_after;
-        end if;
-        if found then
-            allowed := true;
-            never := false;
-            granted := cost;
-            delay := '0';
-            return;
-        end if;
+    update dipwell.buckets b
+    set used = greatest(b.used - greatest(n - b.ts, 0) * l.add, 0) + take.cost * l.unit, ts = greatest(n, b.ts)
+    from dipwell.limits l
+    where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
+        and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
+        and (b.used + take.cost * l.unit - l.cap + l.add - 1) / l.add <= greatest(n - b.ts, 0)
+    returning true, (l.cap - b.used) / l.unit, (b.ts + (b.used + l.add - 1) / l.add - n) * interval '1 microsecond',
+        take.cost, interval '0', false
+    into allowed, remaining, reset_after, granted, delay, never;
+    if allowed then
+        return;
+    end if;
+    update dipwell.buckets b
+    set used = greatest(b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add, 0)
+            + take.cost * l.unit,
+        ts = greatest(n, b.ts)
+    from dipwell.limits l
+    where l.name = limit_name and l.plain and (l.every > 1 or l.add > 256) and take.cost between 1 and l.cap / l.unit
+        and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
+        and b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
+            <= l.cap - take.cost * l.unit
+    returning true, (l.cap - b.used) / l.unit,
+        (((b.ts - l.grid) / l.every + (b.used + l.add - 1) / l.add) * l.every + l.grid - n) * interval '1 microsecond',
+        take.cost, interval '0', false
+    into allowed, remaining, reset_after, granted, delay, never;
+    if allowed then
+        return;
     end if;
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(0, limit_name, key, cost);
@@ -120,7 +121,7 @@ end $$;
 create function dipwell.check(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(1, limit_name, key, cost);
@@ -130,7 +131,7 @@ end $$;
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(2, limit_name, key, cost);
@@ -140,7 +141,7 @@ end $$;
 create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(3, limit_name, key, cost);
@@ -150,7 +151,7 @@ end $$;
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(4, limit_name, key, cost);
@@ -160,7 +161,7 @@ end $$;
 create function dipwell.refund(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(5, limit_name, key, cost);
@@ -170,7 +171,7 @@ end $$;
 create function dipwell.reset(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
         from dipwell.ask(6, limit_name, key, 0);
@@ -181,7 +182,7 @@ end $$;
 create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     k    int := cardinality(limit_names);
     ids  int[] := '{}';
@@ -257,7 +258,7 @@ end $$;
 
 -- Gives a reservation's tokens back, once, before it is due.
 create function dipwell.cancel(reservation uuid) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     if dipwell.give_back(reservation) is not true then
         raise exception using errcode = 'no_data_found', constraint = 'reservation',
@@ -311,7 +312,7 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'max_rows',
             message = format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'));
     end if;
-    return dipwell.sweep_at(max_rows, dipwell.now_us());
+    return dipwell.sweep_at(max_rows, dipwell.settled());
 end $$;
 
 -- A bucket in tokens, now.

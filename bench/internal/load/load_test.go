@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"math"
@@ -20,12 +20,12 @@ func TestHistogramSteps(t *testing.T) {
 }
 
 func TestPercentile(t *testing.T) {
-	var h histogram
+	var h Histogram
 	for i := range 1000 {
-		h.record(time.Duration(i+1) * time.Microsecond)
+		h.Record(time.Duration(i+1) * time.Microsecond)
 	}
 	for _, c := range []struct{ p, want float64 }{{50, 500}, {99, 990}, {0, 1}} {
-		if got := h.percentile(c.p); math.Abs(got-c.want) > c.want/steps+1 {
+		if got := h.Percentile(c.p); math.Abs(got-c.want) > c.want/steps+1 {
 			t.Errorf("p%v is %v, want about %v", c.p, got, c.want)
 		}
 	}

@@ -1,0 +1,236 @@
+// Command file measures filestore: answering from memory against memstore, and
+// answering from the disk against one transaction per decision. Contenders take
+// turns in one process, on files in one directory.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/report"
+	"github.com/dipwell/dipwell/filestore"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+var ctx = context.Background()
+
+func main() {
+	out := flag.String("o", "", "write the tables to this file as well")
+	dir := flag.String("dir", "", "where the files go (default the system's directory for such)")
+	rounds := flag.Int("rounds", 9, "rounds per scenario")
+	only := flag.String("only", "", "only the scenarios named here: memory, dirty, disk, restart")
+	length := flag.Duration("length", 400*time.Millisecond, "of a round")
+	flag.Parse()
+	var w io.Writer = os.Stdout
+	if *out != "" {
+		f := must(os.Create(*out))
+		defer f.Close()
+		w = io.MultiWriter(os.Stdout, f)
+	}
+	tmp := must(os.MkdirTemp(*dir, "dipwell-bench-file"))
+	defer os.RemoveAll(tmp)
+	report.Header(w, "In a file: Limiter.Take through filestore", "make bench-file")
+	b := &bench{w, tmp, *rounds, *length}
+	for _, scenario := range []struct {
+		name string
+		run  func()
+	}{{"memory", b.fromMemory}, {"dirty", b.manyDirty}, {"disk", b.fromDisk}, {"restart", b.restart}} {
+		if *only == "" || strings.Contains(*only, scenario.name) {
+			scenario.run()
+		}
+	}
+}
+
+type bench struct {
+	w      io.Writer
+	dir    string
+	rounds int
+	length time.Duration
+}
+
+// limit admits every call of a run, so that all of them do the work of a grant.
+var limit = dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100_000_000, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
+
+func (b *bench) file(name string, every time.Duration) (*filestore.Store, *dipwell.Limiter) {
+	s := must(filestore.Open(filepath.Join(b.dir, name), filestore.Config{Every: every}))
+	return s, must(dipwell.New(s, limit))
+}
+
+func keys(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = "user:" + strconv.Itoa(i*7919)
+	}
+	return out
+}
+
+// load takes from the keys on a number of goroutines for a time, and returns
+// decisions a second.
+func load(take func(key string) error, goroutines int, keys []string, length time.Duration) float64 {
+	var stop atomic.Bool
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for g := range goroutines {
+		wg.Go(func() {
+			n := 0
+			for i := g * 7919; !stop.Load(); i += 31 {
+				if err := take(keys[i%len(keys)]); err != nil {
+					panic(err)
+				}
+				n++
+			}
+			calls.Add(int64(n))
+		})
+	}
+	time.Sleep(length)
+	stop.Store(true)
+	wg.Wait()
+	return float64(calls.Load()) / time.Since(start).Seconds()
+}
+
+func taker(l *dipwell.Limiter) func(string) error {
+	return func(key string) error {
+		_, err := l.Take(ctx, "api", key, 1)
+		return err
+	}
+}
+
+func (b *bench) fromMemory() {
+	mem := must(memstore.New(memstore.Config{}))
+	defer mem.Close()
+	memory := taker(must(dipwell.New(mem, limit)))
+	s, l := b.file("every.db", 0)
+	defer s.Close()
+	file, busy := taker(l), keys(2000)
+	var rm, rf, ratio []float64
+	for range b.rounds + 1 {
+		m := load(memory, 64, busy, b.length)
+		f := load(file, 64, busy, b.length)
+		rm, rf, ratio = append(rm, m), append(rf, f), append(ratio, f/m)
+	}
+	st := s.Stats()
+	fmt.Fprint(b.w, "## Every 100ms: 64 goroutines, 2,000 busy keys\n\n")
+	report.Table(b.w, []string{"", "M decisions/s", "of memstore (median of rounds)", "groups", "rows", "widest window, ms"}, [][]string{
+		{"memstore", fmt.Sprintf("%.2f", report.Median(rm[1:])/1e6), "1.00", "", "", ""},
+		{"filestore", fmt.Sprintf("%.2f", report.Median(rf[1:])/1e6), fmt.Sprintf("%.2f", report.Median(ratio[1:])), fmt.Sprint(st.Turns), fmt.Sprint(st.Rows), ms(st.Widest)},
+	})
+}
+
+// manyDirty has one caller go round 100,000 keys as fast as it can, so that all
+// of them are dirty all the time, and times each call.
+func (b *bench) manyDirty() {
+	mem := must(memstore.New(memstore.Config{}))
+	defer mem.Close()
+	s, l := b.file("dirty.db", 0)
+	defer s.Close()
+	many := keys(100_000)
+	var rows [][]string
+	for _, c := range []struct {
+		name string
+		take func(string) error
+	}{{"memstore", taker(must(dipwell.New(mem, limit)))}, {"filestore", taker(l)}} {
+		for _, k := range many {
+			c.take(k)
+		}
+		var took []time.Duration
+		dirty := int64(0)
+		for start, i := time.Now(), 0; time.Since(start) < 4*time.Second; i++ {
+			before := time.Now()
+			if err := c.take(many[i%len(many)]); err != nil {
+				panic(err)
+			}
+			took = append(took, time.Since(before))
+			if i%10_000 == 0 {
+				dirty = max(dirty, s.Stats().Dirty)
+			}
+		}
+		slices.Sort(took)
+		over := len(took) - must2(slices.BinarySearch(took, time.Millisecond))
+		row := []string{c.name, fmt.Sprintf("%.2f", float64(len(took))/4e6), ns(took[len(took)/2]), ns(took[len(took)*999/1000]),
+			fmt.Sprintf("%.1f", float64(over)/float64(len(took))*1e6), ms(took[len(took)-1]), "", "", ""}
+		if c.name == "filestore" {
+			st := s.Stats()
+			row[6], row[7], row[8] = fmt.Sprint(dirty), ms(st.Widest), fmt.Sprintf("%d of %d", st.Late, st.Turns)
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprint(b.w, "## Every 100ms: 100,000 keys that are dirty all the time\n\nOne caller, beside whom the rows are written; each call is timed. What the disk cannot take in time widens the window.\n\n")
+	report.Table(b.w, []string{"", "M calls/s", "median, ns", "99.9 %, ns", "over 1 ms, a million", "slowest, ms", "most dirty keys", "widest window, ms", "late groups"}, rows)
+}
+
+func (b *bench) fromDisk() {
+	s, l := b.file("each.db", filestore.Each)
+	defer s.Close()
+	one := newSingles(filepath.Join(b.dir, "single.db"))
+	defer one.close()
+	ol := must(dipwell.New(one, limit))
+	busy := keys(2000)
+	fmt.Fprint(b.w, "## Each: 2,000 busy keys, a decision is answered when it is on the disk\n\n")
+	var rows [][]string
+	for _, goroutines := range []int{1, 64, 512} {
+		var grouped, single, ratio []float64
+		for range b.rounds + 1 {
+			x := load(taker(ol), goroutines, busy, b.length)
+			y := load(taker(l), goroutines, busy, b.length)
+			single, grouped, ratio = append(single, x), append(grouped, y), append(ratio, y/x)
+		}
+		rows = append(rows, []string{fmt.Sprint(goroutines), fmt.Sprintf("%.0f", report.Median(single[1:])), fmt.Sprintf("%.0f", report.Median(grouped[1:])),
+			fmt.Sprintf("%.1f", report.Median(ratio[1:]))})
+	}
+	report.Table(b.w, []string{"goroutines", "one transaction a decision, decisions/s", "filestore, decisions/s", "× (median of rounds)"}, rows)
+}
+
+func (b *bench) restart() {
+	s, l := b.file("restart.db", 0)
+	take := taker(l)
+	for _, k := range keys(1_000_000) {
+		if err := take(k); err != nil {
+			panic(err)
+		}
+	}
+	start := time.Now()
+	if err := s.Close(); err != nil {
+		panic(err)
+	}
+	stop := time.Since(start)
+	size := must(os.Stat(filepath.Join(b.dir, "restart.db"))).Size()
+	var took []float64
+	for range 5 {
+		start = time.Now()
+		s, _ = b.file("restart.db", 0)
+		took = append(took, time.Since(start).Seconds())
+		if n := s.Stats().Keys; n != 1_000_000 {
+			panic(fmt.Sprint(n, " keys came back"))
+		}
+		if err := s.Close(); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Fprint(b.w, "## Restart with 1,000,000 live keys\n\n")
+	report.Table(b.w, []string{"open, s (median of 5)", "slowest, s", "file, MB", "the first close, with what was left to write, s"},
+		[][]string{{fmt.Sprintf("%.2f", report.Median(took)), fmt.Sprintf("%.2f", slices.Max(took)), fmt.Sprint(size / 1e6), fmt.Sprintf("%.2f", stop.Seconds())}})
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/1e6) }
+func ns(d time.Duration) string { return fmt.Sprint(d.Nanoseconds()) }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func must2[T any](v T, _ bool) T { return v }

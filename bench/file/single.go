@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	_ "modernc.org/sqlite"
+)
+
+// singles is what one writes first: the row is read, stepped and written in a
+// transaction of its own, with the same driver, pragmas and prepared statements.
+type singles struct {
+	mu       sync.Mutex
+	db       *sql.DB
+	conn     *sql.Conn
+	get, put *sql.Stmt
+}
+
+func newSingles(path string) *singles {
+	s := &singles{db: must(sql.Open("sqlite", path))}
+	s.db.SetMaxOpenConns(1)
+	s.conn = must(s.db.Conn(ctx))
+	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536", "pragma wal_autocheckpoint = 4000",
+		"create table buckets (name text, key text, used integer, ts integer, version integer, primary key (name, key)) without rowid"} {
+		must(s.conn.ExecContext(ctx, q))
+	}
+	s.get = must(s.conn.PrepareContext(ctx, "select used, ts, version from buckets where name = ? and key = ?"))
+	s.put = must(s.conn.PrepareContext(ctx, "insert into buckets values (?, ?, ?, ?, ?) on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version"))
+	return s
+}
+
+func (s *singles) Apply(_ context.Context, b *dipwell.Batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range b.Groups {
+		b.Groups[i].Err = s.one(&b.Groups[i])
+	}
+	return nil
+}
+
+func (s *singles) one(g *dipwell.Group) error {
+	if _, err := s.conn.ExecContext(ctx, "begin immediate"); err != nil {
+		return err
+	}
+	op := &g.Ops[0]
+	var row dipwell.State
+	err := s.get.QueryRowContext(ctx, op.Def.Name, op.Key).Scan(&row.Used, &row.TS, &row.Version)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	row, write, err := op.Step(time.Now().UnixMicro(), row, false)
+	if err == nil && write {
+		_, err = s.put.ExecContext(ctx, op.Def.Name, op.Key, row.Used, row.TS, int64(row.Version))
+	}
+	if g.Allowed = op.Allowed; err != nil {
+		return err
+	}
+	_, err = s.conn.ExecContext(ctx, "commit")
+	return err
+}
+
+func (s *singles) close() {
+	s.get.Close()
+	s.put.Close()
+	s.conn.Close()
+	s.db.Close()
+}

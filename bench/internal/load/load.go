@@ -1,0 +1,195 @@
+// Package load puts concurrent callers on a contender and times them.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A Load is what a contender has to bear: clients that call as fast as they are
+// answered, each on a key drawn at random.
+type Load struct {
+	Clients  int
+	Keys     int
+	Length   time.Duration
+	Conflict func(error) bool // the server asks the caller to try again; nil: it never does
+}
+
+// A Session is one client's own way in: a connection, or a share of a store.
+type Session struct {
+	Take  func(ctx context.Context, key string) (allowed bool, err error)
+	Close func()
+}
+
+// A Result is what one round came to. Only answered calls count as decisions.
+type Result struct {
+	PerSecond float64
+	Times     Histogram // of answered calls
+	Refused   int
+	Conflicts int // that reached the caller, who called again
+}
+
+// warmUp is how often each client calls before the clock starts: from the sixth
+// execution on, the server may use a statement's generic plan.
+const warmUp = 10
+
+// Run puts a load on sessions of open's making, one a client, for its length.
+func (l Load) Run(ctx context.Context, open func(context.Context) (Session, error)) (Result, error) {
+	if l.Conflict == nil {
+		l.Conflict = func(error) bool { return false }
+	}
+	clients := make([]*client, l.Clients)
+	for i := range clients {
+		s, err := open(ctx)
+		if err != nil {
+			return Result{}, fmt.Errorf("client %d: %w", i, err)
+		}
+		if s.Close != nil {
+			defer s.Close()
+		}
+		clients[i] = &client{Session: s, Load: &l, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
+	}
+	calls := context.Background() // a driver would watch one that can be cancelled, in a goroutine a call
+	if err := together(clients, func(c *client) error { return c.warm(calls) }); err != nil {
+		return Result{}, err
+	}
+	start := time.Now()
+	err := together(clients, func(c *client) error { return c.call(calls, start) })
+	took := time.Since(start)
+	var r Result
+	for _, c := range clients {
+		r.Times.Add(&c.times)
+		r.Refused += c.refused
+		r.Conflicts += c.conflicts
+	}
+	r.PerSecond = float64(r.Times.Count) / took.Seconds()
+	return r, err
+}
+
+func together(clients []*client, do func(*client) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(clients))
+	for i, c := range clients {
+		wg.Go(func() { errs[i] = do(c) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+type client struct {
+	Session
+	*Load
+	random    *rand.Rand
+	times     Histogram
+	refused   int
+	conflicts int
+}
+
+func (c *client) warm(ctx context.Context) error {
+	for range warmUp {
+		if _, err := c.Take(ctx, Key(c.random.IntN(c.Keys))); err != nil && !c.Conflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// call reads the clock once a call: a call lasts from the end of the one before.
+// One that conflicts is made again, as its author would have to.
+func (c *client) call(ctx context.Context, start time.Time) error {
+	for last := time.Since(start); last < c.Length; {
+		key := Key(c.random.IntN(c.Keys))
+		allowed, err := c.Take(ctx, key)
+		for err != nil && c.Conflict(err) && time.Since(start) < c.Length {
+			c.conflicts++
+			allowed, err = c.Take(ctx, key)
+		}
+		switch {
+		case err != nil && c.Conflict(err):
+			c.conflicts++
+			return nil
+		case err != nil:
+			return err
+		case !allowed:
+			c.refused++
+		}
+		now := time.Since(start)
+		c.times.Record(now - last)
+		last = now
+	}
+	return nil
+}
+
+// keyNames are made once, so that no contender pays for making them; those of
+// large tables are made when they are needed.
+var keyNames []string
+
+// NameKeys makes sure of the names of the first n keys.
+func NameKeys(n int) {
+	for i := len(keyNames); i < n; i++ {
+		keyNames = append(keyNames, "user:"+strconv.Itoa(i))
+	}
+}
+
+// Key is the name of key i.
+func Key(i int) string {
+	if i < len(keyNames) {
+		return keyNames[i]
+	}
+	return "user:" + strconv.Itoa(i)
+}
+
+// A Histogram counts durations in steps of 1/32 of their size.
+type Histogram struct {
+	Count int
+	bins  [64 * steps]int
+}
+
+const steps = 32
+
+// Record counts one duration.
+func (h *Histogram) Record(d time.Duration) {
+	h.Count++
+	h.bins[bin(uint64(max(d, 1)))]++
+}
+
+func bin(ns uint64) int {
+	if ns < 2*steps {
+		return int(ns)
+	}
+	shift := bits.Len64(ns) - 6
+	return shift*steps + int(ns>>shift)
+}
+
+// Add adds what another has counted.
+func (h *Histogram) Add(o *Histogram) {
+	h.Count += o.Count
+	for i, n := range o.bins {
+		h.bins[i] += n
+	}
+}
+
+// Percentile is in µs: the upper end of the step that holds it.
+func (h *Histogram) Percentile(p float64) float64 {
+	left := int(float64(h.Count) * p / 100)
+	for i, n := range h.bins {
+		if left -= n; left < 0 {
+			return float64(binEnd(i)) / 1e3
+		}
+	}
+	return 0
+}
+
+func binEnd(i int) uint64 {
+	if i < 2*steps {
+		return uint64(i)
+	}
+	shift := i/steps - 1
+	return uint64(i-shift*steps+1)<<shift - 1
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// contender is one server and what was measured of it.
+type contender struct {
+	name, addr string
+	pid, conns int
+	clients    []*grpc.ClientConn
+
+	perSecond, cpu, p99 []float64
+}
+
+func (c *contender) reset() { c.perSecond, c.cpu, c.p99 = nil, nil, nil }
+
+// requests are made once, so that the client costs little, and the same for all.
+var requests = func() []*pb.RateLimitRequest {
+	all := make([]*pb.RateLimitRequest, keys)
+	for i := range all {
+		all[i] = &pb.RateLimitRequest{Domain: "bench", Descriptors: []*common.RateLimitDescriptor{{
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: fmt.Sprintf("user-%d", i)}},
+		}}}
+	}
+	return all
+}()
+
+// connect waits until the server answers as it should.
+func (c *contender) connect() error {
+	for range c.conns {
+		c.clients = append(c.clients, must(grpc.NewClient(c.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))))
+	}
+	var err error
+	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		var r *pb.RateLimitResponse
+		r, err = pb.NewRateLimitServiceClient(c.clients[0]).ShouldRateLimit(ctx, requests[0], grpc.WaitForReady(true))
+		cancel()
+		if err == nil && check(r) == nil {
+			return nil
+		}
+	}
+	return errors.Join(errors.New("does not answer"), err)
+}
+
+func (c *contender) disconnect() {
+	for _, conn := range c.clients {
+		conn.Close()
+	}
+}
+
+// check insists on a real decision.
+func check(r *pb.RateLimitResponse) error {
+	if r.OverallCode != pb.RateLimitResponse_OK || len(r.Statuses) != 1 || r.Statuses[0].CurrentLimit.GetRequestsPerUnit() != 4_000_000_000 {
+		return fmt.Errorf("not the answer of the limit: %v", r)
+	}
+	return nil
+}
+
+// fill touches every key once.
+func (c *contender) fill() {
+	client := pb.NewRateLimitServiceClient(c.clients[0])
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := w; i < keys; i += 16 {
+				if err := check(must(client.ShouldRateLimit(context.Background(), requests[i]))); err != nil {
+					panic(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// load calls from so many callers at once for a while, and returns how many
+// calls were answered and their 99th percentile in µs.
+func (c *contender) load(streams int, length time.Duration) (n int, p99 float64) {
+	var mu sync.Mutex
+	var all []float64
+	var wg sync.WaitGroup
+	until := time.Now().Add(length)
+	for s := range streams {
+		client := pb.NewRateLimitServiceClient(c.clients[s%len(c.clients)])
+		wg.Go(func() {
+			var took []float64
+			mine := 0
+			for i := s * 2654435761; ; i += 7919 {
+				start := time.Now()
+				if start.After(until) {
+					break
+				}
+				if err := check(must(client.ShouldRateLimit(context.Background(), requests[i%keys]))); err != nil {
+					panic(err)
+				}
+				if mine++; mine%8 == 0 {
+					took = append(took, float64(time.Since(start).Nanoseconds())/1e3)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			n += mine
+			all = append(all, took...)
+		})
+	}
+	wg.Wait()
+	slices.Sort(all)
+	if len(all) > 0 {
+		p99 = all[len(all)*99/100]
+	}
+	return n, p99
+}
+
+// cpuSeconds is what the server's process has used, user and system.
+func (c *contender) cpuSeconds() float64 {
+	b := must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.pid)))
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+2:]))
+	const ticks = 100 // a second: USER_HZ, which is 100 everywhere
+	return float64(must(strconv.Atoi(f[11]))+must(strconv.Atoi(f[12]))) / ticks
+}
+
+func (c *contender) rssMiB() float64 {
+	for line := range strings.Lines(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", c.pid))))) {
+		if kb, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			return float64(must(strconv.Atoi(strings.Fields(kb)[0]))) / 1024
+		}
+	}
+	return 0
+}

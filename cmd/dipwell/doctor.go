@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
+)
+
+// DoctorCmd looks at what a service depends on, and changes nothing.
+type DoctorCmd struct {
+	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file, and the store that it names."`
+	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
+	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 where nothing else is named)."`
+	Checks  int           `default:"200" placeholder:"N" help:"How many times to ask, to see how long an answer takes: 1 to 10000. They change nothing."`
+	Timeout time.Duration `default:"30s" help:"How long everything may take."`
+	JSON    bool          `name:"json" help:"Print the findings as JSON."`
+}
+
+func (DoctorCmd) Help() string {
+	return `Examples:
+  dipwell doctor --config /etc/dipwell/dipwell.yaml
+  dipwell doctor --store postgres://dipwell@db/shop
+  dipwell doctor --server http://127.0.0.1:8080
+
+It writes nothing and needs no schema to say that there is none. Exit status:
+0 nothing is wrong (there may be warnings), 1 a problem, 2 it could not look.`
+}
+
+// Verdicts of a finding.
+const (
+	verdictOK      = "ok"
+	verdictWarning = "warning"
+	verdictProblem = "problem"
+)
+
+// finding is what one check found.
+type finding struct {
+	Verdict string `json:"verdict"`
+	Check   string `json:"check"`
+	Found   string `json:"found"`
+	Advice  string `json:"advice,omitempty"`
+}
+
+// examination collects findings.
+type examination struct {
+	Findings []finding `json:"findings"`
+	Worst    string    `json:"verdict"`
+	checks   int
+}
+
+func (x *examination) ok(check, found string, args ...any) {
+	x.Findings = append(x.Findings, finding{verdictOK, check, fmt.Sprintf(found, args...), ""})
+}
+
+func (x *examination) warn(check, advice, found string, args ...any) {
+	x.Findings = append(x.Findings, finding{verdictWarning, check, fmt.Sprintf(found, args...), advice})
+}
+
+func (x *examination) problem(check, advice, found string, args ...any) {
+	x.Findings = append(x.Findings, finding{verdictProblem, check, fmt.Sprintf(found, args...), advice})
+}
+
+// judge is a warning or a problem when something is wrong, and fine otherwise.
+func (x *examination) judge(wrong bool, verdict, check, advice, bad, good string, args ...any) {
+	switch {
+	case !wrong:
+		x.ok(check, good, args...)
+	case verdict == verdictProblem:
+		x.problem(check, advice, bad, args...)
+	default:
+		x.warn(check, advice, bad, args...)
+	}
+}
+
+const maxChecks = 10000
+
+func (c *DoctorCmd) Run(e *env) error {
+	if c.Checks < 1 || c.Checks > maxChecks {
+		return fmt.Errorf("checks: %d is not between 1 and %d", c.Checks, maxChecks)
+	}
+	if c.Store != "" {
+		if err := knownStore(c.Store); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+	defer cancel()
+	x := &examination{checks: c.Checks}
+	store := c.Store
+	if c.Config != "" {
+		if named := x.config(c.Config); store == "" {
+			store = named
+		}
+	}
+	if store != "" {
+		x.store(ctx, store)
+	}
+	if c.Server != "" || c.Config == "" && c.Store == "" {
+		x.server(ctx, c.Server)
+	}
+	if e.ctx.Err() != nil {
+		return e.ctx.Err()
+	}
+	return x.report(e, c.JSON)
+}
+
+// report prints the findings. A problem is status 1.
+func (x *examination) report(e *env, asJSON bool) error {
+	count := map[string]int{}
+	for _, f := range x.Findings {
+		count[f.Verdict]++
+	}
+	x.Worst = verdictOK
+	for _, v := range []string{verdictWarning, verdictProblem} {
+		if count[v] > 0 {
+			x.Worst = v
+		}
+	}
+	if asJSON {
+		if err := json.NewEncoder(e.stdout).Encode(x); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range x.Findings {
+			fmt.Fprintf(e.stdout, "%-8s %-13s %s\n", f.Verdict, f.Check, plain(f.Found))
+			if f.Advice != "" {
+				fmt.Fprintf(e.stdout, "%22s %s\n", "→", f.Advice)
+			}
+		}
+		fmt.Fprintf(e.stdout, "%d fine, %d warnings, %d problems\n", count[verdictOK], count[verdictWarning], count[verdictProblem])
+	}
+	if x.Worst == verdictProblem {
+		return errRefused
+	}
+	return nil
+}
+
+// config reads a file as serve would, and returns the store that it names.
+func (x *examination) config(path string) string {
+	f, err := config.Load(path)
+	if err != nil {
+		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", err)
+		return ""
+	}
+	store := f.Store
+	if store == "" {
+		store = "memory:"
+	}
+	if err = knownStore(store); err != nil {
+		x.problem("configuration", "", "%s: %v", path, err)
+		return ""
+	}
+	x.ok("configuration", "%s: %d limits, store %s", path, len(f.Limits), redact(store))
+	for _, l := range f.Limits {
+		if _, warning, _ := l.Compile(); warning != "" {
+			x.warn("configuration", "", "%s", warning)
+		}
+	}
+	for _, secret := range []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}} {
+		x.secretFile(secret.setting, secret.file)
+	}
+	return store
+}
+
+func (x *examination) secretFile(setting, path string) {
+	if path == "" {
+		return
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		x.problem("configuration", "", "%s: %v", setting, err)
+		return
+	}
+	x.judge(st.Mode().Perm()&0o007 != 0, verdictWarning, "configuration", "chmod o-rwx "+path,
+		"%s: %s can be read by everybody on this machine", "%s: %s is there, and not everybody's to read", setting, path)
+}
+
+// store checks a store by its scheme.
+func (x *examination) store(ctx context.Context, url string) {
+	switch scheme, _, _ := strings.Cut(url, ":"); {
+	case scheme == "memory":
+		x.ok("store", "memory: answers in the process; a restart makes every bucket full, and several services do not share it")
+	case scheme == "file":
+		x.file(url)
+	case strings.HasPrefix(scheme, "redis"):
+		x.redis(ctx, url)
+	default:
+		x.postgres(ctx, url)
+	}
+}
+
+// away is a store that does not answer.
+func (x *examination) away(url string, err error) {
+	x.problem("store", "limits answer by their on_store_error until it is back", "%s does not answer: %v", redact(url), err)
+}
+
+// Bounds of what is fine.
+const (
+	skewWarning = 100 * time.Millisecond
+	skewProblem = 5 * time.Second
+	slowMedian  = 10 * time.Millisecond // of a store in the same place
+	slowP99     = 50 * time.Millisecond // the usual timeout of a limit
+)
+
+// clock judges how far two clocks are apart: at least ahead less wrong.
+func (x *examination) clock(whose string, ahead, wrong time.Duration) {
+	way, apart := "ahead of", ahead
+	if ahead < 0 {
+		way, apart = "behind", -ahead
+	}
+	verdict := verdictWarning
+	if apart-wrong > skewProblem {
+		verdict = verdictProblem
+	}
+	x.judge(apart-wrong > skewWarning, verdict, "clock",
+		"decide by the store's clock as before, and synchronise both machines (chronyc tracking): limits with on_store_error: local go on by this machine's",
+		"%s is %v %s this machine's, ±%v", "%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
+}
+
+// latency judges how long answers take. ask must change nothing.
+func (x *examination) latency(ctx context.Context, what string, ask func(context.Context) error) {
+	if err := ask(ctx); err != nil { // it may have to connect and to prepare
+		x.problem("latency", "", "%s: %v", what, err)
+		return
+	}
+	took := make([]time.Duration, x.checks)
+	for i := range took {
+		start := time.Now()
+		if err := ask(ctx); err != nil {
+			x.problem("latency", "", "%s, number %d: %v", what, i+1, err)
+			return
+		}
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took)
+	median, p99 := took[len(took)/2], took[(len(took)-1)*99/100]
+	x.judge(median > slowMedian || p99 > slowP99, verdictWarning, "latency",
+		"put the store nearer, or give limits a timeout above it (default: 5s) and an on_store_error",
+		"%s one at a time: median %v, p99 %v, slowest %v of %d", "%s one at a time: median %v, p99 %v, slowest %v of %d",
+		what, median.Round(time.Microsecond), p99.Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond), len(took))
+}
+
+// doctorKey is asked for by checks.
+const doctorKey = "dipwell-doctor"
+
+// decisions measures checks of one of the store's own limits, through a store as
+// clients open it; where there is none, looks at the clock.
+func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock func(context.Context) error) {
+	l, err := dipwell.New(store)
+	if err != nil {
+		x.problem("limits", "", "%v", err)
+		return
+	}
+	limits := l.Limits()
+	if len(limits) == 0 {
+		x.ok("limits", "the store holds none yet")
+		x.latency(ctx, "looks at the clock", clock)
+		return
+	}
+	x.ok("limits", "the store holds %d", len(limits))
+	name := limits[0].Name
+	x.latency(ctx, "checks of limit "+name, func(ctx context.Context) error {
+		_, err := l.Check(ctx, name, doctorKey, 1)
+		return err
+	})
+}
+
+// whole is err, or that time ran out.
+func whole(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("no answer in time")
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/redistest"
+)
+
+// doctor runs the built program, and returns its status and findings.
+func doctor(t *testing.T, args ...string) (code int, found map[string]string) {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{"doctor", "--json", "--checks", "20"}, args...)...)
+	out, err := cmd.Output()
+	var x examination
+	if json.Unmarshal(out, &x) != nil || cmd.ProcessState == nil {
+		t.Fatalf("%v: %v: %s", args, err, out)
+	}
+	found = map[string]string{}
+	for _, f := range x.Findings {
+		found[f.Check] += f.Verdict + ": " + f.Found + "\n"
+		if strings.Contains(f.Found+f.Advice, "%!") {
+			t.Errorf("a finding is garbled: %+v", f)
+		}
+	}
+	return cmd.ProcessState.ExitCode(), found
+}
+
+// expect compares findings with pairs of a check and what one of its lines begins with.
+func expect(t *testing.T, found map[string]string, pairs ...string) {
+	t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains("\n"+found[pairs[i]], "\n"+pairs[i+1]) {
+			t.Errorf("%s: %q, want %q", pairs[i], found[pairs[i]], pairs[i+1])
+		}
+	}
+}
+
+func TestDoctorPostgres(t *testing.T) {
+	dsn := freshDatabase(t)
+	code, found := doctor(t, "--store", dsn)
+	if code != 1 {
+		t.Errorf("without a schema: %d", code)
+	}
+	expect(t, found, "store", "ok: postgres", "clock", "ok: ", "schema", "problem: the database has no dipwell schema")
+	if strings.Contains(fmt.Sprint(found), "latency") {
+		t.Error("a database without a schema was asked to decide")
+	}
+	if code, _, stderr := program(t, "migrate", "up", "--unlogged", "--store", dsn); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, found = doctor(t, "--store", dsn); !strings.Contains(found["latency"], "looks at the clock") {
+		t.Errorf("%d %v", code, found)
+	}
+	conn := connectTo(t, dsn)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("select dipwell.define('login', 5, interval '1 minute')")
+	before := rowsOf(t, conn)
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "schema", "ok: version", "limits", "ok: the store holds 1", "durability", "warning: the tables are unlogged",
+		"roles", "ok: dipwell_app and dipwell_admin are there\n", "sweep", "ok: without pg_cron", "connections", "ok: ", "rows", "ok: ")
+	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
+		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
+	}
+	exec("insert into dipwell.migrations (version, name) values (99, 'tomorrow')")
+	if code, found = doctor(t, "--store", dsn); code != 1 || !strings.Contains(found["schema"], "problem: the dipwell schema is version 99") {
+		t.Errorf("a newer schema: %d %s", code, found["schema"])
+	}
+}
+
+// rowsOf is what a doctor must not change.
+func rowsOf(t *testing.T, conn *pgx.Conn) (s string) {
+	t.Helper()
+	err := conn.QueryRow(t.Context(), `select (select count(*) from dipwell.buckets) || ' buckets, ' || (select count(*) from dipwell.reservations) || ' reservations, revision '
+		|| (select n from dipwell.revision) || ', limits ' || (select string_agg(name, ',') from dipwell.limits)`).Scan(&s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestDoctorRedis(t *testing.T) {
+	server := redistest.Start(t)
+	code, found := doctor(t, "--store", server.URL())
+	if code != 0 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "store", "ok: "+server.Addr(), "clock", "ok: ", "eviction", "ok: ", "durability", "warning: ", "limits", "ok: the store holds none", "memory", "ok: ", "scripts", "ok: ")
+	for _, set := range [][]any{{"config", "set", "maxmemory", "64mb"}, {"config", "set", "maxmemory-policy", "allkeys-lru"}, {"config", "set", "appendonly", "yes"}} {
+		if _, err := server.Do(set...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, found = doctor(t, "--store", server.URL()); code != 1 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "eviction", "problem: maxmemory-policy of "+server.Addr()+" is allkeys-lru", "durability", "ok: ", "memory", "ok: ")
+	if code, found = doctor(t, "--store", server.URL()+"?eviction=allow"); code != 0 || !strings.Contains(found["eviction"], "warning: ") {
+		t.Errorf("accepted: %d %v", code, found)
+	}
+	if code, _, stderr := program(t, "take", "login", "k", "--limit", "login=5/1m", "--store", server.URL()+"?eviction=allow"); code != 0 {
+		t.Fatal(stderr)
+	}
+	keys, err := server.Do("dbsize")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, found = doctor(t, "--store", server.URL()+"?eviction=allow")
+	expect(t, found, "limits", "ok: the store holds 1", "latency", "")
+	if now, err := server.Do("dbsize"); err != nil || now != keys || !strings.Contains(found["latency"], "checks of limit login") {
+		t.Errorf("%v keys, before %v: %s", now, keys, found["latency"])
+	}
+	server.Stop()
+	if code, found = doctor(t, "--store", server.URL()); code != 1 || !strings.Contains(found["store"], "problem: "+server.URL()+" does not answer") {
+		t.Errorf("away: %d %v", code, found)
+	}
+}
+
+func TestDoctorRedisCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	var hosts []string
+	for _, n := range cluster.Nodes[:3] {
+		hosts = append(hosts, n.Addr())
+	}
+	code, found := doctor(t, "--store", "redis+cluster://"+strings.Join(hosts, ","))
+	if code != 0 || strings.Count(found["store"], "ok: ") != 3 || strings.Count(found["clock"], "ok: ") != 3 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "cluster", "ok: cluster_state is ok at "+hosts[0], "cluster", "ok: hash_tag=key")
+}
+
+func TestDoctorFile(t *testing.T) {
+	dir := t.TempDir()
+	url := "file:" + filepath.Join(dir, "dipwell.db")
+	code, found := doctor(t, "--store", url)
+	if code != 0 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "store", "warning: file ", "durability", "ok: a crash forgets the last 100ms")
+	if list, _ := os.ReadDir(dir); len(list) > 0 {
+		t.Error("the doctor made ", list[0])
+	}
+	p := start(t, "--listen", "127.0.0.1:0", "--store", url, "--limit", "login=5/1m")
+	_, found = doctor(t, "--store", url)
+	expect(t, found, "store", "ok: file "+filepath.Join(dir, "dipwell.db")+" is in use by process "+fmt.Sprint(p.cmd.Process.Pid), "schema", "ok: version")
+	if err := p.stop(); err != nil {
+		t.Fatal(err)
+	}
+	_, found = doctor(t, "--store", url+"?durability=each")
+	expect(t, found, "store", "ok: file "+filepath.Join(dir, "dipwell.db")+" is in use by nobody", "durability", "ok: each decision")
+	if err := os.WriteFile(filepath.Join(dir, "dipwell.db"), []byte("somebody else's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, found = doctor(t, "--store", url); code != 1 || !strings.Contains(found["store"], "not an SQLite database") {
+		t.Errorf("damaged: %d %v", code, found)
+	}
+}
+
+func TestDoctorConfigAndServer(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "dipwell.yaml")
+	write := func(path, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(dir, "token"), "s3cret", 0o644)
+	write(file, "admin_token_file: "+filepath.Join(dir, "token")+"\nlimits:\n  - {name: a, rate: 1, per: 1h}\n", 0o644)
+	code, found := doctor(t, "--config", file)
+	if code != 0 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "configuration", "ok: "+file+": 1 limits, store memory:", "configuration", "warning: admin_token_file", "store", "ok: memory:")
+	p := start(t, "--listen", "127.0.0.1:0", "--config", file)
+	post(t, p.url+"/v1/take", "limit=nobody")
+	if code, found = doctor(t, "--server", p.url); code != 0 {
+		t.Errorf("%d %v", code, found)
+	}
+	expect(t, found, "service", "ok: "+p.url, "store", "ok: /readyz is 200", "clock", "ok: ", "latency", "ok: looks at /healthz", "limits", "warning: 1 calls for limits", "configuration", "ok: ")
+	write(file, "limits:\n  - {name: a, rate: 1, per: 1h, brust: 2}\n", 0o644)
+	if code, found = doctor(t, "--config", file); code != 1 || !strings.Contains(found["configuration"], "did you mean burst?") {
+		t.Errorf("a bad file: %d %v", code, found)
+	}
+	p.stderr.wait(t, "last good configuration stays in force")
+	if code, found = doctor(t, "--server", p.url); code != 1 || !strings.Contains(found["configuration"], "problem: the file is bad") {
+		t.Errorf("a bad file in use: %d %v", code, found)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if code, _ = doctor(t, "--server", "http://"+l.Addr().String()); code != 1 {
+		t.Errorf("no service: %d", code)
+	}
+	for _, args := range [][]string{{"--store", "pigeon:x"}, {"--checks", "0"}, {"--frobnicate"}} {
+		if code, _, stderr := program(t, append([]string{"doctor"}, args...)...); code != 2 || stderr == "" {
+			t.Errorf("%v: %d %s", args, code, stderr)
+		}
+	}
+	if code, out, _ := program(t, "doctor", "--store", "memory:"); code != 0 || !strings.Contains(out, "1 fine, 0 warnings, 0 problems") {
+		t.Errorf("%d %s", code, out)
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// certificateDays are left of a certificate when it is time to renew it.
+const certificateDays = 14
+
+// server checks a running service by what it tells everybody.
+func (x *examination) server(ctx context.Context, base string) {
+	base = strings.TrimSuffix(cmp.Or(base, "http://127.0.0.1:8080"), "/")
+	get := func(ctx context.Context, path string) (status int, body []byte, header http.Header, err error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+		if err != nil {
+			return 0, nil, nil, err
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, nil, nil, err
+		}
+		defer res.Body.Close()
+		body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		return res.StatusCode, body, res.Header, err
+	}
+	start := time.Now()
+	status, _, header, err := get(ctx, "/healthz")
+	if took := time.Since(start); err == nil && status == http.StatusOK {
+		x.ok("service", "%s answers", base)
+		if date, err := http.ParseTime(header.Get("Date")); err == nil { // in whole seconds, cut off
+			x.clock("the service's clock", date.Add(time.Second/2).Sub(start.Add(took/2)).Round(time.Millisecond), (time.Second+took)/2)
+		}
+	} else {
+		if err == nil {
+			err = fmt.Errorf("/healthz is %d", status)
+		}
+		x.problem("service", "", "%s does not answer: %v", base, whole(err))
+		return
+	}
+	if status, body, _, err := get(ctx, "/readyz"); err != nil {
+		x.problem("store", "", "/readyz: %v", whole(err))
+	} else {
+		x.judge(status != http.StatusOK, verdictProblem, "store", "see the service's log, and run dipwell doctor --store there", "/readyz is %d: %s", "/readyz is %d: it can decide%.0s",
+			status, problem(http.StatusText(status), body))
+	}
+	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error { _, _, _, err := get(ctx, "/healthz"); return whole(err) })
+	status, body, _, err := get(ctx, "/metrics")
+	if err != nil || status != http.StatusOK {
+		x.warn("metrics", "", "/metrics is not to be had: status %d, %v", status, whole(err))
+		return
+	}
+	x.metrics(samples(body))
+}
+
+// metrics judges what a service has counted since it began.
+func (x *examination) metrics(m map[string]float64) {
+	since := "since it began"
+	if at := m["process_start_time_seconds"]; at > 0 {
+		since = fmt.Sprintf("in the %v since it began", time.Since(time.Unix(int64(at), 0)).Round(time.Second))
+	}
+	decisions := m["dipwell_decisions_total"]
+	x.ok("decisions", "%.0f %s", decisions, since)
+	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
+		"the file is bad, and an older one is in force", "the file that was read last is in force")
+	for _, c := range []struct{ name, check, what, advice string }{
+		{"dipwell_store_errors_total", "store", "calls that the store could not answer", "see the service's log for when and why"},
+		{"dipwell_store_full_total", "store", "calls for a new key while the store was full", "raise max_keys, or look at dipwell top for who makes keys"},
+		{"dipwell_fallbacks_total", "store", "decisions without the store", "see the service's log for when and why"},
+		{"dipwell_shed_total", "service", "calls turned away because too many were under way", "the store is slow, or max_in_flight too small"},
+		{"dipwell_unknown_limit_total", "limits", "calls for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},
+	} {
+		x.judge(m[c.name] > 0, verdictWarning, c.check, c.advice, "%.0f %s %s", "%.0f %s %s", m[c.name], c.what, since)
+	}
+	if at := m["dipwell_tls_not_after_timestamp_seconds"]; at > 0 {
+		until := time.Unix(int64(at), 0)
+		verdict := verdictWarning
+		if time.Until(until) < 0 {
+			verdict = verdictProblem
+		}
+		x.judge(time.Until(until) < certificateDays*24*time.Hour, verdict, "certificate", "renew it; the service reads it again by itself",
+			"it ends at %s", "it is good until %s", until.UTC().Format(time.DateTime+"Z"))
+	}
+}
+
+// samples adds up Prometheus's text by name, without labels.
+func samples(text []byte) map[string]float64 {
+	out := map[string]float64{}
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+		line := s.Text()
+		name, _, _ := strings.Cut(line, " ")
+		name, _, _ = strings.Cut(name, "{")
+		if v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64); err == nil && !strings.HasPrefix(line, "#") {
+			out[name] += v
+		}
+	}
+	return out
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/filestore"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// Bounds of what is fine in a database.
+const (
+	fewHot      = 0.9
+	manyDead    = 0.5             // dead rows, to live ones
+	deadEnough  = 10000           // fewer say nothing
+	longOpen    = 5 * time.Minute // a transaction that keeps dead rows
+	fullMemory  = 0.9
+	fullClients = 0.9
+	clockLooks  = 8 // of which the quickest counts
+)
+
+// file checks a file without opening it as a store.
+func (x *examination) file(url string) {
+	path, every, err := filestore.ParseURL(url)
+	if err != nil {
+		x.problem("store", "", "%v", err)
+		return
+	}
+	c, err := filestore.Inspect(path)
+	switch {
+	case err != nil:
+		x.problem("store", "serve does not start with it; nothing was changed", "%v", err)
+		return
+	case c.Missing:
+		x.warn("store", "the first serve makes it", "file %s is not there yet", c.Path)
+	case c.InUse:
+		x.ok("store", "file %s is in use by process %d, %d bytes, last written %s", c.Path, c.PID, c.Bytes, c.Written.UTC().Format(time.DateTime+"Z"))
+	default:
+		x.ok("store", "file %s is in use by nobody, %d bytes, last written %s", c.Path, c.Bytes, c.Written.UTC().Format(time.DateTime+"Z"))
+	}
+	if !c.Missing {
+		advice := "run the dipwell that wrote it, or a newer one"
+		x.judge(c.Schema != filestore.SchemaVersion, verdictProblem, "schema", advice, "version %d, and this program knows %d", "version %d, as this program's %d", c.Schema, filestore.SchemaVersion)
+	}
+	switch every {
+	case filestore.Each:
+		x.ok("durability", "each decision is on the disk before it is answered")
+	case 0:
+		every = filestore.DefaultEvery
+		fallthrough
+	default:
+		x.ok("durability", "a crash forgets the last %v of decisions; ?durability=each forgets none", every)
+	}
+}
+
+// postgres checks a database and what is in it.
+func (x *examination) postgres(ctx context.Context, url string) {
+	config, err := poolConfig(url)
+	if err != nil {
+		x.problem("store", "", "%v", err)
+		return
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		x.away(url, whole(err))
+		return
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}()
+	c, err := pgstore.Inspect(ctx, conn)
+	if err != nil {
+		x.problem("store", "", "%v", whole(err))
+		return
+	}
+	server, _, _ := strings.Cut(c.Server, " (")
+	server, _, _ = strings.Cut(server, ",")
+	x.judge(c.ReadOnly, verdictProblem, "store", "it is a standby perhaps: target_session_attrs=read-write finds the primary",
+		"%s answers as %s, read-only: %s", "%s answers as %s: %s", redact(url), c.User, server)
+	x.postgresClock(ctx, conn)
+	x.postgresSchema(c)
+	if c.Schema == pgstore.SchemaVersion {
+		x.postgresDecisions(ctx, url, conn)
+	}
+	if c.Portable {
+		x.ok("engine", "%s: a call of several keys is a transaction with row locks, and collisions are retried; refusals of one key write nothing; the service sweeps", c.Engine)
+	}
+	if c.Engine != pgstore.YugabyteDB && c.Engine != pgstore.CockroachDB {
+		x.postgresHealth(c)
+	}
+}
+
+func (x *examination) postgresClock(ctx context.Context, conn *pgx.Conn) {
+	var best pgstore.Sample
+	for i := range clockLooks {
+		s, err := pgstore.ClockSample(ctx, conn)
+		if err != nil {
+			x.problem("clock", "", "%v", whole(err))
+			return
+		}
+		if i == 0 || s.Error < best.Error {
+			best = s
+		}
+	}
+	x.clock("the database's clock", best.Ahead, best.Error)
+}
+
+func (x *examination) postgresSchema(c *pgstore.Condition) {
+	if c.Schema != pgstore.SchemaVersion {
+		err := &pgstore.SchemaError{Have: c.Schema, Want: pgstore.SchemaVersion}
+		x.problem("schema", "", "%v", err)
+	} else {
+		x.ok("schema", "version %d, as this program needs", c.Schema)
+	}
+}
+
+func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
+	store, closeStore, err := openStore(ctx, url, storeOptions{once: true, report: func(error) {}})
+	if err != nil {
+		x.problem("store", "", "%v", whole(err))
+		return
+	}
+	defer func() { _ = closeStore() }()
+	x.decisions(ctx, store, func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
+}
+
+// postgresHealth checks what only PostgreSQL tells.
+func (x *examination) postgresHealth(c *pgstore.Condition) {
+	x.judge(!c.Fsync || !c.FullPages, verdictProblem, "durability", "set fsync and full_page_writes on: without them a crash may damage the whole database",
+		"fsync or full_page_writes is off", "fsync and full_page_writes are on")
+	if c.Schema > 0 {
+		x.judge(c.Unlogged, verdictWarning, "durability", "meant so? Otherwise: dipwell migrate up --logged",
+			"the tables are unlogged: after a crash every bucket is full, and a standby has none", "the tables are logged")
+	}
+	if !c.Unlogged {
+		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "meant so? Otherwise: alter role "+c.User+" set synchronous_commit = on",
+			"synchronous_commit is %s: a crash forgets the last moments of decisions", "synchronous_commit is %s", c.SyncCommit)
+	}
+	x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
+		"missing: %s", "dipwell_app and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
+	x.judge(c.Super, verdictWarning, "roles", "connect the service as a role of its own, and grant dipwell_admin to it", "%s is a superuser", "%s is no superuser", c.User)
+	if c.Schema > 0 {
+		x.postgresRows(c)
+	}
+	x.judge(float64(c.Connections) > fullClients*float64(c.MaxConnections), verdictWarning, "connections", "raise max_connections, or put a pooler in between",
+		"%d of %d are in use", "%d of %d are in use", c.Connections, c.MaxConnections)
+}
+
+func (x *examination) postgresRows(c *pgstore.Condition) {
+	if share, ok := c.HotShare(); ok {
+		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
+			"%.1f %% of %d updates of buckets left the indexes alone", "%.1f %% of %d updates of buckets left the indexes alone", 100*share, c.Updates)
+	} else {
+		x.ok("updates", "%d updates of buckets so far, too few to say how they go", c.Updates)
+	}
+	vacuumed := "never"
+	if !c.LastVacuum.IsZero() {
+		vacuumed = c.LastVacuum.UTC().Format(time.DateTime + "Z")
+	}
+	x.judge(c.DeadRows > deadEnough && float64(c.DeadRows) > manyDead*float64(c.LiveRows), verdictWarning, "rows", "vacuum dipwell.buckets, and look at what keeps autovacuum from it",
+		"%d live, %d dead, last vacuumed %s", "%d live, %d dead, last vacuumed %s", c.LiveRows, c.DeadRows, vacuumed)
+	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
+	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such",
+		"a transaction has been open for %v, and dead rows stay until it ends", "no transaction that this user sees has been open for long (the oldest %v)", c.OldestTransaction.Round(time.Millisecond))
+	switch c.Sweep {
+	case pgstore.SweepByCron:
+		x.ok("sweep", "pg_cron deletes full rows")
+	case pgstore.SweepUnplanned:
+		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed and does not sweep; a running service does")
+	case pgstore.SweepUnknown:
+		x.ok("sweep", "pg_cron is installed, and its jobs are not this user's to see; a running service sweeps in any case")
+	case pgstore.SweepByService:
+		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
+	}
+}
+
+// redis checks every server that decides.
+func (x *examination) redis(ctx context.Context, url string) {
+	goredis.SetLogger(silent{})
+	db, config, err := redisstore.Client(url, redisstore.Config{})
+	if err != nil {
+		x.problem("store", "", "%v", err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	list, err := redisstore.Inspect(ctx, db)
+	if err != nil {
+		x.away(url, whole(err))
+		return
+	}
+	for i := range list {
+		x.redisNode(&list[i], config.AllowEviction)
+	}
+	config.Poll, config.AllowEviction = -1, true // it has been judged
+	store, err := redisstore.New(ctx, db, config)
+	if err != nil {
+		x.problem("store", "", "%v", whole(err))
+		return
+	}
+	defer func() { _ = store.Close() }()
+	x.decisions(ctx, store, func(ctx context.Context) error { _, err := store.Now(ctx); return err })
+	if _, cluster := db.(*goredis.ClusterClient); cluster && config.HashTag == redisstore.TagKey {
+		x.ok("cluster", "hash_tag=key: one call may ask several limits of one key; several keys need hash_tag=all")
+	}
+}
+
+func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
+	at := func(s string) string { return s + " " + c.Addr }
+	x.judge(c.Role != "master" && c.Role != "unknown", verdictProblem, "store", "name the Sentinels or the cluster instead, and the primary is found",
+		"%s answers: Redis %s, a %s, %d keys, %d replicas", "%s answers: Redis %s, a %s, %d keys, %d replicas", c.Addr, c.Version, c.Role, c.Keys, c.Replicas)
+	if c.ClusterState != "" {
+		x.judge(c.ClusterState != "ok", verdictProblem, "cluster", "see cluster info and cluster nodes there", at("cluster_state is %s at"), at("cluster_state is %s at"), c.ClusterState)
+	}
+	x.clock("the clock of "+c.Addr, c.Ahead, c.Error)
+	switch {
+	case c.Policy == "":
+		x.warn("eviction", "make sure that it is noeviction: an evicted bucket is a full one", "maxmemory-policy of %s may not be read", c.Addr)
+	case c.Policy != "noeviction" && evictionAllowed:
+		x.warn("eviction", "it was accepted with eviction=allow: an evicted bucket is a full one", "maxmemory-policy of %s is %s, %d keys evicted", c.Addr, c.Policy, c.Evicted)
+	default:
+		x.judge(c.Policy != "noeviction", verdictProblem, "eviction", "config set maxmemory-policy noeviction, or accept it with eviction=allow: an evicted bucket is a full one",
+			"maxmemory-policy of %s is %s, %d keys evicted", "maxmemory-policy of %s is %s, %d keys evicted", c.Addr, c.Policy, c.Evicted)
+	}
+	memory := fmt.Sprintf("%.1f MB in use", float64(c.UsedMemory)/1e6)
+	if c.MaxMemory > 0 {
+		memory += fmt.Sprintf(" of %.1f MB", float64(c.MaxMemory)/1e6)
+	} else {
+		memory += ", without a bound of its own"
+	}
+	x.judge(c.MaxMemory > 0 && float64(c.UsedMemory) > fullMemory*float64(c.MaxMemory), verdictWarning, "memory", "raise maxmemory: when it is full, new keys are errors",
+		"%s: %s", "%s: %s", c.Addr, memory)
+	x.redisDurability(c)
+	switch {
+	case c.Scripts < 0:
+		x.ok("scripts", "%s does not say which it has ready (SCRIPT EXISTS is refused); a missing one is sent with its first call", c.Addr)
+	default:
+		x.ok("scripts", "%s has %d of %d ready; a missing one is sent with its first call", c.Addr, c.Scripts, c.AllScripts)
+	}
+}
+
+func (x *examination) redisDurability(c *redisstore.Condition) {
+	if c.SaveFailed {
+		x.problem("durability", "see its log: the disk is full perhaps", "%s could not write its last file", c.Addr)
+	}
+	switch {
+	case c.AppendOnly:
+		x.ok("durability", "%s appends each change (appendfsync %s)", c.Addr, c.AppendSync)
+	case c.Snapshots:
+		x.warn("durability", "appendonly yes, if a crash must not forget more than a second", "%s writes snapshots alone: a crash forgets what came after the last", c.Addr)
+	default:
+		x.warn("durability", "meant so? Otherwise: config set appendonly yes", "%s keeps nothing: after a restart every bucket is full, and limits have to be defined again", c.Addr)
+	}
+}

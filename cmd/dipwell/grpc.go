@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/dipwell/dipwell/rls"
+	"github.com/dipwell/dipwell/server"
+)
+
+// GRPCFlags are serve's settings of gRPC.
+type GRPCFlags struct {
+	GRPC             string `name:"grpc" placeholder:"ADDR" env:"DIPWELL_GRPC" help:"Address of a gRPC listener: Envoy's RateLimitService, and the verbs of the HTTP API."`
+	RLSConfig        string `name:"rls-config" placeholder:"PATH" env:"DIPWELL_RLS_CONFIG" help:"Descriptors of the RateLimitService, a file or a directory, as envoyproxy/ratelimit reads them; a change takes effect at once, and on SIGHUP."`
+	RLSChargeAll     bool   `name:"rls-charge-all" env:"DIPWELL_RLS_CHARGE_ALL" help:"Charge every descriptor of a request even when another is over its limit, as envoyproxy/ratelimit does; by default all or nothing."`
+	RLSAllowOverride bool   `name:"rls-allow-override" env:"DIPWELL_RLS_ALLOW_OVERRIDE" help:"Requests may bring limits of their own; otherwise only where the configuration says allow_override."`
+	RLSMergeDomains  bool   `name:"rls-merge-domains" env:"DIPWELL_RLS_MERGE_DOMAINS" help:"Several files may be about one domain."`
+	RLSHeaders       string `name:"rls-headers" placeholder:"KIND" env:"DIPWELL_RLS_HEADERS" help:"Header fields that the proxy is told to add: off (default), ratelimit, ietf."`
+}
+
+// rateLimits is the RateLimitService of a service, nil where nothing asks for it.
+func (c *GRPCFlags) rateLimits(s *service) (*rls.Service, error) {
+	if c.GRPC == "" && c.RLSConfig == "" {
+		return nil, nil
+	}
+	headers := rls.NoHeaders
+	if c.RLSHeaders != "" {
+		var err error
+		if headers, err = rls.ParseHeaders(c.RLSHeaders); err != nil {
+			return nil, fmt.Errorf("rls-headers: %w", err)
+		}
+	}
+	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe})
+	s.server.Collect(r)
+	s.server.Handle("POST /json", http.HandlerFunc(r.JSON))
+	s.server.Handle("GET /healthcheck", http.HandlerFunc(s.server.Healthcheck))
+	return r, nil
+}
+
+// startRLS reads the descriptors and follows their changes.
+func (s *service) startRLS() (err error) {
+	if s.rls, err = s.cmd.rateLimits(s); err != nil || s.cmd.RLSConfig == "" {
+		return err
+	}
+	if err = s.readRLS(); err != nil {
+		return err
+	}
+	again := make(chan os.Signal, 1)
+	err = rls.Watch(s.env.ctx, s.cmd.RLSConfig, func() {
+		select {
+		case again <- syscall.SIGHUP:
+		default: // one is waiting already
+		}
+	})
+	if err != nil {
+		return err
+	}
+	signal.Notify(again, syscall.SIGHUP)
+	go func() {
+		defer signal.Stop(again)
+		for {
+			select {
+			case <-again:
+				s.rereadRLS()
+			case <-s.env.ctx.Done():
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+func (s *service) readRLS() error {
+	rules, err := rls.Load(rls.Defaults{ChargeAll: s.cmd.RLSChargeAll, AllowOverride: s.cmd.RLSAllowOverride, MergeDomains: s.cmd.RLSMergeDomains}, s.cmd.RLSConfig)
+	if err != nil {
+		s.rls.Rejected()
+		return err
+	}
+	return s.rls.Use(s.env.ctx, rules)
+}
+
+// rereadRLS reads the descriptors again. A bad configuration changes nothing.
+func (s *service) rereadRLS() {
+	if err := s.readRLS(); err != nil {
+		s.say("%v\ndipwell: the last good descriptors stay in force", err)
+		return
+	}
+	s.say("descriptors read again from %s", s.cmd.RLSConfig)
+}
+
+// boundedRLS is the RateLimitService within the service's bound of calls under way.
+type boundedRLS struct {
+	*rls.Service
+	server *server.Server
+}
+
+func (b *boundedRLS) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	if !b.server.Enter() {
+		return nil, server.ErrShed
+	}
+	defer b.server.Leave()
+	return b.Service.ShouldRateLimit(ctx, r)
+}
+
+// grpcOptions are those that not every service needs.
+func (s *service) grpcOptions() (out []grpc.ServerOption) {
+	if c := s.secure("h2"); c != nil {
+		out = append(out, grpc.Creds(credentials.NewTLS(c)))
+	}
+	if s.tracer != nil {
+		out = append(out, s.tracer.GRPC())
+	}
+	return out
+}
+
+// serve answers on all listeners until the program is asked to stop or one of
+// them fails, which ends the others.
+func (s *service) serve(listeners []server.Listener) error {
+	if s.cmd.GRPC == "" {
+		return s.server.Serve(s.env.ctx, listeners...)
+	}
+	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", s.cmd.GRPC)
+	if err != nil {
+		return fmt.Errorf("grpc: %w", err)
+	}
+	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""},
+		func(r grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server}) }, s.grpcOptions()...)
+	fmt.Fprintf(s.env.stdout, "dipwell: serving gRPC on %s\n", l.Addr())
+	ctx, cancel := context.WithCancel(s.env.ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	var errs [2]error
+	wg.Go(func() {
+		defer cancel()
+		errs[0] = s.server.ServeGRPC(ctx, l, g)
+	})
+	errs[1] = s.server.Serve(ctx, listeners...)
+	cancel()
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+const descriptors = "domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: year, requests_per_unit: "
+
+func TestServeRLS(t *testing.T) {
+	dir := t.TempDir()
+	save := func(version, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, version), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, version, "d.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(version, filepath.Join(dir, "..tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("..1", descriptors+"2}\n")
+	if err := os.Symlink("..data/d.yaml", filepath.Join(dir, "d.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--rls-config", dir)
+	addr := p.stdout.wait(t, `serving gRPC on (\S+)\n`)[1]
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := pb.NewRateLimitServiceClient(conn)
+	req := &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "7"}}}}}
+	want := func(code pb.RateLimitResponse_Code) {
+		t.Helper()
+		if r, err := c.ShouldRateLimit(t.Context(), req); err != nil || r.OverallCode != code {
+			t.Error(r, err)
+		}
+	}
+	want(pb.RateLimitResponse_OK)
+	want(pb.RateLimitResponse_OK)
+	want(pb.RateLimitResponse_OVER_LIMIT)
+
+	save("..2", descriptors+"3}\n") // what was used stays used
+	p.stderr.wait(t, "descriptors read again")
+	want(pb.RateLimitResponse_OK)
+	want(pb.RateLimitResponse_OVER_LIMIT)
+	save("..3", "domian: d\n")
+	p.stderr.wait(t, `d.yaml:1: domian: unknown setting; did you mean domain\?`)
+	p.stderr.wait(t, "the last good descriptors stay in force")
+	want(pb.RateLimitResponse_OVER_LIMIT)
+
+	const body = `{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"7"}]}]}`
+	if status, got := post(t, p.url+"/json", body); status != 429 || !strings.Contains(got, "OVER_LIMIT") {
+		t.Error(status, got)
+	}
+	if status, got := do(t, http.MethodGet, p.url+"/healthcheck", ""); status != 200 || got != "OK" {
+		t.Error(status, got)
+	}
+	if r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "envoy.service.ratelimit.v3.RateLimitService"}); err != nil || r.Status != healthpb.HealthCheckResponse_SERVING {
+		t.Error(r, err)
+	}
+	_, metrics := do(t, http.MethodGet, p.url+"/metrics", "")
+	for _, line := range []string{`dipwell_rls_over_limit_total{domain="d",rule="d.user"} 4`, `dipwell_rls_config_loads_total{result="error"} 1`, `dipwell_decisions_total{limit="rls/d.user",result="refused"} 4`} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("%s is not in /metrics", line)
+		}
+	}
+	if err := p.stop(); err != nil {
+		t.Errorf("SIGTERM: %v, want exit status 0", err)
+	}
+}
+
+func TestServeRLSMistakes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "d.yaml")
+	if err := os.WriteFile(file, []byte(descriptors+"x}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"d.yaml:4: descriptors[0].rate_limit.requests_per_unit:": {"--rls-config", file},
+		"rls config: ": {"--rls-config", file + ".none"},
+		`rls-headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--rls-headers", "itef"},
+		"grpc: listen": {"--grpc", "127.0.0.1:99999"},
+	} {
+		if code, _, stderr := program(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %d %s", args, code, stderr)
+		}
+	}
+}

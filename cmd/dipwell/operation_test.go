@@ -1,0 +1,144 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/redistest"
+)
+
+// writeCertificate writes a certificate that signs itself, for 127.0.0.1.
+func writeCertificate(t *testing.T, name, cert, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func isReady(t *testing.T, url string) error {
+	if status, body := do(t, "GET", url+"/readyz", ""); status != 200 {
+		return fmt.Errorf("/readyz is %d %s", status, body)
+	}
+	return nil
+}
+
+func TestServeTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	writeCertificate(t, "first", cert, key)
+	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--limit", "api=1/1h")
+	peer := func() string {
+		c, err := tls.Dial("tcp", strings.TrimPrefix(p.url, "https://"), &tls.Config{InsecureSkipVerify: true}) // the name is what is asked
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	if !strings.HasPrefix(p.url, "https://") || !strings.HasPrefix(p.admin, "http://") || peer() != "first" {
+		t.Error(p.url, p.admin, peer())
+	}
+	writeCertificate(t, "second", cert, key)
+	eventually(t, func() error {
+		if got := peer(); got != "second" {
+			return fmt.Errorf("the certificate is still %s", got)
+		}
+		return nil
+	})
+	if err := os.WriteFile(cert, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.wait(t, "tls_cert .*(?s:.*)the last good certificate stays in force")
+	if got := peer(); got != "second" {
+		t.Error(got)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Keys that are hashed are in nobody's store, log or list.
+func TestServeKeySecret(t *testing.T) {
+	db := redistest.Start(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("a secret of enough bytes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--listen", "127.0.0.1:0", "--store", db.URL(), "--limit", "login=1/1h,burst=2,keys=list", "--key-secret-file", secret,
+		"--log-format", "json", "--log-refusals", "5")
+	eventually(t, func() error { return isReady(t, p.url) })
+	for i, want := range []int{200, 200, 429} {
+		if status, body := post(t, p.url+"/v1/take", "limit=login&key=alice"); status != want || !strings.Contains(body, `"key":"alice"`) {
+			t.Errorf("call %d: %d %s", i, status, body)
+		}
+	}
+	hash := p.stderr.wait(t, `"msg":"refused","limit":"login","cost":1,"source":"store","key":"hash:(\S{10})","retry_after":\d+`)[1]
+	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/keys", ""); status != 200 || !strings.Contains(body, `"key":"`+hash) || strings.Contains(body, "alice") {
+		t.Error(status, body)
+	}
+	names, err := db.Do("keys", "*")
+	if err != nil || strings.Contains(fmt.Sprint(names), "alice") || !strings.Contains(fmt.Sprint(names), hash) {
+		t.Error(names, err)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOperationSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	if err := os.WriteFile(file, []byte("max_in_flight: 7\nlog_refusals: 0\nlog_format: json\ntls_cert: c\ntls_key: k\nclient_ca: a\notlp_endpoint: http://c:4318\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := 3
+	c := ServeCmd{Config: file, OperationFlags: OperationFlags{MaxInFlight: 9, LogRefusals: &n}}
+	s, err := c.settings()
+	if err != nil || s.MaxInFlight != 9 || *s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" || s.OTLPEndpoint != "http://c:4318" {
+		t.Errorf("%+v %v", s, err)
+	}
+	minus := -1
+	for want, o := range map[string]OperationFlags{
+		"max_in_flight: -1 is negative": {MaxInFlight: -1}, "one is given without the other": {TLSCert: "c"}, "client_ca: needs": {ClientCA: "c"},
+		"log_refusals: -1": {LogRefusals: &minus}, `log_format: "xml"`: {LogFormat: "xml"}, "key_secret_file: ": {KeySecretFile: file + ".none"},
+	} {
+		c := ServeCmd{OperationFlags: o}
+		if _, err := c.settings(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", o, err, want)
+		}
+	}
+	t.Setenv("DIPWELL_KEY_SECRET", "short")
+	if _, err := new(ServeCmd).settings(); err == nil || !strings.Contains(err.Error(), "at least 16") {
+		t.Error(err)
+	}
+}

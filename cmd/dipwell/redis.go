@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/server"
+)
+
+// redis decides in Redis: refusals that are known are answered here, and callers
+// that wait ride together. Its other abilities are redisstore's own.
+type redis struct {
+	*redisstore.Store
+	front dipwell.Store // denycache, or coalesce
+	tally
+
+	together *coalesce.Store
+}
+
+var _ dipwell.Store = (*redis)(nil)
+
+// Apply decides through the decorators, not past them.
+func (r *redis) Apply(ctx context.Context, b *dipwell.Batch) error { return r.front.Apply(ctx, b) }
+
+// Close ends everything in reverse order.
+func (r *redis) Close() error {
+	if r.together != nil {
+		_ = r.together.Close()
+	}
+	return r.Store.Close()
+}
+
+// silent takes the client's own lines about lost connections: what matters of
+// them comes as errors.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// openRedis opens a store for a client, which asks once, or for a service.
+func openRedis(ctx context.Context, url string, o storeOptions) (dipwell.Store, error) {
+	goredis.SetLogger(silent{})
+	if o.once {
+		store, err := redisstore.Open(ctx, url, redisstore.Config{Poll: -1, OnError: o.report})
+		if err != nil {
+			return nil, fmt.Errorf("store %s: %w", redact(url), err)
+		}
+		return store, nil
+	}
+	store, err := redisstore.Open(ctx, url, redisstore.Config{Lazy: true, OnError: o.report})
+	if err != nil {
+		return nil, fmt.Errorf("store %s: %w", redact(url), err)
+	}
+	r := &redis{Store: store}
+	if err = r.open(o); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *redis) open(o storeOptions) (err error) {
+	r.tally.open()
+	lanes := make([]dipwell.Store, defaultLanes())
+	for i := range lanes {
+		lanes[i] = &counted{r.Store, &r.tally}
+	}
+	if r.together, err = coalesce.New(lanes, coalesce.Config{Timeout: statementTimeout}); err != nil {
+		return err
+	}
+	r.front = r.together
+	if o.denyMaxAge >= 0 {
+		r.front, err = denycache.New(r.together, denycache.Config{MaxAge: o.denyMaxAge})
+	}
+	return err
+}
+
+// gauges puts what the store tells of itself on /metrics.
+func (r *redis) gauges(s *server.Server) {
+	r.tally.gauges(s, r.Len)
+	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(r.Connections()) })
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/term"
+)
+
+// TopCmd shows what a service decides, as it happens.
+type TopCmd struct {
+	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"The server to ask (default http://127.0.0.1:8080)."`
+	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
+	Interval       time.Duration `default:"2s" help:"From one report to the next, 100ms to 20s."`
+	N              int           `short:"n" default:"10" help:"Keys in a list, and limits on the screen: 1 to 100."`
+	Limit          string        `placeholder:"NAME" help:"Only this limit and its keys."`
+	Once           bool          `help:"Print one report about an interval and end, as without a terminal."`
+	JSON           bool          `name:"json" help:"Print one report as JSON and end."`
+}
+
+func (TopCmd) Help() string {
+	return `Examples:
+  dipwell top
+  dipwell top --limit login -n 20 --server https://limits.internal:8443
+  dipwell top --once --interval 10s
+
+The service counts keys while somebody looks, in bounded memory: a count is at
+most that much too high as the column ERROR says, and never too low. Counts are
+of the last minute at most, rates per second are of the last interval. q ends it.`
+}
+
+// Bounds of top.
+const (
+	minInterval = 100 * time.Millisecond
+	maxInterval = 20 * time.Second // the service stops counting half a minute after a look
+)
+
+// topCounts are the decisions on a limit since the service began.
+type topCounts struct {
+	Limit    string `json:"limit"`
+	Allowed  uint64 `json:"allowed"`
+	Refused  uint64 `json:"refused"`
+	Shadow   uint64 `json:"shadow"`
+	Fallback uint64 `json:"fallback"`
+}
+
+func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow }
+
+// topList is one list of keys.
+type topList struct {
+	Counted  uint64 `json:"counted"`
+	Unlisted uint64 `json:"unlisted_at_most"`
+	Keys     []struct {
+		Limit string  `json:"limit"`
+		Key   *string `json:"key"`
+		Count uint64  `json:"count"`
+		Error uint64  `json:"error"`
+	} `json:"keys"`
+}
+
+// topAnswer is what a service answers.
+type topAnswer struct {
+	At          int64       `json:"at_us"`
+	Window      int64       `json:"window_us"`
+	MaxBytes    int64       `json:"sketch_max_bytes"`
+	StoreErrors uint64      `json:"store_errors"`
+	Shed        uint64      `json:"shed"`
+	Limits      []topCounts `json:"limits"`
+	Busiest     topList     `json:"busiest"`
+	Refused     topList     `json:"refused"`
+}
+
+// topRate is what happened in a second, of one limit or of all.
+type topRate struct {
+	Limit     string  `json:"limit,omitempty"`
+	Decisions float64 `json:"decisions"`
+	Refused   float64 `json:"refused"`
+	Shadow    float64 `json:"shadow"`
+	Fallback  float64 `json:"fallback"`
+}
+
+// topReport is an answer, and what became of the one before it. --json prints it.
+type topReport struct {
+	topAnswer
+	Interval  int64     `json:"interval_us"`
+	PerSecond topRate   `json:"per_second"`
+	ByLimit   []topRate `json:"per_second_by_limit"` // busiest first
+	Errors    float64   `json:"store_errors_per_second"`
+}
+
+func (c *TopCmd) Run(e *env) error {
+	switch {
+	case c.Interval < minInterval || c.Interval > maxInterval:
+		return fmt.Errorf("interval: %v is not between %v and %v", c.Interval, minInterval, maxInterval)
+	case c.N < 1 || c.N > 100:
+		return fmt.Errorf("n: %d is not between 1 and 100", c.N)
+	}
+	first, err := c.ask(e.ctx, e)
+	if err != nil {
+		return err
+	}
+	if out, ok := e.stdout.(*os.File); ok && !c.Once && !c.JSON && term.IsTerminal(int(out.Fd())) {
+		return c.live(e, out, first)
+	}
+	select {
+	case <-time.After(c.Interval):
+	case <-e.ctx.Done():
+		return nil
+	}
+	second, err := c.ask(e.ctx, e)
+	if err != nil {
+		return err
+	}
+	report := compare(first, second)
+	if c.JSON {
+		return json.NewEncoder(e.stdout).Encode(report)
+	}
+	for _, line := range c.page(report, reportWidth) {
+		fmt.Fprintln(e.stdout, line.text)
+	}
+	return nil
+}
+
+// ask asks the service, which counts from then on.
+func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
+	q := url.Values{"n": {strconv.Itoa(c.N)}}
+	if c.Limit != "" {
+		q.Set("limit", c.Limit)
+	}
+	t := target{Server: c.Server, AdminTokenFile: c.AdminTokenFile, Timeout: 10 * time.Second}
+	b, err := t.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	a = &topAnswer{}
+	if err = json.Unmarshal(b, a); err != nil || a.At == 0 {
+		return nil, errors.New("the server's answer is no report")
+	}
+	return a, nil
+}
+
+// compare makes a report of two answers of one service. One that was begun anew
+// in between has counted from zero.
+func compare(old, now *topAnswer) *topReport {
+	r := &topReport{topAnswer: *now, Interval: max(now.At-old.At, 1)}
+	per := func(now, old uint64) float64 {
+		if now < old {
+			old = 0
+		}
+		return float64(now-old) * 1e6 / float64(r.Interval)
+	}
+	before := map[string]*topCounts{}
+	for i := range old.Limits {
+		before[old.Limits[i].Limit] = &old.Limits[i]
+	}
+	for i := range now.Limits {
+		l, was := &now.Limits[i], before[now.Limits[i].Limit]
+		if was == nil {
+			was = &topCounts{}
+		}
+		one := topRate{l.Limit, per(l.decisions(), was.decisions()), per(l.Refused, was.Refused), per(l.Shadow, was.Shadow), per(l.Fallback, was.Fallback)}
+		r.ByLimit = append(r.ByLimit, one)
+		all := &r.PerSecond
+		all.Decisions, all.Refused, all.Shadow, all.Fallback = all.Decisions+one.Decisions, all.Refused+one.Refused, all.Shadow+one.Shadow, all.Fallback+one.Fallback
+	}
+	r.Errors = per(now.StoreErrors, old.StoreErrors)
+	slices.SortStableFunc(r.ByLimit, func(a, b topRate) int {
+		return cmp.Or(cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Limit, b.Limit))
+	})
+	return r
+}
+
+// Widths of a page.
+const (
+	reportWidth = 100 // without a terminal
+	minName     = 16  // of a limit and a key, however narrow a terminal is
+)
+
+// topLine is a line of a page; titles stand out.
+type topLine struct {
+	text  string
+	title bool
+}
+
+// page is a report for people, in lines of at most width characters.
+func (c *TopCmd) page(r *topReport, width int) (lines []topLine) {
+	width = max(width, 1)
+	add := func(title bool, text string) { lines = append(lines, topLine{fit(text, width), title}) }
+	all := &r.PerSecond
+	share := 0.0
+	if all.Decisions > 0 {
+		share = 100 * all.Refused / all.Decisions
+	}
+	add(true, fmt.Sprintf("decisions %s/s, refused %s/s (%.1f %%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors)))
+	if r.Shed > 0 {
+		add(false, fmt.Sprintf("%d calls were turned away since the start: too many were under way", r.Shed))
+	}
+	name := max(width-4*12, minName) // what does not fit is cut at the right
+	row := func(title bool, first string, rest ...string) {
+		text := pad(fit(first, name), name)
+		for _, s := range rest {
+			text += fmt.Sprintf("%12s", s)
+		}
+		add(title, text)
+	}
+	add(false, "")
+	row(true, "LIMIT", "DECISIONS/S", "REFUSED/S", "SHADOW/S", "FALLBACK/S")
+	for i := range r.ByLimit[:min(len(r.ByLimit), c.N)] {
+		l := &r.ByLimit[i]
+		row(false, plain(l.Limit), rate(l.Decisions), rate(l.Refused), rate(l.Shadow), rate(l.Fallback))
+	}
+	if more := len(r.ByLimit) - c.N; more > 0 {
+		add(false, fmt.Sprintf("and %d more limits", more))
+	}
+	list := func(title string, t *topList) {
+		add(false, "")
+		row(true, fmt.Sprintf("%s, %v", title, time.Duration(r.Window/1e6)*time.Second), "COUNT", "ERROR", "AT LEAST", "OF ALL")
+		for _, k := range t.Keys {
+			key := "(shared)"
+			if k.Key != nil {
+				key = *k.Key
+			}
+			row(false, plain(k.Limit)+" "+plain(key), strconv.FormatUint(k.Count, 10), strconv.FormatUint(k.Error, 10),
+				strconv.FormatUint(k.Count-k.Error, 10), fmt.Sprintf("%.1f %%", 100*float64(k.Count)/float64(max(t.Counted, 1))))
+		}
+		if t.Unlisted > 0 {
+			add(false, fmt.Sprintf("each other key at most %d", t.Unlisted))
+		}
+	}
+	list("BUSIEST KEYS", &r.Busiest)
+	list("MOST REFUSED KEYS", &r.Refused)
+	return lines
+}
+
+func rate(f float64) string {
+	if f > 0 && f < 100 {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', 0, 64)
+}
+
+// plain makes a text harmless on a terminal: callers choose their keys.
+func plain(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.QuoteToGraphic(s)
+	}
+	return s
+}
+
+// fit cuts a text that is too long, and says so.
+func fit(s string, width int) string {
+	if r := []rune(s); len(r) > width {
+		return string(r[:width-1]) + "…"
+	}
+	return s
+}
+
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-len([]rune(s)))) }

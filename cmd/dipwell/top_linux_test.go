@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal makes a terminal: what a person has in front, and what a program gets.
+func openTerminal(t *testing.T) (person, program *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = person.Close() })
+	if err = unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = program.Close() })
+	return person, program
+}
+
+func resize(t *testing.T, terminal *os.File, rows, columns uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reading collects what a terminal shows; lines would wait for the end of one.
+func reading(f *os.File) *lines {
+	l := &lines{}
+	l.more = sync.NewCond(&l.mu)
+	go func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := f.Read(b)
+			l.mu.Lock()
+			l.all.Write(b[:n])
+			l.more.Broadcast()
+			l.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return l
+}
+
+// On a terminal top is a live screen, which follows its size and leaves
+// everything as it was, however it is ended.
+func TestTopOnATerminal(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1")
+	keepAsking(t, p.url, "limit=login&key=greedy")
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []string{"q", "\x03", "SIGTERM"} {
+		t.Run(fmt.Sprintf("%q", end), func(t *testing.T) {
+			person, terminal := openTerminal(t)
+			resize(t, person, 30, 90)
+			before, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(path, "top", "--server", p.url, "--interval", "100ms")
+			cmd.Env = append(os.Environ(), "NO_COLOR=")
+			if end == "q" {
+				cmd.Env = append(os.Environ(), "NO_COLOR=1")
+			}
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			if err = cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			shown := reading(person)
+			shown.wait(t, `BUSIEST KEYS(?s:.*)login greedy(?s:.*)MOST REFUSED(?s:.*)login greedy`)
+			raw, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+			if err != nil || raw.Lflag&unix.ECHO != 0 {
+				t.Error("what is typed is shown", err)
+			}
+			resize(t, person, 30, 200)
+			shown.wait(t, `LIMIT {147}`)
+			resize(t, person, 3, 50)
+			shown.wait(t, `\x1b\[Hdipwell top[^\n]*\n[^\n]*\n[^\n]*\x1b\[J\x1b\[H`)
+			if end == "SIGTERM" {
+				err = cmd.Process.Signal(syscall.SIGTERM)
+			} else {
+				_, err = person.WriteString(end)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = <-ended; err != nil {
+				t.Error("status: ", err)
+			}
+			shown.wait(t, `\x1b\[\?7h\x1b\[\?25h\x1b\[\?1049l$`)
+			after, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+			if err != nil || *after != *before {
+				t.Errorf("the terminal is %+v, was %+v: %v", after, before, err)
+			}
+			shown.mu.Lock()
+			defer shown.mu.Unlock()
+			if bolds := strings.Count(shown.all.String(), bold); (bolds > 0) == (end == "q") {
+				t.Errorf("%d bold lines; NO_COLOR must have none", bolds)
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/server"
+)
+
+// keepAsking calls a limit until the test ends, so that there is something to see.
+func keepAsking(t *testing.T, url string, forms ...string) {
+	t.Helper()
+	done, stopped := make(chan struct{}), make(chan struct{})
+	pause := time.NewTicker(2 * time.Millisecond)
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			case <-pause.C:
+				res, err := http.Post(url+"/v1/take", "application/x-www-form-urlencoded", strings.NewReader(forms[i%len(forms)]))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = res.Body.Close()
+			}
+		}
+	}()
+	t.Cleanup(func() { pause.Stop(); close(done); <-stopped })
+}
+
+func TestTopOnce(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1", "--limit", "api=1000000/1s")
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepAsking(t, p.url, "limit=login&key=greedy", "limit=api&key=calm", "limit=login&key=greedy", "limit=api&key=%1b%5b2Jevil", "limit=api")
+	top := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command(path, append([]string{"top", "--server", p.url, "--interval", "300ms"}, args...)...).Output()
+		if err != nil {
+			t.Fatal(err, string(out))
+		}
+		return string(out)
+	}
+	text := top() // standard output is no terminal
+	for _, want := range []string{"decisions ", "LIMIT ", "BUSIEST KEYS", "login greedy ", "api calm ", "api (shared) ", `api "\x1b[2Jevil"`, "MOST REFUSED KEYS"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "\x1b") {
+		t.Errorf("a key reached the terminal as it is, or a report is coloured:\n%q", text)
+	}
+	var r topReport
+	if err := json.Unmarshal([]byte(top("--json", "--limit", "login", "-n", "1")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Busiest.Keys) != 1 || *r.Busiest.Keys[0].Key != "greedy" || r.Busiest.Keys[0].Error != 0 || len(r.ByLimit) != 1 || r.PerSecond.Decisions < 1 ||
+		r.PerSecond.Refused != r.PerSecond.Decisions || r.Interval < 300e3 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestTopErrors(t *testing.T) {
+	url := startAPI(t, server.Config{AdminToken: "s3cret"}, "login=5/1m")
+	for _, tc := range [][2]string{
+		{"--interval 1ms", "interval: 1ms is not between"},
+		{"--interval 1m", "interval: 1m0s is not between"},
+		{"-n 0", "n: 0 is not between"},
+		{"--once", "admin token"},
+		{"--server http://127.0.0.1:1", "connection refused"},
+	} {
+		code, _, stderr := program(t, append([]string{"top", "--server", url}, strings.Fields(tc[0])...)...)
+		if code != 2 || !strings.Contains(stderr, tc[1]) {
+			t.Errorf("%s: %d %s", tc[0], code, stderr)
+		}
+	}
+	t.Setenv("DIPWELL_ADMIN_TOKEN", "s3cret")
+	if code, _, stderr := program(t, "top", "--server", url, "--limit", "nobody"); code != 2 || !strings.Contains(stderr, `unknown limit "nobody"`) {
+		t.Error(code, stderr)
+	}
+	if code, out, stderr := program(t, "top", "--server", url, "--interval", "100ms"); code != 0 || !strings.Contains(out, "decisions 0/s") {
+		t.Error(code, out, stderr)
+	}
+}
+
+// A service that was begun anew between two answers counts from zero.
+func TestTopCompares(t *testing.T) {
+	old := &topAnswer{At: 1e6, StoreErrors: 5, Limits: []topCounts{{Limit: "a", Allowed: 10, Refused: 2}, {Limit: "b", Allowed: 900}}}
+	now := &topAnswer{At: 3e6, StoreErrors: 9, Limits: []topCounts{{Limit: "a", Allowed: 20, Refused: 6, Shadow: 2}, {Limit: "b", Allowed: 4}, {Limit: "c", Fallback: 2, Refused: 2}}}
+	r := compare(old, now)
+	if got, want := fmt.Sprint(r.ByLimit), "[{a 8 2 1 0} {b 2 0 0 0} {c 1 1 0 1}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if r.PerSecond != (topRate{"", 11, 3, 1, 1}) || r.Errors != 2 || r.Interval != 2e6 {
+		t.Errorf("%+v", r)
+	}
+	c := &TopCmd{N: 2}
+	for _, width := range []int{1, 40, 41, 80, 300} {
+		for _, l := range c.page(r, width) {
+			if n := len([]rune(l.text)); n > width {
+				t.Errorf("width %d: %d: %s", width, n, l.text)
+			}
+		}
+	}
+}

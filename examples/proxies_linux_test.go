@@ -1,0 +1,284 @@
+package examples
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The proxies' real programs run the files of this directory; only the ports
+// are changed, so that tests can run side by side.
+func TestProxies(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "dipwell")
+	if out, err := exec.Command("go", "build", "-o", bin, "../cmd/dipwell").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, p := range []struct {
+		name    string
+		program string
+		files   []string
+		args    func(dir string) []string
+	}{
+		{"nginx", "nginx", []string{"nginx/nginx.conf"}, func(dir string) []string {
+			return []string{"-p", dir, "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off; pid " + dir + "/nginx.pid;"}
+		}},
+		{"haproxy", "haproxy", []string{"haproxy/haproxy.cfg", "haproxy/dipwell.lua"}, func(dir string) []string {
+			return []string{"-db", "-C", dir, "-f", "haproxy.cfg"}
+		}},
+		{"caddy", "caddy", []string{"caddy/Caddyfile"}, func(dir string) []string {
+			return []string{"run", "--adapter", "caddyfile", "--config", filepath.Join(dir, "Caddyfile")}
+		}},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			program, err := find(p.program)
+			if err != nil {
+				if os.Getenv("CI") == "true" {
+					t.Fatal(err)
+				}
+				t.Skip(err)
+			}
+			s := &site{t: t, dir: t.TempDir(), bin: bin}
+			s.app()
+			s.limiter()
+			s.copy(p.files...)
+			s.run(program, p.args(s.dir)...)
+			s.check()
+		})
+	}
+}
+
+// A site is an app, a limiter and a proxy in front of them.
+type site struct {
+	t     *testing.T
+	dir   string
+	bin   string
+	ports struct{ proxy, app, limiter string }
+	seen  atomic.Int64 // requests that came to the app
+	dip   *exec.Cmd
+}
+
+func (s *site) app() {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.seen.Add(1)
+		if r.URL.Path == "/forbidden" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		fmt.Fprintf(w, "app %s %s %s", r.Method, r.URL.Path, r.URL.RawQuery)
+	}))
+	s.t.Cleanup(app.Close)
+	u, _ := url.Parse(app.URL)
+	s.ports.app, s.ports.limiter, s.ports.proxy = u.Port(), freePort(s.t), freePort(s.t)
+}
+
+// limiter starts the service on examples/proxies.yaml.
+func (s *site) limiter() {
+	s.copy("proxies.yaml")
+	s.dip = s.run(s.bin, "serve", "--config", filepath.Join(s.dir, "proxies.yaml"))
+	s.await("http://127.0.0.1:"+s.ports.limiter+"/readyz", func(r *http.Response) bool { return r.StatusCode == http.StatusOK })
+}
+
+// copy copies files of this directory with the ports that are free here.
+func (s *site) copy(files ...string) {
+	ports := strings.NewReplacer("127.0.0.1:8080", "127.0.0.1:"+s.ports.limiter, "127.0.0.1:3000", "127.0.0.1:"+s.ports.app,
+		"127.0.0.1:8000", "127.0.0.1:"+s.ports.proxy, "http://:8000", "http://:"+s.ports.proxy)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(s.dir, filepath.Base(f)), []byte(ports.Replace(string(b))), 0o644)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s *site) run(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+s.dir, "XDG_DATA_HOME="+s.dir, "HOME="+s.dir)
+	log := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		stop(cmd)
+		if s.t.Failed() {
+			s.t.Logf("%s said:\n%s", filepath.Base(program), log)
+		}
+	})
+	return cmd
+}
+
+// stop ends a program in order, with what it started, and at once if it will not.
+func stop(cmd *exec.Cmd) {
+	if cmd.ProcessState != nil {
+		return
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	late := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	defer late.Stop()
+	_ = cmd.Wait()
+}
+
+// check asks through the proxy what a client could ask.
+func (s *site) check() {
+	t := s.t
+	s.await(s.url("127.0.0.1", "/"), func(r *http.Response) bool { return r.StatusCode == http.StatusOK })
+	s.seen.Store(0)
+
+	for i := range 20 { // the burst of a client that has not been here yet
+		r, body := s.get("127.0.0.7", "/a?limit=other&key=x&key_ip=0&deny=401", "Origin", "https://elsewhere.example",
+			"Sec-Fetch-Site", "cross-site", "X-Forwarded-For", "203.0.113."+strconv.Itoa(i), "Authorization", "Bearer x")
+		if r.StatusCode != http.StatusOK || body != "app GET /a limit=other&key=x&key_ip=0&deny=401" {
+			t.Fatalf("request %d: %s %q", i, r.Status, body)
+		}
+		if got, want := r.Header.Get("RateLimit"), fmt.Sprintf(`"site";r=%d;`, 19-i); !strings.HasPrefix(got, want) {
+			t.Fatalf("request %d: RateLimit: %q, want %s…", i, got, want)
+		}
+		if got := r.Header.Get("RateLimit-Policy"); got != `"site";q=20;w=240` {
+			t.Fatalf("RateLimit-Policy: %q", got)
+		}
+	}
+	r, body := s.get("127.0.0.7", "/a", "X-Forwarded-For", "203.0.113.99")
+	retry, err := strconv.Atoi(r.Header.Get("Retry-After"))
+	if r.StatusCode != http.StatusTooManyRequests || err != nil || retry < 10 || retry > 12 {
+		t.Fatalf("the request after the burst: %s, Retry-After: %q, %s", r.Status, r.Header.Get("Retry-After"), body)
+	}
+	if !strings.Contains(body, "quota-exceeded") || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/problem+json") ||
+		r.Header.Get("Cache-Control") != "no-store" || !strings.HasPrefix(r.Header.Get("RateLimit"), `"site";r=0;`) {
+		t.Fatalf("a refusal as %v %s", r.Header, body)
+	}
+	if r, _ := s.post("127.0.0.7", "/a", strings.Repeat("x", 100_000)); r.StatusCode != http.StatusTooManyRequests {
+		t.Fatalf("a refused client's POST: %s", r.Status)
+	}
+	if n := s.seen.Load(); n != 20 {
+		t.Fatalf("%d requests came to the app, want 20", n)
+	}
+	if r, body := s.post("127.0.0.8", "/b", "some text"); r.StatusCode != http.StatusOK || body != "app POST /b " {
+		t.Fatalf("another client: %s %s", r.Status, body)
+	}
+	if r, body := s.get("127.0.0.8", "/forbidden"); r.StatusCode != http.StatusForbidden || !strings.HasPrefix(body, "app") {
+		t.Fatalf("the app's own 403: %s %s", r.Status, body)
+	}
+	// The path that asks is nobody's outside: it is the app's, or nowhere.
+	for _, path := range []string{"/_limit", "/v1/auth?limit=site&key=me"} {
+		if r, body := s.get("127.0.0.8", path); r.StatusCode != http.StatusNotFound && !strings.HasPrefix(body, "app") {
+			t.Fatalf("%s from outside: %s %s", path, r.Status, body)
+		}
+	}
+
+	before := s.seen.Load()
+	stop(s.dip)
+	if r, _ := s.get("127.0.0.9", "/"); r.StatusCode < http.StatusInternalServerError {
+		t.Fatalf("without the limiter: %s", r.Status)
+	}
+	if n := s.seen.Load(); n != before {
+		t.Fatal("without the limiter a request came to the app")
+	}
+	s.limiter()
+	s.await(s.url("127.0.0.9", "/"), func(r *http.Response) bool { return r.StatusCode == http.StatusOK })
+}
+
+func (s *site) url(_, path string) string { return "http://127.0.0.1:" + s.ports.proxy + path }
+
+// from is a client at an address of this machine's own.
+func from(addr string) *http.Client {
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}, Timeout: 5 * time.Second}
+	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+}
+
+// answer is what there is to say of a response that has been read.
+type answer struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
+func (s *site) get(addr, path string, headers ...string) (answer, string) {
+	return s.do(addr, http.MethodGet, path, nil, headers...)
+}
+
+func (s *site) post(addr, path, body string) (answer, string) {
+	return s.do(addr, http.MethodPost, path, strings.NewReader(body))
+}
+
+func (s *site) do(addr, method, path string, body io.Reader, headers ...string) (answer, string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), method, s.url(addr, path), body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := from(addr).Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Status, res.Header}, string(b)
+}
+
+func (s *site) await(url string, ok func(*http.Response) bool) {
+	s.t.Helper()
+	client := from("127.0.0.1")
+	var last error
+	for begun := time.Now(); time.Since(begun) < 20*time.Second; time.Sleep(20 * time.Millisecond) {
+		r, err := client.Get(url)
+		if last = err; err != nil {
+			continue
+		}
+		_ = r.Body.Close()
+		if ok(r) {
+			return
+		}
+		last = errors.New(r.Status)
+	}
+	s.t.Fatalf("%s: %v", url, last)
+}
+
+// freePort is below the ports that this machine takes for outgoing connections,
+// any of which could come before the program that is to listen.
+func freePort(t *testing.T) string {
+	for range 100 {
+		port := strconv.Itoa(20_000 + rand.IntN(12_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	t.Fatal("no free port from 20000 to 31999")
+	return ""
+}
+
+// find looks where Debian keeps servers, too.
+func find(program string) (string, error) {
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
+	}
+	if path := "/usr/sbin/" + program; exec.Command(path, "-v").Run() == nil {
+		return path, nil
+	}
+	return "", fmt.Errorf("%s is not installed here (Debian: apt-get install %s)", program, program)
+}

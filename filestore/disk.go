@@ -1,0 +1,309 @@
+package filestore
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// What tells a file of ours: numbers in SQLite's own header.
+const (
+	applicationID = 0x64697077 // "dipw"
+	schemaVersion = 1
+)
+
+//go:embed schema.sql
+var schema string
+
+// disk is the file: one connection, with its statements.
+type disk struct {
+	path string
+	lock *os.File
+	db   *sql.DB
+
+	mu     sync.Mutex // one transaction at a time
+	conn   *sql.Conn
+	put    *sql.Stmt
+	remove *sql.Stmt
+}
+
+var background = context.Background() // a statement is never interrupted: it could not be said what it did
+
+// openDisk locks the file, looks whether it is one of ours and opens it; where
+// there is none it makes one.
+func openDisk(path string) (d *disk, err error) {
+	if path, err = resolve(path); err != nil {
+		return nil, err
+	}
+	d = &disk{path: path}
+	defer func() {
+		if err != nil {
+			_ = d.close() // the other error says more
+			d = nil
+		}
+	}()
+	if d.lock, err = lockFile(path); err != nil {
+		return d, err
+	}
+	switch err = checkHeader(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		err = create(path)
+	case err != nil:
+		return d, err
+	}
+	if err == nil {
+		err = d.connect()
+	}
+	return d, err
+}
+
+// resolve is the path without links, so that one file has one lock.
+func resolve(path string) (string, error) {
+	if path == "" || strings.ContainsAny(path, "?\x00") {
+		return "", fmt.Errorf("file %q: not a path that can be opened", path)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("file %s: %w", path, err)
+	}
+	if target, err := filepath.EvalSymlinks(abs); err == nil {
+		return target, nil
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return "", fmt.Errorf("file %s: its directory: %w", path, err)
+	}
+	return filepath.Join(dir, filepath.Base(abs)), nil
+}
+
+// checkHeader refuses what SQLite would take for an empty database, or would
+// only find out about later.
+func checkHeader(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, lost := os.Stat(path + "-wal"); lost == nil {
+			return fmt.Errorf("file %s is missing, but %s-wal, which belongs to it, is there: put the file back, or move that one away to start empty", path, path)
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	header := make([]byte, 100)
+	_, err = io.ReadFull(f, header)
+	short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("file %s is not a regular file", path)
+	case st.Size() == 0:
+		return fmt.Errorf("file %s is empty: it was cut off, or is somebody else's; move it away to start empty", path)
+	case err != nil && !short:
+		return fmt.Errorf("file %s: %w", path, err)
+	case !bytes.HasPrefix(header, []byte("SQLite format 3\x00")):
+		return fmt.Errorf("file %s is not an SQLite database: it is damaged, or somebody else's; nothing was changed", path)
+	case short:
+		return fmt.Errorf("file %s is cut off after %d bytes; nothing was changed", path, st.Size())
+	}
+	return checkSize(path, st.Size(), header)
+}
+
+// checkSize compares the length with what the header says. While a log is there
+// the last pages may be in it alone.
+func checkSize(path string, size int64, header []byte) error {
+	if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
+		return nil
+	}
+	page, pages := int64(binary.BigEndian.Uint16(header[16:])), int64(binary.BigEndian.Uint32(header[28:]))
+	if page == 1 {
+		page = 1 << 16
+	}
+	counts := bytes.Equal(header[24:28], header[92:96]) // else an old program wrote it, and pages says nothing
+	if size%max(page, 512) != 0 || counts && size < page*pages {
+		return fmt.Errorf("file %s is cut off: it has %d bytes of %d; nothing was changed", path, size, page*pages)
+	}
+	return nil
+}
+
+// create makes the file whole or not at all, under another name first.
+func create(path string) (err error) {
+	part := path + ".new"
+	for _, name := range []string{part, part + "-wal", part + "-shm", part + "-journal"} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("file %s: %w", path, err)
+		}
+	}
+	d := &disk{path: part}
+	if d.db, err = sql.Open("sqlite", part); err != nil {
+		return fmt.Errorf("file %s: %w", path, err)
+	}
+	d.db.SetMaxOpenConns(1)
+	_, err = d.db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
+		applicationID, schemaVersion, schema))
+	if err = errors.Join(err, d.db.Close()); err == nil {
+		if err = os.Chmod(part, 0o600); err == nil { // keys may name people
+			err = os.Rename(part, path)
+		}
+	}
+	if err != nil {
+		_ = os.Remove(part)
+		return fmt.Errorf("file %s: cannot be made: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err = f.Sync(); errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrInvalid) {
+		return nil
+	}
+	return err
+}
+
+func (d *disk) connect() (err error) {
+	if d.db, err = sql.Open("sqlite", d.path); err != nil {
+		return d.wrong(err)
+	}
+	d.db.SetMaxOpenConns(1)
+	if d.conn, err = d.db.Conn(background); err != nil {
+		return d.wrong(err)
+	}
+	var app, version int64
+	err = d.conn.QueryRowContext(background, "select (select application_id from pragma_application_id), (select user_version from pragma_user_version)").Scan(&app, &version)
+	switch {
+	case err != nil:
+		return d.wrong(err)
+	case app != applicationID:
+		return fmt.Errorf("file %s is an SQLite database of another program; nothing was changed", d.path)
+	case version != schemaVersion:
+		return fmt.Errorf("file %s has version %d of the format; this program knows %d", d.path, version, schemaVersion)
+	}
+	// A checkpoint moves what is in the write-ahead log into the file; the log
+	// stays at about 16 MB.
+	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536",
+		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory"} {
+		if _, err = d.conn.ExecContext(background, q); err != nil {
+			return d.wrong(err)
+		}
+	}
+	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version) values (?, ?, ?, ?, ?)
+		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version`); err != nil {
+		return d.wrong(err)
+	}
+	if d.remove, err = d.conn.PrepareContext(background, "delete from buckets where limit_id = ? and key = ?"); err != nil {
+		return d.wrong(err)
+	}
+	return nil
+}
+
+// wrong is an error of SQLite about the file as it was found.
+func (d *disk) wrong(err error) error {
+	return fmt.Errorf("file %s cannot be read: %w; nothing was changed", d.path, err)
+}
+
+// write stores a group, all or nothing.
+func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
+	byKey(g.recs)
+	return d.tx(func() error {
+		for i := range g.recs {
+			r := &g.recs[i]
+			var err error
+			if r.row.Used == 0 {
+				_, err = d.remove.ExecContext(background, r.limit, r.key)
+			} else {
+				_, err = d.put.ExecContext(background, r.limit, r.key, r.row.Used, r.row.TS, int64(r.row.Version))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		for i := range g.reservations {
+			if err := d.writeReservation(&g.reservations[i], idOf); err != nil {
+				return err
+			}
+		}
+		return d.exec("update clock set now = max(now, ?)", g.now)
+	})
+}
+
+func (d *disk) writeReservation(r *reservation, idOf func(name string) (int64, bool)) error {
+	id := r.ID.String()
+	if err := errors.Join(d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id)); err != nil || !r.held {
+		return err
+	}
+	if err := d.exec("insert into reservations (id, due) values (?, ?)", id, r.Due); err != nil {
+		return err
+	}
+	for _, p := range r.Parts {
+		limit, ok := idOf(p.Limit)
+		if !ok {
+			continue // the limit is gone
+		}
+		if err := d.exec("insert into reserved (id, limit_id, key, units, version) values (?, ?, ?, ?, ?)", id, limit, p.Key, p.Units, int64(p.Version)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *disk) exec(query string, args ...any) error {
+	_, err := d.conn.ExecContext(background, query, args...)
+	return err
+}
+
+// tx runs f in a transaction that is on the disk when tx returns nil.
+func (d *disk) tx(f func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.exec("begin immediate"); err != nil {
+		return err
+	}
+	err := f()
+	if err == nil {
+		err = d.exec("commit")
+	}
+	if err != nil {
+		_ = d.exec("rollback") // SQLite may have done so itself
+	}
+	return err
+}
+
+func (d *disk) close() (err error) {
+	for _, c := range []io.Closer{closer(d.put), closer(d.remove), closer(d.conn), closer(d.db), closer(d.lock)} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	return err
+}
+
+// closer is nil for a nil pointer.
+func closer[T any, P interface {
+	*T
+	io.Closer
+}](p P) io.Closer {
+	if p == nil {
+		return nil
+	}
+	return p
+}

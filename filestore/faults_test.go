@@ -1,0 +1,385 @@
+package filestore
+
+import (
+	"bytes"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// TestDiskFull has SQLite run out of pages.
+func TestDiskFull(t *testing.T) {
+	path := fresh(t)
+	var heard []error
+	s := open(t, path, Config{Every: Each, OnError: func(err error) { heard = append(heard, err) }})
+	open1, here := slow, slow
+	open1.Name, open1.OnStoreError = "open", dipwell.FailOpen
+	here.Name, here.OnStoreError = "here", dipwell.FailLocal
+	l, err := dipwell.New(s, slow, open1, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = s.disk.exec("pragma max_page_count = 40"); err != nil {
+		t.Fatal(err)
+	}
+	granted := 0
+	for ; err == nil && granted < 10_000; granted++ {
+		_, err = l.Take(ctx, "slow", fmt.Sprintf("%0400d", granted), 1)
+	}
+	granted--
+	if !errors.Is(err, dipwell.ErrOutcomeUnknown) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("after %d keys: %v", granted, err)
+	}
+	if d, err := l.Take(ctx, "slow", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed {
+		t.Errorf("closed: %+v, %v", d, err)
+	}
+	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+		t.Errorf("open: %+v, %v", d, err)
+	}
+	for i := range int64(3) {
+		d, err := l.Take(ctx, "here", "k", 1)
+		if err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackLocal || d.Remaining != slow.Burst-i-1 {
+			t.Errorf("local: %+v, %v", d, err)
+		}
+	}
+	if _, err = l.Define(ctx, dipwell.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, dipwell.OwnerCode); err == nil {
+		t.Log("there was room for a limit")
+	}
+	if st := s.Stats(); st.Err == nil || st.Failures == 0 || s.Ready(ctx) == nil || len(heard) == 0 {
+		t.Errorf("%+v, heard %v", st, heard)
+	}
+	if err = s.disk.exec("pragma max_page_count = 1000000"); err != nil {
+		t.Fatal(err)
+	}
+	if err = s.keep.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "here", "k", 1); err != nil || d.Source != dipwell.SourceStore || d.Remaining != slow.Burst-4 {
+		t.Errorf("healed: %+v, %v", d, err)
+	}
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, Config{})
+	if l, err = dipwell.New(s); err != nil {
+		t.Fatal(err)
+	}
+	for i := range granted {
+		if n := used(t, l, fmt.Sprintf("%0400d", i)); n != 1 {
+			t.Fatalf("key %d: %d used", i, n)
+		}
+	}
+}
+
+// TestDamagedFiles are reported, and left as they are.
+func TestDamagedFiles(t *testing.T) {
+	good := fresh(t)
+	s := open(t, good, Config{})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5000 {
+		if _, err = l.Take(ctx, "slow", fmt.Sprint("key ", i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeroed := bytes.Clone(whole)
+	for page := 10; page < 14; page++ {
+		clear(zeroed[page*4096 : (page+1)*4096])
+	}
+	noise := bytes.Clone(whole)
+	for i := 4096 * 9; i < 4096*20; i++ {
+		noise[i] ^= byte(i*7919>>3) | 1
+	}
+	for name, c := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"empty":        {nil, "is empty"},
+		"cut header":   {whole[:50], "is cut off after 50 bytes"},
+		"cut":          {whole[:len(whole)/2], "is cut off"},
+		"cut by 1 KB":  {whole[:len(whole)-1024], "is cut off"},
+		"foreign":      {[]byte(strings.Repeat("#!/bin/sh\n", 500)), "is not an SQLite database"},
+		"zeroed pages": {zeroed, "malformed"},
+		"noise":        {noise, "malformed"},
+		"other's":      {otherDatabase(t), "another program"},
+		"newer":        {pragma(t, whole, "user_version = 99"), "has version 99"},
+		"odd row":      {pragma(t, whole, "user_version = 1; update buckets set used = -5 where key = 'key 17'"), "cannot be"},
+		"odd version":  {pragma(t, whole, "user_version = 1; update buckets set version = 7 where key = 'key 17'"), "version 7"},
+		"odd limit":    {pragma(t, whole, "user_version = 1; update limits set definition = '{}'"), "limit slow"},
+		"no version":   {pragma(t, whole, "user_version = 1; delete from versions"), "version 1 is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := fresh(t)
+			if err := os.WriteFile(path, c.file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(path, Config{})
+			if err == nil {
+				t.Fatal("it was opened", s.Close())
+			}
+			t.Log(err)
+			if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%v; want %s", err, c.want)
+			}
+			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, c.file) {
+				t.Errorf("the file was changed, %v", err)
+			}
+		})
+	}
+	t.Run("lost", func(t *testing.T) {
+		path := fresh(t)
+		if err := os.WriteFile(path+"-wal", []byte("something"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Open(path, Config{}); err == nil || !strings.Contains(err.Error(), "is missing") {
+			t.Fatal(s, err)
+		}
+	})
+	for _, path := range []string{"", "a?b", t.TempDir(), filepath.Join(t.TempDir(), "no", "such", "directory")} {
+		if s, err := Open(path, Config{}); err == nil {
+			t.Errorf("%q was opened, %v", path, s.Close())
+		}
+	}
+}
+
+func otherDatabase(t *testing.T) []byte {
+	path := fresh(t)
+	return execOn(t, path, "create table t (x); insert into t values (1)")
+}
+
+func pragma(t *testing.T, file []byte, set string) []byte {
+	path := fresh(t)
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return execOn(t, path, "pragma "+set)
+}
+
+func execOn(t *testing.T, path, query string) []byte {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err == nil {
+		_, err = db.Exec(query)
+		err = errors.Join(err, db.Close())
+	}
+	b, rerr := os.ReadFile(path)
+	if err = errors.Join(err, rerr); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestRestart: limits with their past, rows of several versions, reservations
+// and the clock are as they were.
+func TestRestart(t *testing.T) {
+	path := fresh(t)
+	now := int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }}
+	s := open(t, path, c)
+	limits := []dipwell.Limit{
+		{Name: "bucket", Rate: 999_983, Period: 30 * 24 * time.Hour, Burst: 7, OnChange: dipwell.Proportional, Mode: dipwell.Enforce, Auth: true, RetryJitter: 10,
+			OnStoreError: dipwell.FailOpen, Timeout: 50 * time.Millisecond, ListKeys: true, MaxDebt: 5, MaxCharge: 9},
+		{Name: "window=,\"é", Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month},
+		{Name: "rome", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 9},
+		{Name: "grid", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s", Mode: dipwell.Shadow},
+		{Name: "jobs", Algorithm: dipwell.LeakyBucket, Rate: 3, Period: 7 * time.Hour, MaxDebt: 30},
+		{Name: "spaced", Rate: 1, Period: time.Minute, Burst: dipwell.NoBurst, MaxDebt: dipwell.UnlimitedDebt, OnChange: dipwell.StartOver},
+	}
+	limits[1].Name = "window=,\"x"
+	l, err := dipwell.New(s, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct{ limit, key string }
+	keys := []row{}
+	for round := range 3 {
+		for i := range limits {
+			key := fmt.Sprint("k", round)
+			keys = append(keys, row{limits[i].Name, key})
+			if _, err = l.Charge(ctx, limits[i].Name, key, 1); err != nil {
+				t.Fatal(err)
+			}
+			limits[i].Rate += 2
+			limits[i].Auth = !limits[i].Auth
+			if _, err = l.Define(ctx, limits[i], dipwell.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now += 1e6
+	}
+	shared, err := l.Take(ctx, "jobs", dipwell.Shared, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := l.ReserveAll(ctx, dipwell.Take{Limit: "jobs", Key: "r", Cost: 4}, dipwell.Take{Limit: "bucket", Key: "r", Cost: 3})
+	if err != nil || held.Delay == 0 {
+		t.Fatal(held, err)
+	}
+	if _, err = l.Define(ctx, dipwell.Limit{Name: "gone", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Take(ctx, "gone", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err = l.Drop(ctx, "gone", dipwell.OwnerAPI); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (out []string) {
+		for _, k := range append(keys, row{"jobs", dipwell.Shared}, row{"jobs", "r"}, row{"bucket", "r"}) {
+			d, err := l.Check(ctx, k.limit, k.key, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := d.MarshalJSON()
+			if out = append(out, string(b)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return out
+	}
+	defs, answers := l.Limits(), fmt.Sprint(ask())
+	reopen := func() {
+		if err = s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, path, c)
+		if l, err = dipwell.New(s, limits...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reopen()
+	for i, d := range l.Limits() {
+		if numbers(d) != numbers(defs[i]) {
+			t.Errorf("was %s\nis  %s", numbers(defs[i]), numbers(d))
+		}
+	}
+	if again := fmt.Sprint(ask()); again != answers || len(l.Limits()) != len(defs) {
+		t.Errorf("answers:\n  were %s\n  are  %s", answers, again)
+	}
+	if _, err = l.Define(ctx, dipwell.Limit{Name: "gone", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "gone", "k", 1); err != nil || !d.Allowed {
+		t.Errorf("a limit that was dropped and defined again: %+v, %v", d, err)
+	}
+	if err = l.Cancel(ctx, held.Reservation); err != nil {
+		t.Errorf("a reservation of the last run: %v", err)
+	}
+	if d, err := l.Check(ctx, "jobs", "r", 0); err != nil || d.ResetAfter != 0 {
+		t.Errorf("cancelled: %+v, %v", d, err)
+	}
+	reopen()
+	if err = l.Cancel(ctx, held.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+		t.Errorf("cancelled twice: %v", err)
+	}
+	if _, err = l.Reset(ctx, "jobs", dipwell.Shared); err != nil {
+		t.Fatal(err)
+	}
+	reopen()
+	if d, err := l.Check(ctx, "jobs", dipwell.Shared, 0); err != nil || d.ResetAfter != 0 {
+		t.Errorf("reset, after %+v: %+v, %v", shared, d, err)
+	}
+	if n, err := s.Sweep(ctx, 1000); err != nil || n != 0 {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	now += 1e15
+	if _, err := s.Sweep(ctx, 1000); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err = s.disk.conn.QueryRowContext(ctx, "select count(*) from buckets").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d rows after a sweep of full ones, %v", left, err)
+	}
+}
+
+// numbers are all that counts of a definition.
+func numbers(d *dipwell.Definition) string {
+	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
+	for _, v := range append(d.Past[:len(d.Past):len(d.Past)], d.Version()) {
+		out += fmt.Sprintf("\n%d %d %v %+v %+v", v.Number, v.Since, v.Policy, plainRule(&v.Rule), v.Rule.Calendar())
+	}
+	return out + fmt.Sprint(d.Rule.Plain())
+}
+
+// TestClockGoesOn: a machine whose clock went back does not take the store along.
+func TestClockGoesOn(t *testing.T) {
+	path := fresh(t)
+	s := open(t, path, Config{})
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	if err := errors.Join(s.disk.exec("update clock set now = ?", ahead), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, Config{})
+	if now := s.now(); now < ahead || now > ahead+1e9 {
+		t.Errorf("the clock is at %d, was at %d", now, ahead)
+	}
+}
+
+// TestManyVersions changes a limit more often than a definition can remember.
+func TestManyVersions(t *testing.T) {
+	path := fresh(t)
+	s := open(t, path, Config{})
+	limit := dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1200 {
+		limit.Rate = int64(1 + i%2)
+		if _, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil {
+			t.Fatal(i, err)
+		}
+		if d, err := l.Take(ctx, "api", "k", 1); err != nil || d.Remaining != 4999-int64(i) {
+			t.Fatalf("after %d changes: %+v, %v", i, d, err)
+		}
+	}
+	if n := len(l.Limit("api").Past); n > manyPast {
+		t.Errorf("%d versions are remembered", n)
+	}
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, Config{})
+	if l, err = dipwell.New(s); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Check(ctx, "api", "k", 1); err != nil || d.Remaining != 3800 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	for text, want := range map[string]struct {
+		path  string
+		every time.Duration
+	}{
+		"file:a/b.db": {"a/b.db", 0}, "file:///x": {"/x", 0}, "file:/x?durability=each": {"/x", Each}, "file:x?durability=250ms": {"x", 250 * time.Millisecond},
+	} {
+		if path, every, err := ParseURL(text); err != nil || path != want.path || every != want.every {
+			t.Errorf("%s: %s, %v, %v", text, path, every, err)
+		}
+	}
+	for _, text := range []string{"file:", "file:?durability=each", "file://host/x", "x", "file:x?durabilty=each", "file:x?durability=1us", "file:x?durability=", "file:x?durability=each&durability=1s", "file:x?%"} {
+		if _, _, err := ParseURL(text); err == nil {
+			t.Errorf("%s is taken", text)
+		} else {
+			t.Log(err)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package filestore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Condition is what can be seen of a file without opening it as a store.
+type Condition struct {
+	Path    string // without links
+	Missing bool   // it is made when a store opens it
+	Schema  int    // version; this program's is SchemaVersion
+	Bytes   int64  // with its log
+	Written time.Time
+	InUse   bool
+	PID     int // of who has it; 0: unknown
+}
+
+// SchemaVersion is the version that this program reads and writes.
+const SchemaVersion = schemaVersion
+
+// Inspect looks at a file and changes nothing. An error names what would keep a
+// store from opening it, except that somebody has it open.
+func Inspect(path string) (*Condition, error) {
+	path, err := resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Condition{Path: path}
+	if err = checkHeader(path); errors.Is(err, fs.ErrNotExist) {
+		c.Missing = true
+		dir, err := os.Stat(filepath.Dir(path))
+		if err == nil && !dir.IsDir() {
+			err = fmt.Errorf("file %s: %s is no directory", path, filepath.Dir(path))
+		}
+		return c, err
+	} else if err != nil {
+		return c, err
+	}
+	for _, name := range []string{path, path + "-wal"} {
+		if st, err := os.Stat(name); err == nil {
+			c.Bytes += st.Size()
+			if st.ModTime().After(c.Written) {
+				c.Written = st.ModTime()
+			}
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return c, fmt.Errorf("file %s: %w", path, err)
+	}
+	defer f.Close()
+	var header [100]byte
+	if _, err = f.ReadAt(header[:], 0); err != nil {
+		return c, fmt.Errorf("file %s: %w", path, err)
+	}
+	c.Schema = int(binary.BigEndian.Uint32(header[60:]))
+	if app := binary.BigEndian.Uint32(header[68:]); app != applicationID {
+		return c, fmt.Errorf("file %s is an SQLite database of something else", path)
+	}
+	return c, c.holder()
+}
+
+// holder finds out who has the file open. Where nobody has, the lock is held
+// for the moment that it takes to see that.
+func (c *Condition) holder() error {
+	f, err := os.OpenFile(c.Path+".lock", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lock of %s: %w", c.Path, err)
+	}
+	defer f.Close()
+	if err = lock(f); err != nil && !errors.Is(err, errLocked) {
+		return fmt.Errorf("lock of %s: %w", c.Path, err)
+	}
+	if c.InUse = err != nil; c.InUse {
+		b, _ := os.ReadFile(f.Name())
+		c.PID, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	return nil
+}

@@ -1,0 +1,11 @@
+package grpclimit_test
+
+import "google.golang.org/grpc/metadata"
+
+// nowhere is a call's transport that takes metadata and sends none.
+type nowhere struct{}
+
+func (nowhere) Method() string               { return empty }
+func (nowhere) SetHeader(metadata.MD) error  { return nil }
+func (nowhere) SendHeader(metadata.MD) error { return nil }
+func (nowhere) SetTrailer(metadata.MD) error { return nil }

@@ -1,0 +1,410 @@
+package lockstep
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Sizes of the concurrent histories. Fresh keys and a barrier at the start of
+// each round: a race that merely goes on misses a store without its lock.
+const (
+	callers      = 16
+	rounds       = 20
+	callsEach    = 4 // of a caller in a round
+	checkTimeout = 20 * time.Second
+)
+
+// instants are the readings of the clock in a round.
+var instants = func() (list []int64) {
+	for i := range 6 {
+		list = append(list, epoch+int64(i)*400_000)
+	}
+	return list
+}()
+
+// concurrent are limits of every kind that a few calls drain.
+var concurrent = []dipwell.Limit{
+	{Name: "bucket", Rate: 3, Period: time.Second, Burst: 20},
+	{Name: "second", Rate: 2, Period: time.Second, Burst: 12, MaxDebt: 4},
+	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 9, Period: time.Second, Start: "0s"},
+	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 4, Period: time.Second, MaxDebt: 12},
+}
+
+// asking is what a caller did: the input of an operation.
+type asking struct {
+	cancel  dipwell.Reservation // to give back; zero: ops are asked
+	ops     []op
+	several bool
+	from    int // the clock's reading when it began, and when it ended
+	to      int
+}
+
+// op is about one of the buckets of a history.
+type op struct {
+	bucket int
+	verb   dipwell.Verb
+	cost   int64
+}
+
+// told is what a caller was told: the output.
+type told struct {
+	unknown bool // an error: it happened, now or later, or it did not
+	none    bool // there was no such reservation
+	id      dipwell.Reservation
+	answers []answer
+}
+
+func (in asking) String() string {
+	if in.cancel != (dipwell.Reservation{}) {
+		return fmt.Sprintf("cancel %.8s at %d to %d", in.cancel, in.from, in.to)
+	}
+	text := ""
+	for _, o := range in.ops {
+		text += fmt.Sprintf("%s %d of %d, ", o.verb, o.cost, o.bucket)
+	}
+	return fmt.Sprintf("%sat %d to %d", text, in.from, in.to)
+}
+
+func (out told) String() string {
+	switch {
+	case out.unknown:
+		return "nobody knows"
+	case out.none:
+		return "no such reservation"
+	case out.id != dipwell.Reservation{}:
+		return fmt.Sprintf("%v as %.8s", out.answers, out.id)
+	}
+	return fmt.Sprint(out.answers)
+}
+
+func (a answer) String() string {
+	return fmt.Sprintf("(allowed %v never %v shadow %v granted %d left %d retry %d reset %d delay %d)", a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay)
+}
+
+// world is the model's state: the buckets of one history, and what is reserved.
+type world struct {
+	rows [2]dipwell.State
+	held []held
+}
+
+type held struct {
+	id    dipwell.Reservation
+	due   int64
+	units [2]int64
+}
+
+// model is the token bucket as package dipwell defines it. A call may read the
+// clock at any time between its beginning and its end.
+type model struct {
+	defs [2]*dipwell.Definition
+	keys [2]string
+}
+
+func (m *model) porcupine() porcupine.Model {
+	n := porcupine.NondeterministicModel{
+		Init:  func() []any { return []any{world{}} },
+		Step:  func(state, in, out any) []any { return m.step(state.(world), in.(asking), out.(told)) },
+		Equal: func(a, b any) bool { return a.(world).equal(b.(world)) },
+		Hash:  func(state any) uint64 { return state.(world).hash() },
+	}
+	return n.ToModel()
+}
+
+func (w world) equal(o world) bool {
+	return w.rows == o.rows && slices.Equal(w.held, o.held)
+}
+
+func (w world) hash() (h uint64) {
+	for _, row := range w.rows {
+		h = (h*31+uint64(row.Used))*1_000_003 + uint64(row.TS)
+	}
+	return h*31 + uint64(len(w.held))
+}
+
+// step returns every world in which the call ends with what was told.
+func (m *model) step(w world, in asking, out told) (after []any) {
+	to := in.to
+	if out.unknown {
+		after, to = append(after, w), len(instants)-1
+	}
+	for i := in.from; i <= to; i++ {
+		if next, got := m.apply(w, in, out.id, instants[i]); out.unknown || got.none == out.none && slices.Equal(got.answers, out.answers) {
+			after = append(after, next)
+		}
+	}
+	return after
+}
+
+func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (world, told) {
+	if in.cancel != (dipwell.Reservation{}) {
+		return m.giveBack(w, in.cancel, now)
+	}
+	g := dipwell.Group{Ops: make([]dipwell.Op, len(in.ops)), ID: id}
+	var rows [2]dipwell.State
+	var write [2]bool
+	for i, o := range in.ops {
+		g.Ops[i] = dipwell.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
+		rows[i] = w.rows[o.bucket]
+	}
+	if err := g.Decide(now, rows[:len(in.ops)], write[:]); err != nil {
+		panic(err) // there is one version
+	}
+	var t told
+	h := held{id: id, due: now + g.Due()}
+	for i, o := range in.ops {
+		a := &g.Ops[i].Answer
+		t.answers = append(t.answers, answer{a.Allowed, a.Never, a.Shadow, a.Granted, a.Remaining, a.Retry, a.Reset, a.Delay})
+		if h.units[o.bucket] = a.Granted * m.defs[o.bucket].Rule.Unit; write[i] {
+			w.rows[o.bucket] = rows[i]
+		}
+		if g.Allowed && o.verb == dipwell.VerbReset {
+			w.rows[o.bucket] = dipwell.State{}
+			w.held = without(w.held, func(h held) bool { return h.units[o.bucket] > 0 })
+		}
+	}
+	if g.Reserved {
+		w.held = append(slices.Clone(w.held), h)
+		slices.SortFunc(w.held, func(a, b held) int { return strings.Compare(string(a.id[:]), string(b.id[:])) })
+	}
+	return w, t
+}
+
+func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, told) {
+	at := slices.IndexFunc(w.held, func(h held) bool { return h.id == id })
+	if at < 0 || w.held[at].due <= now {
+		return w, told{none: true}
+	}
+	for i, units := range w.held[at].units {
+		if units > 0 {
+			w.rows[i] = part{bucket{m.defs[i].Name, m.keys[i]}, units, m.defs[i].Number}.giveBack(m.defs[i], w.rows[i], now)
+		}
+	}
+	w.held = without(w.held, func(h held) bool { return h.id == id })
+	return w, told{}
+}
+
+func without(list []held, drop func(held) bool) (out []held) {
+	for _, h := range list {
+		if !drop(h) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// racing is one store in a concurrent history.
+type racing struct {
+	*dipwell.Limiter
+	reading *atomic.Int64 // of instants
+}
+
+func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.Store) *racing {
+	t.Helper()
+	r := &racing{reading: new(atomic.Int64)}
+	var err error
+	r.Limiter, err = dipwell.New(open(t, func() int64 { return instants[r.reading.Load()] }), concurrent...)
+	ok(t, err)
+	return r
+}
+
+// check runs rounds of concurrent calls and reports the first whose answers no
+// order of the calls explains.
+func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
+	for round := range rounds {
+		r.reading.Store(0)
+		random := rand.New(rand.NewPCG(seed, uint64(round)))
+		limits := concurrent
+		if ctx.Value(noReservations{}) != nil {
+			limits = concurrent[:3] // the leaky bucket reserves
+		}
+		m, pair := r.model(random, round, limits)
+		history := r.race(ctx, random, m, pair)
+		switch result := porcupine.CheckOperationsTimeout(m.porcupine(), history, checkTimeout); result {
+		case porcupine.Ok:
+		case porcupine.Illegal:
+			return fmt.Errorf("round %d: no order of the calls explains these answers about %s %q and %s %q:\n%s", round,
+				m.defs[0].Name, m.keys[0], m.defs[1].Name, m.keys[1], describe(history))
+		default:
+			return fmt.Errorf("round %d could not be checked within %v", round, checkTimeout)
+		}
+	}
+	return nil
+}
+
+// model draws the buckets of a round: one, or in every other round a pair that
+// is asked together.
+func (r *racing) model(random *rand.Rand, round int, limits []dipwell.Limit) (m *model, pair bool) {
+	first, second := random.IntN(len(limits)), random.IntN(len(limits))
+	m = &model{}
+	for i, n := range []int{first, second} {
+		m.defs[i], m.keys[i] = r.Limit(limits[n].Name), fmt.Sprintf("round %d of %x, %d", round, random.Uint64(), i)
+	}
+	return m, round%2 == 1
+}
+
+// race is one round: all callers start together, and the clock moves on among
+// them, between calls. Some stores get the time with the call: one that was sent
+// before the clock moved and decided after a later one would see it step back,
+// and a full row, which may be deleted at any time, cannot tell that it did.
+func (r *racing) race(ctx context.Context, random *rand.Rand, m *model, pair bool) (history []porcupine.Operation) {
+	var mu sync.Mutex
+	var clock sync.RWMutex
+	var wg sync.WaitGroup
+	start, began := make(chan struct{}), time.Now()
+	for caller := range callers {
+		mine := rand.New(rand.NewPCG(random.Uint64(), 0))
+		wg.Go(func() {
+			<-start
+			var reserved []dipwell.Reservation
+			for range callsEach {
+				in := drawAsking(mine, pair, &reserved)
+				if ctx.Value(noReservations{}) != nil {
+					in.withoutReservations()
+				}
+				clock.RLock()
+				in.from = int(r.reading.Load())
+				call := time.Since(began).Nanoseconds()
+				out := r.ask(ctx, m, in)
+				end := time.Since(began).Nanoseconds()
+				if in.to = int(r.reading.Load()); out.unknown {
+					end = 1<<63 - 1
+				}
+				clock.RUnlock()
+				if out.id != (dipwell.Reservation{}) {
+					reserved = append(reserved, out.id)
+				}
+				mu.Lock()
+				history = append(history, porcupine.Operation{ClientId: caller, Input: in, Call: call, Output: out, Return: end})
+				n := len(history)
+				mu.Unlock()
+				if n%(callers*callsEach/len(instants)+1) == 0 && mine.IntN(2) == 0 {
+					clock.Lock()
+					r.reading.Add(1) // bounded: so many calls there are not
+					clock.Unlock()
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	return history
+}
+
+// drawAsking draws a call about the first bucket, the second, or both.
+func drawAsking(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) asking {
+	if n := len(*reserved); n > 0 && random.IntN(3) == 0 {
+		in := asking{cancel: (*reserved)[n-1]}
+		if random.IntN(4) > 0 { // else it is given back twice
+			*reserved = (*reserved)[:n-1]
+		}
+		return in
+	}
+	one := op{verb: []dipwell.Verb{
+		dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbCheck,
+		dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset,
+	}[random.IntN(11)], cost: 1 + random.Int64N(2)}
+	if one.verb == dipwell.VerbReset {
+		if one.cost = 0; random.IntN(4) > 0 {
+			one = op{verb: dipwell.VerbTake, cost: 1}
+		}
+	}
+	if !pair {
+		return asking{ops: []op{one}}
+	}
+	if random.IntN(3) == 0 {
+		one.bucket = random.IntN(2)
+		return asking{ops: []op{one}}
+	}
+	verb := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[random.IntN(5)]
+	in := asking{several: true, ops: []op{{0, verb, 1}, {1, verb, 1 + random.Int64N(2)}}}
+	if random.IntN(2) == 0 { // the other way round: it must not deadlock
+		slices.Reverse(in.ops)
+	}
+	return in
+}
+
+// noReservations, in a context, is for stores that keep none.
+type noReservations struct{}
+
+func withoutReservations(ctx context.Context) context.Context {
+	return context.WithValue(ctx, noReservations{}, true)
+}
+
+func (in *asking) withoutReservations() {
+	for i := range in.ops {
+		if in.ops[i].verb == dipwell.VerbReserve {
+			in.ops[i].verb = dipwell.VerbTake
+		}
+	}
+}
+
+func (r *racing) ask(ctx context.Context, m *model, in asking) (out told) {
+	if in.cancel != (dipwell.Reservation{}) {
+		class := classOf(r.Cancel(ctx, in.cancel))
+		return told{none: class == "reservation", unknown: class != "" && class != "reservation"}
+	}
+	var d dipwell.Decision
+	var err error
+	if in.several {
+		var takes []dipwell.Take
+		for _, o := range in.ops {
+			takes = append(takes, dipwell.Take{Limit: m.defs[o.bucket].Name, Key: m.keys[o.bucket], Cost: o.cost})
+		}
+		err = r.DoAll(ctx, &d, in.ops[0].verb, takes)
+	} else {
+		o := in.ops[0]
+		err = r.Do(ctx, &d, o.verb, m.defs[o.bucket].Name, m.keys[o.bucket], o.cost)
+		d.Limits = []dipwell.Decision{d}
+	}
+	if out.unknown = err != nil; out.unknown {
+		return out
+	}
+	out.id = d.Reservation
+	for _, l := range d.Limits {
+		out.answers = append(out.answers, answer{l.Allowed, l.Never, l.Shadow, l.Granted, l.Remaining,
+			l.RetryAfter.Microseconds(), l.ResetAfter.Microseconds(), l.Delay.Microseconds()})
+	}
+	return out
+}
+
+func describe(history []porcupine.Operation) string {
+	slices.SortFunc(history, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
+	var b strings.Builder
+	for _, o := range history {
+		fmt.Fprintf(&b, "%8d µs to %8d µs  caller %2d  %v → %v\n", o.Call/1000, o.Return/1000, o.ClientId, o.Input, o.Output)
+	}
+	return b.String()
+}
+
+// TestLinearizable: what concurrent callers are told by any store, bare or with
+// callers that ride together, is what they would be told one after the other. A
+// deny cache is left out: while a grant is on its way to a caller it may still
+// answer from the row before it, which only makes a refusal truer.
+func TestLinearizable(t *testing.T) {
+	for _, s := range stores {
+		t.Run(s.name, func(t *testing.T) { linearizable(t, s.open) })
+		t.Run(s.name+", coalesced", func(t *testing.T) {
+			linearizable(t, func(t testing.TB, now func() int64) dipwell.Store {
+				return withFallback(t, coalesced(t, s.open(t, now), now), now)
+			})
+		})
+	}
+}
+
+func linearizable(t *testing.T, open func(t testing.TB, now func() int64) dipwell.Store) {
+	seed := setting(t, seedSetting, newSeed())
+	if err := newRacing(t, open).check(t.Context(), seed, rounds); err != nil {
+		t.Errorf("with %s=%d, %v", seedSetting, seed, err)
+	}
+}

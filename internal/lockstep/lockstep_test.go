@@ -1,0 +1,176 @@
+package lockstep
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+)
+
+// play is one event on one side. made finds the reservation that an event made there.
+func play(ctx context.Context, s side, e *event, made func(event int) dipwell.Reservation) (r reply, id dipwell.Reservation) {
+	switch e.what {
+	case "ask":
+		return s.ask(ctx, e)
+	case "cancel":
+		r.err = classOf(s.cancel(ctx, made(e.made)))
+	case "define":
+		r.err = classOf(s.define(ctx, e.limit))
+	case "drop":
+		r.err = classOf(s.drop(ctx, e.limit.Name))
+	case "sweep":
+		r.err = classOf(s.sweep(ctx))
+	}
+	return r, id
+}
+
+// walker takes one side through the history.
+type walker struct {
+	name    string
+	side    side
+	now     int64
+	made    map[int]dipwell.Reservation
+	replies []reply // to the events of this stretch
+}
+
+func (w *walker) walk(ctx context.Context, events []*event) {
+	w.replies = w.replies[:0]
+	for _, e := range events {
+		if e.now != w.now {
+			w.side.setClock(e.now)
+			w.now = e.now
+		}
+		r, id := play(ctx, w.side, e, func(event int) dipwell.Reservation { return w.made[event] })
+		if w.replies = append(w.replies, r); r.reserved {
+			w.made[e.number] = id
+		}
+	}
+}
+
+// stretch is how many events the sides take before they are compared: each of
+// them goes at its own pace within it.
+const stretch = 500
+
+// defaultSteps is what a run has time for beside everything else.
+const defaultSteps = 5000
+
+// TestLockstep: one random history of everything that can be asked, over
+// thousands of keys, is answered alike by every store, field by field. The
+// first of two seeds is always the same. A stack of all decorators comes along.
+func TestLockstep(t *testing.T) {
+	seeds := []uint64{1, newSeed()}
+	if os.Getenv(seedSetting) != "" {
+		seeds = []uint64{setting[uint64](t, seedSetting, 0)}
+	}
+	steps := setting(t, stepsSetting, defaultSteps)
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { walkTogether(t, seed, steps) })
+	}
+}
+
+func walkTogether(t *testing.T, seed uint64, steps int) {
+	h := newHistory(t, seed)
+	walkers := []*walker{{name: "SQL functions", side: newSQL(t)}}
+	for _, s := range stores {
+		walkers = append(walkers, &walker{name: s.name, side: newLibrary(t, s.open)})
+	}
+	walkers = append(walkers, &walker{name: "memstore, all decorators", side: newLibrary(t, func(t testing.TB, now func() int64) dipwell.Store {
+		return all(t, openMemory(t, now), now)
+	})})
+	for _, w := range walkers {
+		w.made, w.now = map[int]dipwell.Reservation{}, epoch
+	}
+	t.Logf("%d events on %d stores; repeat it with %s=%d %s=%d", steps, len(walkers), seedSetting, seed, stepsSetting, steps)
+	asked, touched := map[string]int{}, map[bucket]bool{}
+	for h.count < steps {
+		var events []*event
+		var want []reply
+		for range min(stretch, steps-h.count) {
+			e, r := h.draw(t.Context())
+			events, want = append(events, e), append(want, r)
+			asked[kindOf(e, r)]++
+			for _, take := range e.takes {
+				if r.err != "" {
+					break
+				}
+				touched[bucket{take.Limit, take.Key}] = true
+			}
+		}
+		together(t, seed, walkers, events, want)
+	}
+	h.now = h.high
+	endWith(t, h, seed, walkers, touched)
+	t.Logf("%d keys of limits; %v", len(touched), asked)
+	for _, kind := range []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset", "take all", "check all", "reserve all",
+		"cancel", "define", "drop", "sweep", "cancel: reservation", "refused", "a mistake", "reserved"} {
+		if steps >= defaultSteps && asked[kind] < 5 {
+			t.Errorf("only %d of %q were in the history", asked[kind], kind)
+		}
+	}
+}
+
+// kindOf names an event, for counting.
+func kindOf(e *event, r reply) string {
+	switch {
+	case e.what == "cancel" && r.err != "":
+		return "cancel: " + r.err
+	case r.err != "":
+		return "a mistake"
+	case e.what != "ask":
+		return e.what
+	case !r.allowed:
+		return "refused"
+	case r.reserved:
+		return "reserved"
+	case e.several:
+		return e.verb.String() + " all"
+	}
+	return e.verb.String()
+}
+
+// endWith sweeps, and looks at a part of all keys that were ever asked.
+func endWith(t *testing.T, h *history, seed uint64, walkers []*walker, touched map[bucket]bool) {
+	t.Helper()
+	var events []*event
+	var want []reply
+	ask := func(e *event) {
+		e, r := h.finish(t.Context(), e)
+		events, want = append(events, e), append(want, r)
+	}
+	ask(&event{what: "sweep"})
+	for b := range touched {
+		if ask(&event{what: "ask", verb: dipwell.VerbCheck, within: -1, takes: []dipwell.Take{{Limit: b.limit, Key: b.key}}}); len(events) > 2000 {
+			break
+		}
+	}
+	together(t, seed, walkers, events, want)
+}
+
+// together takes every side through a stretch and compares what they say.
+func together(t *testing.T, seed uint64, walkers []*walker, events []*event, want []reply) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, w := range walkers {
+		wg.Go(func() { w.walk(t.Context(), events) })
+	}
+	wg.Wait()
+	for i, e := range events {
+		differs := false
+		for _, w := range walkers {
+			differs = differs || w.replies[i] != want[i]
+		}
+		if !differs {
+			continue
+		}
+		t.Errorf("%v\n  the contract says    %+v", e, want[i])
+		for _, w := range walkers {
+			if w.replies[i] != want[i] {
+				t.Errorf("  %-20s %+v", w.name, w.replies[i])
+			}
+		}
+		t.Fatalf("repeat it with %s=%d %s=%d", seedSetting, seed, stepsSetting, e.number+1)
+	}
+}

@@ -1,0 +1,211 @@
+package lockstep
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/filestore"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// stores are all that there are. A new one needs a line here, and is then under
+// every test of this package. In the cluster all buckets share a slot, or calls
+// of several keys would be refused there alone.
+var stores = []struct {
+	name string
+	open storetest.Open
+}{
+	{"memstore", openMemory},
+	{"filestore", openFile},
+	{"filestore each", openFileEach},
+	{"pgstore", openPostgres},
+	{"redisstore", openRedis},
+	{"redisstore cluster", openCluster},
+}
+
+// decorators go over any of them. all is the order in which a service has them.
+var decorators = []struct {
+	name string
+	wrap func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
+}{
+	{"coalesce", coalesced},
+	{"denycache", cached},
+	{"fallback", withFallback},
+	{"all", all},
+}
+
+func openMemory(t testing.TB, now func() int64) dipwell.Store {
+	t.Helper()
+	s, err := memstore.New(memstore.Config{Clock: now})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, s.Close()) })
+	return s
+}
+
+func openFile(t testing.TB, now func() int64) dipwell.Store {
+	return file(t, filestore.Config{Clock: now})
+}
+
+func openFileEach(t testing.TB, now func() int64) dipwell.Store {
+	return file(t, filestore.Config{Clock: now, Every: filestore.Each})
+}
+
+func file(t testing.TB, c filestore.Config) dipwell.Store {
+	t.Helper()
+	s, err := filestore.Open(filepath.Join(t.TempDir(), "dipwell.db"), c)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, s.Close()) })
+	return s
+}
+
+func openPostgres(t testing.TB, now func() int64) dipwell.Store {
+	return postgres(t, database(t), now)
+}
+
+func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) dipwell.Store {
+	t.Helper()
+	s, err := pgstore.New(t.Context(), pool, pgstore.Config{Clock: now, Poll: -1})
+	ok(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// databases that no test is using, each with a connection that empties it
+// afterwards. A new one takes longer than most tests.
+var databases struct {
+	sync.Mutex
+	free []*pgx.Conn
+}
+
+// database connects to one that holds the schema and nothing else.
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	keeper := emptyDatabase(t)
+	config, err := pgxpool.ParseConfig(keeper.Config().ConnString())
+	ok(t, err)
+	config.MaxConns = callers + 4
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	ok(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func emptyDatabase(t testing.TB) (keeper *pgx.Conn) {
+	t.Helper()
+	databases.Lock()
+	defer databases.Unlock()
+	if n := len(databases.free); n > 0 {
+		keeper, databases.free = databases.free[n-1], databases.free[:n-1]
+	} else {
+		var err error
+		keeper, err = pgx.Connect(context.Background(), newDatabase(t))
+		ok(t, err)
+	}
+	t.Cleanup(func() {
+		_, err := keeper.Exec(context.Background(), "delete from dipwell.buckets; delete from dipwell.reservations; delete from dipwell.limits")
+		ok(t, err)
+		databases.Lock()
+		defer databases.Unlock()
+		databases.free = append(databases.free, keeper)
+	})
+	return keeper
+}
+
+var databaseCount atomic.Int64
+
+func newDatabase(t testing.TB) string {
+	t.Helper()
+	server := pgtest.Shared(t)
+	conn, err := pgx.Connect(context.Background(), server.DSN("postgres"))
+	ok(t, err)
+	defer conn.Close(context.Background())
+	name := fmt.Sprint("lockstep_", databaseCount.Add(1))
+	_, err = conn.Exec(context.Background(), "create database "+name)
+	ok(t, err)
+	own, err := pgx.Connect(context.Background(), server.DSN(name))
+	ok(t, err)
+	defer own.Close(context.Background())
+	_, err = pgstore.Migrate(context.Background(), own, pgstore.MigrateOptions{})
+	ok(t, err)
+	return server.DSN(name)
+}
+
+func openRedis(t testing.TB, now func() int64) dipwell.Store {
+	return redisAt(t, redistest.Shared(t).URL(), now)
+}
+
+func openCluster(t testing.TB, now func() int64) dipwell.Store {
+	return redisAt(t, redistest.SharedCluster(t).URL()+"?hash_tag=all", now)
+}
+
+var prefixes atomic.Int64
+
+func redisAt(t testing.TB, url string, now func() int64) dipwell.Store {
+	t.Helper()
+	db, c, err := redisstore.Client(url, redisstore.Config{Clock: now, Poll: -1, Prefix: fmt.Sprint("lockstep", prefixes.Add(1))})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, db.Close()) })
+	s, err := redisstore.New(t.Context(), db, c)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, s.Close()) })
+	return s
+}
+
+func redisClient(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	db, _, err := redisstore.Client(redistest.Shared(t).URL(), redisstore.Config{})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, db.Close()) })
+	return db
+}
+
+func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
+	t.Helper()
+	c, err := coalesce.New([]dipwell.Store{s, s, s}, coalesce.Config{})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, c.Close()) })
+	return c
+}
+
+func cached(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+	t.Helper()
+	c, err := denycache.New(s, denycache.Config{Clock: now})
+	ok(t, err)
+	return c
+}
+
+func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+	t.Helper()
+	f, err := fallback.New(s, fallback.Config{Clock: now})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, f.Close()) })
+	return f
+}
+
+func all(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+	return withFallback(t, cached(t, coalesced(t, s, now), now), now)
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

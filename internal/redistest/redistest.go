@@ -1,0 +1,295 @@
+// Package redistest starts real Redis servers for tests, from the installed
+// binaries, on ports of their own, and leaves nothing behind: one server, one
+// behind Sentinels, or a cluster.
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Server is one redis-server with a directory of its own.
+type Server struct {
+	Port int
+	Dir  string // holds its data and log
+
+	args []string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+}
+
+// startTimeout bounds the first answer, on a busy machine.
+const startTimeout = 30 * time.Second
+
+// ErrMissing: no Redis is installed here.
+var ErrMissing = errors.New("redis-server is not installed here (Debian: apt-get install redis-server)")
+
+// New starts a server. settings are arguments of redis-server, such as
+// "--appendonly", "yes". Close ends it and removes its directory.
+func New(settings ...string) (*Server, error) {
+	s, err := prepare(settings)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.Start(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepare makes a server that is yet to be started.
+func prepare(settings []string) (*Server, error) {
+	if _, err := binary(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "dipwell-redis-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Dir: dir}
+	if s.Port, err = freePort(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	s.args = append([]string{"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--daemonize", "no"}, settings...)
+	return s, nil
+}
+
+// binary is redis-server or valkey-server: DIPWELL_REDIS_SERVER, or the first in PATH.
+func binary() (string, error) {
+	for _, name := range []string{os.Getenv("DIPWELL_REDIS_SERVER"), "redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); name != "" && err == nil {
+			return path, nil
+		}
+	}
+	return "", ErrMissing
+}
+
+// freePort finds a port whose cluster bus, 10000 above, is free as well.
+func freePort() (int, error) {
+	for range 100 {
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, err
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		if port > 55000 {
+			_ = l.Close()
+			continue
+		}
+		bus, err := new(net.ListenConfig).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port+10000))
+		_ = l.Close()
+		if err == nil {
+			_ = bus.Close()
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port")
+}
+
+// Start starts a server that was stopped or killed, on the same directory and
+// port, and returns when it answers.
+func (s *Server) Start() error { return s.start("") }
+
+func (s *Server) start(mode string) error {
+	path, err := binary()
+	if err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	args := s.args
+	if mode != "" {
+		args = []string{filepath.Join(s.Dir, "sentinel.conf"), mode}
+	}
+	cmd := exec.CommandContext(context.Background(), path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, logFile, logFile
+	cmd.SysProcAttr = attributes()
+	cmd.SysProcAttr.Setpgid = true // an interrupt of the tests is theirs to handle
+	if err = cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	s.cmd, s.done = cmd, done
+	return s.waitReady()
+}
+
+func (s *Server) waitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	c := s.Client()
+	defer func() { _ = c.Close() }()
+	for {
+		err := c.Ping(ctx).Err()
+		if err == nil || strings.HasPrefix(err.Error(), "MASTERDOWN") {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-s.done:
+			return fmt.Errorf("redis-server ended: %s", s.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("redis-server does not answer: %w\n%s", err, s.Log())
+		}
+	}
+}
+
+// Addr is host:port; URL is the server's address as a store takes it.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+func (s *Server) URL() string  { return "redis://" + s.Addr() }
+
+// Client connects to this server alone. The caller closes it.
+func (s *Server) Client() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
+		ReadTimeout: 10 * time.Second, PoolSize: 2, DisableIdentity: true, ContextTimeoutEnabled: true})
+}
+
+// Do asks the server one command, such as s.Do("config", "set", "maxmemory", "1mb").
+func (s *Server) Do(args ...any) (any, error) {
+	c := s.Client()
+	defer func() { _ = c.Close() }()
+	return c.Do(context.Background(), args...).Result()
+}
+
+// FlushScripts makes the server forget all scripts.
+func (s *Server) FlushScripts() error {
+	_, err := s.Do("script", "flush", "sync")
+	return err
+}
+
+// Hang stops the process without ending it, until Continue.
+func (s *Server) Hang() error     { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Kill is a crash. It returns when the process has ended; Start brings it back.
+func (s *Server) Kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	}
+}
+
+// Stop ends the server in order; Start brings it back.
+func (s *Server) Stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.Continue()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(10 * time.Second):
+		s.Kill()
+	}
+}
+
+// Running reports whether the process lives.
+func (s *Server) Running() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return s.cmd != nil
+	}
+}
+
+// Close ends the server and removes its files.
+func (s *Server) Close() {
+	s.Kill()
+	_ = os.RemoveAll(s.Dir)
+}
+
+// Log is the end of the server's log.
+func (s *Server) Log() string {
+	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
+	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
+}
+
+// Start starts a server of the test's own, ended with the test.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	s, err := New(settings...)
+	missing(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// missing skips a test where Redis is not installed; on CI it fails.
+func missing(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// shared are the one server and the one cluster of a test binary.
+var shared struct {
+	sync.Mutex
+	server     *Server
+	serverErr  error
+	cluster    *Cluster
+	clusterErr error
+}
+
+// Main runs a package's tests and ends what they shared after them:
+//
+//	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+func Main(m interface{ Run() int }) int {
+	defer func() {
+		if shared.server != nil {
+			shared.server.Close()
+		}
+		if shared.cluster != nil {
+			shared.cluster.Close()
+		}
+	}()
+	return m.Run()
+}
+
+// Shared returns the one server of this test binary. The package needs Main.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil && shared.serverErr == nil {
+		shared.server, shared.serverErr = New()
+	}
+	missing(t, shared.serverErr)
+	return shared.server
+}
+
+// SharedCluster returns the one cluster of this test binary: three masters and
+// three replicas. The package needs Main.
+func SharedCluster(t testing.TB) *Cluster {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil && shared.clusterErr == nil {
+		shared.cluster, shared.clusterErr = NewCluster()
+	}
+	missing(t, shared.clusterErr)
+	return shared.cluster
+}

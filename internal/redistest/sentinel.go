@@ -1,0 +1,116 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// MasterName is what the Sentinels call their master.
+const MasterName = "dipwell"
+
+// A Sentinel trio watches a master with one replica.
+type Sentinel struct {
+	Nodes     []*Server // Nodes[0] begins as the master, Nodes[1] as its replica
+	Sentinels []*Server
+}
+
+// NewSentinel starts a master, a replica, and three Sentinels that replace the
+// master when it is silent for a second.
+func NewSentinel(settings ...string) (*Sentinel, error) {
+	s := &Sentinel{}
+	err := s.start(settings)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// StartSentinel starts a trio of the test's own, ended with the test.
+func StartSentinel(t testing.TB, settings ...string) *Sentinel {
+	t.Helper()
+	s, err := NewSentinel(settings...)
+	missing(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *Sentinel) start(settings []string) error {
+	master, err := New(append([]string{"--repl-diskless-sync-delay", "0"}, settings...)...)
+	if err != nil {
+		return err
+	}
+	s.Nodes = append(s.Nodes, master)
+	replica, err := New(append([]string{"--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port)}, settings...)...)
+	if err != nil {
+		return err
+	}
+	s.Nodes = append(s.Nodes, replica)
+	for range 3 {
+		n, err := prepare(nil)
+		if err != nil {
+			return err
+		}
+		s.Sentinels = append(s.Sentinels, n)
+		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 5000\n",
+			n.Port, n.Dir, MasterName, master.Port)
+		if err = os.WriteFile(filepath.Join(n.Dir, "sentinel.conf"), []byte(conf), 0o600); err != nil {
+			return err
+		}
+		if err = n.start("--sentinel"); err != nil {
+			return err
+		}
+	}
+	return s.until("the Sentinels know each other and the replica", func() bool {
+		for _, n := range s.Sentinels {
+			text := fmt.Sprint(n.Do("info", "sentinel"))
+			if !strings.Contains(text, "slaves=1,sentinels=3") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (s *Sentinel) until(what string, done func() bool) error {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if done() {
+			return nil
+		}
+	}
+	return fmt.Errorf("redis sentinel: waited in vain until %s", what)
+}
+
+// URL is the trio's address as a store takes it.
+func (s *Sentinel) URL() string {
+	var hosts []string
+	for _, n := range s.Sentinels {
+		hosts = append(hosts, n.Addr())
+	}
+	return "redis+sentinel://" + strings.Join(hosts, ",") + "/" + MasterName
+}
+
+// WaitMaster returns when all Sentinels name this node the master.
+func (s *Sentinel) WaitMaster(node *Server) error {
+	return s.until("the node is the master", func() bool {
+		for _, n := range s.Sentinels {
+			v, err := n.Do("sentinel", "get-master-addr-by-name", MasterName)
+			addr, _ := v.([]any)
+			if err != nil || len(addr) != 2 || fmt.Sprint(addr[1]) != fmt.Sprint(node.Port) {
+				return false
+			}
+		}
+		return node.IsMaster()
+	})
+}
+
+// Close ends all of them and removes their files.
+func (s *Sentinel) Close() {
+	for _, n := range append(s.Sentinels, s.Nodes...) {
+		n.Close()
+	}
+}

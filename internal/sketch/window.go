@@ -1,0 +1,154 @@
+package sketch
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+// Config sizes a Window. The zero value means the defaults.
+type Config struct {
+	Counters int // of each slice, over all shards; default 1024
+	Slices   int // that the window is made of, the present one included; default 6
+	Shards   int // that are locked one at a time; default 8
+}
+
+// A Window counts keys over a sliding window of slices: each Turn begins a new
+// one and forgets the oldest. It is safe for concurrent use.
+//
+// A key is always counted by the same shard, so that shards add nothing to the
+// error; slices do: a key that has no counter in one may have had as many events
+// there as that slice's smallest counter says.
+type Window struct {
+	seed   maphash.Seed
+	shards []shard
+	per    int // counters of a summary
+}
+
+type shard struct {
+	mu     sync.Mutex
+	slices []*summary
+	counts []uint64 // events, by slice
+	now    int      // the present slice
+	_      [56]byte // to a cache line
+}
+
+// A Count is one key and how often it came: at least Count-Error times, and at
+// most Count times.
+type Count struct {
+	Limit, Key   string
+	Count, Error uint64
+}
+
+// A Top is the busiest keys of a window.
+type Top struct {
+	Keys     []Count // most first, by their estimates
+	Events   uint64  // that the window counted, exactly
+	Unlisted uint64  // no key that is not listed has come more often
+}
+
+// New returns an empty window.
+func New(c Config) *Window {
+	c.Counters, c.Slices, c.Shards = cmp.Or(c.Counters, 1024), cmp.Or(c.Slices, 6), cmp.Or(c.Shards, 8)
+	w := &Window{seed: maphash.MakeSeed(), shards: make([]shard, c.Shards), per: max(1, c.Counters/c.Shards)}
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.counts = make([]uint64, c.Slices)
+		for range c.Slices {
+			s.slices = append(s.slices, newSummary(w.per))
+		}
+	}
+	return w
+}
+
+// MaxBytes is the most memory that a window of this size may take: all counters
+// in use, with the longest keys.
+func (w *Window) MaxBytes() int {
+	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // with its pointer and its number of events
+	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
+	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices))
+}
+
+// Add counts one event of a key. The limit's text is kept, the key's is copied.
+func (w *Window) Add(limit, key string) {
+	hash := maphash.String(w.seed, key) ^ maphash.String(w.seed, limit)*0x9e3779b97f4a7c15
+	s := &w.shards[(hash>>32)%uint64(len(w.shards))]
+	s.mu.Lock()
+	s.counts[s.now]++
+	s.slices[s.now].add(hash, limit, key)
+	s.mu.Unlock()
+}
+
+// Turn begins a new slice in place of the oldest.
+func (w *Window) Turn() {
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		s.now = (s.now + 1) % len(s.slices)
+		s.slices[s.now].reset()
+		s.counts[s.now] = 0
+		s.mu.Unlock()
+	}
+}
+
+// Top lists the n busiest keys, of one limit or (limit "") of all.
+func (w *Window) Top(n int, limit string) (t Top) {
+	var keys []Count
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		var absent uint64
+		keys, absent = s.merge(keys, limit)
+		for _, events := range s.counts {
+			t.Events += events
+		}
+		s.mu.Unlock()
+		t.Unlisted = max(t.Unlisted, absent)
+	}
+	slices.SortFunc(keys, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Key, b.Key))
+	})
+	if len(keys) > n {
+		t.Unlisted = max(t.Unlisted, keys[n].Count)
+		keys = keys[:n]
+	}
+	t.Keys = slices.Clip(keys)
+	return t
+}
+
+// merge appends the keys of all slices of a shard, each once. absent is the most
+// that a key without any counter can have.
+func (s *shard) merge(keys []Count, limit string) (_ []Count, absent uint64) {
+	for _, of := range s.slices {
+		absent += of.least()
+	}
+	for i, of := range s.slices {
+		for j := range of.counters {
+			c := &of.counters[j]
+			if limit != "" && c.limit != limit || s.before(i, c) {
+				continue
+			}
+			k := Count{Limit: c.limit, Key: string(c.key), Count: absent, Error: absent}
+			for _, other := range s.slices[i:] {
+				if at := other.find(c.hash, c.limit, k.Key); at != none {
+					k.Count += other.counters[at].count - other.least()
+					k.Error += other.counters[at].error - other.least()
+				}
+			}
+			keys = append(keys, k)
+		}
+	}
+	return keys, absent
+}
+
+// before reports whether a slice before the given one has a key, which is listed then.
+func (s *shard) before(slice int, c *counter) bool {
+	for _, of := range s.slices[:slice] {
+		if of.find(c.hash, c.limit, string(c.key)) != none {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,102 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestDeadlock: somebody else's transactions lock the rows of a call in the
+// other order, again and again. The call is tried a bounded number of times and
+// ends with an error that says so; what it had charged is back.
+func TestDeadlock(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	config := pool.Config()
+	config.ConnConfig.RuntimeParams["deadlock_timeout"] = "100ms" // long enough for a partner to ask, and it gives up first
+	config.ConnConfig.RuntimeParams["application_name"] = "victim"
+	victims, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(victims.Close)
+	l, err := dipwell.New(newStore(t, victims, pgstore.Config{Poll: -1}),
+		dipwell.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 9}, dipwell.Limit{Name: "second", Rate: 1, Period: 24 * time.Hour, Burst: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	both := []dipwell.Take{{Limit: "first", Key: "k", Cost: 1}, {Limit: "second", Key: "k", Cost: 1}}
+	if _, err = l.TakeAll(ctx, both...); err != nil {
+		t.Fatal(err)
+	}
+
+	// Two partners, so that one of them always waits for the row that the other
+	// one gives up: the call never gets in between.
+	quit, partners := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { partner(quit, t, pool) })
+	}
+	until(t, "both partners at the second row", func() bool {
+		var n int
+		err := pool.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and query like '%dipwell.buckets b%for update' and (wait_event_type = 'Lock' or state like 'idle in%')").Scan(&n)
+		return err == nil && n == 2
+	})
+	_, err = l.TakeAll(ctx, both...)
+	partners()
+	wg.Wait()
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "40P01" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Fatalf("a call that always deadlocks: %v", err)
+	}
+	until(t, "counted", func() bool { // the server counts with a delay
+		var n int
+		if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == pgstore.MaxTries
+	})
+	if d, err := l.TakeAll(ctx, both...); err != nil || d.Remaining != 7 {
+		t.Errorf("when they are gone: %+v %v", d, err)
+	}
+}
+
+// partner locks the second row, waits until the call waits for it, and asks for
+// the first one, over and over.
+func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
+	const row = "select from dipwell.buckets b where limit_id = (select id from dipwell.limits where name = $1) and key = 'k' for update"
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Release()
+	must(t, conn.Conn(), "set deadlock_timeout = '1h'")
+	for ctx.Err() == nil {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			break
+		}
+		_, err = tx.Exec(ctx, row, "second")
+		for waits := false; err == nil && !waits; {
+			err = pool.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = 'victim' and datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0) from pg_sleep(0.005)").Scan(&waits)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, row, "first")
+		}
+		_ = tx.Rollback(context.Background())
+		if err != nil && ctx.Err() == nil {
+			t.Error(err)
+			return
+		}
+	}
+}

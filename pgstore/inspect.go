@@ -1,0 +1,144 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+)
+
+// Sweeping says who deletes full rows, as far as the database knows.
+type Sweeping int
+
+const (
+	SweepByService Sweeping = iota // pg_cron is not installed here
+	SweepUnplanned                 // pg_cron is installed, and no active job of it sweeps
+	SweepByCron
+	SweepUnknown // the user may not look at pg_cron's jobs
+)
+
+// Condition is what a database says of itself and of the schema in it.
+type Condition struct {
+	Server   string // version, in its own words
+	Engine   Engine
+	Portable bool // the tables and statements are those of distributed engines
+	Schema   int  // version; 0: there is no schema. This program needs SchemaVersion
+	ReadOnly bool // a standby, or sessions that may not write
+	User     string
+	Super    bool // User is a superuser
+
+	// The rest is PostgreSQL's own.
+
+	Fsync, FullPages, Autovacuum bool
+	SyncCommit                   string // synchronous_commit of this user's sessions
+	Unlogged                     bool   // a crash empties the tables
+	MissingRoles                 []string
+	Sweep                        Sweeping
+	Updates, HotUpdates          int64 // of buckets, since the statistics were reset
+	LiveRows, DeadRows           int64
+	LastVacuum                   time.Time     // zero: never
+	OldestTransaction            time.Duration // open, and keeping dead rows
+	Connections, MaxConnections  int
+}
+
+// Inspect looks at a database and changes nothing. It works without the schema.
+func Inspect(ctx context.Context, db DB) (*Condition, error) {
+	c := &Condition{}
+	if err := db.QueryRow(ctx, "select version(), current_user::text, current_setting('transaction_read_only') = 'on'").Scan(&c.Server, &c.User, &c.ReadOnly); err != nil {
+		return nil, err
+	}
+	c.Engine = engineOfVersion(c.Server)
+	var err error
+	if c.Schema, err = schemaVersion(ctx, db); err != nil {
+		return nil, err
+	}
+	if c.Schema > 0 {
+		d, err := detect(ctx, db)
+		if err != nil {
+			return nil, err
+		}
+		if d != nil {
+			c.Portable, c.Engine = d.engine != Portable, d.engine
+		}
+	}
+	if c.Engine == YugabyteDB || c.Engine == CockroachDB {
+		return c, nil
+	}
+	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
+		err = c.tables(ctx, db)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, c.sweeping(ctx, db)
+}
+
+func (c *Condition) settings(ctx context.Context, db DB) error {
+	var age *float64
+	err := db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
+			current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('autovacuum') = 'on', current_setting('synchronous_commit'),
+			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
+			array(select r from unnest(array['dipwell_app', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r)),
+			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
+				where backend_type = 'client backend' and pid <> pg_backend_pid()),
+			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int`).
+		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &age, &c.Connections, &c.MaxConnections)
+	if age != nil {
+		c.OldestTransaction = time.Duration(*age * float64(time.Second))
+	}
+	return err
+}
+
+func (c *Condition) tables(ctx context.Context, db DB) error {
+	var vacuumed *time.Time
+	err := db.QueryRow(ctx, `select c.relpersistence = 'u', coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+			greatest(s.last_vacuum, s.last_autovacuum)
+		from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
+		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed)
+	if vacuumed != nil {
+		c.LastVacuum = *vacuumed
+	}
+	return err
+}
+
+// sweeping asks pg_cron, which keeps its jobs in one database of a server.
+func (c *Condition) sweeping(ctx context.Context, db DB) error {
+	var there, may bool
+	err := db.QueryRow(ctx, `select exists (select from pg_extension where extname = 'pg_cron'), coalesce((select has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
+		from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'cron' and c.relname = 'job'), false)`).Scan(&there, &may)
+	if err != nil || !there {
+		return err
+	}
+	if c.Sweep = SweepUnknown; !may {
+		return nil
+	}
+	var planned bool
+	err = db.QueryRow(ctx, "select exists (select from cron.job where active and database = current_database() and command like '%dipwell.sweep%')").Scan(&planned)
+	if c.Sweep = SweepUnplanned; planned {
+		c.Sweep = SweepByCron
+	}
+	return err
+}
+
+// HotShare is the share of updates of buckets that left the indexes alone, and
+// whether there were enough of them to tell.
+func (c *Condition) HotShare() (share float64, ok bool) {
+	const enough = 1000
+	return float64(c.HotUpdates) / float64(max(c.Updates, 1)), c.Updates >= enough
+}
+
+// A Sample is one look at a server's clock.
+type Sample struct {
+	Ahead time.Duration // the server's clock, against this machine's
+	Error time.Duration // the most that Ahead can be wrong: half the round trip
+}
+
+// ClockSample compares the server's clock with this machine's. It needs no
+// schema.
+func ClockSample(ctx context.Context, db DB) (Sample, error) {
+	var now int64
+	start := time.Now()
+	if err := db.QueryRow(ctx, "select "+readNow).Scan(&now); err != nil {
+		return Sample{}, err
+	}
+	took := time.Since(start)
+	return Sample{time.UnixMicro(now).Sub(start.Add(took / 2)), took/2 + time.Microsecond}, nil
+}

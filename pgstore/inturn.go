@@ -1,0 +1,126 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+)
+
+// inTurn decides groups that need the function in one trip: a statement each,
+// and each a transaction of its own. None holds a lock while the next one runs,
+// so that no order of their keys can deadlock. It returns the groups that are
+// still to be decided: others, and those that are to be asked again.
+func (s *Store) inTurn(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+	if len(groups) < 2 {
+		return groups
+	}
+	conn, release := s.conn(ctx)
+	if conn == nil {
+		return groups
+	}
+	defer release()
+	statement, err := conn.Prepare(ctx, decideSQL, decideSQL)
+	if err != nil {
+		return groups
+	}
+	p := conn.PgConn().StartPipeline(ctx)
+	defer func() { _ = p.Close() }()
+	var asked []*dipwell.Group
+	for _, g := range groups {
+		if s.queue(ctx, p, conn.TypeMap(), statement, g) {
+			asked = append(asked, g)
+		} else {
+			rest = append(rest, g)
+		}
+	}
+	err = p.Flush()
+	for _, g := range asked {
+		if g.Err = err; err == nil {
+			g.Err = readNext(p, conn, g)
+		}
+		switch {
+		case errors.Is(g.Err, dipwell.ErrStaleDefinition), collided(g.Err) && s.alone():
+			rest = append(rest, g)
+		case g.Err != nil:
+			if conn.IsClosed() {
+				err = g.Err // nobody will answer the others
+			}
+			g.Err = storeError(g.Err, writes(g))
+		}
+	}
+	return rest
+}
+
+// conn is a connection for more than one statement, or nil where statements
+// cannot be prepared on it.
+func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
+	release = func() {}
+	switch db := s.db.(type) {
+	case *pgxpool.Pool:
+		c, err := db.Acquire(ctx)
+		if err != nil {
+			return nil, release
+		}
+		conn, release = c.Conn(), c.Release
+	case *pgx.Conn:
+		conn = db
+	case pgx.Tx:
+		conn = db.Conn()
+	default:
+		return nil, release
+	}
+	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+		release()
+		return nil, func() {}
+	}
+	return conn, release
+}
+
+// queue adds a group's statement, if it is one for the function.
+func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *dipwell.Group) bool {
+	var known [dipwell.MaxTakes]*entry
+	if g.Cancel || s.cat.resolve(ctx, g, known[:]) != nil {
+		return false
+	}
+	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == dipwell.VerbCheck || op.Verb == dipwell.VerbTake && !op.Def.Rule.Leaky) {
+		return false
+	}
+	var b pgx.ExtendedQueryBuilder
+	if b.Build(types, statement, s.decideArgs(g, known[:len(g.Ops)])) != nil {
+		return false
+	}
+	p.SendQueryPrepared(statement.Name, b.ParamValues, b.ParamFormats, b.ResultFormats)
+	p.SendPipelineSync()
+	return true
+}
+
+// readNext reads a group's answers, up to the end of its transaction.
+func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *dipwell.Group) (failed error) {
+	for {
+		next, err := p.GetResults()
+		switch next := next.(type) {
+		case *pgconn.ResultReader:
+			err = readDecided(pgx.RowsFromResultReader(conn.TypeMap(), next), g)
+		case *pgconn.PipelineSync:
+			return failed
+		case nil:
+			if err == nil {
+				err = errEnded
+			}
+		}
+		if failed == nil {
+			failed = err
+		}
+		if err != nil && (errors.Is(err, errEnded) || conn.IsClosed()) {
+			return failed
+		}
+	}
+}
+
+var errEnded = errors.New("the connection ended before the answer")

@@ -1,0 +1,80 @@
+package pgstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// A batch read the clock and waits for somebody's lock on its first key. Its
+// second key's row becomes full meanwhile; were it swept, the batch would insert
+// it at its own, earlier time, and the refill since then would count twice.
+func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
+	ctx := context.Background()
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	slow, err := s.Define(ctx, drained("slow", 5), dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 10, Period: time.Second, Burst: 10}, dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(s *pgstore.Store, d *dipwell.Definition, keys ...string) {
+		t.Helper()
+		var b dipwell.Batch
+		for _, key := range keys {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: key, Verb: dipwell.VerbTake, Cost: 5}}})
+		}
+		if err := s.Apply(ctx, &b); err != nil {
+			t.Error(err)
+			return
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || !g.Allowed {
+				t.Error(g.Ops[0].Key, g.Allowed, g.Err)
+			}
+		}
+	}
+	swept := func() int {
+		t.Helper()
+		n, err := s.Sweep(ctx, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	take(s, fast, "a", "b")
+	take(s, slow, "kept")
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	take(s.With(tx), fast, "a") // holds its row
+	waiting := make(chan struct{})
+	go func() { defer close(waiting); take(s, fast, "a", "b") }()
+	until(t, "the batch waits for a lock", func() bool {
+		var n int
+		if err := pool.QueryRow(ctx, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n > 0
+	})
+	time.Sleep(2500 * time.Millisecond) // b is full for two seconds
+	if n := swept(); n != 0 {
+		t.Errorf("%d rows were swept under a take that had read the clock before they were full", n)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-waiting
+	time.Sleep(2500 * time.Millisecond)
+	if n := swept(); n != 2 {
+		t.Errorf("%d rows were swept, want both that are full", n)
+	}
+}

@@ -1,0 +1,83 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// trips counts the statements of a connection.
+type trips int
+
+func (n *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	*n++
+	return ctx
+}
+
+func (n *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestTakeAtTheEdge: a Take is refused one µs before its retry time and admitted
+// at it, by the one UPDATE, however many units come back at a tick. The last two
+// limits lie on both sides of where the statement may multiply without a bound.
+func TestTakeAtTheEdge(t *testing.T) {
+	ctx := context.Background()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked trips
+	config.Tracer = &asked
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	const start = 1_700_000_000_000_000
+	now := int64(start)
+	for _, rate := range []int64{1, 3, 7, 256, 257, 999_983} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			name := fmt.Sprint("limit", rate)
+			store := newStore(t, conn, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+			limiter, err := dipwell.New(store, dipwell.Limit{Name: name, Rate: rate, Period: time.Second + time.Microsecond, Burst: 5})
+			if err != nil {
+				t.Fatal(err)
+			}
+			take := func(cost int64, at int64, want bool, statements trips) dipwell.Decision {
+				t.Helper()
+				now, asked = at, 0
+				d, err := limiter.Take(ctx, name, "key", cost)
+				if err != nil || d.Allowed != want {
+					t.Fatalf("cost %d at %d µs: allowed %v, %v; want %v", cost, at-start, d.Allowed, err, want)
+				}
+				if want && asked > statements {
+					t.Fatalf("cost %d at %d µs: %d statements; want %d", cost, at-start, asked, statements)
+				}
+				return d
+			}
+			take(1, start, true, 2)
+			take(2, start, true, 1)
+			take(2, start, true, 1) // exactly what is left
+			for i, cost := range []int64{1, 3, 5} {
+				at := now + take(cost, now, false, 0).RetryAfter.Microseconds()
+				take(cost, at-1, false, 0)
+				take(cost, at, true, 2) // its refusal made it read first
+				if i == 0 {
+					take(0, at-20, true, 1)
+				}
+			}
+			d := take(1, now+3600*1_000_000, true, 1) // long full: nothing is counted beyond it
+			if d.Remaining != 4 {
+				t.Errorf("%d remain of 5 after a rest and a call", d.Remaining)
+			}
+			take(4, now-1, true, 1) // the clock steps back: charged, nothing minted
+			take(1, now, false, 0)
+		})
+	}
+}

@@ -1,0 +1,285 @@
+package redisstore_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// What a server counts of each command.
+var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
+
+func commands(t testing.TB, s *redistest.Server) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for _, m := range commandCalls.FindAllStringSubmatch(fmt.Sprint(do(t, s, "info", "commandstats")), -1) {
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m[1] != "info" && !strings.HasPrefix(m[1], "config") && !strings.HasPrefix(m[1], "client") && m[1] != "hello" && m[1] != "ping" {
+			counts[m[1]] = n
+		}
+	}
+	return counts
+}
+
+// A decision is one call of a script, which reads the row once and writes it
+// once when it charges; so is a group of callers of one bucket, and one of up to
+// 64 buckets of one limit.
+func TestCallsPerDecision(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
+		dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
+	ctx := t.Context()
+	takes := func(limit string, keys ...string) func() error {
+		return func() error {
+			y := newTally(keys...)
+			y.batch(s, l, limit)
+			if sum(y.failed) > 0 {
+				return fmt.Errorf("%d failed", sum(y.failed))
+			}
+			return nil
+		}
+	}
+	same, many := make([]string, 50), make([]string, 128)
+	for i := range same {
+		same[i] = "same"
+	}
+	for i := range many {
+		many[i] = fmt.Sprint("key", i)
+	}
+	one := func(call func() (dipwell.Decision, error)) func() error {
+		return func() error { _, err := call(); return err }
+	}
+	for _, c := range []struct {
+		name string
+		call func() error
+		want string
+	}{
+		{"warm", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "warm", 1) }), ""},
+		{"warm, several rows", takes("b", "warm", "warmer"), ""},
+		{"warm, any verb", one(func() (dipwell.Decision, error) { return l.Charge(ctx, "b", "warm", 1) }), ""},
+		{"first call", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 1) }), "evalsha 1, get 1, set 1, time 1"},
+		{"admitted", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 4) }), "evalsha 1, get 1, set 1, time 1"},
+		{"refused", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 1) }), "evalsha 1, get 1, time 1"},
+		{"never", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 6) }), "evalsha 1, get 1, time 1"},
+		{"check", one(func() (dipwell.Decision, error) { return l.Check(ctx, "a", "k", 1) }), "evalsha 1, get 1, time 1"},
+		{"check of a new key", one(func() (dipwell.Decision, error) { return l.Check(ctx, "a", "new", 1) }), "evalsha 1, get 1, time 1"},
+		{"charge", one(func() (dipwell.Decision, error) { return l.Charge(ctx, "a", "k", 1) }), "evalsha 1, get 1, set 1, time 1"},
+		{"refund", one(func() (dipwell.Decision, error) { return l.Refund(ctx, "a", "k", 1) }), "del 1, evalsha 1, get 1, set 1, time 1"},
+		{"calendar window", one(func() (dipwell.Decision, error) { return l.Take(ctx, "w", "k", 1) }), "evalsha 1, get 1, set 1, time 1"},
+		{"two limits", one(func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "b", Key: "k", Cost: 1}, dipwell.Take{Limit: "b", Key: "j", Cost: 1})
+		}), "evalsha 1, get 2, set 2, time 1"},
+		{"50 callers of one bucket", takes("b", same...), "evalsha 1, get 1, set 1, time 1"},
+		{"50 of them refused", takes("a", same...), "evalsha 1, get 1, set 1, time 1"},
+		{"50 more", takes("a", same...), "evalsha 1, get 1, time 1"},
+		{"128 buckets", takes("b", many...), "evalsha 2, mget 2, set 128, time 2"},
+	} {
+		do(t, server, "config", "resetstat")
+		if err := c.call(); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		counts := commands(t, server)
+		var got []string
+		for _, name := range []string{"del", "eval", "evalsha", "get", "mget", "set", "time"} {
+			if counts[name] > 0 {
+				got = append(got, fmt.Sprint(name, " ", counts[name]))
+				delete(counts, name)
+			}
+		}
+		for name, n := range counts {
+			got = append(got, fmt.Sprint(name, " ", n))
+		}
+		if c.want != "" && strings.Join(got, ", ") != c.want {
+			t.Errorf("%s: %v, not %s", c.name, got, c.want)
+		}
+	}
+}
+
+// A row expires at the instant at which it is full, rounded up to the ms, or two
+// seconds after it was written if that is later; never before.
+func TestExpiryIsTimeToFull(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	prefix := fmt.Sprint("full", prefixes.Add(1))
+	for i, limit := range []dipwell.Limit{
+		{Rate: 7, Period: time.Minute, Burst: 5},
+		{Rate: 1, Period: 30 * 24 * time.Hour, Burst: 31},
+		{Rate: 999983, Period: 30 * 24 * time.Hour},
+		{Rate: 300000, Period: time.Second, Burst: 2},
+		{Rate: 1 << 30, Period: 24 * time.Hour},
+		{Algorithm: dipwell.FixedWindow, Rate: 9, Period: 17 * time.Second, Burst: 40},
+		{Algorithm: dipwell.Interval, Rate: 3, Period: time.Hour, Burst: 20},
+		{Algorithm: dipwell.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
+	} {
+		limit.Name = fmt.Sprint("x", i)
+		l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), limit)
+		d := l.Limit(limit.Name)
+		for n := int64(1); n <= d.Rule.Burst; n = 2*n + 1 {
+			key := fmt.Sprint("k", n)
+			for _, call := range []func() (dipwell.Decision, error){
+				func() (dipwell.Decision, error) { return l.Take(t.Context(), limit.Name, key, n) },
+				func() (dipwell.Decision, error) { return l.Refund(t.Context(), limit.Name, key, n/2) },
+				func() (dipwell.Decision, error) { return l.Charge(t.Context(), limit.Name, key, 1) },
+			} {
+				if _, err := call(); err != nil {
+					t.Fatal(err)
+				}
+				name := fmt.Sprintf("%s:%s:{%s}", prefix, limit.Name, key)
+				var used, ts, version int64
+				row, err := db.Get(t.Context(), name).Result()
+				if errors.Is(err, redis.Nil) && (limit.Rate > 1000 || n == 1) {
+					continue // it refills at once, or all was given back
+				}
+				if _, err := fmt.Sscan(row, &used, &ts, &version); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				var scratch dipwell.Rule
+				full := d.RuleFor(key, &scratch).FullIn(used, ts, 0)
+				want := (max(full, ts+2000000) + 999) / 1000
+				got := db.PExpireTime(t.Context(), name).Val().Milliseconds()
+				if calendar := d.Rule.Every == 0; !calendar && got != want || got < want {
+					t.Errorf("%s: %d used at %d: full at %d, expires at %d ms, not %d", name, used, ts, full, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The expiry of all rows is lengthened before a slower version can be read.
+func TestLengthenedBeforePublished(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	_, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, dipwell.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 100})
+	const keys = 20
+	for i := range keys {
+		if _, err := l.Take(t.Context(), "x", fmt.Sprint("k", i), 90); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	lines := bufio.NewScanner(conn)
+	if _, err = conn.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
+		t.Fatalf("%v, %s", err, lines.Text())
+	}
+	if _, err := l.Define(t.Context(), dipwell.Limit{Name: "x", Rate: 10, Period: time.Hour, Burst: 100}, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	lengthened := 0
+	for lines.Scan() {
+		switch line := strings.ToLower(lines.Text()); {
+		case strings.Contains(line, `lua] "pexpireat"`):
+			lengthened++
+		case strings.Contains(line, `lua] "hset"`):
+			if lengthened != keys {
+				t.Errorf("%d of %d rows were lengthened before the version was stored", lengthened, keys)
+			}
+			return
+		}
+	}
+	t.Fatalf("the version was not stored: %v", lines.Err())
+}
+
+// A change made elsewhere is known within a second, also to a program whose
+// subscription is cut at that moment.
+func TestWatchInASecond(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	_, a := opened(t, server.URL(), redisstore.Config{})
+	_, b := opened(t, server.URL(), redisstore.Config{})
+	for burst := int64(3); burst < 7; burst++ {
+		if burst%2 == 0 {
+			do(t, server, "client", "kill", "type", "pubsub")
+		}
+		began := time.Now()
+		if _, err := a.Define(t.Context(), drained("w", burst), dipwell.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		within(t, patience, func() error {
+			if d := b.Limit("w"); d == nil || d.Burst != burst {
+				return errors.New("not known")
+			}
+			return nil
+		})
+		if took := time.Since(began); took > time.Second+slack {
+			t.Errorf("known after %v", took)
+		} else {
+			t.Logf("known after %v", took)
+		}
+	}
+}
+
+// While a limit is changed over and over by two programs, each grant is charged
+// once: rows are converted by compare-and-set.
+func TestChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	const burst = 100000
+	server := redistest.Start(t)
+	_, a := opened(t, server.URL(), redisstore.Config{}, drained("c", burst))
+	s, b := opened(t, server.URL(), redisstore.Config{}, drained("c", burst))
+	ks := []string{"one", "two", "three"}
+	y := newTally(ks...)
+	var workers []*load
+	for i, l := range []*dipwell.Limiter{a, b, a} {
+		workers = append(workers, startLoad(1, func(ctx context.Context, n int64) (dipwell.Decision, error) {
+			key := ks[n%3]
+			if i == 2 {
+				y.batch(s, b, "c")
+				return dipwell.Decision{Allowed: true}, nil
+			}
+			d, err := l.Take(ctx, "c", key, 1)
+			y.count(key, d.Allowed, err)
+			return d, err
+		}))
+	}
+	var wg sync.WaitGroup
+	for i, l := range []*dipwell.Limiter{a, b} {
+		wg.Go(func() {
+			for n := range rounds(20) {
+				if _, err := l.Define(t.Context(), drained("c", burst+int64(1+i+2*n)), dipwell.OwnerCode); err != nil {
+					t.Error(err)
+				}
+				workers[0].more(t, 10)
+			}
+			if _, err := l.Define(t.Context(), drained("c", 2*burst), dipwell.OwnerCode); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, w := range workers {
+		w.end(t)
+	}
+	within(t, patience, func() error {
+		if d := a.Limit("c"); d.Burst != 2*burst {
+			return errors.New("not known")
+		}
+		return nil
+	})
+	y.exact(t, a, "c", 2*burst)
+	if sum(y.failed) > 0 {
+		t.Errorf("%d failed", sum(y.failed))
+	}
+}

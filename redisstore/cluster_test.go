@@ -1,0 +1,24 @@
+package redisstore_test
+
+import (
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// The suite on a cluster of six nodes: with all buckets in one slot every call
+// is atomic; with a slot for each key those are that ask one key.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	for tag, option := range map[string]storetest.Option{redisstore.TagAll: storetest.Quick, redisstore.TagKey: storetest.OneKey} {
+		t.Run(tag, func(t *testing.T) {
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				return newStore(t, db, redisstore.Config{Clock: now, Poll: -1, HashTag: tag})
+			}, option)
+		})
+	}
+}

@@ -1,0 +1,343 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+)
+
+// What decide.lua returns first.
+const (
+	decided      = 0
+	needsGo      = 1
+	otherWindow  = 2
+	needBoundary = 3
+)
+
+// A decision is one call of decide.lua, for groups of any kind.
+type decision struct {
+	s       *Store
+	g       *dipwell.Group
+	entries []*entry
+	rules   []dipwell.Rule // each op's own, where windows are spread
+	rows    []string
+	args    []any
+
+	next  int64     // of a window that has turned: what the clock shows
+	bound *boundary // that was missing
+	write []convert // rows that Go has to convert first
+}
+
+// boundary asks for the instant of a calendar's boundary: the number-th after t.
+type boundary struct {
+	op        int
+	number, t int64
+}
+
+// boundaries is how many of a calendar's boundaries a call carries.
+const boundaries = 32
+
+// decide asks decide.lua, over and over while there is something to prepare.
+func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+	now, hint := s.guess(), (*boundary)(nil)
+	for range maxRounds {
+		d, err := s.newDecision(g, entries, now, hint)
+		if err != nil {
+			return err
+		}
+		if err = s.announce(ctx, d); err != nil {
+			return err
+		}
+		v, err := s.run(ctx, d.call(ctx))
+		if err != nil {
+			return err
+		}
+		done, err := d.settle(v)
+		if done || err != nil {
+			s.withdraw(ctx, d)
+			return err
+		}
+		if now = d.next; now == 0 {
+			now = s.guess()
+		}
+		if hint = d.bound; hint != nil {
+			now = v[1]
+		}
+		if len(d.write) > 0 {
+			if err = s.convert(ctx, d.write); err != nil {
+				return err
+			}
+		}
+	}
+	return errAgain
+}
+
+func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint *boundary) (*decision, error) {
+	n := len(g.Ops)
+	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]dipwell.Rule, n), rows: make([]string, n)}
+	for i := range g.Ops {
+		d.rules[i] = *entries[i].def.RuleFor(g.Ops[i].Key, &d.rules[i])
+		d.rows[i] = entries[i].row(g.Ops[i].Key)
+	}
+	if err := s.names.oneSlot(g, d.rows); err != nil {
+		return nil, err
+	}
+	d.args = append(make([]any, 0, 3+2*n+1+4+13*n), nil, nil, nil)
+	for _, row := range d.rows {
+		d.args = append(d.args, row)
+	}
+	reserves, id, held := mayReserve(g), "", ""
+	if reserves || resets(g) {
+		for i := range g.Ops {
+			d.args = append(d.args, s.names.dueSet(entries[i].def.Name, g.Ops[i].Key))
+		}
+	}
+	if reserves {
+		if id, held = g.ID.String(), lines(g); !s.names.cluster {
+			d.args = append(d.args, s.names.reservation(g.ID))
+		}
+	}
+	d.args[2] = len(d.args) - 3
+	d.args = append(d.args, n, id, held, "")
+	for i := range g.Ops {
+		h := hint
+		if hint != nil && hint.op != i {
+			h = nil
+		}
+		d.args = appendOp(d.args, &g.Ops[i], &d.rules[i], entries[i].version, now, h)
+	}
+	d.args = s.withClock(d.args)
+	return d, nil
+}
+
+func (d *decision) call(ctx context.Context) call {
+	return newCall(ctx, d.s.scripts.decide, writes(d.g), d.args)
+}
+
+// appendOp appends what decide.lua is told of an op.
+func appendOp(args []any, op *dipwell.Op, r *dipwell.Rule, version any, now int64, hint *boundary) []any {
+	kind, units, room, flags, most := opTerms(op, r)
+	if op.Def.Mode == dipwell.Shadow {
+		flags += "s"
+	}
+	if r.Every > 0 {
+		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, version, flags, most, "", "", "")
+	}
+	start, end := r.Window(now)
+	list := ""
+	if strings.Contains(flags, "d") {
+		list = listBoundaries(r, now, hint)
+	}
+	return append(args, kind, units, room, r.Cap, 0, start, r.Add, version, flags, most, end, longestWindow(r), list)
+}
+
+// opTerms puts an op in the terms of decide.lua: as Rule.Apply reads it.
+func opTerms(op *dipwell.Op, r *dipwell.Rule) (kind string, units, room int64, flags string, most any) {
+	most = ""
+	verb := op.Verb
+	reserve := verb == dipwell.VerbReserve && (op.Cost > 0 || r.Leaky) || r.Leaky && (verb == dipwell.VerbTake || verb == dipwell.VerbCheck)
+	switch {
+	case reserve:
+		if op.Cost > r.Most {
+			return "n", 0, 0, "", most
+		}
+		if flags = "d"; verb != dipwell.VerbCheck {
+			flags = "dw"
+		}
+		if op.Bounded && verb == dipwell.VerbReserve {
+			most = op.MaxDelay
+		}
+		return "t", op.Cost * r.Unit, r.Cap + r.Debt, flags, most
+	case verb == dipwell.VerbTake, verb == dipwell.VerbCheck, verb == dipwell.VerbReserve, verb == dipwell.VerbTakeUpTo && op.Cost == 0:
+		if op.Cost > r.Burst {
+			return "n", 0, 0, "", most
+		}
+		if verb == dipwell.VerbTake {
+			flags = "w"
+		}
+		return "t", op.Cost * r.Unit, r.Cap, flags, most
+	case verb == dipwell.VerbTakeUpTo:
+		if r.Burst == 0 {
+			return "n", 0, 0, "", most
+		}
+		return "u", op.Cost, r.Unit, "w", most
+	case verb == dipwell.VerbCharge:
+		if op.Cost > r.MaxCharge {
+			return "n", 0, 0, "", most
+		}
+		return "c", op.Cost * r.Unit, r.MaxUsed, "w", most
+	case verb == dipwell.VerbRefund:
+		return "r", unitsOf(op.Cost, r), 0, "w", most
+	}
+	return "x", 0, 0, "w", most
+}
+
+func unitsOf(tokens int64, r *dipwell.Rule) int64 {
+	hi, lo := bits.Mul64(uint64(tokens), uint64(r.Unit))
+	if hi != 0 || lo > dipwell.MaxInt {
+		return dipwell.MaxInt
+	}
+	return int64(lo)
+}
+
+// longestWindow bounds the length of a calendar's windows, in µs: a day longer
+// than any, for the clocks change.
+func longestWindow(r *dipwell.Rule) int64 {
+	const day = int64(86400e6)
+	c := r.Calendar()
+	return (31*c.Months + c.Days + 1) * day
+}
+
+// listBoundaries writes boundaries of a calendar for decide.lua.
+func listBoundaries(r *dipwell.Rule, now int64, hint *boundary) string {
+	t, first := now, int64(1)
+	if hint != nil {
+		t, first = hint.t, max(1, hint.number-4)
+	}
+	start, end := r.Window(t)
+	b := strconv.AppendInt(nil, start, 10)
+	for _, n := range [...]int64{end, first} {
+		b = strconv.AppendInt(append(b, ' '), n, 10)
+	}
+	for i := range int64(boundaries) {
+		b = strconv.AppendInt(append(b, ' '), t+r.FullIn((first+i)*r.Add, t, t), 10)
+	}
+	return string(b)
+}
+
+// settle makes the answers, or says what is to be prepared before the group is
+// asked again.
+func (d *decision) settle(v []int64) (done bool, err error) {
+	d.next, d.bound, d.write = 0, nil, nil
+	now := v[1]
+	d.s.saw(now)
+	switch v[0] {
+	case otherWindow:
+		d.next = now
+		return false, nil
+	case needBoundary:
+		d.bound = &boundary{int(v[2]), v[3], v[4]}
+		return false, nil
+	}
+	g := d.g
+	var rows [dipwell.MaxTakes]dipwell.State
+	var write [dipwell.MaxTakes]bool
+	for i := range g.Ops {
+		if rows[i], err = stateOf(v[3+3*i:], d.rows[i]); err != nil {
+			return false, err
+		}
+	}
+	found := rows
+	if err = g.Decide(now, rows[:len(g.Ops)], write[:len(g.Ops)]); err != nil {
+		return false, err
+	}
+	if v[0] == decided {
+		if g.Allowed != (v[2] == 1) {
+			return false, fmt.Errorf("%w: the script and the program disagree about %s", dipwell.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
+		}
+		return true, nil
+	}
+	if !g.Allowed || !resets(g) && !anyOf(write[:len(g.Ops)]) {
+		g.Reserved = false
+		return true, nil
+	}
+	for i := range g.Ops {
+		d.write = append(d.write, d.s.fresh(d.entries[i], g.Ops[i].Key, d.rows[i], found[i], now, &d.rules[i])...)
+	}
+	return false, nil
+}
+
+// stateOf reads a row from a script's answer; a row that is no bucket is an error.
+func stateOf(v []int64, row string) (dipwell.State, error) {
+	if v[2] < 0 {
+		return dipwell.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", dipwell.ErrStore, row)
+	}
+	return dipwell.State{Used: v[0], TS: v[1], Version: uint32(v[2])}, nil
+}
+
+func anyOf(list []bool) bool {
+	for _, b := range list {
+		if b {
+			return true
+		}
+	}
+	return false
+}
+
+// convert is a row that is to be written back as Go has brought it up to date.
+type convert struct {
+	row      string
+	old, new dipwell.State
+	full     int64
+}
+
+// fresh brings a row to the present version and, where a calendar decides,
+// into the present window: what the scripts cannot.
+func (s *Store) fresh(e *entry, key, row string, old dipwell.State, now int64, r *dipwell.Rule) []convert {
+	if old == (dipwell.State{}) {
+		return nil
+	}
+	next, ok := e.def.Carry(old, key)
+	if !ok {
+		return nil
+	}
+	if r.Every == 0 && next.Used > 0 {
+		t := max(now, next.TS)
+		next.Used = r.Apply(next, t, dipwell.VerbCheck, 0).Before
+		next.TS = t
+	}
+	if next == old {
+		return nil
+	}
+	return []convert{{row, old, next, now + r.FullIn(next.Used, max(now, next.TS), now)}}
+}
+
+// convert writes rows back. One that was changed meanwhile is left: whoever did
+// that has converted it, or the next round will.
+func (s *Store) convert(ctx context.Context, rows []convert) error {
+	calls := make([]call, len(rows))
+	for i, c := range rows {
+		old := fmt.Sprintf("%d %d %d", c.old.Used, c.old.TS, c.old.Version)
+		args := []any{nil, nil, 1, c.row, old, strconv.FormatInt(c.new.Used, 10), c.new.TS, strconv.FormatUint(uint64(c.new.Version), 10), c.full}
+		calls[i] = newCall(ctx, s.scripts.swap, false, s.withClock(args))
+	}
+	for _, err := range s.runMany(ctx, calls) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writes(g *dipwell.Group) bool {
+	for i := range g.Ops {
+		if g.Ops[i].Verb != dipwell.VerbCheck {
+			return true
+		}
+	}
+	return g.Cancel
+}
+
+// mayReserve reports whether the group may leave a reservation.
+func mayReserve(g *dipwell.Group) bool {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Verb == dipwell.VerbReserve && op.Cost > 0 || op.Def.Rule.Leaky && op.Verb == dipwell.VerbTake {
+			return true
+		}
+	}
+	return false
+}
+
+func resets(g *dipwell.Group) bool {
+	for i := range g.Ops {
+		if g.Ops[i].Verb == dipwell.VerbReset {
+			return true
+		}
+	}
+	return false
+}

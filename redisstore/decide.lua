@@ -1,0 +1,183 @@
+-- Decides any group at one instant, all or nothing. Go twin: Rule.Apply,
+-- Group.Decide; Go makes the answers from the rows that this returns.
+--
+-- KEYS: n rows; with a reservation or a reset, then the n sets of their
+-- reservations; where it is kept here, last the reservation's own key.
+-- ARGV: n, reservation, what it holds of each op, a line each, and nothing; for each op
+--   kind: t take, check, reserve; u take up to; c charge; r refund; x reset; n never
+--   units: of the cost; of u the tokens
+--   room: what may be used; of u the units in a token; of c where used stops growing
+--   cap, every, origin (of a calendar the present window's start), add, version
+--   flags: w charges, s shadow mode, d may be delayed
+--   most: the longest delay, or empty
+--   of a calendar: the present window's end, the longest window, and boundaries:
+--   a window's start and end, the number of the first boundary counted from
+--   there, and the instants
+-- Returns what, now, and
+--   0: decided; whether allowed, and each row's used, ts and version as found (0 0 0: none)
+--   1: a row needs Go first; as 0, and nothing was done
+--   2: now is in another window than the one given
+--   3: a boundary is needed that was not given; the number of the op, the number
+--      of the boundary counted from the window of an instant, and that instant
+local n, reservation = tonumber(ARGV[1]), ARGV[2]
+local rows = {}
+for i = 1, n do
+  rows[i] = redis.call('GET', KEYS[i])
+end
+local found, ops, ready = {}, {}, true
+local allowed, due, reserved = true, 0, false
+
+local function window(op, t)
+  return math.floor((t - op.origin) / op.every)
+end
+
+for i = 1, n do
+  local a = 5 + (i - 1) * 13
+  local op = {
+    kind = ARGV[a], units = tonumber(ARGV[a + 1]), room = tonumber(ARGV[a + 2]), cap = tonumber(ARGV[a + 3]),
+    every = tonumber(ARGV[a + 4]), origin = tonumber(ARGV[a + 5]), add = tonumber(ARGV[a + 6]), version = ARGV[a + 7],
+    writes = string.find(ARGV[a + 8], 'w', 1, true), shadow = string.find(ARGV[a + 8], 's', 1, true),
+    delays = string.find(ARGV[a + 8], 'd', 1, true), most = tonumber(ARGV[a + 9]),
+    ends = tonumber(ARGV[a + 10]), longest = tonumber(ARGV[a + 11]), bounds = ARGV[a + 12],
+  }
+  ops[i] = op
+  local used, ts, version = 0, 0, op.version
+  if rows[i] then
+    used, ts, version = string.match(rows[i], '^(%d+) (-?%d+) (%d+)$')
+    used, ts = tonumber(used) or 0, tonumber(ts) or 0
+    found[3 * i - 2], found[3 * i - 1], found[3 * i] = used, ts, tonumber(version) or -1
+  else
+    found[3 * i - 2], found[3 * i - 1], found[3 * i] = 0, 0, 0
+  end
+  if op.every == 0 and (now < op.origin or now >= op.ends) then
+    return {2, now}
+  end
+  if version ~= op.version or op.every == 0 and used > 0 and ts < op.origin then
+    ready = false
+  else
+    local t = math.max(now, ts)
+    if used > 0 then
+      local back = 0
+      if op.every == 1 then
+        back = (t - ts) * op.add
+      elseif op.every > 0 then
+        back = (window(op, t) - window(op, ts)) * op.add
+      end
+      if back >= used then
+        used = 0
+      else
+        used = used - back
+      end
+    end
+    op.t, op.before, op.after, op.took = t, used, used, false
+  end
+end
+if not ready then
+  local reply = {1, now, 0}
+  for i = 1, 3 * n do
+    reply[3 + i] = found[i]
+  end
+  return reply
+end
+
+for i = 1, n do
+  local op, ok = ops[i], true
+  local delay = 0
+  if op.kind == 't' then
+    ok = op.before <= op.room - op.units
+    if ok and op.writes then
+      op.after, op.took = op.before + op.units, op.units > 0
+    end
+    local over = op.before + op.units - op.cap
+    if ok and op.delays and over > 0 then
+      local ticks = math.ceil(over / op.add)
+      if op.every == 1 then
+        delay = op.t + ticks - now
+      elseif op.every > 0 then
+        delay = op.origin + (window(op, op.t) + ticks) * op.every - now
+      else
+        local list = {}
+        for b in string.gmatch(op.bounds, '%d+') do
+          list[#list + 1] = tonumber(b)
+        end
+        local at = ticks - list[3] + 4
+        if op.t < list[1] or op.t >= list[2] or at < 4 or at > #list then
+          return {3, now, i - 1, ticks, op.t}
+        end
+        delay = list[at] - now
+      end
+      if op.most and delay > op.most then
+        ok, op.after, op.took, delay = false, op.before, false, 0
+      end
+    end
+  elseif op.kind == 'u' then
+    local free = op.cap - op.before
+    ok = free >= op.room
+    if ok then
+      op.after = op.before + math.min(op.units, math.floor(free / op.room)) * op.room
+    end
+  elseif op.kind == 'c' then
+    op.after = math.min(op.before + op.units, math.max(op.room, op.before))
+  elseif op.kind == 'r' then
+    op.after = math.max(0, op.before - op.units)
+  elseif op.kind == 'x' then
+    op.after = 0
+  else
+    ok = false
+  end
+  if not ok and not op.shadow then
+    allowed = false
+  end
+  if delay > 0 then
+    due = math.max(due, delay)
+    reserved = reserved or op.took
+  end
+end
+
+if allowed then
+  for i = 1, n do
+    local op = ops[i]
+    if op.kind == 'x' then
+      redis.call('DEL', KEYS[i], KEYS[n + i])
+    elseif op.after ~= op.before then
+      if op.after == 0 then
+        redis.call('DEL', KEYS[i])
+      else
+        local ticks, full = math.ceil(op.after / op.add), 0
+        if op.every == 1 then
+          full = op.t + ticks
+        elseif op.every > 0 then
+          full = op.origin + (window(op, op.t) + ticks) * op.every
+        else
+          full = op.ends
+          if op.t >= full then
+            full = op.t + op.longest
+          end
+          full = full + (ticks - 1) * op.longest
+        end
+        if op.kind == 'r' then
+          redis.call('DEL', KEYS[i]) -- needs no memory, and what is written after it is not refused for want of it
+        end
+        put(KEYS[i], op.after, op.t, op.version, full)
+      end
+    end
+    if reserved and op.took then
+      keep(KEYS[n + i], reservation, now + due)
+    end
+  end
+  if reserved and #KEYS > 2 * n then
+    local parts, i = {}, 0
+    for part in string.gmatch(ARGV[3], '[^\n]+') do
+      i = i + 1
+      if ops[i].took then
+        parts[#parts + 1] = part
+      end
+    end
+    hold(KEYS[2 * n + 1], '[' .. table.concat(parts, ',') .. ']', now + due)
+  end
+end
+local reply = {0, now, allowed and 1 or 0}
+for i = 1, 3 * n do
+  reply[3 + i] = found[i]
+end
+return reply

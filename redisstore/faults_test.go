@@ -1,0 +1,737 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// failover is a load on one key whose master is lost, as callers with a closed
+// and with an open limit see it.
+type failover struct {
+	closed, open *load
+	l            *dipwell.Limiter
+	key          string
+}
+
+const (
+	failoverBurst   = 1_000_000
+	failoverTimeout = 300 * time.Millisecond // of a call
+	failoverBound   = 10 * time.Second       // until all errors have ended: the servers' timeout of 1 or 2 s, the election, and a busy machine
+)
+
+func failoverLimits() []dipwell.Limit {
+	closed, open := drained("closed", failoverBurst), drained("open", failoverBurst)
+	closed.Timeout, open.Timeout = failoverTimeout, failoverTimeout
+	open.OnStoreError = dipwell.FailOpen
+	return []dipwell.Limit{closed, open}
+}
+
+func startFailover(t *testing.T, l *dipwell.Limiter, key string) *failover {
+	t.Helper()
+	taker := func(limit string) func(context.Context, int64) (dipwell.Decision, error) {
+		return func(ctx context.Context, _ int64) (dipwell.Decision, error) {
+			return l.Take(ctx, limit, key, 1)
+		}
+	}
+	f := &failover{startLoad(3, taker("closed")), startLoad(1, taker("open")), l, key}
+	f.closed.more(t, 100)
+	f.open.more(t, 20)
+	return f
+}
+
+// healed waits until calls are granted again for a while, ends the load, and
+// checks all that callers were told. lost are the grants that were not replicated.
+func (f *failover) healed(t *testing.T, died time.Time, unreplicated int64) {
+	t.Helper()
+	until(t, "noticed", func() bool {
+		return f.closed.failed.Load()+f.closed.unknown.Load() > 0 && f.open.open.Load() > 0
+	})
+	for quiet := int64(0); quiet == 0 || f.closed.last.Load() != quiet; { // no error while 200 are granted
+		quiet = f.closed.last.Load()
+		f.closed.more(t, 200)
+		f.open.more(t, 20)
+	}
+	f.closed.end(t)
+	f.open.end(t)
+	for _, o := range []*load{f.closed, f.open} {
+		o.prompt(t, failoverTimeout)
+		if end := o.troubled(died); end > failoverBound {
+			t.Errorf("errors until %v after the fault", end)
+		}
+	}
+	if f.open.failed.Load()+f.open.unknown.Load()+f.open.refused.Load() > 0 {
+		t.Errorf("the open limit failed %d and %d times and refused %d", f.open.failed.Load(), f.open.unknown.Load(), f.open.refused.Load())
+	}
+	// Nothing but the unreplicated grants is missing; unknown calls may be there.
+	gone := failoverBurst - left(t, f.l, "closed", f.key)
+	granted, unknown := f.closed.granted.Load(), f.closed.unknown.Load()
+	t.Logf("errors ended %v after the fault; %d granted, %d failed, %d unknown, %d gone; over-granted %d of %d that were not replicated; open %d times; slowest %v",
+		f.closed.troubled(died).Round(time.Millisecond), granted, f.closed.failed.Load(), unknown, gone, granted-gone, unreplicated, f.open.open.Load(), time.Duration(f.closed.slowest.Load()).Round(time.Millisecond))
+	if granted-gone > unreplicated || gone > granted+unknown {
+		t.Errorf("%d granted and %d unknown, %d gone; %d were not replicated", granted, unknown, gone, unreplicated)
+	}
+}
+
+// killUnreplicated kills a master after its replica was cut off for a while,
+// and returns how many grants were acknowledged in that time.
+func (f *failover) killUnreplicated(t *testing.T, master, replica *redistest.Server) (died time.Time, grants int64) {
+	t.Helper()
+	before := f.closed.granted.Load()
+	if err := replica.Hang(); err != nil {
+		t.Fatal(err)
+	}
+	do(t, master, "client", "kill", "type", "replica") // what is on its way is lost with the master
+	f.closed.more(t, 200)
+	master.Kill()
+	died = time.Now()
+	grants = f.closed.granted.Load() - before + 3 // and those that three callers have yet to count
+	if err := replica.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	return died, grants
+}
+
+// lostSome: the measurement measures something.
+func (f *failover) lostSome(t *testing.T) {
+	t.Helper()
+	if gone := failoverBurst - left(t, f.l, "closed", f.key); f.closed.granted.Load() <= gone {
+		t.Errorf("%d granted, %d gone: nothing was lost, though the replica was cut off", f.closed.granted.Load(), gone)
+	}
+}
+
+// TestClusterFaults goes through what befalls a cluster, one after the other.
+func TestClusterFaults(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for range rounds(1) {
+		t.Run("a slot moves", func(t *testing.T) { testSlotMoves(t, cluster) })
+		t.Run("keys of every master", func(t *testing.T) { testKeysOfEveryMaster(t, cluster) })
+		t.Run("a master is killed", func(t *testing.T) { testMasterLost(t, cluster, 0) })
+		t.Run("a master hangs", func(t *testing.T) { testMasterLost(t, cluster, 1) })
+	}
+}
+
+// keyIn is a key whose slot a shard serves.
+func keyIn(shard int) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("k", i); int(redisstore.Slot("{"+key+"}")) >= shard*16384/3+2 && int(redisstore.Slot("{"+key+"}")) < (shard+1)*16384/3-2 {
+			return key
+		}
+	}
+}
+
+// While a slot moves from master to master, every caller is told exactly what
+// was charged: takes one by one, in a pipeline, of several limits at once, and
+// where all buckets lie in one slot many in a script.
+func testSlotMoves(t *testing.T, cluster *redistest.Cluster) {
+	const keys, burst = 40, 1000000
+	prefix := fmt.Sprint("move", prefixes.Add(1))
+	s, l := opened(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("m", burst), drained("n", burst))
+	whole, all := opened(t, cluster.URL()+"?hash_tag=all&prefix="+prefix+"all", redisstore.Config{}, drained("a", burst))
+	var ks []string
+	for i := range keys {
+		ks = append(ks, fmt.Sprintf("{k}%d", i))
+	}
+	m, n, a := newTally(ks...), newTally(ks...), newTally(ks...)
+	workers := []*load{
+		startLoad(2, func(ctx context.Context, i int64) (dipwell.Decision, error) {
+			key := ks[i%keys]
+			d, err := l.Take(ctx, "m", key, 1)
+			m.count(key, d.Allowed, err)
+			return d, err
+		}),
+		startLoad(1, func(ctx context.Context, i int64) (dipwell.Decision, error) {
+			one, two := ks[i%keys], ks[(i*7+1)%keys]
+			d, err := l.TakeAll(ctx, dipwell.Take{Limit: "m", Key: one, Cost: 1}, dipwell.Take{Limit: "n", Key: two, Cost: 1})
+			m.count(one, d.Allowed, err)
+			n.count(two, d.Allowed, err)
+			return d, err
+		}),
+		startLoad(1, func(context.Context, int64) (dipwell.Decision, error) {
+			m.batch(s, l, "m")
+			return dipwell.Decision{Allowed: true}, nil
+		}),
+		startLoad(1, func(context.Context, int64) (dipwell.Decision, error) {
+			a.batch(whole, all, "a")
+			return dipwell.Decision{Allowed: true}, nil
+		}),
+	}
+	progress := func() {
+		for _, i := range []int{0, 2, 3} {
+			workers[i].more(t, 1)
+		}
+	}
+	progress()
+	moved := 0
+	for range rounds(2) {
+		for _, key := range []string{prefix + ":m:{{k}0}", "{" + prefix + "all}"} {
+			slot := int(redisstore.Slot(key))
+			from, _, err := cluster.Owner(slot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, to := range cluster.Nodes {
+				if to.IsMaster() && to != from {
+					if err = cluster.MoveSlot(slot, to, func() {
+						if moved++; moved%5 == 0 {
+							progress()
+						}
+					}); err != nil {
+						t.Fatal(err)
+					}
+					break
+				}
+			}
+			progress()
+		}
+	}
+	for _, w := range workers {
+		w.end(t)
+		w.prompt(t, time.Second)
+	}
+	t.Logf("%d keys were moved; calls of two keys: %d granted, %d failed", moved, workers[1].granted.Load(), workers[1].failed.Load())
+	m.exact(t, l, "m", burst)
+	n.exact(t, l, "n", burst)
+	a.exact(t, all, "a", burst)
+	if single := sum(m.failed) - workers[1].failed.Load(); single > 0 || sum(a.failed) > 0 {
+		t.Errorf("calls of one key failed %d times, and in one slot %d times", single, sum(a.failed))
+	}
+	if moved < keys {
+		t.Errorf("only %d keys were moved", moved)
+	}
+}
+
+// The keys of a limit are listed from every master, in order and once each.
+func testKeysOfEveryMaster(t *testing.T, cluster *redistest.Cluster) {
+	prefix := fmt.Sprint("list", prefixes.Add(1))
+	s, l := opened(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("k", 5))
+	for i := range 300 {
+		if _, err := l.Take(t.Context(), "k", fmt.Sprintf("u%03d", i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, listed := "", 0
+	for {
+		page, err := s.Keys(t.Context(), l.Limit("k"), "u", after, 70)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range page {
+			if k.Key != fmt.Sprintf("u%03d", listed) {
+				t.Fatalf("key %d is %s", listed, k.Key)
+			}
+			listed++
+		}
+		if len(page) == 0 {
+			break
+		}
+		after = page[len(page)-1].Key
+	}
+	holding := 0
+	for _, n := range cluster.Nodes {
+		if names, ok := do(t, n, "keys", prefix+":k:*").([]any); ok && n.IsMaster() && len(names) > 0 {
+			holding++
+		}
+	}
+	if listed != 300 || holding != 3 {
+		t.Errorf("%d keys of 300 are listed, from %d masters", listed, holding)
+	}
+}
+
+// A master is lost under load and its replica promoted: callers get their
+// limits' failure modes for a while, and what is granted again is at most what
+// was not replicated.
+func testMasterLost(t *testing.T, cluster *redistest.Cluster, shard int) {
+	key := keyIn(shard)
+	slot := int(redisstore.Slot("{" + key + "}"))
+	_, l := opened(t, cluster.URL()+"?timeout=1s&prefix="+fmt.Sprint("lost", prefixes.Add(1)), redisstore.Config{}, failoverLimits()...)
+	if err := cluster.WaitHealthy(); err != nil {
+		t.Fatal(err)
+	}
+	var master, replica *redistest.Server
+	until(t, "replicated", func() bool {
+		m, replicas, err := cluster.Owner(slot)
+		if err != nil || len(replicas) == 0 {
+			return false
+		}
+		master, replica = m, replicas[0]
+		return true
+	})
+	f := startFailover(t, l, key)
+	if shard == 0 {
+		died, grants := f.killUnreplicated(t, master, replica)
+		f.healed(t, died, grants)
+		f.lostSome(t)
+		if err := master.Start(); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		before := f.closed.granted.Load()
+		f.closed.more(t, 200)
+		if err := master.Hang(); err != nil {
+			t.Fatal(err)
+		}
+		// It hangs until it has been replaced: the replica has what was acknowledged
+		// but for the last moments.
+		f.healed(t, time.Now(), f.closed.granted.Load()-before+3)
+		if err := master.Continue(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "a replica", func() bool { return !master.IsMaster() })
+	if err := cluster.WaitHealthy(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSentinelFailover: the same behind Sentinels.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	trio := redistest.StartSentinel(t)
+	_, l := opened(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
+	f := startFailover(t, l, "k")
+	there := trio.Nodes[1].Client()
+	defer there.Close()
+	within(t, patience, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
+	died, grants := f.killUnreplicated(t, trio.Nodes[0], trio.Nodes[1])
+	f.healed(t, died, grants)
+	f.lostSome(t)
+}
+
+// TestSentinelHang: a master that hangs is replaced, and the store does not
+// wait for it.
+func TestSentinelHang(t *testing.T) {
+	t.Parallel()
+	trio := redistest.StartSentinel(t)
+	_, l := opened(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
+	f := startFailover(t, l, "k")
+	there := trio.Nodes[1].Client()
+	defer there.Close()
+	within(t, patience, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
+	before := f.closed.granted.Load()
+	f.closed.more(t, 200)
+	if err := trio.Nodes[0].Hang(); err != nil {
+		t.Fatal(err)
+	}
+	f.healed(t, time.Now(), f.closed.granted.Load()-before+3)
+	if err := trio.Nodes[0].Continue(); err != nil {
+		t.Fatal(err)
+	}
+	// For a while it takes itself for the master still.
+	was := left(t, l, "closed", "k")
+	if d, err := l.Take(t.Context(), "closed", "k", 1); err != nil || !d.Allowed || d.Remaining != was-1 {
+		t.Errorf("when the old master is back: %+v, %v", d, err)
+	}
+}
+
+// TestScriptFlushUnderLoad: a server that forgets its scripts is told them
+// again, and nobody notices.
+func TestScriptFlushUnderLoad(t *testing.T) {
+	t.Parallel()
+	const burst = 1000000
+	server := redistest.Start(t)
+	s, l := opened(t, server.URL(), redisstore.Config{}, drained("f", burst), drained("g", burst))
+	ks := []string{"a", "b", "c", "d", "e"}
+	f, g := newTally(ks...), newTally(ks...)
+	workers := []*load{
+		startLoad(3, func(ctx context.Context, i int64) (dipwell.Decision, error) {
+			key := ks[i%5]
+			d, err := l.Take(ctx, "f", key, 1)
+			f.count(key, d.Allowed, err)
+			return d, err
+		}),
+		startLoad(1, func(ctx context.Context, i int64) (dipwell.Decision, error) {
+			one, two := ks[i%5], ks[i%3]
+			d, err := l.TakeAll(ctx, dipwell.Take{Limit: "f", Key: one, Cost: 1}, dipwell.Take{Limit: "g", Key: two, Cost: 1})
+			f.count(one, d.Allowed, err)
+			g.count(two, d.Allowed, err)
+			return d, err
+		}),
+		startLoad(1, func(context.Context, int64) (dipwell.Decision, error) {
+			f.batch(s, l, "f")
+			return dipwell.Decision{Allowed: true}, nil
+		}),
+	}
+	for range rounds(100) {
+		for _, w := range workers {
+			w.more(t, 1)
+		}
+		if err := server.FlushScripts(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range workers {
+		w.end(t)
+	}
+	f.exact(t, l, "f", burst)
+	g.exact(t, l, "g", burst)
+	if sum(f.failed)+sum(g.failed) > 0 {
+		t.Errorf("%d and %d failed", sum(f.failed), sum(g.failed))
+	}
+}
+
+// TestOutOfMemory: a server without memory charges nothing that it cannot keep,
+// and goes on with all that needs none.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := redistest.Start(t)
+	open, debt := drained("open", 10), drained("debt", 10)
+	open.OnStoreError = dipwell.FailOpen
+	s, l := opened(t, server.URL(), redisstore.Config{}, drained("closed", 10), open, debt)
+	for limit, n := range map[string]int64{"closed": 6, "open": 6, "debt": 10} {
+		if d, err := l.Take(ctx, limit, "used", n); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	if d, err := l.Take(ctx, "closed", "empty", 10); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	reserved, err := l.Reserve(ctx, "debt", "used", 3)
+	if err != nil || reserved.Delay == 0 {
+		t.Fatalf("%+v, %v", reserved, err)
+	}
+	junk := strings.Repeat("x", 1<<20)
+	for i := range 4 {
+		do(t, server, "set", fmt.Sprint("junk", i), junk)
+	}
+	do(t, server, "config", "set", "maxmemory", "3mb")
+
+	for _, key := range []string{"used", "new"} {
+		was := left(t, l, "closed", key)
+		for name, call := range map[string]func() (dipwell.Decision, error){
+			"take":    func() (dipwell.Decision, error) { return l.Take(ctx, "closed", key, 1) },
+			"charge":  func() (dipwell.Decision, error) { return l.Charge(ctx, "closed", key, 1) },
+			"up to":   func() (dipwell.Decision, error) { return l.TakeUpTo(ctx, "closed", key, 1) },
+			"reserve": func() (dipwell.Decision, error) { return l.Reserve(ctx, "closed", key, 1) },
+			"take all": func() (dipwell.Decision, error) {
+				return l.TakeAll(ctx, dipwell.Take{Limit: "open", Key: key, Cost: 1}, dipwell.Take{Limit: "closed", Key: key, Cost: 1})
+			},
+		} {
+			if d, err := call(); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "maxmemory") {
+				t.Errorf("%s of a %s bucket: %+v, %v", name, key, d, err)
+			}
+		}
+		if d, err := l.Take(ctx, "open", key, 1); err != nil || d.Source != dipwell.SourceFallbackOpen {
+			t.Errorf("an open limit: %+v, %v", d, err)
+		}
+		y := newTally(key, "others")
+		y.batch(s, l, "closed")
+		if sum(y.failed) != 2 {
+			t.Errorf("a batch: %d granted, %d failed", sum(y.granted), sum(y.failed))
+		}
+		if now := left(t, l, "closed", key); now != was {
+			t.Errorf("%d were left of %s, and %d are", was, key, now)
+		}
+	}
+	if d, err := l.Take(ctx, "closed", "empty", 1); err != nil || d.Allowed || d.Source != dipwell.SourceStore {
+		t.Errorf("a refusal: %+v, %v", d, err)
+	}
+	if d, err := l.Refund(ctx, "closed", "used", 2); err != nil || d.Remaining != 6 {
+		t.Errorf("a refund of a part: %+v, %v", d, err)
+	}
+	if d, err := l.Refund(ctx, "closed", "used", 9); err != nil || d.Remaining != 10 {
+		t.Errorf("a refund of all: %+v, %v", d, err)
+	}
+	if d, err := l.Reset(ctx, "closed", "empty"); err != nil || d.Remaining != 10 {
+		t.Errorf("a reset: %+v, %v", d, err)
+	}
+	if err := l.Cancel(ctx, reserved.Reservation); err != nil {
+		t.Errorf("a cancellation: %v", err)
+	}
+	if d, err := l.Check(ctx, "debt", "used", 0); err != nil || d.ResetAfter < 9*time.Hour || d.ResetAfter > 10*time.Hour {
+		t.Errorf("ten are used: %+v, %v", d, err)
+	}
+	do(t, server, "del", "junk0", "junk1", "junk2", "junk3")
+	if d, err := l.Take(ctx, "closed", "used", 1); err != nil || d.Remaining != 9 {
+		t.Errorf("with memory again: %+v, %v", d, err)
+	}
+}
+
+// TestReadOnly: a replica grants nothing, and a master that was demoted under
+// load goes on when it is a master again, with an exact count.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	const burst = 1000000
+	ctx := t.Context()
+	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	open := drained("open", burst)
+	open.OnStoreError = dipwell.FailOpen
+	_, l := opened(t, master.URL(), redisstore.Config{}, drained("closed", burst), open)
+	if _, err := l.Take(ctx, "closed", "k", 4); err != nil {
+		t.Fatal(err)
+	}
+	replica := redistest.Start(t, "--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port))
+	db := replica.Client()
+	defer db.Close()
+	within(t, patience, func() error { return db.Get(ctx, "dipwell:closed:{k}").Err() })
+
+	s, reader := opened(t, replica.URL(), redisstore.Config{Lazy: true})
+	for range 3 {
+		if d, err := reader.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "replica") {
+			t.Errorf("a take on a replica: %+v, %v", d, err)
+		}
+	}
+	if d, err := reader.Take(ctx, "open", "k", 1); err != nil || d.Source != dipwell.SourceFallbackOpen {
+		t.Errorf("an open limit on a replica: %+v, %v", d, err)
+	}
+	if d, err := reader.Check(ctx, "closed", "k", 1); err != nil || d.Remaining != burst-4 {
+		t.Errorf("a check on a replica: %+v, %v", d, err)
+	}
+	if err := s.Ready(ctx); err == nil || !strings.Contains(err.Error(), "Sentinels") {
+		t.Errorf("ready: %v", err)
+	}
+
+	o := startLoad(3, func(ctx context.Context, _ int64) (dipwell.Decision, error) { return l.Take(ctx, "closed", "k", 1) })
+	o.more(t, 100)
+	do(t, master, "replicaof", "127.0.0.1", "1") // a master that is not there: it keeps what it has
+	until(t, "noticed", func() bool { return o.failed.Load() > 3 })
+	was := left(t, l, "closed", "k")
+	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed || left(t, l, "closed", "k") != was {
+		t.Errorf("demoted: %+v, %v", d, err)
+	}
+	do(t, master, "replicaof", "no", "one")
+	o.more(t, 100)
+	o.end(t)
+	o.charged(t, burst-4-left(t, l, "closed", "k"))
+	if o.unknown.Load() > 0 {
+		t.Errorf("%d unknown, though the server has answered", o.unknown.Load())
+	}
+}
+
+// TestHung: while a server hangs every call is answered when its time is up, by
+// the limit's failure mode; goroutines do not pile up, no call is sent twice,
+// and it heals by itself.
+func TestHung(t *testing.T) {
+	t.Parallel()
+	const burst = 1000000
+	ctx := t.Context()
+	server := redistest.Start(t)
+	limit := func(name string, timeout time.Duration, f dipwell.FailureMode) dipwell.Limit {
+		l := drained(name, burst)
+		l.Timeout, l.OnStoreError = timeout, f
+		return l
+	}
+	limits := []dipwell.Limit{limit("closed", 50*time.Millisecond, dipwell.FailClosed), limit("open", 50*time.Millisecond, dipwell.FailOpen), limit("untimed", 0, dipwell.FailClosed)}
+	_, l := opened(t, server.URL()+"?pool_size=8&timeout=400ms", redisstore.Config{}, limits...)
+	var granted, unknown, calls atomic.Int64
+	for _, limit := range limits {
+		within(t, patience, func() error { // a busy machine may need more than 50 ms
+			d, err := l.Take(ctx, limit.Name, "k", 1)
+			if err == nil && d.Source == dipwell.SourceStore {
+				granted.Add(1)
+				return nil
+			}
+			unknown.Add(1)
+			return errors.Join(errors.New("not granted"), err)
+		})
+	}
+	if err := server.Hang(); err != nil {
+		t.Fatal(err)
+	}
+	const workers, each = 30, 4
+	before := runtime.NumGoroutine()
+	var most, slowest atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			name := limits[w%3].Name
+			for range each {
+				began := time.Now()
+				d, err := l.Take(ctx, name, "k", 1)
+				calls.Add(1)
+				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+				switch {
+				case errors.Is(err, dipwell.ErrOutcomeUnknown), name == "open":
+					unknown.Add(1)
+				}
+				if name == "open" && (err != nil || d.Source != dipwell.SourceFallbackOpen) {
+					t.Errorf("open: %+v, %v", d, err)
+				}
+				if name != "open" && (!errors.Is(err, dipwell.ErrStore) || d.Allowed) {
+					t.Errorf("%s: %+v, %v", name, d, err)
+				}
+				most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
+			}
+		})
+	}
+	wg.Wait()
+	if got := time.Duration(slowest.Load()); got > 2*400*time.Millisecond+slack { // a free connection, and an answer
+		t.Errorf("a call took %v", got)
+	}
+	if err := server.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	continued := time.Now()
+	within(t, patience, func() error {
+		d, err := l.Take(ctx, "closed", "k", 1)
+		if err == nil && d.Allowed {
+			granted.Add(1)
+			return nil
+		}
+		if errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			unknown.Add(1)
+		}
+		calls.Add(1)
+		return errors.Join(errors.New("not healed"), err)
+	})
+	t.Logf("healed in %v; the slowest call took %v; %d of %d calls are of unknown outcome", time.Since(continued), time.Duration(slowest.Load()), unknown.Load(), calls.Load())
+	var gone int64
+	for _, limit := range limits {
+		gone += burst - left(t, l, limit.Name, "k")
+	}
+	if gone < granted.Load() || gone > granted.Load()+unknown.Load() {
+		t.Errorf("%d granted and %d unknown, and %d are gone", granted.Load(), unknown.Load(), gone)
+	}
+	t.Logf("%d goroutines before, %d at most, with other tests at the same time", before, most.Load())
+}
+
+// TestRestart: what a server that is killed under load has kept. With everysec
+// it acknowledges for up to two seconds what it has not written, while the disk
+// is slow, so that not only a crash of the machine loses grants.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		settings []string
+		loses    time.Duration
+		inOrder  bool
+	}{
+		"without persistence":     {nil, forgets, false},
+		"appendfsync everysec":    {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, 2 * time.Second, false},
+		"appendfsync always":      {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 0, false},
+		"restarted in good order": {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testRestart(t, redistest.Start(t, c.settings...), c.loses, c.inOrder)
+		})
+	}
+}
+
+const forgets = time.Duration(1<<63 - 1) // loses everything
+
+func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, inOrder bool) {
+	const burst = 1000000
+	_, l := opened(t, server.URL(), redisstore.Config{}, drained("r", burst))
+	o := startLoad(2, func(ctx context.Context, _ int64) (dipwell.Decision, error) {
+		d, err := l.Take(ctx, "r", "k", 1)
+		time.Sleep(time.Millisecond)
+		return d, err
+	})
+	o.more(t, 100)
+	kept := o.granted.Load() // at the beginning of what may be lost
+	if loses == 2*time.Second {
+		time.Sleep(loses)
+	}
+	o.more(t, 100)
+	if loses == 0 {
+		kept = o.granted.Load()
+	}
+	if inOrder {
+		server.Stop()
+	} else {
+		server.Kill()
+	}
+	died := time.Now()
+	until(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	atDeath := o.granted.Load()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	o.more(t, 100)
+	o.end(t)
+	granted, unknown, gone := o.granted.Load(), o.unknown.Load(), burst-left(t, l, "r", "k")
+	after := granted - atDeath
+	t.Logf("%d granted before the end and %d after, %d failed, %d unknown, %d gone; errors ended %v after the server was back, %v after its end",
+		atDeath, after, o.failed.Load(), unknown, gone, max(0, o.troubled(started)).Round(time.Millisecond), o.troubled(died).Round(time.Millisecond))
+	low, high := kept+after, granted+unknown
+	switch loses {
+	case forgets:
+		low, high = after, after+unknown
+	case 0:
+		low = granted
+	}
+	if gone < low || gone > high {
+		t.Errorf("%d are gone, not from %d to %d", gone, low, high)
+	}
+	if o.troubled(started) > 5*time.Second {
+		t.Errorf("errors until %v after the start", o.troubled(started))
+	}
+}
+
+// TestCut: a call whose connection is cut is of unknown outcome, and is never
+// sent again behind the caller's back, on one server and in a cluster.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		p := newProxy(t).to(server)
+		testCut(t, p, fmt.Sprintf("redis://%s?pool_size=1", p.Addr()), server.URL())
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		p := newProxy(t)
+		server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", fmt.Sprint(p.port()))
+		p.to(server)
+		do(t, server, "cluster", "addslotsrange", 0, 16383)
+		until(t, "a cluster", func() bool { return strings.Contains(fmt.Sprint(do(t, server, "cluster", "info")), "cluster_state:ok") })
+		testCut(t, p, fmt.Sprintf("redis+cluster://%s?pool_size=1", p.Addr()), server.URL())
+	})
+}
+
+func testCut(t *testing.T, p *proxy, url, direct string) {
+	const burst = 1000000
+	ctx := t.Context()
+	limits := []dipwell.Limit{drained("cut", burst), drained("other", burst)}
+	s, l := opened(t, url, redisstore.Config{Poll: -1}, limits...)
+	_, near := opened(t, direct, redisstore.Config{Poll: -1})
+	batch := func() (d dipwell.Decision, err error) {
+		b := dipwell.Batch{Groups: []dipwell.Group{take(l, "cut", "k"), take(l, "other", "k"), take(l, "other", "j")}}
+		b.Groups[1].Ops[0].Verb = dipwell.VerbCharge
+		whole := s.Apply(ctx, &b)
+		return dipwell.Decision{Allowed: b.Groups[0].Allowed}, errors.Join(whole, b.Groups[0].Err)
+	}
+	calls := map[string]func() (dipwell.Decision, error){
+		"take":   func() (dipwell.Decision, error) { return l.Take(ctx, "cut", "k", 1) },
+		"charge": func() (dipwell.Decision, error) { return l.Charge(ctx, "cut", "k", 1) },
+		"take all": func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "cut", Key: "k", Cost: 1}, dipwell.Take{Limit: "other", Key: "k", Cost: 1})
+		},
+		"batch": batch,
+	}
+	for name, call := range calls {
+		for cut, cost := range map[int32]int64{cutBefore: 0, cutAfter: 1, cutMiddle: 1} {
+			within(t, patience, func() error { _, err := call(); return err }) // its script is known, and its connection open
+			was := left(t, near, "cut", "k")
+			other := left(t, near, "other", "k")
+			p.cut.Store(cut)
+			d, err := call()
+			if !errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
+			}
+			until(t, "done by the server", func() bool { return left(t, near, "cut", "k") == was-cost })
+			if d, err := call(); err != nil || !d.Allowed || left(t, near, "cut", "k") != was-cost-1 {
+				t.Errorf("%s after a cut (%d): %+v, %v, %d left of %d", name, cut, d, err, left(t, near, "cut", "k"), was)
+			}
+			if now := left(t, near, "other", "k"); name == "batch" && now != other-cost-1 {
+				t.Errorf("%s cut (%d): %d left of the other's %d", name, cut, now, other)
+			}
+		}
+	}
+	if d, err := l.Check(ctx, "cut", "k", 1); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+}

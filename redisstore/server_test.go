@@ -1,0 +1,389 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+func limiter(t testing.TB, s dipwell.Store, limits ...dipwell.Limit) *dipwell.Limiter {
+	t.Helper()
+	l, err := dipwell.New(s, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// within fails unless f has nothing to object to in time.
+func within(t testing.TB, d time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.After(d)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("after %v: %v", d, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// A bucket expires when it is full, rounded up, and a refused call and a check
+// write nothing.
+func TestExpiryAndWrites(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: "expiry", Poll: -1}),
+		dipwell.Limit{Name: "login", Rate: 1, Period: time.Minute, Burst: 5})
+	row := "expiry:login:{user:7}"
+	for i := range 7 {
+		d, err := l.Take(t.Context(), "login", "user:7", 1)
+		if err != nil || d.Allowed != (i < 5) {
+			t.Fatalf("call %d: %+v, %v", i, d, err)
+		}
+		left := db.PTTL(t.Context(), row).Val()
+		if low := d.ResetAfter - 5*time.Second; left < low || left > d.ResetAfter+2*time.Millisecond {
+			t.Errorf("call %d: the row expires in %v, and is full in %v", i, left, d.ResetAfter)
+		}
+	}
+	before := db.Get(t.Context(), row).Val()
+	if _, err := l.Check(t.Context(), "login", "user:7", 1); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(t.Context(), "login", "user:7", 1); err != nil || d.Allowed || db.Get(t.Context(), row).Val() != before {
+		t.Errorf("a refusal wrote %q over %q: %v", db.Get(t.Context(), row).Val(), before, err)
+	}
+	if _, err := l.Check(t.Context(), "login", "fresh", 1); err != nil || db.Exists(t.Context(), "expiry:login:{fresh}").Val() != 0 {
+		t.Errorf("a check made a row: %v", err)
+	}
+}
+
+// Rows live as long as a slower version needs them, also those of a program
+// that had not heard of it.
+func TestSlowerVersionLengthensExpiry(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	s := newStore(t, db, redisstore.Config{Prefix: "slower"})
+	deaf := newStore(t, db, redisstore.Config{Prefix: "slower", Poll: -1})
+	fast := dipwell.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 10}
+	l, other := limiter(t, s, fast), limiter(t, deaf, fast)
+	if d, err := l.Take(t.Context(), "x", "early", 10); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	slow := fast
+	slow.Period = time.Hour
+	if _, err := l.Define(t.Context(), slow, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if left := db.PTTL(t.Context(), "slower:x:{early}").Val(); left < 50*time.Minute {
+		t.Errorf("published, and the row expires in %v", left)
+	}
+	if d, err := other.Take(t.Context(), "x", "late", 10); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	within(t, 10*time.Second, func() error {
+		if left := db.PTTL(t.Context(), "slower:x:{late}").Val(); left < 50*time.Minute {
+			return errors.New("a row written late expires in " + left.String())
+		}
+		return nil
+	})
+}
+
+// A change made elsewhere is known within a second, told or not.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	a := limiter(t, newStore(t, db, redisstore.Config{Prefix: "watched"}))
+	b := limiter(t, newStore(t, db, redisstore.Config{Prefix: "watched"}))
+	for _, burst := range []int64{3, 7} {
+		if _, err := a.Define(t.Context(), dipwell.Limit{Name: "w", Rate: 1, Period: time.Minute, Burst: burst}, dipwell.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 5*time.Second, func() error {
+			if d := b.Limit("w"); d == nil || d.Burst != burst {
+				return errors.New("not known")
+			}
+			return nil
+		})
+	}
+	if err := a.Drop(t.Context(), "w", dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, func() error {
+		if b.Limit("w") != nil {
+			return errors.New("still there")
+		}
+		return nil
+	})
+}
+
+// Scripts that were forgotten are sent again, alone and in a batch.
+func TestScriptFlush(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newStore(t, connect(t, server.URL()), redisstore.Config{})
+	l := limiter(t, s, dipwell.Limit{Name: "f", Rate: 1, Period: time.Hour, Burst: 100})
+	for range 3 {
+		if err := server.FlushScripts(); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Take(t.Context(), "f", "k", 1); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if err := server.FlushScripts(); err != nil {
+			t.Fatal(err)
+		}
+		b := dipwell.Batch{}
+		for _, key := range []string{"a", "b", "a"} {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("f"), Key: key, Verb: dipwell.VerbTake, Cost: 1}}},
+				dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("f"), Key: key, Verb: dipwell.VerbCharge, Cost: 1}}})
+		}
+		if err := s.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || !g.Allowed {
+				t.Fatalf("group %d: %+v", i, g)
+			}
+		}
+	}
+	if d, err := l.Check(t.Context(), "f", "a", 0); err != nil || d.Remaining != 88 {
+		t.Errorf("12 were charged to a: %+v, %v", d, err)
+	}
+}
+
+// A server that comes late, and one that comes back empty, is told the limits.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.Stop()
+	var mu sync.Mutex
+	var heard []string
+	s, err := redisstore.Open(t.Context(), server.URL()+"?dial_timeout=300ms", redisstore.Config{Lazy: true, OnError: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard = append(heard, err.Error())
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := limiter(t, s, dipwell.Limit{Name: "late", Rate: 1, Period: time.Hour, Burst: 5})
+	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Fatalf("before the server is there: %v", err)
+	}
+	if s.Ready(t.Context()) == nil {
+		t.Error("ready before the server is there")
+	}
+	take := func() error {
+		d, err := l.Take(t.Context(), "late", "k", 1)
+		if err == nil && d.Remaining != 4 {
+			t.Fatalf("the first take leaves %d", d.Remaining)
+		}
+		return errors.Join(err, s.Ready(t.Context()))
+	}
+	if err = server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, take)
+	server.Kill()
+	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+		t.Fatalf("a killed server: %v", err)
+	}
+	if err = server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, take)
+	within(t, 10*time.Second, func() error {
+		other, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Poll: -1})
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		if other.Registry().Lookup("late") == nil {
+			return errors.New("an empty server was not told the limits")
+		}
+		return nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if len(heard) == 0 {
+		t.Error("nothing was reported")
+	}
+}
+
+// What the server refuses is an error that charged nothing; what it did not
+// answer may have charged.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s, err := redisstore.Open(t.Context(), server.URL()+"?timeout=300ms", redisstore.Config{Poll: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := limiter(t, s, dipwell.Limit{Name: "e", Rate: 1, Period: time.Hour, Burst: 5})
+	take := func() error { _, err := l.Take(t.Context(), "e", "k", 1); return err }
+	if err = take(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name     string
+		set, end []any
+		says     string
+	}{
+		{"full", []any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}, "maxmemory"},
+		{"replica", []any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}, "replica"},
+	} {
+		if _, err = server.Do(c.set...); err != nil {
+			t.Fatal(err)
+		}
+		if err = take(); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if _, err = server.Do(c.end...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err = server.Hang(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	_, err = l.Take(ctx, "e", "k", 1)
+	cancel()
+	if !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Errorf("hung: %v", err)
+	}
+	if _, err := l.Check(t.Context(), "e", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		t.Errorf("a check of one that hangs: %v", err)
+	}
+	if err = server.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, take)
+}
+
+// A server that may evict buckets is refused unless that is accepted.
+func TestEviction(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
+		server := redistest.Start(t, "--maxmemory-policy", policy)
+		var refused *redisstore.EvictionError
+		for _, lazy := range []bool{false, true} {
+			if s, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Lazy: lazy}); !errors.As(err, &refused) || refused.Policy != policy {
+				t.Errorf("%s: %v, %v", policy, s, err)
+			}
+		}
+		warned := make(chan error, 9)
+		s, err := redisstore.Open(t.Context(), server.URL()+"?eviction=allow", redisstore.Config{OnError: func(err error) { warned <- err }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := <-warned; !strings.Contains(err.Error(), policy) {
+			t.Errorf("%s: warned of %v", policy, err)
+		}
+		_ = s.Close()
+	}
+	server := redistest.Start(t, "--rename-command", "CONFIG", "")
+	warned := make(chan error, 9)
+	s, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{OnError: func(err error) { warned <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := <-warned; !strings.Contains(err.Error(), "noeviction") {
+		t.Errorf("CONFIG is refused: warned of %v", err)
+	}
+}
+
+// Behind Sentinels the store follows a promoted replica.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	trio := redistest.StartSentinel(t)
+	s, err := redisstore.Open(t.Context(), trio.URL(), redisstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := limiter(t, s, dipwell.Limit{Name: "s", Rate: 1, Period: time.Hour, Burst: 9})
+	if d, err := l.Take(t.Context(), "s", "k", 1); err != nil || d.Remaining != 8 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if n, err := trio.Nodes[0].Do("wait", 1, 5000); err != nil || n != int64(1) {
+		t.Logf("wait: %v, %v", n, err) // of another connection; the replica has it soon all the same
+	}
+	replica := trio.Nodes[1].Client()
+	defer replica.Close()
+	within(t, 5*time.Second, func() error { return replica.Get(t.Context(), "dipwell:s:{k}").Err() })
+	trio.Nodes[0].Kill()
+	within(t, 30*time.Second, func() error {
+		d, err := l.Take(t.Context(), "s", "k", 1)
+		if err == nil && d.Remaining >= 8 {
+			t.Fatalf("the replica forgot: %+v", d)
+		}
+		return err
+	})
+}
+
+// What a URL says.
+func TestParse(t *testing.T) {
+	for url, says := range map[string]string{
+		"redis://h?color=red":         "color",
+		"redis://h?prefix=a{b":        "prefix",
+		"redis://h?prefix=a&prefix=b": "twice",
+		"redis://h?hash_tag=x":        "hash_tag",
+		"redis://h?eviction=perhaps":  "eviction",
+		"redis://h?pool_size=0":       "pool_size",
+		"redis://h?timeout=-1s":       "timeout",
+		"redis://h/x":                 "database",
+		"redis://h1,h2":               "redis+cluster",
+		"redis+cluster://h1,h2/3":     "database",
+		"redis+sentinel://h1,h2":      "master",
+		"redis+cluster://":            "host",
+		"redis+tcp://h":               "scheme",
+		"postgres://h":                "scheme",
+		"redis://user:50%@h":          "%25",
+	} {
+		if _, _, err := redisstore.Client(url, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	db, c, err := redisstore.Client("rediss://ann:p%40ss@h/2?prefix=p&hash_tag=all&eviction=allow&pool_size=7&timeout=2s", redisstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	o := db.(*redis.Client).Options()
+	if o.Addr != "h:6379" || o.Username != "ann" || o.Password != "p@ss" || o.DB != 2 || o.TLSConfig == nil || o.PoolSize != 7 || o.ReadTimeout != 2*time.Second ||
+		c.Prefix != "p" || c.HashTag != redisstore.TagAll || !c.AllowEviction {
+		t.Errorf("%+v, %+v", o, c)
+	}
+}
+
+// The slot that is computed here is the cluster's.
+func TestSlot(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.SharedCluster(t)
+	for _, key := range []string{"", "a", "123456789", "dipwell:login:{user:7}", "dipwell:x:{shared}.", "{}a", "a{b}c{d}", "{{a}}", "a}b{c", "ключ{鍵}"} {
+		want, err := cluster.SlotOf(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := redisstore.Slot(key); int(got) != want {
+			t.Errorf("%q lies in slot %d, not %d", key, want, got)
+		}
+	}
+}

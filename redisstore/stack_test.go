@@ -1,0 +1,150 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestStack runs the suite through what a service puts over the store.
+func TestStack(t *testing.T) {
+	t.Parallel()
+	for name, stack := range map[string]func(testing.TB, dipwell.Store, func() int64) dipwell.Store{
+		"coalesce":  coalesced,
+		"denycache": denied,
+		"fallback":  withFallback,
+		"all": func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+			return withFallback(t, denied(t, coalesced(t, s, now), now), now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := client(t)
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				return stack(t, newStore(t, db, redisstore.Config{Clock: now, Poll: -1}), now)
+			}, storetest.Quick)
+		})
+	}
+	t.Run("all, cluster", func(t *testing.T) {
+		t.Parallel()
+		db := connect(t, redistest.SharedCluster(t).URL())
+		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			s := newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
+			return withFallback(t, denied(t, coalesced(t, s, now), now), now)
+		}, storetest.Quick, storetest.OneKey)
+	})
+}
+
+func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
+	t.Helper()
+	c, err := coalesce.New([]dipwell.Store{s, s, s}, coalesce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func denied(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+	t.Helper()
+	d, err := denycache.New(s, denycache.Config{Clock: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+	t.Helper()
+	f, err := fallback.New(s, fallback.Config{Clock: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// crowd sends each group with company on both sides.
+type crowd struct {
+	*redisstore.Store
+	bystander *dipwell.Definition
+}
+
+func (c *crowd) Apply(ctx context.Context, b *dipwell.Batch) error {
+	company := func(key string) dipwell.Group {
+		return dipwell.Group{Ops: []dipwell.Op{{Def: c.bystander, Key: key, Verb: dipwell.VerbTake, Cost: 1}}}
+	}
+	all := dipwell.Batch{Groups: []dipwell.Group{company("a")}}
+	all.Groups = append(append(all.Groups, b.Groups...), company("b"), company("a"))
+	err := c.Store.Apply(ctx, &all)
+	copy(b.Groups, all.Groups[1:])
+	return err
+}
+
+// TestBatches runs the suite with each call in a batch of several.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		db     redis.UniversalClient
+		option storetest.Option
+	}{
+		"one server": {client(t), storetest.Quick},
+		"cluster":    {connect(t, redistest.SharedCluster(t).URL()), storetest.OneKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				s := newStore(t, c.db, redisstore.Config{Clock: now, Poll: -1})
+				d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return &crowd{s, d}
+			}, storetest.Quick, c.option)
+		})
+	}
+}
+
+// Calls of several keys in a cluster: what shares a slot is atomic, the rest is
+// refused in a sentence that says what to do, and nothing is granted.
+func TestSeveralKeysInACluster(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	l, err := dipwell.New(newStore(t, db, redisstore.Config{Poll: -1}),
+		dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 3, OnStoreError: dipwell.FailOpen},
+		dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 2, OnStoreError: dipwell.FailOpen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(user, tenant string) (dipwell.Decision, error) {
+		return l.TakeAll(t.Context(), dipwell.Take{Limit: "user", Key: user, Cost: 1}, dipwell.Take{Limit: "tenant", Key: tenant, Cost: 1})
+	}
+	var field *dipwell.FieldError
+	if d, err := all("u7", "acme"); !errors.As(err, &field) || field.Field != "takes" || d.Allowed || errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("in two slots: %+v, %v", d, err)
+	}
+	for i, want := range []bool{true, true, false} {
+		if d, err := all("{acme}u7", "{acme}"); err != nil || d.Allowed != want {
+			t.Errorf("call %d with one tag: %+v, %v", i, d, err)
+		}
+	}
+	if d, err := l.Check(t.Context(), "user", "{acme}u7", 0); err != nil || d.Remaining != 1 {
+		t.Errorf("a refusal charged its neighbour: %+v, %v", d, err)
+	}
+	if d, err := all("same", "same"); err != nil || !d.Allowed {
+		t.Errorf("one key: %+v, %v", d, err)
+	}
+	if d, err := all(dipwell.Shared, dipwell.Shared); err != nil || !d.Allowed {
+		t.Errorf("the shared buckets: %+v, %v", d, err)
+	}
+}

@@ -1,0 +1,74 @@
+package redisstore_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // most tests wait for servers rather than compute
+	os.Exit(redistest.Main(m))
+}
+
+// silent takes the client's lines about connections that the tests cut.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// The runs of the suite have a prefix for each case, and wait a lot.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		return newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
+	})
+}
+
+// client is connected to the one server of these tests.
+func client(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	return connect(t, redistest.Shared(t).URL())
+}
+
+func connect(t testing.TB, url string) redis.UniversalClient {
+	t.Helper()
+	db, _, err := redisstore.Client(url, redisstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+var prefixes atomic.Int64
+
+// newStore is a store of the test's own: its prefix is new.
+func newStore(t testing.TB, db redis.UniversalClient, c redisstore.Config) *redisstore.Store {
+	t.Helper()
+	if c.Prefix == "" {
+		c.Prefix = fmt.Sprint("test", prefixes.Add(1))
+	}
+	s, err := redisstore.New(context.Background(), db, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

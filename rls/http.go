@@ -1,0 +1,63 @@
+package rls
+
+import (
+	"io"
+	"net/http"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/dipwell/dipwell/httplimit"
+)
+
+// maxBody bounds a request of POST /json.
+const maxBody = 64 << 10
+
+// JSON answers POST /json: a RateLimitRequest in protobuf's JSON, for clients
+// without gRPC. The status is 200, or 429 when over limit.
+func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		httplimit.Problem(w, http.StatusRequestEntityTooLarge, "body", "cannot be read whole; at most 64 KiB")
+		return
+	}
+	var req pb.RateLimitRequest
+	if err = protojson.Unmarshal(body, &req); err != nil {
+		httplimit.Problem(w, http.StatusBadRequest, "body", err.Error())
+		return
+	}
+	resp, err := s.ShouldRateLimit(r.Context(), &req)
+	if err != nil {
+		problem(w, err)
+		return
+	}
+	out, err := protojson.Marshal(resp)
+	if err != nil {
+		httplimit.Problem(w, http.StatusInternalServerError, "", err.Error())
+		return
+	}
+	h := w.Header()
+	for _, add := range resp.ResponseHeadersToAdd {
+		h.Set(add.Key, add.Value)
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	if resp.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(out) // the client is gone, and there is nobody to tell
+}
+
+func problem(w http.ResponseWriter, err error) {
+	st := status.Convert(err)
+	switch st.Code() {
+	case codes.InvalidArgument:
+		httplimit.Problem(w, http.StatusBadRequest, "", st.Message())
+	case codes.Unavailable:
+		httplimit.Problem(w, http.StatusServiceUnavailable, "", st.Message())
+	default:
+		httplimit.Problem(w, http.StatusInternalServerError, "", st.Message())
+	}
+}

@@ -1,0 +1,152 @@
+package rls
+
+import (
+	"strings"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Rules are the domains of a configuration. They never change once they are in use.
+type Rules struct {
+	domains map[string]*domain
+	rules   []*rule // those that have a limit, in the order of the files
+}
+
+// Limits are the definitions behind the rules.
+func (r *Rules) Limits() []dipwell.Limit {
+	out := make([]dipwell.Limit, len(r.rules))
+	for i, rule := range r.rules {
+		out[i] = rule.limit
+	}
+	return out
+}
+
+// Domains is the number of domains.
+func (r *Rules) Domains() int { return len(r.domains) }
+
+// A domain is one tree of descriptors.
+type domain struct {
+	node
+	name      string
+	chargeAll bool // each descriptor by itself, also when another is over
+}
+
+// A node is one descriptor of the configuration.
+type node struct {
+	exact    map[entry]*node
+	wild     []wildcard // in the order of the file
+	any      map[string]*node
+	rule     *rule  // nil: no rate_limit here
+	shared   string // with share_threshold: what stands for the value in keys
+	metric   string // how metrics name this entry, without its domain
+	byValue  bool   // value_to_metric
+	override bool   // a request may bring a limit of its own
+}
+
+type entry struct{ key, value string }
+
+// A wildcard is an entry whose composite key, key_value, ends in a star.
+type wildcard struct {
+	prefix entry // onKey: value is empty and any value will do
+	onKey  bool  // the star ends the key, and there is no value
+	*node
+}
+
+func (w *wildcard) matches(key, value string) bool {
+	if w.onKey {
+		return strings.HasPrefix(key, w.prefix.key)
+	}
+	return key == w.prefix.key && strings.HasPrefix(value, w.prefix.value)
+}
+
+// A rule is a rate_limit.
+type rule struct {
+	limit     dipwell.Limit // without a name for an unlimited rule
+	answer    *pb.RateLimitResponse_RateLimit
+	unlimited bool
+	none      bool // requests_per_unit is 0: nothing may pass
+	windowed  bool
+	name      string // for others to replace
+	replaces  []string
+	detailed  bool   // detailed_metric
+	metric    string // the entries' names, with their domain
+	byValue   bool   // somewhere on the way is a value_to_metric
+	near      int64  // hits above this are near the limit
+	counts    *counts
+}
+
+// find returns the descriptor's node one level down.
+func (n *node) find(key, value string) (next *node, wild bool) {
+	if next = n.exact[entry{key, value}]; next != nil {
+		return next, false
+	}
+	for i := range n.wild {
+		if w := &n.wild[i]; w.matches(key, value) {
+			return w.node, true
+		}
+	}
+	return n.any[key], false
+}
+
+// match finds the rule of a descriptor, and appends the descriptor's key to b.
+// Every entry must lead one level down, and the last one to the rule. A level
+// that shares its threshold stands in the key with its pattern.
+func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byte) {
+	n := &d.node
+	for _, e := range desc.GetEntries() {
+		next, wild := n.find(e.GetKey(), e.GetValue())
+		if next == nil {
+			return nil, b
+		}
+		value := e.GetValue()
+		if wild && next.shared != "" {
+			value = next.shared
+		}
+		b = appendEntry(b, e.GetKey(), value)
+		n = next
+	}
+	if n == &d.node {
+		return nil, b
+	}
+	return n, b
+}
+
+// deepest is the level that the descriptor's entries lead to as far as they
+// match: what a limit in the request is permitted by.
+func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
+	n := &d.node
+	for _, e := range desc.GetEntries() {
+		next, _ := n.find(e.GetKey(), e.GetValue())
+		if next == nil {
+			break
+		}
+		n = next
+	}
+	return n
+}
+
+// metricOf names a descriptor in metrics where its values are asked for.
+func (d *domain) metricOf(r *rule, desc *common.RateLimitDescriptor) string {
+	b := []byte(d.name)
+	n := &d.node
+	for _, e := range desc.GetEntries() {
+		next, wild := n.find(e.GetKey(), e.GetValue())
+		if next == nil {
+			break
+		}
+		shared := wild && next.shared != ""
+		switch b = append(b, '.'); {
+		case shared && r.detailed:
+			b = append(append(append(b, e.GetKey()...), '_'), next.shared...)
+		case r.detailed || next.byValue && !shared:
+			b = append(append(append(b, e.GetKey()...), '_'), e.GetValue()...)
+		default:
+			b = append(b, next.metric...)
+		}
+		n = next
+	}
+	return string(b)
+}

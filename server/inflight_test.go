@@ -1,0 +1,122 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/server"
+)
+
+// slow is a store that answers when it is told to.
+type slow struct {
+	dipwell.Store
+	entered, release chan struct{}
+}
+
+func (s *slow) Unwrap() dipwell.Store { return s.Store }
+
+func (s *slow) Apply(ctx context.Context, b *dipwell.Batch) error {
+	s.entered <- struct{}{}
+	<-s.release
+	return s.Store.Apply(ctx, b)
+}
+
+func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
+	inner, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	store := &slow{inner, make(chan struct{}), make(chan struct{})}
+	l, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 1, Period: 1e9, Burst: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server.New(l, server.Config{MaxInFlight: 2})
+	w := &world{t: t, limiter: l, server: s, api: s.API(local)}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { w.want(w.do("POST", "/v1/take?limit=login&key=k", ""), 200) })
+		<-store.entered
+	}
+	r := w.do("POST", "/v1/take?limit=login&key=k", "")
+	w.want(r, 503, "too many calls are under way")
+	if got := r.Header().Get("Retry-After"); got != "1" {
+		t.Errorf("Retry-After %q", got)
+	}
+	w.want(w.do("GET", "/v1/limits", ""), 503)
+	w.want(w.do("GET", "/healthz", ""), 200)
+	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 2", "dipwell_shed_total 2")
+	if s.Enter() {
+		t.Error("a third call was let in")
+	}
+	s.Set(server.Config{MaxInFlight: 3}) // counts from the next call on
+	if !s.Enter() {
+		t.Error("a third call was turned away under a bound of three")
+	}
+	s.Leave()
+	close(store.release)
+	wg.Wait()
+	go func() { <-store.entered }()
+	w.want(w.do("POST", "/v1/take?limit=login&key=k", ""), 200)
+	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 0", "dipwell_shed_total 3")
+}
+
+// lines is a log that tells of each line.
+type logLines chan []byte
+
+func (l logLines) Write(b []byte) (int, error) {
+	l <- bytes.Clone(b)
+	return len(b), nil
+}
+
+func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	lines := make(logLines, 100)
+	w.server.LogRefusals(t.Context(), slog.New(slog.NewJSONHandler(lines, nil)), 1, func(limit, key string) string { return "hash of " + limit })
+	for range 23 {
+		w.do("POST", "/v1/take?limit=login&key=user:7", "")
+	}
+	line := <-lines
+	var m struct {
+		Msg, Limit, Key, Source string
+		Cost                    int
+		RetryAfter              int64 `json:"retry_after"`
+	}
+	if err := json.Unmarshal(line, &m); err != nil || m.Msg != "refused" || m.Limit != "login" || m.Key != "hash of login" ||
+		m.Cost != 1 || m.RetryAfter != 12e9 || m.Source != "store" || bytes.Contains(line, []byte("user:7")) {
+		t.Errorf("%s %v", line, err)
+	}
+	// Three were refused, in one second or, by bad luck, in two.
+	if n := len(lines); n > 1 {
+		t.Errorf("%d more lines, in about a second", n)
+	}
+}
+
+func TestLabelsAreBounded(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	w.want(w.do("POST", "/v1/take?limit=nobody&key=k", ""), 404)
+	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_unknown_limit_total 1")
+	for i := range 10050 {
+		d := dipwell.Decision{Limit: fmt.Sprintf("l%d", i), Allowed: true}
+		w.server.Observe(&d, nil, 1)
+	}
+	body := w.do("GET", "/metrics", "").Body.String()
+	if n := strings.Count(body, `result="allowed"`); n > 10001 {
+		t.Errorf("%d limits have labels", n)
+	}
+	if !strings.Contains(body, `dipwell_decisions_total{limit="_other",result="allowed"} 50`) {
+		t.Error("the rest do not count as one")
+	}
+	if strings.Contains(body, "nobody") {
+		t.Error("a name that is no limit's became a label")
+	}
+}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// refusals logs some of them: enough to see who is refused, and never so many
+// that a flood of calls becomes a flood of lines.
+type refusals struct {
+	perSecond int64
+	redact    func(limit, key string) string
+	second    atomic.Int64 // Unix
+	n         atomic.Int64 // in that second
+	unlogged  atomic.Int64 // since the last line
+	lines     chan refusal
+}
+
+type refusal struct {
+	limit, key string
+	cost       int64
+	retry      time.Duration
+	never      bool
+	source     dipwell.Source
+	unlogged   int64
+}
+
+// LogRefusals logs at most so many refusals a second until ctx ends. Keys
+// appear only as redact has them. A log that cannot keep up loses lines; calls
+// never wait for it. It is called before the server is used.
+func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond int, redact func(limit, key string) string) {
+	if perSecond <= 0 {
+		return
+	}
+	r := &refusals{perSecond: int64(perSecond), redact: redact, lines: make(chan refusal, min(perSecond, 256))}
+	s.metrics.refusals = r
+	go r.write(ctx, log)
+}
+
+func (r *refusals) note(d *dipwell.Decision) {
+	now := time.Now().Unix()
+	if last := r.second.Load(); last != now && r.second.CompareAndSwap(last, now) {
+		r.n.Store(0)
+	}
+	if r.n.Load() >= r.perSecond || r.n.Add(1) > r.perSecond {
+		r.unlogged.Add(1)
+		return
+	}
+	line := refusal{limit: d.Limit, cost: d.Cost, retry: d.RetryAfter, never: d.Never, source: d.Source, unlogged: r.unlogged.Swap(0)}
+	if d.Key != "" {
+		line.key = r.redact(d.Limit, d.Key)
+	}
+	select {
+	case r.lines <- line:
+	default:
+		r.unlogged.Add(line.unlogged + 1)
+	}
+}
+
+func (r *refusals) write(ctx context.Context, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l := <-r.lines:
+			attrs := []slog.Attr{slog.String("limit", l.limit), slog.Int64("cost", l.cost), slog.String("source", l.source.String())}
+			if l.key != "" {
+				attrs = append(attrs, slog.String("key", l.key))
+			}
+			if l.never {
+				attrs = append(attrs, slog.Bool("never", true))
+			} else if l.retry > 0 {
+				attrs = append(attrs, slog.Duration("retry_after", l.retry))
+			}
+			if l.unlogged > 0 {
+				attrs = append(attrs, slog.Int64("not_logged", l.unlogged))
+			}
+			log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)
+		}
+	}
+}

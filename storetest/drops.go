@@ -1,0 +1,36 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// cancelAfterDrop: with a limit its rows go, and as with Reset every reservation
+// that has a part in one goes whole. None comes back with the name.
+func cancelAfterDrop(e *env) {
+	e.work("stays")
+	e.work("goes")
+	e.take("stays", "k", 5)
+	e.take("goes", "k", 5)
+	alone := e.reserve("goes", "k", 2)
+	both := e.doAll(dipwell.VerbReserve, dipwell.Take{Limit: "stays", Key: "k", Cost: 3}, dipwell.Take{Limit: "goes", Key: "k", Cost: 1})
+	later := e.reserve("goes", "k", 1)
+	e.pass(time.Second)
+	e.drop("goes")
+	for _, d := range []dipwell.Decision{alone, both} {
+		if e.cancel(d.Reservation) == nil {
+			e.Fatal("tokens of a limit that is gone were given back")
+		}
+	}
+	e.work("goes")
+	e.take("goes", "k", 5)
+	e.reserve("goes", "k", 4)
+	for _, d := range []dipwell.Decision{later, both} {
+		if e.cancel(d.Reservation) == nil {
+			e.Fatal("a reservation came back with the name of its limit")
+		}
+	}
+	e.check("stays", "k", 1)
+	e.check("goes", "k", 1)
+}

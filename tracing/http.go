@@ -1,0 +1,90 @@
+package tracing
+
+import (
+	"net/http"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+)
+
+// quiet are paths that machines ask all the time.
+var quiet = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/healthcheck": true}
+
+// HTTP makes a span of each request and passes its context on, to what h
+// forwards as well.
+func (t *Tracer) HTTP(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if quiet[r.URL.Path] {
+			h.ServeHTTP(w, r)
+			return
+		}
+		ctx := t.carrier.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := t.tracer.Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", method(r.Method))))
+		defer span.End()
+		r = r.WithContext(ctx)
+		t.carrier.Inject(ctx, propagation.HeaderCarrier(r.Header))
+		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		h.ServeHTTP(sw, r)
+		if route := route(r); route != "" {
+			span.SetName(method(r.Method) + " " + route)
+			span.SetAttributes(attribute.String("http.route", route))
+		} else {
+			span.SetName(method(r.Method))
+		}
+		span.SetAttributes(attribute.Int("http.response.status_code", sw.status))
+		if sw.status >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, "")
+		}
+	})
+}
+
+// verbs are paths that are found without the mux, which names the others.
+var verbs = map[string]bool{"/v1/take": true, "/v1/check": true, "/v1/take_up_to": true, "/v1/reserve": true,
+	"/v1/charge": true, "/v1/refund": true, "/v1/reset": true}
+
+// route is a path's pattern: a path itself may carry anything.
+func route(r *http.Request) string {
+	if verbs[r.URL.Path] {
+		return r.URL.Path
+	}
+	_, path, ok := strings.Cut(r.Pattern, " ")
+	if !ok {
+		return r.Pattern
+	}
+	return path
+}
+
+// method is one of the known ones, because a client may invent others.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "_OTHER"
+}
+
+// statusWriter remembers the status.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController and reverse proxies reach the connection.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// GRPC makes a span of each call.
+func (t *Tracer) GRPC() grpc.ServerOption {
+	return grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier)))
+}

@@ -1,0 +1,98 @@
+// Package tracing sends OpenTelemetry spans of calls and of what the store did
+// for them. A program that does not start it pays nothing.
+//
+// Spans carry limits, verbs and results. Of keys they have the beginning of a
+// hash, and of requests neither the query nor an address.
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"go.opentelemetry.io/otel/attribute"
+)
+
+// Config says where spans go.
+type Config struct {
+	Endpoint string                         // base URL of an OTLP/HTTP collector; default the OTEL_EXPORTER_OTLP_… variables
+	Version  string                         // of this program
+	Redact   func(limit, key string) string // what a span has of a key; nil: nothing
+	OnError  func(error)                    // hears what could not be sent
+}
+
+// flushTimeout bounds how long a stop waits for the last spans.
+const flushTimeout = 3 * time.Second
+
+// A Tracer makes spans.
+type Tracer struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+	carrier  propagation.TextMapPropagator
+	redact   func(limit, key string) string
+}
+
+// Wanted reports whether an endpoint is configured, here or by the standard
+// variables.
+func Wanted(endpoint string) bool {
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
+		return false
+	}
+	return endpoint != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+}
+
+// Start makes a tracer that exports in the background, from a bounded queue: a
+// collector that is away loses spans and delays no call. The other standard
+// variables (OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+// OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_…) count as well.
+func Start(ctx context.Context, c Config) (*Tracer, error) {
+	var options []otlptracehttp.Option
+	if c.Endpoint != "" {
+		u, err := collector(c.Endpoint)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, otlptracehttp.WithEndpointURL(u))
+	}
+	exporter, err := otlptracehttp.New(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("otlp_endpoint: %w", err)
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "dipwell"), attribute.String("service.version", c.Version)),
+		resource.WithFromEnv(), resource.WithTelemetrySDK())
+	if err != nil {
+		return nil, fmt.Errorf("otel: %w", err)
+	}
+	if c.OnError != nil {
+		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { c.OnError(fmt.Errorf("traces: %w", err)) }))
+	}
+	t := &Tracer{provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), redact: c.Redact,
+		carrier: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})}
+	t.tracer = t.provider.Tracer("github.com/dipwell/dipwell", trace.WithInstrumentationVersion(c.Version))
+	return t, nil
+}
+
+// collector is where spans are posted, from the base URL that the standard has.
+func collector(endpoint string) (string, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", fmt.Errorf("otlp_endpoint: %q is not a URL such as http://127.0.0.1:4318", endpoint)
+	}
+	return u.JoinPath("v1/traces").String(), nil
+}
+
+// Stop sends what is left, for three seconds at most.
+func (t *Tracer) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	return t.provider.Shutdown(ctx)
+}
