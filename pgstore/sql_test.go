@@ -182,6 +182,20 @@ func TestSQLErrors(t *testing.T) {
 	}
 }
 
+// TestLength: an interval has every µs of a bigint, above 2^53 too, where float8
+// would round it, and so has the answer of each path that makes one.
+func TestLength(t *testing.T) {
+	pool := newPool(t)
+	var wrong []int64
+	err := pool.QueryRow(context.Background(), `select coalesce(array_agg(x), '{}') from (
+		select s * ((1::bigint << b) + d) from generate_series(0, 61) b, generate_series(-3, 3) d, (values (1), (-1)) v(s)
+		union all select (random() * 2^62)::bigint + i from generate_series(1, 1000) i) v(x)
+		where (date_part('day', dipwell.length(x))::numeric * 24 * 3600 + extract(epoch from dipwell.length(x))::numeric) * 1000000 <> x`).Scan(&wrong)
+	if err != nil || len(wrong) > 0 {
+		t.Fatalf("%d lengths differ, %d for one; %v", len(wrong), wrong, err)
+	}
+}
+
 // TestRoles: the app role asks, and can do no more than that.
 func TestRoles(t *testing.T) {
 	pool := newPool(t)

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // A Server is one PostgreSQL with a data directory of its own.
@@ -169,37 +171,26 @@ func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(
 
 // SignalAll sends a signal to all of the server's processes: SIGSTOP hangs it,
 // SIGKILL is a crash. The first process is stopped before the others are listed,
-// so that it starts no more of them and they are still its own.
+// so that it starts no more of them and they are still its own. A signal arrives
+// when a process is next interrupted: SignalAll(SIGSTOP) returns when all stand
+// still.
 func (s *Server) SignalAll(sig syscall.Signal) error {
 	first := s.cmd.Process.Pid
 	if sig != syscall.SIGCONT {
 		if err := s.Signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
+		procs.StandStill(first)
 	}
-	pids := children(first)
+	pids := procs.Children(first)
 	err := s.Signal(sig)
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)
 	}
-	return err
-}
-
-// children lists a process's children, where the system tells through /proc.
-func children(parent int) (pids []int) {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range stats {
-		b, err := os.ReadFile(stat)
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // state ppid ...
-		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
-			pids = append(pids, pid)
-		}
+	if sig == syscall.SIGSTOP {
+		procs.StandStill(pids...)
 	}
-	return pids
+	return err
 }
 
 // Wait returns when the server has ended.

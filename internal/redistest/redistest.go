@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // A Server is one redis-server with a directory of its own.
@@ -176,8 +178,17 @@ func (s *Server) FlushScripts() error {
 	return err
 }
 
-// Hang stops the process without ending it, until Continue.
-func (s *Server) Hang() error     { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+// Hang stops the process without ending it, until Continue. It returns when the
+// process stands still.
+func (s *Server) Hang() error {
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	procs.StandStill(s.cmd.Process.Pid)
+	return nil
+}
+
+// Continue ends a Hang.
 func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Kill is a crash. It returns when the process has ended; Start brings it back.

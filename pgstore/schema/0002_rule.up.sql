@@ -11,6 +11,11 @@ $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
 create function dipwell.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
 $$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
 
+-- A length of x µs, exactly: an interval is multiplied in float8, which holds
+-- every integer up to 2^53 and every multiple of 2^20 that a bigint can be.
+create function dipwell.length(x bigint) returns interval language sql immutable as
+$$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
+
 -- Seconds by which the wall clock of a zone is ahead of UTC at an instant. Four
 -- names of zones are abbreviations as well, which AT TIME ZONE prefers and
 -- which know no summer; elsewhere the same clocks have a name of their own.

@@ -60,11 +60,11 @@ begin
     allowed := a.allowed;
     remaining := a.remaining;
     if not a.never and (a.shadow or not a.allowed) then
-        retry_after := a.retry * interval '1 microsecond';
+        retry_after := dipwell.length(a.retry);
     end if;
-    reset_after := a.reset * interval '1 microsecond';
+    reset_after := dipwell.length(a.reset);
     granted := a.granted;
-    delay := a.delay * interval '1 microsecond';
+    delay := dipwell.length(a.delay);
     never := a.never;
     if a.granted = 0 or a.delay = 0 then
         reservation := null;
@@ -75,9 +75,10 @@ end $$;
 -- one row, with as few expressions as will do, for starting each of them costs
 -- more than the row, and with its answer whole: a bucket counted in µs first,
 -- where the ticks needed are compared with those that passed and nothing can
--- overflow (two instants are less than 2^54 µs apart), then other even ticks. A
--- refusal, a first call, a change of the limit, a calendar and bad input fall
--- through to ask.
+-- overflow (two instants are less than 2^54 µs apart), then other even ticks. The
+-- two parts of reset_after are each below 2^53, as an exact product with an
+-- interval needs; their sum may not be. A refusal, a first call, a change of the
+-- limit, a calendar and bad input fall through to ask.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1,
     out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
     out granted bigint, out delay interval, out never boolean, out reservation uuid)
@@ -91,7 +92,8 @@ begin
     where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
         and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
         and (b.used + take.cost * l.unit - l.cap + l.add - 1) / l.add <= greatest(n - b.ts, 0)
-    returning true, (l.cap - b.used) / l.unit, (b.ts + (b.used + l.add - 1) / l.add - n) * interval '1 microsecond',
+    returning true, (l.cap - b.used) / l.unit,
+        (b.ts - n) * interval '1 microsecond' + ((b.used + l.add - 1) / l.add) * interval '1 microsecond',
         take.cost, interval '0', false
     into allowed, remaining, reset_after, granted, delay, never;
     if allowed then
@@ -107,7 +109,8 @@ begin
         and b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
             <= l.cap - take.cost * l.unit
     returning true, (l.cap - b.used) / l.unit,
-        (((b.ts - l.grid) / l.every + (b.used + l.add - 1) / l.add) * l.every + l.grid - n) * interval '1 microsecond',
+        ((b.ts - l.grid) / l.every * l.every + l.grid - n) * interval '1 microsecond'
+            + ((b.used + l.add - 1) / l.add * l.every) * interval '1 microsecond',
         take.cost, interval '0', false
     into allowed, remaining, reset_after, granted, delay, never;
     if allowed then
@@ -246,10 +249,10 @@ begin
         key := keys[i];
         allowed := a.allowed;
         remaining := a.remaining;
-        retry_after := case when not a.never and (a.shadow or not a.allowed) then a.retry * interval '1 microsecond' end;
-        reset_after := a.reset * interval '1 microsecond';
+        retry_after := case when not a.never and (a.shadow or not a.allowed) then dipwell.length(a.retry) end;
+        reset_after := dipwell.length(a.reset);
         granted := case when a.granted > 0 then costs[i] else 0 end;
-        delay := a.delay * interval '1 microsecond';
+        delay := dipwell.length(a.delay);
         never := a.never;
         reservation := case when verdict and due then rid end;
         return next;
@@ -330,8 +333,8 @@ begin
     select * into c from dipwell.carry(l.id, l.name, key, l.version, used, ts, version);
     held := dipwell.used_at(r, c.used, c.ts, greatest(n, c.ts));
     remaining := greatest(0, (r.cap - held) / r.unit);
-    full_at := timestamptz 'epoch' + (n + case held when 0 then 0 else dipwell.wait(r, held, greatest(n, c.ts), n) end)
-        * interval '1 microsecond';
+    full_at := timestamptz 'epoch' + n * interval '1 microsecond'
+        + dipwell.length(case held when 0 then 0 else dipwell.wait(r, held, greatest(n, c.ts), n) end);
 end $$;
 
 create view dipwell.status as

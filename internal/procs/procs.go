@@ -1,0 +1,52 @@
+// Package procs looks at other processes, for tests that hang or kill a server.
+package procs
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// bound is how long StandStill waits, on a busy machine.
+const bound = time.Minute
+
+// StandStill returns when none of the processes runs, where the system tells
+// through /proc.
+func StandStill(pids ...int) {
+	deadline := time.Now().Add(bound)
+	for _, pid := range pids {
+		for time.Now().Before(deadline) {
+			fields := status("/proc/" + strconv.Itoa(pid) + "/stat")
+			if len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// status is what follows a process's name in its stat file: its state, its
+// parent and more; nothing when it is gone.
+func status(stat string) []string {
+	b, err := os.ReadFile(stat)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+}
+
+// Children lists a process's children, where the system tells through /proc.
+func Children(parent int) (pids []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, stat := range stats {
+		fields := status(stat)
+		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
