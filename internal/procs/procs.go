@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ func StandStill(pids ...int) {
 	for _, pid := range pids {
 		for time.Now().Before(deadline) {
 			fields := status("/proc/" + strconv.Itoa(pid) + "/stat")
-			if len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
+			if len(fields) == 0 || slices.Contains([]string{"T", "t", "Z", "X"}, fields[0]) { // stopped, traced, or gone
 				break
 			}
 			time.Sleep(time.Millisecond)
