@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -226,9 +227,8 @@ func TestGRPCHealth(t *testing.T) {
 	w.down = false
 	next(healthpb.HealthCheckResponse_SERVING)
 
-	began := time.Now() // a watch does not hold up the drain
-	if err := stop(); err != nil || time.Since(began) > 9*time.Second {
-		t.Error(err, time.Since(began))
+	if err := stop(); err != nil { // a watch does not hold up the drain, or it would end by force and not as below
+		t.Error(err)
 	}
 	next(healthpb.HealthCheckResponse_NOT_SERVING)
 	if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
@@ -273,7 +273,7 @@ func TestGRPCDrains(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	for !w.server.Stopping() {
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	select {
 	case err := <-ended:

@@ -20,7 +20,9 @@ import (
 // from limit names, never from keys.
 type metrics struct {
 	mu     sync.Mutex
-	limits atomic.Pointer[map[string]*limitCounts]
+	limits atomic.Pointer[map[string]*limitCounts] // never written to
+	fresh  map[string]*limitCounts                 // under mu: those that came since limits was made
+	missed int                                     // under mu: counts that limits had no place for since then
 	storeErrors,
 	full,
 	unknown,
@@ -65,7 +67,7 @@ var (
 )
 
 func newMetrics(store string) *metrics {
-	m := &metrics{reg: prometheus.NewRegistry(), store: cmp.Or(store, "memory")}
+	m := &metrics{reg: prometheus.NewRegistry(), store: cmp.Or(store, "memory"), fresh: map[string]*limitCounts{}}
 	m.limits.Store(&map[string]*limitCounts{})
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -142,16 +144,40 @@ func (m *metrics) add(limit string) *limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := *m.limits.Load()
-	if len(old) >= maxLabels {
+	c := cmp.Or(old[limit], m.fresh[limit])
+	if c == nil && len(old)+len(m.fresh) >= maxLabels {
 		limit = otherLabel
+		c = cmp.Or(old[limit], m.fresh[limit])
 	}
-	if c := old[limit]; c != nil {
-		return c
+	if c == nil {
+		c = new(limitCounts)
+		m.fresh[limit] = c
 	}
-	next := maps.Clone(old)
-	next[limit] = new(limitCounts)
-	m.limits.Store(&next)
-	return next[limit]
+	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that copying costs no more than was missed
+		m.publish()
+	}
+	return c
+}
+
+// publish puts the fresh ones where they are found without the mutex, which the
+// caller holds, and returns all.
+func (m *metrics) publish() map[string]*limitCounts {
+	all := *m.limits.Load()
+	if len(m.fresh) > 0 {
+		all = maps.Clone(all)
+		maps.Copy(all, m.fresh)
+		m.limits.Store(&all)
+		clear(m.fresh)
+	}
+	m.missed = 0
+	return all
+}
+
+// every returns all limits that were counted.
+func (m *metrics) every() map[string]*limitCounts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.publish()
 }
 
 // Describe and Collect make metrics a prometheus.Collector.
@@ -165,7 +191,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
 	}
-	for limit, c := range *m.limits.Load() {
+	for limit, c := range m.every() {
 		for i, name := range resultNames {
 			counter(descDecisions, &c.results[i], limit, name)
 		}

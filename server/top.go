@@ -129,7 +129,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 
 // appendLimits writes what was decided by limit since the start.
 func (m *metrics) appendLimits(b []byte, only string) []byte {
-	limits := *m.limits.Load()
+	limits := m.every()
 	var names []string
 	for name := range limits {
 		if only == "" || only == name {
