@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,13 +32,13 @@ type world struct {
 // flaky is a store that can be down.
 type flaky struct {
 	inner dipwell.Store
-	down  bool
+	down  atomic.Bool
 }
 
 func (f *flaky) Unwrap() dipwell.Store { return f.inner }
 
 func (f *flaky) Apply(ctx context.Context, b *dipwell.Batch) error {
-	if f.down {
+	if f.down.Load() {
 		return errors.New("dial tcp 10.1.2.3:5432: connection refused")
 	}
 	return f.inner.Apply(ctx, b)
@@ -330,7 +331,7 @@ func TestTooLarge(t *testing.T) {
 
 func TestStoreDown(t *testing.T) {
 	w := newWorld(t, server.Config{}, local)
-	w.down = true
+	w.down.Store(true)
 	rec := w.post("take", "limit=login&key=k")
 	w.want(rec, 503)
 	if strings.Contains(rec.Body.String(), "10.1.2.3") {
@@ -342,7 +343,7 @@ func TestStoreDown(t *testing.T) {
 	w.want(w.do("GET", "/healthz", ""), 200)
 	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_store_errors_total 2`, `dipwell_fallbacks_total{kind="open",limit="open"} 1`,
 		`dipwell_fallbacks_total{kind="closed",limit="login"} 2`)
-	w.down = false
+	w.down.Store(false)
 	w.want(w.do("GET", "/readyz", ""), 200)
 	w.server.Stop()
 	w.want(w.do("GET", "/readyz", ""), 503)
@@ -366,9 +367,10 @@ func TestReadiness(t *testing.T) {
 	w.server.Readiness(func(context.Context) error { return why })
 	w.api = w.server.API(local)
 	w.want(w.do("GET", "/readyz", ""), 200)
-	w.down = true
+	w.down.Store(true)
 	w.want(w.do("GET", "/readyz", ""), 503)
-	w.down, why = false, fmt.Errorf("%w: it is read-only", dipwell.ErrStore)
+	w.down.Store(false)
+	why = fmt.Errorf("%w: it is read-only", dipwell.ErrStore)
 	w.want(w.do("GET", "/readyz", ""), 503)
 }
 
@@ -546,7 +548,7 @@ func TestAuth(t *testing.T) {
 	if d, _ := w.limiter.Check(t.Context(), "login", "new", 20); !d.Allowed {
 		t.Error("a bad call was charged")
 	}
-	w.down = true
+	w.down.Store(true)
 	w.want(w.do("GET", "/v1/auth?limit=login&key=k&deny=403", ""), 503)
 	plain := newWorld(t, server.Config{}, local)
 	plain.want(plain.do("GET", "/v1/auth?limit=login&key_ip=1", ""), 400, `"field":"key_ip"`)

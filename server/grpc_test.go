@@ -149,7 +149,7 @@ func TestGRPCMistakes(t *testing.T) {
 	if _, err := c.Cancel(t.Context(), &dipwellv1.CancelRequest{Reservation: "x"}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
-	w.down = true
+	w.down.Store(true)
 	if _, err := c.Take(t.Context(), call("login", "k", 1)); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "10.1.2.3") {
 		t.Error(err)
 	}
@@ -220,11 +220,11 @@ func TestGRPCHealth(t *testing.T) {
 		}
 	}
 	next(healthpb.HealthCheckResponse_SERVING)
-	w.down = true // the process lives on, and cannot decide
+	w.down.Store(true) // the process lives on, and cannot decide
 	next(healthpb.HealthCheckResponse_NOT_SERVING)
 	want("", healthpb.HealthCheckResponse_SERVING)
 	want(ready, healthpb.HealthCheckResponse_NOT_SERVING)
-	w.down = false
+	w.down.Store(false)
 	next(healthpb.HealthCheckResponse_SERVING)
 
 	if err := stop(); err != nil { // a watch does not hold up the drain, or it would end by force and not as below

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dipwell/dipwell/server"
 	"go.uber.org/goleak"
@@ -42,30 +41,6 @@ func (w *world) serve(l server.Listener) (addr string, stop func() error) {
 	}
 	w.t.Cleanup(func() { _ = stop() })
 	return l.Addr().String(), stop
-}
-
-// A body that never ends is answered when its time is up, and charges nothing.
-func TestSlowBody(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
-	addr, _ := w.serve(server.Listener{ReadTimeout: 100 * time.Millisecond})
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	fmt.Fprintf(c, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nContent-Length: 60\r\n\r\n{\"limit\":\"login\",\"key\":\"k\"", addr)
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, _ := io.ReadAll(res.Body)
-	if res.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), `"field":"body"`) {
-		t.Errorf("%d %s", res.StatusCode, body)
-	}
-	if d, _ := w.limiter.Check(t.Context(), "login", "k", 20); !d.Allowed {
-		t.Error("half a call was charged")
-	}
 }
 
 // A body in endless chunks is cut off by its size.
