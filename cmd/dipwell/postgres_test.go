@@ -51,7 +51,7 @@ func connectTo(t *testing.T, dsn string) *pgx.Conn {
 // eventually waits until f has nothing to object to any more.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

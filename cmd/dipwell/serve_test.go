@@ -20,14 +20,43 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// bin is the program, built once when a test first needs the real one.
+// asProgram makes this test binary the program: it is main itself, which costs
+// no second link, and under the race detector the service is watched as well.
+const asProgram = "DIPWELL_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	code := pgtest.Main(m)
+	if bin.dir != "" {
+		_ = os.RemoveAll(bin.dir)
+	}
+	os.Exit(code)
+}
+
+// built is a command of the real program, in a process of its own.
+func built(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+// bin is the program as it is shipped, for the test that measures its memory.
 var bin struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-func build() (string, error) {
+func shipped(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
 	bin.once.Do(func() {
 		if bin.dir, bin.err = os.MkdirTemp("", "dipwell-test"); bin.err != nil {
 			return
@@ -36,15 +65,10 @@ func build() (string, error) {
 			bin.err = fmt.Errorf("%w: %s", err, out)
 		}
 	})
-	return filepath.Join(bin.dir, "dipwell"), bin.err
-}
-
-func TestMain(m *testing.M) {
-	code := pgtest.Main(m)
-	if bin.dir != "" {
-		_ = os.RemoveAll(bin.dir)
+	if bin.err != nil {
+		t.Fatal(bin.err)
 	}
-	os.Exit(code)
+	return exec.Command(filepath.Join(bin.dir, "dipwell"), args...)
 }
 
 // process is the real program, serving.
@@ -80,11 +104,15 @@ func newLines(r io.Reader) *lines {
 	return l
 }
 
+// patience is how long a test waits for what must come: far longer than a
+// loaded machine takes, and it is spent only where something is broken.
+const patience = 2 * time.Minute
+
 func (l *lines) wait(t *testing.T, pattern string) []string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	late := false
-	timer := time.AfterFunc(30*time.Second, func() { l.mu.Lock(); late = true; l.more.Broadcast(); l.mu.Unlock() })
+	timer := time.AfterFunc(patience, func() { l.mu.Lock(); late = true; l.more.Broadcast(); l.mu.Unlock() })
 	defer timer.Stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,11 +129,12 @@ func (l *lines) wait(t *testing.T, pattern string) []string {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{t: t, cmd: exec.Command(path, append([]string{"serve"}, args...)...)}
+	return startWith(t, built, args...)
+}
+
+func startWith(t *testing.T, program func(*testing.T, ...string) *exec.Cmd, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: program(t, append([]string{"serve"}, args...)...)}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,10 +66,6 @@ func reading(f *os.File) *lines {
 func TestTopOnATerminal(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1")
 	keepAsking(t, p.url, "limit=login&key=greedy")
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, end := range []string{"q", "\x03", "SIGTERM"} {
 		t.Run(fmt.Sprintf("%q", end), func(t *testing.T) {
 			person, terminal := openTerminal(t)
@@ -79,10 +74,10 @@ func TestTopOnATerminal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(path, "top", "--server", p.url, "--interval", "100ms")
-			cmd.Env = append(os.Environ(), "NO_COLOR=")
+			cmd := built(t, "top", "--server", p.url, "--interval", "100ms")
+			cmd.Env = append(cmd.Env, "NO_COLOR=")
 			if end == "q" {
-				cmd.Env = append(os.Environ(), "NO_COLOR=1")
+				cmd.Env = append(cmd.Env, "NO_COLOR=1")
 			}
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
