@@ -180,13 +180,13 @@ func (s *Store) cancel(g *dipwell.Group, now int64) error {
 		return dipwell.ErrReservation
 	}
 	for i := range v.parts {
-		s.giveBack(&v.parts[i])
+		s.giveBack(&v.parts[i], now)
 	}
 	g.Allowed = true
 	return nil
 }
 
-func (s *Store) giveBack(p *part) {
+func (s *Store) giveBack(p *part, now int64) {
 	sh, b := &s.shards[p.identity.shard], p.current.Load()
 	i, found := sh.find(p.identity.id, p.identity.tag)
 	if !found || b == nil { // full again, or the limit is gone
@@ -197,7 +197,9 @@ func (s *Store) giveBack(p *part) {
 	if !ok {
 		return
 	}
-	row.Used = max(0, row.Used-b.def.CarryUnits(p.units, p.version))
+	var scratch dipwell.Rule
+	o := b.def.RuleFor(p.key, &scratch).Apply(row, now, dipwell.VerbCheck, 0)
+	row.Used, row.TS = max(0, o.Before-b.def.CarryUnits(p.units, p.version)), o.TS
 	sh.rewrite(i, &at, p.key, row)
 }
 

@@ -116,8 +116,8 @@ func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 
 func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []part) error {
 	n := len(parts)
-	entries := make([]*entry, n)
-	args := make([]any, 3, 8+4*n)
+	entries, rules := make([]*entry, n), make([]dipwell.Rule, n)
+	args := make([]any, 3, 8+8*n)
 	for i, p := range parts {
 		if entries[i] = s.cat.entry(p.Limit); entries[i] == nil {
 			return dipwell.ErrReservation // with its limit its buckets are gone
@@ -140,7 +140,12 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 		if p.Version != d.Number && !slices.ContainsFunc(d.Past, func(v dipwell.Version) bool { return v.Number == p.Version }) {
 			return dipwell.ErrReservation // the limit was dropped meanwhile, and began anew
 		}
-		args = append(args, entries[i].def.CarryUnits(p.Units, p.Version), entries[i].version)
+		rules[i] = *d.RuleFor(p.Key, &rules[i])
+		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
+		if r.Every == 0 {
+			origin, ends = r.Window(s.guess())
+		}
+		args = append(args, d.CarryUnits(p.Units, p.Version), entries[i].version, r.Every, r.Add, origin, ends)
 	}
 	v, err := s.run(ctx, newCall(ctx, s.scripts.cancel, true, s.withClock(args)))
 	switch {
@@ -163,8 +168,7 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 		if old.Version > entries[i].def.Number {
 			return dipwell.ErrStaleDefinition
 		}
-		var scratch dipwell.Rule
-		rows = append(rows, s.fresh(entries[i], p.Key, entries[i].row(p.Key), old, v[1], entries[i].def.RuleFor(p.Key, &scratch))...)
+		rows = append(rows, s.fresh(entries[i], p.Key, entries[i].row(p.Key), old, v[1], &rules[i])...)
 	}
 	if err = s.convert(ctx, rows); err != nil {
 		return err

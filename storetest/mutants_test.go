@@ -22,7 +22,7 @@ type bug struct {
 	key    func(refKey) refKey
 	sweep  func(s *refStore) int
 
-	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, unsorted bool
+	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, cancelsUnstepped, unsorted bool
 }
 
 // mutants are deliberate mistakes, each with cases that must catch it.
@@ -56,6 +56,7 @@ var mutants = map[string]struct {
 	"cancel when due":                {bug{cancelsDue: true}, "cancel-until-due"},
 	"cancel gives nothing back":      {bug{cancelsNothing: true}, "cancelled-wait-leaks"},
 	"cancel gives back one key only": {bug{cancelsFirst: true}, "cancel-group"},
+	"cancel does not step the row":   {bug{cancelsUnstepped: true}, "cancel-clock-back"},
 	"reset keeps reservations":       {bug{keepsReservations: true}, "double-cancel-mints cancel-after-reset reset"},
 	"debt without bound":             {bug{read: noBound}, "zero-means-unlimited never-finite-retry worked-7-perfectly-spaced"},
 	"retry never given":              {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},

@@ -203,6 +203,9 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 		var scratch dipwell.Rule
 		o := def.RuleFor(p.key, &scratch).Apply(row, now, dipwell.VerbCheck, 0)
 		used := max(0, o.Before-def.CarryUnits(p.units, p.version))
+		if s.bug.cancelsUnstepped {
+			used, o.TS = max(0, row.Used-def.CarryUnits(p.units, p.version)), row.TS
+		}
 		s.put(k, dipwell.State{Used: used, TS: o.TS, Version: def.Number})
 	}
 	return nil

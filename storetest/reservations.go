@@ -14,6 +14,7 @@ var reservationCases = []testCase{
 	{"cancel-after-reset", cancelAfterReset},
 	{"cancel-after-drop", cancelAfterDrop},
 	{"cancel-refill", cancelRefill},
+	{"cancel-clock-back", cancelClockBack},
 	{"reserve-many", reserveMany},
 }
 
@@ -127,6 +128,32 @@ func cancelRefill(e *env) {
 	e.left("w", "k", 5)
 	e.allowed("w", "k", 5, 0)
 	e.refused("w", "k", 1, time.Second)
+}
+
+// A cancellation is a write like any other: the row is stepped to its instant,
+// and a clock that steps back afterwards takes nothing away again.
+func cancelClockBack(e *env) {
+	e.work("w")
+	e.allowed("w", "k", 5, 0)
+	d := e.reserve("w", "k", 5)
+	e.pass(3 * time.Second)
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("w", "k", 3)
+	e.pass(-2 * time.Second)
+	e.left("w", "k", 3)
+	e.pass(2 * time.Second)
+	e.left("w", "k", 3)
+
+	e.define(dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, MaxDebt: 10, Start: "00:00 UTC"})
+	e.at(0)
+	e.allowed("day", "k", 5, 0)
+	e.reserve("day", "k", 4)
+	d = e.reserve("day", "k", 6)
+	e.at(25 * time.Hour)
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("day", "k", 1)
+	e.at(23 * time.Hour)
+	e.left("day", "k", 1)
 }
 
 // Many reservations, given back in another order, some of them late.
