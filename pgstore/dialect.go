@@ -96,7 +96,7 @@ func (d *dialect) takeSQL(id int32, def *dipwell.Definition, testClock bool) str
 	if r.Every > 0 {
 		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
 	}
-	if r.Spread {
+	if spread(r) {
 		params++
 		grid = fmt.Sprintf("$%d::bigint", params)
 	}

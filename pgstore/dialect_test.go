@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
@@ -21,8 +20,9 @@ import (
 // TestPortable runs the suite on the statements of the distributed engines,
 // over PostgreSQL itself: it proves their algebra, not the engines.
 func TestPortable(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-		return newStore(t, portablePool(t), pgstore.Config{Clock: now, Poll: -1})
+		return newStore(t, usedPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
 	}, storetest.Quick)
 }
 
@@ -41,19 +41,14 @@ func TestPortableSerializable(t *testing.T) {
 }
 
 func portablePool(t testing.TB) *pgxpool.Pool {
-	return connect(t, pgtest.Database(t, "portable", func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }))
+	return connect(t, pgtest.Database(t, "portable", migratedPortable))
 }
 
 func migratedFor(dsn string, engine pgstore.Engine) error {
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, pgstore.ConnString(dsn))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = pgstore.Migrate(ctx, conn, pgstore.MigrateOptions{Engine: engine})
-	return err
+	return migratedAs(dsn, pgstore.MigrateOptions{Engine: engine})
 }
+
+func migratedPortable(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
 
 // TestPortableMigrate: up, up again, status, down, without being told which.
 func TestPortableMigrate(t *testing.T) {

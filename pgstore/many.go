@@ -26,7 +26,7 @@ func newManySQL(s *statements, id int32, d *dipwell.Definition, testClock bool) 
 	grid := fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
 	before, after := returned(r, "b.ts", "c.n", grid), returned(r, "b.ts", "excluded.ts", grid)
 	params := 2
-	if r.Spread { // the origin is the key's, which excluded does not carry
+	if spread(r) { // the origin is the key's, which excluded does not carry
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
 		before = returned(r, "b.ts", "c.n", "q.grid")
 		after = returnedSince(r, "b.ts", "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
@@ -223,12 +223,12 @@ func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
 	var grids []int64
 	for i, p := range rows {
 		keys[i], units[i] = p.Key, int64(p.try)*p.Groups[0].Ops[0].Cost*p.rule.Unit
-		if e.def.Rule.Spread {
+		if spread(&e.def.Rule) {
 			grids = append(grids, gridOf(p.rule.Origin, p.rule.Every))
 		}
 	}
 	args := []any{keys, units}
-	if e.def.Rule.Spread {
+	if spread(&e.def.Rule) {
 		args = append(args, grids)
 	}
 	return s.withClock(args)

@@ -34,7 +34,7 @@ func (s *Store) portableTake(ctx context.Context, g *dipwell.Group, e *entry) (d
 	var scratch dipwell.Rule
 	rule := op.Def.RuleFor(op.Key, &scratch)
 	args := append(make([]any, 0, 4), op.Key, op.Cost*rule.Unit)
-	if rule.Spread {
+	if spread(rule) {
 		args = append(args, gridOf(rule.Origin, rule.Every))
 	}
 	var row dipwell.State

@@ -25,14 +25,15 @@ func TestSQL(t *testing.T) {
 }
 
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
-// clock is a table that dipwell.now_us reads, as each call sets it.
+// clock is a setting that dipwell.now_us reads, as each call sets it.
 func openSQL(t testing.TB, now func() int64) dipwell.Store {
-	pool := newPool(t)
-	_, err := pool.Exec(context.Background(), `create or replace function dipwell.now_us() returns bigint language sql volatile
-		as $$ select current_setting('test.now')::bigint $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := usedPool(t, "test_clock", func(dsn string) error {
+		if err := migrated(dsn); err != nil {
+			return err
+		}
+		return execute(dsn, `create or replace function dipwell.now_us() returns bigint language sql volatile
+			as $$ select current_setting('test.now')::bigint $$`)
+	})
 	inner := newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
 	return &sqlStore{Store: inner, pool: pool, now: now}
 }
@@ -66,7 +67,7 @@ func (s *sqlStore) group(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error
 			return dipwell.ErrReservation
 		}
 		return err
-	case len(g.Ops) == 1 && !g.Ops[0].Bounded:
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !excess(&g.Ops[0]):
 		return s.one(ctx, tx, g)
 	case len(g.Ops) > 1 && g.Ops[0].Verb == dipwell.VerbTake:
 		return s.all(ctx, tx, g)
@@ -75,6 +76,12 @@ func (s *sqlStore) group(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error
 	err := s.Store.Apply(ctx, &b)
 	*g = b.Groups[0]
 	return errors.Join(err, g.Err)
+}
+
+// excess is a charge that SQL answers with an error, as a Limiter does before it
+// asks a store.
+func excess(op *dipwell.Op) bool {
+	return op.Verb == dipwell.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
 }
 
 func (s *sqlStore) one(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {

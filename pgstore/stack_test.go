@@ -1,7 +1,6 @@
 package pgstore_test
 
 import (
-	"context"
 	"os"
 	"testing"
 
@@ -31,12 +30,7 @@ func TestStack(t *testing.T) {
 			t.Run(name+" "+tables, func(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-					pool := newPool(t)
-					if durability == pgstore.Unlogged {
-						if _, err := pgstore.Migrate(context.Background(), pool, pgstore.MigrateOptions{Tables: durability}); err != nil {
-							t.Fatal(err)
-						}
-					}
+					pool := usedPool(t, tables, func(dsn string) error { return migratedAs(dsn, pgstore.MigrateOptions{Tables: durability}) })
 					return wrap(t, newStore(t, pool, pgstore.Config{Clock: now, Poll: -1}), now)
 				}, storetest.Quick)
 			})

@@ -39,7 +39,7 @@ func newStatements(id int32, d *dipwell.Definition, testClock bool) (s statement
 	if r.Every > 0 {
 		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
 	}
-	if r.Spread {
+	if spread(r) {
 		params++
 		grid = fmt.Sprintf("$%d::bigint", params)
 	}
@@ -80,6 +80,10 @@ union all select r.used, r.ts, r.version, c.n, false from r, c`, free, reads, id
 	s.clean = new(atomic.Int32)
 	return s
 }
+
+// spread reports whether a key's statements are told where its windows begin.
+// Those of 1 µs begin at every instant.
+func spread(r *dipwell.Rule) bool { return r.Spread && r.Every > 1 }
 
 // gridOf is a boundary before any instant that can be counted, so that
 // division rounds down.
@@ -139,7 +143,7 @@ func room(r *dipwell.Rule, units int64) int64 {
 func (s *Store) takeArgs(op *dipwell.Op, r *dipwell.Rule, third int64) []any {
 	units := op.Cost * r.Unit
 	args := append(make([]any, 0, 5), op.Key, units, third)
-	if r.Spread {
+	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
 	}
 	return s.withClock(args)

@@ -81,3 +81,33 @@ func TestTakeAtTheEdge(t *testing.T) {
 		})
 	}
 }
+
+// TestShortestWindow: windows of 1 µs turn at once whatever the key, so that
+// statements have no parameter for where they begin.
+func TestShortestWindow(t *testing.T) {
+	ctx := context.Background()
+	for name, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
+		for _, clock := range []func() int64{nil, func() int64 { return 1_700_000_000_000_000 }} {
+			pool := usedPool(t, name, prepare)
+			s := newStore(t, pool, pgstore.Config{Clock: clock, Poll: -1})
+			d, err := s.Define(ctx, dipwell.Limit{Name: "short", Algorithm: dipwell.FixedWindow, Rate: 1, Period: time.Microsecond, Burst: 5}, dipwell.OwnerCode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				for n := 1; n <= 3; n++ { // alone, and in a batch
+					var b dipwell.Batch
+					for i := range n {
+						b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", n, i), Verb: dipwell.VerbTake, Cost: 2}}})
+					}
+					err := s.Apply(ctx, &b)
+					for i := range b.Groups {
+						if g := &b.Groups[i]; err != nil || g.Err != nil || !g.Allowed {
+							t.Errorf("%s: %d of %d: %v, %v, %v", name, i, n, g.Allowed, err, g.Err)
+						}
+					}
+				}
+			}
+		}
+	}
+}

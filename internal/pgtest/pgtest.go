@@ -352,8 +352,23 @@ func Shared(t testing.TB) *Server {
 
 // Database makes a new database on the shared server and returns its address.
 // The first one with a template's name runs prepare on a fresh database; the
-// others are copies of it.
+// others are copies of it. It is dropped with the test.
 func Database(t testing.TB, template string, prepare func(dsn string) error) string {
+	t.Helper()
+	s, name := copyOf(t, template, prepare)
+	t.Cleanup(func() { dropDatabase(t, s, name) })
+	return s.DSN(name)
+}
+
+// Lasting is a Database that lasts as long as the server, for tests that leave
+// it as they found it: making one costs more than most cases that need one.
+func Lasting(t testing.TB, template string, prepare func(dsn string) error) string {
+	t.Helper()
+	s, name := copyOf(t, template, prepare)
+	return s.DSN(name)
+}
+
+func copyOf(t testing.TB, template string, prepare func(dsn string) error) (*Server, string) {
 	t.Helper()
 	s := Shared(t)
 	shared.Lock()
@@ -381,8 +396,7 @@ func Database(t testing.TB, template string, prepare func(dsn string) error) str
 	if _, err = conn.Exec(ctx, "create database "+name+" template "+pgx.Identifier{template}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { dropDatabase(t, s, name) })
-	return s.DSN(name)
+	return s, name
 }
 
 func dropDatabase(t testing.TB, s *Server, name string) {
