@@ -129,6 +129,7 @@ func TestDoctorRedis(t *testing.T) {
 }
 
 func TestDoctorRedisCluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	var hosts []string
 	for _, n := range cluster.Nodes[:3] {

@@ -184,7 +184,6 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 
 // redis checks every server that decides.
 func (x *examination) redis(ctx context.Context, url string) {
-	goredis.SetLogger(silent{})
 	db, config, err := redisstore.Client(url, redisstore.Config{})
 	if err != nil {
 		x.problem("store", "", "%v", err)

@@ -90,6 +90,7 @@ func TestServeTLS(t *testing.T) {
 
 // Keys that are hashed are in nobody's store, log or list.
 func TestServeKeySecret(t *testing.T) {
+	t.Parallel()
 	db := redistest.Start(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("a secret of enough bytes\n"), 0o600); err != nil {

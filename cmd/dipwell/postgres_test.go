@@ -152,6 +152,7 @@ func TestMigrateNewerSchema(t *testing.T) {
 // From outside: the real program on a real server that is changed by SQL and
 // then crashes.
 func TestServePostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
 	dsn := server.DSN("postgres")
 	if code, _, stderr := program(t, "migrate", "up", "--store", dsn); code != 0 {
@@ -233,6 +234,7 @@ func crash(t *testing.T, p *process, server *pgtest.Server) {
 
 // The server is absent when the service starts, and comes later.
 func TestServeBeforePostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
 	dsn := server.DSN("postgres")
 	if code, _, stderr := program(t, "migrate", "up", "--store", dsn); code != 0 {

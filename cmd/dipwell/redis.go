@@ -42,9 +42,10 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
+func init() { goredis.SetLogger(silent{}) }
+
 // openRedis opens a store for a client, which asks once, or for a service.
 func openRedis(ctx context.Context, url string, o storeOptions) (dipwell.Store, error) {
-	goredis.SetLogger(silent{})
 	if o.once {
 		store, err := redisstore.Open(ctx, url, redisstore.Config{Poll: -1, OnError: o.report})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 // A service on Redis limits, starts before its server, follows it through a
 // crash, and tells one that comes back empty its limits.
 func TestServeRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	server.Stop()
 	p := start(t, "--listen", "127.0.0.1:0", "--store", server.URL(), "--limit", "login=1/1d,burst=5", "--limit", "local=1/1d,on_store_error=local")
