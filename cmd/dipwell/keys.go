@@ -18,7 +18,7 @@ type KeysCmd struct {
 }
 
 func (KeysCmd) Help() string {
-	return "Example: dipwell keys login --prefix user: -n 20\nThe limit must keep its keys: keys: list."
+	return "Example: dipwell keys login --prefix user: -n 20\n\nThe limit must keep its keys: keys: list."
 }
 
 func (c *KeysCmd) Run(e *env) error {
