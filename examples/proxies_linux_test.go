@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -86,7 +87,8 @@ func (s *site) app() {
 	s.ports.app, s.ports.limiter, s.ports.proxy = u.Port(), freePort(s.t), freePort(s.t)
 }
 
-// limiter starts the service on examples/proxies.yaml.
+// limiter starts the service on examples/proxies.yaml, with tokens that come
+// back far too slowly for a busy machine to see one.
 func (s *site) limiter() {
 	s.copy("proxies.yaml")
 	s.dip = s.run(s.bin, "serve", "--config", filepath.Join(s.dir, "proxies.yaml"))
@@ -96,7 +98,7 @@ func (s *site) limiter() {
 // copy copies files of this directory with the ports that are free here.
 func (s *site) copy(files ...string) {
 	ports := strings.NewReplacer("127.0.0.1:8080", "127.0.0.1:"+s.ports.limiter, "127.0.0.1:3000", "127.0.0.1:"+s.ports.app,
-		"127.0.0.1:8000", "127.0.0.1:"+s.ports.proxy, "http://:8000", "http://:"+s.ports.proxy)
+		"127.0.0.1:8000", "127.0.0.1:"+s.ports.proxy, "http://:8000", "http://:"+s.ports.proxy, "per: 1m", "per: 1d")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err == nil {
@@ -152,13 +154,13 @@ func (s *site) check() {
 		if got, want := r.Header.Get("RateLimit"), fmt.Sprintf(`"site";r=%d;`, 19-i); !strings.HasPrefix(got, want) {
 			t.Fatalf("request %d: RateLimit: %q, want %s…", i, got, want)
 		}
-		if got := r.Header.Get("RateLimit-Policy"); got != `"site";q=20;w=240` {
+		if got := r.Header.Get("RateLimit-Policy"); got != `"site";q=20;w=345600` {
 			t.Fatalf("RateLimit-Policy: %q", got)
 		}
 	}
 	r, body := s.get("127.0.0.7", "/a", "X-Forwarded-For", "203.0.113.99")
 	retry, err := strconv.Atoi(r.Header.Get("Retry-After"))
-	if r.StatusCode != http.StatusTooManyRequests || err != nil || retry < 10 || retry > 12 {
+	if r.StatusCode != http.StatusTooManyRequests || err != nil || retry < 1 || retry > 17280 {
 		t.Fatalf("the request after the burst: %s, Retry-After: %q, %s", r.Status, r.Header.Get("Retry-After"), body)
 	}
 	if !strings.Contains(body, "quota-exceeded") || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/problem+json") ||
@@ -200,8 +202,8 @@ func (s *site) url(_, path string) string { return "http://127.0.0.1:" + s.ports
 
 // from is a client at an address of this machine's own.
 func from(addr string) *http.Client {
-	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}, Timeout: 5 * time.Second}
-	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}, Timeout: time.Minute}
+	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}, Timeout: time.Minute}
 }
 
 // answer is what there is to say of a response that has been read.
@@ -244,7 +246,7 @@ func (s *site) await(url string, ok func(*http.Response) bool) {
 	s.t.Helper()
 	client := from("127.0.0.1")
 	var last error
-	for begun := time.Now(); time.Since(begun) < 20*time.Second; time.Sleep(20 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
 		r, err := client.Get(url)
 		if last = err; err != nil {
 			continue
@@ -258,11 +260,17 @@ func (s *site) await(url string, ok func(*http.Response) bool) {
 	s.t.Fatalf("%s: %v", url, last)
 }
 
+// givenPorts are those of sites that may not listen yet.
+var givenPorts sync.Map
+
 // freePort is below the ports that this machine takes for outgoing connections,
 // any of which could come before the program that is to listen.
 func freePort(t *testing.T) string {
 	for range 100 {
 		port := strconv.Itoa(20_000 + rand.IntN(12_000))
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
 			_ = l.Close()
 			return port
