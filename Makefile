@@ -18,7 +18,7 @@ test: ## install what the tests lack (as root, Debian's packages), then run all 
 
 test-long: ## the suite over PostgreSQL under each decorator alone, on durable and on fast tables, and Redis faults ten times as often (ten minutes)
 	for run in coalesce denycache fallback all; do DIPWELL_LONG=1 $(GO) test -count=1 ./pgstore -run "TestStack/$$run" || exit 1; done
-	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 15m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race ./...

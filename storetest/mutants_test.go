@@ -60,7 +60,7 @@ var mutants = map[string]struct {
 	"reset keeps reservations":       {bug{keepsReservations: true}, "double-cancel-mints cancel-after-reset reset"},
 	"debt without bound":             {bug{read: noBound}, "zero-means-unlimited never-finite-retry worked-7-perfectly-spaced"},
 	"retry never given":              {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},
-	"retry in whole ms, down":        {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry -= op.Retry % 1000 }}, "retry-exact"},
+	"retry in whole ms, down":        {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry -= op.Retry % 1000 }}, "retry-exact golden-apply"},
 	"retry for never": {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) {
 		if op.Never {
 			op.Never, op.Retry = false, 1
@@ -82,7 +82,7 @@ var mutants = map[string]struct {
 		if row.Version != op.Def.Number {
 			*row = dipwell.State{}
 		}
-	}}, "stale-after-change change-keep"},
+	}}, "stale-after-change change-keep golden-carry"},
 	"refund above full": {bug{write: refundUnclamped}, "negative-mints refund"},
 	"sweep deletes keys in use": {bug{sweep: func(s *refStore) int {
 		s.mu.Lock()
@@ -105,8 +105,8 @@ var mutants = map[string]struct {
 	}}, "shadow group-shadow"},
 	"window begins at the row":       {bug{read: windowFromRow}, "lost-partial-interval worked-2-grid"},
 	"window begins at a refund":      {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
-	"window not spread":              {bug{read: notSpread}, "window-spread model"},
-	"late writer wipes":              {bug{read: wipes}, "late-writer-wipes"},
+	"window not spread":              {bug{read: notSpread}, "window-spread golden-origin model"},
+	"late writer wipes":              {bug{read: wipes}, "late-writer-wipes golden-apply"},
 	"refusals remembered":            {bug{group: remembersRefusals}, "false-local-denial"},
 	"cost compared twice":            {bug{group: comparesTwice}, "cost-tested-twice"},
 	"cost in 32 bits":                {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = int64(int32(op.Cost)) }}, "overflow-bypass"},

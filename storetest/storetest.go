@@ -25,12 +25,13 @@ type size struct {
 	rounds    int // of a race, each on a fresh key
 	histories int // random ones
 	steps     int // calls in a history
+	vectors   int // golden vectors: one of so many
 	oneKey    bool
 }
 
 // Quick is a fraction of the rounds and histories: for -short, and for stores
 // over stores that were tested in full.
-func Quick(s *size) { *s = size{rounds: 5, histories: 6, steps: 150} }
+func Quick(s *size) { *s = size{rounds: 5, histories: 6, steps: 150, vectors: 16} }
 
 // OneKey is for stores that can ask several limits in one call only about one
 // key: cases that ask about several are left out, and histories keep to one.
@@ -46,14 +47,14 @@ var seed = flag.Uint64("seed", 0, "storetest: run only the random history with t
 
 // Run checks a store against the contract. Every case opens a store of its own.
 func Run(t *testing.T, open Open, options ...Option) {
-	s := size{rounds: 20, histories: 20, steps: 300}
+	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1}
 	if testing.Short() {
 		Quick(&s)
 	}
 	for _, o := range options {
 		o(&s)
 	}
-	for _, group := range [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases} {
+	for _, group := range [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases, goldenCases} {
 		for _, c := range group {
 			if s.oneKey && severalKeys[c.name] {
 				continue

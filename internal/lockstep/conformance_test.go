@@ -7,9 +7,9 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestConformance is the suite, the regression table included, on every store
-// under every decorator. The stores' own packages have it at full length, and
-// golden vectors besides.
+// TestConformance is the suite, the regression table and golden vectors
+// included, on every store under every decorator. The stores' own packages have
+// it at full length.
 func TestConformance(t *testing.T) {
 	for _, s := range stores {
 		for _, d := range decorators {

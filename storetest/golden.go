@@ -1,0 +1,330 @@
+package storetest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/testdata/golden"
+)
+
+// goldenCases play the checked-in vectors through the store: rows are brought
+// about by calls, as a user would.
+var goldenCases = []testCase{
+	{"golden-apply", goldenApply},
+	{"golden-carry", goldenCarry},
+	{"golden-origin", goldenOrigin},
+	{"golden-calendar", goldenCalendar},
+}
+
+// goldenRule is a rule as the vectors have it.
+type goldenRule struct {
+	Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
+	MaxCharge                                        int64 `json:"max_charge"`
+	MaxUsed                                          int64 `json:"max_used"`
+	Leaky                                            bool
+}
+
+func goldenOf(r dipwell.Rule) goldenRule {
+	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky}
+}
+
+// goldenLimits compile to the rules of the vectors.
+var goldenLimits = []dipwell.Limit{
+	{Name: "plain", Rate: 10, Period: time.Second, Burst: 50},
+	{Name: "thirds", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
+	{Name: "slow", Rate: 10, Period: time.Hour},
+	{Name: "fast", Rate: 300_000, Period: time.Second, Burst: 2},
+	{Name: "faster", Rate: 3_000_001, Period: time.Second, Burst: 5},
+	{Name: "gib", Rate: 1 << 30, Period: 24 * time.Hour},
+	{Name: "prime", Rate: 999_983, Period: 30 * 24 * time.Hour},
+	{Name: "tib", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
+	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt},
+	{Name: "noburst", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 100},
+	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.UnlimitedDebt},
+	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
+	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
+	{Name: "rollover", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
+	{Name: "interval", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
+	{Name: "most", Algorithm: dipwell.FixedWindow, Rate: dipwell.MaxInt, Period: time.Microsecond, Start: "0s"},
+}
+
+// limitOf is the limit that compiles to a rule.
+func (e *env) limitOf(r goldenRule) dipwell.Limit {
+	e.Helper()
+	for _, l := range goldenLimits {
+		if goldenOf(dipwell.MustDefinition(l).Rule) == r {
+			return l
+		}
+	}
+	e.Fatalf("no limit of goldenLimits compiles to %+v", r)
+	return dipwell.Limit{}
+}
+
+// defining is how many times fewer of the vectors are played that each define
+// a limit: a durable store takes its time over that.
+const defining = 3
+
+// vectors calls play with one line of so many.
+func vectors[V any](e *env, file []byte, of int, play func(line string, v V)) {
+	e.Helper()
+	n := 0
+	for line := range bytes.Lines(file) {
+		if n++; n%of != 0 {
+			continue
+		}
+		var v V
+		if err := json.Unmarshal(line, &v); err != nil {
+			e.Fatal(err)
+		}
+		play(fmt.Sprintf("line %d: %s", n, line), v)
+	}
+}
+
+// apply asks the store itself.
+func (e *env) apply(what string, verb dipwell.Verb, d *dipwell.Definition, key string, cost int64) dipwell.Answer {
+	e.Helper()
+	var id dipwell.Reservation
+	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1)
+	b := dipwell.Batch{Groups: []dipwell.Group{{ID: id, Ops: []dipwell.Op{{Def: d, Key: key, Verb: verb, Cost: cost}}}}}
+	if err := e.store.Apply(e.ctx, &b); err != nil || b.Groups[0].Err != nil {
+		e.Fatalf("%s of %d: %v, %v\n%s", verb, cost, err, b.Groups[0].Err, what)
+	}
+	return b.Groups[0].Ops[0].Answer
+}
+
+// steps are calls that leave a row with just so many units used, stamped ts.
+type steps struct {
+	k, ticks int64 // tokens taken, so many ticks before ts
+	last     dipwell.Verb
+}
+
+// stepsTo finds calls that leave used units: tokens some ticks ago of which
+// some came back, and at ts one more, or one fewer.
+func stepsTo(r *dipwell.Rule, used int64) (s steps, found bool) {
+	pre := used - r.Unit
+	if s.last = dipwell.VerbCharge; pre < 0 {
+		s.last, pre = dipwell.VerbRefund, used+r.Unit
+	}
+	if s.k = pre / r.Unit; pre%r.Unit > 0 { // k units ≡ pre, modulo what a tick gives
+		inverse := new(big.Int).ModInverse(big.NewInt(r.Unit), big.NewInt(r.Add))
+		if r.Add == 1 {
+			inverse = new(big.Int)
+		}
+		k := new(big.Int).Mul(inverse, big.NewInt(pre))
+		s.k++
+		s.k += k.Sub(k, big.NewInt(s.k)).Mod(k, big.NewInt(r.Add)).Int64()
+		s.ticks = (s.k*r.Unit - pre) / r.Add
+	}
+	const charges = 4 // and no more
+	return s, s.k*r.Unit <= r.MaxUsed && s.k <= r.Most+charges*r.MaxCharge
+}
+
+// row brings a row about, and reports whether calls can.
+func (e *env) row(what string, d *dipwell.Definition, key string, used, ts int64) bool {
+	e.Helper()
+	s, found := stepsTo(&d.Rule, used)
+	at := ts - s.ticks*d.Rule.Every
+	if !found || at <= 0 { // a row that was never written is stamped 0
+		return false
+	}
+	e.clock.Store(at)
+	if n := min(s.k, d.Rule.Most); n > 0 {
+		if a := e.apply(what, dipwell.VerbReserve, d, key, n); !a.Allowed {
+			e.Fatalf("reserve %d was refused: %+v\n%s", n, a, what)
+		}
+		s.k -= n
+	}
+	for s.k > 0 {
+		n := min(s.k, d.Rule.MaxCharge)
+		e.apply(what, dipwell.VerbCharge, d, key, n)
+		s.k -= n
+	}
+	e.clock.Store(ts)
+	e.apply(what, s.last, d, key, 1)
+	return true
+}
+
+// reads wants a row to read as so many units used at ts.
+func (e *env) reads(what string, d *dipwell.Definition, key string, used, ts, now int64) {
+	e.Helper()
+	e.clock.Store(now)
+	a := e.apply(what, dipwell.VerbCheck, d, key, 0)
+	o := d.Rule.Apply(dipwell.State{Used: used, TS: ts}, now, dipwell.VerbCheck, 0)
+	if remaining, reset := d.Rule.Remaining(o.After), d.Rule.FullIn(o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
+		e.Fatalf("the row reads as %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
+	}
+}
+
+type goldenStep struct {
+	Rule                goldenRule
+	Used, TS, Now, Cost int64
+	Verb                string
+	Want                struct {
+		Allowed, Never                                    bool
+		Granted, Used, TS, Retry, Delay, Remaining, Reset int64
+	}
+}
+
+func (v *goldenStep) verb() dipwell.Verb {
+	verb := dipwell.VerbTake
+	for verb.String() != v.Verb {
+		verb++
+	}
+	return verb
+}
+
+func goldenApply(e *env) {
+	defs, played, all := map[string]*dipwell.Definition{}, map[string]int{}, 0
+	vectors(e, golden.Apply, e.vectors, func(line string, v goldenStep) {
+		l := e.limitOf(v.Rule)
+		d := defs[l.Name]
+		if d == nil {
+			d = e.define(l)
+			defs[l.Name] = d
+		}
+		all++
+		key := fmt.Sprint(all)
+		if v.Verb == "charge" && v.Cost > d.Rule.MaxCharge {
+			return // no limiter lets it pass, and SQL functions raise an error
+		}
+		if v.Used == 0 && v.Now < max(v.TS, 0) || v.Used > 0 && !e.row(line, d, key, v.Used, v.TS) {
+			return // a full row may be gone, and its stamp with it; some rows no few calls make
+		}
+		played[l.Name]++
+		e.clock.Store(v.Now)
+		a, w := e.apply(line, v.verb(), d, key, v.Cost), v.Want
+		if a.Allowed != w.Allowed || a.Never != w.Never || a.Granted != w.Granted || a.Retry != w.Retry || a.Delay != w.Delay || a.Remaining != w.Remaining || a.Reset != w.Reset {
+			e.Fatalf("answered %+v\n%s", a, line)
+		}
+		e.reads(line, d, key, w.Used, w.TS, max(v.Now, w.TS)+d.Rule.Every)
+	})
+	sum := 0
+	for _, n := range played {
+		sum += n
+	}
+	e.Logf("%d of %d vectors: %v", sum, all, played)
+	if len(played) != len(goldenLimits) || sum*4 < all*3 {
+		e.Errorf("only %d of %d vectors were played, on %d of %d limits", sum, all, len(played), len(goldenLimits))
+	}
+}
+
+type goldenChange struct {
+	Versions []struct {
+		Rule   goldenRule
+		Since  int64
+		Policy string
+	}
+	Used, TS int64
+	Version  int
+	WantUsed int64 `json:"want_used"`
+	WantTS   int64 `json:"want_ts"`
+}
+
+// limits are those of the versions. Two that count alike would be one version.
+func (v *goldenChange) limits(e *env) (list []dipwell.Limit, differ bool) {
+	for i, x := range v.Versions {
+		l := e.limitOf(x.Rule)
+		for l.OnChange.String() != x.Policy {
+			l.OnChange++
+		}
+		if list = append(list, l); i > 0 && x.Rule == v.Versions[i-1].Rule {
+			return nil, false
+		}
+	}
+	return list, true
+}
+
+func goldenCarry(e *env) {
+	played, all := 0, 0
+	vectors(e, golden.Carry, e.vectors*defining, func(line string, v goldenChange) {
+		all++
+		limits, differ := v.limits(e)
+		if !differ {
+			return
+		}
+		if _, found := stepsTo(&dipwell.MustDefinition(limits[v.Version-1]).Rule, v.Used); !found || v.Used == 0 {
+			return
+		}
+		var d *dipwell.Definition
+		for i, l := range limits {
+			l.Name = "carry"
+			e.clock.Store(v.Versions[i].Since)
+			if d = e.define(l); i == v.Version-1 {
+				e.row(line, d, "k", v.Used, v.TS)
+			}
+		}
+		e.reads(line, d, "k", v.WantUsed, v.WantTS, v.WantTS)
+		e.drop("carry")
+		played++
+	})
+	if e.Logf("%d of %d vectors", played, all); played*3 < all {
+		e.Errorf("only %d of %d vectors were played", played, all)
+	}
+}
+
+type goldenWindow struct {
+	line, Name, Key string
+	Period, Origin  int64
+}
+
+func goldenOrigin(e *env) {
+	var all []goldenWindow
+	vectors(e, golden.Origin, e.vectors*defining, func(line string, v goldenWindow) {
+		v.line = line
+		all = append(all, v)
+	})
+	slices.SortStableFunc(all, func(a, b goldenWindow) int { // each limit is defined once
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Period, b.Period))
+	})
+	var d *dipwell.Definition
+	for _, v := range all {
+		if d == nil || d.Name != v.Name || d.Period.Microseconds() != v.Period {
+			if e.l.Limit(v.Name) != nil {
+				e.drop(v.Name)
+			}
+			d = e.define(dipwell.Limit{Name: v.Name, Algorithm: dipwell.FixedWindow, Rate: 1, Period: time.Duration(v.Period) * time.Microsecond})
+		}
+		a := e.apply(v.line, dipwell.VerbTake, d, v.Key, 1)
+		if ends := e.clock.Load() + a.Reset; (ends-v.Origin)%v.Period != 0 || a.Reset <= 0 || a.Reset > v.Period {
+			e.Fatalf("the window ends in %d µs\n%s", a.Reset, v.line)
+		}
+	}
+}
+
+func goldenCalendar(e *env) {
+	type vector struct {
+		Per, Start    string
+		Now, From, To int64
+	}
+	defs, n := map[string]*dipwell.Definition{}, 0
+	vectors(e, golden.Calendar, e.vectors*defining, func(line string, v vector) {
+		period, err := dipwell.ParsePeriod(v.Per)
+		e.must(nil, err)
+		d := defs[v.Per+v.Start]
+		if d == nil {
+			d = e.define(dipwell.Limit{Name: fmt.Sprint("calendar", len(defs)), Algorithm: dipwell.FixedWindow, Rate: 1, Period: period, Start: v.Start})
+			defs[v.Per+v.Start] = d
+		}
+		n++
+		take := func(key string, at int64) dipwell.Answer {
+			e.clock.Store(at)
+			return e.apply(line, dipwell.VerbTake, d, fmt.Sprint(key, n), 1)
+		}
+		take("before", v.From-1)
+		take("in", v.From)
+		if a := take("before", v.Now); !a.Allowed || a.Reset != v.To-v.Now {
+			e.Fatalf("after one in the window before: %+v\n%s", a, line)
+		}
+		if a := take("in", v.Now); v.Now > v.From && (a.Allowed || a.Retry != v.To-v.Now) {
+			e.Fatalf("after one in this window: %+v\n%s", a, line)
+		}
+	})
+}
