@@ -80,6 +80,11 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 	walkers = append(walkers, &walker{name: "memstore, all decorators", side: newLibrary(t, func(t testing.TB, now func() int64) dipwell.Store {
 		return all(t, openMemory(t, now), now)
 	})})
+	for _, s := range stores {
+		if s.served {
+			walkers = append(walkers, &walker{name: s.name + ", over HTTP", side: newService(t, s.open)})
+		}
+	}
 	for _, w := range walkers {
 		w.made, w.now = map[int]dipwell.Reservation{}, epoch
 	}
