@@ -17,7 +17,7 @@ const (
 )
 
 var ownerNames = map[string]string{
-	OwnerCode: "a program's code", OwnerFile: "the configuration file", OwnerAPI: "the API", OwnerSQL: "SQL",
+	OwnerCode: "a program's code or flags", OwnerFile: "the configuration file", OwnerAPI: "the API", OwnerSQL: "SQL",
 }
 
 // maxVersions bounds the past of one definition. A limit that is changed more

@@ -9,7 +9,7 @@ import (
 // only after the context's deadline, or the limit refuses, it returns the
 // refusal at once and nothing is taken. A limit without debt is asked again at
 // each retry time instead. When the context ends during the sleep the tokens
-// are given back and the error is the context's.
+// are given back, the error is the context's and the decision allows nothing.
 func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	if err = ctx.Err(); err != nil {
 		return d, err
@@ -28,6 +28,7 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 		give, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer stop()
 		_ = l.Cancel(give, d.Reservation) // due by now, or lost with the store: the caller's error says more
+		d.Allowed, d.Granted, d.Reservation = false, 0, Reservation{}
 		return d, err
 	}
 	return d, nil
