@@ -58,15 +58,16 @@ func over(store Store) *Limiter {
 	if !ok {
 		def = &ownLimits{store: store}
 	}
-	local, _ := As[interface{ InProcess() bool }](store)
-	return &Limiter{store: store, def: def, reg: def.Registry(), local: local != nil && local.InProcess(), quick: quickOf(store)}
+	l := &Limiter{def: def, reg: def.Registry()}
+	return l.With(store)
 }
 
 // With returns a limiter with the same limits over another store: one that is
 // bound to the caller's own transaction, say.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	c.store, c.quick = s, quickOf(s)
+	local, ok := As[interface{ InProcess() bool }](s)
+	c.store, c.quick, c.local = s, quickOf(s), ok && local.InProcess()
 	return &c
 }
 
