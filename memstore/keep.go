@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"container/heap"
 	"maps"
 	"slices"
 	"strings"
@@ -105,15 +104,9 @@ func (s *Store) Hold(h Held) error {
 	r := &s.held
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.byID) >= r.max || r.byID[h.ID] != nil {
+	if !r.hold(v) {
 		return s.fullError()
 	}
-	r.init()
-	for i := range v.parts {
-		r.link(&v.parts[i])
-	}
-	r.byID[v.id] = v
-	heap.Push(&r.due, v)
 	return nil
 }
 
@@ -132,12 +125,6 @@ func (s *Store) TouchedReservations() []dipwell.Reservation {
 	ids := slices.Collect(maps.Keys(r.touched))
 	clear(r.touched)
 	return ids
-}
-
-func (r *reservations) init() {
-	if r.byID == nil {
-		r.byID, r.byKey = map[dipwell.Reservation]*reservation{}, map[identity]*part{}
-	}
 }
 
 // touch notes that a reservation came or went, where somebody wants to know.

@@ -15,7 +15,8 @@ import (
 // shards.
 type reservations struct {
 	mu    sync.Mutex
-	max   int
+	max   int // parts
+	parts int
 	byID  map[dipwell.Reservation]*reservation
 	byKey map[identity]*part
 	due   dueHeap
@@ -56,29 +57,42 @@ func (r *reservations) len() int {
 	return len(r.byID)
 }
 
-// add keeps a group's reservation. It fails when there are as many as may be.
+// add keeps a group's reservation. It fails where there is no room for it.
 func (r *reservations) add(g *dipwell.Group, places []place, now int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && r.due[0].due <= now {
 		r.forget(r.due[0])
 	}
-	if len(r.byID) >= r.max || r.byID[g.ID] != nil {
-		return dipwell.ErrFull
-	}
-	r.init()
 	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
 	for i := range places {
 		if op, p := &g.Ops[i], &places[i]; op.Granted > 0 {
 			v.parts = append(v.parts, part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(op.Key),
 				units: op.Granted * op.Def.Rule.Unit, version: op.Def.Number})
-			r.link(&v.parts[len(v.parts)-1])
 		}
 	}
-	r.byID[v.id] = v
-	heap.Push(&r.due, v)
+	if !r.hold(v) {
+		return dipwell.ErrFull
+	}
 	r.touch(v.id)
 	return nil
+}
+
+// hold keeps a reservation, as long as there is room for its parts.
+func (r *reservations) hold(v *reservation) bool {
+	if r.parts+len(v.parts) > r.max || r.byID[v.id] != nil {
+		return false
+	}
+	if r.byID == nil {
+		r.byID, r.byKey = map[dipwell.Reservation]*reservation{}, map[identity]*part{}
+	}
+	for i := range v.parts {
+		r.link(&v.parts[i])
+	}
+	r.byID[v.id] = v
+	r.parts += len(v.parts)
+	heap.Push(&r.due, v)
+	return true
 }
 
 func (r *reservations) link(p *part) {
@@ -108,6 +122,7 @@ func (r *reservations) forget(v *reservation) {
 		r.unlink(&v.parts[i])
 	}
 	delete(r.byID, v.id)
+	r.parts -= len(v.parts)
 	heap.Remove(&r.due, v.index)
 	r.touch(v.id)
 }

@@ -15,7 +15,7 @@ import (
 // Defaults and bounds of Config.
 const (
 	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
-	DefaultMaxReservations = 100_000  // about 30 MB at the most
+	DefaultMaxReservations = 100_000  // about 90 MB at the most, 30 MB with short keys
 	maxKeys                = 1 << 36
 	maxReservations        = 1 << 28
 	maxShards              = 64 // the shards of a group fit one word
@@ -27,8 +27,9 @@ type Config struct {
 	// needs no room. When it is reached no key is forgotten: calls for a new key
 	// fail with dipwell.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
-	// MaxReservations bounds the reservations that are not yet due. Default
-	// DefaultMaxReservations.
+	// MaxReservations bounds the reservations that are not yet due; one of
+	// several keys counts once for each. When it is reached calls that would make
+	// one more fail with dipwell.ErrFull. Default DefaultMaxReservations.
 	MaxReservations int
 	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
 	// as it was when the store was made, and the monotonic clock from then on,

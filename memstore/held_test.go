@@ -1,0 +1,53 @@
+package memstore_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// Each key of a reservation takes memory, so each counts.
+func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
+	now := int64(1)
+	s, err := memstore.New(memstore.Config{MaxReservations: 4, Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "w", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reserve := func(keys ...string) (dipwell.Decision, error) {
+		var takes []dipwell.Take
+		for _, k := range keys {
+			takes = append(takes, dipwell.Take{Limit: "w", Key: k, Cost: 2})
+		}
+		return l.ReserveAll(t.Context(), takes...)
+	}
+	d, err := reserve("a", "b", "c")
+	if err != nil || d.Reservation == (dipwell.Reservation{}) {
+		t.Fatal(d, err)
+	}
+	if _, err := reserve("d", "e"); !errors.Is(err, dipwell.ErrFull) {
+		t.Errorf("3 and 2 of 4: %v", err)
+	}
+	if _, err := reserve("d"); err != nil {
+		t.Errorf("3 and 1 of 4: %v", err)
+	}
+	if err := l.Cancel(t.Context(), d.Reservation); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reserve("d", "e", "f"); err != nil {
+		t.Errorf("1 and 3 of 4: %v", err)
+	}
+	if now += 10e6; s.Stats().Reservations != 2 {
+		t.Errorf("%d reservations", s.Stats().Reservations)
+	}
+	if _, err := reserve("g", "h", "i", "j"); err != nil {
+		t.Errorf("4 of 4 once the others are due: %v", err)
+	}
+}
