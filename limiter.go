@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -119,7 +120,8 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 }
 
 // TakeWith is Take under a definition given at the call site. The limit is
-// defined, or redefined, when it differs from the one in force.
+// defined, or redefined, when it differs from the one in force: a name is for
+// good, so it must not come from a request, and call sites should agree.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err == nil {
@@ -256,7 +258,11 @@ func (d *Decision) about(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 }
 
-func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// us is n µs. After the store's clock stepped back by years there may be more
+// of them than a Duration holds.
+func us(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
+}
 
 // Cancel gives a reservation's tokens back, once, before it is due. Otherwise
 // the error is ErrReservation and nothing changes.

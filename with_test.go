@@ -39,3 +39,28 @@ func TestWithKeepsTheTimeout(t *testing.T) {
 		}
 	})
 }
+
+// A clock that steps back by decades while a long limit is deep in debt: the
+// wait is longer than a Duration holds, and must not turn out negative.
+func TestWaitsLongerThanADuration(t *testing.T) {
+	now := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	store, err := memstore.New(memstore.Config{Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := dipwell.New(store, dipwell.Limit{Name: "slow", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxCharge: 280})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Charge(t.Context(), "slow", "k", 280); err != nil || d.ResetAfter < 279*365*24*time.Hour {
+		t.Fatal(d, err)
+	}
+	now = 0
+	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve} {
+		var d dipwell.Decision
+		if err := l.Do(t.Context(), &d, verb, "slow", "k", 1); err != nil || d.Allowed || d.RetryAfter <= 0 || d.ResetAfter <= 0 {
+			t.Errorf("%v: retry after %v, reset after %v, %v", verb, d.RetryAfter, d.ResetAfter, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"time"
 
@@ -92,9 +93,14 @@ func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, 
 		row.used, row.ts = after, t
 	}
 	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, dipwell.SourceStore
-	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, time.Duration(wait)*time.Microsecond, time.Duration(full)*time.Microsecond, 0
+	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, us(wait), us(full), 0
 	sh.mu.Unlock()
 	return true
+}
+
+// us is n µs, or as many as a Duration holds.
+func us(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
 
 func (s *Store) rarer(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
