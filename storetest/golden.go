@@ -211,7 +211,7 @@ func goldenApply(e *env) {
 		sum += n
 	}
 	e.Logf("%d of %d vectors: %v", sum, all, played)
-	if len(played) != len(goldenLimits) || sum*4 < all*3 {
+	if len(played) != len(goldenLimits) || sum*2 < all {
 		e.Errorf("only %d of %d vectors were played, on %d of %d limits", sum, all, len(played), len(goldenLimits))
 	}
 }

@@ -101,7 +101,7 @@ func lostPartialInterval(e *env) {
 	for _, limit := range []string{"grid", "spread"} {
 		for cost := int64(1); cost <= 4; cost++ {
 			key := string(rune('0' + cost))
-			for k := range 60 {
+			for k := range 60 / e.part {
 				e.at(time.Duration(k) * 9900 * time.Millisecond)
 				if d := e.take(limit, key, cost); !d.Allowed {
 					e.Fatalf("%s: call %d of cost %d was refused", limit, k, cost)
@@ -153,17 +153,17 @@ func callerClock(e *env) {
 	})
 	w.must(w.l.Define(e.ctx, dipwell.Limit{Name: "skewed", Rate: 1, Period: time.Second, Burst: 60}, dipwell.OwnerCode))
 	var granted int64
-	const calls = 400
-	for k := range int64(calls) {
+	calls := int64(400 / e.part)
+	for k := range calls {
 		base.Store(k * 1e6)
 		d, err := w.l.Take(e.ctx, "skewed", "k", 5)
 		w.must(d, err)
 		granted += d.Granted
 	}
-	if bound := 60 + earned(1, time.Second, calls*time.Second+2*skew); granted > bound {
+	if bound := 60 + earned(1, time.Second, time.Duration(calls)*time.Second+2*skew); granted > bound {
 		e.Fatalf("%d granted with skewed clocks, at most %d were earned", granted, bound)
 	}
-	base.Store(int64(calls)*1e6 + 4*skew.Microseconds())
+	base.Store(calls*1e6 + 4*skew.Microseconds())
 	if d, err := w.l.Take(e.ctx, "skewed", "k", 60); err != nil || !d.Allowed {
 		e.Fatalf("after the skew had passed a full bucket was refused: %+v, %v", d, err)
 	}
@@ -341,7 +341,7 @@ func fastRateTruncation(e *env) {
 		e.at(0)
 		e.bucket(name, rate, time.Second, burst)
 		e.allowed(name, "k", burst, 0)
-		const span = 500 * time.Microsecond
+		span := 500 * time.Microsecond / time.Duration(e.part)
 		var granted int64
 		for {
 			d := e.check(name, "k", 1)

@@ -26,12 +26,13 @@ type size struct {
 	histories int // random ones
 	steps     int // calls in a history
 	vectors   int // golden vectors: one of so many
+	part      int // series of calls that are alike are one such part as long
 	oneKey    bool
 }
 
 // Quick is a fraction of the rounds and histories: for -short, and for stores
 // over stores that were tested in full.
-func Quick(s *size) { *s = size{rounds: 5, histories: 6, steps: 150, vectors: 16} }
+func Quick(s *size) { *s = size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4} }
 
 // OneKey is for stores that can ask several limits in one call only about one
 // key: cases that ask about several are left out, and histories keep to one.
@@ -47,7 +48,7 @@ var seed = flag.Uint64("seed", 0, "storetest: run only the random history with t
 
 // Run checks a store against the contract. Every case opens a store of its own.
 func Run(t *testing.T, open Open, options ...Option) {
-	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1}
+	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1}
 	if testing.Short() {
 		Quick(&s)
 	}

@@ -170,7 +170,7 @@ func retryExact(e *env) {
 		d := e.define(l)
 		for verb := dipwell.VerbTake; verb <= dipwell.VerbReserve; verb++ {
 			key := verb.String()
-			for i := range int64(12) {
+			for i := int64(e.part - 1); i < 12; i += int64(e.part) {
 				e.do(dipwell.VerbCharge, l.Name, key, min(i*i, d.Rule.MaxCharge))
 				e.pass(time.Duration(i*i) * 77777 * time.Microsecond)
 				e.exact(verb, l.Name, key, 1+i%max(1, min(d.Rule.Burst, 9)))

@@ -80,7 +80,7 @@ func windowCalendar(e *env) {
 		name := string(rune('a' + i))
 		e.clock.Store(c.from.UnixMicro())
 		e.define(dipwell.Limit{Name: name, Algorithm: dipwell.FixedWindow, Rate: 2, Period: c.period, Start: c.start})
-		for range c.steps {
+		for range c.steps / e.part {
 			e.do(dipwell.VerbTakeUpTo, name, "k", 2)
 			e.exact(dipwell.VerbTake, name, "k", 1)
 			e.pass(c.step)

@@ -246,7 +246,7 @@ func (h *history) any() *event {
 		return h.mistake()
 	case n < 975:
 		return &event{what: "sweep"}
-	case n < 990 && steady:
+	case n < 987 && steady:
 		return h.redefine(h.names[h.IntN(limitCount)])
 	case n < 993 && steady && len(h.gone) < limitCount/4:
 		return h.drop(h.limit())
