@@ -25,8 +25,9 @@
 // sending of the request, so a refusal is kept too short by up to a round trip,
 // never too long.
 //
-// Memory is fixed: Config.Keys slots of 66 bytes, found by a seeded 128-bit
-// hash. When they are taken, the oldest of its neighbours gives way.
+// Memory is bounded: at most Config.Keys slots of 66 bytes, eight at a time from
+// the first refusal among them on, found by a seeded 128-bit hash. When they are
+// taken, the oldest of its neighbours gives way.
 package denycache
 
 import (

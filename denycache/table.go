@@ -6,7 +6,9 @@ import (
 	"sync"
 )
 
-// A table maps hashes of keys to slots, eight to a set. It never grows.
+// A table maps hashes of keys to slots, eight to a set. It has a fixed number of
+// sets, each with slots from its first refusal on: most keys are never refused,
+// and four megabytes for them would be half of a small service.
 type table struct {
 	seed [2]maphash.Seed
 	sets []set
@@ -17,8 +19,8 @@ const ways = 8
 // A set is the slots that share a part of their hash.
 type set struct {
 	mu    sync.Mutex
-	seen  uint64 // grows with everything that happens to a key of the set, but refusals
-	slots [ways]slot
+	seen  uint64      // grows with everything that happens to a key of the set, but refusals
+	slots *[ways]slot // nil: no key was refused yet
 }
 
 // A slot is one refused key: its row, and when that was learnt.
@@ -72,6 +74,9 @@ func (t *table) look(limit, key string) (slot, mark) {
 }
 
 func (s *set) find(id hash) *slot {
+	if s.slots == nil {
+		return nil
+	}
 	for i := range s.slots {
 		if e := &s.slots[i]; e.full && e.id == id {
 			return e
@@ -100,6 +105,9 @@ func (t *table) put(m mark, e slot) {
 	defer s.mu.Unlock()
 	if s.seen != m.seen {
 		return
+	}
+	if s.slots == nil {
+		s.slots = new([ways]slot)
 	}
 	to := s.find(m.id)
 	switch {
