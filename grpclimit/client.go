@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/pace"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -194,7 +195,7 @@ func (w *waiter) sleep(ctx context.Context, wait time.Duration) error {
 	spread := min(wait/10, time.Second, max(0, pace.Left(ctx, w.left)-wait)/2)
 	wait += rand.N(spread + 1)
 	w.left -= wait
-	return pace.Sleep(ctx, wait)
+	return await.Sleep(ctx, wait)
 }
 
 // minSleep keeps a server that says "at once" from being asked in a busy loop.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 // catalog is the limits of one database, as read last.
@@ -21,7 +22,7 @@ type catalog struct {
 	reg       dipwell.Registry
 	entries   atomic.Pointer[map[string]*entry]
 
-	mu       gate // one reading or change at a time
+	mu       await.Gate // one reading or change at a time
 	revision int64
 	dialect  atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pending  []pendingLimit          // defined while the server was away
@@ -42,7 +43,7 @@ type entry struct {
 }
 
 func newCatalog(db DB, c Config) *catalog {
-	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(gate, 1), lazy: c.Lazy, report: c.OnError}
+	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError}
 	if cat.report == nil {
 		cat.report = func(error) {}
 	}
@@ -78,10 +79,10 @@ from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id
 
 // load reads all limits, in one statement and so in one snapshot.
 func (c *catalog) load(ctx context.Context) error {
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return err
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	return c.loadLocked(ctx)
 }
 
@@ -262,10 +263,10 @@ func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dip
 		return nil, err
 	}
 	c := s.cat
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return nil, storeError(err, false)
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	if c.lazy && !c.isRead.Load() {
 		return c.pend(l, owner, errUnread)
 	}
@@ -309,10 +310,10 @@ func (c *catalog) exec(ctx context.Context, sql string, args ...any) error {
 // Drop ends a limit. Its rows go with the next sweeps.
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	c := s.cat
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return storeError(err, false)
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	drop := func() error { return c.exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner) }
 	if c.dialect.Load() != nil {
 		drop = func() error { return c.portableDrop(ctx, name, owner, s.testNow()) }

@@ -125,10 +125,10 @@ func (c *catalog) refresh(ctx context.Context) error {
 		if err := c.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision); err != nil {
 			return err
 		}
-		if err := c.mu.enter(ctx); err != nil {
+		if err := c.mu.Enter(ctx); err != nil {
 			return err
 		}
-		defer c.mu.leave()
+		defer c.mu.Leave()
 		if revision == c.revision && len(c.pending) == 0 {
 			return nil
 		}
@@ -157,17 +157,3 @@ func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Defin
 	c.pending = append(c.pending, pendingLimit{l, owner})
 	return d, nil
 }
-
-// gate is a mutex that a caller stops waiting for when its context ends.
-type gate chan struct{}
-
-func (g gate) enter(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (g gate) leave() { <-g }

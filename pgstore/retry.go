@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 // A statement that the server gave up for another one's sake did nothing and is
@@ -45,7 +46,7 @@ func collided(err error) bool {
 func (s *Store) again(ctx context.Context, err error, statement func() error) error {
 	pause := firstPause
 	for try := 1; try < maxTries && collided(err) && s.alone(); try++ {
-		if rest(ctx, rand.N(pause)) != nil {
+		if await.Sleep(ctx, rand.N(pause)) != nil {
 			return err
 		}
 		pause = min(2*pause, maxPause)
@@ -63,17 +64,6 @@ func (s *Store) alone() bool {
 		return db.PgConn().TxStatus() == 'I'
 	}
 	return true
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // storeError says what is known after a statement failed. Where the server

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 // catalog is the limits of one Redis, as read last.
@@ -23,7 +24,7 @@ type catalog struct {
 	reg     dipwell.Registry
 	entries atomic.Pointer[map[string]*entry]
 
-	mu       gate // one reading or change at a time
+	mu       await.Gate // one reading or change at a time
 	revision int64
 	known    map[string]string // the fields as read last
 	pending  []pendingLimit    // defined while the server was away
@@ -55,7 +56,7 @@ type pendingLimit struct {
 const maxPending = 10000 // limits kept for a server that is away
 
 func newCatalog(s *Store, c Config) *catalog {
-	cat := &catalog{s: s, config: c, mu: make(gate, 1), known: map[string]string{}}
+	cat := &catalog{s: s, config: c, mu: make(await.Gate, 1), known: map[string]string{}}
 	cat.entries.Store(&map[string]*entry{})
 	cat.ctx, cat.stop = context.WithCancel(context.Background())
 	return cat
@@ -98,10 +99,10 @@ func (c *catalog) loadForCall(ctx context.Context) error {
 
 // load reads all limits.
 func (c *catalog) load(ctx context.Context) error {
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return err
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	return c.loadLocked(ctx)
 }
 
@@ -211,10 +212,10 @@ func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dip
 		return nil, err
 	}
 	c := s.cat
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return nil, storeError(err, false)
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	if err := c.unread(); err != nil {
 		return c.pend(l, owner, err)
 	}
@@ -301,10 +302,10 @@ func successor(old *dipwell.Definition, last uint32, now int64, l dipwell.Limit,
 // Drop ends a limit. Its buckets expire.
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	c := s.cat
-	if err := c.mu.enter(ctx); err != nil {
+	if err := c.mu.Enter(ctx); err != nil {
 		return storeError(err, false)
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	if err := c.drop(ctx, name, owner); err != nil {
 		return storeErrorOf(err)
 	}
@@ -359,17 +360,3 @@ func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Defin
 	c.pending = append(c.pending, pendingLimit{l, owner})
 	return d, nil
 }
-
-// gate is a mutex that a caller stops waiting for when its context ends.
-type gate chan struct{}
-
-func (g gate) enter(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (g gate) leave() { <-g }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 const (
@@ -67,7 +68,7 @@ func (s *Store) lengthen(ctx context.Context, d *dipwell.Definition) error {
 // at least.
 func (c *catalog) lengthenAgain(d *dipwell.Definition) {
 	c.done.Go(func() {
-		_ = rest(c.ctx, spreading) // the store closes: at once then
+		_ = await.Sleep(c.ctx, spreading) // the store closes: at once then
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
 		defer cancel()
 		if err := c.s.lengthen(ctx, d); err != nil {
@@ -106,7 +107,7 @@ type bucket struct {
 // time, from every master. One may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
 	begin, pattern := s.names.of(limit), s.names.pattern(limit, prefix)
-	var one = make(gate, 1) // masters are asked side by side
+	var one = make(await.Gate, 1) // masters are asked side by side
 	return s.each(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {
@@ -116,9 +117,9 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 			}
 			rows, err := s.readRows(ctx, node, begin, names)
 			if err == nil && len(rows) > 0 {
-				if err = one.enter(ctx); err == nil {
+				if err = one.Enter(ctx); err == nil {
 					err = do(rows)
-					one.leave()
+					one.Leave()
 				}
 			}
 			if err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 var (
@@ -148,7 +150,7 @@ func (s *Store) repeat(ctx context.Context, calls []call, errs []error) {
 			slow = slow || passing(err)
 			at, next = append(at, i), append(next, calls[i].again(ctx, missing(err)))
 		}
-		if len(at) == 0 || slow && rest(ctx, rand.N(pause)) != nil {
+		if len(at) == 0 || slow && await.Sleep(ctx, rand.N(pause)) != nil {
 			break
 		}
 		if slow {
@@ -181,17 +183,6 @@ func (s *Store) lookAgain(errs []error) {
 			cluster.ReloadState(context.Background()) // it returns at once, and makes one inquiry at a time
 			return
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -94,10 +94,10 @@ func (c *catalog) refresh(ctx context.Context) error {
 		return err
 	}
 	revision, _ := strconv.ParseInt(text, 10, 64) // none is 0: the limits are gone
-	if err = c.mu.enter(ctx); err != nil {
+	if err = c.mu.Enter(ctx); err != nil {
 		return err
 	}
-	defer c.mu.leave()
+	defer c.mu.Leave()
 	if revision == c.revision && len(c.pending) == 0 {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 )
 
 // Forever is a bound that bounds nothing.
@@ -61,7 +62,7 @@ func Wait(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 		return ownBound(caller, d, err)
 	}
 	for !d.Allowed && !d.Never && d.RetryAfter <= Left(ctx, Forever) {
-		if err := Sleep(ctx, max(d.RetryAfter, time.Microsecond)); err != nil {
+		if err := await.Sleep(ctx, max(d.RetryAfter, time.Microsecond)); err != nil {
 			return ownBound(caller, d, err)
 		}
 		if err := Take(ctx, l, d, takes); err != nil {
@@ -93,7 +94,7 @@ func settle(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, bound 
 	}
 	err := error(nil)
 	if d.Delay <= Left(ctx, bound) {
-		if err = Sleep(ctx, d.Delay); err == nil {
+		if err = await.Sleep(ctx, d.Delay); err == nil {
 			return nil
 		}
 	} else {
@@ -104,16 +105,4 @@ func settle(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, bound 
 	_ = l.Cancel(give, d.Reservation) // due by now, or lost with the store: the caller's answer says more
 	d.Reservation = dipwell.Reservation{}
 	return err
-}
-
-// Sleep sleeps, unless the context ends first.
-func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
