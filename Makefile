@@ -21,7 +21,7 @@ test-long: ## the suite over PostgreSQL under each decorator alone, on durable a
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
 race: ## all tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
 
 verify: fmt vet generated lint race vuln ## everything that must be clean before a change lands
 

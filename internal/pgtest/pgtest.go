@@ -297,21 +297,9 @@ func freePort() (int, error) {
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s, err := New(settings...)
-	missing(t, err)
+	procs.Need(t, err, ErrMissing)
 	t.Cleanup(s.Close)
 	return s
-}
-
-// missing skips a test where PostgreSQL is not installed; on CI it fails.
-func missing(t testing.TB, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
-		t.Skip(err)
-	default:
-		t.Fatal(err)
-	}
 }
 
 // shared is the one server of a test binary.
@@ -346,7 +334,7 @@ func Shared(t testing.TB) *Server {
 		shared.asked = true
 		shared.server, shared.err = New("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off")
 	}
-	missing(t, shared.err)
+	procs.Need(t, shared.err, ErrMissing)
 	return shared.server
 }
 

@@ -1,15 +1,31 @@
-// Package procs looks at other processes, for tests that hang or kill a server.
+// Package procs is for tests that need a server: it looks at other processes,
+// which are to hang or die, and says what becomes of a test without one.
 package procs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 )
+
+// Need fails a test that has not got what it needs, for err. Where that is only
+// not installed it is skipped instead, but not on CI, which must not pass over it.
+func Need(t testing.TB, err, missing error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case errors.Is(err, missing) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
 
 // bound is how long StandStill waits, on a busy machine.
 const bound = time.Minute

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // A Cluster is six nodes on loopback: Nodes[0] to [2] begin as masters of a
@@ -49,7 +51,7 @@ func NewCluster(settings ...string) (*Cluster, error) {
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	c, err := NewCluster(settings...)
-	missing(t, err)
+	procs.Need(t, err, ErrMissing)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -239,21 +239,9 @@ func (s *Server) Log() string {
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s, err := New(settings...)
-	missing(t, err)
+	procs.Need(t, err, ErrMissing)
 	t.Cleanup(s.Close)
 	return s
-}
-
-// missing skips a test where Redis is not installed; on CI it fails.
-func missing(t testing.TB, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrMissing) && os.Getenv("CI") != "true":
-		t.Skip(err)
-	default:
-		t.Fatal(err)
-	}
 }
 
 // shared are the one server and the one cluster of a test binary.
@@ -288,7 +276,7 @@ func Shared(t testing.TB) *Server {
 	if shared.server == nil && shared.serverErr == nil {
 		shared.server, shared.serverErr = New()
 	}
-	missing(t, shared.serverErr)
+	procs.Need(t, shared.serverErr, ErrMissing)
 	return shared.server
 }
 
@@ -301,6 +289,6 @@ func SharedCluster(t testing.TB) *Cluster {
 	if shared.cluster == nil && shared.clusterErr == nil {
 		shared.cluster, shared.clusterErr = NewCluster()
 	}
-	missing(t, shared.clusterErr)
+	procs.Need(t, shared.clusterErr, ErrMissing)
 	return shared.cluster
 }

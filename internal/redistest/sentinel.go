@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // MasterName is what the Sentinels call their master.
@@ -34,7 +36,7 @@ func NewSentinel(settings ...string) (*Sentinel, error) {
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
 	s, err := NewSentinel(settings...)
-	missing(t, err)
+	procs.Need(t, err, ErrMissing)
 	t.Cleanup(s.Close)
 	return s
 }
