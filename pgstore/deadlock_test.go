@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -39,8 +40,8 @@ func TestDeadlock(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Two partners, so that one of them always waits for the row that the other
-	// one gives up: the call never gets in between.
+	// Two partners, so that one of them waits for the row when the other one gives
+	// it up: the call never gets in between.
 	quit, partners := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range 2 {
@@ -70,33 +71,54 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// partner locks the second row, waits until the call waits for it, and asks for
-// the first one, over and over.
+// partner holds the second row, and asks for the first one whenever the call
+// waits for the second.
 func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
-	const row = "select from dipwell.buckets b where limit_id = (select id from dipwell.limits where name = $1) and key = 'k' for update"
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer conn.Release()
-	must(t, conn.Conn(), "set deadlock_timeout = '1h'")
+	must(t, conn.Conn(), "set deadlock_timeout = '1h'") // it is never the victim
 	for ctx.Err() == nil {
-		tx, err := conn.Begin(ctx)
-		if err != nil {
-			break
-		}
-		_, err = tx.Exec(ctx, row, "second")
-		for waits := false; err == nil && !waits; {
-			err = pool.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = 'victim' and datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0) from pg_sleep(0.005)").Scan(&waits)
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, row, "first")
-		}
-		_ = tx.Rollback(context.Background())
-		if err != nil && ctx.Err() == nil {
-			t.Error(err)
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, lockRow, "second")
+			for err == nil {
+				err = collide(ctx, pool, tx)
+			}
+			return err
+		})
+		// A call that looked for a deadlock before the first row was asked for does
+		// not look again: now it finds the other partner, who is next.
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "55P03" {
+			if ctx.Err() == nil {
+				t.Error(err)
+			}
 			return
 		}
 	}
+}
+
+const lockRow = "select from dipwell.buckets b where limit_id = (select id from dipwell.limits where name = $1) and key = 'k' for update"
+
+// collide waits until the call waits, asks for the first row, and gives back that one alone.
+func collide(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) error {
+	for waits := false; !waits; {
+		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = 'victim' and datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0) from pg_sleep(0.005)").Scan(&waits)
+		if err != nil {
+			return err
+		}
+	}
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err = inner.Exec(ctx, "set local lock_timeout = '1s'"); err == nil {
+		_, err = inner.Exec(ctx, lockRow, "first")
+	}
+	if back := inner.Rollback(ctx); err == nil {
+		err = back
+	}
+	return err
 }

@@ -47,30 +47,25 @@ type sqlStore struct {
 
 func (s *sqlStore) Apply(ctx context.Context, b *dipwell.Batch) error {
 	for i := range b.Groups {
-		g := &b.Groups[i]
-		g.Err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10)); err != nil {
-				return err
-			}
-			return s.group(ctx, tx, g)
-		})
+		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
 	}
 	return nil
 }
 
-func (s *sqlStore) group(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
+func (s *sqlStore) group(ctx context.Context, g *dipwell.Group) error {
 	switch {
 	case g.Cancel:
-		_, err := tx.Exec(ctx, "select dipwell.cancel($1)", [16]byte(g.ID))
+		err := s.ask(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "P0002" {
 			return dipwell.ErrReservation
 		}
 		return err
 	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !excess(&g.Ops[0]):
-		return s.one(ctx, tx, g)
+		op := &g.Ops[0]
+		return s.ask(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
 	case len(g.Ops) > 1 && g.Ops[0].Verb == dipwell.VerbTake:
-		return s.all(ctx, tx, g)
+		return s.all(ctx, g)
 	}
 	b := dipwell.Batch{Groups: []dipwell.Group{*g}} // what SQL does not offer
 	err := s.Store.Apply(ctx, &b)
@@ -84,18 +79,7 @@ func excess(op *dipwell.Op) bool {
 	return op.Verb == dipwell.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
 }
 
-func (s *sqlStore) one(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
-	op := &g.Ops[0]
-	a, id, err := scan(tx.QueryRow(ctx, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost))
-	if err != nil {
-		return err
-	}
-	s.answer(op, a)
-	g.Allowed, g.Reserved, g.ID = op.Allowed, id.Valid, id.Bytes
-	return nil
-}
-
-func (s *sqlStore) all(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
+func (s *sqlStore) all(ctx context.Context, g *dipwell.Group) error {
 	var limits []string
 	var keys []*string
 	var costs []int64
@@ -103,8 +87,30 @@ func (s *sqlStore) all(ctx context.Context, tx pgx.Tx, g *dipwell.Group) error {
 		op := &g.Ops[i]
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}
-	rows, err := tx.Query(ctx, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+	return s.ask(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
 		from dipwell.take_all($1, $2, $3)`, limits, keys, costs)
+}
+
+// ask sets the clock and runs a statement, in one trip and one transaction; the
+// rows answer the group's ops, one after the other.
+func (s *sqlStore) ask(ctx context.Context, g *dipwell.Group, sql string, args ...any) (err error) {
+	var b pgx.Batch
+	b.Queue("select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10))
+	b.Queue(sql, args...)
+	results := s.pool.SendBatch(ctx, &b)
+	defer func() {
+		if e := results.Close(); err == nil {
+			err = e
+		}
+	}()
+	if _, err = results.Exec(); err != nil {
+		return err
+	}
+	if g == nil {
+		_, err = results.Exec()
+		return err
+	}
+	rows, err := results.Query()
 	if err != nil {
 		return err
 	}

@@ -13,10 +13,14 @@ import (
 )
 
 // TestStack is the suite over all decorators as the service has them, and over
-// each of them alone, on tables that are durable and that are not. Only the
-// first is quick enough for every run; DIPWELL_LONG=1, or make test-long, has the rest.
+// each of them alone, on tables that are durable and that are not. Every run has
+// the first, in brief; DIPWELL_LONG=1, or make test-long, has the rest, and more of it.
 func TestStack(t *testing.T) {
 	t.Parallel()
+	long, much := os.Getenv("DIPWELL_LONG") != "", storetest.Brief
+	if long {
+		much = storetest.Quick
+	}
 	for name, wrap := range map[string]func(testing.TB, *pgstore.Store, func() int64) dipwell.Store{
 		"coalesce":  together,
 		"denycache": func(t testing.TB, s *pgstore.Store, now func() int64) dipwell.Store { return cached(t, s, now) },
@@ -24,7 +28,7 @@ func TestStack(t *testing.T) {
 		"all":       stack,
 	} {
 		for tables, durability := range map[string]pgstore.Durability{"logged": pgstore.Logged, "unlogged": pgstore.Unlogged} {
-			if full := name == "all" && durability == pgstore.Logged; !full && os.Getenv("DIPWELL_LONG") == "" {
+			if full := name == "all" && durability == pgstore.Logged; !full && !long {
 				continue
 			}
 			t.Run(name+" "+tables, func(t *testing.T) {
@@ -32,7 +36,7 @@ func TestStack(t *testing.T) {
 				storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
 					pool := usedPool(t, tables, func(dsn string) error { return migratedAs(dsn, pgstore.MigrateOptions{Tables: durability}) })
 					return wrap(t, newStore(t, pool, pgstore.Config{Clock: now, Poll: -1}), now)
-				}, storetest.Quick)
+				}, much)
 			})
 		}
 	}

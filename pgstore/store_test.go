@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -100,7 +101,9 @@ func connectFor(t testing.TB, dsn string) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.MaxConns = 20
+	if !strings.Contains(dsn, "pool_max_conns=") {
+		config.MaxConns = 20
+	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		t.Fatal(err)
