@@ -36,12 +36,24 @@ begin
     return id;
 end $$;
 
+-- What a call of one key answers. A type of its own, because PostgreSQL makes the
+-- description of a row of OUT parameters anew in each call.
+create type dipwell.decision as (
+    allowed     boolean,
+    remaining   bigint,
+    retry_after interval,
+    reset_after interval,
+    granted     bigint,
+    delay       interval,
+    never       boolean,
+    reservation uuid
+);
+
 -- Any verb of one key; the functions below are its spellings.
-create function dipwell.ask(verb int, limit_name text, key text, cost bigint,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid) language plpgsql volatile as $$
+create function dipwell.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
-    a  record;
+    a   record;
+    d   dipwell.decision;
     lim int;
     top bigint;
 begin
@@ -55,49 +67,48 @@ begin
                 message = format('cost: %s is more than limit %s lets a charge be, %s', cost, limit_name, top);
         end if;
     end if;
-    reservation := gen_random_uuid();
-    select * into a from dipwell.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], reservation);
-    allowed := a.allowed;
-    remaining := a.remaining;
+    d.reservation := gen_random_uuid();
+    select * into a from dipwell.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
+    d.allowed := a.allowed;
+    d.remaining := a.remaining;
     if not a.never and (a.shadow or not a.allowed) then
-        retry_after := dipwell.length(a.retry);
+        d.retry_after := dipwell.length(a.retry);
     end if;
-    reset_after := dipwell.length(a.reset);
-    granted := a.granted;
-    delay := dipwell.length(a.delay);
-    never := a.never;
+    d.reset_after := dipwell.length(a.reset);
+    d.granted := a.granted;
+    d.delay := dipwell.length(a.delay);
+    d.never := a.never;
     if a.granted = 0 or a.delay = 0 then
-        reservation := null;
+        d.reservation := null;
     end if;
+    return d;
 end $$;
 
 -- Takes cost tokens if all of them are there. The common case is one UPDATE of
 -- one row, with as few expressions as will do, for starting each of them costs
 -- more than the row, and with its answer whole: a bucket counted in µs first,
--- where the ticks needed are compared with those that passed and nothing can
--- overflow (two instants are less than 2^54 µs apart), then other even ticks. The
--- two parts of reset_after are each below 2^53, as an exact product with an
--- interval needs; their sum may not be. A refusal, a first call, a change of the
--- limit, a calendar and bad input fall through to ask.
-create function dipwell.take(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+-- where nothing can overflow (two instants are less than 2^54 µs apart), then
+-- other even ticks. The two parts of reset_after are each below 2^53, as an exact
+-- product with an interval needs; their sum may not be. A refusal, a first call,
+-- a change of the limit, a calendar and bad input fall through to ask.
+create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     n bigint := dipwell.now_us();
+    d dipwell.decision;
 begin
     update dipwell.buckets b
     set used = greatest(b.used - greatest(n - b.ts, 0) * l.add, 0) + take.cost * l.unit, ts = greatest(n, b.ts)
     from dipwell.limits l
     where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
-        and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
-        and (b.used + take.cost * l.unit - l.cap + l.add - 1) / l.add <= greatest(n - b.ts, 0)
-    returning true, (l.cap - b.used) / l.unit,
+        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version
+        and b.used - greatest(n - b.ts, 0) * l.add <= l.cap - take.cost * l.unit
+    returning true, (l.cap - b.used) / l.unit, null::interval,
         (b.ts - n) * interval '1 microsecond' + ((b.used + l.add - 1) / l.add) * interval '1 microsecond',
-        take.cost, interval '0', false
-    into allowed, remaining, reset_after, granted, delay, never;
-    if allowed then
-        return;
+        take.cost, interval '0', false, null::uuid
+    into d;
+    if found then
+        return d;
     end if;
     update dipwell.buckets b
     set used = greatest(b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add, 0)
@@ -105,79 +116,60 @@ begin
         ts = greatest(n, b.ts)
     from dipwell.limits l
     where l.name = limit_name and l.plain and (l.every > 1 or l.add > 256) and take.cost between 1 and l.cap / l.unit
-        and b.limit_id = l.id and b.key = case when take.key is null then '' else nullif(take.key, '') end and b.version = l.version
+        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version
         and b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
             <= l.cap - take.cost * l.unit
-    returning true, (l.cap - b.used) / l.unit,
+    returning true, (l.cap - b.used) / l.unit, null::interval,
         ((b.ts - l.grid) / l.every * l.every + l.grid - n) * interval '1 microsecond'
             + ((b.used + l.add - 1) / l.add * l.every) * interval '1 microsecond',
-        take.cost, interval '0', false
-    into allowed, remaining, reset_after, granted, delay, never;
-    if allowed then
-        return;
+        take.cost, interval '0', false, null::uuid
+    into d;
+    if found then
+        return d;
     end if;
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(0, limit_name, key, cost);
+    return dipwell.ask(0, limit_name, key, cost);
 end $$;
 
 -- Answers as take would, and changes nothing.
-create function dipwell.check(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.check(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(1, limit_name, key, cost);
+    return dipwell.ask(1, limit_name, key, cost);
 end $$;
 
 -- Takes as many whole tokens as there are, up to cost, and at least one.
-create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(2, limit_name, key, cost);
+    return dipwell.ask(2, limit_name, key, cost);
 end $$;
 
 -- Takes tokens ahead of time, into debt as far as max_debt: act after delay.
-create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(3, limit_name, key, cost);
+    return dipwell.ask(3, limit_name, key, cost);
 end $$;
 
 -- Takes tokens whatever is left: settles a cost known only afterwards.
-create function dipwell.charge(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(4, limit_name, key, cost);
+    return dipwell.ask(4, limit_name, key, cost);
 end $$;
 
 -- Gives tokens back, up to a full bucket.
-create function dipwell.refund(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.refund(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(5, limit_name, key, cost);
+    return dipwell.ask(5, limit_name, key, cost);
 end $$;
 
 -- Makes a bucket full and forgets its reservations; cost is of no account.
-create function dipwell.reset(limit_name text, key text default null, cost bigint default 1,
-    out allowed boolean, out remaining bigint, out retry_after interval, out reset_after interval,
-    out granted bigint, out delay interval, out never boolean, out reservation uuid)
+create function dipwell.reset(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    select * into allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-        from dipwell.ask(6, limit_name, key, 0);
+    return dipwell.ask(6, limit_name, key, 0);
 end $$;
 
 -- Takes all costs at one instant, or none of them: a row a limit, in the order
