@@ -295,8 +295,12 @@ func TestRestart(t *testing.T) {
 	if d, err := l.Check(ctx, "jobs", dipwell.Shared, 0); err != nil || d.ResetAfter != 0 {
 		t.Errorf("reset, after %+v: %+v, %v", shared, d, err)
 	}
-	if n, err := s.Sweep(ctx, 1000); err != nil || n != 0 {
-		t.Errorf("swept %d, %v", n, err)
+	answers = fmt.Sprint(ask())
+	if _, err := s.Sweep(ctx, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if swept := fmt.Sprint(ask()); swept != answers {
+		t.Errorf("a sweep changed answers:\n  were %s\n  are  %s", answers, swept)
 	}
 	now += 1e15
 	if _, err := s.Sweep(ctx, 1000); err != nil {

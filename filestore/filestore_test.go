@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/internal/tmpfs"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -28,19 +30,32 @@ func open(t testing.TB, path string, c Config) *Store {
 
 func fresh(t testing.TB) string { return filepath.Join(t.TempDir(), "dipwell.db") }
 
+// inMemory is a file that no disk slows down: the suite makes thousands.
+func inMemory(t testing.TB) string { return filepath.Join(tmpfs.Dir(t), "dipwell.db") }
+
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-		return open(t, fresh(t), Config{Clock: now})
+		return open(t, inMemory(t), Config{Clock: now})
 	})
 }
 
 func TestStoreEach(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-		return open(t, fresh(t), Config{Clock: now, Every: Each})
-	})
+		return open(t, inMemory(t), Config{Clock: now, Every: Each})
+	}, shorter(storetest.Quick)...)
 }
 
-// The decorators over it.
+// shorter is the size of a run, but for make test-long.
+func shorter(o storetest.Option) []storetest.Option {
+	if os.Getenv("DIPWELL_LONG") != "" {
+		return nil
+	}
+	return []storetest.Option{o}
+}
+
+// The decorators over it, briefly: what differs is in the store below.
 func TestDecorated(t *testing.T) {
 	for name, wrap := range map[string]func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store{
 		"coalesce": func(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
@@ -69,9 +84,10 @@ func TestDecorated(t *testing.T) {
 	} {
 		for mode, every := range map[string]time.Duration{"every": 0, "each": Each} {
 			t.Run(name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
 				storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-					return wrap(t, open(t, fresh(t), Config{Clock: now, Every: every}), now)
-				}, storetest.Quick)
+					return wrap(t, open(t, inMemory(t), Config{Clock: now, Every: every}), now)
+				}, shorter(storetest.Brief)...)
 			})
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dipwell/dipwell/filestore"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/internal/tmpfs"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
@@ -71,7 +72,7 @@ func openFileEach(t testing.TB, now func() int64) dipwell.Store {
 
 func file(t testing.TB, c filestore.Config) dipwell.Store {
 	t.Helper()
-	s, err := filestore.Open(filepath.Join(t.TempDir(), "dipwell.db"), c)
+	s, err := filestore.Open(filepath.Join(tmpfs.Dir(t), "dipwell.db"), c)
 	ok(t, err)
 	t.Cleanup(func() { ok(t, s.Close()) })
 	return s

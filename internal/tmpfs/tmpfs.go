@@ -1,0 +1,23 @@
+// Package tmpfs gives tests a directory in memory, where syncing costs nothing:
+// for suites that ask what a file's store decides, not what a disk keeps.
+package tmpfs
+
+import (
+	"os"
+	"testing"
+)
+
+// Dir is a directory that goes with the test; on a disk where no other is.
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "dipwell-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
