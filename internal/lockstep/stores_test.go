@@ -90,45 +90,36 @@ func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) dipwell.Store 
 	return s
 }
 
-// databases that no test is using, each with a connection that empties it
-// afterwards. A new one takes longer than most tests.
+// databases that no test is using. A new one, and connections to it, take longer
+// than most tests.
 var databases struct {
 	sync.Mutex
-	free []*pgx.Conn
+	free []*pgxpool.Pool
 }
 
-// database connects to one that holds the schema and nothing else.
+// database is one that holds the schema and nothing else.
 func database(t testing.TB) *pgxpool.Pool {
-	t.Helper()
-	keeper := emptyDatabase(t)
-	config, err := pgxpool.ParseConfig(keeper.Config().ConnString())
-	ok(t, err)
-	config.MaxConns = callers + 4
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	ok(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-func emptyDatabase(t testing.TB) (keeper *pgx.Conn) {
 	t.Helper()
 	databases.Lock()
 	defer databases.Unlock()
+	var pool *pgxpool.Pool
 	if n := len(databases.free); n > 0 {
-		keeper, databases.free = databases.free[n-1], databases.free[:n-1]
+		pool, databases.free = databases.free[n-1], databases.free[:n-1]
 	} else {
-		var err error
-		keeper, err = pgx.Connect(context.Background(), newDatabase(t))
+		config, err := pgxpool.ParseConfig(newDatabase(t))
+		ok(t, err)
+		config.MaxConns = callers + 4
+		pool, err = pgxpool.NewWithConfig(context.Background(), config)
 		ok(t, err)
 	}
 	t.Cleanup(func() {
-		_, err := keeper.Exec(context.Background(), "delete from dipwell.buckets; delete from dipwell.reservations; delete from dipwell.limits")
+		_, err := pool.Exec(context.Background(), "delete from dipwell.buckets; delete from dipwell.reservations; delete from dipwell.limits", pgx.QueryExecModeSimpleProtocol)
 		ok(t, err)
 		databases.Lock()
 		defer databases.Unlock()
-		databases.free = append(databases.free, keeper)
+		databases.free = append(databases.free, pool)
 	})
-	return keeper
+	return pool
 }
 
 var databaseCount atomic.Int64
