@@ -2,11 +2,34 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
+
+// releaseEvery is how often pages are released: rarely enough that mapping
+// again what is in use, some hundred faults, costs nothing.
+const releaseEvery = 30 * time.Second
+
+// keepPagesReleased releases pages now and now and then until ctx ends: a first
+// connection, a look at /metrics, a store's reconnection leave megabytes mapped
+// that the next call does not need.
+func keepPagesReleased(ctx context.Context) {
+	releasePages()
+	go func() {
+		for tick := time.NewTicker(releaseEvery); ; releasePages() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			}
+		}
+	}()
+}
 
 // releasePages lets go of the program's own code and constants, of which the
 // start has touched much that serving never needs again: what other commands

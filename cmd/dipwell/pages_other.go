@@ -2,4 +2,6 @@
 
 package main
 
-func releasePages() {}
+import "context"
+
+func keepPagesReleased(context.Context) {}
