@@ -640,3 +640,37 @@ func TestLocalStartsFromKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestCrashUnlogged: after a crash of the server, keys in unlogged tables are
+// full again and their reservations forgotten; limits stay, and the store heals.
+func TestCrashUnlogged(t *testing.T) {
+	const burst = 5
+	server := pgtest.Start(t)
+	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {
+		t.Fatal(err)
+	}
+	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	ctx := context.Background()
+	if d, err := l.Take(ctx, "crash", "k", burst); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	held, err := l.Reserve(ctx, "crash", "k", 1)
+	if err != nil || !held.Allowed {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	if err := server.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	until(t, "started again", func() bool { return server.Start() == nil })
+	until(t, "healed", func() bool {
+		d, err := l.Check(ctx, "crash", "k", burst)
+		if err == nil && !d.Allowed {
+			t.Fatalf("after the crash: %+v", d)
+		}
+		return err == nil && d.Source == dipwell.SourceStore
+	})
+	if err := l.Cancel(ctx, held.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+		t.Errorf("a reservation of before: %v", err)
+	}
+}

@@ -78,3 +78,36 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 		t.Errorf("%d rows were swept, want both that are full", n)
 	}
 }
+
+// TestSweepSkipsLocked: rows that somebody holds are left alone, and not waited
+// for, whichever sweeps.
+func TestSweepSkipsLocked(t *testing.T) {
+	ctx := context.Background()
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	must(t, pool, "select dipwell.define('fast', 1000, interval '1 second')")
+	must(t, pool, "select dipwell.take('fast', k) from unnest('{a,b,c}'::text[]) k")
+	must(t, pool, "update dipwell.buckets set ts = ts - 3600000000") // full for an hour
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	must(t, tx, "select from dipwell.buckets where key = 'b' for update")
+	swept := func(want int, who string, sweep func() (int, error)) {
+		t.Helper()
+		if n, err := sweep(); err != nil || n != want {
+			t.Errorf("%s swept %d rows, want %d; %v", who, n, want, err)
+		}
+	}
+	bySQL := func() (n int, err error) {
+		err = pool.QueryRow(ctx, "select dipwell.sweep()").Scan(&n)
+		return n, err
+	}
+	swept(2, "SQL", bySQL)
+	swept(0, "Go", func() (int, error) { return s.Sweep(ctx, 100) })
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	swept(1, "SQL", bySQL)
+}

@@ -1,0 +1,101 @@
+package pgstore_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/pgtest"
+)
+
+// A page is a documentation page whose SQL is run, block by block, in psql.
+type page struct {
+	name   string
+	before string            // what the page takes for granted
+	after  map[string]string // by a text of a block: what brings about the answer that the page shows
+}
+
+var pages = []page{
+	{"sql.md", "create table orders (customer int, item text);", map[string]string{
+		"create trigger": "select dipwell.define('orders', 3, interval '1 hour'); insert into orders select 7, 'a rope' from generate_series(1, 4); select dipwell.drop('orders');",
+	}},
+	{"postgres.md", "create schema cron; create function cron.schedule(text, text, text) returns bigint language sql as 'select 1::bigint';", map[string]string{
+		"create role": "drop role web, dipwell_service;",
+	}},
+}
+
+// TestDocs: the SQL of the pages runs, and psql answers what they show, but for
+// the time that passed when they were written: here it stands still.
+func TestDocs(t *testing.T) {
+	for _, p := range pages {
+		t.Run(p.name, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("..", "docs", p.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pool := newPool(t)
+			must(t, pool, fmt.Sprintf("create or replace function dipwell.now_us() returns bigint language sql as 'select %d::bigint'", time.Now().UnixMicro()))
+			blocks := regexp.MustCompile("(?s)```sql\n(.*?)```(?:\n```\n(.*?)```)?").FindAllStringSubmatch(string(text), -1)
+			if len(blocks) == 0 {
+				t.Fatal("no SQL")
+			}
+			psql(t, pool.Config().ConnString(), p.before)
+			for _, b := range blocks {
+				sql, want := b[1], b[2]
+				for part, more := range p.after {
+					if strings.Contains(sql, part) {
+						sql += more
+					}
+				}
+				if id := ids.FindString(sql); id != "" { // the page's own reservation
+					sql = "select id as id from dipwell.reservations \\gset\n" + strings.ReplaceAll(sql, "'"+id+"'", ":'id'")
+				}
+				got := psql(t, pool.Config().ConnString(), sql)
+				if strings.Contains(got, "ERROR:") != strings.Contains(want, "ERROR:") || !strings.Contains(plain(got), plain(want)) {
+					t.Errorf("%s\nprints\n%s\nthe page has\n%s", sql, got, want)
+				}
+			}
+		})
+	}
+}
+
+func psql(t *testing.T, dsn, sql string) string {
+	t.Helper()
+	cmd := pgtest.Shared(t).Command("psql", "-X", "-q", "-P", "null=(null)", "-v", "VERBOSITY=terse", "-d", dsn)
+	cmd.Stdin = strings.NewReader(sql)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out.String())
+	}
+	return out.String()
+}
+
+var (
+	ids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	dates   = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00`)
+	lengths = regexp.MustCompile(`(\d\d):(\d\d):(\d\d(?:\.\d+)?)`)
+	layout  = regexp.MustCompile(`[-+ ]+|\(\d+ rows?\)`)
+	empty   = regexp.MustCompile(`\n\s*`)
+)
+
+// plain is psql's output without its layout, with lengths of time in whole
+// seconds, rounded up.
+func plain(out string) string {
+	out = ids.ReplaceAllString(out, "ID")
+	out = dates.ReplaceAllString(out, "DATE")
+	out = lengths.ReplaceAllStringFunc(out, func(s string) string {
+		var h, m int
+		var sec float64
+		_, _ = fmt.Sscanf(s, "%d:%d:%f", &h, &m, &sec)
+		return fmt.Sprint(h*3600+m*60+int(math.Ceil(sec)), "s")
+	})
+	out = layout.ReplaceAllString(out, " ")
+	return strings.TrimSpace(empty.ReplaceAllString(out, "\n"))
+}
