@@ -21,6 +21,7 @@ import (
 // File is what a configuration file says. An absent setting is empty.
 type File struct {
 	Store          string        // URL of the store
+	Data           string        // directory to keep the buckets in, in place of Store
 	Listen         string        // address of the service
 	Admin          string        // address for admin calls
 	AdminTokenFile string        // holds the admin token
@@ -36,14 +37,22 @@ type File struct {
 	OTLPEndpoint   string        // URL of a collector of traces
 	LogRefusals    *int          // refusals that are logged a second; nil: the default
 	LogFormat      string        // text or json
+
+	GRPC             string // address of the gRPC listener
+	RLSConfig        string // descriptors of the RateLimitService, a file or a directory
+	RLSHeaders       string // header fields that the proxy is told to add
+	RLSChargeAll     bool   // charge every descriptor, also when another is over
+	RLSAllowOverride bool   // requests may bring limits of their own
+	RLSMergeDomains  bool   // several files may be about one domain
+
 	Headers        httplimit.Headers
 	TrustedProxies []netip.Prefix
 	Limits         []dipwell.Limit
 }
 
 // settings are the names at the top of a file.
-var settings = []string{"store", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
-	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "headers", "trusted_proxies", "limits"}
+var settings = []string{"store", "data", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
+	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains", "headers", "trusted_proxies", "limits"}
 
 // Bounds of a file.
 const (
@@ -143,6 +152,9 @@ func (p *parser) document(b []byte) {
 		return
 	}
 	p.top(doc.Content[0])
+	if p.Store != "" && p.Data != "" {
+		p.fail(doc.Content[0], "data", "store and data both say where the buckets are kept; give one")
+	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
 		p.fail(nil, "", "has more than one document")
 	}
@@ -205,7 +217,7 @@ func (p *parser) scalar(name string, n *yaml.Node) (string, bool) {
 }
 
 func (p *parser) setting(name string, n *yaml.Node) {
-	texts := map[string]*string{"store": &p.Store, "listen": &p.Listen, "admin": &p.Admin,
+	texts := map[string]*string{"store": &p.Store, "data": &p.Data, "grpc": &p.GRPC, "rls_config": &p.RLSConfig, "listen": &p.Listen, "admin": &p.Admin,
 		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By,
 		"tls_cert": &p.TLSCert, "tls_key": &p.TLSKey, "client_ca": &p.ClientCA, "key_secret_file": &p.KeySecretFile, "otlp_endpoint": &p.OTLPEndpoint}
 	to := texts[name]
@@ -218,11 +230,18 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		return
 	}
 	var err error
+	yesNo := map[string]*bool{"rls_charge_all": &p.RLSChargeAll, "rls_allow_override": &p.RLSAllowOverride, "rls_merge_domains": &p.RLSMergeDomains}[name]
 	switch {
 	case to != nil && value == "":
 		p.fail(n, name, "is empty")
 	case to != nil:
 		*to = value
+	case yesNo != nil:
+		if *yesNo = value == "true"; !*yesNo && value != "false" {
+			p.fail(n, name, "%q is neither true nor false", value)
+		}
+	case name == "rls_headers":
+		p.RLSHeaders, err = value, CheckRLSHeaders(value)
 	case name == "headers":
 		p.Headers, err = httplimit.ParseHeaders(value)
 	case name == "deny_max_age":
@@ -255,6 +274,16 @@ func number(value string, least int) (int, error) {
 func CheckLogFormat(value string) error {
 	if value != "text" && value != "json" {
 		return fmt.Errorf("%q is not one of text, json", value)
+	}
+	return nil
+}
+
+var rlsHeaders = []string{"off", "ratelimit", "ietf"}
+
+// CheckRLSHeaders says what is wrong with a kind of header fields.
+func CheckRLSHeaders(value string) error {
+	if !slices.Contains(rlsHeaders, value) {
+		return fmt.Errorf("%q is not one of off, ratelimit, ietf%s", value, dipwell.Suggest(value, rlsHeaders))
 	}
 	return nil
 }

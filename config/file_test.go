@@ -63,6 +63,13 @@ limits:
 	}
 }
 
+func TestParseGRPC(t *testing.T) {
+	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: ietf\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\n"))
+	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || f.RLSHeaders != "ietf" || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains {
+		t.Errorf("%+v %v", f, err)
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	const login = "limits:\n  - name: login\n    rate: 5\n    per: 1m\n"
 	for _, tc := range []struct {
@@ -73,6 +80,10 @@ func TestMistakes(t *testing.T) {
 		{"a typo in a limit", login + "    brust: 9\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
 		{"no idea", "frobnicate: 1\n", []string{"f.yaml:1: frobnicate: unknown setting"}},
 		{"miscased", "Listen: x\n", []string{"f.yaml:1: Listen: unknown setting; did you mean listen?"}},
+		{"rls_headers", "rls_headers: itef\n", []string{`f.yaml:1: rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`}},
+		{"a typo in gRPC's", "grcp: 127.0.0.1:8081\nrls_confg: x\nrls_charge_al: true\n", []string{"f.yaml:1: grcp: unknown setting; did you mean grpc?", "f.yaml:2: rls_confg: unknown setting; did you mean rls_config?", "f.yaml:3: rls_charge_al: unknown setting; did you mean rls_charge_all?"}},
+		{"a switch", "rls_charge_all: yes\n", []string{`f.yaml:1: rls_charge_all: "yes" is neither true nor false`}},
+		{"store and data", "store: memory:\ndata: /var/lib/dipwell\n", []string{"f.yaml:1: data: store and data both say where the buckets are kept"}},
 		{"two limits of one name", login + "  - name: login\n    rate: 1\n    per: 1s\n", []string{"f.yaml:5: limits[1].name: there are two limits called login; the first is in line 2"}},
 		{"too large", login + "    burst: 9007199254740991\n", []string{"f.yaml:5: limits[0].burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},
 		{"twice", "listen: a:1\nlisten: b:2\n", []string{"f.yaml:2: listen: is given twice; first in line 1"}},

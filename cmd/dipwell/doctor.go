@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,9 +151,9 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", err)
 		return ""
 	}
-	store := f.Store
-	if store == "" {
-		store = "memory:"
+	store := cmp.Or(f.Store, "memory:")
+	if f.Data != "" {
+		store = dataURL(f.Data)
 	}
 	if err = knownStore(store); err != nil {
 		x.problem("configuration", "", "%s: %v", path, err)

@@ -46,8 +46,10 @@ func dataStore(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("data: %w", err)
 	}
-	return "file:" + filepath.Join(dir, dataFile), nil
+	return dataURL(dir), nil
 }
+
+func dataURL(dir string) string { return "file:" + filepath.Join(dir, dataFile) }
 
 func (f *file) gauges(s *server.Server) {
 	gauge := func(name, help string, of func(filestore.Stats) float64) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/rls"
 	"github.com/dipwell/dipwell/server"
 )
@@ -23,23 +25,37 @@ import (
 type GRPCFlags struct {
 	GRPC             string `name:"grpc" placeholder:"ADDR" env:"DIPWELL_GRPC" help:"Address of a gRPC listener: Envoy's RateLimitService, and the verbs of the HTTP API."`
 	RLSConfig        string `name:"rls-config" placeholder:"PATH" env:"DIPWELL_RLS_CONFIG" help:"Descriptors of the RateLimitService, a file or a directory, as envoyproxy/ratelimit reads them; a change takes effect at once, and on SIGHUP."`
-	RLSChargeAll     bool   `name:"rls-charge-all" env:"DIPWELL_RLS_CHARGE_ALL" help:"Charge every descriptor of a request even when another is over its limit, as envoyproxy/ratelimit does; by default all or nothing."`
-	RLSAllowOverride bool   `name:"rls-allow-override" env:"DIPWELL_RLS_ALLOW_OVERRIDE" help:"Requests may bring limits of their own; otherwise only where the configuration says allow_override."`
-	RLSMergeDomains  bool   `name:"rls-merge-domains" env:"DIPWELL_RLS_MERGE_DOMAINS" help:"Several files may be about one domain."`
+	RLSChargeAll     *bool  `name:"rls-charge-all" env:"DIPWELL_RLS_CHARGE_ALL" help:"Charge every descriptor of a request even when another is over its limit, as envoyproxy/ratelimit does; by default all or nothing."`
+	RLSAllowOverride *bool  `name:"rls-allow-override" env:"DIPWELL_RLS_ALLOW_OVERRIDE" help:"Requests may bring limits of their own; otherwise only where the configuration says allow_override."`
+	RLSMergeDomains  *bool  `name:"rls-merge-domains" env:"DIPWELL_RLS_MERGE_DOMAINS" help:"Several files may be about one domain."`
 	RLSHeaders       string `name:"rls-headers" placeholder:"KIND" env:"DIPWELL_RLS_HEADERS" help:"Header fields that the proxy is told to add: off (default), ratelimit, ietf."`
 }
 
+// over puts what was given before what the file says.
+func (c *GRPCFlags) over(f *config.File) error {
+	f.GRPC = cmp.Or(c.GRPC, f.GRPC)
+	f.RLSConfig = cmp.Or(c.RLSConfig, f.RLSConfig)
+	f.RLSHeaders = cmp.Or(c.RLSHeaders, f.RLSHeaders, rls.NoHeaders.String())
+	for to, given := range map[*bool]*bool{&f.RLSChargeAll: c.RLSChargeAll, &f.RLSAllowOverride: c.RLSAllowOverride, &f.RLSMergeDomains: c.RLSMergeDomains} {
+		if given != nil {
+			*to = *given
+		}
+	}
+	if err := config.CheckRLSHeaders(f.RLSHeaders); err != nil {
+		return fmt.Errorf("rls_headers: %w", err)
+	}
+	return nil
+}
+
 // rateLimits is the RateLimitService of a service, nil where nothing asks for it.
-func (c *GRPCFlags) rateLimits(s *service) (*rls.Service, error) {
-	if c.GRPC == "" && c.RLSConfig == "" {
+func (s *service) rateLimits() (*rls.Service, error) {
+	set := s.started
+	if set.GRPC == "" && set.RLSConfig == "" {
 		return nil, nil
 	}
-	headers := rls.NoHeaders
-	if c.RLSHeaders != "" {
-		var err error
-		if headers, err = rls.ParseHeaders(c.RLSHeaders); err != nil {
-			return nil, fmt.Errorf("rls-headers: %w", err)
-		}
+	headers, err := rls.ParseHeaders(set.RLSHeaders)
+	if err != nil {
+		return nil, fmt.Errorf("rls_headers: %w", err)
 	}
 	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe})
 	s.server.Collect(r)
@@ -50,14 +66,14 @@ func (c *GRPCFlags) rateLimits(s *service) (*rls.Service, error) {
 
 // startRLS reads the descriptors and follows their changes.
 func (s *service) startRLS() (err error) {
-	if s.rls, err = s.cmd.rateLimits(s); err != nil || s.cmd.RLSConfig == "" {
+	if s.rls, err = s.rateLimits(); err != nil || s.started.RLSConfig == "" {
 		return err
 	}
 	if err = s.readRLS(); err != nil {
 		return err
 	}
 	again := make(chan os.Signal, 1)
-	err = rls.Watch(s.env.ctx, s.cmd.RLSConfig, func() {
+	err = rls.Watch(s.env.ctx, s.started.RLSConfig, func() {
 		select {
 		case again <- syscall.SIGHUP:
 		default: // one is waiting already
@@ -82,7 +98,8 @@ func (s *service) startRLS() (err error) {
 }
 
 func (s *service) readRLS() error {
-	rules, err := rls.Load(rls.Defaults{ChargeAll: s.cmd.RLSChargeAll, AllowOverride: s.cmd.RLSAllowOverride, MergeDomains: s.cmd.RLSMergeDomains}, s.cmd.RLSConfig)
+	set := s.started
+	rules, err := rls.Load(rls.Defaults{ChargeAll: set.RLSChargeAll, AllowOverride: set.RLSAllowOverride, MergeDomains: set.RLSMergeDomains}, set.RLSConfig)
 	if err != nil {
 		s.rls.Rejected()
 		return err
@@ -96,7 +113,7 @@ func (s *service) rereadRLS() {
 		s.say("%v\ndipwell: the last good descriptors stay in force", err)
 		return
 	}
-	s.say("descriptors read again from %s", s.cmd.RLSConfig)
+	s.say("descriptors read again from %s", s.started.RLSConfig)
 }
 
 // boundedRLS is the RateLimitService within the service's bound of calls under way.
@@ -127,10 +144,10 @@ func (s *service) grpcOptions() (out []grpc.ServerOption) {
 // serve answers on all listeners until the program is asked to stop or one of
 // them fails, which ends the others.
 func (s *service) serve(listeners []server.Listener) error {
-	if s.cmd.GRPC == "" {
+	if s.started.GRPC == "" {
 		return s.server.Serve(s.env.ctx, listeners...)
 	}
-	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", s.cmd.GRPC)
+	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", s.started.GRPC)
 	if err != nil {
 		return fmt.Errorf("grpc: %w", err)
 	}

@@ -94,11 +94,58 @@ func TestServeRLSMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
 		"d.yaml:4: descriptors[0].rate_limit.requests_per_unit:": {"--rls-config", file},
 		"rls config: ": {"--rls-config", file + ".none"},
-		`rls-headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--rls-headers", "itef"},
+		`rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--rls-headers", "itef"},
 		"grpc: listen": {"--grpc", "127.0.0.1:99999"},
 	} {
 		if code, _, stderr := program(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %s", args, code, stderr)
 		}
+	}
+}
+
+// What serve's flags say of gRPC, the file can say, and flags come before it.
+func TestServeGRPCFromTheFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	rules := write("d.yaml", descriptors+"1}\n")
+	file := write("dipwell.yaml", "data: "+filepath.Join(dir, "data")+"\nlisten: 127.0.0.1:0\ngrpc: 127.0.0.1:0\nrls_config: "+rules+"\nrls_headers: ratelimit\nrls_charge_all: true\n")
+	p := start(t, "--config", file)
+	conn, err := grpc.NewClient(p.stdout.wait(t, `serving gRPC on (\S+)\n`)[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	req := &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "7"}}}}}
+	r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), req)
+	if err != nil || r.OverallCode != pb.RateLimitResponse_OK || len(r.ResponseHeadersToAdd) == 0 {
+		t.Error(r, err)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", dataFile)); err != nil {
+		t.Error(err)
+	}
+	no := false
+	c := ServeCmd{Config: file, Store: "memory:", GRPCFlags: GRPCFlags{GRPC: "127.0.0.1:9", RLSHeaders: "ietf", RLSChargeAll: &no}}
+	s, err := c.settings()
+	if err != nil || s.Store != "memory:" || s.GRPC != "127.0.0.1:9" || s.RLSConfig != rules || s.RLSHeaders != "ietf" || s.RLSChargeAll || s.RLSMergeDomains {
+		t.Errorf("%+v %v", s, err)
+	}
+	if code, _, stderr := program(t, "serve", "--config", file, "--store", "memory:", "--rls-charge-all=maybe"); code != 2 || !strings.Contains(stderr, "rls-charge-all") {
+		t.Error(code, stderr)
+	}
+	if code, out, stderr := program(t, "doctor", "--config", file); code != 0 || !strings.Contains(out, "dipwell.db is in use by nobody") {
+		t.Error(code, out, stderr)
+	}
+	if code, _, stderr := program(t, "config", "check", write("bad.yaml", "rls_headers: itef\n")); code != 2 || !strings.Contains(stderr, "did you mean ietf?") {
+		t.Error(code, stderr)
 	}
 }

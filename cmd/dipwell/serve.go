@@ -61,7 +61,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	}
 	if os.Getenv("GOGC") == "" {
 		percent := gcPercent
-		if c.GRPC != "" {
+		if set.GRPC != "" {
 			percent = gcPercentGRPC
 		}
 		debug.SetGCPercent(percent)

@@ -33,16 +33,18 @@ func (c *ServeCmd) settings() (*settings, error) {
 		}
 		s.File = *f
 	}
-	if err := c.data(); err != nil {
+	if err := c.place(s); err != nil {
 		return nil, err
 	}
-	s.Store = cmp.Or(c.Store, s.Store, "memory:")
 	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
 	s.Admin = cmp.Or(c.Admin, s.Admin)
 	s.Upstream = cmp.Or(c.Upstream, s.Upstream)
 	s.By = cmp.Or(c.By, s.By)
 	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
-	c.over(&s.File)
+	c.OperationFlags.over(&s.File)
+	if err := c.GRPCFlags.over(&s.File); err != nil {
+		return nil, err
+	}
 	if c.DenyMaxAge != "" {
 		var err error
 		if s.DenyMaxAge, err = config.ParseDenyMaxAge(c.DenyMaxAge); err != nil {
@@ -64,16 +66,19 @@ func (c *ServeCmd) settings() (*settings, error) {
 	return s, s.check()
 }
 
-// data makes --data the store.
-func (c *ServeCmd) data() (err error) {
-	switch {
-	case c.Data == "":
-		return nil
-	case c.Store != "":
-		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
+// place says where the buckets are kept: by the flags, else by the file.
+func (c *ServeCmd) place(s *settings) (err error) {
+	if c.Store != "" || c.Data != "" {
+		s.Store, s.Data = c.Store, c.Data
 	}
-	c.Store, err = dataStore(c.Data)
-	c.Data = ""
+	switch {
+	case s.Data == "":
+		s.Store = cmp.Or(s.Store, "memory:")
+	case s.Store != "":
+		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
+	default:
+		s.Store, err = dataStore(s.Data)
+	}
 	return err
 }
 
