@@ -130,7 +130,9 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 	return
 }
 
-// Do asks any verb of one key; the thin methods above are its spellings.
+// Do asks any verb of one key; the thin methods above are its spellings. The
+// decision may be used again and again: all of it is of the last call that
+// returned no error.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
 	return l.one(ctx, d, verb, limit, key, n)
 }
@@ -256,6 +258,7 @@ func (d *Decision) Fill(op *Op) {
 
 func (d *Decision) about(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
+	d.Reservation, d.Limits = Reservation{}, nil // of a call before
 }
 
 // us is n µs. After the store's clock stepped back by years there may be more

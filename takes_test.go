@@ -43,3 +43,25 @@ func TestTakeAllOfTwoDefinitionsAddsUp(t *testing.T) {
 		}
 	}
 }
+
+// A decision that is used again has nothing left of the call before.
+func TestDoFillsADecisionAnew(t *testing.T) {
+	store, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dipwell.Decision
+	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReset} {
+		if err := l.DoAll(t.Context(), &d, dipwell.VerbReserve, []dipwell.Take{{Limit: "api", Key: "k", Cost: 3}}); err != nil || d.Reservation == (dipwell.Reservation{}) {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if err := l.Do(t.Context(), &d, verb, "api", "k", 1); err != nil || d.Reservation != (dipwell.Reservation{}) || d.Limits != nil {
+			t.Errorf("%v: reservation %v and %d limits, %v", verb, d.Reservation, len(d.Limits), err)
+		}
+	}
+}
