@@ -2,7 +2,10 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Sweeping says who deletes full rows, as far as the database knows.
@@ -22,6 +25,8 @@ type Condition struct {
 	Portable bool // the tables and statements are those of distributed engines
 	Schema   int  // version; 0: there is no schema. This program needs SchemaVersion
 	ReadOnly bool // a standby, or sessions that may not write
+	Hidden   bool // User may not read the schema, if there is one: Schema is 0, and nothing is known of tables and rows
+	Callable bool // hidden, and User may call its functions
 	User     string
 	Super    bool // User is a superuser
 
@@ -48,7 +53,9 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	c.Engine = engineOfVersion(c.Server)
 	var err error
 	if c.Schema, err = schemaVersion(ctx, db); err != nil {
-		return nil, err
+		if c.Hidden = denied(err); !c.Hidden {
+			return nil, err
+		}
 	}
 	if c.Schema > 0 {
 		d, err := detect(ctx, db)
@@ -65,10 +72,20 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
 		err = c.tables(ctx, db)
 	}
+	if err == nil && c.Hidden {
+		err = db.QueryRow(ctx, `select coalesce(bool_or(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')), false)
+			from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'dipwell' and p.proname = 'take'`).Scan(&c.Callable)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c, c.sweeping(ctx, db)
+}
+
+// denied reports whether the user may not do what was asked.
+func denied(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "42501" // insufficient_privilege
 }
 
 func (c *Condition) settings(ctx context.Context, db DB) error {

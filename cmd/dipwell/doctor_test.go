@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -220,5 +222,54 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	}
 	if code, out, _ := program(t, "doctor", "--store", "memory:"); code != 0 || !strings.Contains(out, "1 fine, 0 warnings, 0 problems") {
 		t.Errorf("%d %s", code, out)
+	}
+}
+
+// A doctor that comes as one of the schema's roles looks at what the role may,
+// and says of the rest that it may not.
+func TestDoctorPostgresRoles(t *testing.T) {
+	dsn := migratedDatabase(t)
+	conn := connectTo(t, dsn)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("select dipwell.define('login', 5, interval '1 minute')")
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []string{"app", "admin", "nobody"} {
+		name := fmt.Sprintf("doctor_%s_%d", role, os.Getpid())
+		exec("create role " + name + " login password 'x'")
+		t.Cleanup(func() {
+			if _, err := conn.Exec(context.Background(), "drop role "+name); err != nil {
+				t.Error(err)
+			}
+		})
+		if role != "nobody" {
+			exec("grant dipwell_" + role + " to " + name)
+		}
+		u.User = url.UserPassword(name, "x")
+		before := rowsOf(t, conn)
+		_, found := doctor(t, "--store", u.String())
+		if rowsOf(t, conn) != before {
+			t.Errorf("%s: rows %s, before %s", role, rowsOf(t, conn), before)
+		}
+		expect(t, found, "store", "ok: postgres", "clock", "ok: ", "roles", "ok: "+name+" is no superuser", "connections", "ok: ")
+		want := map[string]string{"app": "warning: " + name + " may call the functions", "admin": "ok: version", "nobody": "problem: " + name + " may not use the schema dipwell"}[role]
+		expect(t, found, "schema", want)
+		if role == "admin" {
+			expect(t, found, "limits", "ok: the store holds 1", "sweep", "ok: ", "durability", "ok: the tables are logged")
+		} else if found["limits"] != "" || !strings.Contains(found["latency"], "looks at the clock") {
+			t.Errorf("%s: %v", role, found)
+		}
+		for check, text := range found {
+			if strings.Contains(text, "SQLSTATE") {
+				t.Errorf("%s: %s: %s", role, check, text)
+			}
+		}
 	}
 }

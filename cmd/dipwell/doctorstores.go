@@ -86,7 +86,11 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	x.judge(c.ReadOnly, verdictProblem, "store", "it is a standby perhaps: target_session_attrs=read-write finds the primary",
 		"%s answers as %s, read-only: %s", "%s answers as %s: %s", redact(url), c.User, server)
 	x.postgresClock(ctx, conn)
-	x.postgresSchema(c)
+	if c.Hidden {
+		x.postgresHidden(ctx, c, conn)
+	} else {
+		x.postgresSchema(c)
+	}
 	if c.Schema == pgstore.SchemaVersion {
 		x.postgresDecisions(ctx, url, conn)
 	}
@@ -120,6 +124,17 @@ func (x *examination) postgresSchema(c *pgstore.Condition) {
 	} else {
 		x.ok("schema", "version %d, as this program needs", c.Schema)
 	}
+}
+
+// postgresHidden says what a user who may not read the schema cannot be told.
+func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, conn *pgx.Conn) {
+	const rest = "; limits, their latency, tables and rows were not looked at"
+	if c.Callable {
+		x.warn("schema", "enough for callers in SQL; a service connects as a member of dipwell_admin", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
+	} else {
+		x.problem("schema", "grant dipwell_app to callers in SQL, dipwell_admin to a service", "%s may not use the schema dipwell"+rest, c.User)
+	}
+	x.latency(ctx, "looks at the clock", func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
 }
 
 func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
