@@ -71,6 +71,35 @@ func TestRegistryOwners(t *testing.T) {
 	}
 }
 
+// What changes how a limit counts begins a version, and nothing else does.
+func TestRegistryVersions(t *testing.T) {
+	var reg dipwell.Registry
+	l := dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
+	version := uint32(1)
+	for _, step := range []struct {
+		change func()
+		counts bool
+	}{
+		{func() {}, false},
+		{func() { l.Start = "07:00 Europe/Rome" }, true},
+		{func() { l.Start = "07:00 Europe/Paris" }, true},
+		{func() { l.Mode, l.Auth, l.RetryJitter = dipwell.Shadow, true, 10 }, false},
+		{func() { l.Start, l.Period = "00:00 UTC", dipwell.Month }, true},
+		{func() { l.Period = dipwell.Year }, true},
+		{func() { l.Start = "" }, true},
+		{func() { l.Algorithm = dipwell.Interval }, false},
+		{func() { l.Burst = 6 }, true},
+	} {
+		step.change()
+		if step.counts {
+			version++
+		}
+		if d, err := reg.Define(1, l, dipwell.OwnerCode); err != nil || d.Number != version || len(d.Past) != int(version-1) {
+			t.Errorf("%s: version %d with a past of %d, want version %d; %v", l, d.Number, len(d.Past), version, err)
+		}
+	}
+}
+
 // The place of each key is its own, within the period.
 func TestSpreadOriginIsWithinThePeriod(t *testing.T) {
 	seen := map[int64]bool{}
