@@ -425,3 +425,20 @@ func TestBadConfig(t *testing.T) {
 		t.Error("no inner store")
 	}
 }
+
+// While a refund is under way, a refusal may be of the row before it; once it is
+// answered, none is.
+func TestARefusalOverlapsARefund(t *testing.T) {
+	b := setup(t, login)
+	b.take("k", 20)
+	b.want(b.take("k", 1), false, fromStore)
+	b.after = func() {
+		b.after = func() {}
+		b.want(b.take("k", 1), false, fromCache)
+		b.want(b.take("k", 1), false, fromCache)
+	}
+	if _, err := b.l.Refund(t.Context(), "login", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.take("k", 1), true, fromStore)
+}
