@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -46,9 +47,10 @@ func within(t testing.TB, d time.Duration, f func() error) {
 func TestExpiryAndWrites(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: "expiry", Poll: -1}),
+	prefix := fmt.Sprint("expiry", prefixes.Add(1))
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}),
 		dipwell.Limit{Name: "login", Rate: 1, Period: time.Minute, Burst: 5})
-	row := "expiry:login:{user:7}"
+	row := prefix + ":login:{user:7}"
 	for i := range 7 {
 		d, err := l.Take(t.Context(), "login", "user:7", 1)
 		if err != nil || d.Allowed != (i < 5) {
@@ -66,7 +68,7 @@ func TestExpiryAndWrites(t *testing.T) {
 	if d, err := l.Take(t.Context(), "login", "user:7", 1); err != nil || d.Allowed || db.Get(t.Context(), row).Val() != before {
 		t.Errorf("a refusal wrote %q over %q: %v", db.Get(t.Context(), row).Val(), before, err)
 	}
-	if _, err := l.Check(t.Context(), "login", "fresh", 1); err != nil || db.Exists(t.Context(), "expiry:login:{fresh}").Val() != 0 {
+	if _, err := l.Check(t.Context(), "login", "fresh", 1); err != nil || db.Exists(t.Context(), prefix+":login:{fresh}").Val() != 0 {
 		t.Errorf("a check made a row: %v", err)
 	}
 }
@@ -76,8 +78,9 @@ func TestExpiryAndWrites(t *testing.T) {
 func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	s := newStore(t, db, redisstore.Config{Prefix: "slower"})
-	deaf := newStore(t, db, redisstore.Config{Prefix: "slower", Poll: -1})
+	prefix := fmt.Sprint("slower", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Prefix: prefix})
+	deaf := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
 	fast := dipwell.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 10}
 	l, other := limiter(t, s, fast), limiter(t, deaf, fast)
 	if d, err := l.Take(t.Context(), "x", "early", 10); err != nil || !d.Allowed {
@@ -88,14 +91,14 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	if _, err := l.Define(t.Context(), slow, dipwell.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if left := db.PTTL(t.Context(), "slower:x:{early}").Val(); left < 50*time.Minute {
+	if left := db.PTTL(t.Context(), prefix+":x:{early}").Val(); left < 50*time.Minute {
 		t.Errorf("published, and the row expires in %v", left)
 	}
 	if d, err := other.Take(t.Context(), "x", "late", 10); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	within(t, 10*time.Second, func() error {
-		if left := db.PTTL(t.Context(), "slower:x:{late}").Val(); left < 50*time.Minute {
+		if left := db.PTTL(t.Context(), prefix+":x:{late}").Val(); left < 50*time.Minute {
 			return errors.New("a row written late expires in " + left.String())
 		}
 		return nil
