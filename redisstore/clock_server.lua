@@ -1,6 +1,6 @@
 -- The server's clock decides, and its expiry removes rows once they are full.
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+local now, expires = clock[1] * 1000000 + clock[2], true
 
 -- put stores a row that is full again at the instant full, in µs. It is kept
 -- for two seconds at least: by then a program that has not heard of a slower

@@ -2,18 +2,19 @@
 -- makes. It is take.lua for one row whose ticks are a microsecond.
 --
 -- KEYS: the row. ARGV: version, add, units, what may be used before them.
--- Returns as take.lua.
-local version, used, ts = ARGV[1], 0, 0
-local row = redis.call('GET', KEYS[1])
+-- Returns as take.lua. It writes by itself: each call and each captured string
+-- counts here.
+local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
+local row = call('GET', key)
 if row then
   local known
-  used, ts, known = string.match(row, '(%S+) (%S+) (%S+)')
-  if known ~= version then
+  used, ts, known = string.match(row, '^(%d+) (%d+) (%d+)$')
+  if known ~= version then -- or no row at all, which decide.lua says
     return {now, -1, 0}
   end
-  used, ts = tonumber(used), tonumber(ts)
+  used, ts = used + 0, ts + 0
 end
-local add, t, left = tonumber(ARGV[2]), now, used
+local add, t, left = ARGV[2] + 0, now, used
 if ts > t then
   t = ts
 end
@@ -25,8 +26,16 @@ if used > 0 then
     left = used - left
   end
 end
-if left <= tonumber(ARGV[4]) then
+if left <= ARGV[4] + 0 then
   left = left + ARGV[3]
-  put(KEYS[1], left, t, version, t + math.ceil(left / add))
+  local format, full = string.format, t + math.ceil(left / add)
+  if not expires then
+    put(key, left, t, version, full)
+  else
+    if full < now + 2000000 then
+      full = now + 2000000
+    end
+    call('SET', key, format('%d %d %s', left, t, version), 'PXAT', format('%d', full / 1000 + 1))
+  end
 end
 return {now, used, ts}

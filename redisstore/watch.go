@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	defaultPoll = time.Second     // how old this program's knowledge of the limits may be
-	askTimeout  = 5 * time.Second // of one look at them
-	openTimeout = 2 * time.Second // the longest that a lazy New waits for a server that hangs
+	defaultPoll = 900 * time.Millisecond // a change is known within a second, be its message lost
+	askTimeout  = 5 * time.Second        // of one look at them
+	openTimeout = 2 * time.Second        // the longest that a lazy New waits for a server that hangs
 )
 
 // errUnread is what calls get before the limits could be read.
