@@ -23,6 +23,8 @@ type DoctorCmd struct {
 	Checks  int           `default:"200" placeholder:"N" help:"How many times to ask, to see how long an answer takes: 1 to 10000. They change nothing."`
 	Timeout time.Duration `default:"30s" help:"How long everything may take."`
 	JSON    bool          `name:"json" help:"Print the findings as JSON."`
+
+	clientTLS `embed:""`
 }
 
 func (DoctorCmd) Help() string {
@@ -105,7 +107,11 @@ func (c *DoctorCmd) Run(e *env) error {
 		x.store(ctx, store)
 	}
 	if c.Server != "" || c.Config == "" && c.Store == "" {
-		x.server(ctx, c.Server)
+		client, err := c.client()
+		if err != nil {
+			return err
+		}
+		x.server(ctx, client, c.Server)
 	}
 	if e.ctx.Err() != nil {
 		return e.ctx.Err()

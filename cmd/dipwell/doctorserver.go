@@ -17,14 +17,14 @@ import (
 const certificateDays = 14
 
 // server checks a running service by what it tells everybody.
-func (x *examination) server(ctx context.Context, base string) {
+func (x *examination) server(ctx context.Context, client *http.Client, base string) {
 	base = strings.TrimSuffix(cmp.Or(base, "http://127.0.0.1:8080"), "/")
 	get := func(ctx context.Context, path string) (status int, body []byte, header http.Header, err error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 		if err != nil {
 			return 0, nil, nil, err
 		}
-		res, err := http.DefaultClient.Do(r)
+		res, err := client.Do(r)
 		if err != nil {
 			return 0, nil, nil, err
 		}

@@ -88,6 +88,35 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
+// Clients speak TLS by authorities and certificates of one's own.
+func TestClientTLS(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	writeCertificate(t, "server", file("cert"), file("key"))
+	writeCertificate(t, "client", file("mine"), file("mine.key"))
+	writeCertificate(t, "stranger", file("other"), file("other.key"))
+	p := start(t, "--listen", "127.0.0.1:0", "--tls-cert", file("cert"), "--tls-key", file("key"), "--client-ca", file("mine"), "--limit", "api=1/1h,burst=9")
+	trusted := []string{"--cacert", file("cert"), "--cert", file("mine"), "--key", file("mine.key")}
+	for _, args := range [][]string{{"take", "api", "k"}, {"limits"}, {"inspect", "api", "k"}, {"top", "--once", "--interval", "100ms"}, {"doctor", "--checks", "2"}} {
+		if code, out, stderr := program(t, append(append(args, "--server", p.url), trusted...)...); code != 0 {
+			t.Errorf("%v: %d %s%s", args, code, out, stderr)
+		}
+	}
+	for want, args := range map[string][]string{
+		"unknown authority":              nil,
+		"dipwell: ":                      {"--cacert", file("cert")}, // the server hangs up, and its reason may come too late
+		"127.0.0.1":                      {"--cacert", file("cert"), "--cert", file("other"), "--key", file("other.key")},
+		"cacert: " + file("key"):         {"--cacert", file("key")},
+		"cacert: open " + file("none"):   {"--cacert", file("none")},
+		"one is given without the other": {"--cert", file("mine")},
+		"cert, key: ":                    {"--cert", file("mine"), "--key", file("other.key")},
+	} {
+		if code, _, stderr := program(t, append([]string{"take", "api", "k", "--server", p.url}, args...)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %d %s, want %s", args, code, stderr, want)
+		}
+	}
+}
+
 // Keys that are hashed are in nobody's store, log or list.
 func TestServeKeySecret(t *testing.T) {
 	t.Parallel()
@@ -107,6 +136,19 @@ func TestServeKeySecret(t *testing.T) {
 	hash := p.stderr.wait(t, `"msg":"refused","limit":"login","cost":1,"source":"store","key":"hash:(\S{10})","retry_after":\d+`)[1]
 	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/keys", ""); status != 200 || !strings.Contains(body, `"key":"`+hash) || strings.Contains(body, "alice") {
 		t.Error(status, body)
+	}
+	// A client on the store itself meets the same bucket under the same secret, and another without.
+	if code, out, stderr := program(t, "take", "login", "alice", "--store", db.URL(), "--key-secret-file", secret); code != 1 || !strings.Contains(out, "refused: login alice") {
+		t.Errorf("with the secret: %d %s%s", code, out, stderr)
+	}
+	if code, out, stderr := program(t, "check", "login", "alice", "--store", db.URL()); code != 0 {
+		t.Errorf("without the secret: %d %s%s", code, out, stderr)
+	}
+	if code, out, stderr := program(t, "inspect", "login", "alice", "--store", db.URL(), "--key-secret-file", secret); code != 0 || !strings.Contains(out, "login alice: 0 of 2") {
+		t.Errorf("inspect: %d %s%s", code, out, stderr)
+	}
+	if code, _, stderr := program(t, "take", "login", "alice", "--store", db.URL(), "--key-secret-file", secret+".none"); code != 2 || !strings.Contains(stderr, "key_secret_file: ") {
+		t.Errorf("no secret: %d %s", code, stderr)
 	}
 	names, err := db.Do("keys", "*")
 	if err != nil || strings.Contains(fmt.Sprint(names), "alice") || !strings.Contains(fmt.Sprint(names), hash) {

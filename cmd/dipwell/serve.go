@@ -47,11 +47,8 @@ A flag comes before its environment variable, that before the file, and that bef
 
 // Buckets are kept outside Go's heap, so that what lives in it is a few
 // megabytes, and what it may grow by decides how large the process is: at most
-// 40 MB at 10,000 keys, whatever the store. The garbage of gRPC is larger.
-const (
-	gcPercent     = 200
-	gcPercentGRPC = 150
-)
+// 40 MB at 10,000 keys, whatever the store.
+const gcPercent = 150
 
 // Run opens everything, serves until it is told to stop, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
@@ -60,11 +57,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
-		percent := gcPercent
-		if set.GRPC != "" {
-			percent = gcPercentGRPC
-		}
-		debug.SetGCPercent(percent)
+		debug.SetGCPercent(gcPercent)
 	}
 	say := &complaints{to: e.stderr}
 	if set.LogFormat == "json" {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/keyhash"
 )
 
 // target says who answers a client command: a server, or a store itself.
@@ -21,9 +22,11 @@ type target struct {
 	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"The server to ask (default http://127.0.0.1:8080)."`
 	Store          string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Ask a store itself, without a server."`
 	Limit          []string      `placeholder:"LIMIT" sep:";" help:"With --store: a limit to define, 'NAME=RATE/PER,SETTING=VALUE,...'."`
+	KeySecretFile  string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"With --store: holds the secret under which the service stores keys as hashes; or set DIPWELL_KEY_SECRET."`
 	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
 	Timeout        time.Duration `default:"10s" help:"How long to wait for an answer."`
 	JSON           bool          `name:"json" help:"Print the answer as JSON."`
+	clientTLS      `embed:""`
 }
 
 // maxAnswer bounds what a server may answer.
@@ -91,11 +94,22 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	if err != nil {
 		return err
 	}
+	secret, err := keySecret(t.KeySecretFile, "")
+	if err != nil {
+		return err
+	}
 	store, closeStore, err := openStore(e.ctx, t.Store, storeOptions{once: true})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = closeStore() }()
+	if secret != nil {
+		hasher, err := keyhash.NewHasher(secret)
+		if err != nil {
+			return err
+		}
+		store = keyhash.New(store, hasher)
+	}
 	l, err := dipwell.New(store, limits...)
 	if err != nil {
 		return err
@@ -138,7 +152,11 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	res, err := http.DefaultClient.Do(r)
+	client, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	res, err := client.Do(r)
 	if err != nil {
 		return nil, err
 	}

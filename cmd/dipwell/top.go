@@ -27,6 +27,9 @@ type TopCmd struct {
 	Limit          string        `placeholder:"NAME" help:"Only this limit and its keys."`
 	Once           bool          `help:"Print one report about an interval and end, as without a terminal."`
 	JSON           bool          `name:"json" help:"Print one report as JSON and end."`
+	clientTLS      `embed:""`
+
+	target *target // that is asked
 }
 
 func (TopCmd) Help() string {
@@ -138,8 +141,10 @@ func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
 	if c.Limit != "" {
 		q.Set("limit", c.Limit)
 	}
-	t := target{Server: c.Server, AdminTokenFile: c.AdminTokenFile, Timeout: 10 * time.Second}
-	b, err := t.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil)
+	if c.target == nil {
+		c.target = &target{Server: c.Server, AdminTokenFile: c.AdminTokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
+	}
+	b, err := c.target.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
