@@ -180,3 +180,18 @@ func FuzzApply(f *testing.F) {
 		applied(t, &r, dipwell.State{Used: used, TS: ts}, ts+later, dipwell.Verb(verb), cost)
 	})
 }
+
+// A refund is never so large that its units go round and take instead.
+func TestRefundOverflow(t *testing.T) {
+	for _, period := range []time.Duration{time.Microsecond, 1500 * time.Microsecond, 2047 * time.Microsecond, 30 * 24 * time.Hour} {
+		r, _, err := dipwell.Limit{Name: "l", Rate: 1, Period: period, Burst: 1}.Compile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cost := range []int64{1, 1 << 20, dipwell.MaxInt / 2, dipwell.MaxInt} {
+			if o := r.Apply(dipwell.State{Used: r.Unit, TS: 1}, 1, dipwell.VerbRefund, cost); o.After != 0 {
+				t.Errorf("1 per %v: %d given back, and %d units are used", period, cost, o.After)
+			}
+		}
+	}
+}

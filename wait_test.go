@@ -34,3 +34,31 @@ func TestWaitGivenUpIsNotAllowed(t *testing.T) {
 		}
 	})
 }
+
+// Without debt a wait asks again at the retry time, and fails at once where
+// that lies beyond its deadline.
+func TestWaitWithoutDebt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		l, err := dipwell.New(store, dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: dipwell.NoDebt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for _, step := range []struct {
+			within, after time.Duration
+			allowed       bool
+		}{{time.Minute, 0, true}, {59 * time.Minute, 0, false}, {2 * time.Hour, time.Hour, true}, {30 * time.Minute, time.Hour, false}} {
+			ctx, cancel := context.WithTimeout(t.Context(), step.within)
+			d, err := l.Wait(ctx, "work", "k", 1)
+			cancel()
+			if err != nil || d.Allowed != step.allowed || time.Since(start) != step.after {
+				t.Errorf("within %v: after %v %+v, %v", step.within, time.Since(start), d, err)
+			}
+		}
+	})
+}
