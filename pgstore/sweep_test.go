@@ -111,3 +111,47 @@ func TestSweepSkipsLocked(t *testing.T) {
 	}
 	swept(1, "SQL", bySQL)
 }
+
+// TestSweepLooksAgain: a row that was full when the sweep began to look, and is
+// charged before the sweep has it, stays.
+func TestSweepLooksAgain(t *testing.T) {
+	ctx := context.Background()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC')") // by dipwell.is_full
+	must(t, pool, "select dipwell.take('day', 'k', 5)")
+	must(t, pool, "update dipwell.buckets set ts = ts - 7 * 86400000000")
+	must(t, pool, `alter function dipwell.is_full(int, text, bigint, bigint, int, bigint) rename to truly_full;
+		create function dipwell.is_full(limit_id int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql as $$
+		begin
+			perform pg_advisory_lock_shared(7);
+			perform pg_advisory_unlock_shared(7);
+			return dipwell.truly_full(limit_id, key, used, ts, version, n);
+		end $$`)
+	gate, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Release()
+	must(t, gate.Conn(), "select pg_advisory_lock(7)")
+	swept := make(chan int)
+	go func() {
+		n := -1
+		if err := pool.QueryRow(ctx, "select dipwell.sweep()").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		swept <- n
+	}()
+	until(t, "looking", func() (looks bool) {
+		err := pool.QueryRow(ctx, "select exists (select from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database()))").Scan(&looks)
+		return err == nil && looks
+	})
+	must(t, pool, "select dipwell.take('day', 'k', 2)")
+	must(t, gate.Conn(), "select pg_advisory_unlock(7)")
+	if n := <-swept; n != 0 {
+		t.Errorf("%d rows were swept", n)
+	}
+	var left int
+	if err := pool.QueryRow(ctx, "select remaining from dipwell.check('day', 'k')").Scan(&left); err != nil || left != 3 {
+		t.Errorf("%d are left, want 3; %v", left, err)
+	}
+}
