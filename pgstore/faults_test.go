@@ -121,7 +121,7 @@ func (o *load) promise(t *testing.T, l *dipwell.Limiter, limit, key string, burs
 // more than the limit, and the same store goes on.
 func TestCrash(t *testing.T) {
 	const burst = 4000
-	server := ownServer(t)
+	server := ownServer(t, "fsync=off") // the processes die, not the machine
 	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
 	o := startLoad(l, "crash", "k", 8)
 	until(t, "under load", func() bool { return o.granted.Load() > 200 })
@@ -488,7 +488,7 @@ func TestCancelled(t *testing.T) {
 func TestFailover(t *testing.T) {
 	const burst = 4000
 	ctx := context.Background()
-	primary := ownServer(t)
+	primary := ownServer(t, "fsync=off")
 	standby := pgtest.Standby(t, primary)
 	admin, there := connect(t, primary.DSN("postgres")), connect(t, standby.DSN("postgres"))
 	must(t, admin, "alter system set synchronous_standby_names = '*'")
@@ -651,7 +651,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 // full again and their reservations forgotten; limits stay, and the store heals.
 func TestCrashUnlogged(t *testing.T) {
 	const burst = 5
-	server := pgtest.Start(t)
+	server := pgtest.Start(t, "fsync=off")
 	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {
 		t.Fatal(err)
 	}
