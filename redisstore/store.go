@@ -35,7 +35,8 @@ type Config struct {
 	AllowEviction bool
 
 	// Poll is how often the store asks whether the limits were changed elsewhere,
-	// beside being told. Default one second; negative: it never asks and never listens.
+	// beside being told. Default 900 ms, for a change to be known within a second;
+	// negative: it never asks and never listens.
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet: calls get ErrStore
