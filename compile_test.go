@@ -132,3 +132,14 @@ func TestBurstCredit(t *testing.T) {
 		t.Errorf("a small credit: burst %d", l.Burst)
 	}
 }
+
+// A default max_debt is lowered to what an explicit max_charge leaves of it.
+func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
+	r, _, err := dipwell.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := r.MaxUsed / r.Unit; r.Debt != (most-250)*r.Unit || r.MaxCharge != 100 || r.Debt == 0 {
+		t.Errorf("%d tokens can be counted, and the debt is %d beside a burst of 150 and charges of 100", most, r.Debt/r.Unit)
+	}
+}

@@ -100,6 +100,44 @@ func TestRegistryVersions(t *testing.T) {
 	}
 }
 
+// A configuration file takes over what a program defined, not the other way round.
+func TestRegistryFileTakesOver(t *testing.T) {
+	var reg dipwell.Registry
+	l := dipwell.Limit{Name: "l", Rate: 1, Period: time.Second}
+	for _, owner := range []string{dipwell.OwnerCode, dipwell.OwnerFile} {
+		l.Rate++
+		if d, err := reg.Define(1, l, owner); err != nil || d.Owner != owner || d.Rate != l.Rate {
+			t.Errorf("%s: %+v, %v", owner, d, err)
+		}
+	}
+	if err := reg.Drop("l", dipwell.OwnerCode); !errors.Is(err, dipwell.ErrOwner) {
+		t.Errorf("the program dropped what is the file's now: %v", err)
+	}
+}
+
+// The past of a definition is bounded, and retiring versions makes room.
+func TestRegistryBoundsThePast(t *testing.T) {
+	var reg dipwell.Registry
+	l := dipwell.Limit{Name: "l", Rate: 1, Period: time.Second}
+	define := func() (*dipwell.Definition, error) {
+		l.Rate++
+		return reg.Define(1, l, dipwell.OwnerCode)
+	}
+	for range 1025 {
+		if _, err := define(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var bad *dipwell.LimitError
+	if _, err := define(); !errors.As(err, &bad) || reg.Lookup("l").Number != 1025 {
+		t.Errorf("version 1026: %v", err)
+	}
+	reg.Retire("l", 1000)
+	if d, err := define(); err != nil || d.Number != 1026 || len(d.Past) != 26 {
+		t.Errorf("once 999 were retired: %v", err)
+	}
+}
+
 // The place of each key is its own, within the period.
 func TestSpreadOriginIsWithinThePeriod(t *testing.T) {
 	seen := map[int64]bool{}

@@ -64,3 +64,26 @@ func TestWaitsLongerThanADuration(t *testing.T) {
 		}
 	}
 }
+
+// A call of several limits waits as long as the least patient of them.
+func TestShortestTimeoutOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := dipwell.New(silent{},
+			dipwell.Limit{Name: "long", Rate: 1, Period: time.Hour, Timeout: 3 * time.Second},
+			dipwell.Limit{Name: "short", Rate: 1, Period: time.Hour, Timeout: time.Second},
+			dipwell.Limit{Name: "none", Rate: 1, Period: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, names := range [][]string{{"long", "short", "none"}, {"none", "short", "long"}} {
+			var takes []dipwell.Take
+			for _, n := range names {
+				takes = append(takes, dipwell.Take{Limit: n, Key: "k", Cost: 1})
+			}
+			start := time.Now()
+			if d, err := l.TakeAll(t.Context(), takes...); !errors.Is(err, dipwell.ErrStore) || d.Allowed || time.Since(start) != time.Second {
+				t.Errorf("%v: after %v: %+v, %v", names, time.Since(start), d, err)
+			}
+		}
+	})
+}

@@ -325,3 +325,43 @@ func TestRace(t *testing.T) {
 		}
 	}
 }
+
+// A call that finds no room for its reservation takes none for its key either.
+func TestFailedReservationsTakeNoRoom(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxReservations: 1, MaxKeys: 4})
+	l := limiter(t, s, dipwell.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	if _, err := l.Reserve(ctx, "work", "a", 2); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, err := l.Reserve(ctx, "work", "b", 2); !errors.Is(err, dipwell.ErrFull) {
+			t.Fatalf("a second reservation: %v", err)
+		}
+	}
+	if n := s.Stats().Keys; n != 1 {
+		t.Errorf("%d keys are held, want 1", n)
+	}
+}
+
+// Definitions that count alike are told apart while calls hold them, but not
+// ever more of them.
+func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
+	s := open(t, Config{})
+	limit := dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}
+	l := limiter(t, s, limit)
+	for i := range 10 * aliveMax {
+		limit.RetryJitter = 1 + i%100
+		if _, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(t, l, "l", "k", 1); !d.Allowed || d.Remaining != int64(999-i) {
+			t.Fatalf("%d: %+v", i, d)
+		}
+	}
+	bound := 0
+	s.limits.bound.Range(func(any, any) bool { bound++; return true })
+	if n := len(s.limits.byName["l"].bindings); n > aliveMax || bound > aliveMax {
+		t.Errorf("%d bindings, %d to be found", n, bound)
+	}
+}

@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -49,5 +50,32 @@ func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 	}
 	if _, err := reserve("g", "h", "i", "j"); err != nil {
 		t.Errorf("4 of 4 once the others are due: %v", err)
+	}
+}
+
+// Texts of keys that are gone make room for those of others.
+func TestTextsAreUsedAgain(t *testing.T) {
+	now := int64(1e15)
+	s, err := memstore.New(memstore.Config{MaxKeys: 256, Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1, Period: time.Second, ListKeys: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := int64(0)
+	for i := range 100_000 {
+		now += 20_000 // 50 keys are live at any time
+		if d, err := l.Take(t.Context(), "l", fmt.Sprintf("key %06d", i), 1); err != nil || !d.Allowed {
+			t.Fatalf("key %d: %+v, %v", i, d, err)
+		}
+		if i == 1000 {
+			early = s.Stats().Bytes
+		}
+	}
+	if late := s.Stats().Bytes; late > early+128<<10 {
+		t.Errorf("%d bytes after 1,000 keys, %d after 100,000", early, late)
 	}
 }
