@@ -135,3 +135,51 @@ func TestCallersTransaction(t *testing.T) {
 		t.Errorf("begun anew: %v", err)
 	}
 }
+
+// TestServersWord: what the server says of a statement decides whether it is
+// tried again, and whether anybody knows what became of it.
+func TestServersWord(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
+		for _, c := range []struct {
+			code, message string
+			tries         int
+			unknown       bool
+		}{
+			{"40001", "could not serialize access", pgstore.MaxTries, false},
+			{"XX000", "Restart read required at: { read: 1 }", pgstore.MaxTries, false}, // YugabyteDB's
+			{"40003", "the outcome is unknown", 1, true},
+			{"08007", "the outcome is unknown", 1, true},
+			{"53100", "the disk is full", 1, false},
+		} {
+			t.Run(name+" "+c.code, func(t *testing.T) {
+				t.Parallel()
+				pool := connect(t, pgtest.Database(t, name, prepare))
+				l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), drained("one", 5))
+				if err != nil {
+					t.Fatal(err)
+				}
+				must(t, pool, fmt.Sprintf(`create sequence tried;
+					create function fail() returns trigger language plpgsql as $$
+					begin
+						perform nextval('public.tried'); -- no rollback takes it back
+						raise exception '%s' using errcode = '%s';
+					end $$;
+					create trigger fail before insert or update on dipwell.buckets for each row execute function fail()`, c.message, c.code))
+				d, err := l.Take(ctx, "one", "k", 1)
+				if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) != c.unknown || d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+				}
+				var tries int
+				if err := pool.QueryRow(ctx, "select last_value from tried").Scan(&tries); err != nil || tries != c.tries {
+					t.Errorf("tried %d times, want %d; %v", tries, c.tries, err)
+				}
+				must(t, pool, "drop trigger fail on dipwell.buckets")
+				if d, err := l.Take(ctx, "one", "k", 1); err != nil || d.Remaining != 4 {
+					t.Errorf("afterwards: %+v, %v", d, err)
+				}
+			})
+		}
+	}
+}
