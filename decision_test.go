@@ -3,6 +3,7 @@ package dipwell_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -18,6 +19,23 @@ func TestDecisionJSON(t *testing.T) {
 	got, err := json.Marshal(d)
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, got, want)
+	}
+}
+
+// A shadow limit allows, and says what enforcing would have said.
+func TestShadowDecisionJSON(t *testing.T) {
+	for _, c := range []struct {
+		d    dipwell.Decision
+		want string
+	}{
+		{dipwell.Decision{Allowed: true, Shadow: true, RetryAfter: time.Second}, `"retry_after_us":1000000,`},
+		{dipwell.Decision{Allowed: true, Shadow: true, Never: true}, `"retry_after_us":null,"reset_after_us":0,"delay_us":0,"never":true,"shadow":true,`},
+		{dipwell.Decision{Allowed: true}, `"retry_after_us":null,"reset_after_us":0,"delay_us":0,"shadow":false,`},
+		{dipwell.Decision{RetryAfter: time.Second}, `"retry_after_us":1000000,`},
+	} {
+		if got, err := json.Marshal(c.d); err != nil || !strings.Contains(string(got), c.want) {
+			t.Errorf("%s lacks %s: %v", got, c.want, err)
+		}
 	}
 }
 
