@@ -1,17 +1,21 @@
 package main
 
 import (
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 const descriptors = "domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: year, requests_per_unit: "
@@ -81,6 +85,23 @@ func TestServeRLS(t *testing.T) {
 			t.Errorf("%s is not in /metrics", line)
 		}
 	}
+	descriptor := req.Descriptors[0]
+	for name, bad := range map[string]struct {
+		req  *pb.RateLimitRequest
+		code codes.Code
+		want string
+	}{
+		"a value of 1 MB": {&pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: strings.Repeat("x", 1<<20)}}}}},
+			codes.ResourceExhausted, "larger than max"},
+		"101 descriptors": {&pb.RateLimitRequest{Domain: "d", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{descriptor}, 101)}, codes.InvalidArgument, "descriptors: has 101 entries"},
+		"no domain":       {&pb.RateLimitRequest{Descriptors: req.Descriptors}, codes.InvalidArgument, "domain"},
+	} {
+		if _, err := c.ShouldRateLimit(t.Context(), bad.req); status.Code(err) != bad.code || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	req.HitsAddend = math.MaxUint32
+	want(pb.RateLimitResponse_OVER_LIMIT)
 	if err := p.stop(); err != nil {
 		t.Errorf("SIGTERM: %v, want exit status 0", err)
 	}
