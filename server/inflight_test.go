@@ -10,8 +10,13 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
 	"github.com/dipwell/dipwell/server"
 )
 
@@ -68,6 +73,26 @@ func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
 	go func() { <-store.entered }()
 	w.want(w.do("POST", "/v1/take?limit=login&key=k", ""), 200)
 	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 0", "dipwell_shed_total 3")
+}
+
+// Over gRPC a call too many is UNAVAILABLE, with the time to come back.
+func TestMoreGRPCCallsThanMayBeUnderWay(t *testing.T) {
+	w := newWorld(t, server.Config{MaxInFlight: 1}, local)
+	conn, _ := w.serveGRPC(local)
+	c := dipwellv1.NewLimiterClient(conn)
+	if !w.server.Enter() {
+		t.Fatal("the first call was turned away")
+	}
+	_, err := c.Take(t.Context(), call("login", "k", 1))
+	details := status.Convert(err).Details()
+	if status.Code(err) != codes.Unavailable || len(details) != 1 || details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() <= 0 {
+		t.Errorf("%v %v", err, details)
+	}
+	w.server.Leave()
+	if _, err = c.Take(t.Context(), call("login", "k", 1)); err != nil {
+		t.Error(err)
+	}
+	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 0", "dipwell_shed_total 1")
 }
 
 // lines is a log that tells of each line.

@@ -16,6 +16,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/rls"
+	"github.com/dipwell/dipwell/server"
 )
 
 const descriptors = "domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: year, requests_per_unit: "
@@ -168,5 +173,29 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	}
 	if code, _, stderr := program(t, "config", "check", write("bad.yaml", "rls_headers: itef\n")); code != 2 || !strings.Contains(stderr, "did you mean ietf?") {
 		t.Error(code, stderr)
+	}
+}
+
+// The RateLimitService is within the same bound as all else.
+func TestShedRLS(t *testing.T) {
+	store, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := dipwell.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server.New(l, server.Config{MaxInFlight: 1})
+	b := &boundedRLS{rls.New(l, rls.Config{}), s}
+	req := &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user"}}}}}
+	s.Enter()
+	if _, err := b.ShouldRateLimit(t.Context(), req); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	s.Leave()
+	if r, err := b.ShouldRateLimit(t.Context(), req); err != nil || r.OverallCode != pb.RateLimitResponse_OK {
+		t.Error(r, err)
 	}
 }
