@@ -47,10 +47,10 @@ func TestDeadlock(t *testing.T) {
 	for range 2 {
 		wg.Go(func() { partner(quit, t, pool) })
 	}
-	until(t, "both partners at the second row", func() bool {
-		var n int
-		err := pool.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and query like '%dipwell.buckets b%for update' and (wait_event_type = 'Lock' or state like 'idle in%')").Scan(&n)
-		return err == nil && n == 2
+	until(t, "one partner at the second row, and the other behind it", func() bool {
+		var waits bool
+		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0)").Scan(&waits)
+		return err == nil && waits
 	})
 	_, err = l.TakeAll(ctx, both...)
 	partners()

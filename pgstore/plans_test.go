@@ -19,8 +19,8 @@ import (
 func TestPlansSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, "vacuum full analyze dipwell.buckets") // without a page the planner prefers to read all of it
-	must(t, pool, "select dipwell.define('login', 1000, interval '1 hour')")
+	must(t, pool, "vacuum full analyze dipwell.buckets")                                 // without a page the planner prefers to read all of it
+	must(t, pool, "select dipwell.define('login', 1, interval '1 hour', burst => 1000)") // nothing comes back meanwhile
 	inTx(t, pool, func(tx pgx.Tx) {
 		for _, call := range []string{
 			"dipwell.take('login', 'take' || i)",
