@@ -67,7 +67,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 	held := scrape(t, http.DefaultClient, p.url)
 	t.Logf("%d idle connections: %.0f goroutines, RSS %.1f MB, before %.1f MB", clients, held("go_goroutines"), held("process_resident_memory_bytes")/1e6, before("process_resident_memory_bytes")/1e6)
-	if got := held("process_resident_memory_bytes") - before("process_resident_memory_bytes"); got > clients*perConn {
+	if got := held("process_resident_memory_bytes") - before("process_resident_memory_bytes"); got > clients*perConn*memoryFactor {
 		t.Errorf("they take %.0f MB", got/1e6)
 	}
 	all(func(i int) error {

@@ -33,6 +33,7 @@ type commands struct {
 	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, look at or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
+	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions a second, and how long one takes."`
 	Doctor   DoctorCmd   `cmd:"" help:"Look for what is wrong with a configuration, a store or a running service."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`
 }

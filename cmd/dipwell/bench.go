@@ -1,0 +1,608 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/bits"
+	mathrand "math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/keyhash"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// BenchCmd measures a store from where it is run.
+type BenchCmd struct {
+	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"The store to measure (default memory:)."`
+	KeySecretFile string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Hash keys as the service does, under the secret in this file; or set DIPWELL_KEY_SECRET."`
+	Clients       int           `default:"64" placeholder:"N" help:"How many ask at one time, each as soon as it is answered: 1 to 4096."`
+	Keys          int           `default:"10000" placeholder:"N" help:"How many keys they ask about, drawn at random: 1 to 1000000."`
+	Time          time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h."`
+	Cost          int64         `default:"1" placeholder:"N" help:"Tokens of a call: 1 to 1000000."`
+	Single        bool          `help:"Send each call by itself. Otherwise calls that wait ride together, as in serve."`
+	JSON          bool          `name:"json" help:"Print the report as JSON."`
+}
+
+func (BenchCmd) Help() string {
+	return `Examples:
+  dipwell bench
+  dipwell bench --store postgres://dipwell@db/shop --time 30s
+  dipwell bench --store redis://cache:6379 --clients 1 --single
+
+It takes tokens under a limit of its own, dipwell-bench-…, which admits every
+call, and ends by removing that limit and its buckets, also on Ctrl-C. It asks
+as fast as it is answered, so a store in use feels it. Exit status: 0 measured,
+1 calls failed or something was left behind, 2 it could not measure.`
+}
+
+// Bounds of bench.
+const (
+	benchName       = "dipwell-bench-"
+	maxBenchClients = 4096
+	maxBenchKeys    = 1_000_000 // what is left to remove at the end
+	minBenchTime    = 10 * time.Millisecond
+	maxBenchTime    = time.Hour
+	maxBenchCost    = 1_000_000
+	singleConns     = 16                    // to PostgreSQL with --single, unless the URL has pool_max_conns: what others need is left
+	benchWarmUp     = 10                    // calls of a client before the clock starts: connections, prepared statements and their plans
+	benchGrace      = 10 * time.Second      // for calls under way when time is up
+	benchPause      = 10 * time.Millisecond // after a call that failed: a store in trouble is not hammered
+	benchCleanUp    = 30 * time.Second      // and benchCleanUpKey for each key
+	benchCleanUpKey = 500 * time.Microsecond
+)
+
+func (c *BenchCmd) check() error {
+	for _, f := range []struct {
+		name    string
+		n, most int64
+	}{{"clients", int64(c.Clients), maxBenchClients}, {"keys", int64(c.Keys), maxBenchKeys}, {"cost", c.Cost, maxBenchCost}} {
+		if f.n < 1 || f.n > f.most {
+			return fmt.Errorf("%s: %d is not between 1 and %d", f.name, f.n, f.most)
+		}
+	}
+	if c.Time < minBenchTime || c.Time > maxBenchTime {
+		return fmt.Errorf("time: %v is not between %v and %v", c.Time, minBenchTime, maxBenchTime)
+	}
+	return knownStore(c.Store)
+}
+
+// limit admits every call that can be made: ten million a second, all of one
+// key, where they can be counted. Within that, what a call takes is given back
+// as late as possible, in at most a minute, so that calls meet used buckets as
+// they do under limits in use.
+func (c *BenchCmd) limit(name string) dipwell.Limit {
+	const most, perSecond = 8_000_000_000, 10_000_000 // calls × seconds that 2^53 has room for
+	rate := int64(1)
+	for rate < c.Cost {
+		rate *= 10
+	}
+	per := min(max(int64(most/(perSecond*c.Time.Seconds())), 1), 60)
+	return dipwell.Limit{Name: name, Rate: rate, Period: time.Duration(per) * time.Second, Burst: most / per * rate, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
+}
+
+// benchReport is what --json prints.
+type benchReport struct {
+	Version     string                 `json:"version"`
+	Store       string                 `json:"store"`
+	Sent        string                 `json:"sent"`            // single or coalesced
+	Lanes       int                    `json:"lanes,omitempty"` // batches, or calls with Single, under way at one time; absent: as many as there are clients
+	PerBatch    float64                `json:"calls_per_batch,omitempty"`
+	Clients     int                    `json:"clients"`
+	Keys        int                    `json:"keys"`
+	Cost        int64                  `json:"cost"`
+	Seconds     float64                `json:"seconds"`
+	Interrupted bool                   `json:"interrupted"`
+	Decisions   uint64                 `json:"decisions"`
+	PerSecond   float64                `json:"decisions_per_second"`
+	Latency     benchLatency           `json:"latency_us"`
+	Failed      uint64                 `json:"failed"`
+	Errors      map[string]*benchError `json:"errors"` // by kind; not among the decisions
+	Limit       string                 `json:"limit"`
+	Left        []finding              `json:"left"` // what could not be removed
+}
+
+type benchLatency struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// benchError is how often calls failed in one way, and the words of one of them.
+type benchError struct {
+	Count uint64 `json:"count"`
+	Words string `json:"example"`
+}
+
+func (c *BenchCmd) Run(e *env) (err error) {
+	c.Store = cmp.Or(c.Store, "memory:")
+	if err = c.check(); err != nil {
+		return err
+	}
+	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys)}
+	closeStore, err := b.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = closeStore() }()
+	report, err := b.measure()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = json.NewEncoder(e.stdout).Encode(report)
+	} else {
+		err = report.print(e.stdout)
+	}
+	if err == nil && (report.Failed > 0 || len(report.Left) > 0) {
+		err = errRefused
+	}
+	return err
+}
+
+// bench is a run.
+type bench struct {
+	*BenchCmd
+	env     *env
+	limiter *dipwell.Limiter
+	name    string
+	lanes   int
+	tally   *tally // nil: nothing rides together
+	keys    []string
+	touched []atomic.Bool // keys that may have a row
+	clients []*benchClient
+	stop    atomic.Bool
+}
+
+// open opens the store as serve does, or without what makes calls ride together.
+func (b *bench) open() (closeStore func() error, err error) {
+	secret, err := keySecret(b.KeySecretFile, "")
+	if err != nil {
+		return nil, err
+	}
+	var store dipwell.Store
+	switch scheme, _, _ := strings.Cut(b.Store, ":"); {
+	case scheme == "memory" || scheme == "file" || !b.Single:
+		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: func(error) {}}) // calls report what they meet
+	case strings.HasPrefix(scheme, "redis"):
+		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: func(error) {}})
+	default:
+		store, closeStore, err = b.openSingle()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := dipwell.As[*postgres](store); ok {
+		b.lanes, b.tally = len(p.lanes), &p.tally
+	} else if r, ok := dipwell.As[*redis](store); ok {
+		b.lanes, b.tally = defaultLanes(), &r.tally
+	}
+	if secret != nil {
+		hasher, err := keyhash.NewHasher(secret)
+		if err != nil {
+			return nil, errors.Join(err, closeStore())
+		}
+		store = keyhash.New(store, hasher)
+	}
+	if b.limiter, err = dipwell.New(store); err != nil {
+		return nil, errors.Join(err, closeStore())
+	}
+	return closeStore, nil
+}
+
+// openSingle is PostgreSQL with a statement a call. What the URL says of the
+// pool counts, for pgxpool has a default of its own.
+func (b *bench) openSingle() (dipwell.Store, func() error, error) {
+	config, err := poolConfig(b.Store)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.lanes = min(b.Clients, singleConns)
+	if strings.Contains(config.ConnString(), "pool_max_conns") {
+		b.lanes = min(b.Clients, int(config.MaxConns))
+	}
+	pool, err := connect(b.env.ctx, config, int32(b.lanes))
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := pgstore.New(b.env.ctx, pool, pgstore.Config{Poll: -1})
+	if err != nil {
+		pool.Close()
+		return nil, nil, storeAt(config, err)
+	}
+	single := clientStore{store, pool}
+	return single, func() error { single.Close(); return nil }, nil
+}
+
+// measure defines the limit, asks, and removes what it made, whatever happened.
+func (b *bench) measure() (r *benchReport, err error) {
+	if err = b.define(); err != nil {
+		return nil, err
+	}
+	r = &benchReport{Version: version(), Store: b.where(), Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Cost: b.Cost,
+		Errors: map[string]*benchError{}, Limit: b.name, Left: []finding{}}
+	if b.tally != nil {
+		r.Sent = "coalesced"
+	}
+	err = b.ask(r)
+	if r.Left = append(r.Left, b.cleanUp()...); err != nil {
+		for _, f := range r.Left { // there is no report to say it in
+			fmt.Fprintf(b.env.stderr, "dipwell: %s; %s\n", plain(f.Found), f.Advice)
+		}
+	}
+	return r, err
+}
+
+// where is the store without anything that may be secret.
+func (b *bench) where() string {
+	url, _, _ := strings.Cut(redact(b.Store), "?")
+	return url
+}
+
+// define makes the limit under a name that is free. It is the API's, so that
+// one that was left behind can be removed through any service on the store.
+func (b *bench) define() error {
+	ctx, cancel := context.WithTimeout(b.env.ctx, defineTimeout)
+	defer cancel()
+	for b.name == "" || b.limiter.Limit(b.name) != nil {
+		var random [2]byte // stores may remember that a name was used: not more than these, however often one measures
+		_, _ = rand.Read(random[:])
+		b.name = benchName + fmt.Sprintf("%x", random)
+	}
+	b.keys = make([]string, b.Keys)
+	for i := range b.keys {
+		b.keys[i] = "user:" + strconv.Itoa(i)
+	}
+	if _, err := b.limiter.Define(ctx, b.limit(b.name), dipwell.OwnerAPI); err != nil {
+		if errors.Is(err, dipwell.ErrOutcomeUnknown) || ctx.Err() != nil {
+			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
+		}
+		return err
+	}
+	return nil
+}
+
+// ask puts the load on the store, and fills in the report.
+func (b *bench) ask(r *benchReport) error {
+	calls, cancel := context.WithCancel(context.WithoutCancel(b.env.ctx)) // calls under way are awaited
+	defer cancel()
+	b.clients = make([]*benchClient, b.Clients)
+	for i := range b.clients {
+		b.clients[i] = &benchClient{bench: b, random: mathrand.New(mathrand.NewPCG(uint64(i), mathrand.Uint64())), errors: map[string]*benchError{}}
+	}
+	halt := func() {
+		b.stop.Store(true)
+		time.AfterFunc(benchGrace, cancel)
+	}
+	defer context.AfterFunc(b.env.ctx, halt)()
+	if err := b.together(func(c *benchClient) error { return c.warm(calls) }); err != nil {
+		return err
+	}
+	if b.stop.Load() {
+		return errors.New("interrupted before anything was measured")
+	}
+	batches, together := b.sent()
+	start := time.Now()
+	timer := time.AfterFunc(b.Time, halt)
+	defer timer.Stop()
+	hide := b.progress(start)
+	_ = b.together(func(c *benchClient) error { c.call(calls, start); return nil })
+	took := time.Since(start)
+	hide()
+	var times benchTimes
+	for _, c := range b.clients {
+		times.add(&c.times)
+		for kind, e := range c.errors {
+			r.fail(kind, e)
+		}
+	}
+	if n, calls := b.sent(); n > batches {
+		r.PerBatch = float64(calls-together) / float64(n-batches)
+	}
+	r.Seconds, r.Interrupted = took.Seconds(), b.env.ctx.Err() != nil
+	r.Decisions, r.PerSecond = times.count, float64(times.count)/took.Seconds()
+	r.Latency = benchLatency{times.percentile(50), times.percentile(90), times.percentile(99), micro(times.most)}
+	return nil
+}
+
+// sent is how many calls went together so far, and in how many batches.
+func (b *bench) sent() (batches, calls uint64) {
+	if b.tally == nil {
+		return 0, 0
+	}
+	return b.tally.batches.Load(), b.tally.calls.Load()
+}
+
+func (r *benchReport) fail(kind string, e *benchError) {
+	r.Failed += e.Count
+	if sum := r.Errors[kind]; sum != nil {
+		sum.Count += e.Count
+	} else {
+		r.Errors[kind] = &benchError{e.Count, e.Words}
+	}
+}
+
+func (b *bench) together(do func(*benchClient) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(b.clients))
+	for i, c := range b.clients {
+		wg.Go(func() { errs[i] = do(c) })
+	}
+	wg.Wait()
+	for _, err := range errs { // one says it
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// benchClient asks as fast as it is answered.
+type benchClient struct {
+	*bench
+	random   *mathrand.Rand
+	decision dipwell.Decision
+	times    benchTimes
+	errors   map[string]*benchError
+	done     atomic.Uint64 // for the progress line
+	failed   atomic.Uint64
+}
+
+var errNotAdmitted = errors.New("refused, though the limit should admit every call")
+
+func (c *benchClient) take(ctx context.Context) error {
+	i := c.random.IntN(len(c.keys))
+	if !c.touched[i].Load() { // a store of it at each call would fight over the line
+		c.touched[i].Store(true)
+	}
+	d := &c.decision
+	err := c.limiter.Do(ctx, d, dipwell.VerbTake, c.name, c.keys[i], c.Cost)
+	switch {
+	case err != nil:
+		return err
+	case !d.Allowed:
+		return errNotAdmitted
+	case d.Source != dipwell.SourceStore:
+		return fmt.Errorf("%w: the answer is %v", dipwell.ErrStore, d.Source)
+	}
+	return nil
+}
+
+func (c *benchClient) warm(ctx context.Context) error {
+	for range benchWarmUp {
+		if c.stop.Load() {
+			return nil
+		}
+		if err := c.take(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call reads the clock once a call: one lasts from the end of the one before.
+func (c *benchClient) call(ctx context.Context, start time.Time) {
+	last := time.Since(start)
+	for !c.stop.Load() {
+		if err := c.take(ctx); err != nil {
+			c.fail(err)
+			last = time.Since(start)
+			continue
+		}
+		now := time.Since(start)
+		c.times.record(now - last)
+		c.done.Store(c.times.count)
+		last = now
+	}
+}
+
+func (c *benchClient) fail(err error) {
+	c.failed.Add(1)
+	kind := errorKind(err)
+	if c.errors[kind] == nil {
+		c.errors[kind] = &benchError{Words: err.Error()}
+	}
+	c.errors[kind].Count++
+	time.Sleep(benchPause)
+}
+
+// errorKind names what is to be told apart.
+func errorKind(err error) string {
+	switch {
+	case errors.Is(err, errNotAdmitted):
+		return "refused"
+	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+		return "outcome unknown"
+	case errors.Is(err, dipwell.ErrFull):
+		return "store full"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return "no answer in time"
+	case errors.Is(err, dipwell.ErrUnknownLimit):
+		return "unknown limit"
+	case errors.Is(err, dipwell.ErrStore):
+		return "store"
+	}
+	return "other"
+}
+
+// progress shows how it goes, on a terminal only, until it is hidden.
+func (b *bench) progress(start time.Time) (hide func()) {
+	f, ok := b.env.stderr.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return func() {}
+	}
+	end := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(min(time.Second, max(b.Time/5, minBenchTime)))
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				fmt.Fprint(f, "\r\x1b[K")
+				return
+			case <-tick.C:
+				fmt.Fprint(f, "\r"+b.line(time.Since(start))+"\x1b[K")
+			}
+		}
+	})
+	return func() { close(end); done.Wait() }
+}
+
+func (b *bench) line(since time.Duration) string {
+	var n, failed uint64
+	for _, c := range b.clients {
+		n, failed = n+c.done.Load(), failed+c.failed.Load()
+	}
+	return fmt.Sprintf("%.0f of %.0f s: %.0f decisions/s, %d errors", since.Seconds(), b.Time.Seconds(), float64(n)/since.Seconds(), failed)
+}
+
+// cleanUp removes the rows, then the limit, and says what it could not. It goes
+// on when the program was asked to stop; a second signal ends it.
+func (b *bench) cleanUp() (left []finding) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), benchCleanUp+time.Duration(b.Keys)*benchCleanUpKey)
+	defer cancel()
+	var next atomic.Int64
+	var away atomic.Bool
+	err := b.together(func(c *benchClient) error {
+		for i := next.Add(1) - 1; i < int64(len(b.keys)) && !away.Load(); i = next.Add(1) - 1 {
+			if !b.touched[i].Load() {
+				continue
+			}
+			if err := b.limiter.Do(ctx, &c.decision, dipwell.VerbReset, b.name, b.keys[i], 0); err != nil {
+				away.Store(true) // a store that is away would be waited for at each key
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		left = append(left, finding{verdictWarning, "clean-up", fmt.Sprintf("buckets of limit %s are left: %v", b.name, whole(err)),
+			"once the limit is gone they mean nothing; sweeps delete them in PostgreSQL and in files, in Redis they expire"})
+	}
+	if err := b.drop(); err != nil {
+		left = append(left, finding{verdictProblem, "clean-up", fmt.Sprintf("limit %s is left: %v", b.name, whole(err)),
+			"remove it through a service on this store: curl -X DELETE localhost:8080/v1/limits/" + b.name})
+	}
+	return left
+}
+
+func (b *bench) drop() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), defineTimeout)
+	defer cancel()
+	err := b.limiter.Drop(ctx, b.name, dipwell.OwnerAPI)
+	if errors.Is(err, dipwell.ErrUnknownLimit) {
+		return nil // somebody else has removed it
+	}
+	return err
+}
+
+// print is the report for people.
+func (r *benchReport) print(w io.Writer) error {
+	var s strings.Builder
+	fmt.Fprintf(&s, "dipwell %s, store %s\n", r.Version, plain(r.Store))
+	fmt.Fprintf(&s, "%d clients, %d keys, cost %d, %.2f s", r.Clients, r.Keys, r.Cost, r.Seconds)
+	if r.Interrupted {
+		s.WriteString(", interrupted")
+	}
+	switch {
+	case r.Sent == "coalesced":
+		fmt.Fprintf(&s, "\nsent        coalesced, %d lanes, %.1f calls a batch\n", r.Lanes, r.PerBatch)
+	case r.Lanes > 0:
+		fmt.Fprintf(&s, "\nsent        single, %d connections\n", r.Lanes)
+	default:
+		s.WriteString("\nsent        single\n")
+	}
+	fmt.Fprintf(&s, "decisions   %d, %.0f/s\n", r.Decisions, r.PerSecond)
+	if r.Decisions > 0 {
+		fmt.Fprintf(&s, "latency     p50 %v, p90 %v, p99 %v, max %v\n", short(r.Latency.P50), short(r.Latency.P90), short(r.Latency.P99), short(r.Latency.Max))
+	}
+	fmt.Fprintf(&s, "errors      %d\n", r.Failed)
+	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
+		fmt.Fprintf(&s, "%15d %s: %s\n", r.Errors[kind].Count, kind, plain(r.Errors[kind].Words))
+	}
+	for _, f := range r.Left {
+		fmt.Fprintf(&s, "%-8s %-13s %s\n%22s %s\n", f.Verdict, f.Check, plain(f.Found), "→", f.Advice)
+	}
+	_, err := io.WriteString(w, s.String())
+	return err
+}
+
+// short writes µs in three digits or so.
+func short(us float64) time.Duration {
+	d := time.Duration(us * 1e3)
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d >= 10*unit {
+			return d.Round(unit / 10)
+		}
+	}
+	return d
+}
+
+// benchTimes counts durations in steps of 1/32 of their size.
+type benchTimes struct {
+	count uint64
+	most  time.Duration
+	bins  [64 * timeSteps]uint64
+}
+
+const timeSteps = 32
+
+func (t *benchTimes) record(d time.Duration) {
+	t.count++
+	t.most = max(t.most, d)
+	t.bins[timeBin(uint64(max(d, 1)))]++
+}
+
+func timeBin(ns uint64) int {
+	if ns < 2*timeSteps {
+		return int(ns)
+	}
+	shift := bits.Len64(ns) - 6
+	return shift*timeSteps + int(ns>>shift)
+}
+
+// timeEnd is the longest duration of a bin.
+func timeEnd(bin int) time.Duration {
+	if bin < 2*timeSteps {
+		return time.Duration(bin)
+	}
+	shift := bin/timeSteps - 1
+	return time.Duration(uint64(bin-shift*timeSteps+1)<<shift - 1)
+}
+
+func (t *benchTimes) add(o *benchTimes) {
+	t.count, t.most = t.count+o.count, max(t.most, o.most)
+	for i, n := range o.bins {
+		t.bins[i] += n
+	}
+}
+
+// percentile is in µs: at most a step above the true one, never above the longest.
+func (t *benchTimes) percentile(p uint64) float64 {
+	before := t.count * p / 100
+	for i, n := range t.bins {
+		if n > before {
+			return micro(min(timeEnd(i), t.most))
+		}
+		before -= n
+	}
+	return 0
+}
+
+func micro(d time.Duration) float64 { return float64(d) / 1e3 }

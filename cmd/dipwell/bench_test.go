@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+)
+
+// benched reads a report.
+func benched(t *testing.T, out []byte) (r benchReport) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return r
+}
+
+// runBench runs the built program to its end.
+func runBench(t *testing.T, args ...string) (code int, r benchReport) {
+	t.Helper()
+	cmd := built(t, append([]string{"bench", "--json", "--time", "100ms", "--keys", "100", "--clients", "8"}, args...)...)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || len(out) == 0 {
+		t.Fatalf("%v: %v: %s", args, err, out)
+	}
+	return cmd.ProcessState.ExitCode(), benched(t, out)
+}
+
+// decided is what each good report has.
+func decided(t *testing.T, code int, r *benchReport, sent string) {
+	t.Helper()
+	l := r.Latency
+	if code != 0 || r.Decisions == 0 || r.PerSecond <= 0 || r.Failed != 0 || len(r.Errors)+len(r.Left) > 0 || r.Sent != sent ||
+		l.P50 <= 0 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.Max || !strings.HasPrefix(r.Limit, benchName) || r.Version == "" {
+		t.Errorf("%d %+v", code, r)
+	}
+	if (r.Sent == "coalesced") != (r.PerBatch >= 1) {
+		t.Errorf("%s, %v calls a batch", r.Sent, r.PerBatch)
+	}
+}
+
+// interrupted starts a bench that would take an hour, interrupts it once it
+// asks, and returns its report.
+func interrupted(t *testing.T, asks func() error, args ...string) benchReport {
+	t.Helper()
+	cmd := built(t, append([]string{"bench", "--json", "--time", "1h", "--keys", "100", "--clients", "8"}, args...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	eventually(t, asks)
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v %s%s", err, out.String(), errs.String())
+	}
+	r := benched(t, out.Bytes())
+	if !r.Interrupted || errs.Len() > 0 {
+		t.Errorf("%+v %s", r, errs.String())
+	}
+	return r
+}
+
+func secretFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte(strings.Repeat("s", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBenchMemory(t *testing.T) {
+	code, r := runBench(t, "--store", "memory:", "--cost", "7")
+	decided(t, code, &r, "single")
+	if r.Clients != 8 || r.Keys != 100 || r.Cost != 7 || r.Store != "memory:" || r.Interrupted || r.Seconds < 0.1 {
+		t.Errorf("%+v", r)
+	}
+	out, err := built(t, "bench", "--time", "50ms").Output()
+	if err != nil || !strings.Contains(string(out), "64 clients, 10000 keys, cost 1, ") || !strings.Contains(string(out), "latency     p50 ") {
+		t.Error(err, string(out))
+	}
+}
+
+func TestBenchFile(t *testing.T) {
+	url := "file:" + filepath.Join(t.TempDir(), "d.db")
+	code, r := runBench(t, "--store", url)
+	decided(t, code, &r, "single")
+	if code, out, stderr := program(t, "limits", "--store", url); code != 0 || out != "" {
+		t.Error(code, out, stderr)
+	}
+}
+
+func TestBenchPostgres(t *testing.T) {
+	t.Parallel()
+	dsn := migratedDatabase(t)
+	conn := connectTo(t, dsn)
+	if code, _, stderr := program(t, "take", "mine", "k", "--limit", "mine=5/1d", "--store", dsn); code != 0 {
+		t.Fatal(stderr)
+	}
+	left := func() string {
+		t.Helper()
+		var s string
+		if err := conn.QueryRow(t.Context(), `select (select string_agg(name, ',') from dipwell.limits) || ' '
+			|| (select count(*) from dipwell.buckets) || ' ' || (select count(*) from dipwell.versions)`).Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := left()
+	secret := "--key-secret-file=" + secretFile(t)
+	for _, args := range [][]string{{}, {"--single"}, {secret}, {"--clients", "1", "--cost", "1000000"}} {
+		code, r := runBench(t, append(args, "--store", dsn)...)
+		sent := "coalesced"
+		if len(args) > 0 && args[0] == "--single" {
+			sent = "single"
+		}
+		decided(t, code, &r, sent)
+		if r.Lanes < 1 {
+			t.Errorf("%v: %d lanes", args, r.Lanes)
+		}
+		if after := left(); after != before {
+			t.Errorf("%v: left %s, before %s", args, after, before)
+		}
+	}
+	r := interrupted(t, func() error {
+		if left() == before {
+			return errors.New("it has not begun")
+		}
+		var n int
+		if err := conn.QueryRow(t.Context(), "select count(*) from dipwell.buckets").Scan(&n); err != nil || n < 101 {
+			return fmt.Errorf("%d rows: %w", n, err)
+		}
+		return nil
+	}, "--store", dsn)
+	if r.Decisions == 0 {
+		t.Errorf("%+v", r)
+	}
+	if after := left(); after != before {
+		t.Errorf("interrupted: left %s, before %s", after, before)
+	}
+	if code, _, stderr := program(t, "bench", "--time", "10ms", "--store", freshDatabase(t)); code != 2 || !strings.Contains(stderr, "dipwell migrate up") {
+		t.Error(code, stderr)
+	}
+}
+
+func TestBenchRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if code, _, stderr := program(t, "take", "mine", "k", "--limit", "mine=5/1d", "--store", server.URL()); code != 0 {
+		t.Fatal(stderr)
+	}
+	left := func() string {
+		t.Helper()
+		code, out, stderr := program(t, "limits", "--store", server.URL())
+		n, err := server.Do("dbsize")
+		if code != 0 || err != nil {
+			t.Fatal(code, stderr, err)
+		}
+		return fmt.Sprint(out, n)
+	}
+	before := left()
+	for _, args := range [][]string{{}, {"--single"}} {
+		code, r := runBench(t, append(args, "--store", server.URL())...)
+		decided(t, code, &r, map[bool]string{true: "coalesced", false: "single"}[len(args) == 0])
+		if after := left(); after != before {
+			t.Errorf("%v: left %s, before %s", args, after, before)
+		}
+	}
+	interrupted(t, func() error {
+		if n, err := server.Do("dbsize"); err != nil || n.(int64) < 50 {
+			return fmt.Errorf("%v keys: %w", n, err)
+		}
+		return nil
+	}, "--store", server.URL())
+	if after := left(); after != before {
+		t.Errorf("interrupted: left %s, before %s", after, before)
+	}
+}
+
+// A store that goes away in the midst is no decision, and what cannot be
+// removed is said.
+func TestBenchStoreGoesAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	cmd := built(t, "bench", "--time", "1h", "--clients", "4", "--keys", "100", "--store", server.URL())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	eventually(t, func() error {
+		if n, err := server.Do("dbsize"); err != nil || n.(int64) < 50 {
+			return fmt.Errorf("%v keys: %w", n, err)
+		}
+		return nil
+	})
+	server.Kill()
+	if err = cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	said, _ := io.ReadAll(out)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(said), "problem  clean-up      limit "+benchName) || !strings.Contains(string(said), "curl -X DELETE") {
+		t.Errorf("%d %s", code, said)
+	}
+}
+
+func TestBenchFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--clients 0": "clients: 0 is not", "--clients 4097": "clients: 4097 is not", "--clients x": "--clients",
+		"--keys 0": "keys: 0 is not", "--keys 1000001": "keys: 1000001 is not",
+		"--time 0s": "time: 0s is not", "--time 61m": "time: 1h1m0s is not", "--time soon": "--time",
+		"--cost 0": "cost: 0 is not", "--cost 1000001": "cost: 1000001 is not",
+		"--store mysql://user:hunter2@h/d": "store: ", "--store memory:x": "store: ", "--key-secret-file /nowhere": "key_secret_file: ",
+	} {
+		code, out, stderr := program(t, append([]string{"bench"}, strings.Fields(args)...)...)
+		if code != 2 || out != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%s: %d %s%s", args, code, out, stderr)
+		}
+	}
+}
+
+// Each limit admits ten million calls a second of one key for its time, as far
+// as an hour's can be counted, and is counted in µs as most limits are.
+func TestBenchLimit(t *testing.T) {
+	for _, cost := range []int64{1, 2, 9, 10, 11, 1000, 999_983, maxBenchCost} {
+		for _, length := range []time.Duration{minBenchTime, 5 * time.Second, 59 * time.Second, 10 * time.Minute, maxBenchTime} {
+			c := BenchCmd{Cost: cost, Time: length}
+			r, _, err := c.limit(benchName).Compile()
+			if err != nil {
+				t.Fatalf("cost %d, %v: %v", cost, length, err)
+			}
+			need := min(int64(1e7*length.Seconds()), 7_900_000_000)
+			if !r.Plain() || r.Burst/cost < need {
+				t.Errorf("cost %d, %v: %d calls, %d needed, %+v", cost, length, r.Burst/cost, need, r)
+			}
+		}
+	}
+}
+
+func TestBenchTimes(t *testing.T) {
+	var a, b benchTimes
+	for i := range 1000 {
+		a.record(time.Duration(i+1) * time.Microsecond)
+	}
+	b.record(time.Hour)
+	b.add(&a)
+	for _, tc := range []struct {
+		percent uint64
+		want    float64
+	}{{0, 1}, {50, 500}, {90, 900}, {99, 990}} {
+		if got := b.percentile(tc.percent); got < tc.want || got > tc.want*1.04 {
+			t.Errorf("p%d is %v µs, want %v", tc.percent, got, tc.want)
+		}
+	}
+	if b.count != 1001 || b.most != time.Hour || new(benchTimes).percentile(50) != 0 {
+		t.Error(b.count, b.most)
+	}
+}
+
+func TestBenchErrorKinds(t *testing.T) {
+	for want, err := range map[string]error{
+		"refused": errNotAdmitted, "outcome unknown": dipwell.ErrOutcomeUnknown, "store full": dipwell.ErrFull,
+		"store": fmt.Errorf("away: %w", dipwell.ErrStore), "unknown limit": &dipwell.UnknownLimitError{Limit: "x"}, "other": io.EOF,
+	} {
+		if got := errorKind(err); got != want {
+			t.Errorf("%v is %q, want %q", err, got, want)
+		}
+	}
+}
