@@ -167,7 +167,10 @@ type bench struct {
 	touched []atomic.Bool // keys that may have a row
 	clients []*benchClient
 	stop    atomic.Bool
+	heard   atomic.Pointer[error] // of the store, while nobody was calling
 }
+
+func (b *bench) hear(err error) { b.heard.Store(&err) }
 
 // open opens the store as serve does, or without what makes calls ride together.
 func (b *bench) open() (closeStore func() error, err error) {
@@ -178,9 +181,9 @@ func (b *bench) open() (closeStore func() error, err error) {
 	var store dipwell.Store
 	switch scheme, _, _ := strings.Cut(b.Store, ":"); {
 	case scheme == "memory" || scheme == "file" || !b.Single:
-		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: func(error) {}}) // calls report what they meet
+		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: b.hear})
 	case strings.HasPrefix(scheme, "redis"):
-		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: func(error) {}})
+		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: b.hear})
 	default:
 		store, closeStore, err = b.openSingle()
 	}
@@ -271,6 +274,9 @@ func (b *bench) define() error {
 	if _, err := b.limiter.Define(ctx, b.limit(b.name), dipwell.OwnerAPI); err != nil {
 		if errors.Is(err, dipwell.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
+		}
+		if why := b.heard.Load(); why != nil && errors.Is(err, dipwell.ErrStore) {
+			return fmt.Errorf("%w: %w", err, *why)
 		}
 		return err
 	}
@@ -469,7 +475,7 @@ func (b *bench) line(since time.Duration) string {
 	for _, c := range b.clients {
 		n, failed = n+c.done.Load(), failed+c.failed.Load()
 	}
-	return fmt.Sprintf("%.0f of %.0f s: %.0f decisions/s, %d errors", since.Seconds(), b.Time.Seconds(), float64(n)/since.Seconds(), failed)
+	return fmt.Sprintf("%v of %v: %.0f decisions/s, %d errors", since.Round(100*time.Millisecond), b.Time, float64(n)/since.Seconds(), failed)
 }
 
 // cleanUp removes the rows, then the limit, and says what it could not. It goes
@@ -516,15 +522,15 @@ func (b *bench) drop() error {
 func (r *benchReport) print(w io.Writer) error {
 	var s strings.Builder
 	fmt.Fprintf(&s, "dipwell %s, store %s\n", r.Version, plain(r.Store))
-	fmt.Fprintf(&s, "%d clients, %d keys, cost %d, %.2f s", r.Clients, r.Keys, r.Cost, r.Seconds)
+	fmt.Fprintf(&s, "clients %d, keys %d, cost %d, %.2f s", r.Clients, r.Keys, r.Cost, r.Seconds)
 	if r.Interrupted {
 		s.WriteString(", interrupted")
 	}
 	switch {
 	case r.Sent == "coalesced":
-		fmt.Fprintf(&s, "\nsent        coalesced, %d lanes, %.1f calls a batch\n", r.Lanes, r.PerBatch)
+		fmt.Fprintf(&s, "\nsent        coalesced, lanes %d, %.1f calls a batch\n", r.Lanes, r.PerBatch)
 	case r.Lanes > 0:
-		fmt.Fprintf(&s, "\nsent        single, %d connections\n", r.Lanes)
+		fmt.Fprintf(&s, "\nsent        single, connections %d\n", r.Lanes)
 	default:
 		s.WriteString("\nsent        single\n")
 	}
@@ -543,15 +549,13 @@ func (r *benchReport) print(w io.Writer) error {
 	return err
 }
 
-// short writes µs in three digits or so.
+// short is µs in three digits.
 func short(us float64) time.Duration {
-	d := time.Duration(us * 1e3)
-	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
-		if d >= 10*unit {
-			return d.Round(unit / 10)
-		}
+	d, unit := time.Duration(us*1e3), time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
 	}
-	return d
+	return d.Round(unit)
 }
 
 // benchTimes counts durations in steps of 1/32 of their size.

@@ -58,7 +58,7 @@ func decided(t *testing.T, code int, r *benchReport, sent string) {
 // asks, and returns its report.
 func interrupted(t *testing.T, asks func() error, args ...string) benchReport {
 	t.Helper()
-	cmd := built(t, append([]string{"bench", "--json", "--time", "1h", "--keys", "100", "--clients", "8"}, args...)...)
+	cmd := built(t, append([]string{"bench", "--json", "--time", "1h", "--keys", "100", "--clients", "2"}, args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
@@ -95,7 +95,7 @@ func TestBenchMemory(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	out, err := built(t, "bench", "--time", "50ms").Output()
-	if err != nil || !strings.Contains(string(out), "64 clients, 10000 keys, cost 1, ") || !strings.Contains(string(out), "latency     p50 ") {
+	if err != nil || !strings.Contains(string(out), "clients 64, keys 10000, cost 1, ") || !strings.Contains(string(out), "latency     p50 ") {
 		t.Error(err, string(out))
 	}
 }
@@ -157,9 +157,28 @@ func TestBenchPostgres(t *testing.T) {
 	if after := left(); after != before {
 		t.Errorf("interrupted: left %s, before %s", after, before)
 	}
+	role := dsn + "?options=-crole%3Ddipwell_app"
+	if strings.Contains(dsn, "?") {
+		role = dsn + "&options=-crole%3Ddipwell_app"
+	}
+	if code, _, stderr := program(t, "bench", "--time", "10ms", "--store", "postgres://u@127.0.0.1:1/x"); code != 2 || !strings.Contains(stderr, "connection refused") {
+		t.Error(code, stderr)
+	}
+	if code, _, stderr := program(t, "bench", "--time", "10ms", "--store", role); code != 2 || !strings.Contains(stderr, "permission denied") {
+		t.Error(code, stderr)
+	}
 	if code, _, stderr := program(t, "bench", "--time", "10ms", "--store", freshDatabase(t)); code != 2 || !strings.Contains(stderr, "dipwell migrate up") {
 		t.Error(code, stderr)
 	}
+}
+
+// asksRedis is nil once more keys are there than two clients' calls before the
+// clock starts make.
+func asksRedis(server *redistest.Server) error {
+	if n, err := server.Do("dbsize"); err != nil || n.(int64) < 2*benchWarmUp+10 {
+		return fmt.Errorf("%v keys: %w", n, err)
+	}
+	return nil
 }
 
 func TestBenchRedis(t *testing.T) {
@@ -186,13 +205,13 @@ func TestBenchRedis(t *testing.T) {
 		}
 	}
 	interrupted(t, func() error {
-		if n, err := server.Do("dbsize"); err != nil || n.(int64) < 50 {
-			return fmt.Errorf("%v keys: %w", n, err)
-		}
-		return nil
+		return asksRedis(server)
 	}, "--store", server.URL())
 	if after := left(); after != before {
 		t.Errorf("interrupted: left %s, before %s", after, before)
+	}
+	if code, _, stderr := program(t, "bench", "--time", "10ms", "--store", "redis://127.0.0.1:1"); code != 2 || !strings.Contains(stderr, "connection refused") {
+		t.Error(code, stderr)
 	}
 }
 
@@ -201,7 +220,7 @@ func TestBenchRedis(t *testing.T) {
 func TestBenchStoreGoesAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	cmd := built(t, "bench", "--time", "1h", "--clients", "4", "--keys", "100", "--store", server.URL())
+	cmd := built(t, "bench", "--time", "1h", "--clients", "2", "--keys", "100", "--store", server.URL())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -211,10 +230,7 @@ func TestBenchStoreGoesAway(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill() }()
 	eventually(t, func() error {
-		if n, err := server.Do("dbsize"); err != nil || n.(int64) < 50 {
-			return fmt.Errorf("%v keys: %w", n, err)
-		}
-		return nil
+		return asksRedis(server)
 	})
 	server.Kill()
 	if err = cmd.Process.Signal(syscall.SIGINT); err != nil {
