@@ -42,7 +42,6 @@ func (b *bench) hot(ctx context.Context) error {
 // refused: calls on drained buckets beside calls on full ones.
 func (b *bench) refused(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Refused calls, unlogged, %d keys\n\n", b.keys)
-	b.out.WriteString("Called as (b)'s function is, in the select list: `select (dipwell.take(…)).allowed`. `select * from dipwell.take(…)` has all columns and passes through a function scan.\n\n")
 	for _, clients := range []int{1, 8, 32} {
 		admitted, refused := b.fast.take(), b.fast.drained()
 		fs, err := b.rounds(ctx, fmt.Sprintf("refused, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, fromGo, refused, admitted)
