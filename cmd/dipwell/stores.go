@@ -110,7 +110,7 @@ func gauges(s *server.Server, store dipwell.Store) {
 	}
 }
 
-// redact leaves out what a URL may carry of a password.
+// redact leaves out what a URL may carry of a password: its user and its settings.
 func redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
@@ -118,6 +118,9 @@ func redact(url string) string {
 	}
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		rest = "..." + rest[i:]
+	}
+	if i := strings.IndexByte(rest, '?'); i >= 0 {
+		rest = rest[:i] + "?..."
 	}
 	return scheme + "://" + rest
 }
