@@ -1,7 +1,7 @@
 # Tasks of dipwell. `make help` lists them.
 GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
-GOVULNCHECK   ?= latest
+GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
 
 .DEFAULT_GOAL := help
