@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/dipwell/dipwell/bench/internal/load"
-
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/jackc/pgx/v5"

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/dipwell/dipwell/bench/internal/load"
-
 	"bufio"
 	"bytes"
 	"context"
@@ -15,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dipwell/dipwell/bench/internal/load"
+	"github.com/dipwell/dipwell/internal/latency"
 )
 
 // pgbench is the runner that lets pgbench send a contender's script.
@@ -55,7 +56,7 @@ func number(out []byte, pattern string) (float64, error) {
 }
 
 // read adds the latencies of pgbench's logs: the third field, in µs.
-func readLatencies(h *load.Histogram, dir string) error {
+func readLatencies(h *latency.Histogram, dir string) error {
 	logs, _ := filepath.Glob(filepath.Join(dir, "pgbench_log.*"))
 	for _, name := range logs {
 		data, err := os.ReadFile(name)

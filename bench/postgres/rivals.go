@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/dipwell/dipwell/bench/internal/load"
-
 	"context"
 	"embed"
 	"encoding/binary"
@@ -13,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell/bench/internal/load"
 )
 
 //go:embed sql

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/dipwell/dipwell/bench/internal/load"
-
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"github.com/dipwell/dipwell/bench/internal/load"
-
 	"context"
 	"fmt"
+
+	"github.com/dipwell/dipwell/bench/internal/load"
 )
 
 // single: one decision a call, each client on a connection of its own.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/bits"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/latency"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -310,9 +310,9 @@ func (b *bench) ask(r *benchReport) error {
 	_ = b.together(func(c *benchClient) error { c.call(calls, start); return nil })
 	took := time.Since(start)
 	hide()
-	var times benchTimes
+	var times latency.Histogram
 	for _, c := range b.clients {
-		times.add(&c.times)
+		times.Add(&c.times)
 		for kind, e := range c.errors {
 			r.fail(kind, e)
 		}
@@ -321,8 +321,8 @@ func (b *bench) ask(r *benchReport) error {
 		r.PerBatch = float64(calls-together) / float64(n-batches)
 	}
 	r.Seconds, r.Interrupted = took.Seconds(), b.env.ctx.Err() != nil
-	r.Decisions, r.PerSecond = times.count, float64(times.count)/took.Seconds()
-	r.Latency = benchLatency{times.percentile(50), times.percentile(90), times.percentile(99), micro(times.most)}
+	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/took.Seconds()
+	r.Latency = benchLatency{times.Percentile(50), times.Percentile(90), times.Percentile(99), latency.Micro(times.Most)}
 	return nil
 }
 
@@ -363,7 +363,7 @@ type benchClient struct {
 	*bench
 	random   *mathrand.Rand
 	decision dipwell.Decision
-	times    benchTimes
+	times    latency.Histogram
 	errors   map[string]*benchError
 	done     atomic.Uint64 // for the progress line
 	failed   atomic.Uint64
@@ -411,8 +411,8 @@ func (c *benchClient) call(ctx context.Context, start time.Time) {
 			continue
 		}
 		now := time.Since(start)
-		c.times.record(now - last)
-		c.done.Store(c.times.count)
+		c.times.Record(now - last)
+		c.done.Store(uint64(c.times.Count))
 		last = now
 	}
 }
@@ -557,56 +557,3 @@ func short(us float64) time.Duration {
 	}
 	return d.Round(unit)
 }
-
-// benchTimes counts durations in steps of 1/32 of their size.
-type benchTimes struct {
-	count uint64
-	most  time.Duration
-	bins  [64 * timeSteps]uint64
-}
-
-const timeSteps = 32
-
-func (t *benchTimes) record(d time.Duration) {
-	t.count++
-	t.most = max(t.most, d)
-	t.bins[timeBin(uint64(max(d, 1)))]++
-}
-
-func timeBin(ns uint64) int {
-	if ns < 2*timeSteps {
-		return int(ns)
-	}
-	shift := bits.Len64(ns) - 6
-	return shift*timeSteps + int(ns>>shift)
-}
-
-// timeEnd is the longest duration of a bin.
-func timeEnd(bin int) time.Duration {
-	if bin < 2*timeSteps {
-		return time.Duration(bin)
-	}
-	shift := bin/timeSteps - 1
-	return time.Duration(uint64(bin-shift*timeSteps+1)<<shift - 1)
-}
-
-func (t *benchTimes) add(o *benchTimes) {
-	t.count, t.most = t.count+o.count, max(t.most, o.most)
-	for i, n := range o.bins {
-		t.bins[i] += n
-	}
-}
-
-// percentile is in µs: at most a step above the true one, never above the longest.
-func (t *benchTimes) percentile(p uint64) float64 {
-	before := t.count * p / 100
-	for i, n := range t.bins {
-		if n > before {
-			return micro(min(timeEnd(i), t.most))
-		}
-		before -= n
-	}
-	return 0
-}
-
-func micro(d time.Duration) float64 { return float64(d) / 1e3 }

@@ -276,26 +276,6 @@ func TestBenchLimit(t *testing.T) {
 	}
 }
 
-func TestBenchTimes(t *testing.T) {
-	var a, b benchTimes
-	for i := range 1000 {
-		a.record(time.Duration(i+1) * time.Microsecond)
-	}
-	b.record(time.Hour)
-	b.add(&a)
-	for _, tc := range []struct {
-		percent uint64
-		want    float64
-	}{{0, 1}, {50, 500}, {90, 900}, {99, 990}} {
-		if got := b.percentile(tc.percent); got < tc.want || got > tc.want*1.04 {
-			t.Errorf("p%d is %v µs, want %v", tc.percent, got, tc.want)
-		}
-	}
-	if b.count != 1001 || b.most != time.Hour || new(benchTimes).percentile(50) != 0 {
-		t.Error(b.count, b.most)
-	}
-}
-
 func TestBenchErrorKinds(t *testing.T) {
 	for want, err := range map[string]error{
 		"refused": errNotAdmitted, "outcome unknown": dipwell.ErrOutcomeUnknown, "store full": dipwell.ErrFull,

@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/latency"
 )
 
 // A Load is what a contender has to bear: clients that call as fast as they are
@@ -30,7 +31,7 @@ type Session struct {
 // A Result is what one round came to. Only answered calls count as decisions.
 type Result struct {
 	PerSecond float64
-	Times     Histogram // of answered calls
+	Times     latency.Histogram // of answered calls
 	Refused   int
 	Conflicts int // that reached the caller, who called again
 }
@@ -86,7 +87,7 @@ type client struct {
 	Session
 	*Load
 	random    *rand.Rand
-	times     Histogram
+	times     latency.Histogram
 	refused   int
 	conflicts int
 }
@@ -143,53 +144,4 @@ func Key(i int) string {
 		return keyNames[i]
 	}
 	return "user:" + strconv.Itoa(i)
-}
-
-// A Histogram counts durations in steps of 1/32 of their size.
-type Histogram struct {
-	Count int
-	bins  [64 * steps]int
-}
-
-const steps = 32
-
-// Record counts one duration.
-func (h *Histogram) Record(d time.Duration) {
-	h.Count++
-	h.bins[bin(uint64(max(d, 1)))]++
-}
-
-func bin(ns uint64) int {
-	if ns < 2*steps {
-		return int(ns)
-	}
-	shift := bits.Len64(ns) - 6
-	return shift*steps + int(ns>>shift)
-}
-
-// Add adds what another has counted.
-func (h *Histogram) Add(o *Histogram) {
-	h.Count += o.Count
-	for i, n := range o.bins {
-		h.bins[i] += n
-	}
-}
-
-// Percentile is in µs: the upper end of the step that holds it.
-func (h *Histogram) Percentile(p float64) float64 {
-	left := int(float64(h.Count) * p / 100)
-	for i, n := range h.bins {
-		if left -= n; left < 0 {
-			return float64(binEnd(i)) / 1e3
-		}
-	}
-	return 0
-}
-
-func binEnd(i int) uint64 {
-	if i < 2*steps {
-		return uint64(i)
-	}
-	shift := i/steps - 1
-	return uint64(i-shift*steps+1)<<shift - 1
 }
