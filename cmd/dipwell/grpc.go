@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -72,29 +69,7 @@ func (s *service) startRLS() (err error) {
 	if err = s.readRLS(); err != nil {
 		return err
 	}
-	again := make(chan os.Signal, 1)
-	err = rls.Watch(s.env.ctx, s.started.RLSConfig, func() {
-		select {
-		case again <- syscall.SIGHUP:
-		default: // one is waiting already
-		}
-	})
-	if err != nil {
-		return err
-	}
-	signal.Notify(again, syscall.SIGHUP)
-	go func() {
-		defer signal.Stop(again)
-		for {
-			select {
-			case <-again:
-				s.rereadRLS()
-			case <-s.env.ctx.Done():
-				return
-			}
-		}
-	}()
-	return nil
+	return s.follow(rls.Watch, s.rereadRLS, s.started.RLSConfig)
 }
 
 func (s *service) readRLS() error {

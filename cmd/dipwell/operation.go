@@ -6,9 +6,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
@@ -115,31 +112,7 @@ func (s *service) openTLS(set *settings) (err error) {
 		return err
 	}
 	s.server.Gauge("dipwell_tls_not_after_timestamp_seconds", "When the certificate in use ends.", func() float64 { return float64(s.tls.NotAfter().Unix()) })
-	again := make(chan os.Signal, 1)
-	for _, f := range s.tls.Files() {
-		err = config.Watch(s.env.ctx, f, func() {
-			select {
-			case again <- syscall.SIGHUP:
-			default: // one is waiting already
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	signal.Notify(again, syscall.SIGHUP)
-	go func() {
-		defer signal.Stop(again)
-		for {
-			select {
-			case <-again:
-				s.reloadTLS()
-			case <-s.env.ctx.Done():
-				return
-			}
-		}
-	}()
-	return nil
+	return s.follow(config.Watch, s.reloadTLS, s.tls.Files()...)
 }
 
 func (s *service) reloadTLS() {

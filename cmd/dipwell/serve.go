@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -172,28 +173,35 @@ func closeAll(ls []server.Listener) {
 	}
 }
 
-// watch reloads the file when it changes and on SIGHUP, one at a time.
+// watch reloads the configuration file when it changes and on SIGHUP.
 func (s *service) watch() error {
 	if s.cmd.Config == "" {
 		return nil
 	}
-	again := make(chan os.Signal, 1)
-	err := config.Watch(s.env.ctx, s.cmd.Config, func() {
-		select {
-		case again <- syscall.SIGHUP:
-		default: // one is waiting already
+	return s.follow(config.Watch, s.reload, s.cmd.Config)
+}
+
+// follow calls again when one of the paths changes and on SIGHUP, one at a time.
+func (s *service) follow(watch func(context.Context, string, func()) error, again func(), paths ...string) error {
+	calls := make(chan os.Signal, 1)
+	for _, path := range paths {
+		err := watch(s.env.ctx, path, func() {
+			select {
+			case calls <- syscall.SIGHUP:
+			default: // one is waiting already
+			}
+		})
+		if err != nil {
+			return err
 		}
-	})
-	if err != nil {
-		return err
 	}
-	signal.Notify(again, syscall.SIGHUP)
+	signal.Notify(calls, syscall.SIGHUP)
 	go func() {
-		defer signal.Stop(again)
+		defer signal.Stop(calls)
 		for {
 			select {
-			case <-again:
-				s.reload()
+			case <-calls:
+				again()
 			case <-s.env.ctx.Done():
 				return
 			}
