@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/testdata/golden"
 )
 
 //go:generate go test -run TestGolden -update .
@@ -80,31 +80,11 @@ func verbOf(name string) dipwell.Verb {
 	panic(name)
 }
 
-// goldenLimits cover each algorithm, each tick and the largest numbers.
-var goldenLimits = []dipwell.Limit{
-	{Name: "plain", Rate: 10, Period: time.Second, Burst: 50},
-	{Name: "thirds", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
-	{Name: "slow", Rate: 10, Period: time.Hour},
-	{Name: "fast", Rate: 300_000, Period: time.Second, Burst: 2},
-	{Name: "faster", Rate: 3_000_001, Period: time.Second, Burst: 5},
-	{Name: "gib", Rate: 1 << 30, Period: 24 * time.Hour},
-	{Name: "prime", Rate: 999_983, Period: 30 * 24 * time.Hour},
-	{Name: "tib", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
-	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt},
-	{Name: "noburst", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 100},
-	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.UnlimitedDebt},
-	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
-	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
-	{Name: "rollover", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
-	{Name: "interval", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
-	{Name: "most", Algorithm: dipwell.FixedWindow, Rate: dipwell.MaxInt, Period: time.Microsecond, Start: "0s"},
-}
-
 func applyVectors(t *testing.T) (lines []any) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	near := func(n int64) int64 { return n + rnd.Int64N(5) - 2 }
 	clamp := func(n, most int64) int64 { return max(0, min(n, most)) }
-	for _, l := range goldenLimits {
+	for _, l := range golden.Limits {
 		r := dipwell.MustDefinition(l).Rule
 		for range 190 {
 			v := &applyVector{Rule: goldenOf(r), TS: 1767225600e6 + rnd.Int64N(200e6)}
@@ -181,7 +161,7 @@ func carryVectors(t *testing.T) (lines []any) {
 				Policy string     `json:"policy"`
 			}, 1)...)
 			n := &v.Versions[len(v.Versions)-1]
-			n.Rule = goldenOf(dipwell.MustDefinition(goldenLimits[rnd.IntN(len(goldenLimits))]).Rule)
+			n.Rule = goldenOf(dipwell.MustDefinition(golden.Limits[rnd.IntN(len(golden.Limits))]).Rule)
 			n.Since, n.Policy = at, dipwell.ChangePolicy(rnd.IntN(3)).String()
 		}
 		v.Version = 1 + rnd.IntN(len(v.Versions)-1)

@@ -36,35 +36,15 @@ func goldenOf(r dipwell.Rule) goldenRule {
 	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky}
 }
 
-// goldenLimits compile to the rules of the vectors.
-var goldenLimits = []dipwell.Limit{
-	{Name: "plain", Rate: 10, Period: time.Second, Burst: 50},
-	{Name: "thirds", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
-	{Name: "slow", Rate: 10, Period: time.Hour},
-	{Name: "fast", Rate: 300_000, Period: time.Second, Burst: 2},
-	{Name: "faster", Rate: 3_000_001, Period: time.Second, Burst: 5},
-	{Name: "gib", Rate: 1 << 30, Period: 24 * time.Hour},
-	{Name: "prime", Rate: 999_983, Period: 30 * 24 * time.Hour},
-	{Name: "tib", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
-	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt},
-	{Name: "noburst", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 100},
-	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.UnlimitedDebt},
-	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
-	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
-	{Name: "rollover", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
-	{Name: "interval", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
-	{Name: "most", Algorithm: dipwell.FixedWindow, Rate: dipwell.MaxInt, Period: time.Microsecond, Start: "0s"},
-}
-
 // limitOf is the limit that compiles to a rule.
 func (e *env) limitOf(r goldenRule) dipwell.Limit {
 	e.Helper()
-	for _, l := range goldenLimits {
+	for _, l := range golden.Limits {
 		if goldenOf(dipwell.MustDefinition(l).Rule) == r {
 			return l
 		}
 	}
-	e.Fatalf("no limit of goldenLimits compiles to %+v", r)
+	e.Fatalf("no of golden.Limits compiles to %+v", r)
 	return dipwell.Limit{}
 }
 
@@ -211,8 +191,8 @@ func goldenApply(e *env) {
 		sum += n
 	}
 	e.Logf("%d of %d vectors: %v", sum, all, played)
-	if len(played) != len(goldenLimits) || sum*2 < all {
-		e.Errorf("only %d of %d vectors were played, on %d of %d limits", sum, all, len(played), len(goldenLimits))
+	if len(played) != len(golden.Limits) || sum*2 < all {
+		e.Errorf("only %d of %d vectors were played, on %d of %d limits", sum, all, len(played), len(golden.Limits))
 	}
 }
 

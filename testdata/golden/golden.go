@@ -2,7 +2,12 @@
 // of any package.
 package golden
 
-import _ "embed"
+import (
+	_ "embed"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
 
 //go:embed apply.jsonl
 var Apply []byte
@@ -15,3 +20,24 @@ var Origin []byte
 
 //go:embed calendar.jsonl
 var Calendar []byte
+
+// Limits compile to the rules of the vectors: each algorithm, each tick and the
+// largest numbers.
+var Limits = []dipwell.Limit{
+	{Name: "plain", Rate: 10, Period: time.Second, Burst: 50},
+	{Name: "thirds", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
+	{Name: "slow", Rate: 10, Period: time.Hour},
+	{Name: "fast", Rate: 300_000, Period: time.Second, Burst: 2},
+	{Name: "faster", Rate: 3_000_001, Period: time.Second, Burst: 5},
+	{Name: "gib", Rate: 1 << 30, Period: 24 * time.Hour},
+	{Name: "prime", Rate: 999_983, Period: 30 * 24 * time.Hour},
+	{Name: "tib", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
+	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt},
+	{Name: "noburst", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 100},
+	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.UnlimitedDebt},
+	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
+	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
+	{Name: "rollover", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
+	{Name: "interval", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
+	{Name: "most", Algorithm: dipwell.FixedWindow, Rate: dipwell.MaxInt, Period: time.Microsecond, Start: "0s"},
+}
