@@ -4,12 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/coalesce"
-	"github.com/dipwell/dipwell/denycache"
-	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/internal/tmpfs"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -53,42 +49,4 @@ func shorter(o storetest.Option) []storetest.Option {
 		return nil
 	}
 	return []storetest.Option{o}
-}
-
-// The decorators over it, briefly: what differs is in the store below.
-func TestDecorated(t *testing.T) {
-	for name, wrap := range map[string]func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store{
-		"coalesce": func(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
-			c, err := coalesce.New([]dipwell.Store{s, s}, coalesce.Config{MaxBatch: 8})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = c.Close() })
-			return c
-		},
-		"denycache": func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-			c, err := denycache.New(s, denycache.Config{Clock: now})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		},
-		"fallback": func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-			c, err := fallback.New(s, fallback.Config{Clock: now})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = c.Close() })
-			return c
-		},
-	} {
-		for mode, every := range map[string]time.Duration{"every": 0, "each": Each} {
-			t.Run(name+"/"+mode, func(t *testing.T) {
-				t.Parallel()
-				storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-					return wrap(t, open(t, inMemory(t), Config{Clock: now, Every: every}), now)
-				}, shorter(storetest.Brief)...)
-			})
-		}
-	}
 }

@@ -295,15 +295,22 @@ func testMasterLost(t *testing.T, cluster *redistest.Cluster, shard int) {
 	}
 }
 
-// TestSentinelFailover: the same behind Sentinels.
-func TestSentinelFailover(t *testing.T) {
-	t.Parallel()
+// sentinelUnderLoad starts a trio and a load whose rows the replica has.
+func sentinelUnderLoad(t *testing.T) (*redistest.Sentinel, *dipwell.Limiter, *failover) {
+	t.Helper()
 	trio := redistest.StartSentinel(t)
 	_, l := opened(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
 	f := startFailover(t, l, "k")
 	there := trio.Nodes[1].Client()
 	defer there.Close()
 	within(t, patience, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
+	return trio, l, f
+}
+
+// TestSentinelFailover: the same behind Sentinels.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	trio, _, f := sentinelUnderLoad(t)
 	died, grants := f.killUnreplicated(t, trio.Nodes[0], trio.Nodes[1])
 	f.healed(t, died, grants)
 	f.lostSome(t)
@@ -313,12 +320,7 @@ func TestSentinelFailover(t *testing.T) {
 // wait for it.
 func TestSentinelHang(t *testing.T) {
 	t.Parallel()
-	trio := redistest.StartSentinel(t)
-	_, l := opened(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
-	f := startFailover(t, l, "k")
-	there := trio.Nodes[1].Client()
-	defer there.Close()
-	within(t, patience, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
+	trio, l, f := sentinelUnderLoad(t)
 	before := f.closed.granted.Load()
 	f.closed.more(t, 200)
 	if err := trio.Nodes[0].Hang(); err != nil {

@@ -97,7 +97,8 @@ var databases struct {
 	free []*pgxpool.Pool
 }
 
-// database is one that holds the schema and nothing else.
+// database is one that holds the schema and nothing else. Its tables are the
+// fast ones; pgstore's own suite has the durable.
 func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	databases.Lock()
@@ -136,7 +137,7 @@ func newDatabase(t testing.TB) string {
 	own, err := pgx.Connect(context.Background(), server.DSN(name))
 	ok(t, err)
 	defer own.Close(context.Background())
-	_, err = pgstore.Migrate(context.Background(), own, pgstore.MigrateOptions{})
+	_, err = pgstore.Migrate(context.Background(), own, pgstore.MigrateOptions{Tables: pgstore.Unlogged})
 	ok(t, err)
 	return server.DSN(name)
 }

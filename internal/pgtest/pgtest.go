@@ -223,9 +223,8 @@ func (s *Server) Log() string {
 	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
 }
 
-// Data is the data directory; Bin is where the programs are.
-func (s *Server) Data() string { return s.data() }
-func (s *Server) Bin() string  { return s.bin }
+// Bin is where the programs are.
+func (s *Server) Bin() string { return s.bin }
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
@@ -159,11 +157,6 @@ func (c *Cluster) Addrs() (out []string) {
 	return out
 }
 
-// Client connects to the whole cluster. The caller closes it.
-func (c *Cluster) Client() *redis.ClusterClient {
-	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ContextTimeoutEnabled: true, DisableIdentity: true, DisableRoutingPolicies: true})
-}
-
 // Owner is the living master that serves a slot, and its living replicas, as
 // each node says of itself: others learn late, and CLUSTER SLOTS leaves out
 // replicas that have not told their offset.
@@ -230,14 +223,8 @@ func (c *Cluster) SlotOf(key string) (int, error) {
 
 // Promote makes a replica the master in its master's place, in order: it
 // catches up first. It returns when the node is a master.
-func (c *Cluster) Promote(replica *Server) error { return c.promote(replica, nil) }
-
-// PromoteByForce does so without asking the old master, which loses what was
-// not replicated.
-func (c *Cluster) PromoteByForce(replica *Server) error { return c.promote(replica, []any{"takeover"}) }
-
-func (c *Cluster) promote(replica *Server, how []any) error {
-	if _, err := replica.Do(append([]any{"cluster", "failover"}, how...)...); err != nil {
+func (c *Cluster) Promote(replica *Server) error {
+	if _, err := replica.Do("cluster", "failover"); err != nil {
 		return err
 	}
 	id, err := replica.ID()
@@ -304,18 +291,6 @@ func (c *Cluster) MoveSlot(slot int, to *Server, each func()) error {
 	for _, n := range append([]*Server{to, from}, c.Nodes...) {
 		if n.Running() && n.IsMaster() {
 			if _, err = n.Do("cluster", "setslot", slot, "node", toID); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// FlushScripts makes every node forget all scripts.
-func (c *Cluster) FlushScripts() error {
-	for _, n := range c.Nodes {
-		if n.Running() {
-			if err := n.FlushScripts(); err != nil {
 				return err
 			}
 		}

@@ -96,20 +96,6 @@ func (s *Sentinel) URL() string {
 	return "redis+sentinel://" + strings.Join(hosts, ",") + "/" + MasterName
 }
 
-// WaitMaster returns when all Sentinels name this node the master.
-func (s *Sentinel) WaitMaster(node *Server) error {
-	return s.until("the node is the master", func() bool {
-		for _, n := range s.Sentinels {
-			v, err := n.Do("sentinel", "get-master-addr-by-name", MasterName)
-			addr, _ := v.([]any)
-			if err != nil || len(addr) != 2 || fmt.Sprint(addr[1]) != fmt.Sprint(node.Port) {
-				return false
-			}
-		}
-		return node.IsMaster()
-	})
-}
-
 // Close ends all of them and removes their files.
 func (s *Sentinel) Close() {
 	for _, n := range append(s.Sentinels, s.Nodes...) {

@@ -9,71 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/coalesce"
-	"github.com/dipwell/dipwell/denycache"
-	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/storetest"
 )
-
-// TestStack runs the suite through what a service puts over the store.
-func TestStack(t *testing.T) {
-	t.Parallel()
-	for name, stack := range map[string]func(testing.TB, dipwell.Store, func() int64) dipwell.Store{
-		"coalesce":  coalesced,
-		"denycache": denied,
-		"fallback":  withFallback,
-		"all": func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-			return withFallback(t, denied(t, coalesced(t, s, now), now), now)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := client(t)
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-				return stack(t, newStore(t, db, redisstore.Config{Clock: now, Poll: -1}), now)
-			}, storetest.Quick)
-		})
-	}
-	t.Run("all, cluster", func(t *testing.T) {
-		t.Parallel()
-		db := connect(t, redistest.SharedCluster(t).URL())
-		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
-			s := newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
-			return withFallback(t, denied(t, coalesced(t, s, now), now), now)
-		}, storetest.Quick, storetest.OneKey)
-	})
-}
-
-func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
-	t.Helper()
-	c, err := coalesce.New([]dipwell.Store{s, s, s}, coalesce.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func denied(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-	t.Helper()
-	d, err := denycache.New(s, denycache.Config{Clock: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-	t.Helper()
-	f, err := fallback.New(s, fallback.Config{Clock: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
 
 // crowd sends each group with company on both sides.
 type crowd struct {
