@@ -194,46 +194,40 @@ func (p *parser) reset(v string) time.Duration {
 
 // units reads OpenAI's fields, which end in the unit and tell times as durations.
 func (p *parser) units() {
-	p.unit("requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
-	p.unit("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
+	reset := func(v string) time.Duration {
+		if s, ok := duration(v); ok {
+			return p.seconds(s)
+		}
+		return Unknown
+	}
+	p.refilled("requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", reset)
+	p.refilled("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens", reset)
 }
 
-func (p *parser) unit(name, limit, remaining, reset string) {
+// refilled adds a quota that comes back bit by bit, where it is told what is
+// left of it.
+func (p *parser) refilled(name, limit, remaining, at string, reset func(string) time.Duration) {
 	left := p.get(remaining)
 	if left == "" {
 		return
 	}
-	q := p.quota(name)
-	if q == nil {
-		return
-	}
-	q.Limit, q.Remaining, q.Refills = count(p.get(limit)), count(left), true
-	if s, ok := duration(p.get(reset)); ok {
-		q.Reset = p.seconds(s)
+	if q := p.quota(name); q != nil {
+		q.Limit, q.Remaining, q.Reset, q.Refills = count(p.get(limit)), count(left), reset(p.get(at)), true
 	}
 }
 
 // anthropic reads Anthropic's fields, whose times are RFC 3339.
 func (p *parser) anthropic() {
-	p.dated("requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset")
-	p.dated("tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset")
-	p.dated("input-tokens", "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset")
-	p.dated("output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset")
-}
-
-func (p *parser) dated(name, limit, remaining, reset string) {
-	left := p.get(remaining)
-	if left == "" {
-		return
+	reset := func(v string) time.Duration {
+		if t, err := time.Parse(time.RFC3339, v); err == nil {
+			return p.until(t)
+		}
+		return Unknown
 	}
-	q := p.quota(name)
-	if q == nil {
-		return
-	}
-	q.Limit, q.Remaining, q.Refills = count(p.get(limit)), count(left), true
-	if t, err := time.Parse(time.RFC3339, p.get(reset)); err == nil {
-		q.Reset = p.until(t)
-	}
+	p.refilled("requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset", reset)
+	p.refilled("tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset", reset)
+	p.refilled("input-tokens", "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset", reset)
+	p.refilled("output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset", reset)
 }
 
 // until is the time from the service's now, or ours where it tells none, to t.
