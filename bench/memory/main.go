@@ -162,7 +162,7 @@ func (b *bench) bothTable(names []string, one, two map[string][]float64) {
 }
 
 func (b *bench) growth() {
-	if !strings.Contains("Growth", b.only) {
+	if !strings.HasPrefix("Growth", b.only) {
 		return
 	}
 	fmt.Fprint(b.w, "## Growth from 1M to 10M keys\n\n")
