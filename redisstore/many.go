@@ -30,7 +30,7 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	}
 	errs := s.runMany(ctx, p.calls)
 	for i, settle := range p.settle {
-		settle(p.calls[i].Val(), errs[i])
+		settle(p.calls[i].ints(), errs[i])
 	}
 	for _, g := range p.alone {
 		g.Err = s.group(ctx, g)

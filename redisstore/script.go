@@ -44,7 +44,10 @@ var (
 
 // A script is asked for by its hash. A server that does not have it, because it
 // was restarted, promoted or told to forget, gets the text with the same call.
-type script struct{ text, sha any }
+type script struct {
+	text, sha any
+	words     bool // answers in one string, which costs the server less than a list
+}
 
 type scripts struct{ take, takeOne, decide, cancel, swap, define, lengthen, now *script }
 
@@ -54,21 +57,34 @@ func newScripts(clock, reserve string) *scripts {
 	with := func(text string) *script {
 		text = clock + "\n" + text
 		sum := sha1.Sum([]byte(text))
-		return &script{text, hex.EncodeToString(sum[:])}
+		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
-	return &scripts{with(takeLua), with(takeOneLua), with(reserve + "\n" + decideLua), with(cancelLua), with(swapLua), with(defineLua), with(lengthenLua), with(nowLua)}
+	one := with(takeOneLua)
+	one.words = true
+	return &scripts{with(takeLua), one, with(reserve + "\n" + decideLua), with(cancelLua), with(swapLua), with(defineLua), with(lengthenLua), with(nowLua)}
 }
 
-// A call is one run of a script that answers in integers. The client must not
-// repeat it by itself: it may have charged.
+func (s *script) command(ctx context.Context, args []any) redis.Cmder {
+	if s.words {
+		return redis.NewStringCmd(ctx, args...)
+	}
+	return redis.NewIntSliceCmd(ctx, args...)
+}
+
+// A call is one run of a script. The client must not repeat it by itself: it
+// may have charged.
 type call struct {
-	*redis.IntSliceCmd
+	redis.Cmder
 	script *script
 	writes bool
 	split  bool // its rows can be asked one by one, and are where their slot is moving
 }
 
 func (call) NoRetry() bool { return true }
+
+// ints is the answer in integers; words, of a script that has it, the one in a string.
+func (c call) ints() []int64 { return c.Cmder.(*redis.IntSliceCmd).Val() }
+func (c call) words() string { return c.Cmder.(*redis.StringCmd).Val() }
 
 // Words before the keys of a call.
 var evalsha, eval any = "evalsha", "eval"
@@ -77,7 +93,7 @@ var evalsha, eval any = "evalsha", "eval"
 // the keys, the arguments.
 func newCall(ctx context.Context, s *script, writes bool, args []any) call {
 	args[0], args[1] = evalsha, s.sha
-	return call{redis.NewIntSliceCmd(ctx, args...), s, writes, false}
+	return call{s.command(ctx, args), s, writes, false}
 }
 
 // again makes the call anew, with the script's text.
@@ -86,7 +102,7 @@ func (c call) again(ctx context.Context, withText bool) call {
 	if withText {
 		args[0], args[1] = eval, c.script.text
 	}
-	return call{redis.NewIntSliceCmd(ctx, args...), c.script, c.writes, c.split}
+	return call{c.script.command(ctx, args), c.script, c.writes, c.split}
 }
 
 // A server that says that it cannot decide now has done nothing, and may be
@@ -99,13 +115,19 @@ const (
 
 // run runs one script and returns its integers.
 func (s *Store) run(ctx context.Context, c call) ([]int64, error) {
+	c, err := s.answered(ctx, c)
+	return c.ints(), err
+}
+
+// answered runs one script and returns the call that has its answer.
+func (s *Store) answered(ctx context.Context, c call) (call, error) {
 	err := s.db.Process(ctx, c)
 	if err == nil {
-		return c.Val(), nil
+		return c, nil
 	}
 	calls, errs := []call{c}, []error{err}
 	s.repeat(ctx, calls, errs)
-	return calls[0].Val(), errs[0]
+	return calls[0], errs[0]
 }
 
 // runMany sends calls in one pipeline. Each has its own answer or error in place.

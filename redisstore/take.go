@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell"
 )
@@ -44,28 +45,58 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	r := &e.def.Rule
 	args := make([]any, 4, 13)
 	args[2], args[3] = boxedOne, e.row(op.Key)
-	script := s.scripts.take
-	switch {
-	case r.Every == 1 && op.Cost == 1:
-		script, args = s.scripts.takeOne, append(args, e.version, e.add, e.one, e.room)
-	case r.Every == 1:
-		script, args = s.scripts.takeOne, append(args, e.version, e.add, op.Cost*r.Unit, r.Cap-op.Cost*r.Unit)
-	case r.Spread:
-		var scratch dipwell.Rule
-		args = append(args, e.version, e.add, e.cap, e.every, e.origin, e.units(op.Cost, r), boxedOne, e.def.RuleFor(op.Key, &scratch).Origin)
-	default:
-		args = append(args, e.version, e.add, e.cap, e.every, e.origin, e.units(op.Cost, r), boxedOne)
+	if r.Every == 1 {
+		units, room := e.one, e.room
+		if op.Cost != 1 {
+			units, room = op.Cost*r.Unit, r.Cap-op.Cost*r.Unit
+		}
+		args = append(args, e.version, e.add, units, room)
+		c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, true, s.withClock(args)))
+		if err != nil {
+			return err
+		}
+		now, row, ok := found(c.words())
+		if !ok {
+			return s.decide(ctx, g, []*entry{e})
+		}
+		return settle(g, now, e.state(row.Used, row.TS))
 	}
-	v, err := s.run(ctx, newCall(ctx, script, true, s.withClock(args)))
+	args = append(args, e.version, e.add, e.cap, e.every, e.origin, e.units(op.Cost, r), boxedOne)
+	if r.Spread {
+		var scratch dipwell.Rule
+		args = append(args, e.def.RuleFor(op.Key, &scratch).Origin)
+	}
+	v, err := s.run(ctx, newCall(ctx, s.scripts.take, true, s.withClock(args)))
 	if err != nil {
 		return err
 	}
 	if v[1] < 0 {
 		return s.decide(ctx, g, []*entry{e})
 	}
-	_, _, err = op.Step(v[0], e.state(v[1], v[2]), false)
+	return settle(g, v[0], e.state(v[1], v[2]))
+}
+
+// settle makes the answer from a row that was found at now.
+func settle(g *dipwell.Group, now int64, found dipwell.State) error {
+	op := &g.Ops[0]
+	_, _, err := op.Step(now, found, false)
 	g.Allowed, g.Reserved = op.Allowed, false
 	return err
+}
+
+// found reads what take_one.lua returns: seconds, microseconds, and perhaps a row.
+func found(words string) (now int64, row dipwell.State, ok bool) {
+	seconds, rest, _ := strings.Cut(words, " ")
+	micros, text, there := strings.Cut(rest, " ")
+	s, err1 := strconv.ParseInt(seconds, 10, 64)
+	us, err2 := strconv.ParseInt(micros, 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0, row, false
+	}
+	if there {
+		row, ok = parseRow(text)
+	}
+	return s*1e6 + us, row, ok || !there
 }
 
 // state is a row of the present version.

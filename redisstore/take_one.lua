@@ -2,15 +2,17 @@
 -- makes. It is take.lua for one row whose ticks are a microsecond.
 --
 -- KEYS: the row. ARGV: version, add, units, what may be used before them.
--- Returns as take.lua. It writes by itself: each call and each captured string
--- counts here.
+-- Returns one string: the clock's seconds and microseconds, and the row as it
+-- was found, if there is one; nothing of a row of another version, which is left
+-- alone. A list, or a number that is printed, costs the server more, and each
+-- call and each captured string counts here: it writes by itself.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
 local row = call('GET', key)
 if row then
   local known
   used, ts, known = string.match(row, '^(%d+) (%d+) (%d+)$')
   if known ~= version then -- or no row at all, which decide.lua says
-    return {now, -1, 0}
+    return ''
   end
   used, ts = used + 0, ts + 0
 end
@@ -38,4 +40,7 @@ if left <= ARGV[4] + 0 then
     call('SET', key, format('%d %d %s', left, t, version), 'PXAT', format('%d', full / 1000 + 1))
   end
 end
-return {now, used, ts}
+if row then
+  return clock[1] .. ' ' .. clock[2] .. ' ' .. row
+end
+return clock[1] .. ' ' .. clock[2]
