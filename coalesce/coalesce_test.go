@@ -50,6 +50,51 @@ func TestALoneCallerAsksByItself(t *testing.T) {
 	})
 }
 
+// TestALoneCallerIsBounded: a call whose context has no end has Timeout, each
+// call all of it, and the end of one is not that of the next.
+func TestALoneCallerIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 10 * time.Second
+		g := newGate()
+		s := over(t, coalesce.Config{Timeout: most}, g)
+		ctx := context.WithValue(context.Background(), ctxKey{}, "mine")
+		quick := func() {
+			t.Helper()
+			c := askIn(ctx, s, "a")
+			one := <-g.arrived
+			time.Sleep(7 * time.Second) // longer than what the timer has left of an earlier call
+			if err := one.ctx.Err(); err != nil {
+				t.Errorf("ended early: %v", err)
+			}
+			one.finish <- outcome{}
+			c.turn(t)
+		}
+		for range 3 {
+			quick()
+			time.Sleep(5 * time.Second)
+			quick()
+			start := time.Now()
+			c := askIn(ctx, s, "a")
+			one := <-g.arrived
+			if until, ok := one.ctx.Deadline(); !ok || !until.Equal(start.Add(most)) || one.ctx.Value(ctxKey{}) != "mine" {
+				t.Errorf("deadline %v, %v; value %v", until, ok, one.ctx.Value(ctxKey{}))
+			}
+			heard := make(chan struct{})
+			context.AfterFunc(one.ctx, func() { close(heard) })
+			inner, cancel := context.WithTimeout(one.ctx, time.Hour)
+			<-inner.Done()
+			<-heard
+			cancel()
+			if took := time.Since(start); took != most || one.ctx.Err() != context.DeadlineExceeded || inner.Err() != context.DeadlineExceeded {
+				t.Errorf("ended after %v: %v, %v", took, one.ctx.Err(), inner.Err())
+			}
+			if <-c.done; !errors.Is(c.err, context.DeadlineExceeded) {
+				t.Errorf("the caller heard %v", c.err)
+			}
+		}
+	})
+}
+
 type ctxKey struct{}
 
 func TestOneKeyIsServedInOrder(t *testing.T) {

@@ -99,8 +99,15 @@ func ask(s dipwell.Store, keys ...string) *call {
 }
 
 func askWith(ctx context.Context, s dipwell.Store, keys ...string) *call {
-	c := &call{done: make(chan struct{})}
-	ctx, c.cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	c := askIn(ctx, s, keys...)
+	c.cancel = cancel
+	return c
+}
+
+// askIn asks in this very context.
+func askIn(ctx context.Context, s dipwell.Store, keys ...string) *call {
+	c := &call{cancel: func() {}, done: make(chan struct{})}
 	g, _ := c.batch.Single()
 	g.Ops = nil
 	for _, k := range keys {

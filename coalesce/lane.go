@@ -29,7 +29,8 @@ type lane struct {
 	running    bool          // the runner sends
 	idle       chan struct{} // closed when the last statement before Close returns
 
-	free sync.Pool // of waiters
+	free  sync.Pool // of waiters
+	bound bound     // of lone calls
 
 	batch dipwell.Batch // the runner's, and what it sends
 	sent  []*waiter
@@ -82,7 +83,10 @@ func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
 	if l.closed.Load() {
 		return ErrClosed
 	}
-	if until, ok := ctx.Deadline(); !ok || time.Until(until) > l.Timeout {
+	if ctx.Done() == nil {
+		ctx = l.bound.begin(ctx, l.Timeout)
+		defer l.bound.over()
+	} else if until, ok := ctx.Deadline(); !ok || time.Until(until) > l.Timeout {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
 		defer cancel()
