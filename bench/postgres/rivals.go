@@ -35,6 +35,7 @@ const (
 	procName    = "(b) PL/pgSQL, SERIALIZABLE, logged"
 	txName      = "(c) BEGIN … COMMIT, unlogged"
 	counterName = "bare counter upsert, unlogged"
+	floorName   = "bare counter in a PL/pgSQL function, unlogged"
 )
 
 // rivals are the designs of sql/ in a database of their own.

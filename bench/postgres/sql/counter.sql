@@ -6,3 +6,14 @@ create unlogged table counter.buckets (
     key text primary key,
     n bigint not null
 ) with (fillfactor = 70);
+
+-- The floor of any function that runs as its owner with a fixed search_path.
+create function counter.take(bucket text) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    so_far bigint;
+begin
+    update counter.buckets b set n = b.n + 1 where b.key = bucket returning b.n into so_far;
+    return so_far;
+end
+$$;
