@@ -47,7 +47,7 @@ func startAPI(t *testing.T, c server.Config, limits ...string) string {
 }
 
 func TestClientExitCodes(t *testing.T) {
-	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5"))
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5", "big=8000000000/1d"))
 	for _, tc := range []struct {
 		args string
 		code int
@@ -66,6 +66,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"keys login", 0, "user:7"},
 		{"keys login --prefix nobody", 0, ""},
 		{"limits", 0, "login=5/1m,burst=20,keys=list  (code)"},
+		{"limits", 0, "big=8000000000/1d  (code)"},
 		{"reset login user:7", 0, "20 of 20 remaining"},
 		{"take login", 0, "allowed: login: 19 of 20"},
 		{"take login --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
@@ -186,6 +187,20 @@ func TestConfigCheck(t *testing.T) {
 	}
 	if code, _, stderr := program(t, "config", "check", bad); code != 2 || !strings.Contains(stderr, bad+":5: limits[0].brust: unknown setting; did you mean burst?") {
 		t.Error(code, stderr)
+	}
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	for text, says := range map[string]string{
+		"domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 4}\n": "good, 0 limits and descriptors of 1 domain\n",
+		"domain: d\ndescriptors:\n  - kye: user\n":                                                        bad + ": rls_config: " + rules + ":3: ",
+	} {
+		for name, text := range map[string]string{bad: "rls_config: " + rules + "\n", rules: text} {
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, out, stderr := program(t, "config", "check", bad); !strings.Contains(out+stderr, says) {
+			t.Errorf("%q%q, not %q", out, stderr, says)
+		}
 	}
 	if err := os.WriteFile(bad, []byte("store: carrier-pigeon://x\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,8 @@ type ConfigCmd struct {
 	Check ConfigCheckCmd `cmd:"" help:"Say what is wrong with a configuration file, by line."`
 }
 
-// ConfigCheckCmd reads a file as serve would, and starts nothing.
+// ConfigCheckCmd reads a file as serve would, and the descriptors that it names,
+// and starts nothing.
 type ConfigCheckCmd struct {
 	File string `arg:"" help:"The YAML file."`
 }
@@ -28,11 +29,27 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 			return fmt.Errorf("%s: %w", c.File, err)
 		}
 	}
+	holds := howMany(len(f.Limits), "limit")
+	if f.RLSConfig != "" {
+		rules, err := loadRLS(f)
+		if err != nil {
+			return fmt.Errorf("%s: rls_config: %w", c.File, err)
+		}
+		holds += " and descriptors of " + howMany(rules.Domains(), "domain")
+	}
 	for _, l := range f.Limits {
 		if _, warning, _ := l.Compile(); warning != "" {
 			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, warning)
 		}
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s: good, %d limits\n", c.File, len(f.Limits))
+	_, err = fmt.Fprintf(e.stdout, "%s: good, %s\n", c.File, holds)
 	return err
+}
+
+// howMany is a number of things.
+func howMany(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -165,7 +165,13 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "", "%s: %v", path, err)
 		return ""
 	}
-	x.ok("configuration", "%s: %d limits, store %s", path, len(f.Limits), redact(store))
+	if f.RLSConfig != "" {
+		if _, err = loadRLS(f); err != nil {
+			x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
+			return ""
+		}
+	}
+	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(store))
 	for _, l := range f.Limits {
 		if _, warning, _ := l.Compile(); warning != "" {
 			x.warn("configuration", "", "%s", warning)

@@ -189,7 +189,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "configuration", "ok: "+file+": 1 limits, store memory:", "configuration", "warning: admin_token_file", "store", "ok: memory:")
+	expect(t, found, "configuration", "ok: "+file+": 1 limit, store memory:", "configuration", "warning: admin_token_file", "store", "ok: memory:")
 	p := start(t, "--listen", "127.0.0.1:0", "--config", file)
 	post(t, p.url+"/v1/take", "limit=nobody")
 	if code, found = doctor(t, "--server", p.url); code != 0 {

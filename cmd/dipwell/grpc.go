@@ -72,9 +72,12 @@ func (s *service) startRLS() (err error) {
 	return s.follow(rls.Watch, s.rereadRLS, s.started.RLSConfig)
 }
 
+func loadRLS(f *config.File) (*rls.Rules, error) {
+	return rls.Load(rls.Defaults{ChargeAll: f.RLSChargeAll, AllowOverride: f.RLSAllowOverride, MergeDomains: f.RLSMergeDomains}, f.RLSConfig)
+}
+
 func (s *service) readRLS() error {
-	set := s.started
-	rules, err := rls.Load(rls.Defaults{ChargeAll: set.RLSChargeAll, AllowOverride: set.RLSAllowOverride, MergeDomains: set.RLSMergeDomains}, set.RLSConfig)
+	rules, err := loadRLS(&s.started.File)
 	if err != nil {
 		s.rls.Rejected()
 		return err

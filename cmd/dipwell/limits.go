@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +26,9 @@ func (c *LimitsCmd) Run(e *env) error {
 		return err
 	}
 	var list struct{ Limits []map[string]any }
-	if err = json.Unmarshal(b, &list); err != nil {
+	in := json.NewDecoder(bytes.NewReader(b))
+	in.UseNumber() // as the server wrote them
+	if err = in.Decode(&list); err != nil {
 		return errors.New("the server's answer is no list of limits")
 	}
 	for _, l := range list.Limits {
@@ -38,7 +41,7 @@ func (c *LimitsCmd) Run(e *env) error {
 			}
 		}
 		sort.Strings(more)
-		fmt.Fprintf(e.stdout, "%v=%.0f/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
+		fmt.Fprintf(e.stdout, "%v=%v/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
 	}
 	return nil
 }

@@ -242,11 +242,11 @@ func TestServeReloads(t *testing.T) {
 		t.Error("a bad file took a limit away: ", status)
 	}
 	save("max_keys: 9\nlimits:\n  - {name: a, rate: 1, per: 1h, burst: 9}\n")
-	p.stderr.wait(t, "configuration read again: 1 limits(?s:.*)only with a restart")
+	p.stderr.wait(t, "configuration read again: 1 limit\\b(?s:.*)only with a restart")
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.wait(t, "(?s:read again: 1 limits.*){2}")
+	p.stderr.wait(t, "(?s:read again: 1 limit\\b.*){2}")
 	if status, _ = post(t, p.url+"/v1/take", "limit=a&cost=4"); status != 200 {
 		t.Error(status)
 	}

@@ -43,7 +43,7 @@ func (s *service) reload() {
 		s.say("%v\ndipwell: the last good configuration stays in force", err)
 		return
 	}
-	s.say("configuration read again: %d limits", len(set.flagLimits)+len(set.Limits))
+	s.say("configuration read again: %s", howMany(len(set.flagLimits)+len(set.Limits), "limit"))
 	if set.Store != s.started.Store || set.DenyMaxAge != s.started.DenyMaxAge || set.Listen != s.started.Listen || set.Admin != s.started.Admin ||
 		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys || set.operation() != s.started.operation() {
 		s.say("store, listen, admin, upstream, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals, log_format, grpc and rls_… change only with a restart")
