@@ -191,7 +191,7 @@ func TestConfigCheck(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	for text, says := range map[string]string{
 		"domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 4}\n": "good, 0 limits and descriptors of 1 domain\n",
-		"domain: d\ndescriptors:\n  - kye: user\n":                                                        bad + ": rls_config: " + rules + ":3: ",
+		"domain: d\ndescriptors:\n  - kye: user\n":                                                       bad + ": rls_config: " + rules + ":3: ",
 	} {
 		for name, text := range map[string]string{bad: "rls_config: " + rules + "\n", rules: text} {
 			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
