@@ -43,13 +43,29 @@ func (b *bound) begin(ctx context.Context, most time.Duration) context.Context {
 		b.timer.Reset(most)
 	}
 	b.set = true
-	return &bounded{ctx, b.end, now.Add(most)}
+	until := now.Add(most)
+	if own, ok := ctx.Deadline(); ok && own.Before(until) { // of a context that says so and has no Done
+		until = own
+	}
+	return &bounded{ctx, b.end, until}
 }
 
+// over ends the call. What it has left to be called at its end is called now,
+// and the next one has another end.
 func (b *bound) over() {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.busy = false
-	b.mu.Unlock()
+	if b.end != nil && b.end.awaited() {
+		b.end.come()
+		b.end = nil
+	}
+}
+
+func (e *end) awaited() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.funcs) > 0
 }
 
 // look ends the call under way if it has taken too long, and comes again when

@@ -66,8 +66,11 @@ func TestALoneCallerIsBounded(t *testing.T) {
 			if err := one.ctx.Err(); err != nil {
 				t.Errorf("ended early: %v", err)
 			}
+			heard := make(chan struct{})
+			context.AfterFunc(one.ctx, func() { close(heard) })
 			one.finish <- outcome{}
 			c.turn(t)
+			<-heard // what a call leaves behind does not wait for another's end
 		}
 		for range 3 {
 			quick()

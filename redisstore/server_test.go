@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,30 @@ func TestExpiryAndWrites(t *testing.T) {
 	}
 	if _, err := l.Check(t.Context(), "login", "fresh", 1); err != nil || db.Exists(t.Context(), prefix+":login:{fresh}").Val() != 0 {
 		t.Errorf("a check made a row: %v", err)
+	}
+}
+
+// Rows that dipwell did not write: a call is never admitted without a charge.
+func TestForeignRows(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	prefix := fmt.Sprint("foreign", prefixes.Add(1))
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
+	later := time.Now().Add(time.Minute).UnixMicro()
+	for i, row := range []string{"", "x", "1 2", "1 2 3 4", "-1 2 1", "x y 1", "1.5 2 1", " 0 0 1", "0 0 1 ", "9007199254740992 %d 1",
+		"9223372036854775807 %d 1", "9223372036854775808 %d 1", "99999999999999999999999 %d 1", "0 9223372036854775807 1", "0 99999999999999999999999 1"} {
+		row = strings.ReplaceAll(row, "%d", strconv.FormatInt(later, 10))
+		name := fmt.Sprint(prefix, ":b:{", i, "}")
+		if err := db.Set(t.Context(), name, row, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			before := db.Get(t.Context(), name).Val()
+			d, _ := l.Take(t.Context(), "b", fmt.Sprint(i), 1)
+			if d.Allowed && db.Get(t.Context(), name).Val() == before {
+				t.Errorf("%q: admitted and not charged", row)
+			}
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (e *env) limitOf(r goldenRule) dipwell.Limit {
 			return l
 		}
 	}
-	e.Fatalf("no of golden.Limits compiles to %+v", r)
+	e.Fatalf("none of golden.Limits compiles to %+v", r)
 	return dipwell.Limit{}
 }
 

@@ -41,8 +41,8 @@ const (
 // rivals are the designs of sql/ in a database of their own.
 type rivals struct{ dsn string }
 
-// invite makes a database with the rivals' tables. Design (a) gets a row for
-// each key: it has no answer for a key without one.
+// invite makes a database with the rivals' tables. Design (a) and the
+// counter get a row for each key: (a) has no answer for a key without one.
 func (b *bench) invite(ctx context.Context, database string, keys, tokens int) (rivals, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
@@ -53,6 +53,9 @@ func (b *bench) invite(ctx context.Context, database string, keys, tokens int) (
 			if _, err := c.Exec(ctx, sqlFile(name+".sql")).ReadAll(); err != nil {
 				return fmt.Errorf("%s.sql: %w", name, err)
 			}
+		}
+		if err := c.once(ctx, sqlFile("counter_fill.sql"), strconv.Itoa(keys)); err != nil { // its function only updates
+			return err
 		}
 		return c.once(ctx, sqlFile("cron_fill.sql"), strconv.Itoa(tokens), strconv.Itoa(keys))
 	})

@@ -202,6 +202,26 @@ func TestConfigCheck(t *testing.T) {
 			t.Errorf("%q%q, not %q", out, stderr, says)
 		}
 	}
+	rules = filepath.Dir(rules)
+	if err := os.WriteFile(filepath.Join(rules, "more.yaml"), []byte("domain: d\ndescriptors:\n  - key: ip\n    rate_limit: {unit: minute, requests_per_unit: 4}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(rules, "rules.yaml"), []byte("domain: d\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ path, merge, says string }{
+		{rules, "", "more.yaml"},
+		{rules, "true", "good, 0 limits and descriptors of 1 domain"},
+		{rules + "/elsewhere", "", "rls_config is not here, and was not read"},
+	} {
+		t.Setenv("DIPWELL_RLS_MERGE_DOMAINS", tc.merge)
+		if err := os.WriteFile(bad, []byte("rls_config: "+tc.path+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, stderr := program(t, "config", "check", bad); !strings.Contains(out+stderr, tc.says) || (code == 0) != strings.Contains(out, "good") {
+			t.Errorf("%+v: %d %q%q", tc, code, out, stderr)
+		}
+	}
 	if err := os.WriteFile(bad, []byte("store: carrier-pigeon://x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

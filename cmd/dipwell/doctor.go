@@ -165,11 +165,8 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "", "%s: %v", path, err)
 		return ""
 	}
-	if f.RLSConfig != "" {
-		if _, err = loadRLS(f); err != nil {
-			x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
-			return ""
-		}
+	if _, err = namedRules(f); err != nil {
+		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
 	}
 	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(store))
 	for _, l := range f.Limits {

@@ -199,6 +199,12 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if !strings.Contains(found["latency"], "looks at /healthz") { // how long it took is the machine's business
 		t.Error(found["latency"])
 	}
+	write(filepath.Join(dir, "rules.yaml"), "domian: d\n", 0o644)
+	write(file, "rls_config: "+filepath.Join(dir, "rules.yaml")+"\n", 0o644)
+	if code, found = doctor(t, "--config", file); code != 1 || !strings.Contains(found["configuration"], "did you mean domain?") {
+		t.Errorf("bad descriptors: %d %v", code, found)
+	}
+	expect(t, found, "configuration", "problem: ", "store", "ok: memory:") // the rest is looked at all the same
 	write(file, "limits:\n  - {name: a, rate: 1, per: 1h, brust: 2}\n", 0o644)
 	if code, found = doctor(t, "--config", file); code != 1 || !strings.Contains(found["configuration"], "did you mean burst?") {
 		t.Errorf("a bad file: %d %v", code, found)

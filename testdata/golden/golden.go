@@ -1,5 +1,5 @@
-// Package golden is the checked-in vectors, one JSON object a line, for tests
-// of any package.
+// Package golden is the checked-in vectors, one JSON object a line, and the
+// limits that they are about, for tests of any package.
 package golden
 
 import (
