@@ -38,8 +38,9 @@ generated: ## fail when a generated file differs from what its generator writes
 	$(GO) generate ./...
 	@git diff --exit-code -- testdata docs/img || { echo "generated files differ from what is checked in"; exit 1; }
 
-lint: ## golangci-lint, built from source by the go command
+lint: ## golangci-lint in both modules, built from source by the go command
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
+	cd bench && $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
 
 vuln: ## known vulnerabilities in dependencies, where the database can be reached
 	@scripts/vuln $(GOVULNCHECK)

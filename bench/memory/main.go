@@ -162,10 +162,11 @@ func (b *bench) bothTable(names []string, one, two map[string][]float64) {
 }
 
 func (b *bench) growth() {
-	if !strings.HasPrefix("Growth", b.only) {
+	title := "Growth from 1M to 10M keys"
+	if !strings.Contains(title, b.only) {
 		return
 	}
-	fmt.Fprint(b.w, "## Growth from 1M to 10M keys\n\n")
+	fmt.Fprintf(b.w, "## %s\n\n", title)
 	var rows [][]string
 	for _, name := range []string{"dipwell", "x/time map"} {
 		text := string(must(exec.Command(must(os.Executable()), "growth", name).Output()))

@@ -48,7 +48,7 @@ func open(ctx context.Context) (*house, error) {
 		}
 	}
 	if err := h.openRedis(ctx); err != nil {
-		return h, fmt.Errorf("Redis: %w", err)
+		return h, fmt.Errorf("redis: %w", err)
 	}
 	if err := h.openPostgres(ctx); err != nil {
 		return h, fmt.Errorf("PostgreSQL: %w", err)
