@@ -47,10 +47,9 @@ func (c *contender) connect() error {
 	var err error
 	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		var r *pb.RateLimitResponse
-		r, err = pb.NewRateLimitServiceClient(c.clients[0]).ShouldRateLimit(ctx, requests[0], grpc.WaitForReady(true))
+		err = ask(ctx, pb.NewRateLimitServiceClient(c.clients[0]), 0, grpc.WaitForReady(true))
 		cancel()
-		if err == nil && check(r) == nil {
+		if err == nil {
 			return nil
 		}
 	}
@@ -63,8 +62,12 @@ func (c *contender) disconnect() {
 	}
 }
 
-// check insists on a real decision.
-func check(r *pb.RateLimitResponse) error {
+// ask insists on a real decision.
+func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc.CallOption) error {
+	r, err := client.ShouldRateLimit(ctx, requests[i%keys], o...)
+	if err != nil {
+		return err
+	}
 	if r.OverallCode != pb.RateLimitResponse_OK || len(r.Statuses) != 1 || r.Statuses[0].CurrentLimit.GetRequestsPerUnit() != 4_000_000_000 {
 		return fmt.Errorf("not the answer of the limit: %v", r)
 	}
@@ -75,16 +78,23 @@ func check(r *pb.RateLimitResponse) error {
 func (c *contender) fill() {
 	client := pb.NewRateLimitServiceClient(c.clients[0])
 	var wg sync.WaitGroup
-	for w := range 16 {
+	var errs [16]error
+	for w := range errs {
 		wg.Go(func() {
-			for i := w; i < keys; i += 16 {
-				if err := check(must(client.ShouldRateLimit(context.Background(), requests[i]))); err != nil {
-					panic(err)
-				}
+			for i := w; i < keys && errs[w] == nil; i += len(errs) {
+				errs[w] = ask(context.Background(), client, i)
 			}
 		})
 	}
 	wg.Wait()
+	c.panicWith(errs[:])
+}
+
+// panicWith panics where the servers are ended all the same: not in a caller's goroutine.
+func (c *contender) panicWith(errs []error) {
+	if err := errors.Join(errs...); err != nil {
+		panic(fmt.Errorf("%s: %w", c.name, err))
+	}
 }
 
 // load calls from so many callers at once for a while, and returns how many
@@ -94,19 +104,18 @@ func (c *contender) load(streams int, length time.Duration) (n int, p99 float64)
 	var all []float64
 	var wg sync.WaitGroup
 	until := time.Now().Add(length)
+	errs := make([]error, streams)
 	for s := range streams {
 		client := pb.NewRateLimitServiceClient(c.clients[s%len(c.clients)])
 		wg.Go(func() {
 			var took []float64
 			mine := 0
-			for i := s * 2654435761; ; i += 7919 {
+			for i := s * 2654435761; errs[s] == nil; i += 7919 {
 				start := time.Now()
 				if start.After(until) {
 					break
 				}
-				if err := check(must(client.ShouldRateLimit(context.Background(), requests[i%keys]))); err != nil {
-					panic(err)
-				}
+				errs[s] = ask(context.Background(), client, i)
 				if mine++; mine%8 == 0 {
 					took = append(took, float64(time.Since(start).Nanoseconds())/1e3)
 				}
@@ -118,6 +127,7 @@ func (c *contender) load(streams int, length time.Duration) (n int, p99 float64)
 		})
 	}
 	wg.Wait()
+	c.panicWith(errs)
 	slices.Sort(all)
 	if len(all) > 0 {
 		p99 = all[len(all)*99/100]

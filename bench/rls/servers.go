@@ -172,8 +172,17 @@ func run(cmd *exec.Cmd) {
 	}
 }
 
+var given = map[string]bool{}
+
+// freeAddr is another address each time: envoyproxy/ratelimit shares ports, and
+// would serve HTTP and gRPC on one.
 func freeAddr() string {
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
-	defer l.Close()
-	return l.Addr().String()
+	for {
+		l := must(net.Listen("tcp", "127.0.0.1:0"))
+		l.Close()
+		if addr := l.Addr().String(); !given[addr] {
+			given[addr] = true
+			return addr
+		}
+	}
 }
