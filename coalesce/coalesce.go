@@ -2,9 +2,7 @@
 // on the next one: a store in, a store out.
 //
 // A lone caller asks the inner store itself, on its own goroutine and under its
-// own context, bounded by Config.Timeout; nothing is held back. What an inner
-// store waits for must not be the end of that context alone, which may come
-// later than the call's: that of one without an end is shared with later calls. Calls that come
+// own context, bounded by Config.Timeout; nothing is held back. Calls that come
 // while a statement is in flight queue up, first come first served, and are
 // sent together when it returns.
 //

@@ -29,8 +29,9 @@ type lane struct {
 	running    bool          // the runner sends
 	idle       chan struct{} // closed when the last statement before Close returns
 
-	free  sync.Pool // of waiters
-	bound bound     // of lone calls
+	free sync.Pool // of waiters
+
+	shared shared // belongs to whoever has made the lane busy
 
 	batch dipwell.Batch // the runner's, and what it sends
 	sent  []*waiter
@@ -83,10 +84,9 @@ func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
 	if l.closed.Load() {
 		return ErrClosed
 	}
-	if ctx.Done() == nil {
-		ctx = l.bound.begin(ctx, l.Timeout)
-		defer l.bound.over()
-	} else if until, ok := ctx.Deadline(); !ok || time.Until(until) > l.Timeout {
+	if until, ok := ctx.Deadline(); !ok && ctx.Done() == nil {
+		ctx = l.shared.bound(ctx, l.Timeout)
+	} else if !ok || time.Until(until) > l.Timeout {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
 		defer cancel()
@@ -370,4 +370,42 @@ func (l *lane) drained() {
 	if idle != nil {
 		<-idle
 	}
+	if l.shared.cancel != nil {
+		l.shared.cancel()
+	}
+}
+
+// shared is a context for one lone call after another that has no end of its
+// own. One with a timer for each would cost a hundredth of a call, and more
+// where processors are waked by it.
+type shared struct {
+	context.Context
+	cancel context.CancelFunc
+	until  time.Time // serves calls that begin before
+}
+
+// bound returns ctx with an end, after most at the latest and nine tenths of it
+// at the earliest.
+func (s *shared) bound(ctx context.Context, most time.Duration) context.Context {
+	if now := time.Now(); !now.Before(s.until) {
+		if s.cancel != nil {
+			s.cancel()
+		}
+		s.Context, s.cancel = context.WithTimeout(context.Background(), most)
+		s.until = now.Add(most / 10)
+	}
+	return bounded{s.Context, ctx}
+}
+
+// bounded has the end of one context and the values of another.
+type bounded struct {
+	context.Context
+	values context.Context
+}
+
+func (b bounded) Value(key any) any {
+	if v := b.values.Value(key); v != nil {
+		return v
+	}
+	return b.Context.Value(key) // package context looks for its own here
 }

@@ -66,5 +66,6 @@ func parseRow(text string) (row dipwell.State, ok bool) {
 	u, err1 := strconv.ParseInt(used, 10, 64)
 	t, err2 := strconv.ParseInt(ts, 10, 64)
 	v, err3 := strconv.ParseUint(version, 10, 32)
-	return dipwell.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil && u >= 0
+	return dipwell.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil &&
+		u >= 0 && max(u, t) <= dipwell.MaxInt // with others a sum could overflow
 }
