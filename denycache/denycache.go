@@ -23,9 +23,13 @@
 // outcome is unknown and that takes effect after its error was returned.
 //
 // What is not answered here: calls with several keys, limits in shadow mode,
-// and verbs that cannot be refused. The store's time is counted from the
-// sending of the request, so a refusal is kept too short by up to a round trip,
-// never too long.
+// and verbs that cannot be refused.
+//
+// The store decided at some moment between the sending of the request and its
+// answer. Whether a refusal still holds is computed as if that was the moment of
+// sending, so it is kept too short by up to a round trip, never too long. Retry,
+// reset and remaining are computed as if it was the moment of the answer, so a
+// retry time is too late by up to a round trip, never too early.
 //
 // Memory is bounded: at most Config.Keys slots of 66 bytes, eight at a time from
 // the first refusal among them on, found by a seeded 128-bit hash. When they are
@@ -171,16 +175,20 @@ func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, bool)
 // fresh reports whether what is kept may still be believed about the op.
 func (s *Store) fresh(e *slot, op *dipwell.Op, now int64) bool {
 	age := now - e.sent
-	return e.full && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
+	return e.full() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
 		op.Verb <= dipwell.VerbReserve && op.Def.Mode != dipwell.Shadow
 }
 
-// refuses answers the op where the row that is kept refuses it.
+// refuses answers the op if the row that is kept refuses it at the latest time
+// that the store's clock can show now. The answer is of the earliest such time.
 func refuses(e *slot, op *dipwell.Op, now int64) bool {
 	row := dipwell.State{Used: e.used, TS: e.ts, Version: e.version}
-	if _, _, err := op.Step(e.at+(now-e.sent), row, true); err != nil || op.Allowed {
-		op.Answer = dipwell.Answer{}
-		return false
+	latest := e.at + (now - e.sent)
+	for _, at := range [...]int64{latest, latest - int64(e.trip)} {
+		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed {
+			op.Answer = dipwell.Answer{}
+			return false
+		}
 	}
 	op.Source = dipwell.SourceDenyCache
 	return true
@@ -190,14 +198,15 @@ func refuses(e *slot, op *dipwell.Op, now int64) bool {
 func (s *Store) ask(ctx context.Context, b *dipwell.Batch, marks []mark, sent int64) error {
 	epoch := s.epoch.Load()
 	err := s.inner.Apply(ctx, b)
+	trip := s.now() - sent
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
 			s.epoch.Add(1) // only the store knows which keys it gave back to
 		}
 		for j := range g.Ops {
-			if op := &g.Ops[j]; err == nil && g.Err == nil && kept(g, op) {
-				s.keep(marks[0], op, sent, epoch)
+			if op := &g.Ops[j]; err == nil && g.Err == nil && kept(g, op) && trip >= 0 && trip < s.maxAge {
+				s.keep(marks[0], op, sent, trip, epoch)
 			} else {
 				s.table.forget(marks[0])
 			}
@@ -214,9 +223,9 @@ func kept(g *dipwell.Group, op *dipwell.Op) bool {
 
 // keep remembers the row behind a refusal, unless something happened to the key
 // since the request was sent.
-func (s *Store) keep(m mark, op *dipwell.Op, sent int64, epoch uint64) {
+func (s *Store) keep(m mark, op *dipwell.Op, sent, trip int64, epoch uint64) {
 	s.table.put(m, slot{
 		used: op.Used, ts: op.TS, version: op.Def.Number,
-		at: op.At(), sent: sent, epoch: epoch,
+		at: op.At(), sent: sent, trip: uint32(trip), epoch: epoch,
 	})
 }

@@ -32,8 +32,11 @@ type slot struct {
 	sent    int64  // µs on this process's clock, when it was sent
 	epoch   uint64 // of the store when it was sent: an older one is void
 	version uint32 // of the definition
-	full    bool   // the slot is in use
+	trip    uint32 // µs from sending to the answer; less than an hour, as MaxAge is
 }
+
+// full reports whether the slot is in use. No key's hash is zero, but one in 2^128.
+func (e *slot) full() bool { return e.id != hash{} }
 
 // hash is the identity of a limit and key. Seeded, so that nobody can make two
 // keys meet on purpose; 128 bits, so that none meet by accident.
@@ -78,7 +81,7 @@ func (s *set) find(id hash) *slot {
 		return nil
 	}
 	for i := range s.slots {
-		if e := &s.slots[i]; e.full && e.id == id {
+		if e := &s.slots[i]; e.id == id && e.full() {
 			return e
 		}
 	}
@@ -116,7 +119,7 @@ func (t *table) put(m mark, e slot) {
 	case to.at > e.at && to.version == e.version && to.epoch == e.epoch:
 		return
 	}
-	e.id, e.full = m.id, true
+	e.id = m.id
 	*to = e
 }
 
@@ -125,7 +128,7 @@ func (s *set) oldest() *slot {
 	least := &s.slots[0]
 	for i := range s.slots {
 		e := &s.slots[i]
-		if !e.full {
+		if !e.full() {
 			return e
 		}
 		if e.sent < least.sent {

@@ -1,0 +1,107 @@
+package denycache_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// slow is a store that takes time to be reached and to answer.
+type slow struct {
+	dipwell.Store
+	there, back int64 // µs
+	clock       int64 // µs, of the store and of the process
+}
+
+func (s *slow) Unwrap() dipwell.Store { return s.Store }
+func (s *slow) now() int64            { return s.clock }
+
+func (s *slow) Apply(ctx context.Context, b *dipwell.Batch) error {
+	s.clock += s.there
+	err := s.Store.Apply(ctx, b)
+	s.clock += s.back
+	return err
+}
+
+var slowLimits = []dipwell.Limit{
+	{Name: "bucket", Rate: 1, Period: time.Second, Burst: 3},
+	{Name: "fast", Rate: 7, Period: 10 * time.Millisecond, Burst: 20},
+	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 2, Period: 500 * time.Millisecond},
+	{Name: "interval", Algorithm: dipwell.Interval, Rate: 3, Period: 200 * time.Millisecond, Burst: 7},
+	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: 4},
+}
+
+// A refusal from the cache is never later than the store's, and its times are
+// never early, whatever part of a round trip lay before the store's instant.
+func TestASlowStoresRefusal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &slow{clock: start}
+		inner, err := memstore.New(memstore.Config{Clock: s.now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inner.Close()
+		s.Store = inner
+		cache, err := denycache.New(s, denycache.Config{MaxAge: time.Minute, Clock: s.now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := dipwell.New(cache, rapid.SampledFrom(slowLimits).Draw(t, "limit"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "calls") {
+			s.clock += rapid.Int64Range(0, 300_000).Draw(t, "pass")
+			slowCall(t, s, l)
+		}
+	})
+}
+
+func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
+	name := l.Limits()[0].Name
+	verb := rapid.SampledFrom([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbCheck, dipwell.VerbReserve}).Draw(t, "verb")
+	cost := rapid.Int64Range(1, 4).Draw(t, "cost")
+	s.there, s.back = rapid.Int64Range(0, 400_000).Draw(t, "there"), rapid.Int64Range(0, 400_000).Draw(t, "back")
+	var d dipwell.Decision
+	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
+		t.Fatal(err)
+	}
+	if d.Source != dipwell.SourceDenyCache {
+		return
+	}
+	s.there, s.back = 0, 0
+	if own := ask(t, l.With(s), dry(verb), name, cost); own.Allowed {
+		t.Fatalf("%v %d: refused by the cache, allowed by the store", verb, cost)
+	} else if own.RetryAfter > d.RetryAfter || own.ResetAfter > d.ResetAfter || own.Never != d.Never || own.Remaining < d.Remaining {
+		t.Fatalf("%v %d: the cache says retry %v, reset %v, never %v, remaining %d; the store %v, %v, %v, %d", verb, cost,
+			d.RetryAfter, d.ResetAfter, d.Never, d.Remaining, own.RetryAfter, own.ResetAfter, own.Never, own.Remaining)
+	}
+	if d.Never || rapid.Bool().Draw(t, "stays") {
+		return
+	}
+	s.clock += d.RetryAfter.Microseconds()
+	if again := ask(t, l, dry(verb), name, cost); !again.Allowed {
+		t.Fatalf("%v %d at its retry time: refused by %v, retry after %v", verb, cost, again.Source, again.RetryAfter)
+	}
+}
+
+// dry is a verb that is refused when v is, and changes nothing.
+func dry(v dipwell.Verb) dipwell.Verb {
+	if v == dipwell.VerbTake {
+		return dipwell.VerbCheck
+	}
+	return v
+}
+
+func ask(t *rapid.T, l *dipwell.Limiter, verb dipwell.Verb, name string, cost int64) (d dipwell.Decision) {
+	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
