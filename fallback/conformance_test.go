@@ -49,6 +49,7 @@ type faulty struct {
 	fail    error          // of the batch
 	failing error          // of each group
 	source  dipwell.Source // of its answers, where a decorator below makes them
+	after   func()         // runs when the store has answered
 }
 
 func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
@@ -56,6 +57,9 @@ func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
 		return f.fail
 	}
 	err := f.Store.Apply(ctx, b)
+	if f.after != nil {
+		f.after()
+	}
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		g.Err = cmp.Or(g.Err, f.failing)
@@ -67,13 +71,17 @@ func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
 }
 
 func setup(t testing.TB, now func() int64) (*Store, *faulty) {
+	return setupClocks(t, now, func() int64 { return now() - 12345 })
+}
+
+func setupClocks(t testing.TB, store, process func() int64) (*Store, *faulty) {
 	t.Helper()
-	mem, err := memstore.New(memstore.Config{Clock: now})
+	mem, err := memstore.New(memstore.Config{Clock: store})
 	if err != nil {
 		t.Fatal(err)
 	}
 	inner := &faulty{Store: mem}
-	s, err := New(inner, Config{Clock: func() int64 { return now() - 12345 }})
+	s, err := New(inner, Config{Clock: process})
 	if err != nil {
 		t.Fatal(err)
 	}

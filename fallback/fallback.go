@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,14 +43,18 @@ type Config struct {
 	Clock   func() int64 // µs that never step back, from any origin; default this process's monotonic clock
 }
 
-const defaultKeys = 1 << 20
+const (
+	defaultKeys = 1 << 20
+	unknown     = math.MinInt64
+)
 
 // Store falls back to local decisions. It is safe for concurrent use.
 type Store struct {
 	inner  dipwell.Store
 	local  *memstore.Store
 	clock  func() int64
-	offset atomic.Int64 // µs from clock to the inner store's time, or less
+	guess  int64        // µs from clock to the wall clock, until the inner store has answered
+	offset atomic.Int64 // µs from clock to the inner store's time, or less; unknown before its first answer
 
 	defined  *dipwell.Registry // nil: nobody says which limits are gone
 	mu       sync.Mutex
@@ -72,7 +77,8 @@ func New(inner dipwell.Store, c Config) (*Store, error) {
 		start := time.Now()
 		s.clock = func() int64 { return time.Since(start).Microseconds() }
 	}
-	s.offset.Store(time.Now().UnixMicro() - s.clock())
+	s.guess = time.Now().UnixMicro() - s.clock()
+	s.offset.Store(unknown)
 	if d, ok := dipwell.As[dipwell.Definer](inner); ok {
 		s.defined = d.Registry()
 	}
@@ -90,10 +96,30 @@ func (s *Store) Unwrap() dipwell.Store { return s.inner }
 func (s *Store) Close() error { return s.local.Close() }
 
 // now is the inner store's time as far as this process knows, or a little less.
-func (s *Store) now() int64 { return s.clock() + s.offset.Load() }
+func (s *Store) now() int64 {
+	offset := s.offset.Load()
+	if offset == unknown {
+		offset = s.guess
+	}
+	return s.clock() + offset
+}
+
+// learn narrows the offset from an answer that the store gave at its instant at,
+// between sent and now on this process's clock: the offset is from at-now to
+// at-sent. A slow answer does not lower an offset that a quick one has shown;
+// after a step of the store's clock the old offset lies outside and is dropped.
+func (s *Store) learn(at, sent, now int64) {
+	for {
+		old := s.offset.Load()
+		if old >= at-now && old <= at-sent || s.offset.CompareAndSwap(old, at-now) {
+			return
+		}
+	}
+}
 
 // Apply asks the inner store and decides what it could not.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	sent := s.clock()
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -101,7 +127,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 			g.Err = err
 		}
 		if g.Err == nil {
-			s.note(g)
+			s.note(g, sent)
 		} else {
 			g.Err = s.decide(g, g.Err)
 		}
@@ -109,14 +135,14 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-// note remembers the rows behind a group's answers.
-func (s *Store) note(g *dipwell.Group) {
+// note remembers the rows behind the answers of a group that was sent at sent.
+func (s *Store) note(g *dipwell.Group, sent int64) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		if op.Def.OnStoreError != dipwell.FailLocal || op.Source != dipwell.SourceStore || op.TS == 0 {
 			continue
 		}
-		s.offset.Store(op.At() - s.clock())
+		s.learn(op.At(), sent, s.clock())
 		// A full memory is counted by itself: the key would start full then.
 		_ = s.local.Put(op.Def, op.Key, dipwell.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
 	}

@@ -17,6 +17,7 @@ import (
 type bench struct {
 	*testing.T
 	clock atomic.Int64
+	step  atomic.Int64 // how far the store's clock is ahead of it, µs
 	inner *faulty
 	s     *Store
 	l     *dipwell.Limiter
@@ -33,7 +34,7 @@ var (
 func begin(t *testing.T) *bench {
 	b := &bench{T: t}
 	b.clock.Store(1767225600e6)
-	b.s, b.inner = setup(t, b.clock.Load)
+	b.s, b.inner = setupClocks(t, func() int64 { return b.clock.Load() + b.step.Load() }, b.clock.Load)
 	var err error
 	if b.l, err = dipwell.New(b.s, local, tenant, open, closed); err != nil {
 		t.Fatal(err)
@@ -299,6 +300,36 @@ func TestTheStoresTimeGoesOn(t *testing.T) {
 	}
 	b.pass(time.Second)
 	b.want(b.take("day", "k", 1), true, 4, here)
+}
+
+// A slow answer about another key must not set the time back: a caller who was
+// refused here and comes back at its retry time is allowed.
+func TestASlowAnswerDoesNotDelayARetry(t *testing.T) {
+	b := begin(t)
+	b.take("local", "k", 10)
+	b.inner.fail = errAway
+	d := b.take("local", "k", 1)
+	b.want(d, false, 0, here)
+	b.inner.fail, b.inner.after = nil, func() { b.pass(419 * time.Millisecond) }
+	b.take("local", "other", 1)
+	b.inner.fail, b.inner.after = errAway, nil
+	b.pass(d.RetryAfter - 419*time.Millisecond - time.Microsecond)
+	b.want(b.take("local", "k", 1), false, 0, here)
+	b.pass(time.Microsecond)
+	b.want(b.take("local", "k", 1), true, 0, here)
+}
+
+// The store's clock may step, ahead or back: the next answer tells.
+func TestAStepOfTheStoresClock(t *testing.T) {
+	for _, step := range []time.Duration{-time.Hour, time.Hour} {
+		b := begin(t)
+		b.take("local", "k", 1)
+		b.step.Store(step.Microseconds())
+		b.take("local", "other", 1)
+		if got, want := b.s.now(), b.clock.Load()+step.Microseconds(); got != want {
+			t.Errorf("after a step by %v: %d, want %d", step, got, want)
+		}
+	}
 }
 
 func TestLimitsThatFailOtherwiseAreNotRemembered(t *testing.T) {
