@@ -102,6 +102,12 @@ func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
 		}
 		t := max(s.TS, since)
 		s.Used, s.TS = policy.convert(r.usedAt(s, t), from, to, true), t
+		if s.Lows != nil {
+			s.Lows = s.Lows.carry(func(units int64) int64 { return policy.giveBack(units, from, to) })
+			if s.Used == to.MaxUsed {
+				s.Lows.clear() // it may have been clipped
+			}
+		}
 	}
 	s.Version = d.Number
 	return s, true
@@ -135,8 +141,8 @@ func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) 
 	return d.Policy, &d.Rule, d.Since
 }
 
-// CarryUnits converts units charged under an older version, rounded against
-// the client: what a reservation made then gives back now.
+// CarryUnits converts units that a record took under an older version, rounded
+// against the client. Units of a version that is gone are gone too.
 func (d *Definition) CarryUnits(units int64, version uint32) int64 {
 	if version == d.Number {
 		return units
@@ -147,7 +153,7 @@ func (d *Definition) CarryUnits(units int64, version uint32) int64 {
 	}
 	for ; i < len(d.Past); i++ {
 		policy, to, _ := d.next(i)
-		units = policy.convert(units, &d.Past[i].Rule, to, false)
+		units = policy.giveBack(units, &d.Past[i].Rule, to)
 	}
 	return units
 }
@@ -171,4 +177,11 @@ func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
 	default:
 		return min(mulDiv(used, to.Unit, from.Unit, up), to.MaxUsed)
 	}
+}
+
+// giveBack turns units that can be given back under one rule into units of the
+// next, rounded down: the same number of tokens, or where it is less, the part
+// of what is used that the policy makes of them.
+func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
+	return min(Keep.convert(units, from, to, false), p.convert(units, from, to, false))
 }

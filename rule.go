@@ -31,6 +31,7 @@ type State struct {
 	Used    int64  // units taken and not yet given back
 	TS      int64  // µs since the Unix epoch, on the store's clock
 	Version uint32 // of the definition it was last stepped under
+	Lows    *Lows  // nil where no record of the row lives; never changed in place
 }
 
 // Verb is what is asked of a bucket.

@@ -166,7 +166,23 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 		bound(&o, rule, op, now)
 	}
 	op.fill(&o, rule, now, dry)
-	return State{o.After, o.TS, op.Def.Number}, !dry && !op.Shadow && o.After != o.Before, nil
+	next, write := State{Used: o.After, TS: o.TS, Version: op.Def.Number}, !dry && !op.Shadow && o.After != o.Before
+	if write && row.Lows != nil {
+		next.Lows = op.touch(row.Lows, &o)
+	}
+	return next, write, nil
+}
+
+// touch returns what becomes of the row's lows when it is written.
+func (op *Op) touch(l *Lows, o *Outcome) *Lows {
+	if op.Verb == VerbReset {
+		return nil
+	}
+	next := l.clone()
+	if next.touch(o.Before); op.Verb == VerbCharge && o.After < o.Before+op.Cost*op.Def.Rule.Unit {
+		next.clear() // a charge that was clipped: what is used is less than what was taken
+	}
+	return &next
 }
 
 // bound refuses a reservation that is due too late. The instant at which it is

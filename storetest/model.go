@@ -190,7 +190,7 @@ func (m *model) cancel(now int64, id dipwell.Reservation) bool {
 	for _, p := range v.parts {
 		tokens := p.tokens
 		for r := p.rule; r.next != nil; r = r.next {
-			tokens = r.convert(tokens, false)
+			tokens = r.convertBack(tokens)
 		}
 		used := new(big.Rat).Sub(m.usedAt(p.key, now), tokens)
 		if used.Sign() < 0 {
@@ -388,8 +388,7 @@ func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 	return r.boundary(r.tick(t, k)+ticks, k) - now
 }
 
-// convert brings tokens used under r to the next version, rounded against the
-// client: up for what is used, down for what would be given back.
+// convert brings tokens used under r to the next version, rounded up or down.
 func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 	to := r.next
 	switch {
@@ -406,6 +405,16 @@ func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 		return big.NewRat(ceil(parts), to.unit)
 	}
 	return big.NewRat(floor(parts), to.unit)
+}
+
+// convertBack brings tokens that a record took under r to the next version: the
+// same number, or where it is less what the policy makes of them.
+func (r *rule) convertBack(tokens *big.Rat) *big.Rat {
+	back := big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.next.unit))), r.next.unit)
+	if c := r.convert(tokens, false); c.Cmp(back) < 0 {
+		return c
+	}
+	return back
 }
 
 // origin is where ticks are counted from.

@@ -172,7 +172,8 @@ begin
     end loop;
 end $$;
 
--- Units charged under an older version, rounded against the client.
+-- Units that a record took under an older version, rounded against the client:
+-- the same number of tokens, or what the policy makes of them where that is less.
 create function dipwell.carry_units(lim int, present int, units bigint, version int) returns bigint language plpgsql stable as $$
 declare
     was dipwell.versions;
@@ -186,7 +187,7 @@ begin
         return 0;
     end if;
     for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version order by v.number loop
-        units := dipwell.convert_used(units, was, r, false);
+        units := least(dipwell.mul_div(units, r.unit, was.unit, false), r.max_used, dipwell.convert_used(units, was, r, false));
         was := r;
     end loop;
     return units;
