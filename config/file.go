@@ -20,13 +20,15 @@ import (
 
 // File is what a configuration file says. An absent setting is empty.
 type File struct {
-	Store          string        // URL of the store
-	Data           string        // directory to keep the buckets in, in place of Store
-	Listen         string        // address of the service
-	Admin          string        // address for admin calls
-	AdminTokenFile string        // holds the admin token
-	Upstream       string        // URL to be a reverse proxy of
-	By             string        // whose bucket a proxied request takes from: ip, shared, header:NAME
+	Store          string // URL of the store
+	Data           string // directory to keep the buckets in, in place of Store
+	Listen         string // address of the service
+	Admin          string // address for admin calls
+	AdminTokenFile string // holds the admin token
+	Upstream       string // URL to be a reverse proxy of
+	By             string // whose bucket a proxied request takes from: ip, shared, header:NAME
+	UpstreamTimes  UpstreamTimes
+	UpstreamIdle   int           // idle connections to the upstream that are kept
 	MaxKeys        int           // keys that the in-process store may hold
 	DenyMaxAge     time.Duration // how long a refusal is believed without asking a store outside this process; negative: not at all
 	MaxInFlight    int           // calls under way at one time
@@ -50,8 +52,14 @@ type File struct {
 	Limits         []dipwell.Limit
 }
 
+// UpstreamTimes are how long to wait for an upstream; zero: the default.
+type UpstreamTimes struct {
+	Dial, TLS, Header, Idle time.Duration
+}
+
 // settings are the names at the top of a file.
-var settings = []string{"store", "data", "listen", "admin", "admin_token_file", "upstream", "by", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
+var settings = []string{"store", "data", "listen", "admin", "admin_token_file", "upstream", "by",
+	"upstream_dial_timeout", "upstream_tls_timeout", "upstream_header_timeout", "upstream_idle_timeout", "upstream_idle_connections", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
 	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains", "headers", "trusted_proxies", "limits"}
 
 // Bounds of a file.
@@ -230,6 +238,8 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		return
 	}
 	var err error
+	times := map[string]*time.Duration{"upstream_dial_timeout": &p.UpstreamTimes.Dial, "upstream_tls_timeout": &p.UpstreamTimes.TLS,
+		"upstream_header_timeout": &p.UpstreamTimes.Header, "upstream_idle_timeout": &p.UpstreamTimes.Idle}[name]
 	yesNo := map[string]*bool{"rls_charge_all": &p.RLSChargeAll, "rls_allow_override": &p.RLSAllowOverride, "rls_merge_domains": &p.RLSMergeDomains}[name]
 	switch {
 	case to != nil && value == "":
@@ -240,6 +250,10 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		if *yesNo = value == "true"; !*yesNo && value != "false" {
 			p.fail(n, name, "%q is neither true nor false", value)
 		}
+	case times != nil:
+		*times, err = ParseTimeout(value)
+	case name == "upstream_idle_connections":
+		p.UpstreamIdle, err = number(value, 1)
 	case name == "rls_headers":
 		p.RLSHeaders, err = value, CheckRLSHeaders(value)
 	case name == "headers":
@@ -286,6 +300,21 @@ func CheckRLSHeaders(value string) error {
 		return fmt.Errorf("%q is not one of off, ratelimit, ietf%s", value, dipwell.Suggest(value, rlsHeaders))
 	}
 	return nil
+}
+
+// Bounds of a timeout.
+const (
+	minTimeout = time.Millisecond
+	maxTimeout = 24 * time.Hour
+)
+
+// ParseTimeout reads how long to wait for something.
+func ParseTimeout(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < minTimeout || d > maxTimeout {
+		return 0, fmt.Errorf("%q is not a length of time such as 5s, from 1ms to 24h", value)
+	}
+	return d, nil
 }
 
 // maxDenyMaxAge is what the cache of refusals takes at most.

@@ -20,6 +20,11 @@ admin: 127.0.0.1:8081
 admin_token_file: /run/token
 upstream: http://127.0.0.1:3000
 by: header:X-User
+upstream_dial_timeout: 1s
+upstream_tls_timeout: 2s
+upstream_header_timeout: 3s
+upstream_idle_timeout: 4s
+upstream_idle_connections: 5
 max_keys: 1000
 headers: x-ratelimit
 trusted_proxies: [10.0.0.0/8, 192.0.2.1]
@@ -52,6 +57,9 @@ limits:
 	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" ||
 		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
 		t.Errorf("%+v", f)
+	}
+	if want := (config.UpstreamTimes{Dial: time.Second, TLS: 2 * time.Second, Header: 3 * time.Second, Idle: 4 * time.Second}); f.UpstreamTimes != want || f.UpstreamIdle != 5 {
+		t.Errorf("%+v %d", f.UpstreamTimes, f.UpstreamIdle)
 	}
 	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
 		t.Error(f.TrustedProxies)
@@ -114,6 +122,7 @@ func TestMistakes(t *testing.T) {
 		{"headers", "headers: ITEF\n", []string{"f.yaml:1: headers: "}},
 		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
 		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
+		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -103,8 +104,9 @@ func (q *authCall) set(name, value string) (err error) {
 			return bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", dipwell.MaxKey))
 		}
 	case "key_header":
-		if q.header = value; value == "" {
-			return bad(name, "names no header")
+		q.header = value
+		if reason := badHeaderName(value); reason != "" {
+			return bad(name, reason)
 		}
 	case "key_ip":
 		if q.ip = value == "1"; !q.ip {
@@ -121,6 +123,26 @@ func (q *authCall) set(name, value string) (err error) {
 		return bad(name, "unknown parameter; known are limit, key, key_header, key_ip, cost, deny")
 	}
 	return err
+}
+
+// badHeaderName says why a header field cannot be a key, or nothing.
+func badHeaderName(name string) string {
+	for i := range len(name) {
+		if c := name[i]; !isTokenByte(c) {
+			return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
+		}
+	}
+	switch http.CanonicalHeaderKey(name) {
+	case "":
+		return "names no header field"
+	case "Host", "Transfer-Encoding", "Trailer": // net/http keeps them apart
+		return name + " cannot be a key; it says nothing about who asks"
+	}
+	return ""
+}
+
+func isTokenByte(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
 func count(bs ...bool) (n int) {

@@ -128,7 +128,7 @@ func TestProxy(t *testing.T) {
 	}))
 	defer upstream.Close()
 	w := newWorld(t, server.Config{}, local)
-	p, err := w.server.Proxy(upstream.URL+"/base", "header:X-User")
+	p, err := w.server.Proxy(server.Upstream{URL: upstream.URL + "/base", By: "header:X-User"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,13 +157,14 @@ func TestProxy(t *testing.T) {
 	if err = p.Use([]string{"nobody"}); err == nil {
 		t.Error("an unknown limit was accepted")
 	}
-	for _, bad := range [][2]string{{"ftp://x", ""}, {"127.0.0.1:80", ""}, {"http://", ""}, {"http://x", "cookie"}, {"http://x", "header:"}} {
-		if _, err := w.server.Proxy(bad[0], bad[1]); err == nil {
+	for _, bad := range []server.Upstream{{URL: "ftp://x"}, {URL: "127.0.0.1:80"}, {URL: "http://"}, {URL: "http://u:p@x"}, {URL: "http://x#y"},
+		{URL: "http://x", By: "cookie"}, {URL: "http://x", By: "header:"}, {URL: "http://x", By: "header:Host"}, {URL: "http://x", By: "header:X User"}} {
+		if _, err := newWorld(t, server.Config{}, local).server.Proxy(bad); err == nil {
 			t.Errorf("%v was accepted", bad)
 		}
 	}
 	for _, by := range []string{"", "ip", "shared"} {
-		if _, err := w.server.Proxy("http://x", by); err != nil {
+		if _, err := newWorld(t, server.Config{}, local).server.Proxy(server.Upstream{URL: "http://x", By: by}); err != nil {
 			t.Error(by, err)
 		}
 	}

@@ -3,8 +3,6 @@ package server
 import (
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 
@@ -19,20 +17,22 @@ type Proxy struct {
 	limited atomic.Pointer[http.Handler]
 }
 
-// Proxy returns a reverse proxy to an http or https URL. by says whose bucket
-// a request takes from: ip, header:NAME, or shared.
-func (s *Server) Proxy(upstream, by string) (*Proxy, error) {
-	target, err := url.Parse(upstream)
-	if err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Host == "" {
-		return nil, fmt.Errorf("upstream: %q is not a URL such as http://127.0.0.1:3000", upstream)
-	}
-	key, err := s.keyBy(by)
+// Proxy returns a reverse proxy. A server has at most one, because its counters
+// are on /metrics.
+func (s *Server) Proxy(u Upstream) (*Proxy, error) {
+	target, err := u.target()
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{server: s, key: key}
-	p.forward = &httputil.ReverseProxy{Rewrite: s.rewriteTo(target), ErrorHandler: badGateway}
-	return p, nil
+	key, err := s.keyBy(u.By)
+	if err != nil {
+		return nil, err
+	}
+	forward, err := s.passTo(target, &u)
+	if err != nil {
+		return nil, err
+	}
+	return &Proxy{server: s, key: key, forward: forward}, nil
 }
 
 // Use holds requests to these limits, all or nothing, from the next request on,
@@ -56,6 +56,10 @@ func (p *Proxy) Use(limits []string) error {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect { // a tunnel would pass the limits by
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "CONNECT is not passed on")
+		return
+	}
 	if !p.server.Enter() {
 		shed(w)
 		return
@@ -71,24 +75,11 @@ func (s *Server) keyBy(by string) (httplimit.KeyFunc, error) {
 		return func(r *http.Request) (string, error) { return s.live.Load().clientIP(r) }, nil
 	case by == "shared":
 		return nil, nil
-	case isHeader && header != "":
+	case isHeader:
+		if reason := badHeaderName(header); reason != "" {
+			return nil, fmt.Errorf("by: %q: %s", by, reason)
+		}
 		return httplimit.Header(header), nil
 	}
 	return nil, fmt.Errorf("by: %q is not ip, shared or header:NAME", by)
-}
-
-// rewriteTo keeps what a trusted proxy said of the way so far, and nobody else's word.
-func (s *Server) rewriteTo(target *url.URL) func(*httputil.ProxyRequest) {
-	return func(r *httputil.ProxyRequest) {
-		r.SetURL(target)
-		r.Out.Host = r.In.Host
-		if httplimit.Trusted(s.live.Load().trusted, r.In.RemoteAddr) {
-			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
-		}
-		r.SetXForwarded()
-	}
-}
-
-func badGateway(w http.ResponseWriter, _ *http.Request, _ error) {
-	httplimit.Problem(w, http.StatusBadGateway, "", "the upstream does not answer")
 }

@@ -245,7 +245,7 @@ func TestSettingsAgree(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, bad := range []ServeCmd{
-		{Config: file, Limit: []string{"a=1/1s"}}, {Limit: []string{"a=1/1s", "a=2/1s"}}, {Limit: []string{"a"}}, {By: "ip"},
+		{Config: file, Limit: []string{"a=1/1s"}}, {Limit: []string{"a=1/1s", "a=2/1s"}}, {Limit: []string{"a"}}, {UpstreamFlags: UpstreamFlags{By: "ip"}},
 		{Headers: "ITEF"}, {TrustedProxies: []string{"x"}}, {AdminTokenFile: file + ".none"}, {MaxKeys: -1}, {Config: file + ".none"},
 	} {
 		if _, err := bad.settings(); err == nil {

@@ -23,13 +23,12 @@ type ServeCmd struct {
 	Listen         string   `placeholder:"ADDR" env:"DIPWELL_LISTEN" help:"Address of the service (default 127.0.0.1:8080)."`
 	Admin          string   `placeholder:"ADDR" env:"DIPWELL_ADMIN" help:"Address of a second listener, the only one then that answers admin calls."`
 	Limit          []string `placeholder:"LIMIT" sep:";" env:"DIPWELL_LIMIT" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate by semicolons."`
-	Upstream       string   `placeholder:"URL" env:"DIPWELL_UPSTREAM" help:"Be a rate-limiting reverse proxy of this URL: every request on --listen takes 1 from each limit of the flags and the file, all or nothing. The API is then on --admin."`
-	By             string   `placeholder:"WHAT" env:"DIPWELL_BY" help:"Whose bucket a proxied request takes from: ip (default), shared, or header:NAME."`
 	Headers        string   `placeholder:"KIND" env:"DIPWELL_HEADERS" help:"Header fields that announce limits: ietf (default), x-ratelimit, off."`
 	TrustedProxies []string `placeholder:"CIDR" env:"DIPWELL_TRUSTED_PROXIES" help:"Whose X-Forwarded-For is believed (default nobody's)."`
 	MaxKeys        int      `placeholder:"N" env:"DIPWELL_MAX_KEYS" help:"Keys that memory: may hold."`
 	DenyMaxAge     string   `placeholder:"TIME" env:"DIPWELL_DENY_MAX_AGE" help:"How long a refusal is believed without asking a store outside this process again (default 1s; 0: never)."`
 	AdminTokenFile string   `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN. Without one they need a loopback listener."`
+	UpstreamFlags
 	GRPCFlags
 	OperationFlags
 }
@@ -102,7 +101,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return err
 	}
 	if set.Upstream != "" {
-		if s.proxy, err = s.server.Proxy(set.Upstream, set.By); err != nil {
+		if s.proxy, err = s.server.Proxy(set.upstream(say.error)); err != nil {
 			return err
 		}
 	}
@@ -112,14 +111,14 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.startRLS(); err != nil {
 		return err
 	}
+	if err = s.watch(); err != nil {
+		return err
+	}
 	listeners, err := s.listen(set)
 	if err != nil {
 		return err
 	}
 	defer closeAll(listeners)
-	if err = s.watch(); err != nil {
-		return err
-	}
 	keepPagesReleased(e.ctx)
 	return s.serve(listeners)
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -290,10 +291,47 @@ func TestServeUpstream(t *testing.T) {
 	}
 }
 
+// A proxy that limits nothing says so, at the start and when a file takes the
+// last limit away.
+func TestServeUpstreamWithoutLimits(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	const warning = `warning: no limit is given: every request is passed on to http://127`
+	start(t, "--listen", "127.0.0.1:0", "--upstream", up.URL).stderr.wait(t, warning)
+
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	if err := os.WriteFile(file, []byte("limits: [{name: a, rate: 1, per: 1h}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--upstream", up.URL)
+	if err := os.WriteFile(file, []byte("limits: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.wait(t, warning)
+}
+
+// The upstream is asked itself, whatever the environment says of proxies, and
+// its failures are in the log.
+func TestServeUpstreamWithoutProxy(t *testing.T) {
+	var asked atomic.Int64
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer elsewhere.Close()
+	t.Setenv("HTTP_PROXY", elsewhere.URL)
+	t.Setenv("http_proxy", elsewhere.URL)
+	t.Setenv("DIPWELL_UPSTREAM_DIAL_TIMEOUT", "2s")
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "site=1/1h,burst=9", "--upstream", "http://upstream.invalid")
+	status, body := do(t, http.MethodGet, p.url, "")
+	if status/100 != 5 || asked.Load() != 0 {
+		t.Errorf("%d %s, and the proxy of the environment was asked %d times", status, body, asked.Load())
+	}
+	p.stderr.wait(t, "dipwell: upstream: ")
+}
+
 func TestServeErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"--store", "oracle:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
 		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
+		{"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-header-timeout", "0"}, {"--upstream", "http://x", "--upstream-idle-connections=-1"},
 	} {
 		code, _, stderr := program(t, append([]string{"serve"}, args...)...)
 		if code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {

@@ -38,10 +38,11 @@ func (c *ServeCmd) settings() (*settings, error) {
 	}
 	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
 	s.Admin = cmp.Or(c.Admin, s.Admin)
-	s.Upstream = cmp.Or(c.Upstream, s.Upstream)
-	s.By = cmp.Or(c.By, s.By)
 	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
 	c.OperationFlags.over(&s.File)
+	if err := c.UpstreamFlags.over(&s.File); err != nil {
+		return nil, err
+	}
 	if err := c.GRPCFlags.over(&s.File); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dipwell/dipwell/httplimit"
+)
+
+// Kinds of failures of an upstream.
+const (
+	failedConnect = iota // no connection could be made
+	failedTimeout
+	failedAnswer // the answer is no HTTP, or the connection broke before it
+	failedBody   // the answer broke off
+	failureKinds
+)
+
+var failureNames = [failureKinds]string{"connect", "timeout", "answer", "body"}
+
+// reportAgain is when a failure of the same kind is reported again.
+const reportAgain = time.Minute
+
+var (
+	descUpstreamErrors = prometheus.NewDesc("dipwell_upstream_errors_total", "Requests that the upstream did not answer, or not to the end, by kind.", []string{"kind"}, nil)
+	descUpgrades       = prometheus.NewDesc("dipwell_upstream_upgrades_total", "WebSocket handshakes passed on to the upstream.", nil, nil)
+)
+
+// upstreamFailures counts them, and reports of each kind one a minute.
+type upstreamFailures struct {
+	report   func(error)
+	counts   [failureKinds]atomic.Uint64
+	upgrades atomic.Uint64
+
+	mu   sync.Mutex
+	last [failureKinds]struct {
+		at    time.Time
+		since uint64 // failures that were not reported
+	}
+}
+
+func newUpstreamFailures(report func(error)) *upstreamFailures {
+	if report == nil {
+		report = func(error) {}
+	}
+	return &upstreamFailures{report: report}
+}
+
+func (f *upstreamFailures) note(kind int, err error) {
+	f.counts[kind].Add(1)
+	f.mu.Lock()
+	last, now := &f.last[kind], time.Now()
+	if now.Sub(last.at) < reportAgain {
+		last.since++
+		f.mu.Unlock()
+		return
+	}
+	more := last.since
+	last.at, last.since = now, 0
+	f.mu.Unlock()
+	if more > 0 {
+		err = fmt.Errorf("%w (and %d more of this kind before it)", err, more)
+	}
+	f.report(fmt.Errorf("upstream: %w", err))
+}
+
+// answer answers in the place of an upstream that does not. A client that went
+// away, or whose body cannot be read, is no failure of the upstream.
+func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
+	var timeout net.Error
+	var dial *net.OpError
+	status, kind := http.StatusBadGateway, failedAnswer
+	switch {
+	case r.Context().Err() != nil:
+		w.WriteHeader(http.StatusBadGateway) // nobody reads it
+		return
+	case errors.As(err, &timeout) && timeout.Timeout():
+		status, kind = http.StatusGatewayTimeout, failedTimeout
+	case errors.As(err, &dial) && dial.Op == "dial":
+		kind = failedConnect
+	}
+	f.note(kind, err)
+	httplimit.Problem(w, status, "", "the upstream does not answer")
+}
+
+var errNotAsked = errors.New("it switches to a protocol that was not asked for")
+
+// watch follows an answer's body to its end. An answer that switches protocols
+// is a tunnel, and stands only where a WebSocket was asked for.
+func (f *upstreamFailures) watch(r *http.Response) error {
+	if r.StatusCode == http.StatusSwitchingProtocols {
+		if r.Request.Header.Get("Upgrade") == "" {
+			return errNotAsked
+		}
+		return nil
+	}
+	r.Body = &upstreamBody{r.Body, f, r.Request.Context()}
+	return nil
+}
+
+type upstreamBody struct {
+	io.ReadCloser
+	failures *upstreamFailures
+	ctx      context.Context // of the request
+}
+
+func (b *upstreamBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() == nil {
+		b.failures.note(failedBody, err)
+	}
+	return n, err
+}
+
+// Describe and Collect make it a prometheus.Collector.
+func (f *upstreamFailures) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descUpstreamErrors
+	ch <- descUpgrades
+}
+
+func (f *upstreamFailures) Collect(ch chan<- prometheus.Metric) {
+	for kind, name := range failureNames {
+		ch <- prometheus.MustNewConstMetric(descUpstreamErrors, prometheus.CounterValue, float64(f.counts[kind].Load()), name)
+	}
+	ch <- prometheus.MustNewConstMetric(descUpgrades, prometheus.CounterValue, float64(f.upgrades.Load()))
+}
