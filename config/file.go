@@ -1,7 +1,8 @@
 package config
 
 import (
-	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,10 @@ import (
 
 // File is what a configuration file says. An absent setting is empty.
 type File struct {
+	Owner    string // of its limits; "" is dipwell.MainOwner
+	Revision int64  // a store that has seen a higher one of this owner takes nothing from the file
+	Digest   string // of the file's bytes
+
 	Store          string // URL of the store
 	Data           string // directory to keep the buckets in, in place of Store
 	Listen         string // address of the service
@@ -49,7 +54,7 @@ type File struct {
 
 	Headers        httplimit.Headers
 	TrustedProxies []netip.Prefix
-	Limits         []dipwell.Limit
+	Limits         []dipwell.Limit // nil: the file has no setting limits
 }
 
 // UpstreamTimes are how long to wait for an upstream; zero: the default.
@@ -58,7 +63,7 @@ type UpstreamTimes struct {
 }
 
 // settings are the names at the top of a file.
-var settings = []string{"store", "data", "listen", "admin", "admin_token_file", "upstream", "by",
+var settings = []string{"owner", "revision", "store", "data", "listen", "admin", "admin_token_file", "upstream", "by",
 	"upstream_dial_timeout", "upstream_tls_timeout", "upstream_header_timeout", "upstream_idle_timeout", "upstream_idle_connections", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
 	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains", "headers", "trusted_proxies", "limits"}
 
@@ -116,6 +121,7 @@ func Read(path string) ([]byte, error) {
 // Parse reads the bytes of a file that is called name in errors.
 func Parse(name string, b []byte) (*File, error) {
 	p := parser{name: name}
+	p.Digest = digest(b)
 	p.document(b)
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
@@ -137,26 +143,29 @@ func (p *parser) fail(n *yaml.Node, setting, format string, args ...any) {
 	p.errs = append(p.errs, &Error{p.name, line, setting, fmt.Sprintf(format, args...)})
 }
 
-// lineOf finds the line in the YAML library's own errors, which carry it as text.
-var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
+// digest identifies the bytes of a file: half of their SHA-256.
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
 
 // bareMemory is `store: memory:` without quotes. YAML takes the second colon for
 // a mapping, but nobody who writes it means one.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*store:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
+const emptyFile = "is empty; a service without limits says limits: []"
+
 func (p *parser) document(b []byte) {
-	dec := yaml.NewDecoder(bytes.NewReader(bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`))))
+	b = bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`))
+	in := &lineReader{rest: b}
+	dec := yaml.NewDecoder(in)
 	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
-		return // an empty file says nothing
+		p.fail(nil, "", emptyFile)
+		return
 	case err != nil:
-		e := &Error{File: p.name, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
-		if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
-			e.Line, _ = strconv.Atoi(m[1])
-			e.Reason = strings.TrimPrefix(err.Error(), m[0])
-		}
-		p.errs = append(p.errs, e)
+		p.errs = append(p.errs, syntaxError(p.name, b, in.lines, err))
 		return
 	}
 	p.top(doc.Content[0])
@@ -164,12 +173,13 @@ func (p *parser) document(b []byte) {
 		p.fail(doc.Content[0], "data", "store and data both say where the buckets are kept; give one")
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		p.fail(nil, "", "has more than one document")
+		p.errs = append(p.errs, &Error{File: p.name, Line: in.lines, Reason: "has more than one document"})
 	}
 }
 
 func (p *parser) top(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+	if n.Tag == "!!null" || n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		p.fail(nil, "", emptyFile)
 		return
 	}
 	p.mapping(n, "", func(name string, value *yaml.Node) {
@@ -192,13 +202,14 @@ func (p *parser) mapping(n *yaml.Node, where string, f func(name string, value *
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		name, value := n.Content[i], deref(n.Content[i+1])
+		name, value := n.Content[i], *deref(n.Content[i+1])
+		value.Line = name.Line // a value may begin on a later one
 		if line, ok := seen[name.Value]; ok {
 			p.fail(name, where+name.Value, "is given twice; first in line %d", line)
 			continue
 		}
 		seen[name.Value] = name.Line
-		f(name.Value, value)
+		f(name.Value, &value)
 	}
 }
 
@@ -225,7 +236,7 @@ func (p *parser) scalar(name string, n *yaml.Node) (string, bool) {
 }
 
 func (p *parser) setting(name string, n *yaml.Node) {
-	texts := map[string]*string{"store": &p.Store, "data": &p.Data, "grpc": &p.GRPC, "rls_config": &p.RLSConfig, "listen": &p.Listen, "admin": &p.Admin,
+	texts := map[string]*string{"owner": &p.Owner, "store": &p.Store, "data": &p.Data, "grpc": &p.GRPC, "rls_config": &p.RLSConfig, "listen": &p.Listen, "admin": &p.Admin,
 		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By,
 		"tls_cert": &p.TLSCert, "tls_key": &p.TLSKey, "client_ca": &p.ClientCA, "key_secret_file": &p.KeySecretFile, "otlp_endpoint": &p.OTLPEndpoint}
 	to := texts[name]
@@ -244,6 +255,10 @@ func (p *parser) setting(name string, n *yaml.Node) {
 	switch {
 	case to != nil && value == "":
 		p.fail(n, name, "is empty")
+	case name == "owner":
+		p.Owner, err = value, checkOwner(value)
+	case name == "revision":
+		p.Revision, err = revision(value)
 	case to != nil:
 		*to = value
 	case yesNo != nil:
@@ -274,6 +289,24 @@ func (p *parser) setting(name string, n *yaml.Node) {
 	if err != nil {
 		p.fail(n, name, "%v", err)
 	}
+}
+
+// ownerName is what may follow "file:" in the owner of a limit.
+var ownerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+func checkOwner(value string) error {
+	if !ownerName.MatchString(value) {
+		return fmt.Errorf("%q is not 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit", value)
+	}
+	return nil
+}
+
+func revision(value string) (int64, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 0 || n > dipwell.MaxInt {
+		return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1", value)
+	}
+	return n, nil
 }
 
 func number(value string, least int) (int, error) {

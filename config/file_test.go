@@ -64,10 +64,32 @@ limits:
 	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
 		t.Error(f.TrustedProxies)
 	}
-	for _, empty := range []string{"", "# nothing\n", "---\n", "{}\n"} {
-		if f, err := config.Parse("x", []byte(empty)); err != nil || f == nil {
-			t.Errorf("%q: %v", empty, err)
+}
+
+// A file that names nothing was cut off, more often than not.
+func TestEmpty(t *testing.T) {
+	for _, empty := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "null\n"} {
+		if f, err := config.Parse("f.yaml", []byte(empty)); err == nil || err.Error() != "f.yaml: is empty; a service without limits says limits: []" {
+			t.Errorf("%q: %+v, %v", empty, f, err)
 		}
+	}
+	if f, err := config.Parse("x", []byte("limits: []\n")); err != nil || f.Limits == nil || len(f.Limits) != 0 {
+		t.Error(f, err)
+	}
+	if f, err := config.Parse("x", []byte("grpc: 127.0.0.1:8081\n")); err != nil || f.Limits != nil {
+		t.Error(f, err)
+	}
+}
+
+func TestOwnerAndRevision(t *testing.T) {
+	f, err := config.Parse("x", []byte("owner: billing\nrevision: 7\nlimits: []\n"))
+	if err != nil || f.Owner != "billing" || f.Revision != 7 || len(f.Digest) != 32 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	again, _ := config.Parse("y", []byte("owner: billing\nrevision: 7\nlimits: []\n"))
+	other, _ := config.Parse("y", []byte("owner: billing\nrevision: 7\nlimits: [] # as before\n"))
+	if again.Digest != f.Digest || other.Digest == f.Digest {
+		t.Error("the digest is not that of the bytes")
 	}
 }
 
@@ -112,8 +134,15 @@ func TestMistakes(t *testing.T) {
 		{"an empty value", "listen: ''\n", []string{"f.yaml:1: listen: is empty"}},
 		{"a list for a value", "listen: [a]\n", []string{"f.yaml:1: listen: must be one value"}},
 		{"limits is no list", "limits: 5\n", []string{"f.yaml:1: limits: must be a list"}},
-		{"limits by name", "limits:\n  login:\n    rate: 1\n", []string{"f.yaml:2: limits: must be a list"}},
-		{"a limit is a word", "limits:\n  - login\n", []string{"f.yaml:2: limits[0]: must be settings"}},
+		{"limits by name", "limits:\n  login:\n    rate: 1\n", []string{"f.yaml:1: limits: must be a list"}},
+		{"a limit is a word", "limits:\n  - login\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not \"login\""}},
+		{"a limit of a command line", "limits:\n  - login=5/1m\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not \"login=5/1m\"; NAME=RATE/PER is for command lines"}},
+		{"a limit is nothing", "limits:\n  -\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not nothing"}},
+		{"missing per", "limits:\n  - name: a\n    rate: 1\n", []string{"f.yaml:2: limits[0].per: is missing"}},
+		{"an empty per", "limits:\n  - name: a\n    rate: 1\n    per: ''\n", []string{"f.yaml:4: limits[0].per: is missing"}},
+		{"a typo with a list", "listen: x\ntrusted_proxis:\n  - 10.0.0.0/8\n", []string{"f.yaml:2: trusted_proxis: unknown setting"}},
+		{"an owner", "owner: a b\nlimits: []\n", []string{`f.yaml:1: owner: "a b" is not 1 to 64 letters`}},
+		{"a revision", "limits: []\nrevision: -1\n", []string{`f.yaml:2: revision: "-1" is not a whole number from 0`}},
 		{"the file is a list", "- a\n", []string{"f.yaml:1: must be settings"}},
 		{"not YAML", "limits:\n\t- a\n", []string{"f.yaml:2: "}},
 		{"two documents", "listen: a:1\n---\nlisten: b:1\n", []string{"more than one document"}},
@@ -136,6 +165,34 @@ func TestMistakes(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %q is not in\n%v", tc.name, want, err)
 			}
+		}
+	}
+}
+
+// A mistake in the syntax is reported at its line, not at that of what is around it.
+func TestLinesOfSyntax(t *testing.T) {
+	for yaml, line := range map[string]string{
+		"limits:\n  - name: a\n    rate: 1\n   per: 1m\n":                              "4",
+		"limits:\n  - name: a\n  rate: 5\n":                                            "3",
+		"listen: a\nlimits:\n  - {name: a, rate: 1\n  - {name: b}\n":                   "3",
+		"listen: 'a\nlimits: []\nadmin: 1\n":                                           "1",
+		"listen: a\nadmin: 'x\n\n\nlimits: []\n":                                       "2",
+		"listen: a: b\n":                                                               "1",
+		"listen: a\nstore: x: y\nadmin: b\n":                                           "2",
+		"listen: a\n\n\nadmin: [a\nstore: x\n":                                         "4",
+		"listen: a\nlimits:\n  - name: x\n    rate: *foo\n    per: 1m\n":               "4",
+		"listen: x\nfoo\nadmin: z\n":                                                   "2",
+		"listen: \"a\\qb\"\nadmin: z\n":                                                "1",
+		"limits:\n- name: a\n  rate: 5\n  per 1m\n  burst: 3\n":                        "4",
+		"limits:\n  - {name: a, rate: 1, per: 1s}\n  - {name: b, rate: 1, per: 1s}}\n": "3",
+		"trusted_proxies: [\n  10.0.0.0/8\n]\nlisten: \"\xff\"\nadmin: z\n":            "4",
+		"store: `x`\n":                   "1",
+		"listen: x\r\nadmin: @x\r\na: b": "2",
+		"listen: a:1\n---\nlimits: []\n": "3",
+	} {
+		_, err := config.Parse("f.yaml", []byte(yaml))
+		if err == nil || !strings.HasPrefix(err.Error(), "f.yaml:"+line+": ") {
+			t.Errorf("%q: %v, want line %s", yaml, err, line)
 		}
 	}
 }

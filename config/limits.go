@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/dipwell/dipwell"
 	"go.yaml.in/yaml/v3"
@@ -13,6 +14,7 @@ func (p *parser) limits(n *yaml.Node) {
 		p.fail(n, "limits", "must be a list of at most %d limits, each beginning with '- name: ...'", maxLimits)
 		return
 	}
+	p.Limits = []dipwell.Limit{} // named, if none: it is meant
 	lines := map[string]int{}
 	for i, item := range n.Content {
 		l, ok := p.limit(fmt.Sprintf("limits[%d]", i), deref(item))
@@ -30,6 +32,10 @@ func (p *parser) limits(n *yaml.Node) {
 
 // limit reads one limit. Not ok: it has mistakes, and they are noted.
 func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
+	if n.Kind != yaml.MappingNode {
+		p.fail(n, where, "must be settings such as {name: login, rate: 5, per: 1m}, not %s; NAME=RATE/PER is for command lines", kindOf(n))
+		return l, false
+	}
 	before := len(p.errs)
 	values := map[string]*yaml.Node{}
 	p.mapping(n, where+".", func(name string, value *yaml.Node) {
@@ -76,4 +82,15 @@ func (p *parser) failLimit(where string, n *yaml.Node, values map[string]*yaml.N
 		reason += " (limit " + bad.Limit + ")"
 	}
 	p.fail(n, where+"."+bad.Field, "%s", reason)
+}
+
+// kindOf describes a value that should have been a mapping.
+func kindOf(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Tag == "!!null":
+		return "nothing"
+	}
+	return strconv.Quote(n.Value)
 }
