@@ -49,8 +49,10 @@ func (c *compiler) check() error {
 		return c.bad("rate", "%d is not between 1 and 2^53-1", c.Rate)
 	case c.Period < 0 && !c.windowed():
 		return c.bad("per", "months and years are for windows and intervals; a bucket needs a fixed length such as 30d")
-	case c.Period == 0 || c.Period < -maxMonths:
-		return c.bad("per", "is not a length of time")
+	case c.Period == 0:
+		return c.bad("per", missingPeriod)
+	case c.Period < -maxMonths:
+		return c.bad("per", "%d months are more than %d", -int64(c.Period), maxMonths)
 	case c.Period > 0 && c.Period%time.Microsecond != 0:
 		return c.bad("per", "%v is not a whole number of microseconds", c.Period)
 	case c.Burst < NoBurst || c.Burst > MaxInt:

@@ -18,6 +18,9 @@ var periodUnits = []struct {
 	{"m", time.Minute}, {"s", time.Second},
 }
 
+// missingPeriod is the reason of an error about a limit without a period.
+const missingPeriod = "is missing; it is a length of time such as 1s, 1m, 1h or 1d"
+
 // ParsePeriod reads a period: 250ms, 1s, 1m, 1h, 1d, 1w, 1h30m, and the
 // calendar's 1mo and 1y.
 func ParsePeriod(s string) (time.Duration, error) {
@@ -113,6 +116,9 @@ func (l *Limit) set(setting, value string) (err error) {
 			err = errors.New("0 is not between 1 and 2^53-1")
 		}
 	case "per":
+		if value == "" {
+			return errors.New(missingPeriod)
+		}
 		l.Period, err = ParsePeriod(value)
 	case "burst":
 		l.Burst, err = parseCountOr(value, NoBurst)
