@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/fallback"
@@ -20,11 +21,13 @@ func TestStack(t *testing.T) {
 		must(t, err)
 		together, err := coalesce.New([]dipwell.Store{inner, inner}, coalesce.Config{})
 		must(t, err)
-		cached, err := denycache.New(together, denycache.Config{Clock: now})
+		guarded, err := breaker.New(together, breaker.Config{})
+		must(t, err)
+		cached, err := denycache.New(guarded, denycache.Config{Clock: now})
 		must(t, err)
 		s, err := fallback.New(cached, fallback.Config{Clock: now})
 		must(t, err)
-		t.Cleanup(func() { must(t, errors.Join(s.Close(), together.Close(), inner.Close())) })
+		t.Cleanup(func() { must(t, errors.Join(s.Close(), guarded.Close(), together.Close(), inner.Close())) })
 		return s
 	}, storetest.Quick)
 }

@@ -120,6 +120,10 @@ func hungStore(t *testing.T, url string, hang, goOn func() error) {
 		t.Error(err)
 	}
 	_, after := do(t, "GET", p.url+"/metrics", "")
+	if metric(t, after, "dipwell_store_breaker_open") != 1 || metric(t, after, "dipwell_store_breaker_calls_total") == 0 {
+		t.Error("the breaker is not open")
+	}
+	p.stderr.wait(t, "store: the store does not answer")
 	const asked = hungClients * hungRounds
 	for name, want := range map[string]int{`dipwell_fallbacks_total{kind="open",limit="open"}`: asked, `dipwell_fallbacks_total{kind="closed",limit="closed"}`: asked,
 		`dipwell_fallbacks_total{kind="local",limit="local"}`: asked + 2, "dipwell_store_errors_total": 2 * asked} {
@@ -137,6 +141,10 @@ func hungStore(t *testing.T, url string, hang, goOn func() error) {
 		}
 		return nil
 	})
+	if _, after = do(t, "GET", p.url+"/metrics", ""); metric(t, after, "dipwell_store_breaker_open") != 0 {
+		t.Error("the breaker is still open")
+	}
+	p.stderr.wait(t, "store: it answers again")
 	if err := p.stop(); err != nil {
 		t.Errorf("SIGTERM: %v, want exit status 0", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
-	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/pgstore"
 )
 
@@ -28,7 +28,8 @@ const (
 // and callers that wait ride together. Its other abilities are pgstore's own.
 type postgres struct {
 	*pgstore.Store
-	front dipwell.Store // denycache, or coalesce
+	front dipwell.Store // denycache, or breaker
+	guard *breaker.Store
 	tally
 
 	side  *pgxpool.Pool
@@ -135,11 +136,12 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 		return err
 	}
 	p.close = append(p.close, func() { _ = together.Close() })
-	p.front = together
-	if o.denyMaxAge >= 0 {
-		if p.front, err = denycache.New(together, denycache.Config{MaxAge: o.denyMaxAge}); err != nil {
-			return err
-		}
+	if p.guard, err = newBreaker(together, o); err != nil {
+		return err
+	}
+	p.close = append(p.close, func() { _ = p.guard.Close() })
+	if p.front, err = withDenyCache(p.guard, o); err != nil {
+		return err
 	}
 	p.startSweeping(o.report)
 	return nil
@@ -178,6 +180,9 @@ func lanesOf(config *pgxpool.Config) int {
 
 // Ready asks whether the database can be written to.
 func (p *postgres) Ready(ctx context.Context) error {
+	if p.guard.Open() {
+		return breaker.ErrOpen
+	}
 	var readOnly bool
 	err := p.side.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
 	switch {

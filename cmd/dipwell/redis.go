@@ -7,8 +7,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
-	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/server"
 )
@@ -17,7 +17,8 @@ import (
 // that wait ride together. Its other abilities are redisstore's own.
 type redis struct {
 	*redisstore.Store
-	front dipwell.Store // denycache, or coalesce
+	front dipwell.Store // denycache, or breaker
+	guard *breaker.Store
 	tally
 
 	together *coalesce.Store
@@ -30,10 +31,21 @@ func (r *redis) Apply(ctx context.Context, b *dipwell.Batch) error { return r.fr
 
 // Close ends everything in reverse order.
 func (r *redis) Close() error {
+	if r.guard != nil {
+		_ = r.guard.Close()
+	}
 	if r.together != nil {
 		_ = r.together.Close()
 	}
 	return r.Store.Close()
+}
+
+// Ready asks whether the server can be written to.
+func (r *redis) Ready(ctx context.Context) error {
+	if r.guard.Open() {
+		return breaker.ErrOpen
+	}
+	return r.Store.Ready(ctx)
 }
 
 // silent takes the client's own lines about lost connections: what matters of
@@ -74,15 +86,16 @@ func (r *redis) open(o storeOptions) (err error) {
 	if r.together, err = coalesce.New(lanes, coalesce.Config{Timeout: statementTimeout}); err != nil {
 		return err
 	}
-	r.front = r.together
-	if o.denyMaxAge >= 0 {
-		r.front, err = denycache.New(r.together, denycache.Config{MaxAge: o.denyMaxAge})
+	if r.guard, err = newBreaker(r.together, o); err != nil {
+		return err
 	}
+	r.front, err = withDenyCache(r.guard, o)
 	return err
 }
 
 // gauges puts what the store tells of itself on /metrics.
 func (r *redis) gauges(s *server.Server) {
 	r.tally.gauges(s, r.Len)
+	breakerGauges(s, r.guard)
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(r.Connections()) })
 }

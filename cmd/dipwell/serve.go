@@ -64,7 +64,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		say.json = slog.New(slog.NewJSONHandler(e.stderr, nil))
 	}
 	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge,
-		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }})
+		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { say.say("store: %s", text) }})
 	if err != nil {
 		return err
 	}

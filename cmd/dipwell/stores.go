@@ -39,6 +39,7 @@ type storeOptions struct {
 	denyMaxAge time.Duration // 0: the cache's default; negative: no cache
 	once       bool          // a client asks once: nothing is kept ready for others
 	report     func(error)   // hears what goes wrong while nobody is calling
+	note       func(string)  // hears when that is over; may be nil
 }
 
 // openStore opens a store, and decides here while one outside this process

@@ -105,6 +105,7 @@ func (p *postgres) gauges(s *server.Server) {
 		err = p.side.QueryRow(ctx, "select reltuples::bigint from pg_class where oid = to_regclass('dipwell.buckets')").Scan(&n)
 		return n, err
 	})
+	breakerGauges(s, p.guard)
 	s.Counter("dipwell_swept_rows_total", "Full rows that this service deleted.", func() float64 { return float64(p.swept.Load()) })
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(p.connections()) })
 }

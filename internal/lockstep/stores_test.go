@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/fallback"
@@ -49,6 +50,7 @@ var decorators = []struct {
 	wrap func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
 }{
 	{"coalesce", coalesced},
+	{"breaker", withBreaker},
 	{"denycache", cached},
 	{"fallback", withFallback},
 	{"all", all},
@@ -179,6 +181,14 @@ func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
 	return c
 }
 
+func withBreaker(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
+	t.Helper()
+	b, err := breaker.New(s, breaker.Config{})
+	ok(t, err)
+	t.Cleanup(func() { ok(t, b.Close()) })
+	return b
+}
+
 func cached(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
 	t.Helper()
 	c, err := denycache.New(s, denycache.Config{Clock: now})
@@ -195,7 +205,7 @@ func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
 }
 
 func all(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
-	return withFallback(t, cached(t, coalesced(t, s, now), now), now)
+	return withFallback(t, cached(t, withBreaker(t, coalesced(t, s, now), now), now), now)
 }
 
 func ok(t testing.TB, err error) {

@@ -1,0 +1,302 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
+	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		inner, err := memstore.New(memstore.Config{Clock: now})
+		must(t, err)
+		s, err := breaker.New(inner, breaker.Config{})
+		must(t, err)
+		t.Cleanup(func() { must(t, errors.Join(s.Close(), inner.Close())) })
+		return s
+	}, storetest.Quick)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var def = dipwell.MustDefinition(dipwell.Limit{Name: "test", Rate: 1, Period: 1e9})
+
+// server answers after a while, or hangs, or fails.
+type server struct {
+	mu    sync.Mutex
+	takes time.Duration
+	hung  chan struct{} // closed when it goes on; nil: it does not hang
+	fault error
+	group error
+
+	asked, checks, most, now atomic.Int64 // calls; probes; probes at one time
+}
+
+func (s *server) Apply(ctx context.Context, b *dipwell.Batch) error {
+	s.asked.Add(1)
+	if b.Groups[0].Ops[0].Verb == dipwell.VerbCheck {
+		s.checks.Add(1)
+		s.most.Store(max(s.most.Load(), s.now.Add(1)))
+		defer s.now.Add(-1)
+	}
+	s.mu.Lock()
+	takes, hung, fault, group := s.takes, s.hung, s.fault, s.group
+	s.mu.Unlock()
+	if hung != nil {
+		select {
+		case <-hung:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, ctx.Err())
+		}
+	}
+	if err := await.Sleep(ctx, takes); err != nil {
+		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+	}
+	for i := range b.Groups {
+		b.Groups[i].Allowed, b.Groups[i].Err = true, group
+	}
+	return fault
+}
+
+func (s *server) set(f func(*server)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s)
+}
+
+func (s *server) hang() { s.set(func(s *server) { s.hung = make(chan struct{}) }) }
+func (s *server) goOn() { s.set(func(s *server) { close(s.hung); s.hung = nil }) }
+
+// state is what OnChange was told.
+type state struct {
+	mu    sync.Mutex
+	tells []error
+}
+
+func (s *state) hear(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tells = append(s.tells, why)
+}
+
+func over(t *testing.T, inner dipwell.Store) (*breaker.Store, *state) {
+	t.Helper()
+	var heard state
+	s, err := breaker.New(inner, breaker.Config{OnChange: heard.hear})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s, &heard
+}
+
+// take asks with a timeout, and says how long it took.
+func take(s dipwell.Store, timeout time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return takeIn(ctx, s)
+}
+
+func takeIn(ctx context.Context, s dipwell.Store) (time.Duration, error) {
+	var b dipwell.Batch
+	g, op := b.Single()
+	op.Def, op.Key, op.Cost = def, "k", 1
+	start := time.Now()
+	err := s.Apply(ctx, &b)
+	if err == nil {
+		err = g.Err
+	}
+	return time.Since(start), err
+}
+
+// TestHung: after a few whole timeouts calls are answered at once, one probe at
+// a time asks, and the first answer closes.
+func TestHung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{takes: time.Millisecond}
+		s, heard := over(t, inner)
+		if _, err := take(s, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		inner.hang()
+		start, waited := time.Now(), 0
+		for !s.Open() {
+			if _, err := take(s, 100*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			waited++
+		}
+		if waited > 9 || time.Since(start) > time.Second {
+			t.Errorf("open after %d whole timeouts, %v", waited, time.Since(start))
+		}
+		before := inner.asked.Load() - inner.checks.Load()
+		for range 1000 {
+			if took, err := take(s, 100*time.Millisecond); took != 0 || !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+				t.Fatalf("open: %v after %v", err, took)
+			}
+		}
+		if n := inner.asked.Load() - inner.checks.Load() - before; n != 0 {
+			t.Errorf("%d calls were sent while open", n)
+		}
+		if s.Refused() != 1000 {
+			t.Errorf("%d refused", s.Refused())
+		}
+		time.Sleep(time.Minute)
+		if n := inner.checks.Load(); n < 50 || n > 60 || inner.most.Load() != 1 {
+			t.Errorf("%d probes in a minute, %d at one time", n, inner.most.Load())
+		}
+		inner.goOn()
+		time.Sleep(time.Second)
+		if s.Open() {
+			t.Error("still open")
+		}
+		if _, err := take(s, 100*time.Millisecond); err != nil {
+			t.Error(err)
+		}
+		if len(heard.tells) != 2 || heard.tells[0] == nil || heard.tells[1] != nil {
+			t.Errorf("OnChange heard %v", heard.tells)
+		}
+	})
+}
+
+// TestShortDeadlines: callers with less time than the store needs do not open
+// the breaker for others.
+func TestShortDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{takes: 20 * time.Millisecond}
+		s, heard := over(t, inner)
+		for range 1000 {
+			if _, err := take(s, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			if s.Open() {
+				t.Fatal("open")
+			}
+		}
+		if _, err := take(s, time.Second); err != nil {
+			t.Error(err)
+		}
+		if n := inner.checks.Load(); n > 10 {
+			t.Errorf("%d probes in a second", n)
+		}
+		if len(heard.tells) != 0 {
+			t.Errorf("OnChange heard %v", heard.tells)
+		}
+	})
+}
+
+// TestAnotherAnswer: an answer to any call ends the doubt before the probe is late.
+func TestAnotherAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{}
+		s, _ := over(t, inner)
+		inner.hang()
+		for range 5 {
+			if _, err := take(s, 10*time.Millisecond); err == nil {
+				t.Fatal("answered")
+			}
+		}
+		synctest.Wait()
+		if inner.now.Load() != 1 {
+			t.Fatal("no probe is under way")
+		}
+		inner.set(func(s *server) { s.hung = nil }) // the probe hangs on
+		if _, err := take(s, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if s.Open() || inner.now.Load() != 0 {
+			t.Errorf("open %v, %d probes under way", s.Open(), inner.now.Load())
+		}
+	})
+}
+
+// TestWhatCounts: only calls without an answer count.
+func TestWhatCounts(t *testing.T) {
+	netError := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for name, tc := range map[string]struct {
+		fault, group error
+		opens        bool
+	}{
+		"no connection":         {fault: fmt.Errorf("%w: %w", dipwell.ErrStore, netError), opens: true},
+		"connection cut":        {group: fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, io.ErrUnexpectedEOF), opens: true},
+		"timeout of a group":    {group: fmt.Errorf("%w: %w", dipwell.ErrStore, context.DeadlineExceeded), opens: true},
+		"bad input":             {group: &dipwell.FieldError{Field: "cost", Reason: "is bad"}},
+		"an error of the store": {group: fmt.Errorf("%w: read only", dipwell.ErrStore)},
+		"full":                  {group: dipwell.ErrFull},
+		"a caller that left":    {fault: fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.Canceled)},
+		"a locked row":          {group: fmt.Errorf("%w: %w", dipwell.ErrLocked, context.DeadlineExceeded)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := &server{fault: tc.fault, group: tc.group}
+				s, _ := over(t, inner)
+				for range 100 {
+					_, _ = take(s, time.Second)
+				}
+				synctest.Wait()
+				if s.Open() != tc.opens {
+					t.Errorf("open: %v, want %v", s.Open(), tc.opens)
+				}
+				inner.set(func(s *server) { s.fault, s.group = nil, nil })
+				time.Sleep(time.Second)
+				if s.Open() {
+					t.Error("the store answers and the breaker is open")
+				}
+			})
+		})
+	}
+}
+
+// TestCloseEndsProbes: Close waits for the probe under way and starts none.
+func TestCloseEndsProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{}
+		inner.hang()
+		s, err := breaker.New(inner, breaker.Config{})
+		must(t, err)
+		for range 5 {
+			_, _ = take(s, 10*time.Millisecond)
+		}
+		must(t, s.Close())
+		n := inner.checks.Load()
+		for range 50 {
+			_, _ = take(s, 10*time.Millisecond)
+		}
+		if inner.checks.Load() != n || inner.now.Load() != 0 {
+			t.Errorf("%d probes after Close", inner.checks.Load()-n)
+		}
+	})
+}
+
+// TestBadConfig: errors name the field.
+func TestBadConfig(t *testing.T) {
+	if _, err := breaker.New(nil, breaker.Config{}); err == nil {
+		t.Error("no error without a store")
+	}
+	for _, c := range []breaker.Config{{Failures: -1}, {Patience: -1}, {Patience: 2, Timeout: 1}, {Pause: -1}} {
+		if _, err := breaker.New(&server{}, c); err == nil {
+			t.Errorf("%+v: no error", c)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/breaker"
+	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/server"
+)
+
+// newBreaker puts a breaker around a store outside this process. What it does
+// is in the log, on /metrics and in /readyz.
+func newBreaker(s dipwell.Store, o storeOptions) (*breaker.Store, error) {
+	return breaker.New(s, breaker.Config{OnChange: func(why error) {
+		switch {
+		case why != nil:
+			o.report(why)
+		case o.note != nil:
+			o.note("it answers again")
+		}
+	}})
+}
+
+// withDenyCache answers known refusals without the store, unless that is switched off.
+func withDenyCache(s dipwell.Store, o storeOptions) (dipwell.Store, error) {
+	if o.denyMaxAge < 0 {
+		return s, nil
+	}
+	return denycache.New(s, denycache.Config{MaxAge: o.denyMaxAge})
+}
+
+// breakerGauges puts a breaker's state on /metrics.
+func breakerGauges(s *server.Server, b *breaker.Store) {
+	s.Gauge("dipwell_store_breaker_open", "1: the store does not answer, and calls are answered at once by their failure mode.", func() float64 {
+		if b.Open() {
+			return 1
+		}
+		return 0
+	})
+	s.Counter("dipwell_store_breaker_calls_total", "Calls that were not sent because the breaker was open.", func() float64 { return float64(b.Refused()) })
+}
