@@ -1,15 +1,16 @@
 package memstore
 
 import (
+	"math"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// chunkBytes is what the system is asked for at a time. It is address space;
-// memory comes as it is touched.
-const chunkBytes = 256 << 20
+// chunkBytes is what the system is asked for at a time: 256 MB of address space,
+// 16 MB where a process has only 4 GB of it. Memory comes as it is touched.
+const chunkBytes = 16 << 20 << (math.MaxUint >> 63 * 4)
 
 // A chunk is memory outside the Go heap: there it would count twice, as live
 // memory and as what the collector lets garbage grow to.

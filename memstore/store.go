@@ -16,7 +16,7 @@ import (
 const (
 	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
 	DefaultMaxReservations = 100_000  // about 90 MB at the most, 30 MB with short keys
-	maxKeys                = 1 << 36
+	maxKeys                = int64(1) << 36
 	maxReservations        = 1 << 28
 	maxShards              = 64 // the shards of a group fit one word
 )
@@ -108,7 +108,7 @@ func (c *Config) check() error {
 		}
 	}
 	switch {
-	case c.MaxKeys < 1 || c.MaxKeys > maxKeys:
+	case c.MaxKeys < 1 || int64(c.MaxKeys) > maxKeys:
 		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
 	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
 		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"encoding/binary"
+	"math"
 	"unsafe"
 
 	"github.com/dipwell/dipwell"
@@ -38,11 +39,11 @@ func (sh *shard) readyText(size int) bool {
 	if sh.list = true; t.next == 0 {
 		t.next = 1 // 0 means none
 	}
-	need := int(t.next) + size/4 + (size/extentBytes+2)*unitsMax
-	if need > 1<<32-1 {
+	need := uint64(t.next) + uint64(size/4+(size/extentBytes+2)*unitsMax)
+	if need > math.MaxUint32 {
 		return false
 	}
-	for len(t.chunks)*chunkUnits < need {
+	for uint64(len(t.chunks))*chunkUnits < need {
 		p := sh.store.arena.extent()
 		if p == nil {
 			return false
