@@ -53,7 +53,16 @@ func (r *Report) WritePlot(w io.Writer, ext string) error {
 	} else {
 		out = vgsvg.New(plotWidth, height)
 	}
-	page := draw.New(out)
+	drawPanels(draw.New(out), panels)
+	if _, svg := out.(*vgsvg.Canvas); svg {
+		return writeSVG(w, out)
+	}
+	_, err := out.WriteTo(w)
+	return err
+}
+
+// drawPanels draws the panels on a white page, one below the other.
+func drawPanels(page draw.Canvas, panels [][]*plot.Plot) {
 	page.SetColor(color.White)
 	page.Fill(page.Path())
 	page = draw.Crop(page, plotMargin, -2*plotMargin, plotMargin, -plotMargin)
@@ -61,11 +70,6 @@ func (r *Report) WritePlot(w io.Writer, ext string) error {
 	for i, row := range plot.Align(panels, tiles, page) {
 		panels[i][0].Draw(row[0])
 	}
-	if _, svg := out.(*vgsvg.Canvas); svg {
-		return writeSVG(w, out)
-	}
-	_, err := out.WriteTo(w)
-	return err
 }
 
 // writeSVG names fonts for those who lack the one that the text was measured with.
@@ -97,11 +101,12 @@ func (r *Report) requestsPanel(l *Limit) *plot.Plot {
 	for _, b := range l.bins.bin[:l.bins.n] {
 		most = max(most, b.granted+b.refused)
 	}
-	scaleY(p, float64(most))
-	p.Add(grid{}, &stack{&l.bins}, legend{
+	names := legend{
 		{"granted " + share(l.Granted, l.Granted+l.Refused+l.Spared), grantedColor, true},
 		{"refused " + share(l.Refused+l.Spared, l.Granted+l.Refused+l.Spared), refusedColor, true},
-	})
+	}
+	scaleY(p, 0, float64(most), names)
+	p.Add(grid{}, &stack{&l.bins}, names)
 	return p
 }
 
@@ -110,7 +115,6 @@ func (r *Report) levelsPanel(l *Limit, tracks []*track) *plot.Plot {
 	p := r.panel("")
 	p.Y.Label.Text = "tokens left"
 	p.X.Label.Text = "time (UTC)"
-	scaleY(p, float64(l.cap))
 	low := 0.0
 	names := legend{}
 	var lines []plot.Plotter
@@ -122,7 +126,7 @@ func (r *Report) levelsPanel(l *Limit, tracks []*track) *plot.Plot {
 			low = min(low, pt.level)
 		}
 	}
-	p.Y.Min = low
+	scaleY(p, low, float64(l.cap), names)
 	slices.Reverse(lines) // the worst on top
 	p.Add(grid{}, names)
 	p.Add(lines...)
@@ -158,11 +162,14 @@ func (r *Report) panel(title string) *plot.Plot {
 	return p
 }
 
-// scaleY leaves room for the legend above the data.
-func scaleY(p *plot.Plot, most float64) {
-	most = max(most, 1)
-	p.Y.Min, p.Y.Max = 0, most*1.28
-	p.Y.Tick.Marker = plot.TickerFunc(func(low, _ float64) []plot.Tick { return countTicks(low, most) })
+// scaleY sets the Y axis for data from low to high, with room above it for the
+// legend. low must not be above 0.
+func scaleY(p *plot.Plot, low, high float64, l legend) {
+	high = max(high, 1)
+	rows := vg.Length(len(l.rows(p.X.Tick.Label)))
+	room := float64((12 + rows*legendRow) / dataHeight)
+	p.Y.Min, p.Y.Max = low, low+(high-low)/(1-room)
+	p.Y.Tick.Marker = plot.TickerFunc(func(float64, float64) []plot.Tick { return countTicks(low, high) })
 }
 
 func sans(size vg.Length, weight xfont.Weight) font.Font {

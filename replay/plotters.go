@@ -66,7 +66,7 @@ func (grid) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// legend is one row of names above the data.
+// legend is names above the data, in as many rows as they need.
 type legend []legendEntry
 
 type legendEntry struct {
@@ -75,19 +75,47 @@ type legendEntry struct {
 	box   bool // a bar; else a line
 }
 
+// Sizes of a legend and of what is left for it.
+const (
+	legendRow   = 14  // from one row to the next
+	legendLine  = 16  // what is before a name
+	legendSpace = 18  // between a name and the next entry
+	dataWidth   = 620 // at least, of a panel inside its axes
+	dataHeight  = 120
+)
+
+// rows breaks a legend into rows that fit a panel.
+func (l legend) rows(style draw.TextStyle) (rows []legend) {
+	var width vg.Length
+	for _, e := range l {
+		w := legendLine + style.Width(e.name) + legendSpace
+		if len(rows) == 0 || width+w > dataWidth {
+			rows, width = append(rows, nil), 0
+		}
+		rows[len(rows)-1] = append(rows[len(rows)-1], e)
+		width += w
+	}
+	return rows
+}
+
 // Plot implements plot.Plotter.
 func (l legend) Plot(c draw.Canvas, p *plot.Plot) {
 	style := p.X.Tick.Label
 	style.XAlign, style.YAlign = draw.XLeft, draw.YCenter
-	at := vg.Point{X: c.Min.X + 8, Y: c.Max.Y - 9}
+	for i, row := range l.rows(style) {
+		row.plot(c, style, vg.Point{X: c.Min.X + 8, Y: c.Max.Y - 9 - vg.Length(i)*legendRow})
+	}
+}
+
+func (l legend) plot(c draw.Canvas, style draw.TextStyle, at vg.Point) {
 	for _, e := range l {
 		if e.box {
 			bar(c, e.color, at.X, at.X+9, at.Y-4.5, at.Y+4.5)
 		} else {
 			c.StrokeLine2(draw.LineStyle{Color: e.color, Width: 2}, at.X-2, at.Y, at.X+11, at.Y)
 		}
-		at.X += 16
+		at.X += legendLine
 		c.FillText(style, at, e.name)
-		at.X += style.Width(e.name) + 18
+		at.X += style.Width(e.name) + legendSpace
 	}
 }

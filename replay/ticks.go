@@ -53,17 +53,14 @@ func timeTicks(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// countTicks labels an axis of whole numbers, from low up to most.
+// countTicks labels an axis of whole numbers, from low up to most, in at most
+// five steps of 1, 2 or 5 times a power of ten.
 func countTicks(low, most float64) (ticks []plot.Tick) {
 	step := 1.0
-	for _, f := range []float64{1, 2, 5} {
-		for s := f; s <= most*2; s *= 10 {
-			if (most-low)/s <= 5 && (step == 1 && (most-low) > 5 || s < step) {
-				step = s
-			}
-		}
+	for next := []float64{2, 2.5, 2}; (most-low)/step > 5; next = append(next[1:], next[0]) {
+		step *= next[0]
 	}
-	for v := math.Ceil(low/step) * step; v <= most*1.01; v += step {
+	for v := math.Ceil(low/step) * step; v <= most+step/100; v += step {
 		ticks = append(ticks, plot.Tick{Value: v, Label: axisNumber(v)})
 	}
 	return ticks
