@@ -18,10 +18,13 @@
 // dipwell.ErrOutcomeUnknown. A statement for several callers ends when the last
 // of them would have given up, and after Config.Timeout at the latest.
 //
-// A statement that fails for all its groups is split in halves and sent again,
-// until the group at fault is alone with its error. That needs an inner store
-// that says dipwell.ErrOutcomeUnknown wherever it may have charged: such
-// statements are never sent twice, nor are those that ran out of time.
+// An inner store gives each group of a batch its own error. The stores of this
+// module do, also where one row made a whole statement fail: they divide it
+// themselves. Only when Apply itself returns an error, which speaks for every
+// group, the batch is split in halves and sent again, until the group at fault is
+// alone with its error. That needs an inner store that says
+// dipwell.ErrOutcomeUnknown wherever it may have charged: such batches are never
+// sent twice, nor are those that ran out of time.
 package coalesce
 
 import (

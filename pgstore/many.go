@@ -108,6 +108,9 @@ type part struct {
 	rest    []*pending // in the order of the keys
 	refused []*pending // were lately, and are read first
 	single  []*dipwell.Group
+
+	failed   error // of the statement that charges rest, with others in one trip
+	failures int   // of statements about its rows
 }
 
 // part sorts out rows of one limit; nil where the limit is not to be had.
@@ -145,14 +148,14 @@ func (s *Store) part(ctx context.Context, rows []dipwell.Row) *part {
 // that are to be decided one by one.
 func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
 	if len(p.refused) > 0 {
-		p.rest = append(p.rest, s.refuse(ctx, p.entry, p.refused)...)
+		p.rest = append(p.rest, s.refuse(ctx, p, p.refused)...)
 		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
 		if len(p.rest) == 0 {
 			break
 		}
-		p.rest = s.round(ctx, p.entry, p.rest)
+		p.rest = s.round(ctx, p, p.rest)
 	}
 	for _, row := range p.rest {
 		p.single = append(p.single, row.Groups...)
@@ -176,24 +179,34 @@ func fail(rows []dipwell.Row, err error) {
 
 // round charges what may fit, and reads about the rest; it returns what is
 // still undecided.
-func (s *Store) round(ctx context.Context, e *entry, rows []*pending) []*pending {
-	charged, err := s.charge(ctx, e, rows)
+func (s *Store) round(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
+	charged, err := s.chargeOrFail(ctx, p, rows)
 	if err != nil {
-		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, e, rows); return err })
+		return s.divide(ctx, p, rows, err, func(some []*pending) []*pending { return s.round(ctx, p, some) })
 	}
-	var rest []*pending
-	for i, p := range rows {
-		if err != nil || charged[i] {
-			p.settle(err)
+	for i, row := range rows {
+		if charged[i] {
+			row.settle(nil)
 		}
-		if len(p.Groups) > 0 {
-			rest = append(rest, p)
+		if len(row.Groups) > 0 {
+			rest = append(rest, row)
 		}
 	}
 	if len(rest) == 0 {
 		return nil
 	}
-	return s.refuse(ctx, e, rest)
+	return s.refuse(ctx, p, rest)
+}
+
+// chargeOrFail charges rows, unless together has just failed to.
+func (s *Store) chargeOrFail(ctx context.Context, p *part, rows []*pending) (charged []bool, err error) {
+	if err, p.failed = p.failed, nil; err != nil {
+		return nil, err
+	}
+	if charged, err = s.charge(ctx, p.entry, rows); err != nil {
+		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, p.entry, rows); return err })
+	}
+	return charged, err
 }
 
 // settle takes the groups that were tried off the list.
@@ -287,14 +300,13 @@ func (p *pending) admit(row dipwell.State, now int64) {
 
 // refuse reads rows that were not charged in full and answers where nothing
 // fits; otherwise it leaves the number that may be tried.
-func (s *Store) refuse(ctx context.Context, e *entry, rows []*pending) (rest []*pending) {
-	found, err := s.db.Query(ctx, e.lookMany, s.lookArgs(rows)...)
+func (s *Store) refuse(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
+	found, err := s.db.Query(ctx, p.lookMany, s.lookArgs(rows)...)
 	if err == nil {
-		rest, err = s.looked(e, found, rows)
+		rest, err = s.looked(p.entry, found, rows)
 	}
 	if err != nil {
-		settleAll(rows, storeError(err, false))
-		return nil
+		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pending) []*pending { return s.refuse(ctx, p, some) })
 	}
 	return rest
 }

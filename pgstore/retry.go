@@ -31,6 +31,7 @@ const (
 	codeUnknown       = "40003" // statement_completion_unknown
 	codeUnresolved    = "08007" // transaction_resolution_unknown
 	codeReadOnly      = "25006"
+	codeLocked        = "55P03" // lock_not_available: lock_timeout
 )
 
 // collided reports whether the server rolled a statement back because of
@@ -74,10 +75,21 @@ func storeError(err error, writes bool) error {
 		return nil
 	case errors.Is(err, dipwell.ErrStore):
 		return err
+	case nothingDone(err) && codeOf(err) == codeLocked:
+		return fmt.Errorf("%w: %w", dipwell.ErrLocked, err)
 	case !writes || nothingDone(err):
 		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
 	}
 	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
+
+// codeOf is the SQLSTATE of a server's error, or "".
+func codeOf(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }
 
 // commitError says what is known after a commit failed. pgx reports one whose

@@ -13,7 +13,8 @@ import (
 // charged. The statements of a trip are one transaction, so they lock the rows
 // in the one order that everybody keeps: by the limit's id, then by key. What is
 // undecided afterwards is left to limitRows, and so is everything where a trip
-// fails without effect: one limit's trouble is not the others'.
+// fails without effect: the limit whose statement failed is divided there, and
+// the others are charged by themselves.
 func (s *Store) together(ctx context.Context, parts []*part) {
 	parts = slices.Clone(parts)
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Compare(a.id, b.id) })
@@ -49,10 +50,13 @@ func (s *Store) together(ctx context.Context, parts []*part) {
 	err = s.trip(ctx, looks)
 	for i := range looks {
 		p := looks[i].part
-		if err != nil {
-			settleAll(looks[i].rows, storeError(err, false))
-		} else {
+		switch {
+		case err == nil:
 			p.rest = append(p.rest, looks[i].rest...)
+		case rowAtFault(err) && s.alone():
+			p.rest = append(p.rest, looks[i].rows...)
+		default:
+			settleAll(looks[i].rows, storeError(err, false))
 		}
 		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
@@ -82,6 +86,7 @@ func (s *Store) trip(ctx context.Context, steps []step) error {
 	try := func() error {
 		var b pgx.Batch
 		for _, st := range asked {
+			st.failed = nil
 			if st.charges {
 				b.Queue(st.chargeSQL(), s.chargeArgs(st.entry, st.rows)...)
 			} else {
@@ -92,6 +97,9 @@ func (s *Store) trip(ctx context.Context, steps []step) error {
 		for _, st := range asked {
 			if err := s.read(answers, st); err != nil {
 				_ = answers.Close()
+				if st.charges {
+					st.failed = storeError(err, true)
+				}
 				return err
 			}
 		}

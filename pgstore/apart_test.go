@@ -1,0 +1,273 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// fault is a row that no statement can get past.
+type fault struct {
+	name string
+	dsn  string // what the connections are told
+	want error
+	make func(t *testing.T, dsn string)
+}
+
+var rowFaults = []fault{
+	{"locked", "&lock_timeout=20", dipwell.ErrLocked, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"new and locked", "&lock_timeout=20", dipwell.ErrLocked, func(t *testing.T, dsn string) {
+		stranger(t, dsn, "delete from dipwell.buckets where key = 'bad'") // and commits
+		stranger(t, dsn, "select dipwell.take('one', 'bad')")
+	}},
+	{"locked, with a statement timeout", "&statement_timeout=100", dipwell.ErrStore, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"bad numbers", "", dipwell.ErrStore, func(t *testing.T, dsn string) {
+		if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d where key = 'bad'", math.MinInt64+1)); err != nil {
+			t.Fatal(err)
+		}
+	}},
+}
+
+// stranger runs a statement in a transaction that stays open until the test
+// ends; a delete is committed at once.
+func stranger(t *testing.T, dsn, sql string) {
+	t.Helper()
+	ctx := context.Background()
+	if sql[:6] == "delete" {
+		if err := execute(dsn, sql); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	if _, err = conn.Exec(ctx, "begin; "+sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// faulty is a store on a database with two limits, in which the row of the
+// limit "one" and the key "bad" is at fault.
+func faulty(t *testing.T, f *fault) (*pgstore.Store, *pgxpool.Pool) {
+	t.Helper()
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	pool := connect(t, dsn+f.dsn)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("one", 100_000), drained("two", 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.Take(context.Background(), "one", "bad", 1); err != nil {
+		t.Fatal(err)
+	}
+	f.make(t, dsn)
+	return s, pool
+}
+
+// TestOneRowAtFault: in a batch of many rows and two limits, the callers of a
+// row that makes the statement fail get the error, and all others are answered
+// and charged once.
+func TestOneRowAtFault(t *testing.T) {
+	for _, f := range rowFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := faulty(t, &f)
+			ctx := context.Background()
+			var b dipwell.Batch
+			for i := range 300 {
+				limit, key := "one", fmt.Sprint("k", i%100)
+				switch {
+				case i%3 == 1:
+					limit = "two"
+				case i%20 == 0:
+					key = "bad"
+				}
+				b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: dipwell.VerbTake, Cost: 1}}})
+			}
+			if err := s.Apply(ctx, &b); err != nil {
+				t.Fatal(err)
+			}
+			asked := map[[2]string]int64{}
+			for i := range b.Groups {
+				g := &b.Groups[i]
+				op := &g.Ops[0]
+				if op.Key == "bad" {
+					if !errors.Is(g.Err, f.want) || errors.Is(g.Err, dipwell.ErrOutcomeUnknown) {
+						t.Errorf("the row at fault: %v", g.Err)
+					}
+					continue
+				}
+				asked[[2]string{op.Def.Name, op.Key}]++
+				if g.Err != nil || !g.Allowed {
+					t.Errorf("%s %s: %v %v", op.Def.Name, op.Key, g.Allowed, g.Err)
+				}
+			}
+			for row, n := range asked {
+				left := dipwell.Batch{}
+				g, op := left.Single()
+				op.Def, op.Key, op.Verb = s.Registry().Lookup(row[0]), row[1], dipwell.VerbCheck
+				if err := s.Apply(ctx, &left); err != nil || g.Err != nil || op.Remaining != 100_000-n {
+					t.Errorf("%v: %d left after %d takes, %v %v", row, op.Remaining, n, err, g.Err)
+				}
+			}
+		})
+	}
+}
+
+// asking counts the statements for many rows.
+type asking struct {
+	*pgxpool.Pool
+	n atomic.Int64
+}
+
+func (a *asking) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	a.n.Add(1)
+	return a.Pool.Query(ctx, sql, args...)
+}
+
+// TestManyRowsAtFault: where more rows are at fault than are looked for, all
+// callers get an error that says that nothing was charged, after a bounded
+// number of statements. Rows that were not tried are not called locked.
+func TestManyRowsAtFault(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	db := &asking{Pool: connect(t, dsn+"&lock_timeout=1")}
+	s := newStore(t, db, pgstore.Config{Poll: -1})
+	ctx := context.Background()
+	d, err := s.Define(ctx, drained("one", 9), dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b dipwell.Batch
+	for i := range 1000 {
+		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: dipwell.VerbTake, Cost: 1}}})
+	}
+	if err := s.Apply(ctx, &b); err != nil || b.Groups[999].Err != nil {
+		t.Fatal(err, b.Groups[999].Err)
+	}
+	stranger(t, dsn, "select from dipwell.buckets for update")
+	db.n.Store(0)
+	if err := s.Apply(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	locked := 0
+	for i := range b.Groups {
+		switch err := b.Groups[i].Err; {
+		case !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown):
+			t.Fatal(err)
+		case errors.Is(err, dipwell.ErrLocked):
+			locked++
+		}
+	}
+	if n := db.n.Load(); n > 40 || locked == 0 || locked > 40 {
+		t.Errorf("%d statements, %d rows called locked", n, locked)
+	}
+}
+
+// TestConnectionLostWithMany: a connection that ends under a statement for many
+// rows leaves the outcome of each open.
+func TestConnectionLostWithMany(t *testing.T) {
+	t.Parallel()
+	s, pool := faulty(t, &rowFaults[0])
+	ctx := context.Background()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err = conn.Exec(ctx, "set lock_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	var b dipwell.Batch
+	for i := range 50 {
+		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: s.Registry().Lookup("one"), Key: fmt.Sprint("a", i), Verb: dipwell.VerbTake, Cost: 1}}})
+	}
+	b.Groups[7].Ops[0].Key = "bad"
+	applied := make(chan error, 1)
+	go func() { applied <- s.With(conn.Conn()).Apply(ctx, &b) }()
+	until(t, "waiting for the row", func() bool {
+		var n int
+		err := pool.QueryRow(ctx, "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'", conn.Conn().PgConn().PID()).Scan(&n)
+		return err == nil && n == 1
+	})
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		if err := b.Groups[i].Err; !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			t.Errorf("group %d: %v", i, err)
+		}
+	}
+}
+
+// TestOneRowAtFaultInLanes: the same under coalesce, with callers that go on
+// asking: none of a sound key gets an error.
+func TestOneRowAtFaultInLanes(t *testing.T) {
+	for _, f := range rowFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s, pool := faulty(t, &f)
+			ctx := context.Background()
+			var lanes []dipwell.Store
+			for range 2 {
+				conn, err := pool.Acquire(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(conn.Release)
+				lanes = append(lanes, s.With(conn.Conn()))
+			}
+			c, err := coalesce.New(lanes, coalesce.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			l, err := dipwell.New(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var calls, innocent, guilty atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 16 {
+				wg.Go(func() {
+					for j := range 40 {
+						key := fmt.Sprint("k", (i*7+j)%40)
+						if i == 0 {
+							key = "bad"
+						}
+						limit := []string{"one", "two"}[j%2]
+						d, err := l.Take(ctx, limit, key, 1)
+						switch calls.Add(1); {
+						case i == 0 && limit == "one":
+							if errors.Is(err, f.want) {
+								guilty.Add(1)
+							}
+						case err != nil || !d.Allowed:
+							innocent.Add(1)
+							t.Logf("%s %s: %v", limit, key, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if n := innocent.Load(); n > 0 || guilty.Load() != 20 {
+				t.Errorf("%d errors of %d calls on sound keys, %d of 20 on the one at fault", n, calls.Load(), guilty.Load())
+			}
+		})
+	}
+}
