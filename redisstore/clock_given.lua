@@ -3,6 +3,11 @@
 local clock = {0, ARGV[#ARGV]}
 local now, expires = tonumber(clock[2]), false
 
-local function put(key, used, ts, version, full)
-  redis.call('SET', key, string.format('%d %d %s', used, ts, version))
+local function put(key, used, ts, version, full, new)
+  local row = string.format('%d %d %s', used, ts, version)
+  if new then
+    return redis.call('SET', key, row, 'NX')
+  end
+  redis.call('SET', key, row)
+  return true
 end

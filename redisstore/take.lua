@@ -2,12 +2,15 @@
 -- charged. Go twin: Rule.Apply for VerbTake, Row.Decide. Every number is an
 -- integer below 2^53; a quotient of two such numbers rounds to an integer only
 -- when it is one, and a product that exceeds 2^53 stays above what it is
--- compared with, so that doubles decide exactly.
+-- compared with, so that doubles decide exactly. Nothing in it may raise an error
+-- once a row is written: the calls of the other rows would be charged and not be
+-- told. So what is not a bucket is left alone like a row of another version.
 --
 -- KEYS: rows. ARGV: version, add, cap, every, origin (empty: each row has its
 -- own); for each row units, calls and perhaps its origin.
 -- Returns now, and for each row used and ts as they were found, or -1 and 0 for
--- a row of another version, which is left alone.
+-- a row of another version or a key that holds something else, which are left
+-- alone.
 local version, add, cap, every, common = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local n, rows = #KEYS, nil
 if n > 1 then
@@ -29,12 +32,12 @@ for i = 1, n do
     row = redis.call('GET', KEYS[1])
   end
   if row then
-    used, ts, known = string.match(row, '(%S+) (%S+) (%S+)')
+    used, ts, known = string.match(row, '^(%d+) (-?%d+) (%d+)$')
+    used, ts = tonumber(used) or 0, tonumber(ts) or 0
   end
-  if known ~= version then
+  if known ~= version or ts > 9007199254740992 then
     reply[2 * i], reply[2 * i + 1] = -1, 0
   else
-    used, ts = tonumber(used), tonumber(ts)
     reply[2 * i], reply[2 * i + 1] = used, ts
     local t = now
     if ts > t then
@@ -59,11 +62,14 @@ for i = 1, n do
     end
     if fit > 0 then
       used = used + fit * units
-      local ticks = ceil(used / add)
+      local ticks, full = ceil(used / add), nil
       if every == 1 then
-        put(KEYS[i], used, t, version, t + ticks)
+        full = t + ticks
       else
-        put(KEYS[i], used, t, version, origin + (floor((t - origin) / every) + ticks) * every)
+        full = origin + (floor((t - origin) / every) + ticks) * every
+      end
+      if not put(KEYS[i], used, t, version, full, rows and not row) then
+        reply[2 * i], reply[2 * i + 1] = -1, 0
       end
     end
   end
