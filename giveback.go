@@ -69,7 +69,8 @@ func (r Reservation) mark() int64 {
 // go. rs are all the records of the row in the order of their numbers; it is
 // changed in place. Without a live record the row's list goes.
 //
-// Stores call it before each write to a row that has Lows.
+// Stores call it before each write to a row that has Lows, since a write appends
+// to them; what comes due between writes need not be noted at once.
 func (d *Definition) Settle(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	row, ok := d.Carry(row, key)
 	if !ok {
@@ -159,10 +160,9 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	l.touch(row.Used)
 	rs[i].Rest, rs[i].Slack = true, -1
 	row.Used -= l.giveBack(rs, i)
-	for j := len(rs) - 1; j >= 0; j-- {
-		if rs[j].Rest && rs[j].Mark == mark && j != i {
-			row.Used -= l.giveBack(rs, j)
-		}
+	row.Used -= l.giveRests(rs, i)
+	if row.Used == 0 { // a store may delete the row, and the list goes with it
+		l = Lows{}
 	}
 	rs = l.retire(now, rs)
 	if row.Lows = nil; len(l.Entries) > 0 {
@@ -173,21 +173,51 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 
 // giveBack returns the units that record i gives back now, and leaves it with what is withheld.
 func (l *Lows) giveBack(rs []Record, i int) int64 {
-	r := &rs[i]
-	units := r.Units
-	for j := range rs {
-		if w := &rs[j]; w.Slack >= 0 && w.Number > r.Number && w.Mark == l.Mark {
-			units = min(units, w.Slack)
+	free := int64(MaxInt)
+	for j := i + 1; j < len(rs); j++ {
+		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
+			free = min(free, w.Slack)
 		}
 	}
-	r.Units -= units
-	units = l.lower(r.Number, units)
-	for j := range rs {
-		if w := &rs[j]; w.Slack >= 0 && w.Number > r.Number && w.Mark == l.Mark {
+	units := l.give(&rs[i], free)
+	for j := i + 1; j < len(rs); j++ {
+		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
 			w.Slack -= units
 		}
 	}
 	return units
+}
+
+// giveRests tries what was withheld of other records than i again, newest first,
+// in one pass: a key may have thousands of them.
+func (l *Lows) giveRests(rs []Record, i int) (units int64) {
+	free := int64(MaxInt) // least slack of those that wait and were made after record j
+	for j := len(rs) - 1; j >= 0; j-- {
+		switch r := &rs[j]; {
+		case r.Mark != l.Mark || j == i:
+		case r.Slack >= 0:
+			free = min(free, r.Slack)
+			r.Slack += units // given back by newer records, which does not concern it
+		case r.Rest:
+			n := l.give(r, free)
+			units += n
+			free -= n
+		}
+	}
+	for j := range rs {
+		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
+			w.Slack -= units
+		}
+	}
+	return units
+}
+
+// give takes off r what may come back of it, at most free units, and returns
+// how many of them are still there.
+func (l *Lows) give(r *Record, free int64) int64 {
+	units := min(r.Units, free)
+	r.Units -= units
+	return l.lower(r.Number, units)
 }
 
 // lower takes units off every low from the one that covers a record to the

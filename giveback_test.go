@@ -141,6 +141,37 @@ func TestGiveBackCases(t *testing.T) {
 	}
 }
 
+// A store may delete a row that is full, and its list with it, or keep both: the
+// next write begins a new list either way, so that all have the same entries.
+func TestLowsEndWithAFullRow(t *testing.T) {
+	l := newLedger(t, 1, 5, 100)
+	l.do(0, VerbReserve, 2, 60*sec)
+	if l.do(20*sec, VerbTake, 1, 0); l.row.Lows != nil {
+		t.Errorf("lows %v", l.row.Lows)
+	}
+}
+
+// What was taken before a charge that is clipped cannot be told from it: nothing
+// of it comes back, also where the charge changes nothing else.
+func TestNothingComesBackFromUnderAClippedCharge(t *testing.T) {
+	for _, room := range []int64{0, 1, 2, 3} { // tokens
+		l := &ledger{t: t, def: MustDefinition(Limit{Name: "l", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})}
+		r := &l.def.Rule
+		l.do(0, VerbCharge, 10, 1)
+		l.do(0, VerbCharge, 3000, 0)
+		l.do(0, VerbCharge, r.MaxUsed/r.Unit-3010-room, 0)
+		l.row.Used += r.MaxUsed % r.Unit
+		l.do(0, VerbCharge, 2, 0)
+		want := l.row.Used
+		if room >= 2 {
+			want -= 10 * r.Unit
+		}
+		if l.cancel(0, 0); l.row.Used != want {
+			t.Errorf("room for %d: %d units used; want %d", room, l.row.Used, want)
+		}
+	}
+}
+
 // A limit that shrinks proportionally leaves less of a record to give back than
 // the number of tokens it took: 30 of 50 used tokens are 3 of 5 after a change
 // from a burst of 100 to one of 10.

@@ -167,22 +167,29 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	}
 	op.fill(&o, rule, now, dry)
 	next, write := State{Used: o.After, TS: o.TS, Version: op.Def.Number}, !dry && !op.Shadow && o.After != o.Before
-	if write && row.Lows != nil {
-		next.Lows = op.touch(row.Lows, &o)
+	if row.Lows != nil && !dry && (write || op.clipped(&o)) {
+		next.Lows, write = op.touch(row.Lows, &o), true
 	}
 	return next, write, nil
 }
 
-// touch returns what becomes of the row's lows when it is written.
+// touch returns what becomes of the row's lows when it is written. A row that
+// was full begins anew, as it does in a store that deleted it.
 func (op *Op) touch(l *Lows, o *Outcome) *Lows {
-	if op.Verb == VerbReset {
+	if op.Verb == VerbReset || o.Before == 0 {
 		return nil
 	}
 	next := l.clone()
-	if next.touch(o.Before); op.Verb == VerbCharge && o.After < o.Before+op.Cost*op.Def.Rule.Unit {
-		next.clear() // a charge that was clipped: what is used is less than what was taken
+	if next.touch(o.Before); op.clipped(o) {
+		next.clear()
 	}
 	return &next
+}
+
+// clipped reports whether less is used after a charge than what was taken, as
+// used stops at MaxUsed. Nothing may be given back then of what was taken before.
+func (op *Op) clipped(o *Outcome) bool {
+	return op.Verb == VerbCharge && o.Allowed && o.After < o.Before+op.Cost*op.Def.Rule.Unit
 }
 
 // bound refuses a reservation that is due too late. The instant at which it is
