@@ -72,7 +72,7 @@ func (p proxies) client(r *http.Request) (netip.Addr, error) {
 				break // an empty line
 			}
 			if peer, err = parseAddr(strings.TrimSpace(hop)); err != nil {
-				return peer, bad("X-Forwarded-For", fmt.Sprintf("%q is not an address", hop))
+				return peer, bad("X-Forwarded-For", fmt.Sprintf("%q is not an address", hop[:min(len(hop), maxHop)]))
 			}
 			if !p.trust(peer) {
 				return peer, nil
@@ -81,6 +81,9 @@ func (p proxies) client(r *http.Request) (netip.Addr, error) {
 	}
 	return peer, nil // every hop is ours: the farthest asks for itself
 }
+
+// maxHop is how much of what is no address an error repeats.
+const maxHop = 64
 
 // cutLast splits a list at its last comma.
 func cutLast(list string) (before, last string, more bool) {

@@ -465,7 +465,11 @@ func TestAdminRule(t *testing.T) {
 		calls(w, 401, "Authorization: Bearer s3cre")
 		calls(w, 401, "Authorization: s3cret")
 		calls(w, 401, "Authorization: Basic s3cret")
+		calls(w, 401, "Authorization: Bearer  ")
+		calls(w, 401, "Authorization: Bearers3cret")
+		calls(w, 401, "Authorization: Bearer s3cret", "Authorization: Bearer s3cret")
 		calls(w, 200, "Authorization: Bearer s3cret")
+		calls(w, 200, "Authorization: bEARER   s3cret")
 		w.want(w.post("take", "limit=login"), 200)
 		w.server.Set(server.Config{AdminToken: "other"})
 		calls(w, 401, "Authorization: Bearer s3cret")
@@ -522,6 +526,14 @@ func TestAuth(t *testing.T) {
 		{"limit=login&key_ip=1&cost=20", 200, []string{"X-Forwarded-For: 9.9.9.9, 198.51.100.7"}},
 		{"limit=login&key_ip=1", 429, []string{"X-Forwarded-For: 1.1.1.1, 198.51.100.7"}},
 		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: nonsense"}},
+		{"limit=login&key_ip=1&deny=403", 403, nil},
+		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: ", "X-Forwarded-For:  "}},
+		{"limit=login&key_ip=1", 200, []string{"X-Forwarded-For: 192.0.2.9"}}, // a machine among the trusted asks for itself
+		{"limit=login&key_header=Host", 400, []string{"Host: localhost"}},
+		{"limit=login&key_header=hOST", 400, nil},
+		{"limit=login&key_header=X%20User", 400, []string{"X User: 7"}},
+		{"limit=login&key_header=X-User%0d%0a", 400, nil},
+		{"limit=login&key_header=X-User:", 400, nil},
 		{"limit=login&key=new&deny=404", 400, nil},
 		{"limit=login&key=new&deny=200", 400, nil},
 		{"limit=login&key=new&deny=403&deny=403", 400, nil},
@@ -548,6 +560,8 @@ func TestAuth(t *testing.T) {
 	if d, _ := w.limiter.Check(t.Context(), "login", "new", 20); !d.Allowed {
 		t.Error("a bad call was charged")
 	}
+	w.want(w.do("GET", "/v1/auth?limit=login&key_ip=1&deny=403", "", "X-Forwarded-For: "+strings.Repeat("x", 9999)), 403, "X-Forwarded-For: \\\"xxx")
+	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_keyless_requests_total{by="address"} 4`, `dipwell_keyless_requests_total{by="header"} 5`)
 	w.down.Store(true)
 	w.want(w.do("GET", "/v1/auth?limit=login&key=k&deny=403", ""), 503)
 	plain := newWorld(t, server.Config{}, local)

@@ -38,6 +38,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	key, err := a.authKey(r, q)
 	if err != nil { // the request behind the proxy is at fault, so it does not pass
+		a.metrics.keyless(def.Name, q.ip, err)
 		httplimit.Problem(w, q.deny, "key", err.Error())
 		return
 	}
@@ -61,7 +62,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 	switch {
 	case q.ip:
-		return a.live.Load().clientIP(r)
+		return a.clientAddress(r)
 	case q.header != "":
 		key, err = httplimit.Header(q.header)(r)
 	default:
@@ -71,6 +72,16 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 		err = bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", dipwell.MaxKey))
 	}
 	return key, err
+}
+
+// clientAddress is the key of key_ip. A proxy asks about somebody else: one that
+// names no address would have everybody take from its own bucket.
+func (a *api) clientAddress(r *http.Request) (string, error) {
+	l := a.live.Load()
+	if httplimit.Trusted(l.trusted, r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
+		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy names no client address")
+	}
+	return l.clientIP(r)
 }
 
 func parseAuth(query string) (q authCall, err error) {

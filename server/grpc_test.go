@@ -172,6 +172,7 @@ func TestGRPCAdmin(t *testing.T) {
 		"loopback":         {"", local, t.Context(), codes.OK},
 		"not loopback":     {"", server.Site{}, t.Context(), codes.PermissionDenied},
 		"token":            {token, server.Site{}, bearer("Bearer " + token), codes.OK},
+		"any case":         {token, server.Site{}, bearer("bearer  " + token), codes.OK},
 		"no token":         {token, local, t.Context(), codes.Unauthenticated},
 		"another token":    {token, local, bearer("Bearer open"), codes.Unauthenticated},
 		"another scheme":   {token, local, bearer(token), codes.Unauthenticated},

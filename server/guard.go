@@ -82,7 +82,7 @@ func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
 	switch token := a.live.Load().token; {
 	case a.site.NoAdmin:
 		httplimit.Problem(w, http.StatusForbidden, "", "admin calls have a listener of their own")
-	case token != nil && !bearer(r, token):
+	case token != nil && !bearer(r.Header["Authorization"], token):
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		httplimit.Problem(w, http.StatusUnauthorized, "Authorization", "admin calls need Authorization: Bearer and the admin token")
 	case token == nil && !a.site.Loopback:
@@ -93,8 +93,13 @@ func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func bearer(r *http.Request, token *[sha256.Size]byte) bool {
-	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	sum := sha256.Sum256([]byte(given)) // equal lengths, so that the comparison tells nothing
-	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok
+// bearer reports whether Authorization, which must be given once, is Bearer in
+// any case and the token.
+func bearer(authorization []string, token *[sha256.Size]byte) bool {
+	if len(authorization) != 1 {
+		return false
+	}
+	scheme, given, ok := strings.Cut(authorization[0], " ")
+	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths, so that the comparison tells nothing
+	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok && strings.EqualFold(scheme, "Bearer")
 }

@@ -126,6 +126,24 @@ func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
 	}
 }
 
+// A request that does not tell whose it is is logged as well, now and then.
+func TestKeylessRequestsAreLogged(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	lines := make(logLines, 1000)
+	w.server.LogRefusals(t.Context(), slog.New(slog.NewJSONHandler(lines, nil)), 1, func(string, string) string { return "" })
+	for range 500 {
+		w.want(w.do("GET", "/v1/auth?limit=login&key_header=X-User", ""), 429)
+	}
+	var m struct{ Msg, Limit, Reason string }
+	line := <-lines
+	if err := json.Unmarshal(line, &m); err != nil || m.Msg != "refused" || m.Limit != "login" || m.Reason != "header X-User: is missing or empty" {
+		t.Errorf("%s %v", line, err)
+	}
+	if n := len(lines); n > 100 { // one a second; the machine may be slow
+		t.Errorf("%d more lines of 500 refusals", n)
+	}
+}
+
 func TestLabelsAreBounded(t *testing.T) {
 	w := newWorld(t, server.Config{}, local)
 	w.want(w.do("POST", "/v1/take?limit=nobody&key=k", ""), 404)

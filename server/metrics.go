@@ -27,6 +27,7 @@ type metrics struct {
 	full,
 	unknown,
 	shed atomic.Uint64
+	unkeyed  [2]atomic.Uint64 // by keySources
 	took     [verbCount]histogram
 	store    string // the label
 	refusals *refusals
@@ -54,6 +55,7 @@ type limitCounts struct {
 var (
 	resultNames   = [...]string{"allowed", "refused", "shadow"} // shadow: allowed, but enforcing would have refused
 	fallbackNames = [...]string{"open", "closed", "local"}
+	keySources    = [...]string{"header", "address"}
 )
 
 var (
@@ -63,6 +65,7 @@ var (
 	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
+	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
 	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
 )
 
@@ -109,6 +112,19 @@ func (m *metrics) observe(verb dipwell.Verb, d *dipwell.Decision, err error, too
 	}
 	for i := range d.Limits {
 		m.count(&d.Limits[i])
+	}
+}
+
+// keyless counts and logs a request whose key cannot be told: err says why, and
+// address that it should have been the client's.
+func (m *metrics) keyless(limit string, address bool, err error) {
+	from := 0
+	if address {
+		from = 1
+	}
+	m.unkeyed[from].Add(1)
+	if m.refusals != nil {
+		m.refusals.keyless(limit, err)
 	}
 }
 
@@ -182,7 +198,7 @@ func (m *metrics) every() map[string]*limitCounts {
 
 // Describe and Collect make metrics a prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descShed} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descUnkeyed, descShed} {
 		ch <- d
 	}
 }
@@ -202,6 +218,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(descErrors, &m.storeErrors)
 	counter(descFull, &m.full)
 	counter(descUnknown, &m.unknown)
+	for i, name := range keySources {
+		counter(descUnkeyed, &m.unkeyed[i], name)
+	}
 	counter(descShed, &m.shed)
 	for v := range m.took {
 		if verb := dipwell.Verb(v); verb == dipwell.VerbTake || m.took[v].sum.Load() > 0 {

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 )
 
@@ -13,6 +15,7 @@ import (
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
+	byIP    bool
 	forward http.Handler
 	limited atomic.Pointer[http.Handler]
 }
@@ -32,7 +35,7 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{server: s, key: key, forward: forward}, nil
+	return &Proxy{server: s, key: key, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
 }
 
 // Use holds requests to these limits, all or nothing, from the next request on,
@@ -42,7 +45,7 @@ func (p *Proxy) Use(limits []string) error {
 		p.limited.Store(&p.forward)
 		return nil
 	}
-	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe}
+	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe, Failed: p.failed}
 	for _, name := range limits {
 		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
 	}
@@ -53,6 +56,15 @@ func (p *Proxy) Use(limits []string) error {
 	h := wrap(p.forward)
 	p.limited.Store(&h)
 	return nil
+}
+
+// failed counts requests that do not tell whose they are; the rest that can
+// fail is counted as a decision.
+func (p *Proxy) failed(w http.ResponseWriter, _ *http.Request, err error) {
+	if errors.As(err, new(*dipwell.FieldError)) {
+		p.server.metrics.keyless("", p.byIP, err)
+	}
+	httplimit.Fail(w, err)
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -26,6 +26,7 @@ type refusal struct {
 	retry      time.Duration
 	never      bool
 	source     dipwell.Source
+	reason     string // there was no decision
 	unlogged   int64
 }
 
@@ -42,18 +43,38 @@ func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond in
 }
 
 func (r *refusals) note(d *dipwell.Decision) {
+	if !r.sample() {
+		return
+	}
+	line := refusal{limit: d.Limit, cost: d.Cost, retry: d.RetryAfter, never: d.Never, source: d.Source}
+	if d.Key != "" {
+		line.key = r.redact(d.Limit, d.Key)
+	}
+	r.send(line)
+}
+
+// keyless logs a request that was refused before a limit was asked.
+func (r *refusals) keyless(limit string, err error) {
+	if r.sample() {
+		r.send(refusal{limit: limit, reason: err.Error()})
+	}
+}
+
+// sample reports whether there is room for a line in this second.
+func (r *refusals) sample() bool {
 	now := time.Now().Unix()
 	if last := r.second.Load(); last != now && r.second.CompareAndSwap(last, now) {
 		r.n.Store(0)
 	}
 	if r.n.Load() >= r.perSecond || r.n.Add(1) > r.perSecond {
 		r.unlogged.Add(1)
-		return
+		return false
 	}
-	line := refusal{limit: d.Limit, cost: d.Cost, retry: d.RetryAfter, never: d.Never, source: d.Source, unlogged: r.unlogged.Swap(0)}
-	if d.Key != "" {
-		line.key = r.redact(d.Limit, d.Key)
-	}
+	return true
+}
+
+func (r *refusals) send(line refusal) {
+	line.unlogged = r.unlogged.Swap(0)
 	select {
 	case r.lines <- line:
 	default:
@@ -67,7 +88,15 @@ func (r *refusals) write(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		case l := <-r.lines:
-			attrs := []slog.Attr{slog.String("limit", l.limit), slog.Int64("cost", l.cost), slog.String("source", l.source.String())}
+			var attrs []slog.Attr
+			if l.limit != "" {
+				attrs = append(attrs, slog.String("limit", l.limit))
+			}
+			if l.reason != "" {
+				attrs = append(attrs, slog.String("reason", l.reason))
+			} else {
+				attrs = append(attrs, slog.Int64("cost", l.cost), slog.String("source", l.source.String()))
+			}
 			if l.key != "" {
 				attrs = append(attrs, slog.String("key", l.key))
 			}

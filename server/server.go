@@ -54,12 +54,25 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 // Set changes the configuration, from the next request on.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
-	if c.AdminToken != "" {
-		sum := sha256.Sum256([]byte(c.AdminToken))
-		l.token = &sum
-	}
+		token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
 	s.live.Store(l)
+}
+
+// SetAdminToken changes the admin token alone, from the next call on. It must
+// not overlap Set.
+func (s *Server) SetAdminToken(token string) {
+	l := *s.live.Load()
+	l.token = digest(token)
+	s.live.Store(&l)
+}
+
+// digest is nil for no token.
+func digest(token string) *[sha256.Size]byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return &sum
 }
 
 // Stop makes /readyz answer 503, so that balancers look elsewhere while the

@@ -88,6 +88,60 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
+// A rotated token counts from the next call on; a bad file changes nothing.
+func TestServeAdminToken(t *testing.T) {
+	dir := t.TempDir()
+	file, other, conf := filepath.Join(dir, "token"), filepath.Join(dir, "other"), filepath.Join(dir, "dipwell.yaml")
+	save := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(file, "first\n")
+	save(other, "fourth\n")
+	save(conf, "admin_token_file: "+file+"\nlimits: [{name: api, rate: 1, per: 1h}]\n")
+	p := start(t, "--listen", "127.0.0.1:0", "--config", conf)
+	want := func(token string, status int) {
+		t.Helper()
+		eventually(t, func() error {
+			r, err := http.NewRequest(http.MethodPost, p.url+"/v1/reset?limit=api", nil)
+			if err != nil {
+				return err
+			}
+			r.Header.Set("Authorization", token)
+			res, err := http.DefaultClient.Do(r)
+			if err != nil {
+				return err
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != status {
+				return fmt.Errorf("%s: %s, want %d", token, res.Status, status)
+			}
+			return nil
+		})
+	}
+	want("Bearer first", 200)
+	want("bearer  first", 200)
+	want("Bearer second", 401)
+	save(file, "second\n")
+	want("BEARER second", 200)
+	want("Bearer first", 401)
+	for bad, why := range map[string]string{"": "token is empty", "a\nb\n": "more than one line"} {
+		save(file, bad)
+		p.stderr.wait(t, "admin_token_file: .*"+why+"(?s:.*)the last good admin token stays in force")
+		want("Bearer second", 200)
+	}
+	save(file, "third\n")
+	want("Bearer third", 200)
+	save(conf, "admin_token_file: "+other+"\nlimits: [{name: api, rate: 1, per: 1h}]\n")
+	want("Bearer fourth", 200)
+	save(file, "fifth\n") // nobody's any more
+	save(other, "sixth\n")
+	want("Bearer sixth", 200)
+	want("Bearer fifth", 401)
+}
+
 // Clients speak TLS by authorities and certificates of one's own.
 func TestClientTLS(t *testing.T) {
 	dir := t.TempDir()

@@ -182,9 +182,14 @@ func (s *service) watch() error {
 
 // follow calls again when one of the paths changes and on SIGHUP, one at a time.
 func (s *service) follow(watch func(context.Context, string, func()) error, again func(), paths ...string) error {
+	return s.followUntil(s.env.ctx, watch, again, paths...)
+}
+
+// followUntil is follow until ctx ends.
+func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, again func(), paths ...string) error {
 	calls := make(chan os.Signal, 1)
 	for _, path := range paths {
-		err := watch(s.env.ctx, path, func() {
+		err := watch(ctx, path, func() {
 			select {
 			case calls <- syscall.SIGHUP:
 			default: // one is waiting already
@@ -201,7 +206,7 @@ func (s *service) follow(watch func(context.Context, string, func()) error, agai
 			select {
 			case <-calls:
 				again()
-			case <-s.env.ctx.Done():
+			case <-ctx.Done():
 				return
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,10 @@ type service struct {
 	started *settings // some of them count only at the start
 	*complaints
 
+	changing      sync.Mutex // held while anything of the settings is read and put in force, so that the last to read wins
+	tokenFile     string     // that is followed
+	unfollowToken context.CancelFunc
+
 	reloadFailed atomic.Bool
 	fromFile     []string // limits that this process's file named last
 	began        bool     // it has been read once
@@ -34,6 +39,8 @@ type service struct {
 
 // reload reads the configuration again. A bad one changes nothing.
 func (s *service) reload() {
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	set, err := s.cmd.settings()
 	if err == nil {
 		err = s.use(set)
@@ -69,6 +76,9 @@ func (s *service) use(set *settings) error {
 		return err
 	}
 	s.server.Set(set.server())
+	if err := s.followToken(set.tokenFile); err != nil {
+		return err
+	}
 	if s.proxy == nil {
 		return nil
 	}

@@ -20,6 +20,7 @@ type settings struct {
 	config.File
 	flagLimits []dipwell.Limit
 	token      string
+	tokenFile  string // where it was read; empty: the environment, or there is none
 	keySecret  []byte // nil: keys are stored as they are
 }
 
@@ -58,7 +59,7 @@ func (c *ServeCmd) settings() (*settings, error) {
 		}
 	}
 	var err error
-	if s.token, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
+	if s.token, s.tokenFile, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
 		return nil, err
 	}
 	if s.keySecret, err = keySecret(c.KeySecretFile, s.KeySecretFile); err != nil {
@@ -127,11 +128,6 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 	return out, nil
 }
 
-func adminToken(flagFile, configFile string) (string, error) {
-	b, err := secret("admin_token_file", "DIPWELL_ADMIN_TOKEN", flagFile, configFile)
-	return string(b), err
-}
-
 // keySecret is that of hashed keys, nil where keys are stored as they are.
 func keySecret(flagFile, configFile string) ([]byte, error) {
 	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", flagFile, configFile)
@@ -153,6 +149,11 @@ func secret(setting, variable, flagFile, configFile string) ([]byte, error) {
 			return nil, nil
 		}
 	}
+	return readSecret(setting, path)
+}
+
+// readSecret reads a secret from a file, without the space around it.
+func readSecret(setting, path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)

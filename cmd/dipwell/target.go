@@ -135,7 +135,7 @@ func (t *target) post(e *env, verb dipwell.Verb, limit string, key *string, cost
 // http asks the server. 2xx and 429 are answers; the rest are errors in the
 // server's words.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
-	token, err := adminToken(t.AdminTokenFile, "")
+	token, _, err := adminToken(t.AdminTokenFile, "")
 	if err != nil {
 		return nil, err
 	}
