@@ -249,7 +249,7 @@ func (v *versionRow) version(name string) (out dipwell.Version, err error) {
 func (s *Store) Registry() *dipwell.Registry { return &s.cat.reg }
 
 // putSQL stores a definition that Go compiled.
-const putSQL = `select dipwell.put_limit(
+const putSQL = `select dipwell_internal.put_limit(
     row(null, $1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::text, $9::text, $10::text, $11::boolean,
         $12::int, $13::text, $14::bigint, $15::boolean, $16::text, 0, 0, 0, 0, 0, 0, 0, false)::dipwell.limits,
     row(0, 0, 0, $9::text, $17::bigint, $18::bigint, $19::bigint, $20::bigint, $21::bigint, $22::bigint, $23::bigint, $24::bigint,
@@ -314,7 +314,7 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 		return storeError(err, false)
 	}
 	defer c.mu.Leave()
-	drop := func() error { return c.exec(ctx, "select dipwell.drop_limit($1, $2)", name, owner) }
+	drop := func() error { return c.exec(ctx, "select dipwell_internal.drop_limit($1, $2)", name, owner) }
 	if c.dialect.Load() != nil {
 		drop = func() error { return c.portableDrop(ctx, name, owner, s.testNow()) }
 	}

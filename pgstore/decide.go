@@ -11,7 +11,7 @@ import (
 // decideSQL decides any group in one call: every verb, several keys, calendars,
 // rows of older versions.
 const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts
-from dipwell.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
+from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
 func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
 	rows, err := s.db.Query(ctx, decideSQL, s.decideArgs(g, entries)...)
@@ -87,7 +87,7 @@ func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 		return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
 	}
 	var done bool
-	err := s.db.QueryRow(ctx, "select dipwell.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)
+	err := s.db.QueryRow(ctx, "select dipwell_internal.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)
 	if err != nil {
 		return storeError(err, true)
 	}

@@ -56,11 +56,7 @@ var dialects = map[Engine]*dialect{
 
 // tables are the statements that make the schema, one at a time.
 func (d *dialect) tables() (out []string) {
-	b, err := schemaFiles.ReadFile("schema/portable.sql")
-	if err != nil {
-		panic(err)
-	}
-	text := strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(string(b))
+	text := strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(readSchema("portable.sql"))
 	for s := range strings.SplitSeq(bootstrap+text, ";\n") {
 		if s = strings.TrimSpace(s); s != "" {
 			out = append(out, s)

@@ -26,7 +26,7 @@ var pages = []page{
 		"create trigger": "select dipwell.define('orders', 3, interval '1 hour'); insert into orders select 7, 'a rope' from generate_series(1, 4); select dipwell.drop('orders');",
 	}},
 	{"postgres.md", "create schema cron; create function cron.schedule(text, text, text) returns bigint language sql as 'select 1::bigint';", map[string]string{
-		"create role": "drop role web, dipwell_service;",
+		"create role": "drop role web, limiter;",
 	}},
 }
 
@@ -40,7 +40,7 @@ func TestDocs(t *testing.T) {
 				t.Fatal(err)
 			}
 			pool := newPool(t)
-			must(t, pool, fmt.Sprintf("create or replace function dipwell.now_us() returns bigint language sql as 'select %d::bigint'", time.Now().UnixMicro()))
+			must(t, pool, fmt.Sprintf("create or replace function dipwell_internal.now_us() returns bigint language sql as 'select %d::bigint'", time.Now().UnixMicro()))
 			blocks := regexp.MustCompile("(?s)```sql\n(.*?)```(?:\n```\n(.*?)```)?").FindAllStringSubmatch(string(text), -1)
 			if len(blocks) == 0 {
 				t.Fatal("no SQL")

@@ -69,11 +69,11 @@ func TestGolden(t *testing.T) {
 		differing(t, pool, golden(t, "apply.jsonl"), `
 select i, got::text from v
 cross join lateral (select `+ruleOf+`x->'rule') as r, (x->>'now')::bigint as n) a
-cross join lateral dipwell.step(r, (x->>'used')::bigint, (x->>'ts')::bigint, n,
+cross join lateral dipwell_internal.step(r, (x->>'used')::bigint, (x->>'ts')::bigint, n,
     array_position(array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'], x->>'verb') - 1, (x->>'cost')::bigint, null) s
 cross join lateral (select jsonb_build_object('allowed', s.allowed, 'never', s.never, 'granted', s.granted, 'used', s.after, 'ts', s.t,
     'retry', s.retry, 'delay', s.delay, 'remaining', greatest(0, ((r).cap - s.after) / (r).unit),
-    'reset', case s.after when 0 then 0 else dipwell.wait(r, s.after, s.t, n) end) as got) g
+    'reset', case s.after when 0 then 0 else dipwell_internal.wait(r, s.after, s.t, n) end) as got) g
 where got is distinct from x->'want' order by i`)
 	})
 	t.Run("carry", func(t *testing.T) {
@@ -91,14 +91,14 @@ from jsonb_array_elements($1::jsonb) with ordinality v(x, i), jsonb_array_elemen
 		differing(t, pool, vectors, `
 select i, concat(c.used, ' at ', c.ts, ', ', back, ' back') from v
 cross join lateral (select jsonb_array_length(x->'versions') as present, (x->>'version')::int as version) p
-cross join lateral dipwell.carry(i::int, 'carry', 'k', present, (x->>'used')::bigint, (x->>'ts')::bigint, version) c
-cross join lateral dipwell.carry_units(i::int, present, (x->>'units')::bigint, version) back
+cross join lateral dipwell_internal.carry(i::int, 'carry', 'k', present, (x->>'used')::bigint, (x->>'ts')::bigint, version) c
+cross join lateral dipwell_internal.carry_units(i::int, present, (x->>'units')::bigint, version) back
 where c.used is distinct from (x->>'want_used')::bigint or c.ts is distinct from (x->>'want_ts')::bigint or back is distinct from (x->>'want_back')::bigint order by i`)
 	})
 	t.Run("origin", func(t *testing.T) {
 		differing(t, pool, golden(t, "origin.jsonl"), `
 select i, origin::text from v
-cross join lateral (select (dipwell.spread(`+ruleOf+`jsonb_build_object('spread', true, 'every', x->'period')), x->>'name', x->>'key')).origin) o
+cross join lateral (select (dipwell_internal.spread(`+ruleOf+`jsonb_build_object('spread', true, 'every', x->'period')), x->>'name', x->>'key')).origin) o
 where origin is distinct from (x->>'origin')::bigint order by i`)
 	})
 	t.Run("calendar", func(t *testing.T) {
@@ -109,8 +109,8 @@ where origin is distinct from (x->>'origin')::bigint order by i`)
 		differing(t, pool, vectors, `
 select i, concat(starts, ' to ', ends) from v
 cross join lateral (select `+ruleOf+`x->'rule') as r) a
-cross join lateral dipwell.tick(r, (x->>'now')::bigint) k
-cross join lateral (select dipwell.calendar_boundary(r, k) as starts, dipwell.calendar_boundary(r, k + 1) as ends) b
+cross join lateral dipwell_internal.tick(r, (x->>'now')::bigint) k
+cross join lateral (select dipwell_internal.calendar_boundary(r, k) as starts, dipwell_internal.calendar_boundary(r, k + 1) as ends) b
 where starts is distinct from (x->>'from')::bigint or ends is distinct from (x->>'to')::bigint order by i`)
 	})
 }

@@ -93,7 +93,7 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 	err := db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
 			current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('autovacuum') = 'on', current_setting('synchronous_commit'),
 			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
-			array(select r from unnest(array['dipwell_app', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r)),
+			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r)),
 			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
 				where backend_type = 'client backend' and pid <> pg_backend_pid()),
 			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int`).

@@ -47,7 +47,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 		var did int
 		want := min(n-swept, sweepBatch)
 		try := func() error {
-			return s.db.QueryRow(ctx, "select dipwell.sweep_at($1, coalesce($2, dipwell.settled()))", want, s.testNow()).Scan(&did)
+			return s.db.QueryRow(ctx, "select dipwell_internal.sweep_at($1, coalesce($2, dipwell_internal.settled()))", want, s.testNow()).Scan(&did)
 		}
 		if err = s.again(ctx, try(), try); err != nil {
 			return swept, storeError(err, false)
@@ -57,7 +57,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 		}
 	}
 	if swept < n {
-		_, err = s.db.Exec(ctx, "select dipwell.retire()")
+		_, err = s.db.Exec(ctx, "select dipwell_internal.retire()")
 	}
 	return swept, storeError(err, false)
 }

@@ -5,6 +5,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +29,7 @@ const (
 type MigrateOptions struct {
 	Tables Durability
 	Engine Engine // whose tables; a server that says what it is need not be named
+	From   int    // for MigrationSQL: the version that the database has; 0: it is empty
 }
 
 // A Migration is one step of the schema.
@@ -35,7 +38,7 @@ type Migration struct {
 	Name      string
 	AppliedAt time.Time // zero: not yet
 
-	up, down string
+	up string
 }
 
 // SchemaError says that the database's schema and this program do not fit.
@@ -58,33 +61,61 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-//go:embed schema/*.sql
+// schemaFiles has the migrations of the tables, numbered, and in repeatable/ the
+// functions, views, types, grants and comments of this version.
+//
+//go:embed schema
 var schemaFiles embed.FS
 
-var migrations = readMigrations()
+var (
+	migrations = readMigrations()
+	repeatable = readRepeatable()
+	downSQL    = readSchema("down.sql")
+)
 
 // SchemaVersion is the version that this program needs.
-var SchemaVersion = len(migrations)
+var SchemaVersion = migrations[len(migrations)-1].Version
 
+// readMigrations lists the files NNNN_name.sql. Versions 2 to 5 held functions,
+// which the files of repeatable have replaced.
 func readMigrations() (out []Migration) {
-	files, err := schemaFiles.ReadDir("schema")
+	for _, name := range schemaNames("", "0*_*.sql") {
+		number, title, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
+		version, err := strconv.Atoi(number)
+		if err != nil {
+			panic(fmt.Sprintf("migration %s: %v", name, err))
+		}
+		out = append(out, Migration{Version: version, Name: title, up: readSchema(name)})
+	}
+	return out
+}
+
+func readRepeatable() string {
+	var b strings.Builder
+	for _, name := range schemaNames("repeatable/", "*.sql") {
+		b.WriteString(readSchema("repeatable/" + name))
+	}
+	return b.String()
+}
+
+// schemaNames lists the files of a directory of schemaFiles, sorted.
+func schemaNames(dir, pattern string) (out []string) {
+	paths, err := fs.Glob(schemaFiles, "schema/"+dir+pattern)
 	if err != nil {
 		panic(err)
 	}
-	for _, f := range files {
-		name, ok := strings.CutSuffix(f.Name(), ".up.sql")
-		if !ok {
-			continue
-		}
-		up, err1 := schemaFiles.ReadFile("schema/" + f.Name())
-		down, err2 := schemaFiles.ReadFile("schema/" + name + ".down.sql")
-		version, err3 := strconv.Atoi(name[:4])
-		if err := errors.Join(err1, err2, err3); err != nil || version != len(out)+1 {
-			panic(fmt.Sprintf("migration %s: %v", f.Name(), err))
-		}
-		out = append(out, Migration{Version: version, Name: name[5:], up: string(up), down: string(down)})
+	for _, p := range paths {
+		out = append(out, path.Base(p))
 	}
 	return out
+}
+
+func readSchema(name string) string {
+	b, err := schemaFiles.ReadFile("schema/" + name)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
 }
 
 // migrationLock is the advisory lock that one migration at a time holds: "dipwell" as a number.
@@ -117,7 +148,8 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 		if have > SchemaVersion {
 			return &SchemaError{have, SchemaVersion}
 		}
-		for _, m := range migrations[have:] {
+		applied = after(have)
+		for _, m := range applied {
 			if _, err := tx.Exec(ctx, m.upFor(o)); err != nil {
 				return fmt.Errorf("migrate to %d (%s): %w", m.Version, m.Name, err)
 			}
@@ -125,13 +157,26 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 				return err
 			}
 		}
-		applied = migrations[have:]
+		if len(applied) > 0 {
+			if _, err := tx.Exec(ctx, repeatable); err != nil {
+				return fmt.Errorf("migrate to %d (functions): %w", SchemaVersion, err)
+			}
+		}
 		if have > 0 {
 			return setDurability(ctx, tx, o.Tables)
 		}
 		return nil
 	})
 	return slices.Clone(applied), err
+}
+
+// after returns the migrations that a schema of version have lacks.
+func after(have int) []Migration {
+	i := slices.IndexFunc(migrations, func(m Migration) bool { return m.Version > have })
+	if i < 0 {
+		return nil
+	}
+	return migrations[i:]
 }
 
 func (m *Migration) upFor(o MigrateOptions) string {
@@ -153,7 +198,7 @@ func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
 		return nil
 	}
 	set := map[Durability]string{Logged: "logged", Unlogged: "unlogged"}[d]
-	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set+"; select dipwell.make_room()")
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set+"; select dipwell_internal.make_room()")
 	return err
 }
 
@@ -172,50 +217,46 @@ func MigrateDown(ctx context.Context, db Beginner) error {
 		if have > SchemaVersion {
 			return &SchemaError{have, SchemaVersion}
 		}
-		for _, m := range slices.Backward(migrations[:have]) {
-			if _, err := tx.Exec(ctx, m.down); err != nil {
-				return fmt.Errorf("migrate down from %d (%s): %w", m.Version, m.Name, err)
-			}
+		_, err = tx.Exec(ctx, readSchema("repeatable/0_drop.sql")+downSQL)
+		if err != nil {
+			err = fmt.Errorf("migrate down from %d: %w", have, err)
 		}
-		_, err = tx.Exec(ctx, "drop table dipwell.migrations; drop schema dipwell")
 		return err
 	})
 }
 
-// MigrationStatus lists all migrations that this program knows or the database has.
-func MigrationStatus(ctx context.Context, db DB) ([]Migration, error) {
-	out := slices.Clone(migrations)
+// MigrationStatus lists all migrations that the database has, and those that
+// this program would apply.
+func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
+	have := 0
 	if err == nil {
 		var m Migration
 		_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
-			if m.Version <= len(out) {
-				out[m.Version-1].AppliedAt = m.AppliedAt
-			} else {
-				out = append(out, Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
-			}
+			have = m.Version
+			out = append(out, m)
 			return nil
 		})
 	}
 	if noSchema(err) {
 		err = nil
 	}
-	return out, err
+	return append(out, after(have)...), err
 }
 
-// MigrationSQL is what Migrate would run on an empty database, for people who
-// use a tool of their own.
+// MigrationSQL is what Migrate would run on a database of version o.From, for
+// people who use a tool of their own.
 func MigrationSQL(o MigrateOptions) string {
 	if d := dialects[o.Engine]; d != nil {
 		return strings.Join(append(d.tables(), markSQL()), ";\n\n") + ";\n"
 	}
 	var b strings.Builder
 	b.WriteString(bootstrap)
-	for i := range migrations {
-		m := &migrations[i]
+	for _, m := range after(o.From) {
 		fmt.Fprintf(&b, "\n-- %04d %s\n%s", m.Version, m.Name, m.upFor(o))
 		fmt.Fprintf(&b, "insert into dipwell.migrations (version, name) values (%d, '%s');\n", m.Version, m.Name)
 	}
+	b.WriteString("\n" + repeatable)
 	return b.String()
 }
 

@@ -54,15 +54,15 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	status, err := pgstore.MigrationStatus(ctx, pool)
-	if err != nil || len(status) != pgstore.SchemaVersion || status[0].AppliedAt.IsZero() {
+	if err != nil || len(status) == 0 || status[len(status)-1].Version != pgstore.SchemaVersion || status[0].AppliedAt.IsZero() {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	newStore(t, pool, pgstore.Config{Poll: -1})
 	must(t, pool, "insert into dipwell.migrations (version, name) values (999, 'later')")
 	opens(999, "run a newer dipwell")
-	must(t, pool, "delete from dipwell.migrations where version > 1")
-	opens(1, "run: dipwell migrate up")
-	must(t, pool, "insert into dipwell.migrations (version, name) select g, 'x' from generate_series(2, 5) g")
+	must(t, pool, "delete from dipwell.migrations where version = 999")
+	must(t, pool, "update dipwell.migrations set version = 5 where version > 5")
+	opens(5, "run: dipwell migrate up")
 	if err := pgstore.MigrateDown(ctx, pool); err != nil {
 		t.Fatal(err)
 	}

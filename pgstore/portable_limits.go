@@ -42,7 +42,7 @@ func (c *catalog) portableChange(ctx context.Context, now *int64, f func(tx pgx.
 	})
 }
 
-// portableDefine is dipwell.put_limit, by the registry that all stores share. An
+// portableDefine is dipwell_internal.put_limit, by the registry that all stores share. An
 // id is the revision that made it: none is ever used again, so that rows of a
 // limit that was dropped stay void.
 func (c *catalog) portableDefine(ctx context.Context, l dipwell.Limit, owner string, now *int64) error {

@@ -25,13 +25,13 @@ func TestSQL(t *testing.T) {
 }
 
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
-// clock is a setting that dipwell.now_us reads, as each call sets it.
+// clock is a setting that dipwell_internal.now_us reads, as each call sets it.
 func openSQL(t testing.TB, now func() int64) dipwell.Store {
 	pool := usedPool(t, "test_clock", func(dsn string) error {
 		if err := migrated(dsn); err != nil {
 			return err
 		}
-		return execute(dsn, `create or replace function dipwell.now_us() returns bigint language sql volatile
+		return execute(dsn, `create or replace function dipwell_internal.now_us() returns bigint language sql volatile
 			as $$ select current_setting('test.now')::bigint $$`)
 	})
 	inner := newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
@@ -203,50 +203,57 @@ func TestLength(t *testing.T) {
 	err := pool.QueryRow(context.Background(), `select coalesce(array_agg(x), '{}') from (
 		select s * ((1::bigint << b) + d) from generate_series(0, 61) b, generate_series(-3, 3) d, (values (1), (-1)) v(s)
 		union all select (random() * 2^62)::bigint + i from generate_series(1, 1000) i) v(x)
-		where (date_part('day', dipwell.length(x))::numeric * 24 * 3600 + extract(epoch from dipwell.length(x))::numeric) * 1000000 <> x`).Scan(&wrong)
+		where (date_part('day', dipwell_internal.length(x))::numeric * 24 * 3600 + extract(epoch from dipwell_internal.length(x))::numeric) * 1000000 <> x`).Scan(&wrong)
 	if err != nil || len(wrong) > 0 {
 		t.Fatalf("%d lengths differ, %d for one; %v", len(wrong), wrong, err)
 	}
 }
 
-// TestRoles: the app role asks, and can do no more than that.
+// TestRoles: the app role takes and touches no table, the service role writes
+// rows and no definitions, the admin role may do everything.
 func TestRoles(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
 	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
-	as := func(role, sql string) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "set local role "+role); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, sql)
-			return err
+	as := func(role, sql string) (err error) {
+		inTx(t, pool, func(tx pgx.Tx) {
+			must(t, tx, "set local role "+role)
+			_, err = tx.Exec(ctx, sql)
 		})
+		return err
 	}
 	must(t, pool, "drop role if exists stranger; create role stranger")
 	t.Cleanup(func() { must(t, pool, "drop role stranger") })
 	for _, c := range []struct {
-		sql        string
-		app, admin bool
+		sql                 string
+		app, service, admin bool
 	}{
-		{"select dipwell.take('login', 'u')", true, true},
-		{"select dipwell.take('login', 'u', 5)", true, true},
-		{"select dipwell.check('login', 'u')", true, true},
-		{"select dipwell.take_up_to('login', 'u')", true, true},
-		{"select dipwell.reserve('login', 'u')", true, true},
-		{"select dipwell.take_all('{login}', '{u}')", true, true},
-		{"select dipwell.charge('login', 'u')", false, true},
-		{"select dipwell.refund('login', 'u')", false, true},
-		{"select dipwell.reset('login', 'u')", false, true},
-		{"select dipwell.define('login', 5, interval '1 minute')", false, true},
-		{"select dipwell.sweep()", false, true},
-		{"select * from dipwell.limits, dipwell.buckets", false, true},
-		{"select * from dipwell.status", false, true},
-		{"update dipwell.buckets set used = 0", false, true},
-		{"delete from dipwell.migrations", false, false},
-		{"select dipwell.decide('{1}', '{u}', '{6}', '{0}', '{null}')", false, true},
+		{"select dipwell.take('login', 'u')", true, true, true},
+		{"select dipwell.take('login', 'u', 5)", true, true, true},
+		{"select dipwell.check('login', 'u')", true, true, true},
+		{"select dipwell.take_up_to('login', 'u')", true, true, true},
+		{"select dipwell.reserve('login', 'u')", true, true, true},
+		{"select dipwell.charge('login', 'u')", true, true, true},
+		{"select dipwell.take_all('{login}', '{u}')", true, true, true},
+		{"do $$ begin perform dipwell.cancel(gen_random_uuid()); exception when no_data_found then null; end $$", true, true, true},
+		{"select dipwell.refund('login', 'u')", false, true, true},
+		{"select dipwell.reset('login', 'u')", false, true, true},
+		{"select dipwell.sweep()", false, true, true},
+		{"select dipwell.define('login', 5, interval '1 minute')", false, false, true},
+		{"select dipwell.drop('login')", false, false, true},
+		{"select * from dipwell.limits, dipwell.buckets", false, true, true},
+		{"select * from dipwell.status", false, true, true},
+		{"update dipwell.buckets set used = 0", false, true, true},
+		{"delete from dipwell.reservations", false, true, true},
+		{"update dipwell.limits set cap = 1", false, false, true},
+		{"delete from dipwell.versions", false, false, true},
+		{"update dipwell.revision set n = 1", false, false, true},
+		{"delete from dipwell.migrations", false, false, false},
+		{"select dipwell_internal.decide('{1}', '{u}', '{6}', '{0}', '{null}')", false, true, true},
+		{"select dipwell_internal.retire()", false, true, true},
+		{"select dipwell_internal.drop_limit('login', 'sql')", false, false, true},
 	} {
-		for role, allowed := range map[string]bool{"dipwell_app": c.app, "dipwell_admin": c.admin, "stranger": false} {
+		for role, allowed := range map[string]bool{"dipwell_app": c.app, "dipwell_service": c.service, "dipwell_admin": c.admin, "stranger": false} {
 			err := as(role, c.sql)
 			var pg *pgconn.PgError
 			if allowed != (err == nil) || !allowed && (!errors.As(err, &pg) || pg.Code != "42501") {
@@ -255,7 +262,7 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	var loose []string
-	rows, _ := pool.Query(ctx, `select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'dipwell'::regnamespace and p.prosecdef
+	rows, _ := pool.Query(ctx, `select p.oid::regprocedure::text from pg_proc p where p.pronamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) and p.prosecdef
 		and (p.proconfig is null or not 'search_path=pg_catalog, pg_temp' = any (p.proconfig))`)
 	loose, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(loose) > 0 {

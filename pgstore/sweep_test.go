@@ -117,15 +117,15 @@ func TestSweepSkipsLocked(t *testing.T) {
 func TestSweepLooksAgain(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
-	must(t, pool, "select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC')") // by dipwell.is_full
+	must(t, pool, "select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC')") // by dipwell_internal.is_full
 	must(t, pool, "select dipwell.take('day', 'k', 5)")
 	must(t, pool, "update dipwell.buckets set ts = ts - 7 * 86400000000")
-	must(t, pool, `alter function dipwell.is_full(int, text, bigint, bigint, int, bigint) rename to truly_full;
-		create function dipwell.is_full(limit_id int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql as $$
+	must(t, pool, `alter function dipwell_internal.is_full(int, text, bigint, bigint, int, bigint) rename to truly_full;
+		create function dipwell_internal.is_full(limit_id int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql as $$
 		begin
 			perform pg_advisory_lock_shared(7);
 			perform pg_advisory_unlock_shared(7);
-			return dipwell.truly_full(limit_id, key, used, ts, version, n);
+			return dipwell_internal.truly_full(limit_id, key, used, ts, version, n);
 		end $$`)
 	gate, err := pool.Acquire(ctx)
 	if err != nil {

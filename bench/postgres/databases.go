@@ -33,7 +33,7 @@ func (b *bench) create(ctx context.Context, name string) (dsn string, err error)
 }
 
 // roles are what dipwell's migrations add to the whole server, not to one database.
-var roles = []string{"dipwell_app", "dipwell_admin"}
+var roles = []string{"dipwell_app", "dipwell_service", "dipwell_admin"}
 
 // noteRoles remembers which roles somebody else will still need.
 func (b *bench) noteRoles(ctx context.Context) error {

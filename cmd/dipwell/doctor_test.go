@@ -72,7 +72,7 @@ func TestDoctorPostgres(t *testing.T) {
 	before := rowsOf(t, conn)
 	_, found = doctor(t, "--store", dsn)
 	expect(t, found, "schema", "ok: version", "limits", "ok: the store holds 1", "durability", "warning: the tables are unlogged",
-		"roles", "ok: dipwell_app and dipwell_admin are there\n", "sweep", "ok: without pg_cron", "connections", "ok: ", "rows", "ok: ")
+		"roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n", "sweep", "ok: without pg_cron", "connections", "ok: ", "rows", "ok: ")
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
 	}

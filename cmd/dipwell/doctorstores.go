@@ -160,7 +160,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 			"synchronous_commit is %s: a crash forgets the last moments of decisions", "synchronous_commit is %s", c.SyncCommit)
 	}
 	x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
-		"missing: %s", "dipwell_app and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
+		"missing: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
 	x.judge(c.Super, verdictWarning, "roles", "connect the service as a role of its own, and grant dipwell_admin to it", "%s is a superuser", "%s is no superuser", c.User)
 	if c.Schema > 0 {
 		x.postgresRows(c)

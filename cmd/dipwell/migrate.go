@@ -17,7 +17,7 @@ type MigrateCmd struct {
 	Up     MigrateUpCmd     `cmd:"" help:"Create or upgrade the schema, and choose how durable its tables are."`
 	Down   MigrateDownCmd   `cmd:"" help:"Remove the schema with everything in it: limits and buckets."`
 	Status MigrateStatusCmd `cmd:"" help:"Say which version a database has; status 1 when it is not this program's."`
-	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, for a migration tool of your own."`
+	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, or of an upgrade, for a migration tool of your own."`
 }
 
 // database is where a schema is.
@@ -105,7 +105,7 @@ type MigrateDownCmd struct {
 }
 
 func (MigrateDownCmd) Help() string {
-	return "Example: dipwell migrate down --store postgres://postgres@db/shop\nLimits and buckets are gone afterwards. The roles dipwell_app and dipwell_admin stay: other databases may use them."
+	return "Example: dipwell migrate down --store postgres://postgres@db/shop\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
 }
 
 func (c *MigrateDownCmd) Run(e *env) error {
@@ -170,6 +170,7 @@ func stateOf(m *pgstore.Migration) string {
 // MigratePrintCmd prints the schema.
 type MigratePrintCmd struct {
 	tables `embed:""`
+	From   int    `placeholder:"N" help:"Print what a database of version N lacks, not the whole schema; migrate status says its version."`
 	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme says whose SQL: yugabyte:// or cockroach://, else PostgreSQL's. No database is asked."`
 }
 
@@ -178,7 +179,11 @@ func (MigratePrintCmd) Help() string {
 }
 
 func (c *MigratePrintCmd) Run(e *env) error {
-	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(c.options(c.Store)))
+	o := c.options(c.Store)
+	if o.From = c.From; c.From < 0 || c.From > pgstore.SchemaVersion {
+		return fmt.Errorf("from: %d is not a version from 0 to %d", c.From, pgstore.SchemaVersion)
+	}
+	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(o))
 	return err
 }
 

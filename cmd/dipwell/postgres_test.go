@@ -93,6 +93,8 @@ func TestMigrate(t *testing.T) {
 		{"migrate up --logged --store " + dsn, 0, last},
 		{"take login user:7 --store " + dsn, 0, "17 of 20"},
 		{"migrate print", 0, "create table dipwell.buckets ("},
+		{"migrate print --from 5", 0, "create function dipwell.take("},
+		{"migrate print --from 7", 2, "from: 7 is not a version from 0 to 6"},
 		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
 		{"migrate print --citus", 0, "create_distributed_table"},
 		{"migrate print --store cockroach://h/d", 0, "create table"},

@@ -160,13 +160,13 @@ type sql struct {
 	conn *pgx.Conn
 }
 
-// newSQL connects to a database whose dipwell.now_us() a test can set.
+// newSQL connects to a database whose dipwell_internal.now_us() a test can set.
 func newSQL(t testing.TB) *sql {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), newDatabase(t))
 	ok(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	_, err = conn.Exec(t.Context(), `create or replace function dipwell.now_us() returns bigint language sql volatile
+	_, err = conn.Exec(t.Context(), `create or replace function dipwell_internal.now_us() returns bigint language sql volatile
 		as $$ select current_setting('test.now')::bigint $$`)
 	ok(t, err)
 	s := &sql{conn: conn}
@@ -297,7 +297,7 @@ func (s *sql) decide(ctx context.Context, e *event) (reply, dipwell.Reservation)
 			select i, l.id, coalesce(k, '') k, c from unnest($1::text[], $2::text[], $3::bigint[]) with ordinality e (n, k, c, i)
 			join dipwell.limits l on l.name = e.n),
 		op as (select row_number() over (order by min(i)) o, id, k, sum(c)::bigint c from entry group by id, k),
-		a as (select * from dipwell.decide((select array_agg(id order by o) from op), (select array_agg(k order by o) from op),
+		a as (select * from dipwell_internal.decide((select array_agg(id order by o) from op), (select array_agg(k order by o) from op),
 			(select array_agg($4::int order by o) from op), (select array_agg(c order by o) from op), (select array_agg($5::bigint order by o) from op), $6)
 			with ordinality d (allowed, never, shadow, granted, remaining, retry, reset, delay, n, row_used, row_ts, o))
 		select allowed, never, shadow, case when granted > 0 and $7 then entry.c else granted end, remaining, retry, reset, delay

@@ -3,7 +3,7 @@
 -- enable_seqscan: a plan made while the table is empty would read it from end to
 -- end, and be kept while a long transaction fills it.
 
-create function dipwell.check_key(key text, field text) returns text language plpgsql immutable as $$
+create function dipwell_internal.check_key(key text, field text) returns text language plpgsql immutable as $$
 begin
     if key = '' then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
@@ -14,8 +14,10 @@ begin
     end if;
     return coalesce(key, '');
 end $$;
+comment on function dipwell_internal.check_key is
+    'Raises an error that names the field when key is empty or too long; returns the key of the bucket, '''' for the shared one.';
 
-create function dipwell.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
+create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
 begin
     if cost is null or cost < 0 or cost > 9007199254740991 then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
@@ -23,8 +25,10 @@ begin
     end if;
     return cost;
 end $$;
+comment on function dipwell_internal.check_cost is
+    'Raises an error that names the field unless cost is between 0 and 2^53-1.';
 
-create function dipwell.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
+create function dipwell_internal.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
 declare
     id int;
 begin
@@ -35,6 +39,8 @@ begin
     end if;
     return id;
 end $$;
+comment on function dipwell_internal.limit_id is
+    'The id of a limit; raises an error that names the field when there is none.';
 
 -- What a call of one key answers. A type of its own, because PostgreSQL makes the
 -- description of a row of OUT parameters anew in each call.
@@ -49,17 +55,16 @@ create type dipwell.decision as (
     reservation uuid
 );
 
--- Any verb of one key; the functions below are its spellings.
-create function dipwell.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
+create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
     a   record;
     d   dipwell.decision;
     lim int;
     top bigint;
 begin
-    perform dipwell.check_cost(cost, 'cost');
-    key := dipwell.check_key(key, 'key');
-    lim := dipwell.limit_id(limit_name, 'limit_name');
+    perform dipwell_internal.check_cost(cost, 'cost');
+    key := dipwell_internal.check_key(key, 'key');
+    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     if verb = 4 then
         select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = lim;
         if cost > top then
@@ -68,21 +73,23 @@ begin
         end if;
     end if;
     d.reservation := gen_random_uuid();
-    select * into a from dipwell.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
+    select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
     d.allowed := a.allowed;
     d.remaining := a.remaining;
     if not a.never and (a.shadow or not a.allowed) then
-        d.retry_after := dipwell.length(a.retry);
+        d.retry_after := dipwell_internal.length(a.retry);
     end if;
-    d.reset_after := dipwell.length(a.reset);
+    d.reset_after := dipwell_internal.length(a.reset);
     d.granted := a.granted;
-    d.delay := dipwell.length(a.delay);
+    d.delay := dipwell_internal.length(a.delay);
     d.never := a.never;
     if a.granted = 0 or a.delay = 0 then
         d.reservation := null;
     end if;
     return d;
 end $$;
+comment on function dipwell_internal.ask is
+    'Decides any verb of one key. The public functions are its spellings.';
 
 -- Takes cost tokens if all of them are there. The common case is one UPDATE of
 -- one row, with as few expressions as will do, for starting each of them costs
@@ -94,7 +101,7 @@ end $$;
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    n bigint := dipwell.now_us();
+    n bigint := dipwell_internal.now_us();
     d dipwell.decision;
 begin
     update dipwell.buckets b
@@ -127,53 +134,59 @@ begin
     if found then
         return d;
     end if;
-    return dipwell.ask(0, limit_name, key, cost);
+    return dipwell_internal.ask(0, limit_name, key, cost);
 end $$;
+comment on function dipwell.take is
+    'Takes cost tokens if all of them are there. Without a key: from the limit''s one shared bucket.';
 
--- Answers as take would, and changes nothing.
 create function dipwell.check(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(1, limit_name, key, cost);
+    return dipwell_internal.ask(1, limit_name, key, cost);
 end $$;
+comment on function dipwell.check is
+    'Answers as take would, and changes nothing.';
 
--- Takes as many whole tokens as there are, up to cost, and at least one.
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(2, limit_name, key, cost);
+    return dipwell_internal.ask(2, limit_name, key, cost);
 end $$;
+comment on function dipwell.take_up_to is
+    'Takes as many whole tokens as there are, up to cost, and at least one: see granted.';
 
--- Takes tokens ahead of time, into debt as far as max_debt: act after delay.
 create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(3, limit_name, key, cost);
+    return dipwell_internal.ask(3, limit_name, key, cost);
 end $$;
+comment on function dipwell.reserve is
+    'Takes tokens ahead of time, into debt as far as max_debt: act after delay, or cancel(reservation) before.';
 
--- Takes tokens whatever is left: settles a cost known only afterwards.
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(4, limit_name, key, cost);
+    return dipwell_internal.ask(4, limit_name, key, cost);
 end $$;
+comment on function dipwell.charge is
+    'Takes tokens whatever is left: settles a cost that is known only afterwards.';
 
--- Gives tokens back, up to a full bucket.
 create function dipwell.refund(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(5, limit_name, key, cost);
+    return dipwell_internal.ask(5, limit_name, key, cost);
 end $$;
+comment on function dipwell.refund is
+    'Gives tokens back, up to a full bucket.';
 
--- Makes a bucket full and forgets its reservations; cost is of no account.
 create function dipwell.reset(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell.ask(6, limit_name, key, 0);
+    return dipwell_internal.ask(6, limit_name, key, 0);
 end $$;
+comment on function dipwell.reset is
+    'Makes a bucket full and ends its reservations; cost is ignored.';
 
--- Takes all costs at one instant, or none of them: a row a limit, in the order
--- asked. A limit and key that are named twice add up. costs: 1 each by default.
 create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid)
@@ -187,8 +200,8 @@ declare
     id   int;
     j    int;
     rid  uuid := gen_random_uuid();
-    as_  dipwell.answer[] := '{}';
-    a    dipwell.answer;
+    as_  dipwell_internal.answer[] := '{}';
+    a    dipwell_internal.answer;
     row_ record;
     verdict boolean := true;
     due  boolean := false;
@@ -205,23 +218,23 @@ begin
     end if;
     costs := coalesce(costs, array_fill(1::bigint, array[k]));
     for i in 1..k loop
-        perform dipwell.check_cost(costs[i], format('costs[%s]', i));
-        id := dipwell.limit_id(limit_names[i], format('limit_names[%s]', i));
+        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+        id := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
         op[i] := null;
         for j in 1..cardinality(ids) loop
             if ids[j] = id and ks[j] = coalesce(keys[i], '') then
                 op[i] := j;
-                cs[j] := dipwell.check_cost(cs[j] + costs[i], 'costs');
+                cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
             end if;
         end loop;
         if op[i] is null then
             ids := ids || id;
-            ks := ks || dipwell.check_key(keys[i], format('keys[%s]', i));
+            ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
             cs := cs || costs[i];
             op[i] := cardinality(ids);
         end if;
     end loop;
-    for row_ in select * from dipwell.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
+    for row_ in select * from dipwell_internal.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
             array_fill(null::bigint, array[cardinality(ids)]), rid) loop
         a.allowed := row_.allowed;
         a.never := row_.never;
@@ -241,35 +254,36 @@ begin
         key := keys[i];
         allowed := a.allowed;
         remaining := a.remaining;
-        retry_after := case when not a.never and (a.shadow or not a.allowed) then dipwell.length(a.retry) end;
-        reset_after := dipwell.length(a.reset);
+        retry_after := case when not a.never and (a.shadow or not a.allowed) then dipwell_internal.length(a.retry) end;
+        reset_after := dipwell_internal.length(a.reset);
         granted := case when a.granted > 0 then costs[i] else 0 end;
-        delay := dipwell.length(a.delay);
+        delay := dipwell_internal.length(a.delay);
         never := a.never;
         reservation := case when verdict and due then rid end;
         return next;
     end loop;
 end $$;
+comment on function dipwell.take_all is
+    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked. A limit and key that are named twice add up.';
 
--- Gives a reservation's tokens back, once, before it is due.
 create function dipwell.cancel(reservation uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    if dipwell.give_back(reservation) is not true then
+    if dipwell_internal.give_back(reservation) is not true then
         raise exception using errcode = 'no_data_found', constraint = 'reservation',
             message = 'reservation: is unknown, spent, due or reset';
     end if;
 end $$;
+comment on function dipwell.cancel is
+    'Gives back what a reservation took, once, before it is due.';
 
--- Adds a limit or changes it while it is in use. null is the default, 0 is 0; a
--- max_debt of -1 is unlimited. per may be months or years for windows and intervals.
 create function dipwell.define(name text, rate bigint, per interval, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     d dipwell.limits;
-    period bigint := dipwell.period_of(per);
+    period bigint := dipwell_internal.period_of(per);
     r dipwell.versions;
 begin
     d.name := name;
@@ -286,20 +300,21 @@ begin
     d.timeout_us := 0;
     d.list_keys := false;
     d.owner := 'sql';
-    d.per := dipwell.format_per(nullif(period, 0));
-    r := dipwell.compile(d, period);
-    perform dipwell.put_limit(d, r);
+    d.per := dipwell_internal.format_per(nullif(period, 0));
+    r := dipwell_internal.compile(d, period);
+    perform dipwell_internal.put_limit(d, r);
 end $$;
+comment on function dipwell.define is
+    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals.';
 
--- Ends a limit that SQL defined.
 create function dipwell.drop(name text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform dipwell.drop_limit(name, 'sql');
+    perform dipwell_internal.drop_limit(name, 'sql');
 end $$;
+comment on function dipwell.drop is
+    'Ends a limit that SQL defined.';
 
--- Deletes at most max_rows full rows and says how many. Call it again while it
--- returns max_rows, each time in a transaction of its own.
 create function dipwell.sweep(max_rows int default 10000) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -307,11 +322,12 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'max_rows',
             message = format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'));
     end if;
-    return dipwell.sweep_at(max_rows, dipwell.settled());
+    return dipwell_internal.sweep_at(max_rows, dipwell_internal.settled());
 end $$;
+comment on function dipwell.sweep is
+    'Deletes at most max_rows full rows and returns how many. Call it again while it returns max_rows, each time in a transaction of its own.';
 
--- A bucket in tokens, now.
-create function dipwell.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
+create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
     out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
 declare
     l dipwell.limits;
@@ -321,65 +337,18 @@ declare
 begin
     select * into l from dipwell.limits x where x.id = level.limit_id;
     select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-    r := dipwell.spread(r, l.name, key);
-    select * into c from dipwell.carry(l.id, l.name, key, l.version, used, ts, version);
-    held := dipwell.used_at(r, c.used, c.ts, greatest(n, c.ts));
+    r := dipwell_internal.spread(r, l.name, key);
+    select * into c from dipwell_internal.carry(l.id, l.name, key, l.version, used, ts, version);
+    held := dipwell_internal.used_at(r, c.used, c.ts, greatest(n, c.ts));
     remaining := greatest(0, (r.cap - held) / r.unit);
     full_at := timestamptz 'epoch' + n * interval '1 microsecond'
-        + dipwell.length(case held when 0 then 0 else dipwell.wait(r, held, greatest(n, c.ts), n) end);
+        + dipwell_internal.length(case held when 0 then 0 else dipwell_internal.wait(r, held, greatest(n, c.ts), n) end);
 end $$;
+comment on function dipwell_internal.level is
+    'The whole tokens left of a bucket at n, and when it is full.';
 
 create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, l.cap / l.unit as capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
-    cross join lateral dipwell.level(b.limit_id, b.key, b.used, b.ts, b.version, dipwell.now_us()) s;
-
--- Roles: dipwell_app asks, dipwell_admin does the rest. Where they are missing
--- and may not be created, grant by hand.
-do $$
-declare
-    f record;
-    app constant text[] := array['take', 'check', 'take_up_to', 'reserve', 'take_all', 'cancel'];
-    who text;
-begin
-    foreach who in array array['dipwell_app', 'dipwell_admin'] loop
-        begin
-            if not exists (select from pg_roles where rolname = who) then
-                execute format('create role %I', who);
-            end if;
-        exception
-            when insufficient_privilege then
-                raise notice 'the role % is missing and may not be created here; grant by hand', who;
-            when duplicate_object or unique_violation then
-                null; -- another database of this server was faster
-        end;
-    end loop;
-    execute 'revoke all on all functions in schema dipwell from public';
-    for f in select p.oid::regprocedure as signature, p.proname from pg_proc p where p.pronamespace = 'dipwell'::regnamespace loop
-        if f.proname = any (app) and exists (select from pg_roles where rolname = 'dipwell_app') then
-            execute format('grant execute on function %s to dipwell_app', f.signature);
-        end if;
-        if exists (select from pg_roles where rolname = 'dipwell_admin') then
-            execute format('grant execute on function %s to dipwell_admin', f.signature);
-        end if;
-    end loop;
-    if exists (select from pg_roles where rolname = 'dipwell_app') then
-        grant usage on schema dipwell to dipwell_app;
-    end if;
-    if exists (select from pg_roles where rolname = 'dipwell_admin') then
-        grant usage on schema dipwell to dipwell_admin;
-        grant select, insert, update, delete on all tables in schema dipwell to dipwell_admin;
-        revoke insert, update, delete on dipwell.migrations, dipwell.status from dipwell_admin;
-    end if;
-end $$;
-
--- Sweeps each minute where pg_cron is installed.
-do $$
-begin
-    if exists (select from pg_extension where extname = 'pg_cron') then
-        execute $cron$ select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)') $cron$;
-    end if;
-exception when others then
-    raise notice 'pg_cron is installed but the sweep could not be scheduled: %', sqlerrm;
-end $$;
+    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, dipwell_internal.now_us()) s;

@@ -1,8 +1,6 @@
 -- Definitions. Go twins: compile.go, Registry.Define.
 
--- Stores a definition that is compiled already. One that counts as before keeps
--- its version; otherwise a new version begins now. A limit has one owner.
-create function dipwell.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
+create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
 declare
     old  dipwell.limits;
     was  dipwell.versions;
@@ -10,7 +8,7 @@ declare
     same boolean := false;
 begin
     lock table dipwell.limits in share row exclusive mode;
-    n := coalesce(at, dipwell.now_us());
+    n := coalesce(at, dipwell_internal.now_us());
     select * into old from dipwell.limits x where x.name = d.name;
     if found then
         d.id := old.id;
@@ -68,10 +66,12 @@ begin
     notify dipwell;
     return d.id;
 end $$;
+comment on function dipwell_internal.put_limit is
+    'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner.';
 
 -- Ends a limit. Its keys start full if the name is defined again; sweep deletes
 -- their rows. Reservations that have a part in one go now, whole, as with reset.
-create function dipwell.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
+create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
     old dipwell.limits;
 begin
@@ -91,20 +91,24 @@ begin
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;
 end $$;
+comment on function dipwell_internal.drop_limit is
+    'Deletes a limit and its reservations, also the other parts of reservations that have a part in it. Sweeps delete its buckets.';
 
-create function dipwell.bad_limit(limit_name text, field text, reason text) returns void language plpgsql as $$
+create function dipwell_internal.bad_limit(limit_name text, field text, reason text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'invalid_parameter_value', constraint = field,
         message = case when limit_name is null then '' else 'limit ' || limit_name || ': ' end || field || ': ' || reason;
 end $$;
+comment on function dipwell_internal.bad_limit is
+    'Raises the error of a definition that cannot be.';
 
--- The largest number of units that can be counted exactly and comes back within 2^53-1 µs.
-create function dipwell.most_units(every bigint, add bigint) returns bigint language sql immutable as
+create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
-    else dipwell.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
+    else dipwell_internal.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
+comment on function dipwell_internal.most_units is
+    'The largest number of units that can be counted exactly and that comes back within 2^53-1 µs.';
 
--- A period in µs, or -months, as Limit.Period has it.
-create function dipwell.format_per(period bigint) returns text language sql immutable as
+create function dipwell_internal.format_per(period bigint) returns text language sql immutable as
 $$ select case
     when period < 0 and period % 12 = 0 then (-period / 12) || 'y'
     when period < 0 then -period || 'mo'
@@ -115,9 +119,10 @@ $$ select case
     when period % 1000000 = 0 then (period / 1000000) || 's'
     when period % 1000 = 0 then (period / 1000) || 'ms'
     else period || 'us' end $$;
+comment on function dipwell_internal.format_per is
+    'Spells a period in µs, or -months, as in 250ms, 1d, 3mo.';
 
--- A sum of whole numbers with units, such as 1d12h or 0s, in µs; null when it is none.
-create function dipwell.parse_offset(s text) returns bigint language plpgsql immutable as $$
+create function dipwell_internal.parse_offset(s text) returns bigint language plpgsql immutable as $$
 declare
     part text[];
     sum  numeric := 0;
@@ -134,9 +139,10 @@ begin
     end if;
     return sum::bigint;
 end $$;
+comment on function dipwell_internal.parse_offset is
+    'The µs of a sum of whole numbers with units, such as 1d12h or 0s; null when the text is none.';
 
--- An interval in µs, or -months. A month and a day in one are refused.
-create function dipwell.period_of(per interval) returns bigint language plpgsql immutable as $$
+create function dipwell_internal.period_of(per interval) returns bigint language plpgsql immutable as $$
 declare
     months bigint := date_part('year', per)::bigint * 12 + date_part('month', per)::bigint;
     rest   interval := per - months * interval '1 month';
@@ -148,9 +154,10 @@ begin
     end if;
     return case when months > 0 then -months else us::bigint end;
 end $$;
+comment on function dipwell_internal.period_of is
+    'The µs of an interval, or -months; 0 where a month and a day are mixed, or the length cannot be counted.';
 
--- Checks a definition and turns it into whole numbers. Go twin: Limit.Compile.
-create function dipwell.compile(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
+create function dipwell_internal.compile(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
     windowed boolean := d.algorithm in ('fixed_window', 'interval');
@@ -160,7 +167,7 @@ declare
     charge   bigint;
     want_debt   bigint;
     want_charge bigint;
-    per      text := dipwell.format_per(period);
+    per      text := dipwell_internal.format_per(period);
     need     bigint;
     tick     bigint;
     most     bigint;
@@ -170,41 +177,41 @@ declare
     wall     text[];
 begin
     if d.name is null or d.name = '' then
-        perform dipwell.bad_limit(null, 'name', 'is missing');
+        perform dipwell_internal.bad_limit(null, 'name', 'is missing');
     elsif octet_length(d.name) > 128 then
-        perform dipwell.bad_limit(null, 'name', format('has %s bytes; at most 128', octet_length(d.name)));
+        perform dipwell_internal.bad_limit(null, 'name', format('has %s bytes; at most 128', octet_length(d.name)));
     elsif d.name ~ '[^ -~]' or d.name ~ '^ | $' then
-        perform dipwell.bad_limit(null, 'name', format('"%s" is not printable ASCII without spaces at its ends', d.name));
+        perform dipwell_internal.bad_limit(null, 'name', format('"%s" is not printable ASCII without spaces at its ends', d.name));
     elsif d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket') then
-        perform dipwell.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket');
+        perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket');
     elsif d.rate is null or d.rate < 1 or d.rate > m then
-        perform dipwell.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
+        perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
     elsif period < 0 and not windowed then
-        perform dipwell.bad_limit(d.name, 'per', 'months and years are for windows and intervals; a bucket needs a fixed length such as 30d');
+        perform dipwell_internal.bad_limit(d.name, 'per', 'months and years are for windows and intervals; a bucket needs a fixed length such as 30d');
     elsif period = 0 or period < -1200 then
-        perform dipwell.bad_limit(d.name, 'per', 'is not a length of time');
+        perform dipwell_internal.bad_limit(d.name, 'per', 'is not a length of time');
     elsif d.burst < 0 or d.burst > m then
-        perform dipwell.bad_limit(d.name, 'burst', format('%s is not between 0 and 2^53-1', d.burst));
+        perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not between 0 and 2^53-1', d.burst));
     elsif d.max_debt < -1 or d.max_debt > m then
-        perform dipwell.bad_limit(d.name, 'max_debt', format('%s is not between 0 and 2^53-1, or unlimited (-1)', d.max_debt));
+        perform dipwell_internal.bad_limit(d.name, 'max_debt', format('%s is not between 0 and 2^53-1, or unlimited (-1)', d.max_debt));
     elsif d.max_charge < 1 or d.max_charge > m then
-        perform dipwell.bad_limit(d.name, 'max_charge', format('%s is not between 1 and 2^53-1', d.max_charge));
+        perform dipwell_internal.bad_limit(d.name, 'max_charge', format('%s is not between 1 and 2^53-1', d.max_charge));
     elsif d.start <> '' and not windowed then
-        perform dipwell.bad_limit(d.name, 'start', 'is for windows and intervals; a bucket refills all the time');
+        perform dipwell_internal.bad_limit(d.name, 'start', 'is for windows and intervals; a bucket refills all the time');
     elsif d.algorithm = 'leaky_bucket' and d.burst <> 1 then
-        perform dipwell.bad_limit(d.name, 'burst', 'a leaky bucket lets out one at a time; its queue is max_debt');
+        perform dipwell_internal.bad_limit(d.name, 'burst', 'a leaky bucket lets out one at a time; its queue is max_debt');
     elsif d.on_change is null or d.on_change not in ('keep', 'proportional', 'reset') then
-        perform dipwell.bad_limit(d.name, 'on_change', 'unknown; it is one of keep, proportional, reset');
+        perform dipwell_internal.bad_limit(d.name, 'on_change', 'unknown; it is one of keep, proportional, reset');
     elsif d.mode is null or d.mode not in ('enforce', 'shadow') then
-        perform dipwell.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
+        perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
     end if;
 
     burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
     debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
     if burst = 0 and debt = 0 and d.max_debt is distinct from -1 then
-        perform dipwell.bad_limit(d.name, 'burst', '0 grants nothing unless max_debt lets work be scheduled ahead');
+        perform dipwell_internal.bad_limit(d.name, 'burst', '0 grants nothing unless max_debt lets work be scheduled ahead');
     end if;
-    charge := coalesce(d.max_charge, dipwell.mul_div(10, greatest(burst, 1), 1, false));
+    charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
 
@@ -227,7 +234,7 @@ begin
                 r.every := tick;
                 r.unit := period / tick / gcd(d.rate, period / tick);
                 r.add := d.rate / gcd(d.rate, period / tick);
-                most := dipwell.most_units(tick, r.add);
+                most := dipwell_internal.most_units(tick, r.add);
                 exit found when most / r.unit >= need;
                 most := null;
             end loop;
@@ -235,13 +242,13 @@ begin
         if most is null then
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
                 continue when period % tick <> 0;
-                room := greatest(room, dipwell.most_units(tick, d.rate / gcd(d.rate, period / tick))
+                room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick))
                     / (period / tick / gcd(d.rate, period / tick)) - want_debt - want_charge);
             end loop;
             if room < 1 then
-                perform dipwell.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
+                perform dipwell_internal.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
             end if;
-            perform dipwell.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
         end if;
     else
         r.unit := 1;
@@ -254,24 +261,24 @@ begin
         if coalesce(d.start, '') = '' then
             r.spread := true;
         else
-            offset_ := dipwell.parse_offset(d.start);
+            offset_ := dipwell_internal.parse_offset(d.start);
             if offset_ is not null then
                 if offset_ >= (case when period > 0 then period
                         when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
                         else r.months * 28 * 86400000000 end) then
-                    perform dipwell.bad_limit(d.name, 'start', format('%s is not shorter than the period', d.start));
+                    perform dipwell_internal.bad_limit(d.name, 'start', format('%s is not shorter than the period', d.start));
                 end if;
                 r.origin := offset_;
             else
                 if position(' ' in d.start) = 0 then
-                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start));
+                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start));
                 end if;
                 wall := regexp_match(d.start, '^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? +([^ ].*?) *$');
                 if wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
-                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(d.start, ' ', 1)));
+                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(d.start, ' ', 1)));
                 end if;
                 if wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
-                    perform dipwell.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
+                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
                 end if;
                 if period > 0 then
                     if period = 86400000000 then
@@ -279,7 +286,7 @@ begin
                     elsif period = 604800000000 then
                         r.days := 7;
                     else
-                        perform dipwell.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s', per));
+                        perform dipwell_internal.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s', per));
                     end if;
                 end if;
                 r.every := 0;
@@ -289,9 +296,9 @@ begin
         end if;
         longest := case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000
             else r.days * 86400000000 + 86400000000 end;
-        most := dipwell.most_units(longest, r.add);
+        most := dipwell_internal.most_units(longest, r.add);
         if most < burst + want_debt + want_charge then
-            perform dipwell.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, greatest(0, most - want_debt - want_charge)));
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, greatest(0, most - want_debt - want_charge)));
         end if;
     end if;
 
@@ -310,3 +317,5 @@ begin
     r.most := (r.cap + r.debt) / r.unit;
     return r;
 end $$;
+comment on function dipwell_internal.compile is
+    'Checks a definition and turns it into whole numbers. Go twin: Limit.Compile.';

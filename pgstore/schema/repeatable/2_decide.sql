@@ -1,33 +1,43 @@
 -- Decisions about several keys, at one instant, all or nothing. Go twins:
 -- Op.Step, Group.Decide.
 
-create type dipwell.answer as (
+create type dipwell_internal.answer as (
     allowed   boolean,
     never     boolean,
     shadow    boolean,
-    granted   bigint,  -- tokens
-    remaining bigint,  -- tokens
-    retry     bigint,  -- µs
-    reset     bigint,  -- µs
-    delay     bigint,  -- µs
-    -- the row that is described, and to be stored where it differs
+    granted   bigint,
+    remaining bigint,
+    retry     bigint,
+    reset     bigint,
+    delay     bigint,
     used      bigint,
     ts        bigint,
     write     boolean
 );
+comment on type dipwell_internal.answer is 'What a call about one key answers, in whole numbers. Go twin: Answer.';
+comment on column dipwell_internal.answer.allowed is 'The verdict.';
+comment on column dipwell_internal.answer.never is 'No wait will help.';
+comment on column dipwell_internal.answer.shadow is 'Allowed only because the limit is in shadow mode.';
+comment on column dipwell_internal.answer.granted is 'Tokens taken.';
+comment on column dipwell_internal.answer.remaining is 'Whole tokens left.';
+comment on column dipwell_internal.answer.retry is 'µs until the same call would succeed.';
+comment on column dipwell_internal.answer.reset is 'µs until the bucket is full.';
+comment on column dipwell_internal.answer.delay is 'µs until a reservation is due.';
+comment on column dipwell_internal.answer.used is 'Units used at ts.';
+comment on column dipwell_internal.answer.ts is 'The instant of the decision, in µs.';
+comment on column dipwell_internal.answer.write is 'Whether used and ts must be stored.';
 
--- Answers one call on its row, as if it stood alone. dry answers without charging.
-create function dipwell.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
-    n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell.answer language plpgsql stable as $$
+create function dipwell_internal.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
+    n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell_internal.answer language plpgsql stable as $$
 declare
-    a dipwell.answer;
+    a dipwell_internal.answer;
     o record;
     held bigint;
 begin
     if version <> r.number then
-        select c.used, c.ts into used, ts from dipwell.carry(l.id, l.name, key, r.number, used, ts, version) c;
+        select c.used, c.ts into used, ts from dipwell_internal.carry(l.id, l.name, key, r.number, used, ts, version) c;
     end if;
-    select * into o from dipwell.step(r, used, ts, n, verb, cost, max_delay);
+    select * into o from dipwell_internal.step(r, used, ts, n, verb, cost, max_delay);
     a.allowed := o.allowed;
     a.never := o.never;
     a.shadow := false;
@@ -47,19 +57,21 @@ begin
         held := o.after;
     end if;
     a.remaining := greatest(0, (r.cap - held) / r.unit);
-    a.reset := case held when 0 then 0 else dipwell.wait(r, held, o.t, n) end;
+    a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, o.t, n) end;
     a.used := held;
     a.ts := o.t;
     a.write := not dry and not a.shadow and o.after <> o.before;
     return a;
 end $$;
+comment on function dipwell_internal.answer_one is
+    'Answers one call on its row as if it stood alone. With dry nothing is charged.';
 
 -- Decides one group: a row an op, in the order asked. The first pass reads, and
 -- ends the matter where nothing is to be written; the second locks the rows in
 -- the order of their keys, so that two groups cannot deadlock, and reads the
 -- clock only then. limit_ids of limits that are gone give no row at all.
 -- at is for tests: it takes the place of the clock.
-create function dipwell.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
+create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint)
@@ -74,8 +86,8 @@ declare
     ts      bigint[] := used;
     version int[] := array_fill(0, array[k]);
     fresh   boolean[] := array_fill(false, array[k]);
-    answers dipwell.answer[];
-    a       dipwell.answer;
+    answers dipwell_internal.answer[];
+    a       dipwell_internal.answer;
     i       int;
     sorted  int[] := array[1];
     singly  int[];
@@ -92,7 +104,7 @@ begin
         end if;
         select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
         ls[i] := l;
-        rs[i] := dipwell.spread(r, l.name, keys[i]);
+        rs[i] := dipwell_internal.spread(r, l.name, keys[i]);
     end loop;
     if k > 1 then
         sorted := array(select s from generate_series(1, k) s order by limit_ids[s], keys[s] collate "C");
@@ -132,19 +144,19 @@ begin
                 version[i] := rs[i].number;
                 exit when not locks;
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
-                    values (0, coalesce(at, dipwell.now_us()), limit_ids[i], version[i], keys[i])
+                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], version[i], keys[i])
                     on conflict do nothing;
                 fresh[i] := found;
                 exit when found;
             end loop;
         end loop;
-        n := coalesce(at, dipwell.now_us());
+        n := coalesce(at, dipwell_internal.now_us());
         verdict := true;
         changes := false;
         due := 0;
         answers := null;
         for i in 1..k loop
-            a := dipwell.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], false);
+            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6;
@@ -158,7 +170,7 @@ begin
     for i in 1..k loop
         a := answers[i];
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
-            a := dipwell.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], true);
+            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], true);
         end if;
         if not verdict then
             a.delay := 0; -- nothing is due, whichever verb said so
@@ -190,13 +202,13 @@ begin
         return next;
     end loop;
 end $$;
+comment on function dipwell_internal.decide is
+    'Decides one group of calls at one instant, all or nothing; returns a row for each call, in the order asked, and none when a limit is gone. at replaces the clock, for tests.';
 
--- Gives a reservation back, once, before it is due: false when there is nothing
--- to give back. Buckets are locked before reservations, as everywhere.
-create function dipwell.give_back(reservation uuid, at bigint default null) returns boolean
+create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
 declare
-    n bigint := coalesce(at, dipwell.now_us());
+    n bigint := coalesce(at, dipwell_internal.now_us());
     p record;
     b dipwell.buckets;
     l dipwell.limits;
@@ -213,7 +225,7 @@ begin
         return false;
     end if;
     done := false;
-    n := coalesce(at, dipwell.now_us());
+    n := coalesce(at, dipwell_internal.now_us());
     for p in delete from dipwell.reservations x where x.id = reservation and x.due > n
         returning x.limit_id, x.key, x.units, x.version loop
         done := true;
@@ -222,20 +234,19 @@ begin
         select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key;
         continue when not found;
         select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-        select * into c from dipwell.carry(l.id, l.name, p.key, l.version, b.used, b.ts, b.version);
+        select * into c from dipwell_internal.carry(l.id, l.name, p.key, l.version, b.used, b.ts, b.version);
         update dipwell.buckets x
-            set used = greatest(0, dipwell.used_at(dipwell.spread(r, l.name, p.key), c.used, c.ts, greatest(n, c.ts))
-                    - dipwell.carry_units(l.id, l.version, p.units, p.version)),
+            set used = greatest(0, dipwell_internal.used_at(dipwell_internal.spread(r, l.name, p.key), c.used, c.ts, greatest(n, c.ts))
+                    - dipwell_internal.carry_units(l.id, l.version, p.units, p.version)),
                 ts = greatest(n, c.ts), version = l.version
             where x.limit_id = p.limit_id and x.key = p.key;
     end loop;
     return done;
 end $$;
+comment on function dipwell_internal.give_back is
+    'Cancels a reservation before it is due and gives back what it took. Returns false when there is none. at replaces the clock, for tests.';
 
--- Gives the table some pages, which vacuum leaves (vacuum_truncate). While it has
--- none, the planner takes reading it from end to end for the cheapest way to a
--- key, and sessions keep such a plan while the table fills.
-create function dipwell.make_room() returns void language plpgsql volatile as $$
+create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
         select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
@@ -244,14 +255,16 @@ begin
         analyze dipwell.buckets; -- plans are made anew
     end if;
 end $$;
-select dipwell.make_room();
+comment on function dipwell_internal.make_room is
+    'Gives the table buckets some pages, which vacuum keeps (vacuum_truncate). While a table has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
+select dipwell_internal.make_room() where pg_relation_size('dipwell.buckets') = 0;
 
 -- The latest instant that no statement under way can still decide before. One
 -- that read the clock before a row became full, and inserts after a sweep has
 -- deleted it, would begin the bucket again at its own, earlier time, and the
 -- refill since then would count twice. A statement is known by its lock on the
 -- table; the second is for one that has begun and has not asked for it yet.
-create function dipwell.settled() returns bigint language sql volatile as $$
+create function dipwell_internal.settled() returns bigint language sql volatile as $$
     select least(n - 1000000, (
         -- whose statements we may not see is taken to have begun a minute ago
         select min(coalesce((date_part('epoch', s.query_start) * 1000000)::bigint, n - 60000000))
@@ -259,18 +272,18 @@ create function dipwell.settled() returns bigint language sql volatile as $$
         where k.locktype = 'relation' and k.relation = 'dipwell.buckets'::regclass and k.mode = 'RowExclusiveLock'
             and k.database = (select oid from pg_database where datname = current_database())
             and s.pid <> pg_backend_pid() and coalesce(s.state, 'active') = 'active'))
-    from (select dipwell.now_us() as n) c
+    from (select dipwell_internal.now_us() as n) c
 $$;
+comment on function dipwell_internal.settled is
+    'The latest instant that no statement now running can still decide before; rows that were full then may be deleted.';
 
--- Deletes at most max_rows full rows, and reservations that are due. Rows that
--- are locked are in use and skipped; what is deleted is full as it is deleted.
-create function dipwell.sweep_at(max_rows int, n bigint) returns bigint language plpgsql volatile as $$
+create function dipwell_internal.sweep_at(max_rows int, n bigint) returns bigint language plpgsql volatile as $$
 declare
     swept bigint := 0;
 begin
     if pg_relation_size('dipwell.buckets') < 16 * current_setting('block_size')::int
         and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
-        perform dipwell.make_room(); -- rewritten by vacuum full, or lost in a crash
+        perform dipwell_internal.make_room(); -- rewritten by vacuum full, or lost in a crash
     end if;
     -- Found again by their place, which cannot change while they are locked: a
     -- join by key is planned by statistics that may be of an empty table.
@@ -278,17 +291,19 @@ begin
         select b.ctid from dipwell.buckets b left join dipwell.limits l on l.id = b.limit_id
         where case when l.plain and l.version = b.version
             then b.used <= least(greatest((n - l.grid) / l.every - (b.ts - l.grid) / l.every, 0), l.ticks) * l.add
-            else dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n) end
+            else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n) end
         limit max_rows for update of b skip locked))
-        and dipwell.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n);
+        and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n);
     get diagnostics swept = row_count;
     delete from dipwell.reservations where (id, limit_id, key) in
         (select id, limit_id, key from dipwell.reservations where due <= n limit max_rows for update skip locked);
     return swept;
 end $$;
+comment on function dipwell_internal.sweep_at is
+    'Deletes at most max_rows rows that are full at n, and reservations that are due. Skips rows that are locked.';
 
--- Forgets versions that no row and no reservation names any more.
-create function dipwell.retire() returns bigint language plpgsql volatile as $$
+create function dipwell_internal.retire() returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     gone bigint;
 begin
@@ -302,3 +317,5 @@ begin
     end if;
     return gone;
 end $$;
+comment on function dipwell_internal.retire is
+    'Deletes versions that no row and no reservation names any more.';

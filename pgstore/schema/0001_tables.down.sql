@@ -1,1 +1,0 @@
-drop table if exists dipwell.revision, dipwell.reservations, dipwell.buckets, dipwell.versions, dipwell.limits;

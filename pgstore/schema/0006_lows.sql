@@ -1,0 +1,1 @@
+-- Functions and views move on with repeatable/; the tables are as they were.

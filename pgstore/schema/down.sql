@@ -1,0 +1,13 @@
+-- Removes the schema with everything in it. Objects of others that depend on it
+-- are an error, and then nothing is removed.
+do $$
+begin
+    if exists (select from pg_extension where extname = 'pg_cron') then
+        execute $cron$ select cron.unschedule(jobid) from cron.job where jobname = 'dipwell-sweep' $cron$;
+    end if;
+exception when others then
+    raise notice 'the sweep could not be unscheduled: %', sqlerrm;
+end $$;
+drop table pg_temp.dipwell_grants, dipwell.revision, dipwell.reservations, dipwell.buckets, dipwell.versions, dipwell.limits, dipwell.migrations;
+drop schema dipwell_internal;
+drop schema dipwell;

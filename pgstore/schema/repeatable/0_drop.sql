@@ -1,0 +1,27 @@
+-- The files of this directory are run again by each migration, after the tables
+-- were changed: this one drops all functions, views and types, of whichever
+-- version, and the others make those of this version. Schema dipwell has what
+-- people use, dipwell_internal the rest.
+create schema if not exists dipwell_internal;
+
+-- Whoever may execute our functions now, so that 5_roles.sql can grant it again.
+create temporary table dipwell_grants as
+    select distinct p.proname as name, a.grantee
+    from pg_proc p, aclexplode(p.proacl) a
+    where p.pronamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) and a.grantee not in (0, p.proowner);
+
+do $$
+declare
+    ours constant regnamespace[] := array['dipwell', 'dipwell_internal']::regnamespace[];
+    x record;
+begin
+    for x in select c.oid::regclass as name from pg_class c where c.relnamespace = any (ours) and c.relkind = 'v' loop
+        execute format('drop view %s', x.name);
+    end loop;
+    for x in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = any (ours) loop
+        execute format('drop function %s', x.name);
+    end loop;
+    for x in select c.oid::regclass as name from pg_class c where c.relnamespace = any (ours) and c.relkind = 'c' loop
+        execute format('drop type %s', x.name);
+    end loop;
+end $$;

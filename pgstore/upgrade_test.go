@@ -1,0 +1,178 @@
+package pgstore_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// versionFive makes the schema as version 5 did, and fills it: rows of the
+// present version and of older ones, and a reservation that can be cancelled.
+func versionFive(dsn string) error {
+	schema, err := os.ReadFile("testdata/schema-5.sql")
+	if err != nil {
+		return err
+	}
+	return execute(dsn, string(schema)+`
+		select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 100);
+		select dipwell.take('login', k, 20) from unnest('{old,older}'::text[]) k;
+		select dipwell.define('login', 6, interval '1 hour', burst => 20, max_debt => 100);
+		select dipwell.take('login', 'now', 5), dipwell.reserve('login', 'old', 7);
+		select dipwell.define('day', 10, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC');
+		select dipwell.charge('day', 'd', 3);
+		grant execute on function dipwell.refund, dipwell.now_us to dipwell_app;`)
+}
+
+// TestUpgrade: a database of version 5 has the schema of a new one afterwards,
+// whether the program or psql upgrades it, and its rows go on.
+func TestUpgrade(t *testing.T) {
+	fresh := dump(t, newPool(t))
+	ways := map[string]func(t *testing.T, pool *pgxpool.Pool){
+		"Migrate": func(t *testing.T, pool *pgxpool.Pool) {
+			applied, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{})
+			if err != nil || len(applied) != 1 || applied[0].Version != 6 {
+				t.Fatal(applied, err)
+			}
+		},
+		"psql": func(t *testing.T, pool *pgxpool.Pool) {
+			out := psql(t, pool.Config().ConnString(), pgstore.MigrationSQL(pgstore.MigrateOptions{From: 5}))
+			if strings.Contains(out, "ERROR") {
+				t.Fatal(out)
+			}
+		},
+	}
+	for name, upgrade := range ways {
+		t.Run(name, func(t *testing.T) {
+			pool := connect(t, pgtest.Database(t, "version-5", versionFive))
+			before := bucketRows(t, pool)
+			upgrade(t, pool)
+			must(t, pool, "revoke all on function dipwell.refund, dipwell_internal.now_us from dipwell_app; revoke usage on schema dipwell_internal from dipwell_app") // granted by hand
+			upgraded := dump(t, pool)
+			if gone, more := missing(fresh, upgraded), missing(upgraded, fresh); len(gone)+len(more) > 0 {
+				t.Errorf("the upgraded schema lacks\n%s\nand has\n%s", strings.Join(gone, "\n"), strings.Join(more, "\n"))
+			}
+			if after := bucketRows(t, pool); !reflect.DeepEqual(before, after) {
+				t.Errorf("rows were %v, and are %v", before, after)
+			}
+			goesOn(t, pool)
+		})
+	}
+}
+
+// goesOn asks every verb about rows that version 5 wrote.
+func goesOn(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for _, c := range []struct {
+		sql     string
+		allowed bool
+		left    int64
+	}{
+		{"check('login', 'older', 0)", true, 0},
+		{"take('login', 'older')", false, 0},
+		{"take('login', 'now')", true, 14},
+		{"take_up_to('login', 'now', 4)", true, 10},
+		{"charge('login', 'now', 3)", true, 7},
+		{"reserve('login', 'now', 2)", true, 5},
+		{"refund('login', 'now', 4)", true, 9},
+		{"reset('login', 'older')", true, 20},
+		{"take('day', 'd')", true, 6},
+	} {
+		var allowed bool
+		var left int64
+		err := pool.QueryRow(t.Context(), "select allowed, remaining from dipwell."+c.sql).Scan(&allowed, &left)
+		if err != nil || allowed != c.allowed || left != c.left {
+			t.Errorf("%s: %v, %d left; want %v, %d; %v", c.sql, allowed, left, c.allowed, c.left, err)
+		}
+	}
+	must(t, pool, "select dipwell.cancel(id) from dipwell.reservations")
+	newStore(t, pool, pgstore.Config{Poll: -1})
+	if err := pgstore.MigrateDown(t.Context(), pool); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUpgradeKeepsGrants: what was granted by hand stays granted, also for a
+// function that has moved.
+func TestUpgradeKeepsGrants(t *testing.T) {
+	pool := connect(t, pgtest.Database(t, "version-5", versionFive))
+	for range 2 { // the second time over the present version
+		must(t, pool, "delete from dipwell.migrations where version > 5")
+		if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		inTx(t, pool, func(tx pgx.Tx) {
+			must(t, tx, "set local role dipwell_app")
+			must(t, tx, "select dipwell.refund('login', 'now'), dipwell_internal.now_us()")
+		})
+	}
+}
+
+func bucketRows(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	rows, _ := pool.Query(t.Context(), "select concat_ws(' ', limit_id, key, version, used, ts) from dipwell.buckets order by 1")
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(out) < 3 {
+		t.Fatal(out, err)
+	}
+	return out
+}
+
+// dump is the schema as pg_dump tells it, in sorted lines: grants come in the
+// order in which they were made.
+func dump(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	cmd := pgtest.Shared(t).Command("pg_dump", "--schema-only", "--schema=dipwell*", "-d", pool.Config().ConnString())
+	var out, failed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &failed
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("pg_dump: %v\n%s", err, failed.String())
+	}
+	lines := slices.DeleteFunc(strings.Split(out.String(), "\n"), func(s string) bool { return strings.HasPrefix(s, "\\") }) // \restrict, with a random word
+	slices.Sort(lines)
+	return lines
+}
+
+// missing are the lines that b lacks.
+func missing(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { _, ok := slices.BinarySearch(b, s); return ok })
+}
+
+// TestSchemaComments: everything in the schemas has a comment, and schema dipwell
+// has nothing but what people use.
+func TestSchemaComments(t *testing.T) {
+	pool := newPool(t)
+	list := func(sql string) string {
+		t.Helper()
+		rows, _ := pool.Query(context.Background(), sql)
+		out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(out, ", ")
+	}
+	if bare := list(`
+		select n.nspname from pg_namespace n where n.nspname ~ '^dipwell' and obj_description(n.oid, 'pg_namespace') is null
+		union all select p.oid::regprocedure::text from pg_proc p where p.pronamespace::regnamespace::text ~ '^dipwell' and obj_description(p.oid, 'pg_proc') is null
+		union all select c.oid::regclass::text from pg_class c where c.relnamespace::regnamespace::text ~ '^dipwell' and c.relkind in ('r', 'v')
+			and obj_description(c.oid, 'pg_class') is null
+		union all select t.oid::regtype::text from pg_type t join pg_class c on c.oid = t.typrelid and c.relkind = 'c'
+			where t.typnamespace::regnamespace::text ~ '^dipwell' and obj_description(t.oid, 'pg_type') is null
+		union all select concat(c.oid::regclass, '.', a.attname) from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+			where c.relnamespace::regnamespace::text ~ '^dipwell' and c.relkind in ('r', 'v', 'c') and col_description(c.oid, a.attnum) is null`); bare != "" {
+		t.Errorf("without a comment: %s", bare)
+	}
+	if got, want := list("select distinct proname::text from pg_proc where pronamespace = 'dipwell'::regnamespace order by 1"),
+		"cancel, charge, check, define, drop, refund, reserve, reset, sweep, take, take_all, take_up_to"; got != want {
+		t.Errorf("functions of schema dipwell: %s; want %s", got, want)
+	}
+}
