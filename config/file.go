@@ -25,13 +25,14 @@ type File struct {
 	Revision int64  // a store that has seen a higher one of this owner takes nothing from the file
 	Digest   string // of the file's bytes
 
-	Store          string // URL of the store
-	Data           string // directory to keep the buckets in, in place of Store
-	Listen         string // address of the service
-	Admin          string // address for admin calls
-	AdminTokenFile string // holds the admin token
-	Upstream       string // URL to be a reverse proxy of
-	By             string // whose bucket a proxied request takes from: ip, shared, header:NAME
+	Store          string   // URL of the store
+	Data           string   // directory to keep the buckets in, in place of Store
+	Listen         string   // address of the service
+	Admin          string   // address for admin calls
+	AdminTokenFile string   // holds the admin token
+	AdminOnly      []string // what else the admin listener alone answers: metrics, limits
+	Upstream       string   // URL to be a reverse proxy of
+	By             string   // whose bucket a proxied request takes from: ip, shared, header:NAME
 	UpstreamTimes  UpstreamTimes
 	UpstreamIdle   int           // idle connections to the upstream that are kept
 	MaxKeys        int           // keys that the in-process store may hold
@@ -63,7 +64,7 @@ type UpstreamTimes struct {
 }
 
 // settings are the names at the top of a file.
-var settings = []string{"owner", "revision", "store", "data", "listen", "admin", "admin_token_file", "upstream", "by",
+var settings = []string{"owner", "revision", "store", "data", "listen", "admin", "admin_token_file", "admin_only", "upstream", "by",
 	"upstream_dial_timeout", "upstream_tls_timeout", "upstream_header_timeout", "upstream_idle_timeout", "upstream_idle_connections", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
 	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains", "headers", "trusted_proxies", "limits"}
 
@@ -188,6 +189,8 @@ func (p *parser) top(n *yaml.Node) {
 			p.limits(value)
 		case "trusted_proxies":
 			p.proxies(value)
+		case "admin_only":
+			p.adminOnly(value)
 		default:
 			p.setting(name, value)
 		}
@@ -379,6 +382,32 @@ func (p *parser) proxies(n *yaml.Node) {
 				p.fail(item, where, "%v", err)
 			}
 			p.TrustedProxies = append(p.TrustedProxies, prefixes...)
+		}
+	}
+}
+
+var adminOnly = []string{"metrics", "limits"}
+
+// CheckAdminOnly says what is wrong with what only the admin listener answers.
+func CheckAdminOnly(what string) error {
+	if !slices.Contains(adminOnly, what) {
+		return fmt.Errorf("%q is not one of metrics, limits%s", what, dipwell.Suggest(what, adminOnly))
+	}
+	return nil
+}
+
+func (p *parser) adminOnly(n *yaml.Node) {
+	if n.Kind != yaml.SequenceNode {
+		p.fail(n, "admin_only", "must be a list such as [metrics, limits]")
+		return
+	}
+	for i, item := range n.Content {
+		where := fmt.Sprintf("admin_only[%d]", i)
+		if value, ok := p.scalar(where, deref(item)); ok {
+			if err := CheckAdminOnly(value); err != nil {
+				p.fail(item, where, "%v", err)
+			}
+			p.AdminOnly = append(p.AdminOnly, value)
 		}
 	}
 }

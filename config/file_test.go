@@ -18,6 +18,7 @@ store: memory:
 listen: 127.0.0.1:8080
 admin: 127.0.0.1:8081
 admin_token_file: /run/token
+admin_only: [metrics, limits]
 upstream: http://127.0.0.1:3000
 by: header:X-User
 upstream_dial_timeout: 1s
@@ -54,7 +55,7 @@ limits:
 	if len(f.Limits) != 2 || f.Limits[0] != login || f.Limits[1] != jobs {
 		t.Errorf("limits %+v", f.Limits)
 	}
-	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" ||
+	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" || len(f.AdminOnly) != 2 ||
 		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
 		t.Errorf("%+v", f)
 	}
@@ -152,6 +153,8 @@ func TestMistakes(t *testing.T) {
 		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
 		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
 		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
+		{"admin_only", "admin_only: [metrics, limit]\n", []string{`f.yaml:1: admin_only[1]: "limit" is not one of metrics, limits; did you mean limits?`}},
+		{"admin_only is no list", "admin_only: metrics\n", []string{"f.yaml:1: admin_only: must be a list"}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},

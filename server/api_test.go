@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -197,7 +199,9 @@ func TestCancel(t *testing.T) {
 	for _, bad := range []string{"", "{}", `{"reservation":"x"}`, `{"reservation":7}`, `{"Reservation":"x"}`, "limit=login", "reservation="} {
 		w.want(w.post("cancel", bad), 400)
 	}
-	w.want(w.do("GET", "/v1/cancel", ""), 405)
+	w.want(w.do("GET", "/v1/cancel", ""), 405, "GET is not allowed here; use POST")
+	w.want(w.do("GET", "/v1/take", ""), 405, "GET is not allowed here; use POST")
+	w.want(w.do("POST", "/v1/limits/login", ""), 405, "POST is not allowed here; use DELETE, GET, HEAD or PUT")
 }
 
 // Each body is refused with the field's name, and charges nothing.
@@ -420,6 +424,64 @@ func TestLimits(t *testing.T) {
 	w.want(w.do("DELETE", "/v1/limits/mine", ""), 404)
 	w.want(w.post("take", "limit=mine"), 404)
 	w.want(w.do("PUT", "/v1/limits/a%2Fb", `{"rate":1,"per":"1h"}`), 201, `"name":"a/b"`)
+}
+
+// Definitions come in pages, in the order of their names.
+func TestLimitsPaged(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	for i := range 150 {
+		w.want(w.do("PUT", fmt.Sprintf("/v1/limits/page-%03d", i), "rate=1&per=1h"), 201)
+	}
+	var all []string
+	for query, pages := "?n=20", 0; ; pages++ {
+		var page struct {
+			Limits []struct{ Name string }
+			Next   *string
+		}
+		rec := w.do("GET", "/v1/limits"+query, "")
+		if err := json.Unmarshal(rec.Body.Bytes(), &page); err != nil || rec.Code != 200 || len(page.Limits) > 20 || pages > 10 {
+			t.Fatal(rec.Code, err, len(page.Limits), pages)
+		}
+		for _, l := range page.Limits {
+			all = append(all, l.Name)
+		}
+		if page.Next == nil {
+			break
+		}
+		query = "?n=20&after=" + url.QueryEscape(*page.Next)
+	}
+	if want := len(w.limiter.Limits()); len(all) != want || !slices.IsSorted(all) || len(slices.Compact(all)) != want {
+		t.Errorf("%d of %d limits: %v", len(all), want, all)
+	}
+	w.want(w.do("GET", "/v1/limits", ""), 200, `"next":"page-093"`) // 100 of them
+	w.want(w.do("GET", "/v1/limits?n=1000", ""), 200, `"next":null`)
+	w.want(w.do("GET", "/v1/limits?after=page-1490", ""), 200, `{"limits":[],"next":null}`)
+	for _, q := range []string{"n=0", "n=1001", "n=x", "n=1&n=1", "prefix=a", "after=a&after=b"} {
+		w.want(w.do("GET", "/v1/limits?"+q, ""), 400)
+	}
+}
+
+// A parameter that a path does not know is a mistake of the caller's, wherever.
+func TestUnknownParameters(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	w.server.Handle("GET /healthcheck", http.HandlerFunc(w.server.Healthcheck))
+	w.api = w.server.API(local)
+	for _, call := range [][3]string{
+		{"GET", "/v1/limits", ""}, {"GET", "/v1/limits/login", ""}, {"PUT", "/v1/limits/login", "rate=1&per=1h"}, {"PUT", "/v1/limits/new", `{"rate":1,"per":"1h"}`},
+		{"DELETE", "/v1/limits/listed", ""}, {"GET", "/v1/limits/listed/keys", ""}, {"GET", "/v1/top", ""}, {"GET", "/healthz", ""}, {"GET", "/readyz", ""},
+		{"GET", "/metrics", ""}, {"GET", "/healthcheck", ""}, {"POST", "/v1/take", "limit=login"}, {"POST", "/v1/take", `{"limit":"login"}`}, {"POST", "/v1/reset", "limit=login"},
+		{"POST", "/v1/cancel", "reservation=x"}, {"GET", "/v1/auth", ""},
+	} {
+		query := "?nonsense=1"
+		if call[1] == "/v1/auth" {
+			query += "&limit=login&key=k"
+		}
+		rec := w.do(call[0], call[1]+query, call[2])
+		w.want(rec, 400)
+	}
+	if w.limiter.Limit("listed") == nil || w.limiter.Limit("new") != nil {
+		t.Error("a refused call had an effect")
+	}
 }
 
 func TestKeys(t *testing.T) {

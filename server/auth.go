@@ -87,10 +87,7 @@ func (a *api) clientAddress(r *http.Request) (string, error) {
 func parseAuth(query string) (q authCall, err error) {
 	q.cost, q.deny = 1, http.StatusTooManyRequests
 	seen := map[string]bool{}
-	err = eachParam(query, func(name, value string) error {
-		if seen[name] {
-			return bad(name, "is given twice")
-		}
+	err = eachOnce(query, func(name, value string) error {
 		seen[name] = true
 		return q.set(name, value)
 	})

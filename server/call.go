@@ -43,7 +43,7 @@ func (x *exchange) free() {
 func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", r.Method+" is not among POST")
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
 		return
 	}
 	if c.admin && !a.mayAdmin(w, r) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 	"unicode/utf8"
@@ -34,6 +35,30 @@ func eachParam(s string, f func(name, value string) error) error {
 		}
 	}
 	return nil
+}
+
+// eachOnce is eachParam for parameters that may be given once.
+func eachOnce(s string, f func(name, value string) error) error {
+	seen := map[string]bool{}
+	return eachParam(s, func(name, value string) error {
+		if seen[name] {
+			return bad(name, "is given twice")
+		}
+		seen[name] = true
+		return f(name, value)
+	})
+}
+
+// bare guards a handler that takes no parameters.
+func (a *api) bare(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := eachParam(r.URL.RawQuery, func(name, _ string) error { return bad(name, "unknown parameter; this path takes none") })
+		if err != nil {
+			a.fail(w, err)
+			return
+		}
+		next(w, r)
+	}
 }
 
 func (q *request) param(name, value string) error {

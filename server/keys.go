@@ -109,12 +109,7 @@ func (a *api) now(r *http.Request) (int64, error) {
 
 func parsePage(query string) (p page, err error) {
 	p.n = pageKeys
-	seen := map[string]bool{}
-	err = eachParam(query, func(name, value string) (err error) {
-		if seen[name] {
-			return bad(name, "is given twice")
-		}
-		seen[name] = true
+	err = eachOnce(query, func(name, value string) (err error) {
 		switch name {
 		case "prefix":
 			p.prefix = value

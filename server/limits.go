@@ -1,22 +1,63 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell"
 )
 
-// listLimits answers GET /v1/limits.
-func (a *api) listLimits(w http.ResponseWriter, _ *http.Request) {
+// Bounds of a page of limits.
+const (
+	pageLimits = 100
+	maxLimits  = 1000
+)
+
+// listLimits answers GET /v1/limits: a page of definitions, by name.
+func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
+	after, n, err := parseLimitsPage(r.URL.RawQuery)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	defs := a.limiter.Limits()
+	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *dipwell.Definition, name string) int { return strings.Compare(d.Name, name) })
+	page := defs[from:min(from+n, len(defs))]
 	b := []byte(`{"limits":[`)
-	for i, def := range a.limiter.Limits() {
+	for i, def := range page {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = appendLimit(b, def)
 	}
-	writeJSON(w, http.StatusOK, append(b, "]}\n"...))
+	b = append(b, `],"next":`...)
+	if from+n < len(defs) {
+		b = dipwell.AppendJSONString(b, page[n-1].Name)
+	} else {
+		b = append(b, "null"...)
+	}
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+func parseLimitsPage(query string) (after string, n int, err error) {
+	n = pageLimits
+	err = eachOnce(query, func(name, value string) (err error) {
+		switch name {
+		case "after":
+			after = value
+		case "n":
+			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxLimits {
+				return bad(name, fmt.Sprintf("must be from 1 to %d", maxLimits))
+			}
+		default:
+			return bad(name, "unknown parameter; known are after, n")
+		}
+		return nil
+	})
+	return after, n, err
 }
 
 // getLimit answers GET /v1/limits/{name}.
@@ -77,6 +118,9 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 		return l.Set(name, value)
 	}
 	if isJSON(r, x.in) {
+		if r.URL.RawQuery != "" {
+			return l, errBoth
+		}
 		s := scanner{b: x.in}
 		err := s.object(func(name string) error {
 			value, err := s.scalar(name)

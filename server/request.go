@@ -16,6 +16,7 @@ const maxBody = 64 << 10
 
 var (
 	errTooLarge = errors.New("body: has more than 65536 bytes")
+	errBoth     = bad("query", "parameters are either in the query or in the JSON body")
 	errSlow     = errors.New("body: did not come in time")
 )
 
@@ -53,7 +54,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	var err error
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
-			return bad("query", "parameters are either in the query or in the JSON body")
+			return errBoth
 		}
 		err = q.parseJSON(x.in)
 	} else if err = q.parseForm(r.URL.RawQuery); err == nil {

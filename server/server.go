@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 
 	"github.com/dipwell/dipwell"
@@ -89,8 +90,10 @@ func (s *Server) Handle(pattern string, h http.Handler) {
 
 // Site is what the API must know of the listener it answers on.
 type Site struct {
-	Loopback bool // only this machine reaches it
-	NoAdmin  bool // admin calls have a listener of their own
+	Loopback  bool // only this machine reaches it
+	NoAdmin   bool // admin calls have a listener of their own
+	NoMetrics bool // and so has /metrics
+	NoLimits  bool // and reading definitions, GET /v1/limits and below
 }
 
 // API is the handler of the whole API on one listener.
@@ -103,19 +106,29 @@ func (s *Server) API(at Site) http.Handler {
 	}
 	a.rest.HandleFunc("POST /v1/cancel", a.cancel)
 	a.rest.HandleFunc("/v1/auth", a.auth)
-	a.rest.HandleFunc("GET /v1/limits", a.listLimits)
-	a.rest.HandleFunc("GET /v1/limits/{name}", a.getLimit)
+	a.rest.HandleFunc("GET /v1/limits", elsewhere(at.NoLimits, a.listLimits))
+	a.rest.HandleFunc("GET /v1/limits/{name}", elsewhere(at.NoLimits, a.bare(a.getLimit)))
 	a.rest.HandleFunc("PUT /v1/limits/{name}", a.admin(a.putLimit))
-	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.deleteLimit))
+	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.bare(a.deleteLimit)))
 	a.rest.HandleFunc("GET /v1/limits/{name}/keys", a.admin(a.keys))
 	a.rest.HandleFunc("GET /v1/top", a.admin(a.top))
-	a.rest.HandleFunc("GET /healthz", a.healthz)
-	a.rest.HandleFunc("GET /readyz", a.readyz)
-	a.rest.Handle("GET /metrics", s.metrics.handler())
+	a.rest.HandleFunc("GET /healthz", a.bare(a.healthz))
+	a.rest.HandleFunc("GET /readyz", a.bare(a.readyz))
+	a.rest.HandleFunc("GET /metrics", elsewhere(at.NoMetrics, a.bare(s.metrics.handler().ServeHTTP)))
 	for pattern, h := range s.extra {
-		a.rest.Handle(pattern, h)
+		a.rest.HandleFunc(pattern, a.bare(h.ServeHTTP))
 	}
 	return a
+}
+
+// elsewhere is a handler, or a refusal where another listener has it.
+func elsewhere(is bool, next http.HandlerFunc) http.HandlerFunc {
+	if !is {
+		return next
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		httplimit.Problem(w, http.StatusForbidden, "", "this is answered on the admin listener")
+	}
 }
 
 // api is the API on one listener.
@@ -159,10 +172,18 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 	a.rest.ServeHTTP(probe, r)
 	if allow := probe.h.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		httplimit.Problem(w, http.StatusMethodNotAllowed, "", r.Method+" is not among "+allow)
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, allow))
 		return
 	}
 	httplimit.Problem(w, http.StatusNotFound, "", "there is nothing at this path")
+}
+
+// notAllowed says which methods a path has.
+func notAllowed(method, allow string) string {
+	if i := strings.LastIndex(allow, ", "); i >= 0 {
+		allow = allow[:i] + " or " + allow[i+2:]
+	}
+	return method + " is not allowed here; use " + allow
 }
 
 // statusOnly is a response nobody reads.

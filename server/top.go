@@ -175,12 +175,7 @@ func appendTop(b []byte, t sketch.Top) []byte {
 
 func parseTop(query string) (n int, limit string, err error) {
 	n = topKeys
-	seen := map[string]bool{}
-	err = eachParam(query, func(name, value string) (err error) {
-		if seen[name] {
-			return bad(name, "is given twice")
-		}
-		seen[name] = true
+	err = eachOnce(query, func(name, value string) (err error) {
 		switch name {
 		case "n":
 			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {

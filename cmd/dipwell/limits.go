@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"sort"
 	"strings"
 )
@@ -17,31 +18,64 @@ type LimitsCmd struct {
 func (LimitsCmd) Help() string { return "Example: dipwell limits --json" }
 
 func (c *LimitsCmd) Run(e *env) error {
-	b, err := c.get(e, "/v1/limits")
+	list, err := c.all(e)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		_, err = e.stdout.Write(b)
-		return err
+		out := json.NewEncoder(e.stdout)
+		out.SetEscapeHTML(false)
+		return out.Encode(map[string]any{"limits": list})
 	}
-	var list struct{ Limits []map[string]any }
-	in := json.NewDecoder(bytes.NewReader(b))
-	in.UseNumber() // as the server wrote them
-	if err = in.Decode(&list); err != nil {
-		return errors.New("the server's answer is no list of limits")
-	}
-	for _, l := range list.Limits {
-		var more []string
-		for k, v := range l {
-			switch k {
-			case "name", "rate", "per", "owner", "version", "capacity", "warning":
-			default:
-				more = append(more, fmt.Sprintf(",%s=%v", k, v))
-			}
+	for _, raw := range list {
+		var l map[string]any
+		in := json.NewDecoder(bytes.NewReader(raw))
+		in.UseNumber() // as the server wrote them
+		if err = in.Decode(&l); err != nil {
+			return errNoLimits
 		}
-		sort.Strings(more)
-		fmt.Fprintf(e.stdout, "%v=%v/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
+		printLimit(e, l)
 	}
 	return nil
+}
+
+var errNoLimits = errors.New("the server's answer is no list of limits")
+
+// limitsPage is how many limits are asked for at a time.
+const limitsPage = "1000"
+
+// all reads every page.
+func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
+	list = []json.RawMessage{}
+	for after := ""; ; {
+		b, err := c.get(e, "/v1/limits?"+url.Values{"after": {after}, "n": {limitsPage}}.Encode())
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Limits []json.RawMessage
+			Next   *string
+		}
+		if err = json.Unmarshal(b, &page); err != nil {
+			return nil, errNoLimits
+		}
+		list = append(list, page.Limits...)
+		if page.Next == nil || *page.Next <= after {
+			return list, nil
+		}
+		after = *page.Next
+	}
+}
+
+func printLimit(e *env, l map[string]any) {
+	var more []string
+	for k, v := range l {
+		switch k {
+		case "name", "rate", "per", "owner", "version", "capacity", "warning":
+		default:
+			more = append(more, fmt.Sprintf(",%s=%v", k, v))
+		}
+	}
+	sort.Strings(more)
+	fmt.Fprintf(e.stdout, "%v=%v/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
 }

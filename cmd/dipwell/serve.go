@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"github.com/dipwell/dipwell"
@@ -28,6 +29,7 @@ type ServeCmd struct {
 	MaxKeys        int      `placeholder:"N" env:"DIPWELL_MAX_KEYS" help:"Keys that memory: may hold."`
 	DenyMaxAge     string   `placeholder:"TIME" env:"DIPWELL_DENY_MAX_AGE" help:"How long a refusal is believed without asking a store outside this process again (default 1s; 0: never)."`
 	AdminTokenFile string   `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN. Without one they need a loopback listener."`
+	AdminOnly      []string `placeholder:"WHAT" env:"DIPWELL_ADMIN_ONLY" help:"Answer these on --admin alone as well: metrics, limits (GET /v1/limits)."`
 	UpstreamFlags
 	GRPCFlags
 	OperationFlags
@@ -139,7 +141,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	if s.proxy != nil {
 		main.Handler, main.Streams, what = s.proxy, true, "proxying "+set.Upstream
 	} else {
-		main.Handler = s.server.API(server.Site{Loopback: server.IsLoopback(l), NoAdmin: set.Admin != ""})
+		main.Handler = s.server.API(set.site(l))
 	}
 	ls = append(ls, s.traced(main))
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s://%s\n", what, main.Scheme(), l.Addr())
@@ -156,6 +158,12 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	ls = append(ls, s.traced(admin))
 	fmt.Fprintf(s.env.stdout, "dipwell: serving admin calls on %s://%s\n", admin.Scheme(), l.Addr())
 	return ls, nil
+}
+
+// site is the main listener's.
+func (s *settings) site(l net.Listener) server.Site {
+	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "",
+		NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
 }
 
 // traced makes spans of what a listener answers, where they are wanted.

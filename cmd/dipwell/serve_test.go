@@ -263,6 +263,41 @@ func TestServeAdminListener(t *testing.T) {
 	}
 }
 
+// What is kept to the admin listener is not answered by the other.
+func TestServeAdminOnly(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-only", "metrics,limits", "--limit", "api=1/1h")
+	for _, path := range []string{"/metrics", "/v1/limits", "/v1/limits/api"} {
+		if status, body := do(t, http.MethodGet, p.url+path, ""); status != 403 || !strings.Contains(body, "admin listener") {
+			t.Error(path, status, body)
+		}
+		if status, body := do(t, http.MethodGet, p.admin+path, ""); status != 200 {
+			t.Error(path, status, body)
+		}
+	}
+	if status, body := do(t, http.MethodGet, p.url+"/readyz", ""); status != 200 {
+		t.Error(status, body)
+	}
+}
+
+// The client reads all pages of limits.
+func TestLimitsBeyondAPage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	text := "limits:\n"
+	for i := range 1050 {
+		text += fmt.Sprintf("  - {name: l%d, rate: 1, per: 1h}\n", i)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--config", file, "--listen", "127.0.0.1:0")
+	if code, out, stderr := program(t, "limits", "--server", p.url); code != 0 || strings.Count(out, "\n") != 1050 {
+		t.Error(code, strings.Count(out, "\n"), stderr)
+	}
+	if code, out, stderr := program(t, "limits", "--json", "--server", p.url); code != 0 || strings.Count(out, `"name"`) != 1050 {
+		t.Error(code, strings.Count(out, `"name"`), stderr)
+	}
+}
+
 func TestServeUpstream(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello from "+r.URL.Path) }))
 	defer up.Close()
@@ -331,7 +366,7 @@ func TestServeErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"--store", "oracle:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
 		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
-		{"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-header-timeout", "0"}, {"--upstream", "http://x", "--upstream-idle-connections=-1"},
+		{"--admin-only", "metrics"}, {"--admin", "127.0.0.1:0", "--admin-only", "metrics,limit"}, {"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-header-timeout", "0"}, {"--upstream", "http://x", "--upstream-idle-connections=-1"},
 	} {
 		code, _, stderr := program(t, append([]string{"serve"}, args...)...)
 		if code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {

@@ -39,6 +39,9 @@ func (c *ServeCmd) settings() (*settings, error) {
 	}
 	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
 	s.Admin = cmp.Or(c.Admin, s.Admin)
+	if len(c.AdminOnly) > 0 {
+		s.AdminOnly = c.AdminOnly
+	}
 	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
 	c.OperationFlags.over(&s.File)
 	if err := c.UpstreamFlags.over(&s.File); err != nil {
@@ -170,6 +173,14 @@ func (s *settings) check() error {
 		return fmt.Errorf("max_keys: %d is negative", s.MaxKeys)
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
+	}
+	if len(s.AdminOnly) > 0 && s.Admin == "" {
+		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
+	}
+	for _, what := range s.AdminOnly {
+		if err := config.CheckAdminOnly(what); err != nil {
+			return fmt.Errorf("admin_only: %w", err)
+		}
 	}
 	return s.checkOperation()
 }
