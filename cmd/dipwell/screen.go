@@ -15,8 +15,9 @@ const (
 	screenOpen  = "\x1b[?1049h\x1b[?25l\x1b[?7l" // another screen, no cursor, long lines are cut
 	screenClose = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	screenHome  = "\x1b[H"
-	lineEnd     = "\x1b[K\r\n"
-	restEnd     = "\x1b[J"
+	lineClear   = "\x1b[2K" // before a line: after one of full width the cursor stands on its last column
+	lineEnd     = "\r\n"
+	restClear   = "\x1b[J"
 	bold        = "\x1b[1m"
 	notBold     = "\x1b[0m"
 )
@@ -83,7 +84,7 @@ func size(out *os.File) (width, height int) {
 // draw writes a screen in one go, so that it does not flicker.
 func (c *TopCmd) draw(e *env, out *os.File, r *topReport, trouble error) (width, height int) {
 	width, height = size(out)
-	lines := []topLine{{text: fit(fmt.Sprintf("dipwell top  %s  every %v, q ends", time.Now().Format(time.TimeOnly), c.Interval), width)}}
+	lines := []topLine{{text: fit(fmt.Sprintf("dipwell top %s every %v, q ends", time.Now().Format(time.TimeOnly), c.Interval), width)}}
 	switch {
 	case trouble != nil && e.ctx.Err() == nil:
 		lines = append(lines, topLine{fit("no answer: "+plain(trouble.Error()), width), true})
@@ -93,19 +94,27 @@ func (c *TopCmd) draw(e *env, out *os.File, r *topReport, trouble error) (width,
 	if r != nil {
 		lines = append(lines, c.page(r, width)...)
 	}
+	fmt.Fprint(out, frame(lines, height, os.Getenv("NO_COLOR") == ""))
+	return width, height
+}
+
+// frame is what a terminal is sent for the lines that fit its height.
+func frame(lines []topLine, height int, color bool) string {
 	var b strings.Builder
 	b.WriteString(screenHome)
 	for i, l := range lines[:min(len(lines), height)] {
 		if i > 0 {
 			b.WriteString(lineEnd)
 		}
-		if l.title && os.Getenv("NO_COLOR") == "" {
+		b.WriteString(lineClear)
+		if l.title && color {
 			b.WriteString(bold + l.text + notBold)
 		} else {
 			b.WriteString(l.text)
 		}
 	}
-	b.WriteString("\x1b[K" + restEnd)
-	fmt.Fprint(out, b.String())
-	return width, height
+	if len(lines) < height {
+		b.WriteString(lineEnd + restClear)
+	}
+	return b.String()
 }

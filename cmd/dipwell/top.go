@@ -11,9 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/term"
 )
@@ -62,14 +60,16 @@ func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow
 
 // topList is one list of keys.
 type topList struct {
-	Counted  uint64 `json:"counted"`
-	Unlisted uint64 `json:"unlisted_at_most"`
-	Keys     []struct {
-		Limit string  `json:"limit"`
-		Key   *string `json:"key"`
-		Count uint64  `json:"count"`
-		Error uint64  `json:"error"`
-	} `json:"keys"`
+	Counted  uint64   `json:"counted"`
+	Unlisted uint64   `json:"unlisted_at_most"`
+	Keys     []topKey `json:"keys"`
+}
+
+type topKey struct {
+	Limit string  `json:"limit"`
+	Key   *string `json:"key"`
+	Count uint64  `json:"count"`
+	Error uint64  `json:"error"`
 }
 
 // topAnswer is what a service answers.
@@ -185,90 +185,3 @@ func compare(old, now *topAnswer) *topReport {
 	})
 	return r
 }
-
-// Widths of a page.
-const (
-	reportWidth = 100 // without a terminal
-	minName     = 16  // of a limit and a key, however narrow a terminal is
-)
-
-// topLine is a line of a page; titles stand out.
-type topLine struct {
-	text  string
-	title bool
-}
-
-// page is a report for people, in lines of at most width characters.
-func (c *TopCmd) page(r *topReport, width int) (lines []topLine) {
-	width = max(width, 1)
-	add := func(title bool, text string) { lines = append(lines, topLine{fit(text, width), title}) }
-	all := &r.PerSecond
-	share := 0.0
-	if all.Decisions > 0 {
-		share = 100 * all.Refused / all.Decisions
-	}
-	add(true, fmt.Sprintf("decisions %s/s, refused %s/s (%.1f %%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors)))
-	if r.Shed > 0 {
-		add(false, fmt.Sprintf("%d calls were turned away since the start: too many were under way", r.Shed))
-	}
-	name := max(width-4*12, minName) // what does not fit is cut at the right
-	row := func(title bool, first string, rest ...string) {
-		text := pad(fit(first, name), name)
-		for _, s := range rest {
-			text += fmt.Sprintf("%12s", s)
-		}
-		add(title, text)
-	}
-	add(false, "")
-	row(true, "LIMIT", "DECISIONS/S", "REFUSED/S", "SHADOW/S", "FALLBACK/S")
-	for i := range r.ByLimit[:min(len(r.ByLimit), c.N)] {
-		l := &r.ByLimit[i]
-		row(false, plain(l.Limit), rate(l.Decisions), rate(l.Refused), rate(l.Shadow), rate(l.Fallback))
-	}
-	if more := len(r.ByLimit) - c.N; more > 0 {
-		add(false, fmt.Sprintf("and %d more limits", more))
-	}
-	list := func(title string, t *topList) {
-		add(false, "")
-		row(true, fmt.Sprintf("%s, %v", title, time.Duration(r.Window/1e6)*time.Second), "COUNT", "ERROR", "AT LEAST", "OF ALL")
-		for _, k := range t.Keys {
-			key := "(shared)"
-			if k.Key != nil {
-				key = *k.Key
-			}
-			row(false, plain(k.Limit)+" "+plain(key), strconv.FormatUint(k.Count, 10), strconv.FormatUint(k.Error, 10),
-				strconv.FormatUint(k.Count-k.Error, 10), fmt.Sprintf("%.1f %%", 100*float64(k.Count)/float64(max(t.Counted, 1))))
-		}
-		if t.Unlisted > 0 {
-			add(false, fmt.Sprintf("each other key at most %d", t.Unlisted))
-		}
-	}
-	list("BUSIEST KEYS", &r.Busiest)
-	list("MOST REFUSED KEYS", &r.Refused)
-	return lines
-}
-
-func rate(f float64) string {
-	if f > 0 && f < 100 {
-		return strconv.FormatFloat(f, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(f, 'f', 0, 64)
-}
-
-// plain makes a text harmless on a terminal: callers choose their keys.
-func plain(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.QuoteToGraphic(s)
-	}
-	return s
-}
-
-// fit cuts a text that is too long, and says so.
-func fit(s string, width int) string {
-	if r := []rune(s); len(r) > width {
-		return string(r[:width-1]) + "…"
-	}
-	return s
-}
-
-func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-len([]rune(s)))) }

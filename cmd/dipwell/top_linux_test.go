@@ -95,7 +95,7 @@ func TestTopOnATerminal(t *testing.T) {
 			resize(t, person, 30, 200)
 			shown.wait(t, `LIMIT {147}`)
 			resize(t, person, 3, 50)
-			shown.wait(t, `\x1b\[Hdipwell top[^\n]*\n[^\n]*\n[^\n]*\x1b\[J\x1b\[H`)
+			shown.wait(t, `\x1b\[H\x1b\[2Kdipwell top[^\n]*\n[^\n]*\n[^\n]*\x1b\[H`)
 			if end == "SIGTERM" {
 				err = cmd.Process.Signal(syscall.SIGTERM)
 			} else {

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/rivo/uniseg"
+)
+
+// Widths of a page, in columns of a terminal.
+const (
+	reportWidth = 100 // without a terminal
+	narrowWidth = 72  // below it columns are as wide as what is in them, and long numbers are rounded
+	column      = 12  // of a number, otherwise
+)
+
+// topLine is a line of a page; titles stand out.
+type topLine struct {
+	text  string
+	title bool
+}
+
+// topPage is a report for people while it is made.
+type topPage struct {
+	width int
+	lines []topLine
+}
+
+// page formats a report in lines of at most width columns. From 40 columns on
+// no number is cut.
+func (c *TopCmd) page(r *topReport, width int) []topLine {
+	p := &topPage{width: max(width, 1)}
+	all := &r.PerSecond
+	share := 0.0
+	if all.Decisions > 0 {
+		share = 100 * all.Refused / all.Decisions
+	}
+	p.text(true, "decisions %s/s, refused %s/s (%.1f%%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors))
+	if r.Shed > 0 {
+		p.text(false, "%s turned away since the start: too many were under way", howMany(int(r.Shed), "call"))
+	}
+	p.limits(r, c.N)
+	p.keys("BUSIEST KEYS", r.Window, &r.Busiest)
+	p.keys("MOST REFUSED KEYS", r.Window, &r.Refused)
+	return p.lines
+}
+
+func (p *topPage) add(title bool, text string) {
+	p.lines = append(p.lines, topLine{fit(text, p.width), title})
+}
+
+// text adds a sentence, broken into lines between words.
+func (p *topPage) text(title bool, format string, args ...any) {
+	line := ""
+	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+		switch {
+		case line == "":
+			line = word
+		case columns(line)+1+columns(word) > p.width:
+			p.add(title, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	p.add(title, line)
+}
+
+func (p *topPage) limits(r *topReport, n int) {
+	heads := []string{"LIMIT", "DECISIONS/S", "REFUSED/S", "SHADOW/S", "FALLBACK/S"}
+	if p.width < narrowWidth {
+		heads = []string{"LIMIT, /S", "CALLS", "REFUSED", "SHADOW", "FALLBACK"}
+	}
+	var rows [][]string
+	for i := range r.ByLimit[:min(len(r.ByLimit), n)] {
+		l := &r.ByLimit[i]
+		rows = append(rows, []string{plain(l.Limit), p.rate(l.Decisions), p.rate(l.Refused), p.rate(l.Shadow), p.rate(l.Fallback)})
+	}
+	p.add(false, "")
+	p.table(heads, rows)
+	if more := len(r.ByLimit) - n; more > 0 {
+		p.text(false, "and %s", howMany(more, "more limit"))
+	}
+}
+
+func (p *topPage) keys(title string, window int64, t *topList) {
+	var rows [][]string
+	for _, k := range t.Keys {
+		key := "(shared)"
+		if k.Key != nil {
+			key = *k.Key
+		}
+		rows = append(rows, []string{plain(k.Limit) + " " + plain(key), p.count(k.Count), p.count(k.Error), p.count(k.Count - k.Error),
+			fmt.Sprintf("%.1f %%", 100*float64(k.Count)/float64(max(t.Counted, 1)))})
+	}
+	title = fmt.Sprintf("%s, %v", title, time.Duration(window/1e6)*time.Second)
+	p.add(false, "")
+	if p.width < narrowWidth {
+		p.add(true, title)
+		title = "KEY"
+	}
+	p.table([]string{title, "COUNT", "ERROR", "AT LEAST", "OF ALL"}, rows)
+	if t.Unlisted > 0 {
+		p.text(false, "each other key at most %d", t.Unlisted)
+	}
+}
+
+// table adds rows under their heads. The first column is at the left and has
+// the width that the others leave, which are at the right.
+func (p *topPage) table(heads []string, rows [][]string) {
+	widths := make([]int, len(heads))
+	left := p.width
+	for i := 1; i < len(heads); i++ {
+		for _, row := range append(rows, heads) {
+			widths[i] = max(widths[i], columns(row[i])+1)
+		}
+		if p.width >= narrowWidth {
+			widths[i] = max(widths[i], column)
+		}
+		left -= widths[i]
+	}
+	left = max(left, 1)
+	line := func(title bool, cells []string) {
+		text := fit(cells[0], left)
+		text += blank(left - columns(text))
+		for i, s := range cells[1:] {
+			text += blank(widths[i+1]-columns(s)) + s
+		}
+		p.add(title, text)
+	}
+	line(true, heads)
+	for _, row := range rows {
+		line(false, row)
+	}
+}
+
+func (p *topPage) rate(f float64) string {
+	if p.width < narrowWidth && f >= roundFrom {
+		return rounded(f)
+	}
+	return rate(f)
+}
+
+func (p *topPage) count(n uint64) string {
+	if p.width < narrowWidth && n >= roundFrom {
+		return rounded(float64(n))
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// roundFrom is the first number that takes more than six characters.
+const roundFrom = 1e6
+
+// rounded writes a number of roundFrom and more in six characters, as in 12.3M.
+func rounded(f float64) string {
+	units := "MGTPE"
+	for f /= 1e6; f >= 999.95 && len(units) > 1; f /= 1e3 {
+		units = units[1:]
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + units[:1]
+}
+
+func rate(f float64) string {
+	if f > 0 && f < 100 {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', 0, 64)
+}
+
+// plain makes a text harmless on a terminal: callers choose their keys.
+func plain(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.QuoteToGraphic(s)
+	}
+	return s
+}
+
+// columns is how many columns of a terminal a text takes.
+func columns(s string) int { return uniseg.StringWidth(s) }
+
+// fit cuts a text that takes more columns than width, and marks the cut.
+func fit(s string, width int) string {
+	if columns(s) <= width {
+		return s
+	}
+	end, used, state := 0, 0, -1
+	for rest := s; used < width-1; {
+		var c string
+		var w int
+		if c, rest, w, state = uniseg.FirstGraphemeClusterInString(rest, state); used+w > width-1 {
+			break
+		}
+		end, used = end+len(c), used+w
+	}
+	return s[:end] + "…"
+}
+
+func blank(n int) string { return strings.Repeat(" ", max(0, n)) }
