@@ -62,3 +62,41 @@ func TestServeRedis(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A service and the commands work as the user of Redis that docs/redis.md shows.
+func TestServeRedisLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if err := server.Grant("../../docs/redis.md", "dipwell"); err != nil {
+		t.Fatal(err)
+	}
+	store := strings.Replace(server.URL(), "://", "://dipwell:PASSWORD@", 1)
+	p := start(t, "--listen", "127.0.0.1:0", "--store", store, "--limit", "login=1/1d,burst=5")
+	eventually(t, func() error {
+		if status, body := do(t, "GET", p.url+"/readyz", ""); status != 200 {
+			return fmt.Errorf("/readyz is %d %s", status, body)
+		}
+		return nil
+	})
+	for _, path := range []string{"/v1/take", "/v1/check", "/v1/take_up_to", "/v1/reserve", "/v1/charge", "/v1/refund", "/v1/reset"} {
+		if status, body := post(t, p.url+path, "limit=login&key=k"); status != 200 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	for _, path := range []string{"/metrics", "/v1/limits", "/v1/limits/login/keys"} {
+		if status, body := do(t, "GET", p.url+path, ""); status != 200 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if code, found := doctor(t, "--store", store); code != 0 {
+		t.Errorf("doctor: %d %v", code, found)
+	}
+	for _, args := range [][]string{{"take", "login", "k"}, {"keys", "login"}, {"limits"}} {
+		if code, out, stderr := program(t, append(args, "--store", store)...); code != 0 {
+			t.Errorf("%v: %d %s %s", args, code, out, stderr)
+		}
+	}
+	if list, err := server.Denied(); err != nil || len(list) > 0 {
+		t.Errorf("denied: %v, %v", list, err)
+	}
+}

@@ -1,0 +1,171 @@
+package redisstore_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+const page = "../docs/redis.md"
+
+// A user that has just what the page for operators lists can do everything.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	granted(t, server)
+	do(t, server, "config", "resetstat")
+	asUser(t, as("dipwell", server.URL())+"/1")
+	denied(t, server)
+	used := fmt.Sprint(do(t, server, "info", "commandstats")) + "cmdstat_ping:" // of a subscription that was silent for 3 s
+	for _, word := range strings.Fields(fmt.Sprint(do(t, server, "acl", "getuser", "dipwell"))) {
+		if name, ok := strings.CutPrefix(strings.Trim(word, "[]"), "+"); ok && !strings.HasPrefix(name, "cluster|") && !strings.Contains(used, "cmdstat_"+name+":") {
+			t.Errorf("%s allows %s, which nothing needs", page, name)
+		}
+	}
+}
+
+func TestLeastPrivilegeCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	granted(t, cluster.Nodes...)
+	asUser(t, as("dipwell", cluster.URL()))
+	denied(t, cluster.Nodes...)
+}
+
+func TestLeastPrivilegeSentinel(t *testing.T) {
+	t.Parallel()
+	trio := redistest.StartSentinel(t)
+	granted(t, trio.Nodes...)
+	for _, n := range trio.Sentinels {
+		if err := n.Grant(page, "watcher"); err != nil {
+			t.Fatal(err)
+		}
+		do(t, n, "acl", "setuser", "default", "-sentinel", "-subscribe") // theirs is asked, not everybody's
+	}
+	asUser(t, as("dipwell", trio.URL())+"?sentinel_user=watcher&sentinel_password=PASSWORD")
+	denied(t, append(trio.Nodes, trio.Sentinels...)...)
+}
+
+func granted(t *testing.T, nodes ...*redistest.Server) {
+	t.Helper()
+	for _, n := range nodes {
+		if err := n.Grant(page, "dipwell"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func as(user, url string) string { return strings.Replace(url, "://", "://"+user+":PASSWORD@", 1) }
+
+func denied(t *testing.T, nodes ...*redistest.Server) {
+	t.Helper()
+	for _, n := range nodes {
+		list, err := n.Denied()
+		for _, entry := range list {
+			t.Errorf("%s denied %s", n.Addr(), entry)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// asUser does all that a store can do.
+func asUser(t *testing.T, url string) {
+	t.Helper()
+	heard := func(err error) { t.Errorf("reported: %v", err) }
+	bucket := dipwell.Limit{Name: "bucket", Rate: 10, Period: time.Second, Burst: 100, MaxDebt: 100, ListKeys: true}
+	window := dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
+	s, l := opened(t, url, redisstore.Config{OnError: heard}, bucket, window)
+	other, _ := opened(t, url, redisstore.Config{OnError: heard})
+	everyVerb(t, s, l)
+	slow := bucket
+	slow.Period = time.Hour
+	if _, err := l.Define(t.Context(), slow, dipwell.OwnerCode); err != nil {
+		t.Errorf("define: %v", err)
+	}
+	within(t, patience, func() error { // told, and the expiry of its rows is lengthened
+		if d := other.Registry().Lookup("bucket"); d == nil || d.Period != time.Hour {
+			return errors.New("the change is not known")
+		}
+		return nil
+	})
+	everyVerb(t, s, l) // rows of the version before
+	if list, err := s.Keys(t.Context(), l.Limit("bucket"), "", "", 10); err != nil || len(list) == 0 {
+		t.Errorf("keys: %v, %v", list, err)
+	}
+	if _, err := s.Len(t.Context()); err != nil {
+		t.Errorf("len: %v", err)
+	}
+	if err := s.Ready(t.Context()); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+	if _, err := s.Now(t.Context()); err != nil {
+		t.Errorf("now: %v", err)
+	}
+	db := connect(t, url)
+	list, err := redisstore.Inspect(t.Context(), db)
+	for _, c := range list {
+		if c.Role != "master" || c.Policy != "noeviction" || c.AppendSync == "" || c.Version == "" || c.Scripts < 0 {
+			t.Errorf("inspect: %+v", c)
+		}
+	}
+	if err != nil || len(list) == 0 {
+		t.Errorf("inspect: %v, %v", list, err)
+	}
+	if err := l.Drop(t.Context(), "window", dipwell.OwnerCode); err != nil {
+		t.Errorf("drop: %v", err)
+	}
+}
+
+// everyVerb asks each verb, alone, of several keys and in a batch.
+func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
+	t.Helper()
+	for _, limit := range []string{"bucket", "window"} {
+		for verb := dipwell.VerbTake; verb <= dipwell.VerbReset; verb++ {
+			var d dipwell.Decision
+			for range 3 {
+				if err := l.Do(t.Context(), &d, verb, limit, "k", 4); err != nil {
+					t.Errorf("%v of %s: %v", verb, limit, err)
+				}
+			}
+			var b dipwell.Batch
+			for i := range 9 {
+				b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{byte(i), byte(verb), limit[0], byte(time.Now().UnixNano())}, Ops: []dipwell.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
+			}
+			if err := s.Apply(t.Context(), &b); err != nil {
+				t.Error(err)
+			}
+			for i := range b.Groups {
+				if err := b.Groups[i].Err; err != nil {
+					t.Errorf("%v in a batch: %v", verb, err)
+				}
+			}
+		}
+	}
+	takes := []dipwell.Take{{Limit: "bucket", Key: "{a}1", Cost: 1}, {Limit: "window", Key: "{a}2", Cost: 1}}
+	if _, err := l.TakeAll(t.Context(), takes...); err != nil {
+		t.Errorf("take all: %v", err)
+	}
+	if _, err := l.Reset(t.Context(), "bucket", "debt"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Take(t.Context(), "bucket", "debt", 100); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d, err := l.Reserve(t.Context(), "bucket", "debt", 1)
+		if err != nil || d.Delay == 0 {
+			t.Fatalf("reserve: %+v, %v", d, err)
+		}
+		if err = l.Cancel(t.Context(), d.Reservation); err != nil {
+			t.Errorf("cancel: %v", err)
+		}
+	}
+}
