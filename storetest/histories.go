@@ -14,10 +14,16 @@ import (
 var historyCases = []testCase{{"model", modelCase}}
 
 func modelCase(e *env) {
+	e.seeded(func(e *env, rnd *rand.Rand) { (&history{env: e, Rand: rnd}).run() })
+}
+
+// seeded plays random histories, each on a store of its own: half of them
+// always the same, half always new.
+func (e *env) seeded(play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
 		seeds = nil
-		for i := range e.histories { // half of them always the same, half always new
+		for i := range e.histories {
 			s := uint64(i + 1)
 			if i%2 == 1 {
 				s = rand.Uint64()>>1 + 1
@@ -26,10 +32,7 @@ func modelCase(e *env) {
 		}
 	}
 	for _, s := range seeds {
-		ok := e.Run(fmt.Sprint("seed=", s), func(t *testing.T) {
-			h := &history{env: newEnv(t, e.open, e.size), Rand: rand.New(rand.NewPCG(s, 0))}
-			h.run()
-		})
+		ok := e.Run(fmt.Sprint("seed=", s), func(t *testing.T) { play(newEnv(t, e.open, e.size), rand.New(rand.NewPCG(s, 0))) })
 		if !ok {
 			e.Fatalf("replay it with: go test -run '%s' -seed %d", e.Name(), s)
 		}

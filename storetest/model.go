@@ -16,6 +16,8 @@ type model struct {
 	limits       map[string][]*rule // all versions, the present one last
 	rows         map[rowKey]*row
 	reservations map[dipwell.Reservation]*reservation
+	records      map[rowKey][]*record // in the order of their numbers
+	gives        bool                 // back by the rule; see env.givesBack
 }
 
 type rowKey struct{ limit, key string }
@@ -24,6 +26,7 @@ type row struct {
 	used *big.Rat // tokens
 	ts   int64
 	rule *rule
+	list *list // nil: no record of it lives
 }
 
 // reservation is what a call took ahead of time.
@@ -36,6 +39,7 @@ type part struct {
 	key    rowKey
 	tokens *big.Rat
 	rule   *rule
+	record *record
 }
 
 // answer is what is compared, field by field.
@@ -52,7 +56,7 @@ type answers struct {
 }
 
 func newModel() *model {
-	return &model{map[string][]*rule{}, map[rowKey]*row{}, map[dipwell.Reservation]*reservation{}}
+	return &model{limits: map[string][]*rule{}, rows: map[rowKey]*row{}, reservations: map[dipwell.Reservation]*reservation{}, records: map[rowKey][]*record{}}
 }
 
 func (m *model) rule(limit string) *rule {
@@ -83,11 +87,7 @@ func (m *model) drop(name string) {
 			delete(m.rows, k)
 		}
 	}
-	for id, r := range m.reservations {
-		if r.of(name) {
-			delete(m.reservations, id)
-		}
-	}
+	m.forgetRecords(func(k rowKey) bool { return k.limit == name })
 }
 
 func (r *reservation) of(limit string) bool {
@@ -153,17 +153,25 @@ func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *
 	for k, res := range results {
 		v.due = max(v.due, now+res.delay)
 		if res.granted > 0 && !res.shadow {
-			v.parts = append(v.parts, part{k, rat(res.granted), m.rule(k.limit)})
+			v.parts = append(v.parts, part{key: k, tokens: rat(res.granted), rule: m.rule(k.limit)})
 			later = later || res.delay > 0
 		}
 		if verb == dipwell.VerbReset {
 			m.reset(k)
-		} else if !res.shadow && res.after.Cmp(res.before) != 0 {
-			m.rows[k] = &row{res.after, m.instant(k, now), m.rule(k.limit)}
+		} else if !res.shadow && (res.after.Cmp(res.before) != 0 || res.clipped) {
+			l := m.touch(k, now)
+			if l != nil && res.clipped {
+				l.lows = []low{{l.lows[0].number, rat(0)}}
+			}
+			m.rows[k] = &row{res.after, m.instant(k, now), m.rule(k.limit), l}
 		}
 	}
 	if !later {
 		return nil
+	}
+	for i := range v.parts {
+		p := &v.parts[i]
+		m.record(v, p, now, results[p.key].delay)
 	}
 	return v
 }
@@ -171,13 +179,7 @@ func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *
 // reset forgets a row and every reservation that it has a part in.
 func (m *model) reset(k rowKey) {
 	delete(m.rows, k)
-	for id, r := range m.reservations {
-		for _, p := range r.parts {
-			if p.key == k {
-				delete(m.reservations, id)
-			}
-		}
-	}
+	m.forgetRecords(func(other rowKey) bool { return other == k })
 }
 
 // cancel gives a reservation back, once, before it is due.
@@ -188,6 +190,10 @@ func (m *model) cancel(now int64, id dipwell.Reservation) bool {
 		return false
 	}
 	for _, p := range v.parts {
+		if m.gives {
+			m.giveBack(p.key, p.record, now)
+			continue
+		}
 		tokens := p.tokens
 		for r := p.rule; r.next != nil; r = r.next {
 			tokens = r.convertBack(tokens)
@@ -196,7 +202,7 @@ func (m *model) cancel(now int64, id dipwell.Reservation) bool {
 		if used.Sign() < 0 {
 			used.SetInt64(0)
 		}
-		m.rows[p.key] = &row{used, m.instant(p.key, now), m.rule(p.key.limit)}
+		m.rows[p.key] = &row{used: used, ts: m.instant(p.key, now), rule: m.rule(p.key.limit)}
 	}
 	return true
 }
@@ -287,6 +293,7 @@ func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
 // result is one key's own outcome, before its neighbours are heard.
 type result struct {
 	allowed, never, shadow, sums bool
+	clipped                      bool // a charge of which not all is used
 	granted                      int64
 	before, after                *big.Rat
 	retry, delay                 int64
@@ -308,7 +315,7 @@ func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k
 	case dipwell.VerbCharge:
 		res.allowed, res.granted, res.after = true, n, with
 		if with.Cmp(r.most) > 0 {
-			res.after = r.most
+			res.after, res.clipped = r.most, true
 			if used.Cmp(r.most) > 0 {
 				res.after = used
 			}

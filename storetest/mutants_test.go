@@ -22,7 +22,11 @@ type bug struct {
 	key    func(refKey) refKey
 	sweep  func(s *refStore) int
 
-	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, cancelsUnstepped, unsorted bool
+	settle  func(row *dipwell.State, recs []dipwell.Record, now int64)
+	record  func(row *dipwell.State, r *dipwell.Record)
+	cancels func(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record)
+
+	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, forgetsWhole, unsorted bool
 }
 
 // mutants are deliberate mistakes, each with cases that must catch it.
@@ -56,7 +60,7 @@ var mutants = map[string]struct {
 	"cancel when due":                {bug{cancelsDue: true}, "cancel-until-due"},
 	"cancel gives nothing back":      {bug{cancelsNothing: true}, "cancelled-wait-leaks"},
 	"cancel gives back one key only": {bug{cancelsFirst: true}, "cancel-group"},
-	"cancel does not step the row":   {bug{cancelsUnstepped: true}, "cancel-clock-back"},
+	"cancel does not step the row":   {bug{cancels: cancelsUnstepped}, "cancel-clock-back"},
 	"reset keeps reservations":       {bug{keepsReservations: true}, "double-cancel-mints cancel-after-reset reset"},
 	"debt without bound":             {bug{read: noBound}, "zero-means-unlimited never-finite-retry worked-7-perfectly-spaced"},
 	"retry never given":              {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},
@@ -125,7 +129,7 @@ func TestMutant(t *testing.T) {
 	if !ok {
 		return // TestMutantsAreCaught starts it
 	}
-	storetest.Run(t, openRef(m.bug))
+	storetest.Run(t, openRef(m.bug), storetest.GivesBack)
 }
 
 // TestMutantsAreCaught runs each mutant's cases in a child and wants every one of them to fail.
@@ -191,6 +195,7 @@ func wholeTokens(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State,
 // noLock reads, lets others go first, and writes what it had read.
 func noLock(s *refStore, g *dipwell.Group) error {
 	var rows, old [dipwell.MaxTakes]dipwell.State
+	var recs [dipwell.MaxTakes][]dipwell.Record
 	var write [dipwell.MaxTakes]bool
 	s.mu.Lock()
 	for i := range g.Ops {
@@ -204,7 +209,7 @@ func noLock(s *refStore, g *dipwell.Group) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store(g, now, &old, &rows, &write)
+	s.store(g, now, &old, &rows, &recs, &write)
 	return nil
 }
 
@@ -427,8 +432,16 @@ func truncates(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
 }
 
 func firstFree(_ *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
-	if old == (dipwell.State{}) && op.Verb == dipwell.VerbTake && w {
+	if old.TS == 0 && op.Verb == dipwell.VerbTake && w {
 		row.Used = 1
 	}
 	return w
+}
+
+func cancelsUnstepped(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	ts, used := row.TS, row.Used
+	stepped := def.Rule.Apply(row, now, dipwell.VerbCheck, 0).Before
+	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
+	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
+	return row, recs
 }

@@ -18,6 +18,7 @@ type refStore struct {
 	reg  dipwell.Registry
 	rows map[refKey]dipwell.State
 	held map[dipwell.Reservation]held
+	recs map[refKey][]dipwell.Record
 	now  func() int64
 	bug  bug
 
@@ -26,16 +27,15 @@ type refStore struct {
 
 type refKey struct{ limit, key string }
 
-// held is a reservation: what it took, in units of the versions it took it under.
+// held is a reservation that can be cancelled, and its records.
 type held struct {
-	due   int64
+	ends  int64
 	parts []heldPart
 }
 
 type heldPart struct {
-	limit, key string
-	units      int64
-	version    uint32
+	refKey
+	number, mark int64
 }
 
 var (
@@ -48,7 +48,7 @@ var (
 
 func openRef(b bug) func(testing.TB, func() int64) dipwell.Store {
 	return func(_ testing.TB, now func() int64) dipwell.Store {
-		return &refStore{rows: map[refKey]dipwell.State{}, held: map[dipwell.Reservation]held{}, now: now, bug: b, extra: map[refKey]int64{}}
+		return &refStore{rows: map[refKey]dipwell.State{}, held: map[dipwell.Reservation]held{}, recs: map[refKey][]dipwell.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
 	}
 }
 
@@ -63,9 +63,7 @@ func (s *refStore) Drop(_ context.Context, name, owner string) error {
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		maps.DeleteFunc(s.held, func(_ dipwell.Reservation, h held) bool {
-			return slices.ContainsFunc(h.parts, func(p heldPart) bool { return p.limit == name })
-		})
+		s.forget(func(k refKey) bool { return k.limit == name })
 	}
 	return err
 }
@@ -96,6 +94,7 @@ func (s *refStore) group(g *dipwell.Group) error {
 // decide is group's inside, under the lock.
 func (s *refStore) decide(g *dipwell.Group, now int64) error {
 	var rows, old [dipwell.MaxTakes]dipwell.State
+	var recs [dipwell.MaxTakes][]dipwell.Record
 	var write [dipwell.MaxTakes]bool
 	for i := range g.Ops {
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
@@ -106,10 +105,17 @@ func (s *refStore) decide(g *dipwell.Group, now int64) error {
 			s.bug.read(s, &g.Ops[i], &rows[i], now)
 		}
 	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		var err error
+		if rows[i], recs[i], err = s.settle(op.Def, s.keyOf(op), rows[i], now); err != nil {
+			return err
+		}
+	}
 	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
 		return err
 	}
-	s.store(g, now, &old, &rows, &write)
+	s.store(g, now, &old, &rows, &recs, &write)
 	if s.bug.answer != nil {
 		for i := range g.Ops {
 			s.bug.answer(s, g, &g.Ops[i], now)
@@ -118,24 +124,37 @@ func (s *refStore) decide(g *dipwell.Group, now int64) error {
 	return nil
 }
 
-func (s *refStore) store(g *dipwell.Group, now int64, old, rows *[dipwell.MaxTakes]dipwell.State, write *[dipwell.MaxTakes]bool) {
+// settle prepares a row and its records for a write.
+func (s *refStore) settle(def *dipwell.Definition, k refKey, row dipwell.State, now int64) (dipwell.State, []dipwell.Record, error) {
+	recs := slices.Clone(s.recs[k])
+	if row.Lows == nil {
+		return row, recs, nil
+	}
+	if s.bug.settle != nil {
+		s.bug.settle(&row, recs, now)
+	}
+	return def.Settle(row, k.key, now, recs)
+}
+
+func (s *refStore) store(g *dipwell.Group, now int64, old, rows *[dipwell.MaxTakes]dipwell.State, recs *[dipwell.MaxTakes][]dipwell.Record, write *[dipwell.MaxTakes]bool) {
 	for i := range g.Ops {
-		op := &g.Ops[i]
+		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
 		if s.bug.write != nil {
 			write[i] = s.bug.write(s, g, op, old[i], &rows[i], write[i], now)
 		}
 		switch {
 		case op.Verb == dipwell.VerbReset && g.Allowed:
-			delete(s.rows, s.keyOf(op))
+			delete(s.rows, k)
 			if !s.bug.keepsReservations {
-				s.forget(s.keyOf(op))
+				s.forget(func(other refKey) bool { return other == k })
 			}
 		case write[i]:
-			s.put(s.keyOf(op), rows[i])
+			s.put(k, rows[i])
+			s.recs[k] = recs[i]
 		}
 	}
 	if g.Reserved {
-		s.hold(g, now)
+		s.hold(g, rows, now)
 	}
 }
 
@@ -153,32 +172,47 @@ func (s *refStore) put(k refKey, row dipwell.State) {
 	}
 }
 
-func (s *refStore) hold(g *dipwell.Group, now int64) {
-	h := held{due: now + g.Due()}
+func (s *refStore) hold(g *dipwell.Group, rows *[dipwell.MaxTakes]dipwell.State, now int64) {
+	h := held{ends: now + g.Due()}
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		if op.Granted > 0 {
-			h.parts = append(h.parts, heldPart{op.Def.Name, op.Key, op.Granted * op.Def.Rule.Unit, op.Def.Number})
+		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
+		if op.Granted == 0 {
+			continue
 		}
+		r := op.Record(&rows[i], g.ID, now, h.ends)
+		if s.bug.record != nil {
+			s.bug.record(&rows[i], &r)
+		}
+		s.put(k, rows[i])
+		s.recs[k] = append(s.recs[k], r)
+		h.parts = append(h.parts, heldPart{k, r.Number, r.Mark})
 	}
 	s.held[g.ID] = h
 }
 
-// forget drops the reservations that have a part in a key.
-func (s *refStore) forget(k refKey) {
-	for id, h := range s.held {
-		if slices.ContainsFunc(h.parts, func(p heldPart) bool { return p.limit == k.limit && p.key == k.key }) {
-			delete(s.held, id)
+// forget ends the reservations that have a part in some keys, and the records
+// of these keys. Their records on other keys stay until they are due.
+func (s *refStore) forget(of func(refKey) bool) {
+	maps.DeleteFunc(s.recs, func(k refKey, _ []dipwell.Record) bool { return of(k) })
+	maps.DeleteFunc(s.held, func(_ dipwell.Reservation, h held) bool {
+		gone := slices.ContainsFunc(h.parts, func(p heldPart) bool { return of(p.refKey) })
+		for _, p := range h.parts {
+			if gone && s.bug.forgetsWhole {
+				s.recs[p.refKey] = slices.DeleteFunc(s.recs[p.refKey], p.is)
+			}
 		}
-	}
+		return gone
+	})
 }
+
+func (p heldPart) is(r dipwell.Record) bool { return r.Number == p.number && r.Mark == p.mark }
 
 func (s *refStore) cancel(id dipwell.Reservation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.held[id]
 	now := s.now()
-	if !ok || now >= h.due && !s.bug.cancelsDue {
+	if !ok || now >= h.ends && !s.bug.cancelsDue {
 		return dipwell.ErrReservation
 	}
 	if s.bug.cancelsNothing {
@@ -195,18 +229,30 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 		if def == nil {
 			continue
 		}
-		k := refKey{p.limit, p.key}
-		row, ok := def.Carry(s.rows[k], p.key)
-		if !ok {
-			return dipwell.ErrStaleDefinition
+		if err := s.giveBack(def, p, now); err != nil {
+			return err
 		}
-		var scratch dipwell.Rule
-		o := def.RuleFor(p.key, &scratch).Apply(row, now, dipwell.VerbCheck, 0)
-		used := max(0, o.Before-def.CarryUnits(p.units, p.version))
-		if s.bug.cancelsUnstepped {
-			used, o.TS = max(0, row.Used-def.CarryUnits(p.units, p.version)), row.TS
+	}
+	return nil
+}
+
+func (s *refStore) giveBack(def *dipwell.Definition, p heldPart, now int64) error {
+	row, recs, before := s.rows[p.refKey], slices.Clone(s.recs[p.refKey]), slices.Clone(s.recs[p.refKey])
+	if s.bug.settle != nil {
+		s.bug.settle(&row, recs, now)
+	}
+	if s.bug.cancels != nil {
+		row, recs = s.bug.cancels(def, p, row, recs, now)
+	} else {
+		var err error
+		if row, recs, err = def.GiveBack(row, p.key, now, recs, p.number, p.mark); err != nil {
+			return err
 		}
-		s.put(k, dipwell.State{Used: used, TS: o.TS, Version: def.Number})
+	}
+	s.put(p.refKey, row)
+	s.recs[p.refKey] = recs
+	if s.bug.cancelsTwice {
+		s.recs[p.refKey] = before
 	}
 	return nil
 }
@@ -226,6 +272,16 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 			delete(s.rows, k)
 			swept++
 		}
+	}
+	for k := range s.recs {
+		row, recs, err := s.settle(s.reg.Lookup(k.limit), k, s.rows[k], now)
+		if err != nil {
+			return swept, err
+		}
+		if s.rows[k].Lows != nil {
+			s.put(k, row)
+		}
+		s.recs[k] = recs
 	}
 	return swept, nil
 }

@@ -1,0 +1,544 @@
+package storetest
+
+import (
+	"cmp"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// givingBackCases are about how much of what was taken a cancellation gives
+// back: what is still there of it, and nobody who waits would miss.
+var givingBackCases = []testCase{
+	{"group-cancel-mints", groupCancelMints},
+	{"cancel-of-passed-debt", cancelOfPassedDebt},
+	{"cancel-before-later", cancelBeforeLater},
+	{"cancel-withheld-for-good", cancelWithheldForGood},
+	{"held-before-later", heldBeforeLater},
+	{"remade-row", remadeRow},
+	{"cancel-of-swept-row", cancelOfSweptRow},
+	{"cancelled-waits-in-any-order", cancelledWaits},
+	{"cancel-after-change", cancelAfterChange},
+	{"cancel-after-proportional-change", cancelAfterProportional},
+	{"cancel-beside-clipped-charge", cancelBesideClippedCharge},
+	{"cancel-of-forty", cancelOfForty},
+	{"cancel-beside-neighbours-reset", cancelBesideNeighboursReset},
+	{"cancel-beside-neighbours-drop", cancelBesideNeighboursDrop},
+	{"cancel-refund-charge", cancelRefundCharge},
+	{"cancel-after-refusal", cancelAfterRefusal},
+	{"cancel-rests-of-another-list", cancelRestsOfAnotherList},
+	{"giving-back", givingBackCase},
+}
+
+// hold takes n tokens that are there, as a part of a call that is due so much
+// later: until then it can be cancelled.
+func (e *env) hold(limit, key string, n int64, d time.Duration) dipwell.Reservation {
+	e.Helper()
+	late := fmt.Sprint("late", e.late)
+	e.late++
+	e.define(dipwell.Limit{Name: late, Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 23})
+	a := e.doAll(dipwell.VerbReserve, take(limit, key, n), take(late, key, int64(d/time.Second)))
+	if a.Delay != d || a.Limits[0].Delay != 0 {
+		e.Fatalf("hold %d of %s for %v: %+v", n, limit, d, a)
+	}
+	return a.Reservation
+}
+
+func (e *env) deep(name string, burst int64) {
+	e.Helper()
+	e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 100})
+}
+
+// What time has returned is not given back: by the part that was due at once of
+// a group that waits.
+func groupCancelMints(e *env) {
+	e.bucket("a", 1, time.Second, 5)
+	e.bucket("b", 1, time.Second, 5)
+	e.allowed("b", "k", 5, 0)
+	d := e.doAll(dipwell.VerbReserve, take("a", "k", 2), take("b", "k", 3))
+	e.at(1999 * time.Millisecond)
+	e.take("a", "k", 1)
+	e.at(2 * time.Second)
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("a", "k", 4)
+	e.allowed("a", "k", 4, 0)
+	e.refused("a", "k", 1, 999*time.Millisecond)
+}
+
+func cancelOfPassedDebt(e *env) {
+	e.deep("w", 10)
+	d := e.reserve("w", "k", 50)
+	e.at(30 * time.Second)
+	e.do(dipwell.VerbCharge, "w", "k", 1)
+	e.must(nil, e.cancel(d.Reservation))
+	e.left("w", "k", 9)
+}
+
+// A reservation finds what it was told: an earlier one gives back only what the
+// later does not need, and the rest when the later is cancelled too.
+func cancelBeforeLater(e *env) {
+	e.deep("w", 10)
+	e.allowed("w", "k", 10, 0)
+	a, b := e.reserve("w", "k", 10), e.reserve("w", "k", 5)
+	e.must(nil, e.cancel(a.Reservation))
+	e.at(14900 * time.Millisecond)
+	if d := e.take("w", "k", 3); !d.Allowed {
+		e.Fatalf("take 3 beside a reservation that is due in 100 ms: %+v", d)
+	}
+	e.must(nil, e.cancel(b.Reservation))
+	e.left("w", "k", 7)
+}
+
+// What was withheld until the later reservation was due never comes back.
+func cancelWithheldForGood(e *env) {
+	e.deep("w", 10)
+	e.allowed("w", "k", 10, 0)
+	a := e.reserve("w", "k", 10)
+	e.reserve("w", "k", 5)
+	c := e.reserve("w", "k", 1)
+	e.must(nil, e.cancel(a.Reservation))
+	e.at(15500 * time.Millisecond)
+	e.sweep()
+	e.must(nil, e.cancel(c.Reservation))
+	e.left("w", "k", 5)
+}
+
+func heldBeforeLater(e *env) {
+	e.deep("w", 10)
+	id := e.hold("w", "k", 10, time.Minute)
+	if d := e.reserve("w", "k", 5); d.Delay != 5*time.Second {
+		e.Fatalf("reserve 5: %+v", d)
+	}
+	e.at(4900 * time.Millisecond)
+	e.must(nil, e.cancel(id))
+	e.left("w", "k", 4)
+}
+
+// The row was full in between, so nothing of the first is left.
+func remadeRow(e *env) {
+	e.bucket("w", 1, time.Second, 5)
+	first := e.hold("w", "k", 2, time.Minute)
+	e.at(20 * time.Second)
+	second := e.hold("w", "k", 5, time.Minute)
+	e.must(nil, e.cancel(first))
+	e.left("w", "k", 0)
+	e.must(nil, e.cancel(second))
+	e.left("w", "k", 5)
+}
+
+func cancelOfSweptRow(e *env) {
+	e.bucket("w", 1, time.Second, 5)
+	a, b := e.hold("w", "a", 2, time.Minute), e.hold("w", "b", 2, time.Minute)
+	e.at(20 * time.Second)
+	e.sweep()
+	e.allowed("w", "b", 3, 2)
+	e.must(nil, e.cancel(a))
+	e.must(nil, e.cancel(b))
+	e.left("w", "a", 5)
+	e.left("w", "b", 2)
+}
+
+// Fifty waits that are cancelled at once cost nothing, at any burst, in any order.
+func cancelledWaits(e *env) {
+	for burst := int64(1); burst <= 60; burst += int64(e.part) {
+		name, rnd := fmt.Sprint("w", burst), rand.New(rand.NewPCG(uint64(burst), 0))
+		e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst, MaxDebt: 50})
+		e.allowed(name, "k", burst, 0)
+		var ids []dipwell.Reservation
+		for range 50 {
+			ids = append(ids, e.reserve(name, "k", 1).Reservation)
+		}
+		if burst%3 > 0 { // else in the order in which they were made
+			rnd.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+		}
+		for _, id := range ids {
+			e.must(nil, e.cancel(id))
+		}
+		e.refused(name, "k", 1, time.Hour)
+	}
+}
+
+// Lows, slacks and what is withheld follow a change of their limit.
+func cancelAfterChange(e *env) {
+	for _, p := range []dipwell.ChangePolicy{dipwell.Keep, dipwell.Proportional, dipwell.StartOver} {
+		name := p.String()
+		l := dipwell.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 60, OnChange: p}
+		e.define(l)
+		e.allowed(name, "k", 3, 7)
+		held := e.hold(name, "k", 7, time.Hour)
+		a, b, c := e.reserve(name, "k", 7), e.reserve(name, "k", 5), e.reserve(name, "k", 2)
+		e.pass(20 * time.Second)
+		e.must(nil, e.cancel(a.Reservation))
+		e.check(name, "k", 1)
+		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 23
+		e.define(l)
+		e.pass(time.Second)
+		e.must(nil, e.cancel(b.Reservation))
+		e.check(name, "k", 1)
+		d := e.reserve(name, "k", 3)
+		l.Rate, l.Burst = 7, 4
+		e.define(l)
+		e.must(nil, e.cancel(held))
+		e.check(name, "k", 1)
+		e.pass(3 * time.Second)
+		e.must(nil, e.cancel(c.Reservation))
+		e.check(name, "k", 1)
+		if d.Delay > 0 {
+			_ = e.cancel(d.Reservation)
+		}
+		e.take(name, "k", 2)
+		e.reserve(name, "k", 2)
+	}
+}
+
+// 30 of 50 used tokens are 3 of 5 after a change from a burst of 100 to 10.
+func cancelAfterProportional(e *env) {
+	l := dipwell.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: dipwell.Proportional}
+	e.define(l)
+	e.allowed("w", "k", 20, 80)
+	id := e.hold("w", "k", 30, time.Minute)
+	l.Burst = 10
+	e.define(l)
+	e.left("w", "k", 5)
+	e.must(nil, e.cancel(id))
+	e.left("w", "k", 8)
+}
+
+// Of what was taken before a charge that was clipped nothing comes back: it
+// cannot be told from the charge.
+func cancelBesideClippedCharge(e *env) {
+	d := e.define(dipwell.Limit{Name: "w", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})
+	most, part := d.Rule.MaxUsed/d.Rule.Unit, d.Rule.MaxUsed%d.Rule.Unit
+	for i, last := range []int64{-1, 0, 1, 2} { // tokens above the most that can be used
+		key := fmt.Sprint("k", i)
+		id := e.hold("w", key, 10, time.Hour)
+		e.do(dipwell.VerbCharge, "w", key, 3000)
+		e.do(dipwell.VerbCharge, "w", key, most-3010-1)
+		e.do(dipwell.VerbCharge, "w", key, 1+last)
+		e.must(nil, e.cancel(id))
+		e.check("w", key, 0)
+	}
+	// One that meets the very most changes nothing else.
+	id := e.hold("w", "exact", 10, 40*24*time.Hour)
+	e.do(dipwell.VerbCharge, "w", "exact", 3000)
+	e.do(dipwell.VerbCharge, "w", "exact", most-3010-1)
+	e.pass(time.Duration(d.Rule.Unit-part) * time.Microsecond / time.Duration(d.Rule.Add) * time.Duration(d.Rule.Every))
+	e.do(dipwell.VerbCharge, "w", "exact", 2)
+	e.do(dipwell.VerbCharge, "w", "exact", 1)
+	before := e.check("w", "exact", 0).ResetAfter
+	e.must(nil, e.cancel(id))
+	if after := e.check("w", "exact", 0).ResetAfter; after != before {
+		e.Fatalf("full in %v before the cancellation, in %v after it", before, after)
+	}
+}
+
+// More records than a row has lows: what is joined can only give back less.
+func cancelOfForty(e *env) {
+	e.deep("w", 200)
+	e.define(dipwell.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 20})
+	var ids []dipwell.Reservation
+	for i := range 40 {
+		d := e.doAll(dipwell.VerbReserve, take("w", "k", 1+int64(i*7%5)), take("late", "k", 100))
+		ids = append(ids, d.Reservation)
+		e.pass(time.Duration(i%4) * 100 * time.Millisecond)
+	}
+	for i := range ids {
+		e.must(nil, e.cancel(ids[i*27%len(ids)]))
+		if e.check("w", "k", 1); i%5 == 0 {
+			e.take("w", "k", int64(i%3))
+			e.pass(700 * time.Millisecond)
+		}
+	}
+}
+
+// A reservation that ended with the reset of another of its keys still counts
+// on this one until it is due: who waits behind it was told so.
+func cancelBesideNeighboursReset(e *env) {
+	cancelBesideNeighbours(e, func() { e.do(dipwell.VerbReset, "b", "k", 0) })
+}
+
+func cancelBesideNeighboursDrop(e *env) {
+	cancelBesideNeighbours(e, func() { e.drop("b") })
+}
+
+func cancelBesideNeighbours(e *env, end func()) {
+	e.deep("a", 10)
+	e.deep("b", 10)
+	e.allowed("a", "k", 10, 0)
+	first := e.reserve("a", "k", 10)
+	group := e.doAll(dipwell.VerbReserve, take("a", "k", 5), take("b", "k", 1))
+	end()
+	if e.cancel(group.Reservation) == nil {
+		e.Fatal("a reservation outlived the end of one of its keys")
+	}
+	e.must(nil, e.cancel(first.Reservation))
+	last := e.reserve("a", "k", 1)
+	if last.Delay != 11*time.Second {
+		e.Fatalf("behind 20 used of 10: due in %v, want 11 s", last.Delay)
+	}
+	e.must(nil, e.cancel(last.Reservation))
+	e.at(16 * time.Second)
+	e.left("a", "k", 6)
+	e.reserve("a", "k", 20)
+}
+
+// A refund lowers what is used, so it lowers what can be given back.
+func cancelRefundCharge(e *env) {
+	e.deep("w", 10)
+	e.allowed("w", "k", 5, 5)
+	id := e.hold("w", "k", 5, time.Minute)
+	e.do(dipwell.VerbRefund, "w", "k", 8)
+	e.do(dipwell.VerbCharge, "w", "k", 8)
+	e.must(nil, e.cancel(id))
+	e.left("w", "k", 2)
+}
+
+// A refusal changes nothing, neither lows nor records: when the clock steps
+// back behind a due instant that it saw, everything is as before.
+func cancelAfterRefusal(e *env) {
+	e.deep("w", 10)
+	e.allowed("w", "k", 10, 0)
+	a := e.reserve("w", "k", 10)
+	e.reserve("w", "k", 5)
+	e.at(12 * time.Second)
+	e.refused("w", "k", 5, 8*time.Second)
+	e.at(9 * time.Second)
+	e.must(nil, e.cancel(a.Reservation))
+	e.refused("w", "k", 1, 2*time.Second)
+}
+
+// What was withheld goes with its list, when the row is full.
+func cancelRestsOfAnotherList(e *env) {
+	e.deep("w", 10)
+	e.allowed("w", "k", 10, 0)
+	a, b := e.reserve("w", "k", 10), e.reserve("w", "k", 5)
+	e.must(nil, e.cancel(a.Reservation))
+	e.do(dipwell.VerbRefund, "w", "k", 20)
+	e.sweep()
+	e.allowed("w", "k", 10, 0)
+	c := e.reserve("w", "k", 5)
+	e.must(nil, e.cancel(b.Reservation))
+	if d := e.reserve("w", "k", 1); d.Delay != 6*time.Second {
+		e.Fatalf("15 used of 10: due in %v, want 6 s", d.Delay)
+	}
+	e.must(nil, e.cancel(c.Reservation))
+	e.refused("w", "k", 1, 2*time.Second)
+}
+
+// givingBackCase plays random histories of one or two limits, with much that is
+// taken ahead of time and cancelled, and compares them with the model, with the
+// same history without what was cancelled, and with the promise.
+func givingBackCase(e *env) {
+	e.seeded(func(e *env, rnd *rand.Rand) {
+		g := &giving{env: e, Rand: rnd, logs: map[rowKey][]*entry{}}
+		g.run()
+	})
+}
+
+type giving struct {
+	*env
+	*rand.Rand
+	limits  []dipwell.Limit
+	ids     []dipwell.Reservation
+	charges bool
+	waits   bool
+	changes bool
+	logs    map[rowKey][]*entry
+	parts   map[dipwell.Reservation][]*entry
+}
+
+// entry is what one call did to one key.
+type entry struct {
+	at, due int64
+	tokens  int64
+	refund  bool
+	waits   bool
+	gone    bool // cancelled
+}
+
+func (g *giving) run() {
+	g.charges, g.waits, g.changes = g.IntN(3) == 0, g.IntN(3) > 0, g.IntN(3) == 0
+	g.parts = map[dipwell.Reservation][]*entry{}
+	for _, name := range []string{"x", "y"} {
+		g.limits = append(g.limits, g.anyLimit(name))
+		g.define(g.limits[len(g.limits)-1])
+	}
+	g.define(dipwell.Limit{Name: "late", Rate: 1000, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 30})
+	for range g.steps {
+		g.step()
+	}
+	if !g.charges && !g.changes {
+		for k := range g.logs {
+			g.promise(k)
+		}
+	}
+}
+
+func (g *giving) anyLimit(name string) dipwell.Limit {
+	l := dipwell.Limit{Name: name, Rate: 1 + g.Int64N(4), Period: pick(g.Rand, time.Second, time.Second, 7*time.Second), Burst: 1 + g.Int64N(12),
+		MaxDebt: 1 + g.Int64N(40), OnChange: pick(g.Rand, dipwell.Keep, dipwell.Proportional, dipwell.StartOver)}
+	if g.IntN(6) == 0 {
+		l.Algorithm, l.Start = dipwell.FixedWindow, pick(g.Rand, "", "0s")
+		l.Burst = max(l.Burst, l.Rate)
+	}
+	return l
+}
+
+func (g *giving) step() {
+	if g.IntN(3) > 0 {
+		g.pass(time.Duration(g.Int64N(3e6)) * time.Microsecond)
+	}
+	k := rowKey{pick(g.Rand, "x", "x", "x", "y"), pick(g.Rand, "a", "a", "a", "b")}
+	n := 1 + g.Int64N(g.m.rule(k.limit).burst+3)
+	switch c := g.IntN(100); {
+	case c < 22:
+		g.log(dipwell.VerbTake, k, n)
+	case c < 26:
+		g.log(dipwell.VerbTakeUpTo, k, n)
+	case c < 44:
+		g.reserveAll(k, n, g.waits && g.IntN(2) == 0)
+	case c < 50 && g.waits:
+		g.log(dipwell.VerbReserve, k, n)
+	case c < 56 && g.charges:
+		g.log(dipwell.VerbCharge, k, min(n, 10))
+	case c < 58 && g.charges:
+		g.log(dipwell.VerbRefund, k, n)
+	case c < 60:
+		g.sweep()
+	case c < 62 && g.changes:
+		l := g.anyLimit(k.limit)
+		g.define(l)
+	case c < 63 && g.changes:
+		g.do(dipwell.VerbReset, k.limit, k.key, 0)
+	case c < 64 && g.IntN(4) == 0:
+		g.pass(20 * time.Second)
+	case len(g.ids) > 0:
+		g.cancelAny()
+	}
+	g.check(k.limit, k.key, n)
+	g.compareWithout(k)
+}
+
+// log asks for one key, and notes what that did.
+func (g *giving) log(verb dipwell.Verb, k rowKey, n int64) {
+	d := g.do(verb, k.limit, k.key, n)
+	g.note(k, d, verb == dipwell.VerbRefund, n)
+	g.made(d)
+}
+
+func (g *giving) made(d dipwell.Decision) {
+	if d.Reservation != (dipwell.Reservation{}) {
+		g.ids = append(g.ids, d.Reservation)
+	}
+}
+
+func (g *giving) note(k rowKey, d dipwell.Decision, refund bool, n int64) {
+	en := &entry{at: g.clock.Load(), due: g.clock.Load() + d.Delay.Microseconds(), tokens: d.Granted, refund: refund, waits: d.Delay > 0}
+	if refund {
+		en.tokens = n
+	} else if d.Granted == 0 {
+		return
+	}
+	g.logs[k] = append(g.logs[k], en)
+	if d.Reservation != (dipwell.Reservation{}) {
+		g.parts[d.Reservation] = append(g.parts[d.Reservation], en)
+	}
+}
+
+// reserveAll takes n of a key as a part of a call that is due later. Unless the
+// part itself may wait it takes what is there.
+func (g *giving) reserveAll(k rowKey, n int64, wait bool) {
+	if left := g.check(k.limit, k.key, 0).Remaining; !wait && left < n {
+		if n = left; n == 0 {
+			return
+		}
+	}
+	takes := []dipwell.Take{take(k.limit, k.key, n), take("late", k.key, 1+g.Int64N(20_000))}
+	if other := pick(g.Rand, "x", "y"); other != k.limit && wait {
+		takes = append(takes, take(other, k.key, 1+g.Int64N(3)))
+	}
+	d := g.doAll(dipwell.VerbReserve, takes...)
+	for i, t := range takes {
+		if x := d.Limits[i]; t.Limit != "late" && d.Allowed {
+			x.Reservation = d.Reservation
+			g.note(rowKey{t.Limit, t.Key}, x, false, t.Cost)
+		}
+	}
+	g.made(d)
+}
+
+func (g *giving) cancelAny() {
+	i := len(g.ids) - 1 - g.IntN(min(len(g.ids), 12))
+	id := g.ids[i]
+	g.ids = slices.Delete(g.ids, i, i+1)
+	if g.cancel(id) == nil {
+		for _, en := range g.parts[id] {
+			en.gone = true
+		}
+	}
+}
+
+// compareWithout replays a key's history without what was cancelled: as much
+// must be used as in that at least, and just so where nobody had to wait.
+func (g *giving) compareWithout(k rowKey) {
+	g.Helper()
+	if g.changes {
+		return
+	}
+	used, at, exact := rat(0), int64(0), true
+	r, now := g.m.rule(k.limit), g.clock.Load()
+	for _, en := range g.logs[k] {
+		exact = exact && !en.waits && !en.refund
+		if en.gone {
+			continue
+		}
+		used, at = r.step(used, at, en.at, k), en.at
+		if en.refund {
+			used = new(big.Rat).Sub(used, least(used, rat(en.tokens)))
+		} else {
+			used = new(big.Rat).Add(used, rat(en.tokens))
+		}
+	}
+	used = r.step(used, at, now, k)
+	if row := g.m.rows[k]; row != nil && row.list != nil && len(row.list.lows) >= 32 {
+		exact = false
+	}
+	if c := g.m.usedAt(k, now).Cmp(used); c < 0 || c > 0 && exact {
+		g.Fatalf("%v at %s: %s used; without what was cancelled, %s", k, g.since(), g.m.usedAt(k, now).RatString(), used.RatString())
+	}
+}
+
+// promise checks granted(t0,t1) <= max(capacity, largest Reserve) + rate·(t1-t0)
+// between any two instants at which something was granted. A due instant is
+// rounded up to its tick, so one tick more may have passed.
+func (g *giving) promise(k rowKey) {
+	g.Helper()
+	r := g.m.rule(k.limit)
+	if r.windowed {
+		return
+	}
+	var acts []*entry
+	most := r.burst
+	for _, en := range g.logs[k] {
+		if !en.gone {
+			acts = append(acts, en)
+			most = max(most, en.tokens)
+		}
+	}
+	slices.SortStableFunc(acts, func(a, b *entry) int { return cmp.Compare(a.due, b.due) })
+	perTick := r.perTick()
+	for i := range acts {
+		var sum int64
+		for j := i; j < len(acts); j++ {
+			sum += acts[j].tokens
+			ticks := (acts[j].due-acts[i].due)/r.every + 1
+			if bound := new(big.Rat).Mul(rat(ticks), perTick); bound.Add(bound, rat(most)).Cmp(rat(sum)) < 0 {
+				g.Fatalf("%v: %d tokens act from %d to %d", k, sum, acts[i].due, acts[j].due)
+			}
+		}
+	}
+}

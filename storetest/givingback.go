@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"math/big"
+	"slices"
+)
+
+// This file is "Giving back" of the contract, written a second time.
+
+// list is what a row with live records remembers of them: how much of what
+// each of them took is still used. Numbers and lows rise from entry to entry.
+type list struct {
+	next int64
+	lows []low
+}
+
+type low struct {
+	number int64
+	used   *big.Rat
+}
+
+// record is what one call took of one row.
+type record struct {
+	list      *list // whose number it has
+	number    int64
+	tokens    *big.Rat // may still be given back
+	slack     *big.Rat // nil: it does not wait
+	due, ends int64    // of its part, and of the whole call
+	cancelled bool
+	rule      *rule // the version that tokens and slack are counted in
+}
+
+// record notes what a part of a reservation took of its row just now.
+func (m *model) record(v *reservation, p *part, now, delay int64) {
+	row := m.rows[p.key]
+	if row.list == nil {
+		row.list = &list{next: 1}
+	}
+	l := row.list
+	r := &record{list: l, number: l.next, tokens: p.tokens, due: now + delay, ends: v.due, rule: p.rule}
+	if delay > 0 {
+		r.slack = new(big.Rat).Sub(rat(p.rule.burst), p.tokens)
+		if r.slack.Sign() < 0 {
+			r.slack = rat(0)
+		}
+	}
+	l.next++
+	l.lows = append(l.lows, low{r.number, row.used})
+	l.join()
+	l.shorten()
+	p.record = r
+	m.records[p.key] = append(m.records[p.key], r)
+}
+
+// touch returns the list of a row that is about to be written, as it is before that.
+func (m *model) touch(k rowKey, now int64) *list {
+	r := m.rows[k]
+	if r == nil || r.list == nil {
+		return nil
+	}
+	used := m.usedAt(k, now)
+	if used.Sign() == 0 { // as good as no row
+		return nil
+	}
+	l := r.list
+	m.carryList(r, k)
+	m.settle(l, k, now)
+	if !m.live(l, k, now) {
+		return nil
+	}
+	if last := &l.lows[len(l.lows)-1]; used.Cmp(last.used) < 0 {
+		last.used = used
+	}
+	l.join()
+	return l
+}
+
+// carryList brings a list and its records to the present version.
+func (m *model) carryList(r *row, k rowKey) {
+	used, ts := r.used, r.ts
+	for v := r.rule; v.next != nil; v = v.next {
+		end := max(ts, v.next.since)
+		used, ts = v.convert(v.step(used, ts, end, k), true), end
+		for i := range r.list.lows {
+			l := &r.list.lows[i]
+			if l.used = v.convertBack(l.used); used.Cmp(v.next.most) == 0 {
+				l.used = rat(0)
+			}
+		}
+	}
+	for _, c := range m.records[k] {
+		for ; c.rule.next != nil; c.rule = c.rule.next {
+			c.tokens = c.rule.convertBack(c.tokens)
+			if c.slack != nil {
+				c.slack = c.rule.convertBack(c.slack)
+			}
+		}
+	}
+}
+
+// settle lets what has fallen due lower the low before it for good.
+func (m *model) settle(l *list, k rowKey, now int64) {
+	for _, c := range m.records[k] {
+		if c.list != l || c.slack == nil || c.due > now {
+			continue
+		}
+		for i := range l.lows {
+			e := &l.lows[i]
+			covers := e.number < c.number && (i == len(l.lows)-1 || l.lows[i+1].number >= c.number)
+			if covers && c.slack.Cmp(e.used) < 0 {
+				e.used = c.slack
+			}
+		}
+		c.slack = nil
+		l.join()
+	}
+}
+
+func (m *model) live(l *list, k rowKey, now int64) bool {
+	return slices.ContainsFunc(m.records[k], func(c *record) bool { return c.list == l && !c.cancelled && c.ends > now })
+}
+
+// giveBack cancels a record, and tries again what was withheld of others.
+func (m *model) giveBack(k rowKey, c *record, now int64) {
+	l := m.touch(k, now)
+	next := &row{m.usedAt(k, now), m.instant(k, now), m.rule(k.limit), l}
+	c.cancelled, c.slack = true, nil
+	if l != nil && c.list == l {
+		next.used = new(big.Rat).Sub(next.used, m.give(k, c))
+		for _, other := range slices.Backward(m.records[k]) {
+			if other != c && other.list == l && other.cancelled && other.tokens.Sign() > 0 {
+				next.used.Sub(next.used, m.give(k, other))
+			}
+		}
+	}
+	if l != nil && !m.live(l, k, now) {
+		next.list = nil
+	}
+	m.rows[k] = next
+}
+
+// give is what a record gives back now.
+func (m *model) give(k rowKey, c *record) *big.Rat {
+	var later []*record // that wait
+	most := c.tokens
+	for _, w := range m.records[k] {
+		if w.list == c.list && w.number > c.number && w.slack != nil {
+			later = append(later, w)
+			most = least(most, w.slack)
+		}
+	}
+	c.tokens = new(big.Rat).Sub(c.tokens, most)
+	back := c.list.giveBack(c.number, most)
+	for _, w := range later {
+		w.slack = new(big.Rat).Sub(w.slack, back)
+	}
+	return back
+}
+
+// giveBack takes tokens off each low from the one that covers a record.
+func (l *list) giveBack(number int64, tokens *big.Rat) *big.Rat {
+	for i := range l.lows {
+		if i < len(l.lows)-1 && l.lows[i+1].number <= number {
+			continue
+		}
+		tokens = least(tokens, l.lows[i].used)
+		l.lows[i].used = new(big.Rat).Sub(l.lows[i].used, tokens)
+	}
+	l.join()
+	return tokens
+}
+
+// join makes one of two neighbours where one is not below the next: the earlier
+// number with the later low.
+func (l *list) join() {
+	for i := 0; i+1 < len(l.lows); {
+		if l.lows[i].used.Cmp(l.lows[i+1].used) < 0 {
+			i++
+			continue
+		}
+		l.lows[i].used = l.lows[i+1].used
+		l.lows = slices.Delete(l.lows, i+1, i+2)
+		i = max(0, i-1)
+	}
+}
+
+// shorten makes one of the two neighbours whose lows lie closest, the oldest of
+// equals and never the last, with the lesser low, until there are 32 at most.
+func (l *list) shorten() {
+	for len(l.lows) > 32 {
+		var at int
+		var gap *big.Rat
+		for i := 1; i < len(l.lows)-1; i++ {
+			if g := new(big.Rat).Sub(l.lows[i].used, l.lows[i-1].used); gap == nil || g.Cmp(gap) < 0 {
+				at, gap = i, g
+			}
+		}
+		l.lows = slices.Delete(l.lows, at, at+1)
+	}
+}
+
+func least(a, b *big.Rat) *big.Rat {
+	if b.Cmp(a) < 0 {
+		return b
+	}
+	return a
+}
+
+// forgetRecords ends the records of a key. Those of the same reservations on
+// other keys stay, and nothing cancels them any more.
+func (m *model) forgetRecords(of func(rowKey) bool) {
+	for k := range m.records {
+		if of(k) {
+			delete(m.records, k)
+		}
+	}
+	for id, v := range m.reservations {
+		if slices.ContainsFunc(v.parts, func(p part) bool { return of(p.key) }) {
+			delete(m.reservations, id)
+		}
+	}
+}
