@@ -77,7 +77,7 @@ func (d *Definition) Settle(row State, key string, now int64, rs []Record) (Stat
 		return row, rs, ErrStaleDefinition
 	}
 	var l Lows
-	if row.Lows != nil {
+	if row.Lows != nil && row.Used > 0 {
 		l = row.Lows.clone()
 	}
 	rs = d.settle(&l, now, rs)
@@ -148,7 +148,9 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	}
 	var scratch Rule
 	t := max(now, row.TS)
-	row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t; row.Used == 0 {
+		row.Lows = nil
+	}
 	i := slices.IndexFunc(rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest })
 	if i < 0 {
 		return row, rs, nil

@@ -110,30 +110,18 @@ func applyVectors(t *testing.T) (lines []any) {
 
 // carryVector is a line of carry.jsonl: a row that is brought through versions.
 type carryVector struct {
-	Versions []struct {
-		Rule   goldenRule `json:"rule"`
-		Since  int64      `json:"since"`
-		Policy string     `json:"policy"`
-	} `json:"versions"`
-	Used     int64 `json:"used"`
-	TS       int64 `json:"ts"`
-	Version  int   `json:"version"` // from 1
-	WantUsed int64 `json:"want_used"`
-	WantTS   int64 `json:"want_ts"`
-	Units    int64 `json:"units"` // reserved under that version, and what they give back now
-	WantBack int64 `json:"want_back"`
+	Versions []goldenVersion `json:"versions"`
+	Used     int64           `json:"used"`
+	TS       int64           `json:"ts"`
+	Version  int             `json:"version"` // from 1
+	WantUsed int64           `json:"want_used"`
+	WantTS   int64           `json:"want_ts"`
+	Units    int64           `json:"units"` // reserved under that version, and what they give back now
+	WantBack int64           `json:"want_back"`
 }
 
 func (v *carryVector) fill() {
-	d := &dipwell.Definition{Limit: dipwell.Limit{Name: "carry"}}
-	for i, x := range v.Versions {
-		n := dipwell.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule(), Policy: policyOf(x.Policy)}
-		if i < len(v.Versions)-1 {
-			d.Past = append(d.Past, n)
-		} else {
-			d.Number, d.Since, d.Rule, d.Policy = n.Number, n.Since, n.Rule, n.Policy
-		}
-	}
+	d := definitionOf(v.Versions)
 	s, _ := d.Carry(dipwell.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k")
 	v.WantUsed, v.WantTS = s.Used, s.TS
 	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version))
@@ -155,14 +143,8 @@ func carryVectors(t *testing.T) (lines []any) {
 		at := int64(1767225600e6)
 		for range 2 + rnd.IntN(3) {
 			at += rnd.Int64N(400e6)
-			v.Versions = append(v.Versions, make([]struct {
-				Rule   goldenRule `json:"rule"`
-				Since  int64      `json:"since"`
-				Policy string     `json:"policy"`
-			}, 1)...)
-			n := &v.Versions[len(v.Versions)-1]
-			n.Rule = goldenOf(dipwell.MustDefinition(golden.Limits[rnd.IntN(len(golden.Limits))]).Rule)
-			n.Since, n.Policy = at, dipwell.ChangePolicy(rnd.IntN(3)).String()
+			rule := goldenOf(dipwell.MustDefinition(golden.Limits[rnd.IntN(len(golden.Limits))]).Rule)
+			v.Versions = append(v.Versions, goldenVersion{rule, at, dipwell.ChangePolicy(rnd.IntN(3)).String()})
 		}
 		v.Version = 1 + rnd.IntN(len(v.Versions)-1)
 		r := v.Versions[v.Version-1].Rule
@@ -232,6 +214,7 @@ func calendarVectors(t *testing.T) (lines []any) {
 func TestGolden(t *testing.T) {
 	for name, lines := range map[string]func(*testing.T) []any{
 		"apply.jsonl": applyVectors, "carry.jsonl": carryVectors, "origin.jsonl": originVectors, "calendar.jsonl": calendarVectors,
+		"giveback.jsonl": giveVectors,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -174,9 +174,9 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 }
 
 // touch returns what becomes of the row's lows when it is written. A row that
-// was full begins anew, as it does in a store that deleted it.
+// was full, or is now, has none: a store may delete it, and the list with it.
 func (op *Op) touch(l *Lows, o *Outcome) *Lows {
-	if op.Verb == VerbReset || o.Before == 0 {
+	if o.Before == 0 || o.After == 0 {
 		return nil
 	}
 	next := l.clone()

@@ -21,6 +21,12 @@ var Origin []byte
 //go:embed calendar.jsonl
 var Calendar []byte
 
+// GiveBack is made by golden_giveback_test.go of the root package, where its
+// members are explained.
+//
+//go:embed giveback.jsonl
+var GiveBack []byte
+
 // Limits compile to the rules of the vectors: each algorithm, each tick and the
 // largest numbers.
 var Limits = []dipwell.Limit{
