@@ -39,7 +39,7 @@ type event struct {
 // id is the reservation's, where the side does not choose it.
 func (e *event) id() (id dipwell.Reservation) {
 	binary.BigEndian.PutUint64(id[:], uint64(e.number)+1)
-	id[15] = 1
+	binary.BigEndian.PutUint64(id[8:], (uint64(e.number)+1)*0x9e3779b97f4a7c15) // marks must differ
 	return id
 }
 
@@ -84,10 +84,11 @@ type reserved struct {
 	id    dipwell.Reservation // on the reference
 }
 
-func newHistory(t testing.TB, seed uint64) *history {
+func newHistory(t testing.TB, seed uint64, gives bool) *history {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), now: epoch, high: epoch, gone: map[string]bool{}}
 	h.side = newLibrary(t, func(_ testing.TB, now func() int64) dipwell.Store {
 		h.ref = newReference(now)
+		h.ref.gives = gives
 		return h.ref
 	})
 	for i := range limitCount {
@@ -363,10 +364,11 @@ func (h *history) giveBack() *event {
 }
 
 // unsure reports whether stores may differ about a bucket: it was full once,
-// so that its row may be gone, and would not be full at the clock's present reading.
+// so that its row may be gone, and would not be full at the clock's present
+// reading; or a record of it was due, so that a sweep may have settled it.
 func (h *history) unsure(b bucket) bool {
 	full := h.ref.fullAt(b)
-	return h.now < full && full <= h.high
+	return h.now < full && full <= h.high || h.now < h.high && h.ref.fallsDue(b, h.now, h.high)
 }
 
 func (h *history) settled(e *event) bool {

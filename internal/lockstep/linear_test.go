@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -96,21 +97,25 @@ func (a answer) String() string {
 
 // world is the model's state: the buckets of one history, and what is reserved.
 type world struct {
-	rows [2]dipwell.State
-	held []held
+	rows    [2]dipwell.State
+	records [2][]dipwell.Record
+	held    []held
 }
 
+// held is a reservation; its parts are numbers and marks of records.
 type held struct {
 	id    dipwell.Reservation
 	due   int64
-	units [2]int64
+	parts [2]struct{ number, mark int64 }
+	units [2]int64 // see gives
 }
 
 // model is the token bucket as package dipwell defines it. A call may read the
 // clock at any time between its beginning and its end.
 type model struct {
-	defs [2]*dipwell.Definition
-	keys [2]string
+	defs  [2]*dipwell.Definition
+	keys  [2]string
+	gives bool
 }
 
 func (m *model) porcupine() porcupine.Model {
@@ -124,7 +129,13 @@ func (m *model) porcupine() porcupine.Model {
 }
 
 func (w world) equal(o world) bool {
-	return w.rows == o.rows && slices.Equal(w.held, o.held)
+	for i, a := range w.rows {
+		b := o.rows[i]
+		if a.Used != b.Used || a.TS != b.TS || !reflect.DeepEqual(a.Lows, b.Lows) || !slices.Equal(w.records[i], o.records[i]) {
+			return false
+		}
+	}
+	return slices.Equal(w.held, o.held)
 }
 
 func (w world) hash() (h uint64) {
@@ -154,10 +165,12 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 	}
 	g := dipwell.Group{Ops: make([]dipwell.Op, len(in.ops)), ID: id}
 	var rows [2]dipwell.State
+	var records [2][]dipwell.Record
 	var write [2]bool
 	for i, o := range in.ops {
-		g.Ops[i] = dipwell.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
-		rows[i] = w.rows[o.bucket]
+		op := &g.Ops[i]
+		*op = dipwell.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
+		rows[i], records[i], _ = settled(op.Def, op.Key, w.rows[o.bucket], w.records[o.bucket], now)
 	}
 	if err := g.Decide(now, rows[:len(in.ops)], write[:]); err != nil {
 		panic(err) // there is one version
@@ -165,13 +178,22 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 	var t told
 	h := held{id: id, due: now + g.Due()}
 	for i, o := range in.ops {
-		a := &g.Ops[i].Answer
+		op := &g.Ops[i]
+		a := &op.Answer
 		t.answers = append(t.answers, answer{a.Allowed, a.Never, a.Shadow, a.Granted, a.Remaining, a.Retry, a.Reset, a.Delay})
-		if h.units[o.bucket] = a.Granted * m.defs[o.bucket].Rule.Unit; write[i] {
-			w.rows[o.bucket] = rows[i]
+		if g.Reserved && a.Granted > 0 {
+			h.units[o.bucket] = a.Granted * op.Def.Rule.Unit
+			if m.gives {
+				n := op.Record(&rows[i], id, now, h.due)
+				h.parts[o.bucket].number, h.parts[o.bucket].mark = n.Number, n.Mark
+				records[i] = append(records[i], n)
+			}
+		}
+		if write[i] {
+			w.rows[o.bucket], w.records[o.bucket] = rows[i], records[i]
 		}
 		if g.Allowed && o.verb == dipwell.VerbReset {
-			w.rows[o.bucket] = dipwell.State{}
+			w.rows[o.bucket], w.records[o.bucket] = dipwell.State{}, nil
 			w.held = without(w.held, func(h held) bool { return h.units[o.bucket] > 0 })
 		}
 	}
@@ -187,9 +209,15 @@ func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, tol
 	if at < 0 || w.held[at].due <= now {
 		return w, told{none: true}
 	}
-	for i, units := range w.held[at].units {
-		if units > 0 {
-			w.rows[i] = part{bucket{m.defs[i].Name, m.keys[i]}, units, m.defs[i].Number}.giveBack(m.defs[i], w.rows[i], now)
+	h := w.held[at]
+	for i, units := range h.units {
+		switch {
+		case units == 0:
+		case m.gives:
+			w.rows[i], w.records[i], _ = m.defs[i].GiveBack(w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), h.parts[i].number, h.parts[i].mark)
+		default:
+			p := part{bucket: bucket{m.defs[i].Name, m.keys[i]}, units: units, version: m.defs[i].Number}
+			w.rows[i] = p.giveAllBack(m.defs[i], w.rows[i], now)
 		}
 	}
 	w.held = without(w.held, func(h held) bool { return h.id == id })
@@ -210,6 +238,7 @@ type racing struct {
 	*dipwell.Limiter
 	reading       *atomic.Int64 // of instants
 	yield         func()
+	gives         bool
 	calls, beside int // calls, and how many of them began beside another
 }
 
@@ -219,6 +248,7 @@ func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.S
 	var err error
 	r.Limiter, err = dipwell.New(open(t, r.now), concurrent...)
 	ok(t, err)
+	r.gives = gives(t, newLibrary(t, open))
 	return r
 }
 
@@ -276,7 +306,7 @@ func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
 // is asked together.
 func (r *racing) model(random *rand.Rand, round int, limits []dipwell.Limit) (m *model, pair bool) {
 	first, second := random.IntN(len(limits)), random.IntN(len(limits))
-	m = &model{}
+	m = &model{gives: r.gives}
 	for i, n := range []int{first, second} {
 		m.defs[i], m.keys[i] = r.Limit(limits[n].Name), fmt.Sprintf("round %d of %x, %d", round, random.Uint64(), i)
 	}

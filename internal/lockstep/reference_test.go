@@ -11,25 +11,30 @@ import (
 // bucket names a row.
 type bucket struct{ limit, key string }
 
-// reservation is what a call took ahead of time.
+// reservation is what a call took ahead of time. It can be cancelled until it is due.
 type reservation struct {
 	due   int64 // µs
 	parts []part
 }
 
+// part is a record of one of its buckets.
 type part struct {
 	bucket
-	units   int64
+	number, mark int64
+
+	units   int64  // for stores that give back all of them; see gives
 	version uint32 // in which units are counted
 }
 
 // reference is the contract with nothing around it: rows in a map that are
 // never deleted, for one caller at a time. It has no clock that runs.
 type reference struct {
-	reg  dipwell.Registry
-	now  func() int64
-	rows map[bucket]dipwell.State
-	held map[dipwell.Reservation]reservation
+	reg     dipwell.Registry
+	now     func() int64
+	rows    map[bucket]dipwell.State
+	records map[bucket][]dipwell.Record
+	held    map[dipwell.Reservation]reservation
+	gives   bool
 }
 
 var (
@@ -38,7 +43,7 @@ var (
 )
 
 func newReference(now func() int64) *reference {
-	return &reference{now: now, rows: map[bucket]dipwell.State{}, held: map[dipwell.Reservation]reservation{}}
+	return &reference{now: now, gives: true, rows: map[bucket]dipwell.State{}, records: map[bucket][]dipwell.Record{}, held: map[dipwell.Reservation]reservation{}}
 }
 
 func (r *reference) Registry() *dipwell.Registry { return &r.reg }
@@ -57,7 +62,9 @@ func (r *reference) Drop(_ context.Context, name, owner string) error {
 	return nil
 }
 
+// forget ends the records of some buckets, and each reservation that has one.
 func (r *reference) forget(of func(bucket) bool) {
+	maps.DeleteFunc(r.records, func(b bucket, _ []dipwell.Record) bool { return of(b) })
 	maps.DeleteFunc(r.held, func(_ dipwell.Reservation, v reservation) bool {
 		return slices.ContainsFunc(v.parts, func(p part) bool { return of(p.bucket) })
 	})
@@ -75,9 +82,14 @@ func (r *reference) group(g *dipwell.Group, now int64) error {
 		return r.cancel(g.ID, now)
 	}
 	var rows [dipwell.MaxTakes]dipwell.State
+	var records [dipwell.MaxTakes][]dipwell.Record
 	var write [dipwell.MaxTakes]bool
 	for i := range g.Ops {
-		rows[i] = r.rows[bucketOf(&g.Ops[i])]
+		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
+		var err error
+		if rows[i], records[i], err = settled(op.Def, op.Key, r.rows[b], r.records[b], now); err != nil {
+			return err
+		}
 	}
 	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
 		return err
@@ -89,27 +101,43 @@ func (r *reference) group(g *dipwell.Group, now int64) error {
 			delete(r.rows, b)
 			r.forget(func(other bucket) bool { return other == b })
 		case write[i]:
-			r.rows[b] = rows[i]
+			r.rows[b], r.records[b] = rows[i], records[i]
 		}
 	}
 	if g.Reserved {
-		r.held[g.ID] = reservationOf(g, now)
+		r.reserve(g, rows[:], now)
 	}
 	return nil
 }
 
-func bucketOf(op *dipwell.Op) bucket { return bucket{op.Def.Name, op.Key} }
+// settled is a row and its records as they are for a write.
+func settled(def *dipwell.Definition, key string, row dipwell.State, records []dipwell.Record, now int64) (dipwell.State, []dipwell.Record, error) {
+	records = slices.Clone(records)
+	if row.Lows == nil {
+		return row, records, nil
+	}
+	return def.Settle(row, key, now, records)
+}
 
-// reservationOf is what a group took ahead of time.
-func reservationOf(g *dipwell.Group, now int64) reservation {
+func (r *reference) reserve(g *dipwell.Group, rows []dipwell.State, now int64) {
 	v := reservation{due: now + g.Due()}
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Granted > 0 {
-			v.parts = append(v.parts, part{bucketOf(op), op.Granted * op.Def.Rule.Unit, op.Def.Number})
+		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
+		if op.Granted == 0 {
+			continue
 		}
+		p := part{bucket: b, units: op.Granted * op.Def.Rule.Unit, version: op.Def.Number}
+		if r.gives {
+			n := op.Record(&rows[i], g.ID, now, v.due)
+			p.number, p.mark = n.Number, n.Mark
+			r.rows[b], r.records[b] = rows[i], append(r.records[b], n)
+		}
+		v.parts = append(v.parts, p)
 	}
-	return v
+	r.held[g.ID] = v
 }
+
+func bucketOf(op *dipwell.Op) bucket { return bucket{op.Def.Name, op.Key} }
 
 func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	v, known := r.held[id]
@@ -119,13 +147,20 @@ func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	delete(r.held, id)
 	for _, p := range v.parts {
 		def := r.reg.Lookup(p.limit)
-		r.rows[p.bucket] = p.giveBack(def, r.rows[p.bucket], now)
+		if !r.gives {
+			r.rows[p.bucket] = p.giveAllBack(def, r.rows[p.bucket], now)
+			continue
+		}
+		var err error
+		if r.rows[p.bucket], r.records[p.bucket], err = def.GiveBack(r.rows[p.bucket], p.key, now, r.records[p.bucket], p.number, p.mark); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// giveBack is the row after a part of a reservation came back to it.
-func (p part) giveBack(def *dipwell.Definition, row dipwell.State, now int64) dipwell.State {
+// giveAllBack is the row after all units of a part came back to it.
+func (p part) giveAllBack(def *dipwell.Definition, row dipwell.State, now int64) dipwell.State {
 	row, _ = def.Carry(row, p.key)
 	t := max(now, row.TS)
 	var scratch dipwell.Rule
@@ -143,4 +178,11 @@ func (r *reference) fullAt(b bucket) int64 {
 	row, _ = def.Carry(row, b.key)
 	var scratch dipwell.Rule
 	return row.TS + def.RuleFor(b.key, &scratch).FullIn(row.Used, row.TS, row.TS)
+}
+
+// fallsDue reports whether a record of a bucket falls due after one instant, by another.
+func (r *reference) fallsDue(b bucket, after, by int64) bool {
+	return slices.ContainsFunc(r.records[b], func(n dipwell.Record) bool {
+		return after < n.Due && n.Due <= by || after < n.Ends && n.Ends <= by
+	})
 }
