@@ -1,13 +1,16 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,11 +97,24 @@ func (l *Listener) serve(srv *http.Server) error {
 func (l *Listener) server() *http.Server {
 	timeout := cmp.Or(l.ReadTimeout, readTimeout)
 	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: timeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)}
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(peerErrors{}, "", 0)}
 	if !l.Streams {
 		srv.ReadTimeout = timeout // the same, so that net/http sets one deadline instead of two
 	}
 	return srv
+}
+
+// peerErrors takes the error log of net/http. The panic of a handler is an error
+// of this program. The rest is what peers do, such as TLS handshakes that fail.
+type peerErrors struct{}
+
+func (peerErrors) Write(b []byte) (int, error) {
+	level := slog.LevelDebug
+	if bytes.Contains(b[:min(len(b), 32)], []byte("panic serving")) {
+		level = slog.LevelError
+	}
+	slog.Log(context.Background(), level, strings.TrimSpace(string(b)))
+	return len(b), nil
 }
 
 // IsLoopback reports whether only this machine reaches a listener.

@@ -64,7 +64,7 @@ func (s *service) reloadToken(ctx context.Context, path string) {
 	}
 	token, err := readToken(path)
 	if err != nil {
-		s.say("%v\ndipwell: the last good admin token stays in force", err)
+		s.kept("the last good admin token stays in force", err)
 		return
 	}
 	s.server.SetAdminToken(token)

@@ -88,7 +88,7 @@ func (s *service) readRLS() error {
 // rereadRLS reads the descriptors again. A bad configuration changes nothing.
 func (s *service) rereadRLS() {
 	if err := s.readRLS(); err != nil {
-		s.say("%v\ndipwell: the last good descriptors stay in force", err)
+		s.kept("the last good descriptors stay in force", err)
 		return
 	}
 	s.say("descriptors read again from %s", s.started.RLSConfig)
@@ -131,7 +131,7 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""},
 		func(r grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server}) }, s.grpcOptions()...)
-	fmt.Fprintf(s.env.stdout, "dipwell: serving gRPC on %s\n", l.Addr())
+	s.listens("serving gRPC", l.Addr().String())
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
 	var wg sync.WaitGroup

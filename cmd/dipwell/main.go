@@ -94,6 +94,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	switch {
 	case errors.Is(err, errRefused):
 		return 1
+	case errors.Is(err, errLogged):
+		return 2
 	case err != nil:
 		fmt.Fprintln(stderr, "dipwell: "+err.Error())
 		return 2

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
@@ -95,14 +94,6 @@ func (s *service) logRefusals(set *settings, hasher *keyhash.Hasher) {
 	s.server.LogRefusals(s.env.ctx, s.logger(), n, hasher.Redact)
 }
 
-// logger is for what programs read.
-func (c *complaints) logger() *slog.Logger {
-	if c.json != nil {
-		return c.json
-	}
-	return slog.New(slog.NewTextHandler(c.to, nil))
-}
-
 // openTLS reads the certificate, if there is one, and follows its files.
 func (s *service) openTLS(set *settings) (err error) {
 	if set.TLSCert == "" {
@@ -117,7 +108,7 @@ func (s *service) openTLS(set *settings) (err error) {
 
 func (s *service) reloadTLS() {
 	if err := s.tls.Reload(); err != nil {
-		s.say("%v\ndipwell: the last good certificate stays in force", err)
+		s.kept("the last good certificate stays in force", err)
 		return
 	}
 	s.say("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))

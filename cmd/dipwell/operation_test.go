@@ -187,7 +187,7 @@ func TestServeKeySecret(t *testing.T) {
 			t.Errorf("call %d: %d %s", i, status, body)
 		}
 	}
-	hash := p.stderr.wait(t, `"msg":"refused","limit":"login","cost":1,"source":"store","key":"hash:(\S{10})","retry_after":\d+`)[1]
+	hash := p.stderr.wait(t, `"msg":"refused","limit":"login","cost":1,"source":"store","key":"hash:(\S{10})","retry_after_us":\d+`)[1]
 	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/keys", ""); status != 200 || !strings.Contains(body, `"key":"`+hash) || strings.Contains(body, "alice") {
 		t.Error(status, body)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -54,16 +53,16 @@ const gcPercent = 150
 
 // Run opens everything, serves until it is told to stop, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
+	say := &complaints{to: e.stderr}
+	say.use(c.LogFormat)
+	defer func() { err = say.ended(err) }()
 	set, err := c.settings()
 	if err != nil {
 		return err
 	}
+	say.use(set.LogFormat)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	say := &complaints{to: e.stderr}
-	if set.LogFormat == "json" {
-		say.json = slog.New(slog.NewJSONHandler(e.stderr, nil))
 	}
 	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge,
 		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { say.say("store: %s", text) }})
@@ -116,13 +115,14 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.watch(); err != nil {
 		return err
 	}
+	s.tellStart(set)
 	listeners, err := s.listen(set)
 	if err != nil {
 		return err
 	}
 	defer closeAll(listeners)
 	keepPagesReleased(e.ctx)
-	return s.serve(listeners)
+	return s.serveAndDrain(listeners)
 }
 
 // listen opens the listeners and says where they are.
@@ -139,12 +139,12 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	main := server.Listener{Listener: l, TLS: s.secure("h2", "http/1.1")}
 	what := "serving"
 	if s.proxy != nil {
-		main.Handler, main.Streams, what = s.proxy, true, "proxying "+set.Upstream
+		main.Handler, main.Streams, what = s.proxy, true, "proxying "+redact(set.Upstream)
 	} else {
 		main.Handler = s.server.API(set.site(l))
 	}
 	ls = append(ls, s.traced(main))
-	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s://%s\n", what, main.Scheme(), l.Addr())
+	s.listens(what, main.Scheme()+"://"+l.Addr().String())
 	if set.Admin == "" {
 		return ls, nil
 	}
@@ -156,7 +156,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 		admin.TLS = main.TLS
 	}
 	ls = append(ls, s.traced(admin))
-	fmt.Fprintf(s.env.stdout, "dipwell: serving admin calls on %s://%s\n", admin.Scheme(), l.Addr())
+	s.listens("serving admin calls", admin.Scheme()+"://"+l.Addr().String())
 	return ls, nil
 }
 

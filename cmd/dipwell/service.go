@@ -47,7 +47,7 @@ func (s *service) reload() {
 	}
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
-		s.say("%v\ndipwell: the last good configuration stays in force", err)
+		s.kept("the last good configuration stays in force", err)
 		return
 	}
 	s.say("configuration read again: %s", howMany(len(set.flagLimits)+len(set.Limits), "limit"))
@@ -83,7 +83,7 @@ func (s *service) use(set *settings) error {
 		return nil
 	}
 	if len(set.names()) == 0 {
-		s.say("warning: no limit is given: every request is passed on to %s", redact(set.Upstream))
+		s.warn("warning: no limit is given: every request is passed on to %s", redact(set.Upstream))
 	}
 	return s.proxy.Use(set.names())
 }
@@ -128,7 +128,7 @@ func (s *service) tellOrphans(names []string) {
 		}
 	}
 	if n := len(left); n > 0 {
-		s.say("limits in the store that a configuration file made and this one does not name stay in force: %d, such as %s; "+
+		s.warn("limits in the store that a configuration file made and this one does not name stay in force: %d, such as %s; "+
 			"to end one that no other service's file names, name it in this file and take it out again while the service runs",
 			n, strings.Join(left[:min(n, 20)], ", "))
 	}
@@ -149,7 +149,7 @@ func (s *service) defineOne(l dipwell.Limit, owner string) error {
 	old := s.limiter.Limit(l.Name)
 	def, err := s.limiter.Define(ctx, l, owner)
 	if err == nil && def.Warning != "" && (old == nil || old.Warning != def.Warning) {
-		s.say("%s", def.Warning)
+		s.warn("%s", def.Warning)
 	}
 	return err
 }

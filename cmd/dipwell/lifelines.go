@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/server"
+)
+
+// maxNamed bounds the limits that one line names.
+const maxNamed = 20
+
+// tellStart logs what the service runs on.
+func (s *service) tellStart(set *settings) {
+	names := set.names()
+	some := names[:min(len(names), maxNamed)]
+	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), howMany(len(names), "limit"))
+	if len(names) > 0 {
+		text += " (" + strings.Join(some, ", ")
+		if len(some) < len(names) {
+			text += ", ..."
+		}
+		text += ")"
+	}
+	attrs := []any{"version", version(), "store", redact(set.Store), "limits", len(names), "limit_names", some}
+	if s.cmd.Config != "" {
+		text += ", configuration file " + s.cmd.Config
+		attrs = append(attrs, "config", s.cmd.Config)
+	}
+	s.event(text, "starting", attrs...)
+}
+
+// listens prints where a listener is, on standard output.
+func (s *service) listens(what, at string) {
+	if s.json != nil {
+		jsonLog(s.env.stdout).Info(what, "address", at)
+		return
+	}
+	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s\n", what, at)
+}
+
+// serveAndDrain serves until the program is asked to stop, and logs how long
+// the calls that were under way then took.
+func (s *service) serveAndDrain(listeners []server.Listener) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.serve(listeners) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.env.ctx.Done():
+	}
+	s.event("stopping; calls under way may finish", "stopping")
+	start := time.Now()
+	err := <-ended
+	took := time.Since(start)
+	s.event(fmt.Sprintf("stopped after %v", took.Round(time.Millisecond)), "stopped", "took", took)
+	return err
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// With --log-format json each line is an object, from the first to the last,
+// and each length of time has its unit in its name.
+func TestEachLineIsJSON(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 1}\n")
+	p := start(t, "--config", file, "--limit", "two=1/1s,burst=5", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+		"--log-format", "json", "--log-refusals", "5")
+	p.stderr.wait(t, `"msg":"starting","version":"[^"]+","store":"memory:","limits":2,"limit_names":\["two","login"\],"config":".*dipwell.yaml"}`)
+	p.stdout.wait(t, `"msg":"serving gRPC","address":"127`)
+	post(t, p.url+"/v1/take", "limit=login&key=a")
+	post(t, p.url+"/v1/take", "limit=login&key=a")
+	p.stderr.wait(t, `"msg":"refused","limit":"login".*"retry_after_us":\d+`)
+	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
+	p.stderr.wait(t, `"level":"ERROR","msg":"the last good configuration stays in force","error":".*oops`)
+	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 2}\n")
+	p.stderr.wait(t, `"msg":"configuration read again`)
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.wait(t, `"msg":"stopping"(?s:.*)"msg":"stopped","took_us":\d+}`)
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, out := range []*lines{p.stdout, p.stderr} {
+		out.mu.Lock()
+		checkJSON(t, out.all.String())
+		out.mu.Unlock()
+	}
+}
+
+func checkJSON(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		var l struct {
+			Time, Level, Msg string
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Time == "" || l.Level == "" || l.Msg == "" {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+}
+
+// Also the line that says why a service did not start.
+func TestErrorIsJSON(t *testing.T) {
+	for _, args := range []string{"--limit login=oops", "--listen 256.0.0.1:1", "--store nowhere:", "--upstream http://x --by nobody"} {
+		cmd := built(t, append([]string{"serve", "--log-format", "json"}, strings.Fields(args)...)...)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != 2 || !strings.Contains(errs.String(), `"level":"ERROR"`) {
+			t.Errorf("%s: %d %s", args, code, errs.String())
+		}
+		checkJSON(t, errs.String())
+	}
+}
+
+// In text the start says the same, without a password.
+func TestStartLine(t *testing.T) {
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "a=1/1s", "--limit", "b=1/1s", "--store", "redis://user:secret@127.0.0.1:1/0")
+	m := p.stderr.wait(t, `dipwell: (.*), store redis://\.\.\.@127\.0\.0\.1:1/0, 2 limits \(a, b\)\n`)
+	if m[1] == "" || strings.Contains(m[0], "secret") {
+		t.Error(m[0])
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.wait(t, `dipwell: stopping; calls under way may finish\ndipwell: stopped after `)
+}
