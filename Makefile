@@ -22,6 +22,9 @@ test-long: ## more of the suite on every store under every decorator, a file tha
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./internal/lockstep -run TestLockstep
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
+test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with npm (five minutes)
+	@scripts/test-postgres 13 18
+
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
 
@@ -78,4 +81,4 @@ soak: ## a service at half load for SOAK (10m): memory and goroutines must not g
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres
+.PHONY: test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres

@@ -29,6 +29,7 @@ type catalog struct {
 	lazy     bool
 	isRead   atomic.Bool // the limits have been read once
 	report   func(error)
+	zones    map[dipwell.Calendar]string // what zoneWarning found; under mu
 
 	stop func()
 	done sync.WaitGroup
@@ -43,7 +44,8 @@ type entry struct {
 }
 
 func newCatalog(db DB, c Config) *catalog {
-	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError}
+	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError,
+		zones: map[dipwell.Calendar]string{}}
 	if cat.report == nil {
 		cat.report = func(error) {}
 	}
@@ -97,6 +99,11 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	old := *c.entries.Load()
 	entries := map[string]*entry{}
 	for _, d := range defs {
+		differs, err := c.zoneWarning(ctx, d.Limit)
+		if err != nil && !errors.Is(err, errNoZone) { // then every take of it says so
+			return err
+		}
+		d.Warning = joined(d.Warning, differs)
 		entries[d.Name] = c.newEntry(ids[d.Name], d, old[d.Name])
 	}
 	c.reg.Install(defs)
@@ -105,6 +112,14 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	c.isRead.Store(true)
 	c.reg.Unread(nil)
 	return nil
+}
+
+// joined makes one warning of two.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
 }
 
 // querier is the one method that reading the limits takes.
@@ -290,6 +305,9 @@ func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *i
 	}
 	if c.dialect.Load() != nil {
 		return defineError(c.portableDefine(ctx, l, owner, now), l.Name)
+	}
+	if err = c.checkZone(ctx, l); err != nil {
+		return err
 	}
 	cal := r.Calendar()
 	err = c.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),

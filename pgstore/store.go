@@ -134,6 +134,8 @@ func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 		switch op := &g.Ops[0]; {
 		case s.cat.dialect.Load() != nil:
 			err = s.portableGroup(ctx, g, known[:len(g.Ops)])
+		case op.Def.Rule.Every == 0: // Go may know other clocks of the zone
+			err = s.decide(ctx, g, known[:len(g.Ops)])
 		case len(g.Ops) == 1 && op.Verb == dipwell.VerbCheck,
 			len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
 			err = s.look(ctx, g, known[0])

@@ -16,7 +16,12 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) {
+	forget := movedZone()
+	code := pgtest.Main(m)
+	forget()
+	os.Exit(code)
+}
 
 // The runs of the suite have a database for each case, and wait a lot.
 func TestStore(t *testing.T) {

@@ -276,6 +276,11 @@ func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock 
 		return
 	}
 	x.ok("limits", "the store holds %d", len(limits))
+	for _, d := range limits {
+		if d.Warning != "" {
+			x.warn("limits", "", "%s", d.Warning)
+		}
+	}
 	name := limits[0].Name
 	x.latency(ctx, "checks of limit "+name, func(ctx context.Context) error {
 		_, err := l.Check(ctx, name, doctorKey, 1)

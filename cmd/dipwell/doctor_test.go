@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
@@ -76,6 +77,16 @@ func TestDoctorPostgres(t *testing.T) {
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
 	}
+	exec("select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 " + pgtest.MovedZone + "')")
+	if _, found = doctor(t, "--store", dsn); strings.Contains(found["limits"], "warning") {
+		t.Errorf("the same zones: %s", found["limits"])
+	}
+	t.Setenv("ZONEINFO", t.TempDir())
+	if err := pgtest.MoveZone(os.Getenv("ZONEINFO"), pgtest.MovedZone); err != nil {
+		t.Fatal(err)
+	}
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "limits", "warning: limit day: start: from 20")
 	exec("insert into dipwell.migrations (version, name) values (99, 'tomorrow')")
 	if code, found = doctor(t, "--store", dsn); code != 1 || !strings.Contains(found["schema"], "problem: the dipwell schema is version 99") {
 		t.Errorf("a newer schema: %d %s", code, found["schema"])

@@ -232,13 +232,29 @@ func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 func (s *Server) Command(name string, args ...string) *exec.Cmd { return s.command(name, args...) }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(context.Background(), filepath.Join(s.bin, name), args...)
+	cmd := exec.CommandContext(context.Background(), s.program(name), args...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = attributes()
 	cmd.SysProcAttr.Setpgid = true // an interrupt of the tests is theirs to handle
 	cmd.SysProcAttr.Credential = servant()
 	return cmd
+}
+
+// program finds one of PostgreSQL's programs: beside the server or, where that
+// directory has the server alone, in another version, for psql speaks to all.
+func (s *Server) program(name string) string {
+	for _, dir := range append([]string{s.bin}, directories()...) {
+		if has(dir, name) {
+			return filepath.Join(dir, name)
+		}
+	}
+	return filepath.Join(s.bin, name)
+}
+
+func has(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name))
+	return dir != "" && err == nil
 }
 
 // servant is the user that runs the server when the tests run as root, which
@@ -257,9 +273,19 @@ func servant() *syscall.Credential {
 	return nil
 }
 
-// binaries finds the newest PostgreSQL installed: DIPWELL_PGBIN, Debian's
-// directories, PATH.
+// binaries finds the newest PostgreSQL installed.
 func binaries() (string, error) {
+	for _, dir := range directories() {
+		if has(dir, "initdb") && has(dir, "postgres") {
+			return dir, nil
+		}
+	}
+	return "", ErrMissing
+}
+
+// directories is where PostgreSQL may be: DIPWELL_PGBIN, Debian's directories,
+// PATH.
+func directories() []string {
 	dirs := []string{os.Getenv("DIPWELL_PGBIN")}
 	for _, pattern := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"} {
 		found, _ := filepath.Glob(pattern)
@@ -270,17 +296,7 @@ func binaries() (string, error) {
 	if p, err := exec.LookPath("initdb"); err == nil {
 		dirs = append(dirs, filepath.Dir(p))
 	}
-	for _, dir := range dirs {
-		if dir == "" {
-			continue
-		}
-		_, err1 := os.Stat(filepath.Join(dir, "initdb"))
-		_, err2 := os.Stat(filepath.Join(dir, "postgres"))
-		if err1 == nil && err2 == nil {
-			return dir, nil
-		}
-	}
-	return "", ErrMissing
+	return dirs
 }
 
 func freePort() (int, error) {

@@ -1,0 +1,26 @@
+package pgtest
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+)
+
+// MovedZone is a zone that a program with ZONEINFO=dir knows otherwise than any
+// database, after MoveZone(dir, MovedZone).
+const MovedZone = "Pacific/Niue"
+
+// MoveZone writes time zone data under dir in which a zone is always an hour
+// ahead of UTC.
+func MoveZone(dir, zone string) error {
+	file := append([]byte("TZif"), make([]byte, 16)...) // version 1
+	for _, n := range []uint32{0, 0, 0, 0, 1, 4} {      // one offset, and four bytes of its name
+		file = binary.BigEndian.AppendUint32(file, n)
+	}
+	file = append(binary.BigEndian.AppendUint32(file, 3600), 0, 0, 'N', 'U', 'T', 0)
+	path := filepath.Join(dir, zone)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, file, 0o600)
+}

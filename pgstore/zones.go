@@ -1,0 +1,92 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Windows that follow a calendar are stepped by SQL functions, with the
+// database's data on time zones. This program has data of its own, which may be
+// of another year. zoneYears is how far ahead the two are compared.
+const zoneYears = 10
+
+// zoneSQL finds the first of some instants, in Unix seconds, at which a zone's
+// wall clock is not as far ahead of UTC as it is here.
+const zoneSQL = `select min(u.at) from unnest($2::bigint[], $3::bigint[]) u (at, ahead) where dipwell_internal.zone_offset($1::text, u.at) <> u.ahead`
+
+const (
+	codeInvalid = "22023" // invalid_parameter_value: of a zone that the database does not have
+	codeDenied  = "42501" // insufficient_privilege
+)
+
+// zoneWarning says from which date on the database knows other clocks of a
+// limit's zone than this program, or that it does not know the zone. Limits that
+// share a calendar are compared once.
+func (c *catalog) zoneWarning(ctx context.Context, l dipwell.Limit) (string, error) {
+	rule, _, err := l.Compile() // its own, for a calendar remembers the last window that it was asked for
+	if err != nil {
+		return "", err
+	}
+	cal := rule.Calendar()
+	if c.dialect.Load() != nil || cal.Zone == "" || cal.Zone == time.UTC.String() {
+		return "", nil // Go decides, or nothing can differ
+	}
+	warning, known := c.zones[cal]
+	if !known {
+		if warning, err = compareZone(ctx, c.db, &rule, cal.Zone); err != nil {
+			return "", err
+		}
+		c.zones[cal] = warning
+	}
+	if warning != "" {
+		warning = "limit " + l.Name + ": start: " + warning
+	}
+	return warning, nil
+}
+
+// errNoZone: the database does not know the zone, so that no take would succeed.
+var errNoZone = errors.New("the database does not know the time zone")
+
+// checkZone refuses a limit in a zone that the database does not know.
+func (c *catalog) checkZone(ctx context.Context, l dipwell.Limit) error {
+	if _, err := c.zoneWarning(ctx, l); errors.Is(err, errNoZone) {
+		return &dipwell.LimitError{Limit: l.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", l.Start, err)}
+	}
+	return nil // another error comes again when the limit is stored
+}
+
+// compareZone compares a zone's offsets at the boundaries of a calendar.
+func compareZone(ctx context.Context, db rower, rule *dipwell.Rule, zone string) (string, error) {
+	loc, err := time.LoadLocation(zone)
+	if err != nil {
+		return "", err
+	}
+	var instants, ahead []int64
+	now := time.Now()
+	for at, end := now.UnixMicro(), now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; {
+		_, at = rule.Window(at)
+		for _, x := range []int64{at/1e6 - 1, at / 1e6} {
+			_, offset := time.Unix(x, 0).In(loc).Zone()
+			instants, ahead = append(instants, x), append(ahead, int64(offset))
+		}
+	}
+	var first *int64
+	err = db.QueryRow(ctx, zoneSQL, zone, instants, ahead).Scan(&first)
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == codeInvalid:
+		return "", errNoZone
+	case errors.As(err, &pg) && pg.Code == codeDenied:
+		return "", nil // a role that may not decide either
+	case err != nil || first == nil:
+		return "", err
+	}
+	return fmt.Sprintf("from %s on the database and this program know different clocks of %s, for their time zone data are of different age; windows go by the database's",
+		time.Unix(*first, 0).In(loc).Format(time.DateOnly), zone), nil
+}

@@ -1,0 +1,84 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// movedZone gives the program its own data on one zone, before any is loaded.
+func movedZone() (forget func()) {
+	dir, err := os.MkdirTemp("", "dipwell-zones-")
+	if err == nil {
+		err = errors.Join(os.Setenv("ZONEINFO", dir), pgtest.MoveZone(dir, pgtest.MovedZone))
+	}
+	if err != nil {
+		panic(err)
+	}
+	return func() { _ = os.RemoveAll(dir) }
+}
+
+// TestZonesDiffer: a calendar limit in a zone of which the database knows other
+// clocks is defined with a warning that names the zone and the date, and each
+// verb goes by the database's.
+func TestZonesDiffer(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
+	ctx := context.Background()
+	define := func(name, zone string) *dipwell.Definition {
+		d, err := s.Define(ctx, dipwell.Limit{Name: name, Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 " + zone}, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	d := define("moved", pgtest.MovedZone)
+	today := time.Now().UTC()
+	near := []string{today.AddDate(0, 0, -1).Format(time.DateOnly), today.Format(time.DateOnly), today.AddDate(0, 0, 1).Format(time.DateOnly)}
+	if !strings.Contains(d.Warning, pgtest.MovedZone) || !slices.ContainsFunc(near, func(date string) bool { return strings.Contains(d.Warning, "from "+date+" on") }) {
+		t.Errorf("defined with %q", d.Warning)
+	}
+	for name, zone := range map[string]string{"rome": "Europe/Rome", "utc": "UTC"} {
+		if d := define(name, zone); d.Warning != "" {
+			t.Errorf("%s: %q", zone, d.Warning)
+		}
+	}
+	l, err := dipwell.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took, err := l.Take(ctx, "moved", "k", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked, err := l.Check(ctx, "moved", "k", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if late := took.ResetAfter - checked.ResetAfter; late < 0 || late > time.Hour {
+		t.Errorf("full in %v says the take, in %v the check", took.ResetAfter, checked.ResetAfter)
+	}
+}
+
+// TestZoneOfTheProgramAlone: a limit in a zone that the database does not have
+// is refused when it is defined: every take would fail.
+func TestZoneOfTheProgramAlone(t *testing.T) {
+	t.Parallel()
+	if err := pgtest.MoveZone(os.Getenv("ZONEINFO"), "Atlantis"); err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
+	_, err := s.Define(context.Background(), dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 Atlantis"}, dipwell.OwnerCode)
+	var limit *dipwell.LimitError
+	if !errors.As(err, &limit) || limit.Field != "start" || !strings.Contains(limit.Reason, "Atlantis") {
+		t.Errorf("%v", err)
+	}
+}
