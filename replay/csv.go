@@ -94,7 +94,7 @@ func (c *csvLines) parse(line []byte, rec *record) error {
 	last := max(c.time, c.by, c.cost)
 	for i, rest := 0, line; i <= last; i++ {
 		if rest == nil {
-			return malformed(fmt.Sprintf("it has %d fields; %d are needed", i, last+1))
+			return malformed(fmt.Sprintf("it has %s; %d are needed", count(int64(i), "field"), last+1))
 		}
 		value, more, err := c.cut(rest)
 		if err != nil {

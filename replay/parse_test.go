@@ -142,7 +142,7 @@ func TestMalformedCSV(t *testing.T) {
 		"1773478800,a":                    "",
 		`1773478800,"a",b"c`:              "",
 		`1773478800,"a""b"`:               "",
-		"1773478800":                      "it has 1 fields; 2 are needed",
+		"1773478800":                      "it has 1 field; 2 are needed",
 		`1773478800,"open`:                "a quoted field is not closed on its line",
 		`1773478800,"a"b`:                 "there is text after a closing quote",
 		"x,a":                             "its time cannot be read",

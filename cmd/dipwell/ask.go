@@ -93,7 +93,7 @@ func (a *answer) String() string {
 		s += ", reservation " + a.Reservation
 	}
 	if a.ResetAfter > 0 {
-		s += fmt.Sprintf(", full in %v", micros(a.ResetAfter))
+		s += fullIn(a.ResetAfter)
 	}
 	if a.Shadow {
 		s += ", in shadow mode: enforcing would have refused"
@@ -102,6 +102,14 @@ func (a *answer) String() string {
 		s += " (" + a.Source + ")"
 	}
 	return s
+}
+
+// fullIn says when a bucket will be full.
+func fullIn(us int64) string {
+	if us == 0 {
+		return ", full"
+	}
+	return fmt.Sprintf(", full in %v", micros(us))
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

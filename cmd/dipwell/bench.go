@@ -475,7 +475,7 @@ func (b *bench) line(since time.Duration) string {
 	for _, c := range b.clients {
 		n, failed = n+c.done.Load(), failed+c.failed.Load()
 	}
-	return fmt.Sprintf("%v of %v: %.0f decisions/s, %d errors", since.Round(100*time.Millisecond), b.Time, float64(n)/since.Seconds(), failed)
+	return fmt.Sprintf("%v of %v: %.0f decisions/s, %s", since.Round(100*time.Millisecond), b.Time, float64(n)/since.Seconds(), howMany(failed, "error"))
 }
 
 // cleanUp removes the rows, then the limit, and says what it could not. It goes

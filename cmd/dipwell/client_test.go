@@ -253,3 +253,30 @@ func TestSettingsAgree(t *testing.T) {
 		}
 	}
 }
+
+// Without a command there is help, and the status of a mistake.
+func TestWithoutCommand(t *testing.T) {
+	code, out, errs := program(t)
+	if code != 2 || out != "" || !strings.HasPrefix(errs, "Usage: dipwell COMMAND") || !strings.Contains(errs, "Commands: serve, take,") || strings.Contains(errs, "expected") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	if n := strings.Count(errs, "\n"); n > 15 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestFullIn(t *testing.T) {
+	for us, want := range map[int64]string{0: ", full", 1: ", full in 1µs", 36e8: ", full in 1h0m0s"} {
+		if got := fullIn(us); got != want {
+			t.Errorf("%d: %q, want %q", us, got, want)
+		}
+	}
+}
+
+func TestHowMany(t *testing.T) {
+	for n, want := range []string{"0 warnings", "1 warning", "2 warnings"} {
+		if got := howMany(n, "warning"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -66,7 +66,7 @@ func namedRules(f *config.File) (*rls.Rules, error) {
 }
 
 // howMany is a number of things.
-func howMany(n int, thing string) string {
+func howMany[N int | int64 | uint64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}

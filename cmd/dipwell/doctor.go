@@ -142,7 +142,7 @@ func (x *examination) report(e *env, asJSON bool) error {
 				fmt.Fprintf(e.stdout, "%22s %s\n", "→", f.Advice)
 			}
 		}
-		fmt.Fprintf(e.stdout, "%d fine, %d warnings, %d problems\n", count[verdictOK], count[verdictWarning], count[verdictProblem])
+		fmt.Fprintf(e.stdout, "%d fine, %s, %s\n", count[verdictOK], howMany(count[verdictWarning], "warning"), howMany(count[verdictProblem], "problem"))
 	}
 	if x.Worst == verdictProblem {
 		return errRefused

@@ -206,7 +206,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if code, found = doctor(t, "--server", p.url); code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "service", "ok: "+p.url, "store", "ok: /readyz is 200", "clock", "ok: ", "limits", "warning: 1 calls for limits", "configuration", "ok: ")
+	expect(t, found, "service", "ok: "+p.url, "store", "ok: /readyz is 200", "clock", "ok: ", "limits", "warning: 1 call for limits", "configuration", "ok: ")
 	if !strings.Contains(found["latency"], "looks at /healthz") { // how long it took is the machine's business
 		t.Error(found["latency"])
 	}

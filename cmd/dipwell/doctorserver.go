@@ -71,14 +71,14 @@ func (x *examination) metrics(m map[string]float64) {
 	x.ok("decisions", "%.0f %s", decisions, since)
 	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
 		"the file is bad, and an older one is in force", "the file that was read last is in force")
-	for _, c := range []struct{ name, check, what, advice string }{
-		{"dipwell_store_errors_total", "store", "calls that the store could not answer", "see the service's log for when and why"},
-		{"dipwell_store_full_total", "store", "calls for a new key while the store was full", "raise max_keys, or look at dipwell top for who makes keys"},
-		{"dipwell_fallbacks_total", "store", "decisions without the store", "see the service's log for when and why"},
-		{"dipwell_shed_total", "service", "calls turned away because too many were under way", "the store is slow, or max_in_flight too small"},
-		{"dipwell_unknown_limit_total", "limits", "calls for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},
+	for _, c := range []struct{ name, check, thing, rest, advice string }{
+		{"dipwell_store_errors_total", "store", "call", "that the store could not answer", "see the service's log for when and why"},
+		{"dipwell_store_full_total", "store", "call", "for a new key while the store was full", "raise max_keys, or look at dipwell top for who makes keys"},
+		{"dipwell_fallbacks_total", "store", "decision", "without the store", "see the service's log for when and why"},
+		{"dipwell_shed_total", "service", "call", "turned away because too many were under way", "the store is slow, or max_in_flight too small"},
+		{"dipwell_unknown_limit_total", "limits", "call", "for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},
 	} {
-		x.judge(m[c.name] > 0, verdictWarning, c.check, c.advice, "%.0f %s %s", "%.0f %s %s", m[c.name], c.what, since)
+		x.judge(m[c.name] > 0, verdictWarning, c.check, c.advice, "%s %s %s", "%s %s %s", howMany(int64(m[c.name]), c.thing), c.rest, since)
 	}
 	if at := m["dipwell_tls_not_after_timestamp_seconds"]; at > 0 {
 		until := time.Unix(int64(at), 0)

@@ -174,7 +174,7 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
 			"%.1f %% of %d updates of buckets left the indexes alone", "%.1f %% of %d updates of buckets left the indexes alone", 100*share, c.Updates)
 	} else {
-		x.ok("updates", "%d updates of buckets so far, too few to say how they go", c.Updates)
+		x.ok("updates", "%s of buckets so far, too few to say how they go", howMany(c.Updates, "update"))
 	}
 	vacuumed := "never"
 	if !c.LastVacuum.IsZero() {
@@ -229,7 +229,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	at := func(s string) string { return s + " " + c.Addr }
 	x.judge(c.Role != "master" && c.Role != "unknown", verdictProblem, "store", "name the Sentinels or the cluster instead, and the primary is found",
-		"%s answers: Redis %s, a %s, %d keys, %d replicas", "%s answers: Redis %s, a %s, %d keys, %d replicas", c.Addr, c.Version, c.Role, c.Keys, c.Replicas)
+		"%s answers: Redis %s, a %s, %s, %s", "%s answers: Redis %s, a %s, %s, %s", c.Addr, c.Version, c.Role, howMany(c.Keys, "key"), howMany(c.Replicas, "replica"))
 	if c.ClusterState != "" {
 		x.judge(c.ClusterState != "ok", verdictProblem, "cluster", "see cluster info and cluster nodes there", at("cluster_state is %s at"), at("cluster_state is %s at"), c.ClusterState)
 	}
@@ -238,10 +238,10 @@ func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	case c.Policy == "":
 		x.warn("eviction", "make sure that it is noeviction: an evicted bucket is a full one", "maxmemory-policy of %s may not be read", c.Addr)
 	case c.Policy != "noeviction" && evictionAllowed:
-		x.warn("eviction", "it was accepted with eviction=allow: an evicted bucket is a full one", "maxmemory-policy of %s is %s, %d keys evicted", c.Addr, c.Policy, c.Evicted)
+		x.warn("eviction", "it was accepted with eviction=allow: an evicted bucket is a full one", "maxmemory-policy of %s is %s, %s evicted", c.Addr, c.Policy, howMany(c.Evicted, "key"))
 	default:
 		x.judge(c.Policy != "noeviction", verdictProblem, "eviction", "config set maxmemory-policy noeviction, or accept it with eviction=allow: an evicted bucket is a full one",
-			"maxmemory-policy of %s is %s, %d keys evicted", "maxmemory-policy of %s is %s, %d keys evicted", c.Addr, c.Policy, c.Evicted)
+			"maxmemory-policy of %s is %s, %s evicted", "maxmemory-policy of %s is %s, %s evicted", c.Addr, c.Policy, howMany(c.Evicted, "key"))
 	}
 	memory := fmt.Sprintf("%.1f MB in use", float64(c.UsedMemory)/1e6)
 	if c.MaxMemory > 0 {

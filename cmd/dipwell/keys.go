@@ -53,7 +53,7 @@ func (c *KeysCmd) Run(e *env) error {
 		if k.Key != nil {
 			name = *k.Key
 		}
-		fmt.Fprintf(e.stdout, "%-40s %12d remaining, full in %v\n", name, k.Remaining, micros(k.ResetAfter))
+		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", name, k.Remaining, fullIn(k.ResetAfter))
 	}
 	if page.Next != nil {
 		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)
@@ -82,6 +82,6 @@ func (c *InspectCmd) Run(e *env) error {
 	if c.JSON {
 		return c.print(e, &a)
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining, full in %v\n", a.Limit, c.Key, a.Remaining, a.Capacity, micros(a.ResetAfter))
+	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining%s\n", a.Limit, c.Key, a.Remaining, a.Capacity, fullIn(a.ResetAfter))
 	return err
 }

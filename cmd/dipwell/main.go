@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	_ "time/tzdata" // calendars must not depend on what the machine has installed
 
@@ -85,6 +86,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		panic(err) // the commands above are wrong
 	}
+	if len(args) == 0 {
+		shortHelp(stderr, parser)
+		return 2
+	}
 	cmd, err := parser.Parse(args)
 	if err == nil {
 		err = cmd.Run(e)
@@ -101,4 +106,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return 2
 	}
 	return 0
+}
+
+// shortHelp says what the program is for and names its commands.
+func shortHelp(w io.Writer, parser *kong.Kong) {
+	var names []string
+	for _, c := range parser.Model.Children {
+		names = append(names, c.Name)
+	}
+	fmt.Fprintf(w, "Usage: dipwell COMMAND [flags]\n\n%s\n\nCommands: %s.\ndipwell --help describes them, dipwell COMMAND --help one of them.\n",
+		description, strings.Join(names, ", "))
 }
