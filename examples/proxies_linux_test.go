@@ -98,7 +98,8 @@ func (s *site) limiter() {
 // copy copies files of this directory with the ports that are free here.
 func (s *site) copy(files ...string) {
 	ports := strings.NewReplacer("127.0.0.1:8080", "127.0.0.1:"+s.ports.limiter, "127.0.0.1:3000", "127.0.0.1:"+s.ports.app,
-		"127.0.0.1:8000", "127.0.0.1:"+s.ports.proxy, "http://:8000", "http://:"+s.ports.proxy, "per: 1m", "per: 1d")
+		"127.0.0.1:8000", "127.0.0.1:"+s.ports.proxy, "http://:8000", "http://:"+s.ports.proxy, "per: 1m", "per: 1d",
+		"dipwell-limiter", "dipwell-"+s.ports.limiter)
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err == nil {
@@ -186,16 +187,72 @@ func (s *site) check() {
 		}
 	}
 
+	s.withoutLimiter()
+}
+
+// withoutLimiter asks while the limiter hangs, is gone, or takes connections
+// and says nothing: the client is refused before any of that changes, and
+// nothing comes to the app.
+func (s *site) withoutLimiter() {
+	t := s.t
 	before := s.seen.Load()
-	stop(s.dip)
-	if r, _ := s.get("127.0.0.9", "/"); r.StatusCode < http.StatusInternalServerError {
-		t.Fatalf("without the limiter: %s", r.Status)
+	refused := func(what string) {
+		t.Helper()
+		begun := time.Now()
+		if r, _ := s.get("127.0.0.9", "/"); r.StatusCode < http.StatusInternalServerError {
+			t.Fatalf("%s: %s", what, r.Status)
+		}
+		t.Logf("%s: refused after %v", what, time.Since(begun))
 	}
+	for range 2 { // the first may find a connection that is open already
+		s.freeze()
+		refused("the limiter is stopped")
+		refused("the limiter is stopped")
+		_ = s.dip.Process.Signal(syscall.SIGCONT)
+	}
+	_ = s.dip.Process.Kill()
+	_ = s.dip.Wait()
+	refused("the limiter is killed")
+
+	l, err := net.Listen("tcp", "127.0.0.1:"+s.ports.limiter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int64
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			tries.Add(1)
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}()
+	refused("the limiter says nothing")
+	if n := tries.Load(); n != 1 {
+		t.Errorf("a limiter that says nothing was asked %d times for one request", n)
+	}
+	_ = l.Close()
 	if n := s.seen.Load(); n != before {
-		t.Fatal("without the limiter a request came to the app")
+		t.Fatalf("without the limiter %d requests came to the app", n-before)
 	}
 	s.limiter()
 	s.await(s.url("127.0.0.9", "/"), func(r *http.Response) bool { return r.StatusCode == http.StatusOK })
+}
+
+// freeze stops the limiter, and returns when all of it stands still.
+func (s *site) freeze() {
+	s.t.Helper()
+	if err := s.dip.Process.Signal(syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(s.dip.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == nil && status.Stopped() {
+			return
+		}
+		if !errors.Is(err, syscall.EINTR) {
+			s.t.Fatal(err, status)
+		}
+	}
 }
 
 func (s *site) url(_, path string) string { return "http://127.0.0.1:" + s.ports.proxy + path }

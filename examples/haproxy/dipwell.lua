@@ -3,8 +3,9 @@
 local function ask(txn, url)
     local res = core.httpclient():get{
         url = url,
+        dst = "abns@dipwell-limiter",
         headers = { ["host"] = { "localhost" }, ["x-forwarded-for"] = { txn.sf:src() } },
-        timeout = 200, -- ms
+        timeout = 2000, -- ms; the listener called limiter has the bound that matters
     }
     local answer = "unknown"
     if res and res.status == 200 then
