@@ -559,6 +559,29 @@ func TestCrossSite(t *testing.T) {
 	public.want(public.post("take", "limit=login", "Host: limits.example", "Origin: https://evil.example"), 403)
 	// A proxy passes on what the browser said about the site behind it.
 	w.want(w.do("GET", "/v1/auth?limit=login&key=z", "", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site", "X-Forwarded-For: 1.2.3.4"), 200)
+	// Of other paths nobody may say that: what a proxy publishes of them a page
+	// of another site can reach.
+	for _, call := range [][3]string{{"POST", "/v1/take", "limit=login&key=z"}, {"POST", "/v1/reset", "limit=login&key=z"}, {"GET", "/v1/limits", ""},
+		{"PUT", "/v1/limits/new", "rate=1&per=1h"}, {"GET", "/metrics", ""}, {"GET", "/v1/auth/", ""}} {
+		for _, h := range []string{"Origin: https://shop.example", "Sec-Fetch-Site: cross-site"} {
+			w.want(w.do(call[0], call[1], call[2], h, "X-Forwarded-For: 1.2.3.4"), 403)
+		}
+	}
+	// Without a proxy's field the rule holds for /v1/auth as well.
+	w.want(w.do("GET", "/v1/auth?limit=login&key=z", "", "Sec-Fetch-Site: cross-site"), 403)
+}
+
+// A Host is this machine's only as a whole.
+func TestHosts(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	for host, status := range map[string]int{
+		"localhost": 200, "LOCALHOST": 200, "localhost:8080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "127.8.9.1:80": 200, "[::1]": 200, "[::1]:8080": 200, "::1": 200,
+		"[::ffff:127.0.0.1]:80":       200,
+		"localhost:8080:evil.example": 403, "127.0.0.1:80:evil.example": 403, "127.0.0.1:80:1": 403, "localhost::80": 403, "localhost.": 403,
+		"127.0.0.1.evil.example": 403, "127.0.0.1:80.evil.example:1": 403, "[::2]:80": 403, "0.0.0.0:80": 403, "evil.example:80": 403,
+	} {
+		w.want(w.do("GET", "/healthz", "", "Host: "+host), status)
+	}
 }
 
 func TestAuth(t *testing.T) {
