@@ -27,6 +27,9 @@ var engines = []string{"PostgreSQL", "YugabyteDB", "CockroachDB", "Citus", "Port
 
 func (e Engine) String() string { return engines[e] }
 
+// IsPostgreSQL reports whether the server is PostgreSQL, whatever its tables are.
+func (e Engine) IsPostgreSQL() bool { return e != YugabyteDB && e != CockroachDB }
+
 // EngineOf is the engine that a URL's scheme names; Citus is not told by it.
 func EngineOf(url string) Engine {
 	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
@@ -133,10 +136,24 @@ func detect(ctx context.Context, db rower) (*dialect, error) {
 	if err != nil || !portable {
 		return nil, err
 	}
-	if e := engineOfVersion(version); e != PostgreSQL {
-		return dialects[e], nil
+	e := engineOfVersion(version)
+	if e == PostgreSQL {
+		var citus bool
+		if err = db.QueryRow(ctx, "select exists (select 1 from pg_extension where extname = 'citus')").Scan(&citus); err != nil {
+			return nil, err
+		}
+		e = portableEngine(citus)
 	}
-	return dialects[Portable], nil
+	return dialects[e], nil
+}
+
+// portableEngine is where portable tables lie on a server that says that it is
+// PostgreSQL.
+func portableEngine(citus bool) Engine {
+	if citus {
+		return Citus
+	}
+	return Portable
 }
 
 func engineOfVersion(version string) Engine {

@@ -30,7 +30,8 @@ type Condition struct {
 	User     string
 	Super    bool // User is a superuser
 
-	// The rest is PostgreSQL's own.
+	// The rest is PostgreSQL's own: Engine.IsPostgreSQL. On Citus it is the
+	// coordinator's, whose statistics say nothing of the rows on the workers.
 
 	Fsync, FullPages, Autovacuum bool
 	SyncCommit                   string // synchronous_commit of this user's sessions
@@ -63,10 +64,10 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 			return nil, err
 		}
 		if d != nil {
-			c.Portable, c.Engine = d.engine != Portable, d.engine
+			c.Portable, c.Engine = true, d.engine
 		}
 	}
-	if c.Engine == YugabyteDB || c.Engine == CockroachDB {
+	if !c.Engine.IsPostgreSQL() {
 		return c, nil
 	}
 	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/pgstore"
 )
 
 // doctor runs the built program, and returns its status and findings.
@@ -286,6 +287,38 @@ func TestDoctorPostgresRoles(t *testing.T) {
 		for check, text := range found {
 			if strings.Contains(text, "SQLSTATE") {
 				t.Errorf("%s: %s: %s", role, check, text)
+			}
+		}
+	}
+}
+
+// TestDoctorEngines: the advice fits the engine. Portable tables have no SQL
+// functions and no roles of ours, and on Citus the coordinator's counters say
+// nothing of the rows.
+func TestDoctorEngines(t *testing.T) {
+	for engine, want := range map[pgstore.Engine]struct {
+		counters, functions bool
+	}{
+		pgstore.PostgreSQL:  {counters: true, functions: true},
+		pgstore.Portable:    {counters: true},
+		pgstore.Citus:       {},
+		pgstore.YugabyteDB:  {},
+		pgstore.CockroachDB: {},
+	} {
+		for _, sweep := range []pgstore.Sweeping{pgstore.SweepByService, pgstore.SweepUnplanned, pgstore.SweepByCron, pgstore.SweepUnknown} {
+			c := &pgstore.Condition{Engine: engine, Portable: engine != pgstore.PostgreSQL, Schema: pgstore.SchemaVersion, User: "app", Sweep: sweep,
+				Fsync: true, FullPages: true, Autovacuum: true, SyncCommit: "on", MissingRoles: []string{"dipwell_app"}, Updates: 5000, DeadRows: 50000, MaxConnections: 100}
+			var x examination
+			x.postgresEngine(c)
+			text := fmt.Sprint(x.Findings)
+			if got := strings.Contains(text, "5000 updates"); got != want.counters {
+				t.Errorf("%v: counters %v: %s", engine, got, text)
+			}
+			if got := strings.Contains(text, "dipwell.sweep") || strings.Contains(text, "pg_cron") || strings.Contains(text, "dipwell_app"); got != want.functions {
+				t.Errorf("%v: functions and roles %v: %s", engine, got, text)
+			}
+			if engine.IsPostgreSQL() != strings.Contains(text, "fsync") {
+				t.Errorf("%v: %s", engine, text)
 			}
 		}
 	}

@@ -94,12 +94,21 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	if c.Schema == pgstore.SchemaVersion {
 		x.postgresDecisions(ctx, url, conn)
 	}
+	x.postgresEngine(c)
+}
+
+// postgresEngine checks what depends on the engine and on the tables in it.
+func (x *examination) postgresEngine(c *pgstore.Condition) {
 	if c.Portable {
 		x.ok("engine", "%s: a call of several keys is a transaction with row locks, and collisions are retried; refusals of one key write nothing; the service sweeps", c.Engine)
 	}
-	if c.Engine != pgstore.YugabyteDB && c.Engine != pgstore.CockroachDB {
-		x.postgresHealth(c)
+	if !c.Engine.IsPostgreSQL() {
+		return
 	}
+	if c.Engine == pgstore.Citus {
+		x.ok("engine", "settings, roles and connections below are the coordinator's; updates and dead rows are counted on the workers and were not looked at")
+	}
+	x.postgresHealth(c)
 }
 
 func (x *examination) postgresClock(ctx context.Context, conn *pgx.Conn) {
@@ -159,9 +168,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "meant so? Otherwise: alter role "+c.User+" set synchronous_commit = on",
 			"synchronous_commit is %s: a crash forgets the last moments of decisions", "synchronous_commit is %s", c.SyncCommit)
 	}
-	x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
-		"missing: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
-	x.judge(c.Super, verdictWarning, "roles", "connect the service as a role of its own, and grant dipwell_admin to it", "%s is a superuser", "%s is no superuser", c.User)
+	x.postgresRoles(c)
 	if c.Schema > 0 {
 		x.postgresRows(c)
 	}
@@ -169,7 +176,40 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 		"%d of %d are in use", "%d of %d are in use", c.Connections, c.MaxConnections)
 }
 
+func (x *examination) postgresRoles(c *pgstore.Condition) {
+	own := "connect the service as a role of its own, and grant dipwell_admin to it"
+	if c.Portable { // tables alone, granted by hand
+		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
+	} else {
+		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
+			"missing: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
+	}
+	x.judge(c.Super, verdictWarning, "roles", own, "%s is a superuser", "%s is no superuser", c.User)
+}
+
 func (x *examination) postgresRows(c *pgstore.Condition) {
+	if c.Engine != pgstore.Citus {
+		x.postgresCounters(c)
+	}
+	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
+	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such",
+		"a transaction has been open for %v, and dead rows stay until it ends", "no transaction that this user sees has been open for long (the oldest %v)", c.OldestTransaction.Round(time.Millisecond))
+	switch {
+	case c.Portable:
+		x.ok("sweep", "a running service deletes full rows; nothing else does")
+	case c.Sweep == pgstore.SweepByCron:
+		x.ok("sweep", "pg_cron deletes full rows")
+	case c.Sweep == pgstore.SweepUnplanned:
+		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed and does not sweep; a running service does")
+	case c.Sweep == pgstore.SweepUnknown:
+		x.ok("sweep", "pg_cron is installed, and its jobs are not this user's to see; a running service sweeps in any case")
+	case c.Sweep == pgstore.SweepByService:
+		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
+	}
+}
+
+// postgresCounters judges what the server has counted about buckets.
+func (x *examination) postgresCounters(c *pgstore.Condition) {
 	if share, ok := c.HotShare(); ok {
 		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
 			"%.1f %% of %d updates of buckets left the indexes alone", "%.1f %% of %d updates of buckets left the indexes alone", 100*share, c.Updates)
@@ -182,19 +222,6 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	}
 	x.judge(c.DeadRows > deadEnough && float64(c.DeadRows) > manyDead*float64(c.LiveRows), verdictWarning, "rows", "vacuum dipwell.buckets, and look at what keeps autovacuum from it",
 		"%d live, %d dead, last vacuumed %s", "%d live, %d dead, last vacuumed %s", c.LiveRows, c.DeadRows, vacuumed)
-	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
-	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such",
-		"a transaction has been open for %v, and dead rows stay until it ends", "no transaction that this user sees has been open for long (the oldest %v)", c.OldestTransaction.Round(time.Millisecond))
-	switch c.Sweep {
-	case pgstore.SweepByCron:
-		x.ok("sweep", "pg_cron deletes full rows")
-	case pgstore.SweepUnplanned:
-		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed and does not sweep; a running service does")
-	case pgstore.SweepUnknown:
-		x.ok("sweep", "pg_cron is installed, and its jobs are not this user's to see; a running service sweeps in any case")
-	case pgstore.SweepByService:
-		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
-	}
 }
 
 // redis checks every server that decides.

@@ -133,6 +133,9 @@ func TestMigratePortable(t *testing.T) {
 			t.Error(code, out, stderr)
 		}
 	}
+	if _, found := doctor(t, "--store", dsn); strings.Contains(fmt.Sprint(found), "dipwell.sweep") || !strings.Contains(found["engine"], "ok: Portable") || found["sweep"] == "" {
+		t.Errorf("doctor advises what these tables do not have: %v", found)
+	}
 }
 
 func TestMigrateNewerSchema(t *testing.T) {
