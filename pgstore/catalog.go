@@ -27,7 +27,9 @@ type catalog struct {
 	dialect  atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pending  []pendingLimit          // defined while the server was away
 	lazy     bool
-	isRead   atomic.Bool // the limits have been read once
+	isRead   atomic.Bool  // the limits have been read once
+	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
+	started  time.Time
 	report   func(error)
 	zones    map[dipwell.Calendar]string // what zoneWarning found; under mu
 
@@ -45,7 +47,7 @@ type entry struct {
 
 func newCatalog(db DB, c Config) *catalog {
 	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError,
-		zones: map[dipwell.Calendar]string{}}
+		zones: map[dipwell.Calendar]string{}, started: time.Now()}
 	if cat.report == nil {
 		cat.report = func(error) {}
 	}
@@ -53,9 +55,27 @@ func newCatalog(db DB, c Config) *catalog {
 	return cat
 }
 
+// maxUnheard is how long a program may decide without asking whether the limits
+// were changed. The server keeps a version for much longer after it was
+// superseded (dipwell_internal.retire, keepVersion): a row that names a version
+// which is gone counts as full.
+const maxUnheard = time.Minute
+
+// hear makes sure that the limits are known as they were at most maxUnheard
+// ago. The watcher mostly sees to it; it may be off, or cut off.
+func (c *catalog) hear(ctx context.Context) error {
+	if !c.isRead.Load() || time.Since(c.started)-time.Duration(c.heard.Load()) < maxUnheard {
+		return nil
+	}
+	return storeError(c.refresh(ctx), false)
+}
+
 // resolve finds the entries of a group's limits. Definitions of another store,
 // or older ones, are replaced by what this database holds.
 func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
+	if err := c.hear(ctx); err != nil {
+		return err
+	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		e := (*c.entries.Load())[op.Def.Name]
@@ -92,10 +112,12 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
+	asked := time.Since(c.started)
 	defs, ids, revision, err := readLimits(ctx, c.db)
 	if err != nil {
 		return err
 	}
+	c.heard.Store(int64(asked))
 	old := *c.entries.Load()
 	entries := map[string]*entry{}
 	for _, d := range defs {

@@ -10,7 +10,7 @@ import (
 
 // decideSQL decides any group in one call: every verb, several keys, calendars,
 // rows of older versions.
-const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts
+const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version
 from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
 func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
@@ -38,8 +38,12 @@ func (s *Store) decideArgs(g *dipwell.Group, entries []*entry) []any {
 // readDecided fills the answers of a group.
 func readDecided(rows pgx.Rows, g *dipwell.Group) error {
 	var a dipwell.Answer
+	var version uint32
 	i := 0
-	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version}, func() error {
+		if version != g.Ops[i].Def.Number { // the server knew a later definition; the row is not counted in ours
+			a.Used, a.TS = 0, 0
+		}
 		g.Ops[i].Answer = a
 		i++
 		return nil

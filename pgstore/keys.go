@@ -57,7 +57,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 		}
 	}
 	if swept < n {
-		_, err = s.db.Exec(ctx, "select dipwell_internal.retire()")
+		_, err = s.db.Exec(ctx, "select dipwell_internal.retire($1)", s.testNow())
 	}
 	return swept, storeError(err, false)
 }

@@ -121,6 +121,7 @@ func (c *catalog) prepare(ctx context.Context) error {
 // refresh reads the limits when they have moved, or there is something to tell.
 func (c *catalog) refresh(ctx context.Context) error {
 	if c.isRead.Load() {
+		asked := time.Since(c.started)
 		var revision int64
 		if err := c.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision); err != nil {
 			return err
@@ -130,6 +131,7 @@ func (c *catalog) refresh(ctx context.Context) error {
 		}
 		defer c.mu.Leave()
 		if revision == c.revision && len(c.pending) == 0 {
+			c.heard.Store(int64(asked))
 			return nil
 		}
 		return c.loadLocked(ctx)

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -206,19 +207,26 @@ func (s *Store) dropped(ctx context.Context, id int32) bool {
 	return err == nil && !there
 }
 
-// retireAfter is how long a version is kept after the next one began: a program
-// that has not heard of it may still count in the older one.
-const retireAfter = time.Minute
+// keepVersion is how long a version is kept after the next one began. A program
+// reads the limits at most maxUnheard before it sends a statement, and no
+// statement takes the rest of this time. A row that was inserted under a version
+// that is gone would count as full.
+const keepVersion = 10 * time.Minute
 
 // portableRetire forgets versions that no row of a full pass named.
 func (s *Store) portableRetire(ctx context.Context, now int64, oldest map[int32]uint32) error {
 	for _, e := range *s.cat.entries.Load() {
-		if len(e.def.Past) == 0 || now-e.def.Since < retireAfter.Microseconds() {
+		if len(e.def.Past) == 0 {
 			continue
 		}
 		first, ok := oldest[e.id]
 		if !ok {
 			first = e.def.Number
+		}
+		for _, v := range append(slices.Clone(e.def.Past), e.def.Version()) {
+			if v.Since >= now-keepVersion.Microseconds() { // the one before it is still kept
+				first = min(first, v.Number-1)
+			}
 		}
 		if _, err := s.db.Exec(ctx, `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
 			and not exists (select 1 from dipwell.reservations x where x.limit_id = $1)`, e.id, int32(first), int32(e.def.Number)); err != nil {

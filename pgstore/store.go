@@ -120,30 +120,15 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 	return err
 }
 
-// tryGroup decides one group once, and reads the limits again when they turn out to be old.
+// tryGroup decides one group once, and reads the limits again where a row is
+// counted in a version that this program does not know yet.
 func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
-	if g.Cancel {
-		return s.cancel(ctx, g.ID)
+	rounds := maxRounds
+	if s.cat.dialect.Load() != nil {
+		rounds = maxTries // no function there reads the limits under the lock
 	}
-	for range maxRounds {
-		var known [dipwell.MaxTakes]*entry
-		err := s.cat.resolve(ctx, g, known[:])
-		if err != nil {
-			return err
-		}
-		switch op := &g.Ops[0]; {
-		case s.cat.dialect.Load() != nil:
-			err = s.portableGroup(ctx, g, known[:len(g.Ops)])
-		case op.Def.Rule.Every == 0: // Go may know other clocks of the zone
-			err = s.decide(ctx, g, known[:len(g.Ops)])
-		case len(g.Ops) == 1 && op.Verb == dipwell.VerbCheck,
-			len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
-			err = s.look(ctx, g, known[0])
-		case len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && known[0].plain:
-			err = s.take(ctx, g, known[0])
-		default:
-			err = s.decide(ctx, g, known[:len(g.Ops)])
-		}
+	for round := range rounds {
+		err := s.attempt(ctx, g, round == 0)
 		if !errors.Is(err, dipwell.ErrStaleDefinition) {
 			return err
 		}
@@ -152,4 +137,28 @@ func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 		}
 	}
 	return dipwell.ErrStaleDefinition
+}
+
+// attempt decides a group by the limits as they were read last. Only the first
+// one uses the statements of a version: a limit that changes quickly may be
+// ahead again, and the function reads it under the lock.
+func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error {
+	if g.Cancel {
+		return s.cancel(ctx, g.ID)
+	}
+	var known [dipwell.MaxTakes]*entry
+	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
+		return err
+	}
+	switch op := &g.Ops[0]; {
+	case s.cat.dialect.Load() != nil:
+		return s.portableGroup(ctx, g, known[:len(g.Ops)])
+	case len(g.Ops) > 1 || !first, op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
+		return s.decide(ctx, g, known[:len(g.Ops)])
+	case op.Verb == dipwell.VerbCheck, op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
+		return s.look(ctx, g, known[0])
+	case op.Verb == dipwell.VerbTake && known[0].plain:
+		return s.take(ctx, g, known[0])
+	}
+	return s.decide(ctx, g, known[:1])
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -18,6 +19,7 @@ var raceCases = []testCase{
 	{"race-reserve-cancel", raceReserveCancel},
 	{"race-group", raceGroup},
 	{"race-refill", raceRefill},
+	{"race-change", raceChange},
 }
 
 // race runs callers × calls behind one barrier and sums what they answer. The
@@ -169,6 +171,57 @@ func sweepRace(e *env) {
 				e.Fatalf("round %d: %d remaining of 40 after %d were taken", round, d.Remaining, takers)
 			}
 		}
+	}
+}
+
+// Calls of one key overlap changes of its limit, and sweeps, which forget
+// versions. Tokens are whole and the clock stands still, so that every version
+// counts the same: what was granted is what is missing.
+func raceChange(e *env) {
+	const callers = 12
+	changes, calls := 300/e.part, 25*300/callers/e.part
+	limits := [2]dipwell.Limit{
+		{Name: "x", Rate: 1, Period: 24 * time.Hour, Burst: 20_000},
+		{Name: "x", Rate: 1, Period: time.Hour, Burst: 20_000},
+	}
+	e.define(limits[0])
+	defer e.sweeping()()
+	verbs := []func(context.Context, string, string, int64) (dipwell.Decision, error){e.l.Take, e.l.Charge, e.l.Reserve, e.l.TakeUpTo}
+	turn := make(chan struct{})
+	changed := make(chan error, 1)
+	quit, stop := context.WithCancel(e.ctx)
+	defer stop()
+	go func() {
+		for i := range changes {
+			select {
+			case <-turn:
+			case <-quit.Done():
+				changed <- nil
+				return
+			}
+			if _, err := e.l.Define(e.ctx, limits[(i+1)%2], dipwell.OwnerCode); err != nil {
+				changed <- err
+				stop() // nobody waits for a turn any more
+				return
+			}
+		}
+		stop()
+		changed <- nil
+	}()
+	granted := race(e, callers, calls, func(caller, call int) (int64, error) {
+		if (caller+call)%25 == 0 {
+			select {
+			case turn <- struct{}{}:
+			case <-quit.Done():
+			}
+		}
+		d, err := verbs[(caller+call)%len(verbs)](e.ctx, "x", "k", 1)
+		return d.Granted, err
+	})
+	stop()
+	e.must(nil, <-changed)
+	if d, err := e.l.Check(e.ctx, "x", "k", 0); err != nil || d.Remaining != 20_000-granted {
+		e.Fatalf("%d granted of 20000 beside %d changes, %d left: %+d minted; %v", granted, changes, d.Remaining, d.Remaining+granted-20_000, err)
 	}
 }
 

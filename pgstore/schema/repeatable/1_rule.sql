@@ -170,7 +170,7 @@ begin
         used := 0;
         return;
     end if;
-    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version order by v.number loop
+    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
         t := greatest(ts, r.since);
         used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(was, name, key), used, ts, t), was, r, true);
         ts := t;
@@ -192,7 +192,7 @@ begin
     if not found then
         return 0;
     end if;
-    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version order by v.number loop
+    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
         units := least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used, dipwell_internal.convert_used(units, was, r, false));
         was := r;
     end loop;
@@ -210,6 +210,9 @@ begin
     select * into l from dipwell.limits where id = lim;
     if not found then
         return true; -- the limit was dropped
+    end if;
+    if version > l.version then
+        return false; -- the row was read after the limit
     end if;
     select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
     select * into c from dipwell_internal.carry(lim, l.name, key, l.version, used, ts, version);

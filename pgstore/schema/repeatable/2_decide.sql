@@ -66,15 +66,15 @@ end $$;
 comment on function dipwell_internal.answer_one is
     'Answers one call on its row as if it stood alone. With dry nothing is charged.';
 
--- Decides one group: a row an op, in the order asked. The first pass reads, and
--- ends the matter where nothing is to be written; the second locks the rows in
--- the order of their keys, so that two groups cannot deadlock, and reads the
--- clock only then. limit_ids of limits that are gone give no row at all.
--- at is for tests: it takes the place of the clock.
+-- The first pass reads, and is the last where nothing is to be written. The second
+-- locks the rows in the order of their keys, so that two groups cannot deadlock.
+-- Each statement of a volatile function sees what was committed before it, so
+-- both passes read the rows first, then the definitions, then the clock: what was
+-- read before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
-    row_used bigint, row_ts bigint)
+    row_used bigint, row_ts bigint, row_version int)
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
@@ -97,27 +97,17 @@ declare
     locks   boolean := false;
     row_    record;
 begin
-    for i in 1..k loop
-        select * into l from dipwell.limits x where x.id = limit_ids[i];
-        if not found then
-            return;
-        end if;
-        select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-        ls[i] := l;
-        rs[i] := dipwell_internal.spread(r, l.name, keys[i]);
-    end loop;
     if k > 1 then
         sorted := array(select s from generate_series(1, k) s order by limit_ids[s], keys[s] collate "C");
     end if;
     loop
         if k > 1 and not locks then
-            -- One statement, so that the rows are of one instant: each statement
-            -- of a volatile function sees what was committed before it.
+            -- One statement, so that the rows are of one instant.
             for row_ in select o.at, b.used, b.ts, b.version from unnest(limit_ids, keys) with ordinality o (limit_id, key, at)
                 left join dipwell.buckets b on b.limit_id = o.limit_id and b.key = o.key loop
                 used[row_.at] := coalesce(row_.used, 0);
                 ts[row_.at] := coalesce(row_.ts, -9007199254740991);
-                version[row_.at] := coalesce(row_.version, rs[row_.at].number);
+                version[row_.at] := row_.version;
             end loop;
             singly := '{}';
         else
@@ -141,14 +131,28 @@ begin
                 end if;
                 used[i] := 0;
                 ts[i] := -9007199254740991;
-                version[i] := rs[i].number;
+                version[i] := null;
                 exit when not locks;
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
-                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], version[i], keys[i])
+                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], rs[i].number, keys[i])
                     on conflict do nothing;
                 fresh[i] := found;
                 exit when found;
             end loop;
+        end loop;
+        for i in 1..k loop
+            continue when locks and version[i] is null or version[i] <= rs[i].number; -- as read before the lock
+            select * into l from dipwell.limits x where x.id = limit_ids[i];
+            if not found then
+                return;
+            end if;
+            select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+            if version[i] > r.number then -- only in a transaction whose snapshot is older than the change
+                raise exception using errcode = 'serialization_failure',
+                    message = format('limit %s was changed after this transaction began; try again', l.name);
+            end if;
+            ls[i] := l;
+            rs[i] := dipwell_internal.spread(r, l.name, keys[i]);
         end loop;
         n := coalesce(at, dipwell_internal.now_us());
         verdict := true;
@@ -156,7 +160,7 @@ begin
         due := 0;
         answers := null;
         for i in 1..k loop
-            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], false);
+            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6;
@@ -170,7 +174,7 @@ begin
     for i in 1..k loop
         a := answers[i];
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
-            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], max_delays[i], true);
+            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], true);
         end if;
         if not verdict then
             a.delay := 0; -- nothing is due, whichever verb said so
@@ -199,6 +203,7 @@ begin
         delay := a.delay;
         row_used := a.used;
         row_ts := a.ts;
+        row_version := rs[i].number;
         return next;
     end loop;
 end $$;
@@ -233,6 +238,10 @@ begin
         continue when not found;
         select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key;
         continue when not found;
+        if b.version > l.version then
+            raise exception using errcode = 'serialization_failure',
+                message = format('limit %s was changed after this transaction began; try again', l.name);
+        end if;
         select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
         select * into c from dipwell_internal.carry(l.id, l.name, p.key, l.version, b.used, b.ts, b.version);
         update dipwell.buckets x
@@ -302,15 +311,30 @@ end $$;
 comment on function dipwell_internal.sweep_at is
     'Deletes at most max_rows rows that are full at n, and reservations that are due. Skips rows that are locked.';
 
-create function dipwell_internal.retire() returns bigint
+-- A transaction that has read the limits before a change may still insert a row
+-- that names the old version, and if that were gone, the row would count as full.
+-- SQL reads the limits in each call, and a program at most a minute before it
+-- (catalog.go: maxUnheard); so a version is kept until all transactions are over
+-- that began within a minute after it was superseded. Those of roles that this
+-- one may not look at are taken to have begun nine minutes ago at most.
+create function dipwell_internal.retire(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    gone bigint;
+    minute constant bigint := 60000000;
+    oldest bigint;
+    gone   bigint;
 begin
+    if at is null then
+        select least(dipwell_internal.now_us() - 9 * minute, (date_part('epoch', min(a.xact_start)) * 1000000)::bigint) into oldest
+            from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid();
+    else
+        oldest := at - 9 * minute;
+    end if;
     delete from dipwell.versions v using dipwell.limits l
     where l.id = v.limit_id and v.number < l.version
         and v.number < least(coalesce((select min(b.version) from dipwell.buckets b where b.limit_id = l.id), l.version),
-                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version));
+                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version))
+        and (select s.since from dipwell.versions s where s.limit_id = v.limit_id and s.number = v.number + 1) < oldest - minute;
     get diagnostics gone = row_count;
     if gone > 0 then
         update dipwell.revision set n = n + 1;
@@ -318,4 +342,4 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.retire is
-    'Deletes versions that no row and no reservation names any more.';
+    'Deletes versions that no row and no reservation names any more, some time after they were superseded. at replaces the clock, for tests.';

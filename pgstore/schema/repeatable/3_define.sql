@@ -75,6 +75,9 @@ create function dipwell_internal.drop_limit(limit_name text, by_owner text) retu
 declare
     old dipwell.limits;
 begin
+    if limit_name is null then
+        perform dipwell_internal.bad_limit(null, 'name', 'is missing');
+    end if;
     lock table dipwell.limits in share row exclusive mode;
     select * into old from dipwell.limits x where x.name = limit_name;
     if not found then
@@ -188,6 +191,8 @@ begin
         perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
     elsif period < 0 and not windowed then
         perform dipwell_internal.bad_limit(d.name, 'per', 'months and years are for windows and intervals; a bucket needs a fixed length such as 30d');
+    elsif period is null then
+        perform dipwell_internal.bad_limit(d.name, 'per', 'is missing; it is a length of time such as interval ''1 minute''');
     elsif period = 0 or period < -1200 then
         perform dipwell_internal.bad_limit(d.name, 'per', 'is not a length of time');
     elsif d.burst < 0 or d.burst > m then

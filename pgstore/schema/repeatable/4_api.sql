@@ -32,6 +32,9 @@ create function dipwell_internal.limit_id(limit_name text, field text) returns i
 declare
     id int;
 begin
+    if limit_name is null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': is null';
+    end if;
     select l.id into id from dipwell.limits l where l.name = limit_name;
     if not found then
         raise exception using errcode = 'undefined_object', constraint = field,
@@ -44,6 +47,11 @@ comment on function dipwell_internal.limit_id is
 
 -- What a call of one key answers. A type of its own, because PostgreSQL makes the
 -- description of a row of OUT parameters anew in each call.
+create function dipwell_internal.entries(n int) returns text language sql immutable as
+$$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
+comment on function dipwell_internal.entries is
+    'A number of entries in words.';
+
 create type dipwell.decision as (
     allowed     boolean,
     remaining   bigint,
@@ -74,6 +82,10 @@ begin
     end if;
     d.reservation := gen_random_uuid();
     select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
+    if not found then -- dropped a moment ago
+        perform dipwell_internal.limit_id(limit_name, 'limit_name');
+        return dipwell_internal.ask(verb, limit_name, nullif(key, ''), cost);
+    end if;
     d.allowed := a.allowed;
     d.remaining := a.remaining;
     if not a.never and (a.shadow or not a.allowed) then
@@ -208,13 +220,13 @@ declare
 begin
     if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
-            message = format('limit_names: has %s entries; from 1 to 16', coalesce(k, 0));
+            message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
     elsif cardinality(keys) is distinct from k then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
-            message = format('keys: has %s entries; %s, as limit_names has', coalesce(cardinality(keys), 0), k);
+            message = format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k);
     elsif cardinality(costs) <> k then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
-            message = format('costs: has %s entries; %s, as limit_names has', cardinality(costs), k);
+            message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
     end if;
     costs := coalesce(costs, array_fill(1::bigint, array[k]));
     for i in 1..k loop
@@ -248,6 +260,9 @@ begin
         verdict := verdict and a.allowed;
         due := due or a.delay > 0 and a.granted > 0;
     end loop;
+    if cardinality(as_) = 0 then
+        raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
+    end if;
     for i in 1..k loop
         a := as_[op[i]];
         limit_name := limit_names[i];
@@ -269,6 +284,9 @@ comment on function dipwell.take_all is
 create function dipwell.cancel(reservation uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
+    if reservation is null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'reservation', message = 'reservation: is null';
+    end if;
     if dipwell_internal.give_back(reservation) is not true then
         raise exception using errcode = 'no_data_found', constraint = 'reservation',
             message = 'reservation: is unknown, spent, due or reset';
@@ -283,7 +301,7 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     d dipwell.limits;
-    period bigint := dipwell_internal.period_of(per);
+    period bigint := case when per is not null then dipwell_internal.period_of(per) end;
     r dipwell.versions;
 begin
     d.name := name;
