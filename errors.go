@@ -59,7 +59,7 @@ func (e *LimitError) Error() string {
 type OwnerError struct{ Limit, Owner string }
 
 func (e *OwnerError) Error() string {
-	return fmt.Sprintf("limit %s belongs to %s and can only be changed there", e.Limit, ownerNames[e.Owner])
+	return fmt.Sprintf("limit %s belongs to %s and can only be changed there", e.Limit, ownerWords(e.Owner))
 }
 
 func (e *OwnerError) Is(target error) bool { return target == ErrOwner }

@@ -119,9 +119,10 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 	return
 }
 
-// TakeWith is Take under a definition given at the call site. The limit is
-// defined, or redefined, when it differs from the one in force: a name is for
-// good, so it must not come from a request, and call sites should agree.
+// TakeWith is Take under a definition given at the call site. The first use of
+// a name defines the limit. Later uses must mean the same: a definition that
+// differs from the one in force is a *LimitError that names the setting, and
+// nothing is taken. A name is kept, so it must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err == nil {
@@ -137,12 +138,25 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb Verb, limit, key str
 	return l.one(ctx, d, verb, limit, key, n)
 }
 
-// ensure defines a call site's limit unless it is in force as it stands.
+// ensure returns the definition in force for a call site's limit.
 func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error) {
-	if def := l.reg.Lookup(limit.Name); def != nil && def.Limit == *limit {
+	def := l.reg.Lookup(limit.Name)
+	if def != nil && def.Limit == *limit {
 		return def, nil
 	}
-	return l.def.Define(ctx, *limit, OwnerCode)
+	return l.ensureRare(ctx, def, limit)
+}
+
+// ensureRare defines a limit that is not there, and compares one that is there
+// in other words.
+func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
+	if def == nil {
+		var err error
+		if def, err = l.def.Define(ctx, *limit, ownerCallSite); err != nil || def.Limit == *limit {
+			return def, err
+		}
+	}
+	return def, l.reg.agrees(def, limit)
 }
 
 // one decides a single call. The decision is filled in place: returned through

@@ -8,18 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// Owners of a limit: who may change it.
-const (
-	OwnerCode = "code" // defined by a program through the library
-	OwnerFile = "file" // named in a configuration file
-	OwnerAPI  = "api"  // defined over HTTP or gRPC
-	OwnerSQL  = "sql"  // defined by dipwell.define
-)
-
-var ownerNames = map[string]string{
-	OwnerCode: "a program's code or flags", OwnerFile: "the configuration file", OwnerAPI: "the API", OwnerSQL: "SQL",
-}
-
 // maxVersions bounds the past of one definition. A limit that is changed more
 // often than its rows fill up must wait.
 const maxVersions = 1024
@@ -31,6 +19,13 @@ type Registry struct {
 	current atomic.Pointer[snapshot]
 	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
 	unread  atomic.Pointer[error]
+	alike   [16]atomic.Pointer[likeness] // of call sites, where place says
+}
+
+// A likeness is a limit that means the same as a definition, in other words.
+type likeness struct {
+	def   *Definition
+	limit Limit
 }
 
 // A snapshot is all limits at one time. It never changes.
@@ -47,9 +42,25 @@ func newSnapshot(m map[string]*Definition) *snapshot {
 	return s
 }
 
-func (s *snapshot) place(name string) int {
+func (s *snapshot) place(name string) int { return place(name) % len(s.near) }
+
+func place(name string) int {
 	n := len(name)
-	return (n + 5*int(name[0]) + 3*int(name[n-1]) + 7*int(name[n/2])) % len(s.near)
+	return n + 5*int(name[0]) + 3*int(name[n-1]) + 7*int(name[n/2])
+}
+
+// agrees reports whether a limit means the same as the definition in force, as
+// Differs does, and remembers one that does.
+func (r *Registry) agrees(def *Definition, limit *Limit) error {
+	near := &r.alike[place(def.Name)%len(r.alike)]
+	if l := near.Load(); l != nil && l.def == def && l.limit == *limit {
+		return nil
+	}
+	if err := def.Differs(*limit); err != nil {
+		return err
+	}
+	near.Store(&likeness{def, *limit})
+	return nil
 }
 
 // Lookup returns the present definition of a limit, or nil.
@@ -94,7 +105,8 @@ func (r *Registry) All() []*Definition {
 
 // Define sets a limit at the instant now of the store's clock. A definition
 // that counts as before keeps its version; otherwise a new version begins, and
-// rows of older ones are converted when they are next touched.
+// rows of older ones are converted when they are next touched. A limit that
+// belongs to somebody else is an *OwnerError.
 func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -102,10 +114,17 @@ func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	old := r.Lookup(l.Name)
+	if owner == ownerCallSite {
+		if old != nil {
+			return old, nil
+		}
+		owner = OwnerCode
+	}
 	d.Owner, d.Since, d.Number = owner, now, r.dropped[l.Name]+1
-	if old := r.Lookup(l.Name); old != nil {
-		if old.Owner != owner && owner != OwnerFile {
-			return nil, &OwnerError{l.Name, old.Owner}
+	if old != nil {
+		if err := checkOwner(l.Name, old.Owner, owner); err != nil {
+			return nil, err
 		}
 		if old.Limit == l && old.Owner == owner {
 			return old, nil
@@ -127,7 +146,7 @@ func (r *Registry) Drop(name, owner string) error {
 	if old == nil {
 		return &UnknownLimitError{name}
 	}
-	if old.Owner != owner {
+	if OwnerName(old.Owner) != OwnerName(owner) {
 		return &OwnerError{name, old.Owner}
 	}
 	if r.dropped == nil {

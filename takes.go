@@ -60,7 +60,7 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 		}
 		if op[i] < n { // the same limit and key again: the costs add up
 			same := &ops[op[i]]
-			same.Def = next.Def // the later one: a call site may have changed the limit meanwhile
+			same.Def = next.Def // the later one: somebody may have changed the limit meanwhile
 			if same.Cost += next.Cost; same.Cost > MaxInt {
 				return badField("takes", "the costs of limit %s add up to more than 2^53-1", t.Limit)
 			}

@@ -39,6 +39,30 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
+// BenchmarkTakeWith is a call site with a definition of its own: the one in
+// force, the same in other words, and one that differs.
+func BenchmarkTakeWith(b *testing.B) {
+	spelled, other := api, api
+	spelled.MaxDebt = 1000
+	other.Rate = 5
+	for _, tc := range []struct {
+		name string
+		with []dipwell.Limit
+	}{{"equal", []dipwell.Limit{api, api}}, {"other words", []dipwell.Limit{spelled, spelled}}, {"two rates", []dipwell.Limit{api, other}}} {
+		b.Run(tc.name, func(b *testing.B) {
+			l := limiter(b, open(b, Config{}), api)
+			b.ReportAllocs()
+			failed := 0
+			for i := 0; b.Loop(); i++ {
+				if _, err := l.TakeWith(ctx, tc.with[i%2], "user:7", 1); err != nil {
+					failed++
+				}
+			}
+			b.ReportMetric(float64(failed)/float64(b.N), "errors/op")
+		})
+	}
+}
+
 // BenchmarkTwo is two goroutines against one: ns/op is the time that each call
 // took from the whole, so half of one goroutine's is perfect.
 func BenchmarkTwo(b *testing.B) {

@@ -394,6 +394,8 @@ func defineError(err error, name string) error {
 		switch {
 		case pg.Code == "42501" && pg.ConstraintName == "owner":
 			return &dipwell.OwnerError{Limit: name, Owner: pg.Detail}
+		case pg.Code == "55000" && pg.ConstraintName == "revision":
+			return &dipwell.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "42704":
 			return &dipwell.UnknownLimitError{Limit: name}
 		case pg.Code == "54000" && pg.ConstraintName == "version":

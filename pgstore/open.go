@@ -148,7 +148,7 @@ type pendingLimit struct {
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
 func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Definition, error) {
-	if !c.lazy || !away(why) || owner != dipwell.OwnerCode && owner != dipwell.OwnerFile || len(c.pending) >= maxPending {
+	if !c.lazy || !away(why) || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, why
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

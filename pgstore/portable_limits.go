@@ -65,7 +65,7 @@ func (c *catalog) portableDefine(ctx context.Context, l dipwell.Limit, owner str
 		if _, err = tx.Exec(ctx, insert, id, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
 			column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
 			l.OnChange.String(), l.Mode.String(), l.Auth, int32(l.RetryJitter), l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys,
-			owner, int32(d.Number)); err != nil {
+			d.Owner, int32(d.Number)); err != nil {
 			return err
 		}
 		if old != nil && old.Number == d.Number {

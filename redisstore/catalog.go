@@ -286,17 +286,15 @@ func (c *catalog) field(ctx context.Context, name string) (string, error) {
 // successor is the definition after old, which is nil for a limit that is not
 // there; last is the highest version the name has had.
 func successor(old *dipwell.Definition, last uint32, now int64, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
-	if old == nil {
-		d, err := dipwell.NewDefinition(l)
-		if err != nil {
-			return nil, err
-		}
-		d.Owner, d.Since, d.Number = owner, now, last+1
-		return d, nil
-	}
 	var reg dipwell.Registry
-	reg.Install([]*dipwell.Definition{old})
-	return reg.Define(now, l, owner)
+	if old != nil {
+		reg.Install([]*dipwell.Definition{old})
+	}
+	d, err := reg.Define(now, l, owner)
+	if err == nil && old == nil {
+		d.Number = last + 1
+	}
+	return d, err
 }
 
 // Drop ends a limit. Its buckets expire.
@@ -327,7 +325,7 @@ func (c *catalog) drop(ctx context.Context, name, owner string) error {
 			return err
 		case old == nil:
 			return &dipwell.UnknownLimitError{Limit: name}
-		case old.Owner != owner:
+		case dipwell.OwnerName(old.Owner) != dipwell.OwnerName(owner):
 			return &dipwell.OwnerError{Limit: name, Owner: old.Owner}
 		}
 		if ok, err := c.put(ctx, name, text, encodeDropped(old.Number)); ok || err != nil {
@@ -349,7 +347,7 @@ func storeErrorOf(err error) error {
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
 func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Definition, error) {
-	if !c.config.Lazy || !away(why) || owner != dipwell.OwnerCode && owner != dipwell.OwnerFile || len(c.pending) >= maxPending {
+	if !c.config.Lazy || !away(why) || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, storeErrorOf(why)
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

@@ -63,7 +63,7 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 		return nil, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
 	}
 	r = newOverride(d, key, unit, length*time.Duration(multiplier))
-	if _, err := s.limiter.Define(ctx, r.limit, dipwell.OwnerFile); err != nil {
+	if _, err := s.limiter.Define(ctx, r.limit, dipwell.OwnerRLS); err != nil {
 		return nil, err
 	}
 	r.counts = s.metrics.of(d.name, "override")

@@ -59,7 +59,7 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	for _, r := range rules.rules {
-		if _, err := s.limiter.Define(ctx, r.limit, dipwell.OwnerFile); err != nil {
+		if _, err := s.limiter.Define(ctx, r.limit, dipwell.OwnerRLS); err != nil {
 			s.metrics.badLoads.Add(1)
 			return err
 		}
@@ -81,7 +81,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 		if names[r.limit.Name] {
 			continue
 		}
-		err := s.limiter.Drop(ctx, r.limit.Name, dipwell.OwnerFile)
+		err := s.limiter.Drop(ctx, r.limit.Name, dipwell.OwnerRLS)
 		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrOwner) {
 			errs = append(errs, err)
 		}
@@ -301,7 +301,7 @@ func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 		if s.limiter.Limit(a.rule.limit.Name) != nil {
 			continue
 		}
-		if _, err = s.limiter.Define(ctx, a.rule.limit, dipwell.OwnerFile); err != nil {
+		if _, err = s.limiter.Define(ctx, a.rule.limit, dipwell.OwnerRLS); err != nil {
 			return false
 		}
 	}

@@ -503,7 +503,7 @@ func TestUseAgain(t *testing.T) {
 func TestALimitThatAnotherProcessEnded(t *testing.T) {
 	w := start(t, plain)
 	for _, def := range w.limiter.Limits() {
-		if err := w.limiter.Drop(context.Background(), def.Name, dipwell.OwnerFile); err != nil {
+		if err := w.limiter.Drop(context.Background(), def.Name, dipwell.OwnerRLS); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -154,7 +154,7 @@ func appendLimit(b []byte, def *dipwell.Definition) []byte {
 		}
 		b = append(b, ',')
 	}
-	b = dipwell.AppendJSONString(append(b, `"owner":`...), def.Owner)
+	b = dipwell.AppendJSONString(append(b, `"owner":`...), dipwell.OwnerName(def.Owner))
 	b = strconv.AppendUint(append(b, `,"version":`...), uint64(def.Number), 10)
 	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Rule.Burst, 10)
 	if def.Warning != "" {

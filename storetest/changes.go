@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -17,6 +18,8 @@ var changeCases = []testCase{
 	{"change-with-reservation", changeWithReservation},
 	{"drop-and-redefine", dropAndRedefine},
 	{"owners", owners},
+	{"owner-files", fileOwners},
+	{"first-use", firstUse},
 }
 
 // The contract's example: 1/h drained, raised to 100/s an hour later, gives one
@@ -190,4 +193,76 @@ func owners(e *env) {
 		e.Fatal("the API dropped a limit of the program's")
 	}
 	e.left("mine", "k", 3)
+}
+
+// fileOwners: a file takes a limit over from everybody but another owner's file,
+// and an older revision of it changes nothing.
+func fileOwners(e *env) {
+	main := func(revision int64, digest string) string {
+		return dipwell.FileOwner{Revision: revision, Digest: digest}.String()
+	}
+	billing := dipwell.FileOwner{Name: "billing", Digest: "b1"}.String()
+	l := e.define(dipwell.Limit{Name: "shared", Rate: 1, Period: time.Hour, Burst: 5}).Limit
+	e.allowed("shared", "k", 2, 3)
+	fast := l
+	fast.Rate = 2
+	for _, step := range []struct {
+		limit dipwell.Limit
+		owner string
+		field string // of the error; "owner" for an OwnerError
+	}{
+		{l, dipwell.OwnerFile, ""}, // an older program's file
+		{l, billing, ""},           // takes over what has no digest
+		{fast, main(7, "m7"), "owner"},
+		{fast, dipwell.OwnerAPI, "owner"},
+		{fast, dipwell.OwnerRLS, "owner"},
+		{fast, dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
+		{l, dipwell.FileOwner{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
+		{l, billing, "revision"},
+		{fast, dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
+	} {
+		_, err := e.l.Define(e.ctx, step.limit, step.owner)
+		var bad *dipwell.LimitError
+		field := ""
+		switch {
+		case errors.Is(err, dipwell.ErrOwner):
+			field = "owner"
+		case errors.As(err, &bad):
+			field = bad.Field
+		case err != nil:
+			e.Fatal(err)
+		}
+		if field != step.field {
+			e.Fatalf("%s by %q: %v, want an error about %q", step.limit, step.owner, err, step.field)
+		}
+	}
+	def := e.l.Limit("shared")
+	if f, ok := dipwell.ParseFileOwner(def.Owner); !ok || f != (dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
+		e.Fatalf("owner %q, %+v", def.Owner, def)
+	}
+	if err := e.l.Drop(e.ctx, "shared", dipwell.OwnerFile); !errors.Is(err, dipwell.ErrOwner) {
+		e.Fatal("another owner's file dropped it: ", err)
+	}
+	if d, err := e.l.Check(e.ctx, "shared", "k", 0); err != nil || d.Remaining != 3 {
+		e.Fatalf("%+v, %v", d, err)
+	}
+	if err := e.l.Drop(e.ctx, "shared", billing); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// firstUse: a call site's definition never changes a limit, whatever this
+// process knows of it.
+func firstUse(e *env) {
+	def, ok := dipwell.As[dipwell.Definer](e.l.Store())
+	if !ok {
+		return
+	}
+	was := e.define(dipwell.Limit{Name: "first", Rate: 1, Period: time.Hour, Burst: 5})
+	other := was.Limit
+	other.Rate = 100
+	got, err := def.Define(e.ctx, other, "call site")
+	if err != nil || got.Limit != was.Limit || got.Number != was.Number {
+		e.Fatalf("%+v, %v", got, err)
+	}
 }

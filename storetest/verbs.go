@@ -313,7 +313,7 @@ func unlimitedDebt(e *env) {
 	}
 }
 
-// A definition given with the call is defined then, and redefined when it differs.
+// A definition given with the call is defined at its first use, and never again.
 func callSite(e *env) {
 	l := dipwell.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
 	for left := int64(4); left >= 0; left-- {
@@ -326,14 +326,41 @@ func callSite(e *env) {
 	if e.must(d, err); d.Allowed {
 		e.Fatal("granted beyond the burst")
 	}
-	l.Burst = 8
-	d, err = e.l.TakeWith(e.ctx, l, "k", 1)
-	if e.must(d, err); !d.Allowed || d.Remaining != 2 {
-		e.Fatalf("after the burst was raised by 3: %+v", d)
+	spelled := l
+	spelled.MaxDebt = 5 // as the default
+	if d, err = e.l.TakeWith(e.ctx, spelled, "k", 1); err != nil || d.Allowed {
+		e.Fatalf("the same in other words: %+v, %v", d, err)
 	}
-	d, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "site", With: &l, Key: "k", Cost: 2})
-	if e.must(d, err); !d.Allowed || d.Remaining != 0 {
+	e.differs(l, "rate", "10 here and 1 in force", func(l *dipwell.Limit) { l.Rate = 10 })
+	e.differs(l, "burst", "8 here and 5 in force", func(l *dipwell.Limit) { l.Burst = 8 })
+	e.differs(l, "timeout", "1s here and the default in force", func(l *dipwell.Limit) { l.Timeout = time.Second })
+	if def := e.l.Limit("site"); def.Limit != l || def.Number != 1 || def.Owner != dipwell.OwnerCode {
+		e.Fatalf("a call site changed the limit: %+v", def)
+	}
+	for key, left := range map[string]int64{"k": 0, "other": 5} {
+		d, err := e.l.Check(e.ctx, "site", key, 0)
+		if e.must(d, err); d.Remaining != left {
+			e.Fatalf("%s: %d left, want %d", key, d.Remaining, left)
+		}
+	}
+	d, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "site", With: &l, Key: "other", Cost: 2})
+	if e.must(d, err); !d.Allowed || d.Remaining != 3 {
 		e.Fatalf("in a group: %+v", d)
+	}
+}
+
+// differs asks with a definition that was changed, which must be refused in
+// words, alone and in a group.
+func (e *env) differs(l dipwell.Limit, field, words string, change func(*dipwell.Limit)) {
+	e.Helper()
+	change(&l)
+	_, alone := e.l.TakeWith(e.ctx, l, "other", 1)
+	_, group := e.l.TakeAll(e.ctx, dipwell.Take{Limit: l.Name, With: &l, Key: "other", Cost: 1})
+	for _, err := range []error{alone, group} {
+		var bad *dipwell.LimitError
+		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || bad.Reason != words {
+			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, words)
+		}
 	}
 }
 

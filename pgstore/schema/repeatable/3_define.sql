@@ -12,12 +12,10 @@ begin
     select * into old from dipwell.limits x where x.name = d.name;
     if found then
         d.id := old.id;
-        if old.owner <> d.owner and d.owner <> 'file' then
-            raise exception using errcode = 'insufficient_privilege', constraint = 'owner', detail = old.owner,
-                message = format('limit %s belongs to %s and can only be changed there', d.name, case old.owner
-                    when 'code' then 'a program''s code' when 'file' then 'the configuration file'
-                    when 'api' then 'the API' else 'SQL' end);
+        if d.owner = 'call site' then
+            return old.id;
         end if;
+        perform dipwell_internal.check_owner(d.name, old.owner, d.owner);
         select * into was from dipwell.versions v where v.limit_id = old.id and v.number = old.version;
         r.limit_id := old.id;
         r.number := old.version;
@@ -37,6 +35,9 @@ begin
     else
         r.number := 1;
         r.since := n;
+        if d.owner = 'call site' then
+            d.owner := 'code';
+        end if;
     end if;
     d.version := r.number;
     d.unit := r.unit;
@@ -67,7 +68,38 @@ begin
     return d.id;
 end $$;
 comment on function dipwell_internal.put_limit is
-    'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner.';
+    'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner. The owner "call site" defines a limit that is not there, as "code", and never changes one that is.';
+
+-- Go twin: checkOwner.
+create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
+declare
+    old_revision bigint := coalesce(nullif(split_part(was, ' ', 2), ''), '0');
+    new_revision bigint := coalesce(nullif(split_part(by_owner, ' ', 2), ''), '0');
+begin
+    if split_part(was, ' ', 1) = split_part(by_owner, ' ', 1) then
+        if new_revision < old_revision then
+            raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'revision',
+                detail = format('%s is lower than %s, which the store has seen of owner %s', new_revision, old_revision,
+                    coalesce(nullif(split_part(split_part(was, ' ', 1), ':', 2), ''), 'main')),
+                message = format('limit %s: revision: %s is lower than %s', limit_name, new_revision, old_revision);
+        end if;
+    elsif not ((by_owner = 'rls' or by_owner ~ '^file[: ]' or by_owner = 'file') and (was = 'file' or was !~ '^file[: ]')) then
+        perform dipwell_internal.other_owner(limit_name, was);
+    end if;
+end $$;
+comment on function dipwell_internal.check_owner is
+    'Raises an error unless an owner may define a limit that another has defined before. Files and descriptors take over what no file names, and what an older program wrote.';
+
+create function dipwell_internal.other_owner(limit_name text, owner text) returns void language plpgsql immutable as $$
+begin
+    raise exception using errcode = 'insufficient_privilege', constraint = 'owner', detail = owner,
+        message = format('limit %s belongs to %s and can only be changed there', limit_name, case split_part(split_part(owner, ' ', 1), ':', 1)
+            when 'code' then 'a program''s code or flags'
+            when 'file' then 'the configuration file' || coalesce(' of owner ' || nullif(split_part(split_part(owner, ' ', 1), ':', 2), ''), '')
+            when 'rls' then 'the descriptors of the RateLimitService' when 'api' then 'the API' when 'sql' then 'SQL' else owner end);
+end $$;
+comment on function dipwell_internal.other_owner is
+    'Raises the error of a change by somebody who does not own the limit.';
 
 -- Ends a limit. Its keys start full if the name is defined again; sweep deletes
 -- their rows. Reservations that have a part in one go now, whole, as with reset.
@@ -83,11 +115,8 @@ begin
     if not found then
         raise exception using errcode = 'undefined_object', message = format('name: unknown limit "%s"', limit_name);
     end if;
-    if old.owner <> by_owner then
-        raise exception using errcode = 'insufficient_privilege', constraint = 'owner', detail = old.owner,
-            message = format('limit %s belongs to %s and can only be changed there', limit_name, case old.owner
-                when 'code' then 'a program''s code' when 'file' then 'the configuration file'
-                when 'api' then 'the API' else 'SQL' end);
+    if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
+        perform dipwell_internal.other_owner(limit_name, old.owner);
     end if;
     delete from dipwell.reservations x using dipwell.reservations y where y.limit_id = old.id and x.id = y.id;
     delete from dipwell.limits x where x.id = old.id;

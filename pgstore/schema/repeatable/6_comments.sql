@@ -19,7 +19,7 @@ comment on column dipwell.limits.retry_jitter is 'Percent by which services leng
 comment on column dipwell.limits.on_store_error is 'What services and programs answer when the database cannot: open, closed or local.';
 comment on column dipwell.limits.timeout_us is 'How long a call may take, in µs; 0: as long as its caller says.';
 comment on column dipwell.limits.list_keys is 'Whether stores that keep no key texts shall keep them for this limit. This one always has them.';
-comment on column dipwell.limits.owner is 'Who defined it and may change it: code, file, api or sql.';
+comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. A file''s is followed by its revision and its digest.';
 comment on column dipwell.limits.version is 'The present version''s number.';
 comment on column dipwell.limits.unit is 'Of the present version: units in a token.';
 comment on column dipwell.limits.every is 'Of the present version: µs between ticks; 0: a calendar''s.';
