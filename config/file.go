@@ -150,6 +150,15 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// DigestOf returns the digest of a file as it is now.
+func DigestOf(path string) (string, error) {
+	b, err := Read(path)
+	if err != nil {
+		return "", err
+	}
+	return digest(b), nil
+}
+
 // bareMemory is `store: memory:` without quotes. YAML takes the second colon for
 // a mapping, but nobody who writes it means one.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*store:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)

@@ -57,6 +57,7 @@ type examination struct {
 	Findings []finding `json:"findings"`
 	Worst    string    `json:"verdict"`
 	checks   int
+	declared *config.File // whose limits the store ought to have; nil without --config
 }
 
 func (x *examination) ok(check, found string, args ...any) {
@@ -168,6 +169,7 @@ func (x *examination) config(path string) string {
 	if _, err = namedRules(f); err != nil {
 		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
 	}
+	x.declared = f
 	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(store))
 	for _, l := range f.Limits {
 		if _, warning, _ := l.Compile(); warning != "" {
@@ -269,6 +271,7 @@ func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock 
 		x.problem("limits", "", "%v", err)
 		return
 	}
+	x.drift(l)
 	limits := l.Limits()
 	if len(limits) == 0 {
 		x.ok("limits", "the store holds none yet")

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
-	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/pgstore"
 )
 
@@ -335,54 +334,6 @@ func TestPoolConfig(t *testing.T) {
 	config, err := poolConfig("postgres://u@h/d?connect_timeout=1&application_name=mine")
 	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" {
 		t.Error(config, err)
-	}
-}
-
-// Two programs with files of their own over one store: neither ends what the
-// other's file names, and a reload ends only what its own named before.
-func TestFilesOfTwoServices(t *testing.T) {
-	store, err := memstore.New(memstore.Config{MaxKeys: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	l, err := dipwell.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &env{ctx: t.Context()}
-	var said strings.Builder
-	say := &complaints{to: &said}
-	one, two := &service{env: e, limiter: l, complaints: say}, &service{env: e, limiter: l, complaints: say}
-	named := func(names ...string) *settings {
-		s := &settings{}
-		for _, n := range names {
-			s.Limits = append(s.Limits, dipwell.Limit{Name: n, Rate: 1, Period: time.Second})
-		}
-		return s
-	}
-	for _, step := range []struct {
-		s    *service
-		file *settings
-		want string
-	}{
-		{one, named("a", "b"), "a b"}, {two, named("c"), "a b c"}, {two, named(), "a b"}, {one, named("b"), "b"},
-	} {
-		if err := step.s.define(step.file); err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, d := range l.Limits() {
-			got = append(got, d.Name)
-		}
-		if strings.Join(got, " ") != step.want {
-			t.Errorf("%v, want %s", got, step.want)
-		}
-	}
-	// The second one started over limits of a file that it does not know.
-	const want = "dipwell: limits in the store that a configuration file made and this one does not name stay in force: 2, such as a, b; "
-	if got := said.String(); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 1 {
-		t.Errorf("said %q, want one line with %q", got, want)
 	}
 }
 

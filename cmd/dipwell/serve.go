@@ -89,7 +89,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, complaints: say, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer}
+	s := &service{env: e, cmd: c, complaints: say, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
+		declared: &declared{ctx: e.ctx, limiter: limiter, say: say.say, warn: say.warn, path: c.Config}}
 	gauges(s.server, store)
 	s.server.Gauge("dipwell_config_last_reload_failed", "1: the configuration file was bad when it was last read again, and an older one is in force.", func() float64 {
 		if s.reloadFailed.Load() {
@@ -97,6 +98,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		}
 		return 0
 	})
+	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that the store has otherwise, or not at all.", s.declared.drifted)
 	s.logRefusals(set, hasher)
 	if err = s.openTLS(set); err != nil {
 		return err
@@ -112,6 +114,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err = s.startRLS(); err != nil {
 		return err
 	}
+	s.declared.tellOrphans()
+	go s.declared.watchDrift()
 	if err = s.watch(); err != nil {
 		return err
 	}

@@ -231,6 +231,7 @@ func TestServeReloads(t *testing.T) {
 	if status, body := post(t, p.url+"/v1/take", "limit=a&cost=3"); status != 200 {
 		t.Error("the larger burst does not count: ", body)
 	}
+	p.stderr.wait(t, "limit gone is dropped")
 	if status, _ = post(t, p.url+"/v1/take", "limit=gone"); status != 404 {
 		t.Error("a limit that left the file: ", status)
 	}

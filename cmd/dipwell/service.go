@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/rls"
@@ -33,8 +30,7 @@ type service struct {
 	unfollowToken context.CancelFunc
 
 	reloadFailed atomic.Bool
-	fromFile     []string // limits that this process's file named last
-	began        bool     // it has been read once
+	declared     *declared
 }
 
 // reload reads the configuration again. A bad one changes nothing.
@@ -42,15 +38,20 @@ func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	set, err := s.cmd.settings()
+	unchanged := ""
 	if err == nil {
+		if s.declared.has(set) {
+			unchanged = ", unchanged"
+		}
 		err = s.use(set)
 	}
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
+		s.declared.unsettled()
 		s.kept("the last good configuration stays in force", err)
 		return
 	}
-	s.say("configuration read again: %s", howMany(len(set.flagLimits)+len(set.Limits), "limit"))
+	s.say("configuration read again: %s%s", howMany(len(set.flagLimits)+len(set.Limits), "limit"), unchanged)
 	if set.Store != s.started.Store || set.DenyMaxAge != s.started.DenyMaxAge || set.Listen != s.started.Listen || set.Admin != s.started.Admin ||
 		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys || set.operation() != s.started.operation() {
 		s.say("store, listen, admin, admin_only, upstream, upstream_…, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals, log_format, grpc and rls_… change only with a restart")
@@ -72,7 +73,7 @@ func (s *service) use(set *settings) error {
 	if s.proxy != nil && len(set.names()) > dipwell.MaxTakes {
 		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), dipwell.MaxTakes)
 	}
-	if err := s.define(set); err != nil {
+	if err := s.declared.declare(set); err != nil {
 		return err
 	}
 	s.server.Set(set.server())
@@ -86,70 +87,4 @@ func (s *service) use(set *settings) error {
 		s.warn("warning: no limit is given: every request is passed on to %s", redact(set.Upstream))
 	}
 	return s.proxy.Use(set.names())
-}
-
-// define tells the store all limits, and ends those that this process's file
-// no longer names. Other programs' files may name others: they stay.
-func (s *service) define(set *settings) error {
-	for _, l := range set.flagLimits {
-		if err := s.defineOne(l, dipwell.OwnerCode); err != nil {
-			return err
-		}
-	}
-	for _, l := range set.Limits {
-		if err := s.defineOne(l, dipwell.OwnerFile); err != nil {
-			return err
-		}
-	}
-	names := set.names()
-	s.tellOrphans(names)
-	for _, name := range s.fromFile {
-		if def := s.limiter.Limit(name); def != nil && def.Owner == dipwell.OwnerFile && !slices.Contains(names, name) {
-			if err := s.drop(name); err != nil {
-				return err
-			}
-		}
-	}
-	s.fromFile, s.began = names, true
-	return nil
-}
-
-// tellOrphans names, at the start, limits that some file made and this one does
-// not name. Another service's file may name them, so that they stay in force:
-// who took one out of the file while no service ran must end it by hand.
-func (s *service) tellOrphans(names []string) {
-	if s.began {
-		return
-	}
-	var left []string
-	for _, d := range s.limiter.Limits() {
-		if d.Owner == dipwell.OwnerFile && !slices.Contains(names, d.Name) {
-			left = append(left, d.Name)
-		}
-	}
-	if n := len(left); n > 0 {
-		s.warn("limits in the store that a configuration file made and this one does not name stay in force: %d, such as %s; "+
-			"to end one that no other service's file names, name it in this file and take it out again while the service runs",
-			n, strings.Join(left[:min(n, 20)], ", "))
-	}
-}
-
-func (s *service) drop(name string) error {
-	ctx, cancel := context.WithTimeout(s.env.ctx, defineTimeout)
-	defer cancel()
-	return s.limiter.Drop(ctx, name, dipwell.OwnerFile)
-}
-
-// defineTimeout bounds how long the store may take to learn of one limit.
-const defineTimeout = 10 * time.Second
-
-func (s *service) defineOne(l dipwell.Limit, owner string) error {
-	ctx, cancel := context.WithTimeout(s.env.ctx, defineTimeout)
-	defer cancel()
-	old := s.limiter.Limit(l.Name)
-	def, err := s.limiter.Define(ctx, l, owner)
-	if err == nil && def.Warning != "" && (old == nil || old.Warning != def.Warning) {
-		s.warn("%s", def.Warning)
-	}
-	return err
 }

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// sides are services over one store, each with a file of its own, in virtual time.
+type sides struct {
+	t       *testing.T
+	limiter *dipwell.Limiter
+	by      map[string]*declared
+	log     strings.Builder
+}
+
+func newSides(t *testing.T, names ...string) *sides {
+	t.Helper()
+	store, err := memstore.New(memstore.Config{MaxKeys: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	s := &sides{t: t, by: map[string]*declared{}}
+	if s.limiter, err = dipwell.New(store); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, name := range names {
+		s.start(name, filepath.Join(dir, name))
+	}
+	return s
+}
+
+// start is a service that begins anew with a file.
+func (s *sides) start(name, path string) {
+	log := func(format string, args ...any) { fmt.Fprintf(&s.log, name+": "+format+"\n", args...) }
+	s.by[name] = &declared{ctx: s.t.Context(), limiter: s.limiter, path: path, say: log, warn: log}
+}
+
+// write puts a text into a service's file, and has the service read it.
+func (s *sides) write(name, text string) error {
+	s.t.Helper()
+	d := s.by[name]
+	if err := os.WriteFile(d.path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.read(name)
+}
+
+func (s *sides) read(name string) error {
+	d := s.by[name]
+	f, err := config.Load(d.path)
+	if err == nil {
+		err = d.declare(&settings{File: *f})
+	}
+	if err != nil {
+		d.unsettled()
+	}
+	return err
+}
+
+func (s *sides) want(what string, limits string) {
+	s.t.Helper()
+	var got []string
+	for _, d := range s.limiter.Limits() {
+		got = append(got, fmt.Sprintf("%s=%d", d.Name, d.Rate))
+	}
+	if strings.Join(got, " ") != limits {
+		s.t.Errorf("%s: %v, want %s", what, got, limits)
+	}
+}
+
+// said fails unless the log holds a text, and empties it.
+func (s *sides) said(texts ...string) {
+	s.t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(s.log.String(), text) {
+			s.t.Errorf("%q is not in the log:\n%s", text, s.log.String())
+		}
+	}
+	s.log.Reset()
+}
+
+// limitsOf writes a file: names with rates.
+func limitsOf(head string, limits ...string) string {
+	text := head + "limits:\n"
+	for _, l := range limits {
+		name, rate, _ := strings.Cut(l, "=")
+		text += fmt.Sprintf("  - {name: %s, rate: %s, per: 1m}\n", name, rate)
+	}
+	if len(limits) == 0 {
+		return head + "limits: []\n"
+	}
+	return text
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A limit that left the file is dropped once the file has stood unchanged for
+// two seconds.
+func TestLimitsLeaveAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSides(t, "one")
+		both := limitsOf("", "a=1", "b=1")
+		must(t, s.write("one", both))
+		for _, cut := range []string{"", "limits:\n", "limits:\n  - {name: a", "listen: x\n"} {
+			if err := s.write("one", cut); err == nil {
+				t.Errorf("%q is a good file", cut)
+			}
+			time.Sleep(time.Hour)
+			s.want("a file that was cut off: "+cut, "a=1 b=1")
+		}
+		must(t, s.write("one", limitsOf("", "a=1")))
+		time.Sleep(dropAfter - 1)
+		s.want("before two seconds", "a=1 b=1")
+		must(t, s.write("one", both))
+		time.Sleep(time.Hour)
+		s.want("the limit came back", "a=1 b=1")
+		must(t, s.write("one", limitsOf("", "a=1")))
+		time.Sleep(dropAfter - 1)
+		if s.write("one", "") == nil {
+			t.Error("empty")
+		}
+		time.Sleep(time.Second)
+		must(t, s.write("one", limitsOf("", "a=1")))
+		s.want("the file was cut off meanwhile", "a=1 b=1")
+		s.said()
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("after two seconds", "a=1")
+		s.said("one: limit b is dropped: it left ")
+		must(t, s.write("one", limitsOf("")))
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("none is meant", "")
+	})
+}
+
+// Two services with files of their own over one store: neither ends what the
+// other's file names, and a file that is read again unchanged changes nothing.
+func TestTwoFilesOfOneOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSides(t, "one", "two")
+		must(t, s.write("one", limitsOf("", "a=1", "x=1")))
+		must(t, s.write("two", limitsOf("", "b=1", "x=2")))
+		s.want("the last start wins", "a=1 b=1 x=2")
+		s.said("two: ", "replaces what another file of owner main had defined: x")
+		for range 3 {
+			must(t, s.read("one"))
+			s.want("read again unchanged", "a=1 b=1 x=2")
+		}
+		one, two := s.by["one"], s.by["two"]
+		if one.drifted() != 1 || two.drifted() != 0 {
+			t.Error("drift: ", one.drifted(), two.drifted())
+		}
+		one.tellDrift()
+		if s.log.Len() > 0 {
+			t.Error("said at the first look: ", s.log.String())
+		}
+		for range 3 {
+			one.tellDrift()
+		}
+		if n := strings.Count(s.log.String(), "\n"); n != 1 {
+			t.Error("said ", n, " times")
+		}
+		s.said("one: warning: drift: 1 limit in the store differ from what is named here: limit x: rate: 1 here and 2 in force")
+		must(t, s.write("one", limitsOf("", "a=1")))
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("another file has defined it since", "a=1 b=1 x=2")
+		s.said("one: limit x left ", "and stays: another file of owner main has defined it since")
+		one.tellDrift()
+		one.tellDrift()
+		s.said("one: drift has ended")
+		must(t, s.write("two", limitsOf("", "x=2")))
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("its own file's limit", "a=1 x=2")
+		s.start("three", one.path)
+		must(t, s.write("three", limitsOf("", "c=1")))
+		s.by["three"].tellOrphans()
+		s.said("three: limits in the store that a configuration file made and this one does not name stay in force: a, x; ")
+	})
+}
+
+// An older revision reverts nothing, and names of another owner are refused.
+func TestRevisionsAndOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSides(t, "new", "old", "other")
+		must(t, s.write("new", limitsOf("revision: 7\n", "a=7", "b=7")))
+		must(t, s.write("old", limitsOf("revision: 6\n", "a=6", "c=6")))
+		s.want("an older revision starts", "a=7 b=7")
+		s.said("old: ", "is revision 6 of owner main, and the store has seen revision 7: it defines nothing")
+		if n := s.by["old"].drifted(); n != 2 {
+			t.Error("drift: ", n)
+		}
+		err := s.write("other", limitsOf("owner: billing\n", "d=1", "a=1"))
+		if err == nil || !strings.Contains(err.Error(), "limit a belongs to the configuration file") {
+			t.Error(err)
+		}
+		s.want("a name of another owner", "a=7 b=7")
+		must(t, s.write("other", limitsOf("owner: billing\nrevision: 1\n", "d=1")))
+		s.want("owners with names of their own", "a=7 b=7 d=1")
+		must(t, s.write("old", limitsOf("revision: 8\n", "a=8")))
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("the next revision, of a service that never named b", "a=8 b=7 d=1")
+		must(t, s.write("old", limitsOf("revision: 7\n")))
+		time.Sleep(dropAfter)
+		synctest.Wait()
+		s.want("back to an older one", "a=8 b=7 d=1")
+	})
+}
+
+// stores are those that several services may share, each a real server.
+var sharedStores = map[string]func(t *testing.T) string{
+	"postgres": migratedDatabase,
+	"redis":    func(t *testing.T) string { return redistest.Start(t).URL() },
+}
+
+// From outside: an editor empties the file for a moment, and the buckets of its
+// limits stay as they are.
+func TestServeFileThatIsEmptyForAMoment(t *testing.T) {
+	for name, url := range sharedStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "dipwell.yaml")
+			save := func(text string) { must(t, os.WriteFile(file, []byte(text), 0o600)) }
+			text := limitsOf("", "a=5", "b=5")
+			save(text)
+			p := start(t, "--listen", "127.0.0.1:0", "--store", url(t), "--config", file)
+			taken := func(want string) {
+				t.Helper()
+				if status, body := post(t, p.url+"/v1/take", "limit=a&key=k&cost=2"); status != 200 || !strings.Contains(body, want) {
+					t.Fatal(status, body, " want ", want)
+				}
+			}
+			taken(`"remaining":3`)
+			save("")
+			p.stderr.wait(t, "dipwell.yaml: is empty; a service without limits says limits: \\[\\](?s:.*)the last good configuration stays in force")
+			save(text)
+			p.stderr.wait(t, "configuration read again: 2 limits, unchanged")
+			taken(`"remaining":1`)
+			save(limitsOf("", "a=5"))
+			p.stderr.wait(t, "limit b is dropped: it left "+file)
+			if status, body := post(t, p.url+"/v1/take", "limit=b&key=k"); status != 404 {
+				t.Error(status, body)
+			}
+			save("# all of it is gone\n")
+			if code, _, stderr := program(t, "config", "check", file); code != 2 || !strings.Contains(stderr, "is empty") {
+				t.Error(code, stderr)
+			}
+			if code, _, stderr := program(t, "serve", "--config", file); code != 2 || !strings.Contains(stderr, "is empty") {
+				t.Error(code, stderr)
+			}
+		})
+	}
+}
+
+// From outside: the files of two services differ.
+func TestServeDrift(t *testing.T) {
+	for name, url := range sharedStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, dir := url(t), t.TempDir()
+			serve := func(name, text string) (string, *process) {
+				file := filepath.Join(dir, name)
+				must(t, os.WriteFile(file, []byte(text), 0o600))
+				return file, start(t, "--listen", "127.0.0.1:0", "--store", store, "--config", file)
+			}
+			capacity := func(p *process, want string) {
+				t.Helper()
+				eventually(t, func() error {
+					if _, body := post(t, p.url+"/v1/check", "limit=x&key=k&cost=0"); !strings.Contains(body, `"capacity":`+want+",") {
+						return fmt.Errorf("capacity %s is wanted: %s", want, body)
+					}
+					return nil
+				})
+			}
+			gauge := func(p *process, want string) {
+				t.Helper()
+				eventually(t, func() error {
+					if _, body := do(t, "GET", p.url+"/metrics", ""); !strings.Contains(body, "\ndipwell_config_drift "+want+"\n") {
+						return errors.New("the drift is not " + want)
+					}
+					return nil
+				})
+			}
+			file1, one := serve("one.yaml", limitsOf("revision: 1\n", "x=10", "a=1"))
+			capacity(one, "10")
+			_, two := serve("two.yaml", limitsOf("revision: 1\n", "x=20"))
+			two.stderr.wait(t, "two.yaml replaces what another file of owner main had defined: x")
+			one.stderr.wait(t, "warning: drift: 1 limit in the store differ from what is named here: limit x: rate: 10 here and 20 in force")
+			for range 2 {
+				must(t, one.cmd.Process.Signal(syscall.SIGHUP))
+				one.stderr.wait(t, "configuration read again: 2 limits, unchanged")
+			}
+			capacity(one, "20")
+			capacity(two, "20")
+			gauge(one, "1")
+			gauge(two, "0")
+			_, found := doctor(t, "--config", file1, "--store", store)
+			expect(t, found, "drift", "warning: 1 limit differ in the store: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
+			_, found = doctor(t, "--server", one.url)
+			expect(t, found, "drift", "warning: 1 of the limits that the service names differ in the store")
+			_, three := serve("three.yaml", limitsOf("revision: 2\n", "x=30"))
+			capacity(one, "30")
+			_, old := serve("old.yaml", limitsOf("revision: 1\n", "x=5", "new=1"))
+			old.stderr.wait(t, "old.yaml is revision 1 of owner main, and the store has seen revision 2: it defines nothing")
+			capacity(three, "30")
+			gauge(old, "2")
+			other := filepath.Join(dir, "other.yaml")
+			must(t, os.WriteFile(other, []byte(limitsOf("owner: billing\n", "y=1", "x=1")), 0o600))
+			if code, _, stderr := program(t, "serve", "--listen", "127.0.0.1:0", "--store", store, "--config", other); code != 2 || !strings.Contains(stderr, "limit x belongs to the configuration file and") {
+				t.Error(code, stderr)
+			}
+			if status, body := do(t, "GET", one.url+"/v1/limits/x", ""); status != 200 || !strings.Contains(body, `"owner":"file"`) {
+				t.Error(status, body)
+			}
+			if status, body := do(t, "GET", one.url+"/v1/limits/y", ""); status != 404 {
+				t.Error("defined before the conflict was found: ", status, body)
+			}
+			_, found = doctor(t, "--config", file1, "--store", store)
+			expect(t, found, "drift", "warning: the file is revision 1 of owner main, and the store has seen revision 2")
+		})
+	}
+}
