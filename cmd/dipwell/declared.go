@@ -19,7 +19,7 @@ const (
 	dropAfter     = 2 * time.Second  // how long a file must stand unchanged before the limits that left it are dropped
 	driftEvery    = time.Second      // between looks at whether the store differs from the file
 	defineTimeout = 10 * time.Second // the longest the store may take to learn of one limit
-	maxListed      = 20               // limits that one line of the log names
+	maxListed     = 20               // limits that one line of the log names
 )
 
 // declared are the limits that this process's flags and file name, and those of
