@@ -22,8 +22,12 @@
 // what may be seen late; so is a step of the store's clock, and a call whose
 // outcome is unknown and that takes effect after its error was returned.
 //
-// What is not answered here: calls with several keys, limits in shadow mode,
-// and verbs that cannot be refused.
+// Of a take or check of several keys, one that is known to be refused refuses
+// all; the store is asked about the others, without charging them, so that the
+// answer tells their state.
+//
+// What is not answered here: limits in shadow mode, verbs that cannot be
+// refused, and reservations of several keys.
 //
 // The store decided at some moment between the sending of the request and its
 // answer. Whether a refusal still holds is computed as if that was the moment of
@@ -68,6 +72,8 @@ type Store struct {
 	table  table
 	epoch  atomic.Uint64 // grows whenever all that is kept is forgotten
 	parts  sync.Pool     // of *part
+
+	hits, misses, refused atomic.Uint64
 }
 
 var _ dipwell.Store = (*Store)(nil)
@@ -112,12 +118,12 @@ func (s *Store) Unwrap() dipwell.Store { return s.inner }
 // Apply refuses what is known to be refused, and sends the rest to the inner store.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	sent := s.now()
-	if len(b.Groups) != 1 {
+	if len(b.Groups) != 1 || len(b.Groups[0].Ops) > 1 {
 		return s.several(ctx, b, sent)
 	}
 	var few [1]mark
-	marks, refused := s.refuse(few[:0], &b.Groups[0], sent)
-	if refused {
+	marks, known := s.refuse(few[:0], &b.Groups[0], sent)
+	if known != 0 {
 		return nil
 	}
 	return s.ask(ctx, b, marks, sent)
@@ -128,18 +134,20 @@ func (s *Store) several(ctx context.Context, b *dipwell.Batch, sent int64) error
 	p := s.parts.Get().(*part)
 	defer s.parts.Put(p)
 	for i := range b.Groups {
-		var refused bool
-		if p.marks, refused = s.refuse(p.marks, &b.Groups[i], sent); !refused {
-			p.batch.Groups = append(p.batch.Groups, b.Groups[i])
-			p.from = append(p.from, i)
-		}
+		var known refusals
+		p.marks, known = s.refuse(p.marks, &b.Groups[i], sent)
+		p.add(i, &b.Groups[i], known)
 	}
 	var err error
 	if len(p.from) > 0 {
 		err = s.ask(ctx, &p.batch, p.marks, sent)
 	}
 	for i, from := range p.from {
-		b.Groups[from] = p.batch.Groups[i]
+		if known := p.known[i]; known != 0 {
+			known.join(&b.Groups[from], &p.batch.Groups[i])
+		} else {
+			b.Groups[from] = p.batch.Groups[i]
+		}
 	}
 	p.clear()
 	return err
@@ -148,35 +156,69 @@ func (s *Store) several(ctx context.Context, b *dipwell.Batch, sent int64) error
 // part is the groups of a batch that the inner store must answer.
 type part struct {
 	batch dipwell.Batch
-	from  []int // the group's place in the whole
+	from  []int      // the group's place in the whole
+	known []refusals // of the group: the store is asked about the other ops alone
 	marks []mark
+}
+
+// add takes in what of a group the inner store must answer.
+func (p *part) add(from int, g *dipwell.Group, known refusals) {
+	switch rest := known.rest(g); {
+	case known == 0:
+		p.batch.Groups = append(p.batch.Groups, *g)
+	case len(rest) == 0:
+		return
+	default:
+		p.batch.Groups = append(p.batch.Groups, dipwell.Group{Ops: rest})
+	}
+	p.from, p.known = append(p.from, from), append(p.known, known)
 }
 
 func (p *part) clear() {
 	clear(p.batch.Groups)
-	p.batch.Groups, p.from, p.marks = p.batch.Groups[:0], p.from[:0], p.marks[:0]
+	p.batch.Groups, p.from, p.known, p.marks = p.batch.Groups[:0], p.from[:0], p.known[:0], p.marks[:0]
 }
 
-// refuse answers a call that the row kept for its key refuses. Otherwise it
-// appends a mark for each of the group's ops.
-func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, bool) {
+// refuse answers the ops of a call that rows kept here refuse, and says which
+// those are: with one of them the call is refused. It appends a mark for each
+// other op.
+func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, refusals) {
+	var known refusals
+	may := answerable(g)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		e, m := s.table.look(op.Def.Name, op.Key)
-		if len(g.Ops) == 1 && !g.Cancel && s.fresh(&e, op, now) && refuses(&e, op, now) {
-			g.Err, g.Allowed, g.Reserved = nil, false, false
-			return marks, true
+		if may && s.knows(&e, op, now) && refuses(&e, op, now) {
+			known |= 1 << i
+		} else {
+			marks = append(marks, m)
 		}
-		marks = append(marks, m)
 	}
-	return marks, false
+	if known != 0 {
+		s.refused.Add(1)
+		g.Err, g.Allowed, g.Reserved = nil, false, false
+	}
+	return marks, known
+}
+
+// knows is fresh, counted for the calls that a row kept here could answer.
+func (s *Store) knows(e *slot, op *dipwell.Op, now int64) bool {
+	if op.Verb > dipwell.VerbReserve || op.Def.Mode == dipwell.Shadow {
+		return false
+	}
+	fresh := s.fresh(e, op, now)
+	if fresh {
+		s.hits.Add(1)
+	} else {
+		s.misses.Add(1)
+	}
+	return fresh
 }
 
 // fresh reports whether what is kept may still be believed about the op.
 func (s *Store) fresh(e *slot, op *dipwell.Op, now int64) bool {
 	age := now - e.sent
-	return e.full() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
-		op.Verb <= dipwell.VerbReserve && op.Def.Mode != dipwell.Shadow
+	return e.full() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load()
 }
 
 // refuses answers the op if the row that is kept refuses it at the latest time

@@ -310,19 +310,94 @@ func TestNever(t *testing.T) {
 	}
 }
 
-func TestGroupsOfSeveralKeysPassThrough(t *testing.T) {
+// One key that is known to be refused refuses a call of several; the store is
+// asked about the others alone, and charges nothing.
+func TestGroupsOfSeveralKeys(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
-	takes := []dipwell.Take{{Limit: "login", Key: "k", Cost: 1}, {Limit: "login", Key: "free", Cost: 1}}
-	for range 2 {
+	b.take("other", 5)
+	takes := []dipwell.Take{{Limit: "login", Key: "k", Cost: 1}, {Limit: "login", Key: "other", Cost: 3}}
+	all := func() dipwell.Decision {
+		t.Helper()
 		d, err := b.l.TakeAll(t.Context(), takes...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.want(d, false, fromStore)
+		return d
+	}
+	first := all()
+	b.want(first, false, fromStore)
+	for range 3 {
+		asked := b.asked
+		d := all()
+		b.want(d, false, fromCache)
+		k, other := d.Limits[0], d.Limits[1]
+		if k.Allowed || k.Source != fromCache || k.RetryAfter != first.RetryAfter || !other.Allowed || other.Source != fromStore ||
+			other.Remaining != 15 || other.Granted != 0 || b.asked != asked+1 {
+			t.Errorf("%+v\n%+v, %d calls reached the store", k, other, b.asked-asked)
+		}
 	}
 	b.want(b.take("k", 1), false, fromCache) // learnt from the group
-	b.want(b.take("free", 20), true, fromStore)
+	b.want(b.take("other", 15), true, fromStore)
+	b.want(b.take("other", 3), false, fromStore)
+	asked := b.asked
+	if b.want(all(), false, fromCache); b.asked != asked {
+		t.Error("the store was asked, though both keys are known to be refused")
+	}
+	b.fail = errors.New("gone")
+	b.pass(first.RetryAfter) // k may be free again, other is not
+	if _, err := b.l.TakeAll(t.Context(), takes...); !errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("the store's error about the rest is %v", err)
+	}
+	if st := b.s.Stats(); st.Refused != 6 {
+		t.Errorf("%+v, want 6 refused", st)
+	}
+}
+
+// A call of several keys that is a reservation goes to the store whole.
+func TestReservationsOfSeveralKeysPassThrough(t *testing.T) {
+	b := setup(t, login)
+	b.take("k", 20)
+	b.take("k", 21)
+	takes := []dipwell.Take{{Limit: "login", Key: "k", Cost: 1}, {Limit: "login", Key: "free", Cost: 1}}
+	var d dipwell.Decision
+	if err := b.l.DoAll(t.Context(), &d, dipwell.VerbReserve, takes); err != nil {
+		t.Fatal(err)
+	}
+	b.want(d, true, fromStore)
+}
+
+// Stats tell lookups that found a refusal, those that did not, what was refused
+// here, and what is in memory.
+func TestStats(t *testing.T) {
+	b := setup(t, login, dipwell.Limit{Name: "watched", Rate: 1, Period: time.Hour, Mode: dipwell.Shadow})
+	want := func(w denycache.Stats) {
+		t.Helper()
+		if got := b.s.Stats(); got != w {
+			t.Errorf("%+v, want %+v", got, w)
+		}
+	}
+	b.take("k", 20)
+	b.take("k", 5)
+	want(denycache.Stats{Misses: 2, Keys: 1})
+	b.take("k", 5)
+	want(denycache.Stats{Hits: 1, Misses: 2, Refused: 1, Keys: 1})
+	b.pass(200 * time.Millisecond)
+	b.take("k", 1) // it fits, so the store decides, and the key is forgotten
+	want(denycache.Stats{Hits: 2, Misses: 2, Refused: 1})
+	for range 2 {
+		if _, err := b.l.Take(t.Context(), "watched", "k", 2); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.l.Charge(t.Context(), "login", "c", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(denycache.Stats{Hits: 2, Misses: 2, Refused: 1})
+	b.take("k", 5)
+	b.pass(time.Second)
+	b.take("k", 20) // too old to be believed
+	want(denycache.Stats{Hits: 2, Misses: 4, Refused: 1, Keys: 1})
 }
 
 func TestABatchOfSeveralGroups(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 )
 
 // A table maps hashes of keys to slots, eight to a set. It has a fixed number of
@@ -12,6 +13,7 @@ import (
 type table struct {
 	seed [2]maphash.Seed
 	sets []set
+	keys atomic.Int64 // slots in use
 }
 
 const ways = 8
@@ -97,6 +99,7 @@ func (t *table) forget(m mark) {
 	s.seen++
 	if e := s.find(m.id); e != nil {
 		*e = slot{}
+		t.keys.Add(-1)
 	}
 }
 
@@ -118,6 +121,9 @@ func (t *table) put(m mark, e slot) {
 		to = s.oldest()
 	case to.at > e.at && to.version == e.version && to.epoch == e.epoch:
 		return
+	}
+	if !to.full() {
+		t.keys.Add(1)
 	}
 	e.id = m.id
 	*to = e

@@ -12,8 +12,8 @@ import (
 
 // counts are one rule's, in hits, as envoyproxy/ratelimit has them.
 type counts struct {
-	total, within, near, over, shadow atomic.Uint64
-	_                                 [24]byte // to a cache line, so that rules do not slow each other
+	total, within, near, over, local, shadow atomic.Uint64
+	_                                        [16]byte // to a cache line, so that rules do not slow each other
 }
 
 // maxDetailed bounds the metrics that values of requests may make: what comes
@@ -126,6 +126,9 @@ func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	}
 	if over > 0 {
 		c.over.Add(uint64(over))
+		if d.Source == dipwell.SourceDenyCache {
+			c.local.Add(uint64(over))
+		}
 		if d.Shadow {
 			c.shadow.Add(uint64(over))
 		}
@@ -142,6 +145,7 @@ var (
 	descWithin   = prometheus.NewDesc("dipwell_rls_within_limit_total", "Hits that were within their limit, by rule.", labels, nil)
 	descNear     = prometheus.NewDesc("dipwell_rls_near_limit_total", "Hits within their limit but above the near-limit ratio of it, by rule.", labels, nil)
 	descOver     = prometheus.NewDesc("dipwell_rls_over_limit_total", "Hits over their limit, by rule.", labels, nil)
+	descLocal    = prometheus.NewDesc("dipwell_rls_over_limit_with_local_cache_total", "Hits over their limit that the deny cache refused without asking the store, by rule.", labels, nil)
 	descShadow   = prometheus.NewDesc("dipwell_rls_shadow_mode_total", "Hits over their limit that shadow mode let pass, by rule.", labels, nil)
 	descLoads    = prometheus.NewDesc("dipwell_rls_config_loads_total", "Configurations that were read, by result.", []string{"result"}, nil)
 	descUnknown  = prometheus.NewDesc("dipwell_rls_domain_not_found_total", "Requests about a domain that no configuration names.", nil, nil)
@@ -150,7 +154,7 @@ var (
 
 // Describe and Collect make a Service a prometheus.Collector.
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descShadow, descLoads, descUnknown, descOverride} {
+	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descLocal, descShadow, descLoads, descUnknown, descOverride} {
 		ch <- d
 	}
 }
@@ -165,6 +169,7 @@ func (s *Service) Collect(ch chan<- prometheus.Metric) {
 		counter(descWithin, &c.within, key.domain, key.rule)
 		counter(descNear, &c.near, key.domain, key.rule)
 		counter(descOver, &c.over, key.domain, key.rule)
+		counter(descLocal, &c.local, key.domain, key.rule)
 		counter(descShadow, &c.shadow, key.domain, key.rule)
 	}
 	counter(descLoads, &m.loads, "ok")

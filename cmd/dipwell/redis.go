@@ -97,5 +97,6 @@ func (r *redis) open(o storeOptions) (err error) {
 func (r *redis) gauges(s *server.Server) {
 	r.tally.gauges(s, r.Len)
 	breakerGauges(s, r.guard)
+	denyGauges(s, r.front)
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(r.Connections()) })
 }

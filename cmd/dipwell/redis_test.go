@@ -63,6 +63,24 @@ func TestServeRedis(t *testing.T) {
 	}
 }
 
+// What the deny cache answers is on /metrics.
+func TestServeDenyCacheCounts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := start(t, "--listen", "127.0.0.1:0", "--store", server.URL(), "--limit", "login=1/1d,burst=5", "--deny-max-age", "1h")
+	for i, want := range []int{200, 200, 200, 200, 200, 429, 429, 429} {
+		if status, body := post(t, p.url+"/v1/take", "limit=login&key=a"); status != want {
+			t.Fatalf("call %d: %d, want %d: %s", i, status, want, body)
+		}
+	}
+	_, metrics := do(t, "GET", p.url+"/metrics", "")
+	for _, line := range []string{"dipwell_deny_cache_hits_total 2", "dipwell_deny_cache_misses_total 6", "dipwell_deny_cache_refusals_total 2", "dipwell_deny_cache_keys 1"} {
+		if !strings.Contains(metrics, "\n"+line+"\n") {
+			t.Errorf("%q is not on /metrics", line)
+		}
+	}
+}
+
 // A service and the commands work as the user of Redis that docs/redis.md shows.
 func TestServeRedisLeastPrivilege(t *testing.T) {
 	t.Parallel()
