@@ -1,6 +1,8 @@
 # Tasks of dipwell. `make help` lists them.
 GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
+CROSS         ?= linux/386 linux/arm64 darwin/arm64 windows/amd64
+INTSIZE       ?= . ./memstore ./filestore ./coalesce ./internal/sketch
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
 
@@ -28,7 +30,7 @@ test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
 
-verify: fmt vet generated lint race vuln ## everything that must be clean before a change lands
+verify: fmt vet generated lint cross race vuln ## everything that must be clean before a change lands
 
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
@@ -36,6 +38,11 @@ fmt: ## fail when a file is not formatted
 vet: ## go vet, in both modules
 	$(GO) vet ./...
 	cd bench && $(GO) vet ./...
+
+cross: ## build for the platforms of CROSS, and test on 32 bits what depends on the size of an int
+	@set -e; for p in $(CROSS); do echo "go build, $$p"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build ./...; done
+	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(GO) vet ./...
+	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then echo "go test, linux/386"; CGO_ENABLED=0 GOARCH=386 $(GO) test $(INTSIZE); fi
 
 generated: ## fail when a generated file differs from what its generator writes
 	$(GO) generate ./...
@@ -81,4 +88,4 @@ soak: ## a service at half load for SOAK (10m): memory and goroutines must not g
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres
+.PHONY: cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres

@@ -34,7 +34,7 @@ var rowFaults = []fault{
 	}},
 	{"locked, with a statement timeout", "&statement_timeout=100", dipwell.ErrStore, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
 	{"bad numbers", "", dipwell.ErrStore, func(t *testing.T, dsn string) {
-		if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d where key = 'bad'", math.MinInt64+1)); err != nil {
+		if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d where key = 'bad'", int64(math.MinInt64+1))); err != nil {
 			t.Fatal(err)
 		}
 	}},
