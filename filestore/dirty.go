@@ -47,6 +47,7 @@ type mark struct {
 	def  *dipwell.Definition
 	key  string
 	gave bool // something was given back: a row that is on the disk may have to go
+	wipe bool // it was reset: so may its records
 }
 
 type dirtyShard struct {
@@ -106,7 +107,7 @@ func (d *dirty) print(def *dipwell.Definition, key string) uint64 {
 func (d *dirty) mark(def *dipwell.Definition, key string) {
 	p := d.print(def, key)
 	if d.cells[p%dirtyCells].Load() != p^d.now.Load().salt {
-		d.slow(p, mark{def, key, false})
+		d.slow(p, mark{def: def, key: key})
 	}
 }
 
@@ -156,7 +157,7 @@ func (sh *dirtyShard) add(p uint64, m mark, d *dirty) bool {
 	at := p % uint64(len(sh.set))
 	for ; sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
 		if old := &sh.marks[sh.set[at]-1]; old.def == m.def && old.key == m.key {
-			old.gave = old.gave || m.gave
+			old.gave, old.wipe = old.gave || m.gave, old.wipe || m.wipe
 			return false
 		}
 	}

@@ -155,7 +155,7 @@ func create(path string) (err error) {
 	}
 	d.db.SetMaxOpenConns(1)
 	_, err = d.db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
-		applicationID, schemaVersion, schema))
+		applicationID, schemaVersion, schema+recordsSchema))
 	if err = errors.Join(err, d.db.Close()); err == nil {
 		if err = os.Chmod(part, 0o600); err == nil { // keys may name people
 			err = os.Rename(part, path)
@@ -201,7 +201,7 @@ func (d *disk) connect() (err error) {
 	// A checkpoint moves what is in the write-ahead log into the file; the log
 	// stays at about 16 MB.
 	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536",
-		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory"} {
+		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory", recordsSchema} {
 		if _, err = d.conn.ExecContext(background, q); err != nil {
 			return d.wrong(err)
 		}
@@ -233,9 +233,15 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 			} else {
 				_, err = d.put.ExecContext(background, r.limit, r.key, r.row.Used, r.row.TS, int64(r.row.Version))
 			}
+			if err == nil {
+				err = d.writeLows(r)
+			}
 			if err != nil {
 				return err
 			}
+		}
+		if err := d.writeRecords(g.records); err != nil {
+			return err
 		}
 		for i := range g.reservations {
 			if err := d.writeReservation(&g.reservations[i], idOf); err != nil {
@@ -248,18 +254,16 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 
 func (d *disk) writeReservation(r *reservation, idOf func(name string) (int64, bool)) error {
 	id := r.ID.String()
-	if err := errors.Join(d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id)); err != nil || !r.held {
-		return err
-	}
-	if err := d.exec("insert into reservations (id, due) values (?, ?)", id, r.Due); err != nil {
-		return err
+	if !r.held {
+		return errors.Join(d.exec("update records set id = null where id = ?", id),
+			d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id))
 	}
 	for _, p := range r.Parts {
 		limit, ok := idOf(p.Limit)
 		if !ok {
 			continue // the limit is gone
 		}
-		if err := d.exec("insert into reserved (id, limit_id, key, units, version) values (?, ?, ?, ?, ?)", id, limit, p.Key, p.Units, int64(p.Version)); err != nil {
+		if err := d.exec("update records set id = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, limit, p.Key, p.Mark, p.Number); err != nil {
 			return err
 		}
 	}

@@ -15,15 +15,17 @@ import (
 
 // A keeper writes what changed, one turn after the other, on a goroutine of its own.
 type keeper struct {
-	store    *Store
-	mu       sync.Mutex // one turn at a time; Keys and Define write as well
-	marks    []mark     // of the turns that are being written, or failed
-	touched  map[dipwell.Reservation]struct{}
-	recs     []rec
-	sweeping sweeper
-	took     atomic.Int64 // ns, by the last turn's writing
-	end      chan struct{}
-	gone     sync.WaitGroup
+	store           *Store
+	mu              sync.Mutex // one turn at a time; Keys and Define write as well
+	marks           []mark     // of the turns that are being written, or failed
+	touched         map[dipwell.Reservation]struct{}
+	recs            []rec
+	records         map[rowKey]map[recordID]*dipwell.Record // that changed; nil: it ended
+	sweeping        sweeper
+	sweepingRecords sweeper      // where sweeping records goes on
+	took            atomic.Int64 // ns, by the last turn's writing
+	end             chan struct{}
+	gone            sync.WaitGroup
 
 	writing  atomic.Int64 // marks
 	turns    atomic.Int64
@@ -40,6 +42,8 @@ type rec struct {
 	limit int64 // id
 	key   string
 	row   dipwell.State
+	gave  bool // something was given back
+	wipe  bool // the row was reset: its records go first
 }
 
 const (
@@ -50,7 +54,7 @@ const (
 
 func (k *keeper) start(s *Store) {
 	k.store, k.end = s, make(chan struct{})
-	k.touched = map[dipwell.Reservation]struct{}{}
+	k.touched, k.records = map[dipwell.Reservation]struct{}{}, map[rowKey]map[recordID]*dipwell.Record{}
 	s.dirty.behind = func() { s.state.Or(stateBehind) }
 	s.mem.WatchReservations()
 	k.gone.Go(k.run)
@@ -147,6 +151,7 @@ func (k *keeper) flush() error {
 // A group is what one transaction writes.
 type group struct {
 	recs         []rec
+	records      map[rowKey]map[recordID]*dipwell.Record
 	reservations []reservation
 	now          int64 // the store's time, none of its rows being later
 }
@@ -157,7 +162,7 @@ type reservation struct {
 	held bool
 }
 
-func (g *group) some() bool { return len(g.recs)+len(g.reservations) > 0 }
+func (g *group) some() bool { return len(g.recs)+len(g.records)+len(g.reservations) > 0 }
 
 // collect reads the rows of the marks from memory. What changes several keys at
 // once is seen whole or not at all: keys of such calls that came while rows were
@@ -181,7 +186,7 @@ func (k *keeper) collect() (g group) {
 		h.ID = id
 		g.reservations = append(g.reservations, reservation{h, held})
 	}
-	g.recs, g.now = k.recs, s.now()
+	g.recs, g.records, g.now = k.recs, k.records, s.now()
 	return g
 }
 
@@ -192,19 +197,20 @@ func (k *keeper) look(m *mark, now int64) {
 	if !ok {
 		return // the limit is gone, and its rows with it
 	}
-	row, held := s.mem.Row(m.def, m.key)
-	if d := s.mem.Registry().Lookup(m.def.Name); held && (d == nil || d.Full(row, now)) {
-		held = false
+	c := s.mem.Changes(m.def, m.key, m.wipe)
+	k.noteRecords(rowKey{id, m.key}, &c, m.wipe)
+	if d := s.mem.Registry().Lookup(m.def.Name); c.Held && (d == nil || d.Full(c.Row, now)) {
+		c.Held = false
 	}
-	if !held {
+	if !c.Held {
 		// It filled up by itself, so what the file has of it is full as well,
 		// unless something was given back.
 		if m.gave {
-			k.recs = append(k.recs, rec{limit: id, key: m.key})
+			k.recs = append(k.recs, rec{limit: id, key: m.key, gave: true, wipe: m.wipe})
 		}
 		return
 	}
-	k.recs = append(k.recs, rec{id, m.key, row})
+	k.recs = append(k.recs, rec{id, m.key, c.Row, m.gave, m.wipe})
 }
 
 func (s *Store) now() int64 {
@@ -218,6 +224,7 @@ func (k *keeper) wrote(t *turn) {
 	clear(k.marks)
 	k.marks = k.marks[:0]
 	clear(k.touched)
+	clear(k.records)
 	k.writing.Store(0)
 	if len(k.recs) > 0 {
 		k.turns.Add(1)

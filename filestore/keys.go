@@ -103,6 +103,9 @@ func (k *keeper) sweepSome() {
 	defer k.mu.Unlock()
 	k.sweeping.last = time.Now()
 	_, _, err := k.store.disk.sweep(k.store, &k.sweeping, sweepPage, sweepPage)
+	if err == nil {
+		_, err = k.store.disk.sweepRecords(k.store, &k.sweepingRecords, sweepPage)
+	}
 	if err != nil {
 		k.store.report(k.store.failure1(err))
 	}
@@ -120,6 +123,11 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	k := &s.keep
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for at, more := (sweeper{}), true; more; {
+		if more, err = s.disk.sweepRecords(s, &at, sweepPage); err != nil {
+			return 0, s.failure1(err)
+		}
+	}
 	for at := (sweeper{}); ; {
 		did, more, err := s.disk.sweep(s, &at, sweepPage, n-swept)
 		if swept += did; err != nil {
@@ -135,12 +143,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 // limit is gone. A row that has changed in memory meanwhile is written again
 // with the next turn.
 func (d *disk) sweep(s *Store, at *sweeper, page, n int) (swept int, more bool, err error) {
-	defs := map[int64]*dipwell.Definition{}
-	for _, def := range s.mem.Registry().All() {
-		if id, ok := s.plan.id(def.Name); ok {
-			defs[id] = def
-		}
-	}
+	defs := s.definitions()
 	now := s.now()
 	var full []rec
 	err = d.tx(func() error {

@@ -110,7 +110,7 @@ func (s *Store) retire(d *dipwell.Definition) error {
 	var oldest int64
 	err := s.disk.tx(func() error {
 		row := s.disk.conn.QueryRowContext(background, `select min(coalesce((select min(version) from buckets where limit_id = ?1), ?2),
-			coalesce((select min(version) from reserved where limit_id = ?1), ?2))`, id, int64(d.Number)-1)
+			coalesce((select min(version) from records where limit_id = ?1), ?2))`, id, int64(d.Number)-1)
 		if err := row.Scan(&oldest); err != nil {
 			return err
 		}
@@ -137,6 +137,8 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	id, _ := p.id(name)
 	err := s.disk.tx(func() error {
 		return errors.Join(s.disk.exec("delete from limits where id = ?", id), s.disk.exec("delete from versions where limit_id = ?", id),
+			s.disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
+			s.disk.exec("delete from records where limit_id = ?", id), s.disk.exec("delete from lows where limit_id = ?", id),
 			s.disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
 			s.disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})

@@ -220,7 +220,7 @@ func readRows(conn any, chunks chan<- []rec) error {
 		if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || version < 1 || version > 1<<32-1 {
 			return fmt.Errorf("a row of buckets has %v", values)
 		}
-		recs = append(recs, rec{limit, key, dipwell.State{Used: used, TS: ts, Version: uint32(version)}})
+		recs = append(recs, rec{limit: limit, key: key, row: dipwell.State{Used: used, TS: ts, Version: uint32(version)}})
 		if len(recs) == loadChunk {
 			chunks <- recs
 			recs = make([]rec, 0, loadChunk)
@@ -264,8 +264,16 @@ func checkRow(d *dipwell.Definition, key string, row dipwell.State) error {
 }
 
 func (s *Store) loadReservations(defs map[int64]*dipwell.Definition) error {
-	held, err := s.readReservations(defs)
+	records, held, err := s.readRecords(defs)
 	if err != nil {
+		return s.disk.wrong(err)
+	}
+	if err = s.loadRecords(defs, records); errors.Is(err, dipwell.ErrFull) {
+		return fmt.Errorf("file %s holds more reservations than MaxReservations", s.path)
+	} else if err != nil {
+		return s.disk.wrong(err)
+	}
+	if err = s.readOldReservations(defs, held); err != nil {
 		return s.disk.wrong(err)
 	}
 	now := s.now()
@@ -282,33 +290,32 @@ func (s *Store) loadReservations(defs map[int64]*dipwell.Definition) error {
 	return nil
 }
 
-func (s *Store) readReservations(defs map[int64]*dipwell.Definition) (map[string]*memstore.Held, error) {
-	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key, p.units, p.version from reservations r join reserved p on p.id = r.id")
+// readOldReservations reads those of a program that kept no records. How much of
+// what they took is still there is not known: they can be cancelled, and give
+// nothing back.
+func (s *Store) readOldReservations(defs map[int64]*dipwell.Definition, held map[string]*memstore.Held) error {
+	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key from reservations r join reserved p on p.id = r.id")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	out := map[string]*memstore.Held{}
 	for rows.Next() {
 		var text string
-		var due, limit, version int64
+		var due, limit int64
 		var p memstore.HeldPart
-		if err = rows.Scan(&text, &due, &limit, &p.Key, &p.Units, &version); err != nil {
-			return nil, err
+		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
+			return err
 		}
 		id, err := dipwell.ParseReservation(text)
 		d := defs[limit]
 		if err != nil || d == nil {
 			continue
 		}
-		if version < 1 || version > int64(d.Number) || p.Units < 0 || p.Units > dipwell.MaxInt {
-			return nil, fmt.Errorf("reservation %s: %d units of version %d of limit %s cannot be", text, p.Units, version, d.Name)
+		p.Limit = d.Name
+		if held[text] == nil {
+			held[text] = &memstore.Held{ID: id, Due: due}
 		}
-		p.Limit, p.Version = d.Name, uint32(version)
-		if out[text] == nil {
-			out[text] = &memstore.Held{ID: id, Due: due}
-		}
-		out[text].Parts = append(out[text].Parts, p)
+		held[text].Parts = append(held[text].Parts, p)
 	}
-	return out, rows.Err()
+	return rows.Err()
 }

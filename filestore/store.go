@@ -196,7 +196,7 @@ func (s *Store) decide(ctx context.Context, b *dipwell.Batch) (last *turn) {
 			if op.Granted == 0 && !gave {
 				continue
 			}
-			m := mark{op.Def, op.Key, gave}
+			m := mark{op.Def, op.Key, gave, op.Verb == dipwell.VerbReset}
 			last = later(last, s.dirty.put(m))
 			if joint || op.Verb == dipwell.VerbReset {
 				s.join(m)
@@ -219,7 +219,7 @@ func (s *Store) cancel(ctx context.Context, g *dipwell.Group) (last *turn) {
 	}
 	for _, p := range held.Parts {
 		if d := s.mem.Registry().Lookup(p.Limit); d != nil {
-			m := mark{d, p.Key, true}
+			m := mark{def: d, key: p.Key, gave: true}
 			last = later(last, s.dirty.put(m))
 			s.join(m)
 		}

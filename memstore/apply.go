@@ -136,7 +136,10 @@ func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
 	var row dipwell.State
 	i, found := sh.find(p.id, p.tag)
 	if found {
-		row = s.state(sh.at(i), p)
+		if sh.at(i).handle&withLows != 0 {
+			return false
+		}
+		row = sh.state(sh.at(i), p)
 	}
 	row, write, err := op.Step(now, row, false)
 	switch {
@@ -163,21 +166,29 @@ func (s *Store) insert(sh *shard, i int, p *place, op *dipwell.Op, row dipwell.S
 }
 
 // state reads a row.
-func (s *Store) state(r *slot, p *place) dipwell.State {
-	version := p.def.Number
-	if r.handle != p.handle {
-		version = (*s.limits.handles.Load())[r.handle].version
+func (sh *shard) state(r *slot, p *place) dipwell.State {
+	row := dipwell.State{Used: r.used, TS: r.ts, Version: p.def.Number}
+	handle := r.handle &^ withLows
+	if handle != p.handle {
+		row.Version = (*sh.store.limits.handles.Load())[handle].version
 	}
-	return dipwell.State{Used: r.used, TS: r.ts, Version: version}
+	if r.handle != handle {
+		if k := sh.kept[rowID{r.id, r.tag}]; k != nil { // nil: the limit was dropped and defined anew
+			row.Lows = k.lows
+		}
+	}
+	return row
 }
 
 // rewrite changes the row at i; one with nothing used is as good as none.
 func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
-	if r.handle != p.handle {
+	was := r.handle
+	if was != p.handle || row.Lows != nil {
 		r.handle = p.handle
-		if p.def.ListKeys {
+		sh.setLows(r, p, key, row.Lows, was&withLows != 0)
+		if was&^withLows != p.handle && p.def.ListKeys {
 			sh.keepText(i, key)
 		}
 	}
@@ -186,9 +197,21 @@ func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
 	}
 }
 
+// setLows keeps the lows of a row, or ends those that it had.
+func (sh *shard) setLows(r *slot, p *place, key string, lows *dipwell.Lows, had bool) {
+	switch {
+	case lows != nil:
+		r.handle |= withLows
+		sh.keep(p, key).lows = lows
+	case had:
+		sh.lose(rowID{r.id, r.tag})
+	}
+}
+
 // add inserts a row that ready and room have made room for.
 func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
+	sh.setLows(sh.at(i), p, op.Key, row.Lows, false)
 	if op.Def.ListKeys {
 		sh.keepText(i, op.Key)
 	}
@@ -262,11 +285,23 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 	defer s.release(locks)
 	var rows [dipwell.MaxTakes]dipwell.State
 	var write [dipwell.MaxTakes]bool
+	var records map[int][]dipwell.Record // of ops of which something has fallen due
 	for i := range places[:n] {
 		p := &places[i]
 		sh := &s.shards[p.shard]
-		if j, found := sh.find(p.id, p.tag); found {
-			rows[i] = s.state(sh.at(j), p)
+		j, found := sh.find(p.id, p.tag)
+		if !found {
+			continue
+		}
+		row, settled, some, err := sh.settled(p, g.Ops[i].Key, sh.state(sh.at(j), p), now)
+		if err != nil {
+			return err
+		}
+		if rows[i] = row; some {
+			if records == nil {
+				records = map[int][]dipwell.Record{}
+			}
+			records[i] = settled
 		}
 	}
 	if err := g.Decide(now, rows[:n], write[:n]); err != nil {
@@ -280,13 +315,16 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 			write[i] = true // a row that is full goes too: the clock may step back
 		}
 	}
-	if err := s.write(g, places[:n], rows[:n], write[:n], now); err != nil {
+	if err := s.write(g, places[:n], rows[:n], write[:n], records, locks, now); err != nil {
 		g.Allowed, g.Reserved = false, false
 		return err
 	}
 	for i := range g.Ops {
-		if g.Ops[i].Verb == dipwell.VerbReset {
-			s.held.reset(&places[i])
+		if p := &places[i]; g.Ops[i].Verb == dipwell.VerbReset {
+			s.held.reset(p)
+			if sh := &s.shards[p.shard]; sh.kept[rowID{p.id, p.tag}] != nil {
+				sh.unkeep(sh.kept[rowID{p.id, p.tag}])
+			}
 		}
 	}
 	return nil
@@ -328,15 +366,25 @@ func (s *Store) release(locks uint64) {
 }
 
 // write stores what a group decided, or nothing of it.
-func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, now int64) error {
+func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, records map[int][]dipwell.Record, locks uint64, now int64) error {
 	room, err := s.prepare(g, places, rows, write, now)
 	if err != nil {
 		return err
 	}
+	var made []dipwell.Record
 	if g.Reserved = g.Reserved && g.ID != (dipwell.Reservation{}); g.Reserved {
-		if err := s.held.add(g, places, now); err != nil {
+		if made = s.reserve(g, places, rows, locks, now); made == nil {
 			s.keys.Add(-room)
 			return s.fullError()
+		}
+	}
+	for i, settled := range records {
+		if p := &places[i]; write[i] {
+			if rows[i].Lows == nil {
+				settled = withoutRests(settled)
+			}
+			sh := &s.shards[p.shard]
+			sh.set(sh.keep(p, g.Ops[i].Key), settled)
 		}
 	}
 	var grown uint64
@@ -356,6 +404,21 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 		}
 	}
 	s.keys.Add(-room)
+	for i := range made {
+		if p := &places[i]; made[i].Number != 0 {
+			sh := &s.shards[p.shard]
+			sh.append(sh.keep(p, g.Ops[i].Key), made[i])
+		}
+	}
+	for i := range made { // once all records are there: a list goes with its last
+		s.shards[places[i].shard].purge(now, reservePurge)
+	}
+	for i := range records {
+		if p := &places[i]; write[i] {
+			sh := &s.shards[p.shard]
+			sh.tidyKey(rowID{p.id, p.tag})
+		}
+	}
 	for ; grown != 0; grown &= grown - 1 {
 		s.shards[bits.TrailingZeros64(grown)].tend(now)
 	}

@@ -8,25 +8,79 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// What a store needs that decides here and keeps the rows elsewhere: Row, Put,
-// Install, and the reservations.
+// What a store needs that decides here and keeps the rows elsewhere: Changes,
+// Put, PutRecords, Install, and the reservations.
 
-// Row returns a key's row as it is held, full or not. Not held: the bucket is
-// full, or the limit is gone.
-func (s *Store) Row(d *dipwell.Definition, key string) (row dipwell.State, held bool) {
+// Changes is a key's row as it is held, full or not, and what has happened to its
+// records since the last call. Not held: the bucket is full, or the limit is gone.
+type Changes struct {
+	Row     dipwell.State
+	Held    bool
+	Records []dipwell.Record // made or changed
+	Ended   [][2]int64       // marks and numbers of records that are gone
+}
+
+// Changes returns what a key is, and which records of it changed. With all set
+// it returns all records that there are.
+func (s *Store) Changes(d *dipwell.Definition, key string, all bool) (c Changes) {
 	op := dipwell.Op{Def: d, Key: key}
 	var p place
 	if s.place(&p, &op) != nil {
-		return row, false
+		return c
 	}
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	i, held := sh.find(p.id, p.tag)
-	if held {
-		row = s.state(sh.at(i), &p)
+	var i int
+	if i, c.Held = sh.find(p.id, p.tag); c.Held {
+		c.Row = sh.state(sh.at(i), &p)
 	}
-	return row, held
+	if k := sh.kept[rowID{p.id, p.tag}]; k != nil {
+		for j := range k.records {
+			id := recordID{k.records[j].Mark, k.records[j].Number}
+			if _, changed := k.changed[id]; changed || all {
+				c.Records = append(c.Records, k.records[j])
+				delete(k.changed, id)
+			}
+		}
+		for id := range k.changed {
+			c.Ended = append(c.Ended, [2]int64{id.mark, id.number})
+		}
+		clear(k.changed)
+	}
+	return c
+}
+
+// Kept reports whether there are records of a key, or lows.
+func (s *Store) Kept(d *dipwell.Definition, key string) bool {
+	op := dipwell.Op{Def: d, Key: key}
+	var p place
+	if s.place(&p, &op) != nil {
+		return false
+	}
+	sh := &s.shards[p.shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.kept[rowID{p.id, p.tag}] != nil
+}
+
+// PutRecords takes over all records of a key, in the order of their numbers, as
+// long as there is room. Its row, if it has one, comes first, with its lows.
+func (s *Store) PutRecords(d *dipwell.Definition, key string, records []dipwell.Record) error {
+	op := dipwell.Op{Def: d, Key: key}
+	var p place
+	if err := s.place(&p, &op); err != nil {
+		return err
+	}
+	sh := &s.shards[p.shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.keep(&p, key)
+	if sh.set(k, records); s.records.Load() > int64(s.held.max) {
+		sh.unkeep(k)
+		return s.fullError()
+	}
+	return nil
 }
 
 // Install puts definitions in force that were made elsewhere, in place of all
@@ -46,7 +100,7 @@ func (s *Store) Install(defs []*dipwell.Definition) error {
 	}
 	for name := range gone {
 		s.limits.drop(name)
-		s.held.drop(name)
+		s.ForgetReservations(name)
 	}
 	if s.limits.crowded() {
 		s.collect()
@@ -61,11 +115,10 @@ type Held struct {
 	Parts []HeldPart
 }
 
-// HeldPart is what a reservation charged to one key.
+// HeldPart is a record of one key.
 type HeldPart struct {
-	Limit, Key string
-	Units      int64
-	Version    uint32 // of the limit, under which it was charged
+	Limit, Key   string
+	Mark, Number int64
 }
 
 // Reservation returns a reservation that the store holds, due or not.
@@ -80,13 +133,14 @@ func (s *Store) Reservation(id dipwell.Reservation) (h Held, held bool) {
 	h = Held{ID: id, Due: v.due}
 	for i := range v.parts {
 		p := &v.parts[i]
-		h.Parts = append(h.Parts, HeldPart{p.name, p.key, p.units, p.version})
+		h.Parts = append(h.Parts, HeldPart{p.name, p.key, p.record.mark, p.record.number})
 	}
 	return h, true
 }
 
 // Hold takes over a reservation that was made elsewhere, as long as its limits
-// are there and there is room.
+// are there and there is room. PutRecords takes over its records; of a part
+// without one, nothing is given back.
 func (s *Store) Hold(h Held) error {
 	v := &reservation{id: h.ID, due: h.Due, parts: make([]part, len(h.Parts))}
 	for i, of := range h.Parts {
@@ -99,7 +153,7 @@ func (s *Store) Hold(h Held) error {
 		if err := s.place(&p, &op); err != nil {
 			return err
 		}
-		v.parts[i] = part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(of.Key), units: of.Units, version: of.Version}
+		v.parts[i] = part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(of.Key), record: recordID{of.Mark, of.Number}}
 	}
 	r := &s.held
 	r.mu.Lock()
@@ -110,8 +164,9 @@ func (s *Store) Hold(h Held) error {
 	return nil
 }
 
-// WatchReservations begins to note which reservations come and go.
+// WatchReservations begins to note which reservations and records come and go.
 func (s *Store) WatchReservations() {
+	s.watched.Store(true)
 	s.held.mu.Lock()
 	defer s.held.mu.Unlock()
 	s.held.touched = map[dipwell.Reservation]struct{}{}

@@ -67,7 +67,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 		}
 		sh := &s.shards[i]
 		sh.scan(func(p *slot, j int) {
-			h := (*s.limits.handles.Load())[p.handle]
+			h := (*s.limits.handles.Load())[p.handle&^withLows]
 			ref := sh.text(j)
 			if ref == 0 || h.limit.name != d.Name {
 				return
@@ -127,8 +127,12 @@ func (p *page) Pop() any {
 	return last
 }
 
+// purgeWork is how many keys with records that have fallen due are settled under
+// a shard's lock.
+const purgeWork = 256
+
 // Sweep deletes full rows, at most n, and says how many. It looks at every row
-// at most once.
+// at most once, and settles records that have fallen due.
 func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	now := s.now()
 	for i := range s.shards {
@@ -146,6 +150,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 func (sh *shard) sweepFrom(from uint64, now int64, most int) (swept int, next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	sh.purge(now, purgeWork)
 	if len(sh.ext) == 0 {
 		return 0, 0, true
 	}

@@ -197,14 +197,17 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	err := s.reg.Drop(name, owner)
 	if err == nil {
 		s.limits.drop(name)
-		s.held.drop(name)
+		s.ForgetReservations(name)
 	}
 	return err
 }
 
-// ForgetReservations drops the reservations that hold tokens of a limit, for a
-// store whose definitions are kept by another.
-func (s *Store) ForgetReservations(limit string) { s.held.drop(limit) }
+// ForgetReservations drops the reservations that hold tokens of a limit, and its
+// records, for a store whose definitions are kept by another.
+func (s *Store) ForgetReservations(limit string) {
+	s.held.drop(limit)
+	s.dropKept(limit)
+}
 
 func (l *limits) crowded() bool {
 	l.mu.Lock()
@@ -221,13 +224,13 @@ func (s *Store) collect() {
 	all := *l.handles.Load()
 	used := make([]bool, len(all))
 	for i := range s.shards {
-		s.shards[i].scan(func(p *slot, _ int) { used[p.handle] = true })
+		s.shards[i].scan(func(p *slot, _ int) { used[p.handle&^withLows] = true })
 	}
 	oldest := l.retire(used)
 	l.mu.Unlock()
-	s.held.eachPart(func(p *part) {
-		if v, ok := oldest[p.name]; ok && p.version < v {
-			oldest[p.name] = p.version
+	s.eachRecord(func(limit string, version uint32) {
+		if v, ok := oldest[limit]; ok && version < v {
+			oldest[limit] = version
 		}
 	})
 	for name, version := range oldest {

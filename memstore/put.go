@@ -3,8 +3,9 @@ package memstore
 import "github.com/dipwell/dipwell"
 
 // Put sets a key's row to what another store said of it under d, unless a later
-// row is held already; of two of the same instant the fuller bucket loses. It
-// fails as a call for a new key does when the store is full.
+// row is held already; of two of the same instant the fuller bucket loses. Records
+// that are held of the row give nothing back then. It fails as a call for a new
+// key does when the store is full.
 func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error {
 	for {
 		op := dipwell.Op{Def: d, Key: key}
@@ -38,7 +39,7 @@ func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, er
 	i, found := sh.find(p.id, p.tag)
 	switch {
 	case found:
-		if held, ok := op.Def.Carry(s.state(sh.at(i), p), op.Key); ok && older(row, held) {
+		if held, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key); ok && older(row, held) {
 			return false, nil
 		}
 		sh.rewrite(i, p, op.Key, row)

@@ -10,9 +10,9 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// reservations are those that are not yet due, by their ids, by the keys whose
-// tokens they hold, and by their due times. Its lock is taken after those of
-// shards.
+// reservations are those that are not yet due, by their ids, by the keys that
+// they have records of, and by their due times. Its lock is taken after those of
+// shards, which have the records.
 type reservations struct {
 	mu    sync.Mutex
 	max   int // parts
@@ -33,14 +33,13 @@ type reservation struct {
 	parts []part
 }
 
-// A part is what a reservation charged to one key.
+// A part is a record of one key.
 type part struct {
 	*limit
 	of         *reservation
 	identity   identity
 	key        string
-	units      int64
-	version    uint32
+	record     recordID
 	prev, next *part // others of the same key
 }
 
@@ -57,25 +56,72 @@ func (r *reservations) len() int {
 	return len(r.byID)
 }
 
-// add keeps a group's reservation. It fails where there is no room for it.
-func (r *reservations) add(g *dipwell.Group, places []place, now int64) error {
+// reserve makes the records of a group, in their ops' places, and remembers whom
+// to ask for them. It returns nil where there is no room for them. Rows get their lows.
+func (s *Store) reserve(g *dipwell.Group, places []place, rows []dipwell.State, locks uint64, now int64) []dipwell.Record {
+	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
+	made := make([]dipwell.Record, len(places))
+	for i := range places {
+		op, p := &g.Ops[i], &places[i]
+		if op.Granted == 0 {
+			continue
+		}
+		made[i] = op.Record(&rows[i], g.ID, now, v.due)
+		v.parts = append(v.parts, part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(op.Key), record: recordID{made[i].Mark, made[i].Number}})
+	}
+	if !s.recordRoom(int64(len(v.parts)), locks, now) {
+		return nil
+	}
+	if !s.held.add(v, now) {
+		s.records.Add(-int64(len(v.parts)))
+		return nil
+	}
+	return made
+}
+
+// reservePurge is how many keys a new record settles in its shard, so that
+// those that nobody asks for any more go.
+const reservePurge = 4
+
+// recordRoom counts n more records. When there are as many as may be it settles
+// what has fallen due: in the shards that the caller has locked, and in others
+// that are not busy.
+func (s *Store) recordRoom(n int64, locks uint64, now int64) bool {
+	for i := -1; i < len(s.shards); i++ {
+		if i >= 0 {
+			s.purgeShard(i, locks&(1<<i) != 0, now)
+		}
+		if s.records.Add(n) <= int64(s.held.max) {
+			return true
+		}
+		s.records.Add(-n)
+	}
+	return false
+}
+
+func (s *Store) purgeShard(i int, locked bool, now int64) {
+	sh := &s.shards[i]
+	if !locked {
+		if !sh.mu.TryLock() {
+			return
+		}
+		defer sh.mu.Unlock()
+	}
+	sh.purge(now, purgeWork)
+}
+
+// add remembers a reservation. It fails where there is no room for it.
+func (r *reservations) add(v *reservation, now int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && r.due[0].due <= now {
 		r.forget(r.due[0])
 	}
-	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
-	for i := range places {
-		if op, p := &g.Ops[i], &places[i]; op.Granted > 0 {
-			v.parts = append(v.parts, part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(op.Key),
-				units: op.Granted * op.Def.Rule.Unit, version: op.Def.Number})
-		}
-	}
 	if !r.hold(v) {
-		return dipwell.ErrFull
+		return false
 	}
 	r.touch(v.id)
-	return nil
+	return true
 }
 
 // hold keeps a reservation, as long as there is room for its parts.
@@ -171,16 +217,6 @@ func (r *reservations) take(v *reservation) bool {
 	return true
 }
 
-func (r *reservations) eachPart(do func(*part)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.byKey {
-		for ; p != nil; p = p.next {
-			do(p)
-		}
-	}
-}
-
 // cancel gives a reservation's tokens back and forgets it, in one step.
 func (s *Store) cancel(g *dipwell.Group, now int64) error {
 	v, locks := s.held.find(g.ID, now)
@@ -201,21 +237,28 @@ func (s *Store) cancel(g *dipwell.Group, now int64) error {
 	return nil
 }
 
+// giveBack cancels the record of one part.
 func (s *Store) giveBack(p *part, now int64) {
 	sh, b := &s.shards[p.identity.shard], p.current.Load()
-	i, found := sh.find(p.identity.id, p.identity.tag)
-	if !found || b == nil { // full again, or the limit is gone
+	k := sh.kept[rowID{p.identity.id, p.identity.tag}]
+	if k == nil || b == nil { // it was made before records were, or the limit is gone
 		return
 	}
 	at := place{binding: b, id: p.identity.id, tag: p.identity.tag, shard: p.identity.shard}
-	row, ok := b.def.Carry(s.state(sh.at(i), &at), p.key)
-	if !ok {
+	var row dipwell.State
+	i, found := sh.find(at.id, at.tag)
+	if found {
+		row = sh.state(sh.at(i), &at)
+	}
+	row, records, err := b.def.GiveBack(row, p.key, now, slices.Clone(k.records), p.record.number, p.record.mark)
+	if err != nil { // a row of a later version than the limit's: not possible here
 		return
 	}
-	var scratch dipwell.Rule
-	o := b.def.RuleFor(p.key, &scratch).Apply(row, now, dipwell.VerbCheck, 0)
-	row.Used, row.TS = max(0, o.Before-b.def.CarryUnits(p.units, p.version)), o.TS
-	sh.rewrite(i, &at, p.key, row)
+	sh.set(k, records)
+	if found {
+		sh.rewrite(i, &at, p.key, row)
+	}
+	sh.tidy(k)
 }
 
 // dueHeap has the reservation that is due first at its top.

@@ -15,7 +15,7 @@ type slot struct {
 	used   int64
 	ts     int64
 	tag    uint32 // 32 more bits of the key's hash
-	handle uint32 // of the limit and version; never 0 in a row
+	handle uint32 // of the limit and version, never 0 in a row; and withLows
 }
 
 // A shard is a part of the table under one lock: rows in the order of their
@@ -39,6 +39,8 @@ type shard struct {
 	store   *Store
 	texts   texts
 	ticker  ticker
+	kept    map[rowID]*kept
+	due     keptHeap
 
 	_    [64]byte // its own cache lines
 	view atomic.Pointer[view]
@@ -132,6 +134,9 @@ func (sh *shard) shift(i, end int) {
 
 // forget drops what belongs to the row at i, which the caller overwrites or closes up.
 func (sh *shard) forget(i int) {
+	if p := sh.at(i); p.handle&withLows != 0 {
+		sh.lose(rowID{p.id, p.tag})
+	}
 	if sh.list {
 		sh.texts.drop(sh.text(i))
 		sh.setText(i, 0)
@@ -163,7 +168,7 @@ func (sh *shard) close1(i int) {
 
 // full reports whether a row is a full bucket, which is as good as none.
 func (sh *shard) full(p *slot, now int64) bool {
-	h := &(*sh.store.limits.handles.Load())[p.handle]
+	h := &(*sh.store.limits.handles.Load())[p.handle&^withLows]
 	cur := h.limit.current.Load()
 	return cur == nil || cur.def.Full(dipwell.State{Used: p.used, TS: p.ts, Version: h.version}, now)
 }
@@ -195,7 +200,7 @@ func (sh *shard) tend(now int64) {
 
 func (sh *shard) close() {
 	sh.closed, sh.list = true, false
-	sh.ext, sh.texts = nil, texts{}
+	sh.ext, sh.texts, sh.kept, sh.due = nil, texts{}, nil, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

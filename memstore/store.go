@@ -27,9 +27,10 @@ type Config struct {
 	// needs no room. When it is reached no key is forgotten: calls for a new key
 	// fail with dipwell.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
-	// MaxReservations bounds the reservations that are not yet due; one of
-	// several keys counts once for each. When it is reached calls that would make
-	// one more fail with dipwell.ErrFull. Default DefaultMaxReservations.
+	// MaxReservations bounds the reservations that are not yet due, and what is
+	// withheld of those that were cancelled; one of several keys counts once for
+	// each. When it is reached calls that would make one more fail with
+	// dipwell.ErrFull. Default DefaultMaxReservations.
 	MaxReservations int
 	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
 	// as it was when the store was made, and the monotonic clock from then on,
@@ -59,8 +60,11 @@ type Store struct {
 	arena  arena
 	held   reservations
 
+	watched atomic.Bool
+
 	_       [64]byte
 	keys    atomic.Int64
+	records atomic.Int64
 	refused atomic.Int64
 	hand    atomic.Uint32 // the shard that is swept next when the store is full
 }

@@ -250,7 +250,7 @@ type rule struct {
 type counting struct {
 	windowed, leaky bool
 	rate, burst     int64
-	maxDebt, charge int64
+	maxDebt, charge int64 // as compiled: what is not set may be what would be set
 	period          time.Duration
 	every, unit     int64 // µs between ticks (0: calendar); parts that a token is kept in
 	start           string
@@ -262,7 +262,7 @@ func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
 	*c = counting{
 		windowed: l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval,
 		leaky:    l.Algorithm == dipwell.LeakyBucket,
-		rate:     l.Rate, burst: l.Burst, maxDebt: l.MaxDebt, charge: l.MaxCharge, period: l.Period, start: l.Start, unit: 1,
+		rate:     l.Rate, burst: l.Burst, maxDebt: d.Rule.Debt, charge: d.Rule.MaxCharge, period: l.Period, start: l.Start, unit: 1,
 	}
 	switch {
 	case c.leaky:
