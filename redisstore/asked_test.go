@@ -202,9 +202,13 @@ func TestReservationsExpireWhenDue(t *testing.T) {
 			t.Errorf("reservation %d, due in %v: its key expires at %d ms", i, d.Delay, held)
 		}
 		last = max(last, held)
-		set := prefix + ".due:a:{k}"
-		if got := db.PExpireTime(t.Context(), set).Val().Milliseconds(); got != last || db.ZCard(t.Context(), set).Val() != int64(i+1) {
-			t.Errorf("reservation %d: %d in the set, which expires at %d ms, not %d", i, db.ZCard(t.Context(), set).Val(), got, last)
+		for _, name := range []string{".due:a:{k}", ".records:a:{k}"} {
+			if got := db.PExpireTime(t.Context(), prefix+name).Val().Milliseconds(); got != last {
+				t.Errorf("reservation %d: %s expires at %d ms, not %d", i, name, got, last)
+			}
+		}
+		if n := db.HLen(t.Context(), prefix+".records:a:{k}").Val(); n != int64(i+2) { // with the list
+			t.Errorf("reservation %d: %d records", i, n-1)
 		}
 	}
 }

@@ -3,8 +3,7 @@
 local clock = {0, ARGV[#ARGV]}
 local now, expires = tonumber(clock[2]), false
 
-local function put(key, used, ts, version, full, new)
-  local row = string.format('%d %d %s', used, ts, version)
+local function put(key, row, full, new)
   if new then
     return redis.call('SET', key, row, 'NX')
   end

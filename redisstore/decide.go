@@ -16,6 +16,7 @@ const (
 	needsGo      = 1
 	otherWindow  = 2
 	needBoundary = 3
+	needLists    = 4
 )
 
 // A decision is one call of decide.lua, for groups of any kind.
@@ -29,6 +30,7 @@ type decision struct {
 
 	next  int64     // of a window that has turned: what the clock shows
 	bound *boundary // that was missing
+	lists bool      // rows may have records: their keys are given, or have to be
 	write []convert // rows that Go has to convert first
 }
 
@@ -42,10 +44,11 @@ type boundary struct {
 const boundaries = 32
 
 // decide asks decide.lua, over and over while there is something to prepare.
-func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+// lists says that rows may have records.
+func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry, lists bool) error {
 	now, hint := s.guess(), (*boundary)(nil)
 	for range maxRounds {
-		d, err := s.newDecision(g, entries, now, hint)
+		d, err := s.newDecision(g, entries, now, hint, lists)
 		if err != nil {
 			return err
 		}
@@ -61,6 +64,7 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) 
 			s.withdraw(ctx, d)
 			return err
 		}
+		lists = d.lists
 		if now = d.next; now == 0 {
 			now = s.guess()
 		}
@@ -76,9 +80,11 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) 
 	return errAgain
 }
 
-func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint *boundary) (*decision, error) {
+func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint *boundary, lists bool) (*decision, error) {
 	n := len(g.Ops)
 	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]dipwell.Rule, n), rows: make([]string, n)}
+	reserves := mayReserve(g)
+	d.lists = lists || reserves || resets(g)
 	for i := range g.Ops {
 		d.rules[i] = *entries[i].def.RuleFor(g.Ops[i].Key, &d.rules[i])
 		d.rows[i] = entries[i].row(g.Ops[i].Key)
@@ -86,16 +92,14 @@ func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint 
 	if err := s.names.oneSlot(g, d.rows); err != nil {
 		return nil, err
 	}
-	d.args = append(make([]any, 0, 3+2*n+1+4+13*n), nil, nil, nil)
+	d.args = append(make([]any, 0, 3+3*n+1+4+13*n), nil, nil, nil)
 	for _, row := range d.rows {
 		d.args = append(d.args, row)
 	}
-	reserves, id, held := mayReserve(g), "", ""
-	if reserves || resets(g) {
-		for i := range g.Ops {
-			d.args = append(d.args, s.names.dueSet(entries[i].def.Name, g.Ops[i].Key))
-		}
+	if d.lists {
+		d.args = s.names.appendLists(d.args, n, func(i int) (limit, key string) { return entries[i].def.Name, g.Ops[i].Key })
 	}
+	id, held := "", ""
 	if reserves {
 		if id, held = g.ID.String(), lines(g); !s.names.cluster {
 			d.args = append(d.args, s.names.reservation(g.ID))
@@ -222,12 +226,15 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 	case needBoundary:
 		d.bound = &boundary{int(v[2]), v[3], v[4]}
 		return false, nil
+	case needLists:
+		d.lists = true
+		return false, nil
 	}
 	g := d.g
 	var rows [dipwell.MaxTakes]dipwell.State
 	var write [dipwell.MaxTakes]bool
 	for i := range g.Ops {
-		if rows[i], err = stateOf(v[3+3*i:], d.rows[i]); err != nil {
+		if rows[i], err = stateOf(v[3+4*i:], d.rows[i]); err != nil {
 			return false, err
 		}
 	}
@@ -246,7 +253,7 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 		return true, nil
 	}
 	for i := range g.Ops {
-		d.write = append(d.write, d.s.fresh(d.entries[i], g.Ops[i].Key, d.rows[i], found[i], now, &d.rules[i])...)
+		d.write = append(d.write, d.s.fresh(d.entries[i], g.Ops[i].Key, found[i], v[6+4*i] > 0, now, &d.rules[i])...)
 	}
 	return false, nil
 }
@@ -266,51 +273,6 @@ func anyOf(list []bool) bool {
 		}
 	}
 	return false
-}
-
-// convert is a row that is to be written back as Go has brought it up to date.
-type convert struct {
-	row      string
-	old, new dipwell.State
-	full     int64
-}
-
-// fresh brings a row to the present version and, where a calendar decides,
-// into the present window: what the scripts cannot.
-func (s *Store) fresh(e *entry, key, row string, old dipwell.State, now int64, r *dipwell.Rule) []convert {
-	if old == (dipwell.State{}) {
-		return nil
-	}
-	next, ok := e.def.Carry(old, key)
-	if !ok {
-		return nil
-	}
-	if r.Every == 0 && next.Used > 0 {
-		t := max(now, next.TS)
-		next.Used = r.Apply(next, t, dipwell.VerbCheck, 0).Before
-		next.TS = t
-	}
-	if next == old {
-		return nil
-	}
-	return []convert{{row, old, next, now + r.FullIn(next.Used, max(now, next.TS), now)}}
-}
-
-// convert writes rows back. One that was changed meanwhile is left: whoever did
-// that has converted it, or the next round will.
-func (s *Store) convert(ctx context.Context, rows []convert) error {
-	calls := make([]call, len(rows))
-	for i, c := range rows {
-		old := fmt.Sprintf("%d %d %d", c.old.Used, c.old.TS, c.old.Version)
-		args := []any{nil, nil, 1, c.row, old, strconv.FormatInt(c.new.Used, 10), c.new.TS, strconv.FormatUint(uint64(c.new.Version), 10), c.full}
-		calls[i] = newCall(ctx, s.scripts.swap, false, s.withClock(args))
-	}
-	for _, err := range s.runMany(ctx, calls) {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func writes(g *dipwell.Group) bool {

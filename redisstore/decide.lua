@@ -1,8 +1,9 @@
 -- Decides any group at one instant, all or nothing. Go twin: Rule.Apply,
 -- Group.Decide; Go makes the answers from the rows that this returns.
 --
--- KEYS: n rows; with a reservation or a reset, then the n sets of their
--- reservations; where it is kept here, last the reservation's own key.
+-- KEYS: n rows; with a reservation, a reset or a row that has records, then the n
+-- sets of their reservations and the n hashes of their records; where it is kept
+-- here, last the reservation's own key.
 -- ARGV: n, reservation, what it holds of each op, a line each, and nothing; for each op
 --   kind: t take, check, reserve; u take up to; c charge; r refund; x reset; n never
 --   units: of the cost; of u the tokens
@@ -14,17 +15,19 @@
 --   a window's start and end, the number of the first boundary counted from
 --   there, and the instants
 -- Returns what, now, and
---   0: decided; whether allowed, and each row's used, ts and version as found (0 0 0: none)
+--   0: decided; whether allowed, and each row's used, ts and version as found
+--      (0 0 0: none), and whether it has a list
 --   1: a row needs Go first; as 0, and nothing was done
 --   2: now is in another window than the one given
 --   3: a boundary is needed that was not given; the number of the op, the number
 --      of the boundary counted from the window of an instant, and that instant
+--   4: a row that would be written has a list, and its keys were not given
 local n, reservation = tonumber(ARGV[1]), ARGV[2]
 local rows = {}
 for i = 1, n do
   rows[i] = redis.call('GET', KEYS[i])
 end
-local found, ops, ready = {}, {}, true
+local found, ops, ready, listed = {}, {}, true, #KEYS > 2 * n
 local allowed, due, reserved = true, 0, false
 
 local function window(op, t)
@@ -41,14 +44,16 @@ for i = 1, n do
     ends = tonumber(ARGV[a + 10]), longest = tonumber(ARGV[a + 11]), bounds = ARGV[a + 12],
   }
   ops[i] = op
-  local used, ts, version = 0, 0, op.version
+  local used, ts, version, has = 0, 0, op.version, ''
   if rows[i] then
-    used, ts, version = string.match(rows[i], '^(%d+) (-?%d+) (%d+)$')
+    has, used, ts, version = string.match(rows[i], '^(0?)(%d+) (-?%d+) (%d+)$')
     used, ts = tonumber(used) or 0, tonumber(ts) or 0
-    found[3 * i - 2], found[3 * i - 1], found[3 * i] = used, ts, tonumber(version) or -1
+    found[4 * i - 3], found[4 * i - 2], found[4 * i - 1] = used, ts, tonumber(version) or -1
   else
-    found[3 * i - 2], found[3 * i - 1], found[3 * i] = 0, 0, 0
+    found[4 * i - 3], found[4 * i - 2], found[4 * i - 1] = 0, 0, 0
   end
+  op.has = has == '0'
+  found[4 * i] = op.has and 1 or 0
   if op.every == 0 and (now < op.origin or now >= op.ends) then
     return {2, now}
   end
@@ -74,7 +79,7 @@ for i = 1, n do
 end
 if not ready then
   local reply = {1, now, 0}
-  for i = 1, 3 * n do
+  for i = 1, 4 * n do
     reply[3 + i] = found[i]
   end
   return reply
@@ -118,6 +123,7 @@ for i = 1, n do
     end
   elseif op.kind == 'c' then
     op.after = math.min(op.before + op.units, math.max(op.room, op.before))
+    op.clipped = op.after < op.before + op.units
   elseif op.kind == 'r' then
     op.after = math.max(0, op.before - op.units)
   elseif op.kind == 'x' then
@@ -132,16 +138,76 @@ for i = 1, n do
     due = math.max(due, delay)
     reserved = reserved or op.took
   end
+  op.delay, op.written = delay, op.after ~= op.before or op.clipped and op.has
 end
 
+-- record notes what a reservation took of a row, which may have a list.
+local function record(op, l, set, held)
+  local ends = string.format('%.0f', now + due)
+  redis.call('ZADD', set, ends, reservation) -- first: it is refused where memory is full
+  if not l then
+    l = newList(reservation)
+    redis.call('DEL', held)
+  end
+  local r = {number = l.next, mark = l.mark, units = op.units, slack = -1, due = now + op.delay, ends = now + due}
+  if op.delay > 0 then
+    r.slack = math.max(0, op.cap - op.units)
+    if r.due < r.ends then
+      redis.call('ZADD', set, string.format('%.0f', r.due), '~' .. reservation)
+    end
+  end
+  append(l, op.after)
+  l.till = math.max(l.till, r.ends)
+  redis.call('HSET', held, reservation, recordText(r))
+  keep(set, reservation, now + due)
+  return l
+end
+
+-- lists brings the list of a row up to date for a write, and returns what is to
+-- stand before the row.
+local function lists(op, set, held)
+  local l = op.has and readList(held) or nil
+  if l then
+    settle(l, set, held)
+    if l.till <= now or op.before == 0 then
+      l = nil
+      redis.call('DEL', held)
+    else
+      touch(l, op.before)
+      if op.clipped then
+        l.numbers, l.lows = {l.numbers[1]}, {0}
+      end
+    end
+  end
+  if reserved and op.took then
+    l = record(op, l, set, held)
+  end
+  if not l then
+    return ''
+  end
+  redis.call('HSET', held, '', listText(l))
+  outlive(held, l.till)
+  return '0'
+end
+
+if allowed and not listed then
+  for i = 1, n do
+    if ops[i].has and ops[i].written then
+      return {4, now}
+    end
+  end
+end
 if allowed then
   for i = 1, n do
     local op = ops[i]
     if op.kind == 'x' then
-      redis.call('DEL', KEYS[i], KEYS[n + i])
-    elseif op.after ~= op.before then
+      redis.call('DEL', KEYS[i], KEYS[n + i], KEYS[2 * n + i])
+    elseif op.written then
       if op.after == 0 then
         redis.call('DEL', KEYS[i])
+        if op.has then
+          redis.call('DEL', KEYS[2 * n + i])
+        end
       else
         local ticks, full = math.ceil(op.after / op.add), 0
         if op.every == 1 then
@@ -158,14 +224,12 @@ if allowed then
         if op.kind == 'r' then
           redis.call('DEL', KEYS[i]) -- needs no memory, and what is written after it is not refused for want of it
         end
-        put(KEYS[i], op.after, op.t, op.version, full)
+        local before = listed and lists(op, KEYS[n + i], KEYS[2 * n + i]) or ''
+        put(KEYS[i], string.format('%s%d %d %s', before, op.after, op.t, op.version), full)
       end
     end
-    if reserved and op.took then
-      keep(KEYS[n + i], reservation, now + due)
-    end
   end
-  if reserved and #KEYS > 2 * n then
+  if reserved and #KEYS > 3 * n then
     local parts, i = {}, 0
     for part in string.gmatch(ARGV[3], '[^\n]+') do
       i = i + 1
@@ -173,11 +237,11 @@ if allowed then
         parts[#parts + 1] = part
       end
     end
-    hold(KEYS[2 * n + 1], '[' .. table.concat(parts, ',') .. ']', now + due)
+    hold(KEYS[3 * n + 1], '[' .. table.concat(parts, ',') .. ']', now + due)
   end
 end
 local reply = {0, now, allowed and 1 or 0}
-for i = 1, 3 * n do
+for i = 1, 4 * n do
   reply[3 + i] = found[i]
 end
 return reply

@@ -28,11 +28,13 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	for _, g := range m.Whole {
 		p.whole(g)
 	}
-	errs := s.runMany(ctx, p.calls)
-	for i, settle := range p.settle {
-		settle(p.calls[i].ints(), errs[i])
+	p.run()
+	again := pipeline{s: s, ctx: ctx, lists: true}
+	for _, g := range p.listed {
+		again.whole(g)
 	}
-	for _, g := range p.alone {
+	again.run()
+	for _, g := range append(append(p.alone, again.listed...), again.alone...) {
 		g.Err = s.group(ctx, g)
 	}
 }
@@ -45,9 +47,21 @@ type pipeline struct {
 	calls  []call
 	settle []func([]int64, error)
 	alone  []*dipwell.Group
+	listed []*dipwell.Group // whose rows may have records, or are of another version
+	lists  bool             // the rows of this pipeline may have records
 
 	e    *entry // of the rows
 	rows []*dipwell.Row
+}
+
+func (p *pipeline) run() {
+	if len(p.calls) == 0 {
+		return
+	}
+	errs := p.s.runMany(p.ctx, p.calls)
+	for i, settle := range p.settle {
+		settle(p.calls[i].ints(), errs[i])
+	}
 }
 
 func (p *pipeline) row(row *dipwell.Row) {
@@ -113,7 +127,7 @@ func (p *pipeline) flush() {
 					g.Err = err
 				}
 			case v[2*i+1] < 0:
-				p.alone = append(p.alone, row.Groups...)
+				p.listed = append(p.listed, row.Groups...)
 			default:
 				row.Decide(v[0], e.state(v[2*i+1], v[2*i+2]))
 			}
@@ -136,7 +150,7 @@ func (p *pipeline) whole(g *dipwell.Group) {
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.guess(), nil)
+	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.guess(), nil, p.lists)
 	if err != nil {
 		g.Err = err
 		return
@@ -146,7 +160,11 @@ func (p *pipeline) whole(g *dipwell.Group) {
 			return
 		}
 		done, err := d.settle(v)
-		if g.Err = err; !done {
+		switch g.Err = err; {
+		case done:
+		case d.lists && !p.lists:
+			p.listed = append(p.listed, g)
+		default:
 			p.alone = append(p.alone, g)
 		}
 	})

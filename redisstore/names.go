@@ -11,6 +11,7 @@ import (
 //
 //	dipwell:login:{user:7}              the bucket of key user:7 under the limit login: "used ts version"
 //	dipwell.due:login:{user:7}          its reservations by the instants they are due
+//	dipwell.records:login:{user:7}      what of them can be given back: see lows.lua
 //	dipwell.reservation:0198c2f3-…      what one reservation holds
 //	dipwell.limits                      the limits, a hash; also the channel that tells of changes
 //
@@ -21,9 +22,9 @@ import (
 // brace that closes: empty braces would be no tag. With TagAll the prefix
 // stands in braces instead, and the key as it is after the second colon.
 type names struct {
-	base, due, held, limits string
-	tagged                  bool // keys stand in braces
-	cluster                 bool // buckets may live in different slots
+	base, due, records, held, limits string
+	tagged                           bool // keys stand in braces
+	cluster                          bool // buckets may live in different slots
 }
 
 func newNames(c Config, cluster bool) names {
@@ -31,7 +32,7 @@ func newNames(c Config, cluster bool) names {
 	if c.HashTag == TagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
-	n.base, n.due, n.held, n.limits = p+":", p+".due:", p+".reservation:", p+".limits"
+	n.base, n.due, n.records, n.held, n.limits = p+":", p+".due:", p+".records:", p+".reservation:", p+".limits"
 	return n
 }
 
@@ -42,6 +43,21 @@ func (n *names) of(limit string) string { return n.base + escapes.Replace(limit)
 
 func (n *names) dueSet(limit, key string) string {
 	return n.key(n.due+escapes.Replace(limit)+":", key)
+}
+
+func (n *names) recordsOf(limit, key string) string {
+	return n.key(n.records+escapes.Replace(limit)+":", key)
+}
+
+// appendLists appends the sets of reservations of some buckets, and then the hashes of their records.
+func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, key string)) []any {
+	for i := range buckets {
+		args = append(args, n.dueSet(bucket(i)))
+	}
+	for i := range buckets {
+		args = append(args, n.recordsOf(bucket(i)))
+	}
+	return args
 }
 
 func (n *names) reservation(id dipwell.Reservation) string { return n.held + id.String() }

@@ -86,7 +86,7 @@ func (s *Store) withdraw(ctx context.Context, d *decision) {
 	}
 }
 
-// cancel gives a reservation's tokens back and forgets it, in one step.
+// cancel gives back what of a reservation is still there and forgets it, in one step.
 func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 	text, err := s.db.Get(ctx, s.names.reservation(id)).Result()
 	if errors.Is(err, redis.Nil) {
@@ -117,16 +117,14 @@ func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []part) error {
 	n := len(parts)
 	entries, rules := make([]*entry, n), make([]dipwell.Rule, n)
-	args := make([]any, 3, 8+8*n)
+	args := make([]any, 3, 8+8*n) // with the keys of each part, and its numbers
 	for i, p := range parts {
 		if entries[i] = s.cat.entry(p.Limit); entries[i] == nil {
 			return dipwell.ErrReservation // with its limit its buckets are gone
 		}
 		args = append(args, entries[i].row(p.Key))
 	}
-	for _, p := range parts {
-		args = append(args, s.names.dueSet(p.Limit, p.Key))
-	}
+	args = s.names.appendLists(args, n, func(i int) (limit, key string) { return parts[i].Limit, parts[i].Key })
 	if !s.names.cluster {
 		args = append(args, s.names.reservation(id))
 	}
@@ -145,7 +143,7 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 		if r.Every == 0 {
 			origin, ends = r.Window(s.guess())
 		}
-		args = append(args, d.CarryUnits(p.Units, p.Version), entries[i].version, r.Every, r.Add, origin, ends)
+		args = append(args, entries[i].version, r.Every, r.Add, origin, ends)
 	}
 	v, err := s.run(ctx, newCall(ctx, s.scripts.cancel, true, s.withClock(args)))
 	switch {
@@ -159,16 +157,17 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 		}
 		return nil
 	}
+	s.saw(v[1])
 	var rows []convert
 	for i, p := range parts {
-		old, err := stateOf(v[2+3*i:], entries[i].row(p.Key))
+		old, err := stateOf(v[2+4*i:], entries[i].row(p.Key))
 		if err != nil {
 			return err
 		}
 		if old.Version > entries[i].def.Number {
 			return dipwell.ErrStaleDefinition
 		}
-		rows = append(rows, s.fresh(entries[i], p.Key, entries[i].row(p.Key), old, v[1], &rules[i])...)
+		rows = append(rows, s.fresh(entries[i], p.Key, old, v[5+4*i] > 0, v[1], &rules[i])...)
 	}
 	if err = s.convert(ctx, rows); err != nil {
 		return err

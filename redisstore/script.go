@@ -28,6 +28,8 @@ var (
 	takeLua string
 	//go:embed take_one.lua
 	takeOneLua string
+	//go:embed lows.lua
+	lowsLua string
 	//go:embed decide.lua
 	decideLua string
 	//go:embed cancel.lua
@@ -61,7 +63,10 @@ func newScripts(clock, reserve string) *scripts {
 	}
 	one := with(takeOneLua)
 	one.words = true
-	return &scripts{with(takeLua), one, with(reserve + "\n" + decideLua), with(cancelLua), with(swapLua), with(defineLua), with(lengthenLua), with(nowLua)}
+	return &scripts{
+		take: with(takeLua), takeOne: one, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
+		swap: with(swapLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
+	}
 }
 
 func (s *script) command(ctx context.Context, args []any) redis.Cmder {

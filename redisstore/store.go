@@ -157,7 +157,7 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 		if len(g.Ops) == 1 && known[0].plain(&g.Ops[0]) {
 			err = s.take(ctx, g, known[0])
 		} else {
-			err = s.decide(ctx, g, known[:len(g.Ops)])
+			err = s.decide(ctx, g, known[:len(g.Ops)], false)
 		}
 		switch {
 		case errors.Is(err, dipwell.ErrStaleDefinition):

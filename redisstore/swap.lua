@@ -1,12 +1,24 @@
 -- Writes a row that Go has converted, unless somebody has changed it meanwhile.
 --
--- KEYS: the row. ARGV: what it was, used (0: it is full), ts, version, and the
--- instant at which it is full. Returns 1 when written.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+-- KEYS: the row; where its records are converted too, their hash. ARGV: what the
+-- row was, what it becomes (empty: it is full), the instant at which it is full;
+-- then of each field of the hash its name, what it was and what it becomes.
+-- Returns 1 when written.
+local row, held = KEYS[1], KEYS[2]
+if redis.call('GET', row) ~= ARGV[1] then
   return {0}
 end
-redis.call('DEL', KEYS[1]) -- needs no memory, and what is written after it is not refused for want of it
-if ARGV[2] ~= '0' then
-  put(KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
+local last = held and #ARGV - 2 or 0
+for i = 4, last, 3 do
+  if redis.call('HGET', held, ARGV[i]) ~= ARGV[i + 1] then
+    return {0}
+  end
+end
+redis.call('DEL', row) -- needs no memory, and what is written after it is not refused for want of it
+if ARGV[2] ~= '' then
+  put(row, ARGV[2], tonumber(ARGV[3]))
+  for i = 4, last, 3 do
+    redis.call('HSET', held, ARGV[i], ARGV[i + 2])
+  end
 end
 return {1}

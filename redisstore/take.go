@@ -57,7 +57,7 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 		}
 		now, row, ok := found(c.words())
 		if !ok {
-			return s.decide(ctx, g, []*entry{e})
+			return s.decide(ctx, g, []*entry{e}, true)
 		}
 		return settle(g, now, e.state(row.Used, row.TS))
 	}
@@ -71,7 +71,7 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 		return err
 	}
 	if v[1] < 0 {
-		return s.decide(ctx, g, []*entry{e})
+		return s.decide(ctx, g, []*entry{e}, true)
 	}
 	return settle(g, v[0], e.state(v[1], v[2]))
 }

@@ -9,8 +9,8 @@
 -- KEYS: rows. ARGV: version, add, cap, every, origin (empty: each row has its
 -- own); for each row units, calls and perhaps its origin.
 -- Returns now, and for each row used and ts as they were found, or -1 and 0 for
--- a row of another version or a key that holds something else, which are left
--- alone.
+-- a row of another version or with a list of records, or a key that holds
+-- something else, which are left alone.
 local version, add, cap, every, common = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local n, rows = #KEYS, nil
 if n > 1 then
@@ -32,7 +32,7 @@ for i = 1, n do
     row = redis.call('GET', KEYS[1])
   end
   if row then
-    used, ts, known = string.match(row, '^(%d+) (-?%d+) (%d+)$')
+    used, ts, known = string.match(row, '^([1-9]%d*) (-?%d+) (%d+)$')
     used, ts = tonumber(used) or 0, tonumber(ts) or 0
   end
   if known ~= version or ts > 9007199254740992 then
@@ -68,7 +68,7 @@ for i = 1, n do
       else
         full = origin + (floor((t - origin) / every) + ticks) * every
       end
-      if not put(KEYS[i], used, t, version, full, rows and not row) then
+      if not put(KEYS[i], string.format('%d %d %s', used, t, version), full, rows and not row) then
         reply[2 * i], reply[2 * i + 1] = -1, 0
       end
     end

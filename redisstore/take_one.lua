@@ -3,15 +3,16 @@
 --
 -- KEYS: the row. ARGV: version, add, units, what may be used before them.
 -- Returns one string: the clock's seconds and microseconds, and the row as it
--- was found, if there is one; nothing of a row of another version, which is left
--- alone. A list, or a number that is printed, costs the server more, and each
--- call and each captured string counts here: it writes by itself.
+-- was found, if there is one; nothing of a row of another version or with a list
+-- of records, which is left alone. A reply that is a list, or a number that is
+-- printed, costs the server more, and each call and each captured string counts
+-- here: it writes by itself.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
 local row = call('GET', key)
 if row then
   local known
-  used, ts, known = string.match(row, '^(%d+) (%d+) (%d+)$')
-  if known ~= version then -- or no row at all, which decide.lua says
+  used, ts, known = string.match(row, '^([1-9]%d*) (%d+) (%d+)$')
+  if known ~= version then -- or a list, or no row at all, which decide.lua says
     return ''
   end
   used, ts = used + 0, ts + 0
@@ -32,7 +33,7 @@ if left <= ARGV[4] + 0 then
   left = left + ARGV[3]
   local format, full = string.format, t + math.ceil(left / add)
   if not expires then
-    put(key, left, t, version, full)
+    put(key, format('%d %d %s', left, t, version), full)
   else
     if full < now + 2000000 then
       full = now + 2000000
