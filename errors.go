@@ -14,9 +14,10 @@ var (
 	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
 	// ErrOutcomeUnknown: the store may or may not have charged this call.
 	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
-	// ErrLocked: another transaction holds the row, and the wait for it was cut
-	// short. The call was not charged.
-	ErrLocked = fmt.Errorf("%w: another transaction holds the row; the call was not charged", ErrStore)
+	// ErrLocked: another transaction holds the row, or seems to, and the store gave
+	// up waiting for it: after its lock timeout, or its statement timeout. The call
+	// was not charged.
+	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset.
 	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
 	// ErrUnknownLimit: no limit of that name is defined.

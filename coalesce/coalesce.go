@@ -2,21 +2,29 @@
 // on the next one: a store in, a store out.
 //
 // A lone caller asks the inner store itself, on its own goroutine and under its
-// own context, bounded by Config.Timeout; nothing is held back. Calls that come
-// while a statement is in flight queue up, first come first served, and are
-// sent together when it returns.
+// own context; nothing is held back. Calls that come while a statement is in
+// flight queue up, first come first served, and are sent together when it
+// returns. No call takes longer than Config.Timeout, waiting included.
 //
 // Each lane has at most one statement in flight. Calls that queue do so at the
 // lane of their key, always the same one, so that two lanes do not fight over a
-// row; while nobody queues there, a call may go by any lane that is idle. A group of several keys
-// goes whole to the lane of one of them and stays all or nothing. It may touch
-// rows of other lanes: inner stores that lock rows must lock those of a batch
-// in one order, so that two lanes cannot deadlock.
+// row; while nobody queues there, a call may go by any lane that is idle. A
+// group of several keys goes whole to the lane of one of them and stays all or
+// nothing. It may touch rows of other lanes: inner stores that lock rows must
+// lock those of a batch in one order, so that two lanes cannot deadlock.
 //
 // A caller whose context ends leaves at once and harms nobody: queued, its call
 // is withdrawn and was certainly not charged; already sent, the error is
 // dipwell.ErrOutcomeUnknown. A statement for several callers ends when the last
-// of them would have given up, and after Config.Timeout at the latest.
+// of them would have given up.
+//
+// A row that another transaction has locked would hold up its lane for as long
+// as that transaction likes. With Config.Quarantine a lane gives up a lock after
+// Config.LockWait. The keys of that statement are then asked about on
+// connections of their own: those that are not locked are answered at once and
+// return to their lanes; calls of the locked ones wait there, in a bounded
+// queue, until the lock goes or their contexts end. Other keys notice one
+// statement that took LockWait longer.
 //
 // An inner store gives each group of a batch its own error. The stores of this
 // module do, also where one row made a whole statement fail: they divide it
@@ -49,7 +57,16 @@ var (
 type Config struct {
 	MaxBatch int           // groups in one statement, 1 to 65536; default 1024
 	MaxQueue int           // groups waiting for one lane, 1 to 1<<20; default 16384; more are refused with ErrBusy
-	Timeout  time.Duration // the longest a statement may take; default 10 s
+	Timeout  time.Duration // the longest a call may take, waiting included; default 10 s
+
+	// What keeps lanes free of rows that another transaction has locked: two more
+	// inner stores over the same state, each with a connection of its own. The
+	// lanes must give up a lock after LockWait, the sorter after 1 to 2 ms, with
+	// dipwell.ErrLocked for the groups at fault, or for all of a statement's.
+	// Default nil, of both: calls get that error.
+	Sorter     dipwell.Store // finds out which keys of a statement are locked
+	Quarantine Patient       // waits for the locked ones
+	LockWait   time.Duration // default 10 ms
 }
 
 const (
@@ -58,14 +75,17 @@ const (
 	defaultQueue   = 1 << 14
 	maxQueue       = 1 << 20
 	defaultTimeout = 10 * time.Second
+	defaultWait    = 10 * time.Millisecond
 	maxLanes       = 1024
 )
 
 // Store coalesces calls. It is safe for concurrent use.
 type Store struct {
-	lanes []*lane
-	seed  maphash.Seed
-	busy  atomic.Int32 // lanes with a statement in flight
+	lanes      []*lane
+	quarantine *quarantine // nil: there is none
+	bounds     bounds
+	seed       maphash.Seed
+	busy       atomic.Int32 // lanes with a statement in flight
 }
 
 var _ dipwell.Store = (*Store)(nil)
@@ -80,15 +100,19 @@ func New(lanes []dipwell.Store, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{seed: maphash.MakeSeed()}
+	s := &Store{seed: maphash.MakeSeed(), quarantine: newQuarantine(c)}
+	s.bounds.timeout = c.Timeout
 	for i, inner := range lanes {
 		if inner == nil {
 			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
 		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy})
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, quarantine: s.quarantine})
 	}
 	return s, nil
 }
+
+// grace is how long a statement needs that is refused a lock.
+func (c *Config) grace() time.Duration { return c.LockWait + c.LockWait/2 }
 
 func (c *Config) check() error {
 	if c.MaxBatch == 0 {
@@ -100,6 +124,9 @@ func (c *Config) check() error {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
+	if c.LockWait == 0 {
+		c.LockWait = defaultWait
+	}
 	switch {
 	case c.MaxBatch < 1 || c.MaxBatch > maxBatch:
 		return fmt.Errorf("coalesce: MaxBatch %d; from 1 to %d", c.MaxBatch, maxBatch)
@@ -107,6 +134,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("coalesce: MaxQueue %d; from 1 to %d", c.MaxQueue, maxQueue)
 	case c.Timeout < 0:
 		return fmt.Errorf("coalesce: Timeout %v is negative", c.Timeout)
+	case (c.Sorter == nil) != (c.Quarantine == nil):
+		return errors.New("coalesce: Sorter and Quarantine need each other")
+	case c.LockWait < 0:
+		return fmt.Errorf("coalesce: LockWait %v is negative", c.LockWait)
 	}
 	return nil
 }
@@ -123,21 +154,42 @@ func (s *Store) Close() error {
 	for _, l := range s.lanes {
 		l.close()
 	}
+	s.quarantine.close()
 	for _, l := range s.lanes {
 		l.drained()
 	}
+	s.quarantine.drained()
+	s.bounds.close()
 	return nil
 }
 
 // Apply sends the batch at once by a lane that is idle, unless others wait at
 // its own; otherwise each of its groups goes on the next statement of the
-// group's lane.
+// group's lane. Groups whose row is locked go to the quarantine.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return notSent(err)
 	}
 	if len(b.Groups) == 0 {
 		return nil
+	}
+	ctx, done := s.bounds.bound(ctx)
+	defer done()
+	if s.quarantine == nil {
+		return s.send(ctx, b)
+	}
+	var err error
+	if len(b.Groups) == 1 && s.quarantine.holds(&b.Groups[0]) {
+		err = errHeld
+	} else {
+		err = s.send(ctx, b)
+	}
+	return s.quarantine.admit(ctx, b, err)
+}
+
+func (s *Store) send(ctx context.Context, b *dipwell.Batch) error {
+	if s.hasty(ctx) {
+		return s.scatter(ctx, b)
 	}
 	l := s.laneOf(&b.Groups[0])
 	for i := 1; i < len(b.Groups) && l != nil; i++ {
@@ -168,6 +220,16 @@ func (s *Store) idleFor(home *lane) *lane {
 		}
 	}
 	return nil
+}
+
+// hasty reports whether a caller may leave while its statement waits for a lock.
+// The statement must outlive it, so it cannot run in the caller's context.
+func (s *Store) hasty(ctx context.Context) bool {
+	if s.quarantine == nil {
+		return false
+	}
+	until, ok := ctx.Deadline()
+	return ok && time.Until(until) < s.quarantine.grace()
 }
 
 // scatter sends each group by itself and waits for all.

@@ -207,25 +207,42 @@ func TestAStatementEndsWithItsLastCaller(t *testing.T) {
 	})
 }
 
+// TestAHungStoreIsBounded: no call waits longer than Timeout, the wait for its
+// turn included.
 func TestAHungStoreIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const most = time.Minute
 		g := newGate()
-		s := over(t, coalesce.Config{Timeout: time.Minute, MaxQueue: 3}, g)
-		calls := []*call{ask(s, "a")}
+		s := over(t, coalesce.Config{Timeout: most, MaxQueue: 3}, g)
+		begun := map[*call]time.Time{}
+		begin := func(key string) *call {
+			start := time.Now()
+			c := askWith(context.Background(), s, key)
+			begun[c] = start
+			return c
+		}
+		fails := func(c *call) {
+			t.Helper()
+			c.fails(t, context.DeadlineExceeded)
+			if took := time.Since(begun[c]); took > most || took < most*9/10 {
+				t.Errorf("a call failed after %v", took)
+			}
+		}
+		first := begin("a")
 		<-g.arrived
-		for range 3 {
-			calls = append(calls, ask(s, "b"))
-		}
+		queued := []*call{begin("b"), begin("b")}
+		time.Sleep(most / 2)
+		queued = append(queued, begin("b"))
 		ask(s, "c").fails(t, coalesce.ErrBusy)
-		calls[0].fails(t, context.DeadlineExceeded) // no deadline of its own
+		fails(first)
+		for _, c := range queued[:2] {
+			fails(c)
+		}
 		two := <-g.arrived
-		until, _ := two.ctx.Deadline()
-		if d := time.Until(until); d != time.Minute {
-			t.Errorf("the statement ends after %v, want 1m", d)
+		if !slices.Equal(two.keys, []string{"b"}) {
+			t.Errorf("the second statement has %v", two.keys)
 		}
-		for _, c := range calls[1:] {
-			c.fails(t, dipwell.ErrStore)
-		}
+		fails(queued[2])
 	})
 }
 

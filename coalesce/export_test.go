@@ -23,5 +23,5 @@ func Waiting(s *Store) (n int, busy bool) {
 	l := s.lanes[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting, l.busy.Load()
+	return l.queue.len, l.busy.Load()
 }

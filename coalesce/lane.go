@@ -18,20 +18,18 @@ import (
 type lane struct {
 	store dipwell.Store
 	Config
-	allBusy *atomic.Int32 // of all lanes
+	allBusy    *atomic.Int32 // of all lanes
+	quarantine *quarantine   // nil: there is none
 
 	busy   atomic.Bool // cleared only under mu and with an empty queue
 	closed atomic.Bool // set only under mu
 
-	mu         sync.Mutex
-	head, tail *waiter
-	waiting    int
-	running    bool          // the runner sends
-	idle       chan struct{} // closed when the last statement before Close returns
+	mu      sync.Mutex
+	queue   queue
+	running bool          // the runner sends
+	idle    chan struct{} // closed when the last statement before Close returns
 
 	free sync.Pool // of waiters
-
-	shared shared // belongs to whoever has made the lane busy
 
 	batch dipwell.Batch // the runner's, and what it sends
 	sent  []*waiter
@@ -75,7 +73,7 @@ func (l *lane) crowded() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting > 0 || l.running
+	return l.queue.len > 0 || l.running
 }
 
 // alone asks for one caller on its own goroutine.
@@ -84,14 +82,9 @@ func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
 	if l.closed.Load() {
 		return ErrClosed
 	}
-	if until, ok := ctx.Deadline(); !ok && ctx.Done() == nil {
-		ctx = l.shared.bound(ctx, l.Timeout)
-	} else if !ok || time.Until(until) > l.Timeout {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
-		defer cancel()
-	}
-	return l.store.Apply(ctx, b)
+	err := l.store.Apply(ctx, b)
+	l.quarantine.suspect(b.Groups, err)
+	return err
 }
 
 // release makes the lane idle, or starts a runner for those who wait: a caller
@@ -99,7 +92,7 @@ func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
 func (l *lane) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waiting > 0 {
+	if l.queue.len > 0 {
 		l.running = true
 		go l.run()
 		return
@@ -167,48 +160,22 @@ func (l *lane) push(w *waiter) error {
 	if l.closed.Load() {
 		return ErrClosed
 	}
-	if l.waiting >= l.MaxQueue {
+	if l.queue.len >= l.MaxQueue {
 		return ErrBusy
 	}
-	if w.prev = l.tail; l.tail != nil {
-		l.tail.next = w
-	} else {
-		l.head = w
-	}
-	l.tail = w
-	l.waiting++
+	l.queue.push(w)
 	return nil
-}
-
-// unlink takes w out of the queue. The lock is held.
-func (l *lane) unlink(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.head = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		l.tail = w.prev
-	}
-	w.prev, w.next = nil, nil
-	l.waiting--
 }
 
 // wait returns with the answer of w in g, or when the caller's context ends.
 func (l *lane) wait(ctx context.Context, w *waiter, g *dipwell.Group) {
-	if gone := ctx.Done(); gone == nil { // half the price of a select
-		<-w.ready
-	} else {
-		select {
-		case <-w.ready:
-		case <-gone:
-			if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
-				return
-			}
-			<-w.ready
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
+			return
 		}
+		<-w.ready
 	}
 	w.answer(g)
 	w.free()
@@ -221,7 +188,7 @@ func (l *lane) leave(w *waiter, why error) error {
 	l.mu.Lock()
 	inQueue := w.state.Load() == queued
 	if inQueue {
-		l.unlink(w)
+		l.queue.unlink(w)
 	}
 	l.mu.Unlock()
 	if inQueue {
@@ -254,7 +221,7 @@ func (l *lane) run() {
 // closed, where they are more than those who wait already.
 func (l *lane) yield(woken int) {
 	l.mu.Lock()
-	few := l.waiting < woken
+	few := l.queue.len < woken
 	l.mu.Unlock()
 	if few {
 		runtime.Gosched()
@@ -266,10 +233,14 @@ func (l *lane) next() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent, l.all = l.sent[:0], l.all[:0]
-	for l.head != nil && len(l.sent) < l.MaxBatch {
-		w := l.head
-		l.unlink(w)
+	for l.queue.head != nil && len(l.sent) < l.MaxBatch {
+		w := l.queue.head
+		l.queue.unlink(w)
 		w.state.Store(sent)
+		if l.quarantine.holds(&w.group) { // since it came
+			w.finish(&dipwell.Group{Err: errHeld})
+			continue
+		}
 		l.sent = append(l.sent, w)
 		l.all = append(l.all, w.group)
 	}
@@ -288,24 +259,23 @@ func (l *lane) send() {
 	defer cancel()
 	failures := 0
 	l.decide(ctx, l.all, &failures)
+	l.quarantine.suspect(l.all, nil)
 }
 
-// deadline is when the last of the callers gives up, Timeout at the latest.
+// deadline is when the last of the callers gives up. A statement that may wait
+// for a lock is given the time to be refused: cut before, it would cost its
+// connection, and nobody would know which row it was.
 func (l *lane) deadline() time.Time {
-	bound := time.Now().Add(l.Timeout)
 	var last time.Time
+	if l.quarantine != nil {
+		last = time.Now().Add(l.grace())
+	}
 	for _, w := range l.sent {
-		if w.deadline.IsZero() {
-			return bound
-		}
 		if w.deadline.After(last) {
 			last = w.deadline
 		}
 	}
-	if last.Before(bound) {
-		return last
-	}
-	return bound
+	return last
 }
 
 // decide sends groups, and their halves again where the whole certainly failed.
@@ -315,7 +285,8 @@ func (l *lane) decide(ctx context.Context, groups []dipwell.Group, failures *int
 		return
 	}
 	*failures++
-	if len(groups) > 1 && *failures < maxFailures && again(err) && ctx.Err() == nil {
+	held := l.quarantine != nil && errors.Is(err, dipwell.ErrLocked)
+	if len(groups) > 1 && *failures < maxFailures && again(err) && !held && ctx.Err() == nil {
 		half := len(groups) / 2
 		l.decide(ctx, groups[:half], failures)
 		l.decide(ctx, groups[half:], failures)
@@ -329,21 +300,26 @@ func (l *lane) decide(ctx context.Context, groups []dipwell.Group, failures *int
 	}
 }
 
-// apply asks the inner store. A store that panics must not take down callers
-// who only shared a statement, so they get an error.
-func (l *lane) apply(ctx context.Context, groups []dipwell.Group) (err error) {
+// apply asks the inner store about groups.
+func (l *lane) apply(ctx context.Context, groups []dipwell.Group) error {
+	for i := range groups {
+		groups[i].Err = nil
+	}
+	l.batch.Groups = groups
+	err := guarded(ctx, &l.batch, l.store.Apply)
+	l.batch.Groups = nil
+	return err
+}
+
+// guarded asks a store. One that panics must not take down callers who only
+// shared a statement, so they get an error.
+func guarded(ctx context.Context, b *dipwell.Batch, apply func(context.Context, *dipwell.Batch) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: the store panicked: %v", dipwell.ErrOutcomeUnknown, p)
 		}
 	}()
-	for i := range groups {
-		groups[i].Err = nil
-	}
-	l.batch.Groups = groups
-	err = l.store.Apply(ctx, &l.batch)
-	l.batch.Groups = nil
-	return err
+	return apply(ctx, b)
 }
 
 // close refuses those who wait and all who come.
@@ -351,9 +327,9 @@ func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed.Store(true)
-	for l.head != nil {
-		w := l.head
-		l.unlink(w)
+	for l.queue.head != nil {
+		w := l.queue.head
+		l.queue.unlink(w)
 		w.state.Store(sent)
 		w.finish(&dipwell.Group{Err: ErrClosed})
 	}
@@ -370,42 +346,4 @@ func (l *lane) drained() {
 	if idle != nil {
 		<-idle
 	}
-	if l.shared.cancel != nil {
-		l.shared.cancel()
-	}
-}
-
-// shared is a context for one lone call after another that has no end of its
-// own. One with a timer for each would cost a hundredth of a call, and more
-// where processors are waked by it.
-type shared struct {
-	context.Context
-	cancel context.CancelFunc
-	until  time.Time // serves calls that begin before
-}
-
-// bound returns ctx with an end, after most at the latest and nine tenths of it
-// at the earliest.
-func (s *shared) bound(ctx context.Context, most time.Duration) context.Context {
-	if now := time.Now(); !now.Before(s.until) {
-		if s.cancel != nil {
-			s.cancel()
-		}
-		s.Context, s.cancel = context.WithTimeout(context.Background(), most)
-		s.until = now.Add(most / 10)
-	}
-	return bounded{s.Context, ctx}
-}
-
-// bounded has the end of one context and the values of another.
-type bounded struct {
-	context.Context
-	values context.Context
-}
-
-func (b bounded) Value(key any) any {
-	if v := b.values.Value(key); v != nil {
-		return v
-	}
-	return b.Context.Value(key) // package context looks for its own here
 }

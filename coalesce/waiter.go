@@ -15,7 +15,10 @@ type waiter struct {
 	prev, next *waiter // in the lane's queue
 	state      atomic.Uint32
 	ready      chan struct{} // has room for the one signal, so that nobody waits for a caller
-	deadline   time.Time     // zero when the caller has none
+	deadline   time.Time     // when the caller gives up
+
+	ward  *ward          // in whose queue it is, in quarantine
+	asker *dipwell.Group // the caller's own, in quarantine
 
 	group dipwell.Group
 	one   [1]dipwell.Op
@@ -34,9 +37,16 @@ func (l *lane) waiter(ctx context.Context, g *dipwell.Group) *waiter {
 	if w == nil {
 		w = &waiter{lane: l, ready: make(chan struct{}, 1)}
 	}
+	w.copy(ctx, g)
+	return w
+}
+
+// copy takes over the group of a caller.
+func (w *waiter) copy(ctx context.Context, g *dipwell.Group) {
 	w.state.Store(queued)
 	w.deadline, _ = ctx.Deadline()
 	w.group = *g
+	w.group.Err = nil
 	if len(g.Ops) == 1 {
 		w.one[0] = g.Ops[0]
 		w.group.Ops = w.one[:]
@@ -44,11 +54,13 @@ func (l *lane) waiter(ctx context.Context, g *dipwell.Group) *waiter {
 		w.many = append(w.many[:0], g.Ops...)
 		w.group.Ops = w.many
 	}
-	return w
 }
 
 // free gives the waiter back once nobody else knows it.
 func (w *waiter) free() {
+	if w.lane == nil { // it was in quarantine
+		return
+	}
 	clear(w.many)
 	w.many = w.many[:0]
 	w.one[0], w.group = dipwell.Op{}, dipwell.Group{}

@@ -26,7 +26,7 @@ const (
 // failed and changed nothing. One row alone gets the error, and so do all rows
 // where err is not about rows. ask returns what is still undecided.
 func (s *Store) divide(ctx context.Context, p *part, rows []*pending, err error, ask func([]*pending) []*pending) (rest []*pending) {
-	if p.failures++; len(rows) == 1 || !s.alone() || !rowAtFault(err) {
+	if p.failures++; len(rows) == 1 || !s.alone() || !rowAtFault(err) || s.lane && errors.Is(err, dipwell.ErrLocked) {
 		if !rowAtFault(err) {
 			p.failures = maxFailures
 		}

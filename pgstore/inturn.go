@@ -12,11 +12,27 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// inTurn decides groups that need the function in one trip: a statement each,
-// and each a transaction of its own. None holds a lock while the next one runs,
-// so that no order of their keys can deadlock. It returns the groups that are
-// still to be decided: others, and those that are to be asked again.
-func (s *Store) inTurn(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+// inTurn decides groups that need the function: a statement each, and each a
+// transaction of its own. None holds a lock while the next one runs, so that no
+// order of their keys can deadlock. The first group of each key goes in one
+// trip and the others in a second one, so that only one of them waits for a row
+// that is locked. It returns the groups that are still to be decided: others,
+// and those that are to be asked again.
+func (s *Store) inTurn(ctx context.Context, groups []*dipwell.Group) []*dipwell.Group {
+	first, others := firstOfEach(groups)
+	rest := s.trips(ctx, first)
+	if len(others) > 0 {
+		var locked lockedRows
+		for _, g := range first {
+			locked.note(g)
+		}
+		rest = append(rest, s.trips(ctx, locked.fail(others))...)
+	}
+	return rest
+}
+
+// trips decides groups in one trip, where it can.
+func (s *Store) trips(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
 	if len(groups) < 2 {
 		return groups
 	}

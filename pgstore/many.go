@@ -164,8 +164,12 @@ func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
 }
 
 func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
+	var locked lockedRows
 	for _, g := range groups {
-		g.Err = s.group(ctx, g)
+		if g.Err = locked.err(g); g.Err == nil {
+			g.Err = s.group(ctx, g)
+			locked.note(g)
+		}
 	}
 }
 

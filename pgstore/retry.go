@@ -32,6 +32,7 @@ const (
 	codeUnresolved    = "08007" // transaction_resolution_unknown
 	codeReadOnly      = "25006"
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
+	codeCanceled      = "57014" // query_canceled: statement_timeout
 )
 
 // collided reports whether the server rolled a statement back because of
@@ -75,7 +76,7 @@ func storeError(err error, writes bool) error {
 		return nil
 	case errors.Is(err, dipwell.ErrStore):
 		return err
-	case nothingDone(err) && codeOf(err) == codeLocked:
+	case nothingDone(err) && (codeOf(err) == codeLocked || codeOf(err) == codeCanceled):
 		return fmt.Errorf("%w: %w", dipwell.ErrLocked, err)
 	case !writes || nothingDone(err):
 		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)

@@ -54,6 +54,7 @@ type Store struct {
 	cat     *catalog
 	clock   func() int64
 	refused *refusals
+	lane    bool          // a statement that met a lock is not divided
 	owned   *pgxpool.Pool // made by Open
 }
 
@@ -87,6 +88,16 @@ func (s *Store) With(db DB) *Store {
 	return &c
 }
 
+// Lane is With for a store whose callers wait for each other, such as a lane of
+// coalesce. When a statement for several rows meets a lock and gives up, as
+// lock_timeout says, all its groups get dipwell.ErrLocked at once: finding the
+// row would take more such waits. They were not charged.
+func (s *Store) Lane(db DB) *Store {
+	c := s.With(db)
+	c.lane = true
+	return c
+}
+
 // Close stops listening for changed limits, and closes the pool that Open made.
 func (s *Store) Close() {
 	s.cat.close()
@@ -104,9 +115,12 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	if len(b.Groups) > 1 && s.cat.dialect.Load() == nil {
 		return s.many(ctx, b)
 	}
+	var one [1]*dipwell.Group
+	groups := one[:0]
 	for i := range b.Groups {
-		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
+		groups = append(groups, &b.Groups[i])
 	}
+	s.oneByOne(ctx, groups)
 	return nil
 }
 

@@ -32,9 +32,10 @@ type postgres struct {
 	guard *breaker.Store
 	tally
 
-	side  *pgxpool.Pool
-	lanes []*pgxpool.Pool
-	close []func() // in the order of opening
+	together *coalesce.Store
+	side     *pgxpool.Pool
+	lanes    []*pgxpool.Pool
+	close    []func() // in the order of opening
 }
 
 var _ dipwell.Store = (*postgres)(nil)
@@ -131,12 +132,11 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 		return storeAt(config, err)
 	}
 	p.close = append(p.close, p.Store.Close)
-	together, err := p.openLanes(ctx, config)
-	if err != nil {
+	if p.together, err = p.openLanes(ctx, config, o.report); err != nil {
 		return err
 	}
-	p.close = append(p.close, func() { _ = together.Close() })
-	if p.guard, err = newBreaker(together, o); err != nil {
+	p.close = append(p.close, func() { _ = p.together.Close() })
+	if p.guard, err = newBreaker(p.together, o); err != nil {
 		return err
 	}
 	p.close = append(p.close, func() { _ = p.guard.Close() })
@@ -148,21 +148,47 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 }
 
 // openLanes gives coalesce connections of its own: a key always goes to the
-// same one, so that two of them never fight over a row.
-func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config) (*coalesce.Store, error) {
+// same one, so that two of them never fight over a row. Two more look after rows
+// that other programs' transactions have locked.
+func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report func(error)) (*coalesce.Store, error) {
 	p.tally.open()
-	n := lanesOf(config)
-	var stores []dipwell.Store
-	for range n {
-		pool, err := connect(ctx, config, 1)
+	wait, err := laneWaitOf(config)
+	if err != nil {
+		return nil, err
+	}
+	n, pooler := lanesOf(config), &pooler{report: report}
+	c := coalesce.Config{Timeout: statementTimeout, LockWait: wait}
+	if wait > 0 {
+		pool, err := p.lane(ctx, pooler.bound(config, sortWait))
 		if err != nil {
 			return nil, err
 		}
-		p.lanes = append(p.lanes, pool)
-		p.close = append(p.close, pool.Close)
-		stores = append(stores, &counted{p.With(pool), &p.tally})
+		c.Sorter = &counted{p.With(pool), &p.tally}
+		if c.Quarantine, err = p.openPatient(ctx, config, pooler); err != nil {
+			return nil, err
+		}
+		config = pooler.bound(config, wait)
 	}
-	return coalesce.New(stores, coalesce.Config{Timeout: statementTimeout})
+	var stores []dipwell.Store
+	for range n {
+		pool, err := p.lane(ctx, config)
+		if err != nil {
+			return nil, err
+		}
+		stores = append(stores, &counted{p.Lane(pool), &p.tally})
+	}
+	return coalesce.New(stores, c)
+}
+
+// lane opens a pool of one connection.
+func (p *postgres) lane(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
+	pool, err := connect(ctx, config, 1)
+	if err != nil {
+		return nil, err
+	}
+	p.lanes = append(p.lanes, pool)
+	p.close = append(p.close, pool.Close)
+	return pool, nil
 }
 
 // defaultLanes is how many batches a store has under way at one time, a

@@ -89,7 +89,7 @@ func (c *counted) Apply(ctx context.Context, b *dipwell.Batch) error {
 	err := c.Store.Apply(ctx, b)
 	c.took.Observe(time.Since(start).Seconds())
 	for i := range b.Groups {
-		if err != nil || errors.Is(b.Groups[i].Err, dipwell.ErrStore) {
+		if g := &b.Groups[i]; (err != nil || errors.Is(g.Err, dipwell.ErrStore)) && !errors.Is(g.Err, dipwell.ErrLocked) { // those are asked again
 			c.errors.Add(1)
 		}
 	}
@@ -106,6 +106,7 @@ func (p *postgres) gauges(s *server.Server) {
 		return n, err
 	})
 	breakerGauges(s, p.guard)
+	p.quarantineGauges(s)
 	s.Counter("dipwell_swept_rows_total", "Full rows that this service deleted.", func() float64 { return float64(p.swept.Load()) })
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(p.connections()) })
 }

@@ -1,0 +1,529 @@
+package coalesce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+)
+
+// rows is a table whose rows can be locked by somebody else. A statement takes
+// a millisecond, and waits for a lock as long as its connection says.
+type rows struct {
+	mu      sync.Mutex
+	locked  map[string]chan struct{} // closed when the lock goes
+	charged map[string]int64
+	waits   map[string]int // statements of lanes that met the lock
+}
+
+func newRows() *rows {
+	return &rows{locked: map[string]chan struct{}{}, charged: map[string]int64{}, waits: map[string]int{}}
+}
+
+func (r *rows) lock(keys ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		r.locked[k] = make(chan struct{})
+	}
+}
+
+func (r *rows) unlock(keys ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		close(r.locked[k])
+		delete(r.locked, k)
+	}
+}
+
+func (r *rows) met(key string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waits[key]
+}
+
+// conn is a connection. That of a lane fails all groups when one is locked, the
+// quarantine's only those at fault.
+type conn struct {
+	*rows
+	lane bool
+}
+
+func (c conn) Apply(ctx context.Context, b *dipwell.Batch) error {
+	return c.ApplyWithin(ctx, b, map[bool]time.Duration{true: 10 * time.Millisecond, false: 2 * time.Millisecond}[c.lane])
+}
+
+func (c conn) ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Duration) error {
+	time.Sleep(time.Millisecond)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		g.Err = c.waitFor(ctx, g, wait)
+		if g.Err != nil && c.lane {
+			err := g.Err
+			for j := range b.Groups {
+				b.Groups[j].Err = err
+			}
+			return nil
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Err == nil {
+			c.charge(g)
+		}
+	}
+	return nil
+}
+
+func (c conn) charge(g *dipwell.Group) {
+	g.Allowed = true
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Verb != dipwell.VerbCheck {
+			c.charged[op.Key]++
+		}
+		op.Answer = dipwell.Answer{Allowed: true, Granted: 1, Remaining: c.charged[op.Key]}
+	}
+}
+
+// waitFor waits for the locks of a group.
+func (c conn) waitFor(ctx context.Context, g *dipwell.Group, wait time.Duration) error {
+	for i := range g.Ops {
+		c.mu.Lock()
+		free := c.locked[g.Ops[i].Key]
+		if free != nil && c.lane {
+			c.waits[g.Ops[i].Key]++
+		}
+		c.mu.Unlock()
+		if free == nil || g.Ops[i].Verb == dipwell.VerbCheck {
+			continue
+		}
+		select {
+		case <-free:
+		case <-time.After(wait):
+			return fmt.Errorf("%w: %s", dipwell.ErrLocked, g.Ops[i].Key)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// lanesOver is a store with a quarantine over rows.
+func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
+	t.Helper()
+	var all []dipwell.Store
+	for range lanes {
+		all = append(all, conn{r, true})
+	}
+	s, err := coalesce.New(all, coalesce.Config{Timeout: 5 * time.Second, Sorter: conn{r, false}, Quarantine: conn{r, false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// one is a call of one group, whatever its verb.
+func one(s dipwell.Store, timeout time.Duration, keys ...string) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var b dipwell.Batch
+	g, _ := b.Single()
+	g.Ops = nil
+	for _, k := range keys {
+		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: k, Cost: 1})
+	}
+	start := time.Now()
+	if err = s.Apply(ctx, &b); err == nil {
+		err = g.Err
+	}
+	return time.Since(start), err
+}
+
+// crowd is callers that ask one after the other until a time is up.
+type crowd struct {
+	sync.WaitGroup
+	t     *testing.T
+	s     dipwell.Store
+	until time.Time
+}
+
+// innocent callers must be answered, each within a time.
+func (c *crowd) innocent(n int, within time.Duration, keys func(i int) []string) {
+	for i := range n {
+		c.Go(func() {
+			for time.Now().Before(c.until) {
+				if took, err := one(c.s, time.Second, keys(i)...); err != nil || took > within {
+					c.t.Errorf("%v took %v: %v", keys(i), took, err)
+				}
+			}
+		})
+	}
+}
+
+// stuck callers must be told that the row is locked when their time is up.
+func (c *crowd) stuck(n int, timeout time.Duration, keys func(i int) []string) {
+	for i := range n {
+		c.Go(func() {
+			for time.Now().Before(c.until) {
+				took, err := one(c.s, timeout, keys(i)...)
+				if !errors.Is(err, dipwell.ErrStore) || took != timeout {
+					c.t.Errorf("%v took %v: %v", keys(i), took, err)
+				}
+			}
+		})
+	}
+}
+
+func keyOf(format string, mod int) func(i int) []string {
+	return func(i int) []string { return []string{fmt.Sprintf(format, i%mod)} }
+}
+
+// TestLockedRows: while rows are locked, callers of other keys are answered as
+// ever, but for the statement that met the lock; those of the locked keys hear
+// so in their time, and are answered soon after the lock goes.
+func TestLockedRows(t *testing.T) {
+	for _, tc := range []struct{ keys, callers int }{{1, 1}, {1, 20}, {4, 4}, {4, 40}} {
+		t.Run(fmt.Sprint(tc.callers, " callers of ", tc.keys), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRows()
+				s := lanesOver(t, r, 2)
+				defer s.Close()
+				var names []string
+				for i := range tc.keys {
+					names = append(names, fmt.Sprint("stuck", i))
+				}
+				r.lock(names...)
+				c := crowd{t: t, s: s, until: time.Now().Add(3 * time.Second)}
+				c.stuck(tc.callers, 50*time.Millisecond, keyOf("stuck%d", tc.keys))
+				c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+				c.Wait()
+				stalls := 0
+				for _, k := range names {
+					stalls += r.met(k)
+					if r.charged[k] != 0 {
+						t.Errorf("%s was charged", k)
+					}
+				}
+				if stalls > 2*tc.keys {
+					t.Errorf("lanes met a lock %d times", stalls)
+				}
+				if n := s.Stats().Quarantined; n < tc.keys {
+					t.Errorf("%d keys in quarantine", n)
+				}
+				for _, k := range names { // one lock after the other goes
+					r.unlock(k)
+					if took, err := one(s, time.Second, k); err != nil || took > 200*time.Millisecond {
+						t.Errorf("%s was answered after %v: %v", k, took, err)
+					}
+				}
+				time.Sleep(2 * time.Second)
+				for _, k := range names {
+					if _, err := one(s, time.Second, k); err != nil {
+						t.Error(err)
+					}
+				}
+				if n := s.Stats().Quarantined; n != 0 {
+					t.Errorf("%d keys are left in quarantine", n)
+				}
+			})
+		})
+	}
+}
+
+// TestOneOfFourLocksGoes: a key is answered soon after its lock goes, while
+// callers wait for others all the time.
+func TestOneOfFourLocksGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 2)
+		defer s.Close()
+		r.lock("stuck0", "stuck1", "stuck2", "stuck3")
+		c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+		c.stuck(30, 500*time.Millisecond, keyOf("stuck%d", 3))
+		time.Sleep(time.Second)
+		patient := make(chan time.Time)
+		go func() {
+			if _, err := one(s, 5*time.Second, "stuck3"); err != nil {
+				t.Error(err)
+			}
+			patient <- time.Now()
+		}()
+		time.Sleep(time.Second)
+		r.unlock("stuck3")
+		start := time.Now()
+		if took := (<-patient).Sub(start); took > 200*time.Millisecond {
+			t.Errorf("answered %v after its lock had gone", took)
+		}
+		for range 20 { // and so are the calls that come now
+			if took, err := one(s, 100*time.Millisecond, "stuck3"); err != nil {
+				t.Errorf("after %v: %v", took, err)
+			}
+		}
+		c.Wait()
+	})
+}
+
+// TestALockThatComesAndGoes does not hold up a lane each time.
+func TestALockThatComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 2)
+		defer s.Close()
+		c := crowd{t: t, s: s, until: time.Now().Add(3 * time.Second)}
+		for range 20 {
+			c.Go(func() {
+				for time.Now().Before(c.until) {
+					if _, err := one(s, time.Second, "busy"); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		c.Go(func() {
+			for time.Now().Before(c.until) {
+				r.lock("busy")
+				time.Sleep(50 * time.Millisecond)
+				r.unlock("busy")
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+		c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+		c.Wait()
+		if n := r.met("busy"); n > 4 {
+			t.Errorf("lanes met the lock %d times", n)
+		}
+		if r.charged["busy"] < 30 {
+			t.Errorf("the key was answered %d times", r.charged["busy"])
+		}
+	})
+}
+
+// TestOneKeyOfSeveralIsLocked: calls about a locked tenant and a user wait; the
+// user's other calls do not.
+func TestOneKeyOfSeveralIsLocked(t *testing.T) {
+	for _, order := range [][]string{{"tenant", "user%d"}, {"user%d", "tenant"}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRows()
+			s := lanesOver(t, r, 2)
+			defer s.Close()
+			r.lock("tenant")
+			both := func(i int) []string {
+				keys := []string{order[0], order[1]}
+				for j, k := range keys {
+					if k != "tenant" {
+						keys[j] = fmt.Sprintf(k, i)
+					}
+				}
+				return keys
+			}
+			c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+			c.stuck(50, 50*time.Millisecond, both)
+			time.Sleep(time.Second)
+			c.innocent(50, 40*time.Millisecond, keyOf("user%d", 50))
+			c.Wait()
+			if n := r.met("tenant"); n > 4 {
+				t.Errorf("lanes met the lock %d times", n)
+			}
+			time.Sleep(100 * time.Millisecond) // until the last statement has ended
+			r.unlock("tenant")
+			if took, err := one(s, time.Second, both(7)...); err != nil || took > 200*time.Millisecond {
+				t.Errorf("answered after %v: %v", took, err)
+			}
+			if r.charged["tenant"] != 1 {
+				t.Errorf("charged %d times", r.charged["tenant"])
+			}
+		})
+	}
+}
+
+// TestShortDeadlinesMeetALock: callers with less time than a lane waits for a
+// lock do not cost their lane its connection.
+func TestShortDeadlinesMeetALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 2)
+		defer s.Close()
+		r.lock("stuck")
+		c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+		c.stuck(5, 5*time.Millisecond, func(int) []string { return []string{"stuck"} })
+		c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+		c.Wait()
+		if n := r.met("stuck"); n > 2 {
+			t.Errorf("lanes met the lock %d times", n)
+		}
+		r.unlock("stuck")
+		if _, err := one(s, 5*time.Millisecond, "stuck"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestChecksOfALockedRow are answered: they lock nothing.
+func TestChecksOfALockedRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 1)
+		defer s.Close()
+		r.lock("stuck")
+		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil {
+			t.Fatal("answered")
+		}
+		var b dipwell.Batch
+		g, op := b.Single()
+		op.Def, op.Key, op.Verb = def, "stuck", dipwell.VerbCheck
+		start := time.Now()
+		if err := s.Apply(t.Context(), &b); err != nil || g.Err != nil || time.Since(start) > 2*time.Millisecond {
+			t.Errorf("%v, %v after %v", err, g.Err, time.Since(start))
+		}
+		r.unlock("stuck")
+	})
+}
+
+// TestQuarantineIsBounded: what finds no room there is refused at once.
+func TestQuarantineIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 1)
+		defer s.Close()
+		r.lock("stuck", "other")
+		var calls sync.WaitGroup
+		var mu sync.Mutex
+		atOnce := 0
+		for range 1500 {
+			calls.Go(func() {
+				if took, err := one(s, 2*time.Second, "stuck"); !errors.Is(err, dipwell.ErrLocked) && !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+					t.Error(err)
+				} else if took < time.Second {
+					mu.Lock()
+					atOnce++
+					mu.Unlock()
+				}
+			})
+		}
+		time.Sleep(500 * time.Millisecond)
+		if n := s.Stats().Refused; n < 400 || n > 500 {
+			t.Errorf("%d were refused of 1500", n)
+		}
+		if took, err := one(s, 100*time.Millisecond, "other"); took != 100*time.Millisecond || err == nil {
+			t.Errorf("another key: %v after %v", err, took)
+		}
+		calls.Wait()
+		if uint64(atOnce) != s.Stats().Refused {
+			t.Errorf("%d were answered at once", atOnce)
+		}
+		r.unlock("stuck", "other")
+	})
+}
+
+// TestForgottenKeys: a locked key that nobody calls any more leaves nothing behind.
+func TestForgottenKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 1)
+		r.lock("stuck")
+		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil || s.Stats().Quarantined != 1 {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := s.Stats().Quarantined; n != 0 {
+			t.Errorf("%d keys", n)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCloseWithLockedKeys: those who wait are refused, the statement in flight
+// is waited for, and nothing is left running.
+func TestCloseWithLockedKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 1)
+		r.lock("stuck", "other")
+		var calls sync.WaitGroup
+		for i := range 10 {
+			calls.Go(func() {
+				if took, err := one(s, 4*time.Second, []string{"stuck", "other"}[i%2]); !errors.Is(err, coalesce.ErrClosed) || took > 2*time.Second {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		calls.Wait()
+		if _, err := one(s, time.Second, "stuck"); !errors.Is(err, coalesce.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestLocksAndWhatCallersAreTold: with locks that come and go at random, what
+// callers were told adds up to what was charged.
+func TestLocksAndWhatCallersAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := lanesOver(t, r, 3)
+		until := time.Now().Add(8 * time.Second)
+		var told [4]tally
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for i := range told {
+			told[i].turns = map[string]bool{}
+		}
+		for range 24 {
+			all.Go(func() {
+				for time.Now().Before(until) {
+					keys := rand.Perm(len(told))[:1+rand.IntN(2)]
+					names := make([]string, len(keys))
+					for i, k := range keys {
+						names[i] = fmt.Sprint(k)
+					}
+					_, err := one(s, time.Duration(1+rand.IntN(200))*time.Millisecond, names...)
+					mu.Lock()
+					for _, k := range keys {
+						switch {
+						case err == nil:
+							told[k].granted++
+						case errors.Is(err, dipwell.ErrOutcomeUnknown):
+							told[k].unknown++
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		for i := range told {
+			all.Go(func() {
+				for time.Now().Before(until) {
+					time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
+					r.lock(fmt.Sprint(i))
+					time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+					r.unlock(fmt.Sprint(i))
+				}
+			})
+		}
+		all.Wait()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range told {
+			charged := r.charged[fmt.Sprint(i)]
+			if charged < told[i].granted || charged > told[i].granted+told[i].unknown || told[i].granted == 0 || told[i].unknown == 0 {
+				t.Errorf("key %d: %d charged, %d granted, %d unknown", i, charged, told[i].granted, told[i].unknown)
+			}
+		}
+	})
+}

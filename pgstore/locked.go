@@ -1,0 +1,70 @@
+package pgstore
+
+import (
+	"errors"
+
+	"github.com/dipwell/dipwell"
+)
+
+// lockedRows are rows on which a group of a batch gave up waiting for a lock.
+// Other groups about them get its error without waiting again.
+type lockedRows map[rowName]error
+
+type rowName struct{ limit, key string }
+
+// note remembers the row of a group that met a lock. Of several rows it is not
+// known which one was locked.
+func (r *lockedRows) note(g *dipwell.Group) {
+	if len(g.Ops) != 1 || !errors.Is(g.Err, dipwell.ErrLocked) {
+		return
+	}
+	if *r == nil {
+		*r = lockedRows{}
+	}
+	(*r)[nameOf(&g.Ops[0])] = g.Err
+}
+
+// err is the error of a group that would wait for one of the rows, or nil.
+func (r lockedRows) err(g *dipwell.Group) error {
+	for i := 0; r != nil && i < len(g.Ops); i++ {
+		if err := r[nameOf(&g.Ops[i])]; err != nil && g.Ops[i].Verb != dipwell.VerbCheck {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail gives groups that would wait their error, and returns the others.
+func (r lockedRows) fail(groups []*dipwell.Group) (others []*dipwell.Group) {
+	for _, g := range groups {
+		if g.Err = r.err(g); g.Err == nil {
+			others = append(others, g)
+		}
+	}
+	return others
+}
+
+func nameOf(op *dipwell.Op) rowName { return rowName{op.Def.Name, op.Key} }
+
+// firstOfEach separates groups whose rows all are new from those that share one
+// with an earlier group.
+func firstOfEach(groups []*dipwell.Group) (first, others []*dipwell.Group) {
+	if len(groups) < 2 {
+		return groups, nil
+	}
+	seen := make(map[rowName]bool, len(groups))
+	for _, g := range groups {
+		shared := false
+		for i := range g.Ops {
+			n := nameOf(&g.Ops[i])
+			shared = shared || seen[n]
+			seen[n] = true
+		}
+		if shared {
+			others = append(others, g)
+		} else {
+			first = append(first, g)
+		}
+	}
+	return first, others
+}
