@@ -64,9 +64,9 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Quick is Apply for one op that needs no more than its row; of others it
-// answers nothing and does nothing. The call that everybody makes, a Take on a
-// bucket that has a row of the present version, is decided here and now.
+// Quick is the fast path of Apply for one op that changes nothing but its row. A
+// Take on a bucket with a row of the current version is decided inline. If Quick
+// cannot decide the call, it returns false and has no side effects.
 func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
 	b := s.limits.near(def)
 	if verb != dipwell.VerbTake || b == nil || !b.plain || uint64(n-1) >= uint64(def.Rule.Burst) {
@@ -98,7 +98,7 @@ func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, 
 	return true
 }
 
-// us is n µs, or as many as a Duration holds.
+// us converts n µs to a Duration, at most the largest one.
 func us(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
@@ -116,8 +116,8 @@ func (s *Store) rarer(d *dipwell.Decision, def *dipwell.Definition, key string, 
 	return true
 }
 
-// single decides one op alone: the common call. Not ok: nothing was done, and
-// the op needs more than its row, so the general path is to decide it.
+// single decides a batch of one op, the common case. It returns false, and
+// does nothing, if the op needs more than its row; the caller then uses group.
 func (s *Store) single(op *dipwell.Op) (ok bool) {
 	def := op.Def
 	var p place
@@ -180,7 +180,8 @@ func (sh *shard) state(r *slot, p *place) dipwell.State {
 	return row
 }
 
-// rewrite changes the row at i; one with nothing used is as good as none.
+// rewrite changes the row at i, or removes it if nothing is used: a missing row
+// means a full bucket.
 func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
@@ -208,7 +209,7 @@ func (sh *shard) setLows(r *slot, p *place, key string, lows *dipwell.Lows, had 
 	}
 }
 
-// add inserts a row that ready and room have made room for.
+// add inserts a row. ready and room must have been called for it.
 func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
 	sh.setLows(sh.at(i), p, op.Key, row.Lows, false)
@@ -217,9 +218,10 @@ func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int
 	}
 }
 
-// room counts n more keys. When there are as many as may be it first reclaims
-// full rows: near slot i of a shard that the caller has locked, elsewhere in
-// it, then in others that are not busy, going on where the last call stopped.
+// room counts n more keys and reports whether they fit in MaxKeys. At the bound
+// it first reclaims full rows: near slot i of the shard that the caller has
+// locked, then elsewhere in that shard, then in shards whose lock is free,
+// starting where the previous call stopped.
 func (s *Store) room(sh *shard, i int, n, now int64) bool {
 	if s.count(n) {
 		return true
@@ -241,7 +243,7 @@ func (s *Store) room(sh *shard, i int, n, now int64) bool {
 	return s.count(n)
 }
 
-// What one call for a new key looks at in a full store: a few microseconds.
+// Slots that one call for a new key looks at in a full store: a few microseconds.
 const (
 	ownSweep    = 1024 // slots
 	otherSweep  = 256
@@ -365,7 +367,7 @@ func (s *Store) release(locks uint64) {
 	}
 }
 
-// write stores what a group decided, or nothing of it.
+// write stores the rows that a group changed, all or none.
 func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, records map[int][]dipwell.Record, locks uint64, now int64) error {
 	room, err := s.prepare(g, places, rows, write, now)
 	if err != nil {
@@ -425,9 +427,9 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 	return nil
 }
 
-// prepare makes room for the rows that are new and returns for how many.
-// Reclaiming may take full rows of the group itself, hence the loop: each can
-// go but once.
+// prepare makes room for the group's new rows and returns their number. It
+// loops because making room may reclaim full rows of the group itself; each row
+// is reclaimed at most once, so the loop ends.
 func (s *Store) prepare(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, now int64) (int64, error) {
 	var room int64
 	for {

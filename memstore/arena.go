@@ -42,11 +42,10 @@ func (a *arena) extent() unsafe.Pointer {
 	return p
 }
 
-// ahead has the system find and clear the huge pages after the one that is
-// handed out, beside the calls: that takes it milliseconds, and the caller who
-// touched a page first would wait for it. A store that is large fills them
-// faster than a slow machine clears one, and has two at hand. close waits for
-// the work to end.
+// ahead has the kernel allocate and clear the next huge page in the background.
+// That takes milliseconds, which the first call to touch the page would wait
+// for otherwise. A large store may fill a page faster than a slow machine clears
+// one, so it prepares two. close waits for this work.
 func (a *arena) ahead() {
 	pages := 1
 	if a.used > largeArena {
@@ -69,7 +68,7 @@ func (a *arena) make(mem []byte) {
 	}
 }
 
-// more goes on to the next chunk.
+// more switches to the next chunk.
 func (a *arena) more() bool {
 	if a.closed {
 		return false
@@ -81,7 +80,7 @@ func (a *arena) more() bool {
 	return len(a.free) > 0
 }
 
-// chunk asks the system for memory, by whole huge pages; none: it has none.
+// chunk allocates memory in whole huge pages. It returns nil if there is none.
 func (a *arena) chunk() []byte {
 	c, err := newChunk(chunkBytes + hugePage)
 	if err != nil {

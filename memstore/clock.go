@@ -6,12 +6,12 @@ import "time"
 // processor's time stamp counter: reading the clock is the largest part of a
 // call. It belongs to a shard and is used under its lock.
 //
-// The counter is never trusted for more than a millisecond or two, by its own
-// count, and its pace is measured anew at each reading; one that jumps, back or
-// ahead, is dropped at once. So the time is off by no more than that whatever
-// the counter does, and by well below a microsecond where it is steady, as it
-// is on machines of this century. The step is right whichever way a clock errs:
-// an instant before a row's own counts as the row's.
+// The counter is used for at most a millisecond or two after a reading of the
+// clock, and its pace is measured again at each reading; if the counter jumps,
+// it is dropped at once. So whatever the counter does, the time is off by no
+// more than that; with a steady counter, which current machines have, it is off
+// by well below a microsecond. Decisions stay correct in either case: a time
+// before a row's own counts as the row's.
 type ticker struct {
 	nanos int64  // the system's clock at the last reading, since the store was made
 	count uint64 // the counter then

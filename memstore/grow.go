@@ -23,7 +23,7 @@ func (sh *shard) ready(n, text int) bool {
 	return text == 0 || sh.readyText(text)
 }
 
-// extend has memory for at least n slots.
+// extend allocates memory for at least n slots. It returns false if there is none.
 func (sh *shard) extend(n int) bool {
 	for len(sh.ext)*int(extentSlots) < n {
 		p := sh.store.arena.extent()
@@ -36,14 +36,14 @@ func (sh *shard) extend(n int) bool {
 	return !sh.list || sh.extendTexts()
 }
 
-// grow moves some rows to their places in the larger table, from the top down:
-// there the room is. Full rows are dropped instead. Rows keep their order all
-// the time, so one boundary says which size counts for a hash.
+// grow moves some rows to their places in the larger table, from the top down,
+// because the free slots are at the top. It drops full rows. Rows stay in order,
+// so one boundary tells which of the two sizes applies to a hash.
 func (sh *shard) grow(now int64) {
-	// Slots of the table are what is counted, not slots that a move shifts:
-	// otherwise a long run would slow down the growing that is to make it shorter,
-	// and inserts would outrun it for good. A call that has shifted much may stop
-	// early as long as the table is not behind.
+	// The work of a call is counted in slots looked at, not in slots shifted:
+	// otherwise a long run would slow growing down, though growing makes runs
+	// shorter, and inserts would outrun it for good. A call that has shifted many
+	// slots may stop early unless the table is behind.
 	behind := uint64(sh.rows)*100 > sh.size*loadBehind
 	start := sh.moved
 	for n := 0; n < growWork && (behind || sh.moved-start < growShifts); n++ {

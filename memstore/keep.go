@@ -83,9 +83,9 @@ func (s *Store) PutRecords(d *dipwell.Definition, key string, records []dipwell.
 	return nil
 }
 
-// Install puts definitions in force that were made elsewhere, in place of all
-// that there are. The rows of a name that is not among them are void,
-// and reservations that have a part in one are forgotten.
+// Install replaces all definitions by others that were made elsewhere. Rows of a
+// limit that is not among them no longer count, and reservations that hold
+// tokens of such a limit are dropped.
 func (s *Store) Install(defs []*dipwell.Definition) error {
 	gone := map[string]bool{}
 	for _, d := range s.reg.All() {
@@ -172,7 +172,8 @@ func (s *Store) WatchReservations() {
 	s.held.touched = map[dipwell.Reservation]struct{}{}
 }
 
-// TouchedReservations returns those that came or went since it was asked last.
+// TouchedReservations returns the reservations that were added or removed since
+// the previous call.
 func (s *Store) TouchedReservations() []dipwell.Reservation {
 	r := &s.held
 	r.mu.Lock()
@@ -182,7 +183,8 @@ func (s *Store) TouchedReservations() []dipwell.Reservation {
 	return ids
 }
 
-// touch notes that a reservation came or went, where somebody wants to know.
+// touch records that a reservation was added or removed, if WatchReservations
+// was called.
 func (r *reservations) touch(id dipwell.Reservation) {
 	if r.touched != nil {
 		r.touched[id] = struct{}{}

@@ -14,8 +14,9 @@ const MaxPage = 10_000
 // scanWork is how many slots are looked at under a shard's lock.
 const scanWork = 4096
 
-// scan calls do with every row, in order, and lets go of the lock in between.
-// Rows that stay are seen once, wherever growing moves them.
+// scan calls do with every row, in order of hashes. It releases the lock between
+// steps; a row that exists all the time is seen exactly once, even if the table
+// grows meanwhile.
 func (sh *shard) scan(do func(p *slot, i int)) {
 	from, done := ^uint64(0), false
 	for !done {
@@ -23,7 +24,7 @@ func (sh *shard) scan(do func(p *slot, i int)) {
 	}
 }
 
-// scanSome goes on at the first row that sorts at from or later.
+// scanSome scans from the first row whose hash sorts at from or later.
 func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -85,14 +86,14 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	return page.sorted(), nil
 }
 
-// live reports whether the row is more than a full bucket.
+// live reports whether the row is of an existing limit and not a full bucket.
 func live(d *dipwell.Definition, row dipwell.KeyState, now int64) bool {
 	op := dipwell.Op{Def: d, Key: row.Key, Verb: dipwell.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
 }
 
-// page has the keys that sort first, the last of them at its top.
+// page is a heap of the keys that sort first, with the last of them on top.
 type page struct {
 	most int
 	rows []dipwell.KeyState

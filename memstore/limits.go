@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// limits gives every definition in use a short handle, for the rows, and finds
-// it again: by pointer for a call, by handle for a row.
+// limits gives each definition in use a short handle, which rows store. Calls
+// look a definition up by pointer, rows by handle.
 type limits struct {
 	seed    [2]maphash.Seed // of the salts
 	recent  [256]atomic.Pointer[binding]
@@ -76,7 +76,8 @@ func (l *limits) bind(op *dipwell.Op) (*binding, error) {
 	return l.bindRare(op)
 }
 
-// near is the binding of a definition that was asked for lately, or nil.
+// near returns a recently used definition's binding, or nil. It is a
+// direct-mapped cache in front of the map.
 func (l *limits) near(d *dipwell.Definition) *binding {
 	p := uintptr(unsafe.Pointer(d))
 	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == d {
@@ -138,8 +139,8 @@ func (l *limits) named(name string) *limit {
 	return of
 }
 
-// end makes the limit's bindings unusable. Calls that hold one see it once they
-// have their shard's lock.
+// end makes the limit's bindings unusable. Calls that hold one check for this
+// under their shard's lock.
 func (l *limits) end(of *limit) {
 	for _, b := range of.bindings {
 		b.dead.Store(true)
@@ -166,7 +167,7 @@ func (l *limits) handle(of *limit, v versionOf) uint32 {
 	return h
 }
 
-// drop ends a limit: its rows are void.
+// drop ends a limit. Its rows no longer count.
 func (l *limits) drop(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,9 +216,8 @@ func (l *limits) crowded() bool {
 	return len(*l.handles.Load())-len(l.free) > l.after
 }
 
-// collect looks through all rows for the versions that they name and forgets
-// the others. A row cannot name an older version afterwards: the bindings that
-// could write one died before its shard was looked at.
+// collect forgets the versions that no row names. No row can name one of them
+// later: the bindings that could write it were dead before its shard was scanned.
 func (s *Store) collect() {
 	l := &s.limits
 	l.mu.Lock()

@@ -2,10 +2,10 @@ package memstore
 
 import "github.com/dipwell/dipwell"
 
-// Put sets a key's row to what another store said of it under d, unless a later
-// row is held already; of two of the same instant the fuller bucket loses. Records
-// that are held of the row give nothing back then. It fails as a call for a new
-// key does when the store is full.
+// Put sets a key's row to one that another store returned under d, unless the
+// store holds a later row, or one of the same instant with as much or more used.
+// The records of a row that Put replaces give nothing back. Put returns
+// dipwell.ErrFull if the key is new and the store is full.
 func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error {
 	for {
 		op := dipwell.Op{Def: d, Key: key}
@@ -24,7 +24,8 @@ func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error 
 	}
 }
 
-// put stores a row of the binding's version, or asks for the newer binding.
+// put stores a row of the binding's version. It returns again if the binding was
+// superseded; the caller then retries with the newer one.
 func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, err error) {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()

@@ -124,7 +124,7 @@ func (r *reservations) add(v *reservation, now int64) bool {
 	return true
 }
 
-// hold keeps a reservation, as long as there is room for its parts.
+// hold stores a reservation, if its id is new and there is room for its parts.
 func (r *reservations) hold(v *reservation) bool {
 	if r.parts+len(v.parts) > r.max || r.byID[v.id] != nil {
 		return false
@@ -173,7 +173,7 @@ func (r *reservations) forget(v *reservation) {
 	r.touch(v.id)
 }
 
-// reset forgets the reservations that hold tokens of a key, whole.
+// reset removes each reservation that holds tokens of the key, with all its parts.
 func (r *reservations) reset(place *place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +182,8 @@ func (r *reservations) reset(place *place) {
 	}
 }
 
-// drop forgets the reservations that hold tokens of a limit, whole: its rows are void.
+// drop removes each reservation that holds tokens of the limit, with all its
+// parts.
 func (r *reservations) drop(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +194,8 @@ func (r *reservations) drop(name string) {
 	}
 }
 
-// find returns the reservation unless it is due, and the set of its shards.
+// find returns the reservation and the set of its shards, or nil if the
+// reservation is due or unknown.
 func (r *reservations) find(id dipwell.Reservation, now int64) (v *reservation, shards uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,7 +208,7 @@ func (r *reservations) find(id dipwell.Reservation, now int64) (v *reservation, 
 	return v, shards
 }
 
-// take forgets a reservation. It fails when another call was faster.
+// take removes a reservation. It returns false if another call has removed it.
 func (r *reservations) take(v *reservation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -261,7 +263,7 @@ func (s *Store) giveBack(p *part, now int64) {
 	sh.tidy(k)
 }
 
-// dueHeap has the reservation that is due first at its top.
+// dueHeap is a heap with the reservation that is due first on top.
 type dueHeap []*reservation
 
 func (h dueHeap) Len() int           { return len(h) }

@@ -74,7 +74,7 @@ func (sh *shard) home(id uint64) int {
 	return int(hi)
 }
 
-// find returns where the row is, or where it belongs.
+// find returns the row's slot, or if there is no row, the slot where it belongs.
 func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
 	if len(sh.ext) == 0 {
 		return 0, false
@@ -95,8 +95,8 @@ func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
 	return i, false
 }
 
-// insert puts a row where find said that it belongs. With reclaim, a full row
-// that it meets on the way gives its place. ready must have been called.
+// insert adds a row at i, the place that find returned. With reclaim, it takes
+// the slot of a full row if it meets one. ready must have been called.
 func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
 	end := i
 	for sh.at(end).id != 0 {
@@ -132,7 +132,8 @@ func (sh *shard) shift(i, end int) {
 	}
 }
 
-// forget drops what belongs to the row at i, which the caller overwrites or closes up.
+// forget drops the text and the count of the row at i. The caller overwrites the
+// slot or closes the gap.
 func (sh *shard) forget(i int) {
 	if p := sh.at(i); p.handle&withLows != 0 {
 		sh.lose(rowID{p.id, p.tag})
@@ -166,7 +167,7 @@ func (sh *shard) close1(i int) {
 	sh.setText(i, 0)
 }
 
-// full reports whether a row is a full bucket, which is as good as none.
+// full reports whether a row is a full bucket, which needs no row.
 func (sh *shard) full(p *slot, now int64) bool {
 	h := &(*sh.store.limits.handles.Load())[p.handle&^withLows]
 	cur := h.limit.current.Load()
@@ -190,7 +191,7 @@ func (sh *shard) sweepRange(from *int, now int64, n int) {
 	}
 }
 
-// tend does an insert's share of the upkeep.
+// tend does one insert's share of growing and sweeping.
 func (sh *shard) tend(now int64) {
 	if sh.growing {
 		sh.grow(now)
@@ -207,15 +208,14 @@ func (sh *shard) close() {
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
 
-// A view is where a shard's rows are, for who has not got its lock. It may be
-// behind: what it says is a guess.
+// A view tells where a shard's rows are without its lock. It may be out of date.
 type view struct {
 	size, next uint64
 	bound      atomic.Uint64 // hashes from here on are spread over next
 	ext        []*[extentSlots]slot
 }
 
-// show publishes where rows are, for glance.
+// show publishes a view for glance.
 func (sh *shard) show() {
 	v := &view{size: sh.size, next: sh.next, ext: sh.ext}
 	v.bound.Store(^uint64(0))
@@ -225,8 +225,8 @@ func (sh *shard) show() {
 	sh.view.Store(v)
 }
 
-// glance has the processor fetch the line where a row most likely is while the
-// caller still waits for the lock, and reads the counter.
+// glance prefetches the cache line where a row most likely is, before the caller
+// has the lock, and reads the counter.
 func (sh *shard) glance(id uint64) uint64 {
 	v := sh.view.Load()
 	if v == nil {

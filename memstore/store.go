@@ -23,9 +23,9 @@ const (
 
 // Config sets up a Store. The zero value means the defaults.
 type Config struct {
-	// MaxKeys bounds the keys held, over all limits. A key whose bucket is full
-	// needs no room. When it is reached no key is forgotten: calls for a new key
-	// fail with dipwell.ErrFull. Default DefaultMaxKeys.
+	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
+	// full needs no room. At the bound no key is evicted: calls for a new key fail
+	// with dipwell.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
 	// MaxReservations bounds the reservations that are not yet due, and what is
 	// withheld of those that were cancelled; one of several keys counts once for
@@ -122,8 +122,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Apply decides a batch at one instant of the store's clock. It never waits
-// but for other callers of the same keys.
+// Apply decides a batch at one instant of the store's clock. It waits only for
+// other calls that use the same shards.
 func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 	if len(b.Groups) == 1 {
 		g := &b.Groups[0]

@@ -33,7 +33,8 @@ func textSize(op *dipwell.Op) int {
 	return (2 + len(op.Key) + 3) &^ 3
 }
 
-// readyText makes room for texts of size bytes in all.
+// readyText makes room for texts of size bytes in total. It returns false if
+// there is none.
 func (sh *shard) readyText(size int) bool {
 	t := &sh.texts
 	if sh.list = true; t.next == 0 {
@@ -53,7 +54,7 @@ func (sh *shard) readyText(size int) bool {
 	return sh.extendTexts()
 }
 
-// extendTexts has a reference for each slot.
+// extendTexts allocates a reference for each slot.
 func (sh *shard) extendTexts() bool {
 	t := &sh.texts
 	for len(t.refs)*refsPerSlot < len(sh.ext) {
