@@ -73,27 +73,29 @@ func (e *engine) decide(rec *record) error {
 	return nil
 }
 
-func (e *engine) alone(rec *record, rows []dipwell.State) error {
+func (e *engine) alone(rec *record, rows []row) error {
 	for i := range e.group.Ops {
-		row, write, err := e.group.Ops[i].Step(rec.t, rows[i], false)
+		next, write, err := e.group.Ops[i].Step(rec.t, rows[i].state(e.defs[i]), false)
 		if err != nil {
 			return err
 		}
 		if write {
-			rows[i] = row
+			rows[i] = rowOf(next)
 		}
 	}
 	return nil
 }
 
-func (e *engine) together(rec *record, rows []dipwell.State) error {
-	copy(e.rows, rows)
+func (e *engine) together(rec *record, rows []row) error {
+	for i, d := range e.defs {
+		e.rows[i] = rows[i].state(d)
+	}
 	if err := e.group.Decide(rec.t, e.rows, e.write); err != nil {
 		return err
 	}
 	for i := range rows {
 		if e.write[i] {
-			rows[i] = e.rows[i]
+			rows[i] = rowOf(e.rows[i])
 		}
 	}
 	return nil

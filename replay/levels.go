@@ -57,7 +57,7 @@ func (r *run) levels() error {
 		rows, _ := again.table.of(id)
 		for i := range tracks {
 			for _, t := range tracks[i] {
-				t.add(rec.t, rows[i])
+				t.add(rec.t, rows[i].state(r.defs[i]))
 			}
 		}
 		return nil

@@ -21,11 +21,21 @@ type table struct {
 	seed  maphash.Seed
 	slots []uint64 // open addressing: a key's number + 1, and above it half of its hash
 	keys  []string
-	rows  []dipwell.State // limits of each key
+	rows  []row // limits of each key
 	cnts  []counts
 
 	forgotten int64   // keys, counted again when they come back
 	missed    []int64 // of each limit: the most refusals that a key shown may lack
+}
+
+// row is a dipwell.State of a limit's only version, without reservations: there
+// are millions of them, and the garbage collector need not look for pointers.
+type row struct{ used, ts int64 }
+
+func rowOf(s dipwell.State) row { return row{s.Used, s.TS} }
+
+func (r row) state(d *dipwell.Definition) dipwell.State {
+	return dipwell.State{Used: r.used, TS: r.ts, Version: d.Number}
 }
 
 // counts are what became of a key's requests at one limit.
@@ -87,14 +97,14 @@ func (t *table) insert(key []byte) int32 {
 		t.place(id)
 	}
 	for range t.limits {
-		t.rows = append(t.rows, dipwell.State{})
+		t.rows = append(t.rows, row{})
 		t.cnts = append(t.cnts, counts{})
 	}
 	return id
 }
 
 // of returns the rows and counts of a key, valid until the next insert.
-func (t *table) of(id int32) ([]dipwell.State, []counts) {
+func (t *table) of(id int32) ([]row, []counts) {
 	from, to := int(id)*t.limits, (int(id)+1)*t.limits
 	return t.rows[from:to:to], t.cnts[from:to:to]
 }
@@ -148,7 +158,7 @@ func (t *table) forget(defs []*dipwell.Definition, now int64) {
 func (t *table) rebuild(ids []int32) {
 	old := *t
 	t.keys = make([]string, 0, len(ids))
-	t.rows = make([]dipwell.State, 0, len(ids)*t.limits)
+	t.rows = make([]row, 0, len(ids)*t.limits)
 	t.cnts = make([]counts, 0, len(ids)*t.limits)
 	for _, id := range ids {
 		rows, cnts := old.of(id)
@@ -162,11 +172,11 @@ func (t *table) rebuild(ids []int32) {
 func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
 	rows, _ := t.of(id)
 	for i, d := range defs {
-		if rows[i].Used == 0 {
+		if rows[i].used == 0 {
 			continue
 		}
 		var scratch dipwell.Rule
-		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i], now, dipwell.VerbCheck, 0).Before > 0 {
+		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i].state(d), now, dipwell.VerbCheck, 0).Before > 0 {
 			return false
 		}
 	}
