@@ -46,12 +46,19 @@ type File struct {
 	LogRefusals    *int          // refusals that are logged a second; nil: the default
 	LogFormat      string        // text or json
 
-	GRPC             string // address of the gRPC listener
-	RLSConfig        string // descriptors of the RateLimitService, a file or a directory
-	RLSHeaders       string // header fields that the proxy is told to add
-	RLSChargeAll     bool   // charge every descriptor, also when another is over
-	RLSAllowOverride bool   // requests may bring limits of their own
-	RLSMergeDomains  bool   // several files may be about one domain
+	GRPC               string  // address of the gRPC listener
+	RLSConfig          string  // descriptors of the RateLimitService, a file or a directory
+	RLSHeaders         string  // header fields that the proxy is told to add
+	RLSChargeAll       bool    // charge every descriptor, also when another is over
+	RLSAllowOverride   bool    // requests may bring limits of their own
+	RLSMergeDomains    bool    // several files may be about one domain
+	RLSNearLimit       float64 // share of a limit above which hits count as near it; 0: the default
+	RLSLimitHeader     string  // names of the header fields of rls_headers: ratelimit
+	RLSRemainingHeader string
+	RLSResetHeader     string
+
+	Shadow       bool              // refuse nothing
+	MetricLabels map[string]string // on every metric
 
 	Headers        httplimit.Headers
 	TrustedProxies []netip.Prefix
@@ -66,7 +73,8 @@ type UpstreamTimes struct {
 // settings are the names at the top of a file.
 var settings = []string{"owner", "revision", "store", "data", "listen", "admin", "admin_token_file", "admin_only", "upstream", "by",
 	"upstream_dial_timeout", "upstream_tls_timeout", "upstream_header_timeout", "upstream_idle_timeout", "upstream_idle_connections", "max_keys", "deny_max_age", "max_in_flight", "tls_cert", "tls_key", "client_ca",
-	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains", "headers", "trusted_proxies", "limits"}
+	"key_secret_file", "otlp_endpoint", "log_refusals", "log_format", "grpc", "rls_config", "rls_headers", "rls_charge_all", "rls_allow_override", "rls_merge_domains",
+	"rls_near_limit_ratio", "rls_limit_header", "rls_remaining_header", "rls_reset_header", "shadow", "metric_labels", "headers", "trusted_proxies", "limits"}
 
 // Bounds of a file.
 const (
@@ -200,6 +208,8 @@ func (p *parser) top(n *yaml.Node) {
 			p.proxies(value)
 		case "admin_only":
 			p.adminOnly(value)
+		case "metric_labels":
+			p.metricLabels(value)
 		default:
 			p.setting(name, value)
 		}
@@ -250,7 +260,8 @@ func (p *parser) scalar(name string, n *yaml.Node) (string, bool) {
 func (p *parser) setting(name string, n *yaml.Node) {
 	texts := map[string]*string{"owner": &p.Owner, "store": &p.Store, "data": &p.Data, "grpc": &p.GRPC, "rls_config": &p.RLSConfig, "listen": &p.Listen, "admin": &p.Admin,
 		"admin_token_file": &p.AdminTokenFile, "upstream": &p.Upstream, "by": &p.By,
-		"tls_cert": &p.TLSCert, "tls_key": &p.TLSKey, "client_ca": &p.ClientCA, "key_secret_file": &p.KeySecretFile, "otlp_endpoint": &p.OTLPEndpoint}
+		"tls_cert": &p.TLSCert, "tls_key": &p.TLSKey, "client_ca": &p.ClientCA, "key_secret_file": &p.KeySecretFile, "otlp_endpoint": &p.OTLPEndpoint,
+		"rls_limit_header": &p.RLSLimitHeader, "rls_remaining_header": &p.RLSRemainingHeader, "rls_reset_header": &p.RLSResetHeader}
 	to := texts[name]
 	if to == nil && !slices.Contains(settings, name) {
 		p.fail(n, name, "unknown setting%s", dipwell.Suggest(name, settings))
@@ -263,7 +274,7 @@ func (p *parser) setting(name string, n *yaml.Node) {
 	var err error
 	times := map[string]*time.Duration{"upstream_dial_timeout": &p.UpstreamTimes.Dial, "upstream_tls_timeout": &p.UpstreamTimes.TLS,
 		"upstream_header_timeout": &p.UpstreamTimes.Header, "upstream_idle_timeout": &p.UpstreamTimes.Idle}[name]
-	yesNo := map[string]*bool{"rls_charge_all": &p.RLSChargeAll, "rls_allow_override": &p.RLSAllowOverride, "rls_merge_domains": &p.RLSMergeDomains}[name]
+	yesNo := map[string]*bool{"rls_charge_all": &p.RLSChargeAll, "rls_allow_override": &p.RLSAllowOverride, "rls_merge_domains": &p.RLSMergeDomains, "shadow": &p.Shadow}[name]
 	switch {
 	case to != nil && value == "":
 		p.fail(n, name, "is empty")
@@ -281,6 +292,8 @@ func (p *parser) setting(name string, n *yaml.Node) {
 		*times, err = ParseTimeout(value)
 	case name == "upstream_idle_connections":
 		p.UpstreamIdle, err = number(value, 1)
+	case name == "rls_near_limit_ratio":
+		p.RLSNearLimit, err = ParseRatio(value)
 	case name == "rls_headers":
 		p.RLSHeaders, err = value, CheckRLSHeaders(value)
 	case name == "headers":
@@ -419,4 +432,20 @@ func (p *parser) adminOnly(n *yaml.Node) {
 			p.AdminOnly = append(p.AdminOnly, value)
 		}
 	}
+}
+
+func (p *parser) metricLabels(n *yaml.Node) {
+	p.MetricLabels = map[string]string{}
+	p.mapping(n, "metric_labels.", func(name string, value *yaml.Node) {
+		p.MetricLabels[name], _ = p.scalar("metric_labels."+name, value)
+	})
+}
+
+// ParseRatio reads a share above 0 and up to 1.
+func ParseRatio(value string) (float64, error) {
+	f, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(f > 0 && f <= 1) {
+		return 0, fmt.Errorf("%q is not a number above 0 and up to 1, such as 0.8", value)
+	}
+	return f, nil
 }

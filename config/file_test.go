@@ -95,8 +95,9 @@ func TestOwnerAndRevision(t *testing.T) {
 }
 
 func TestParseGRPC(t *testing.T) {
-	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: ietf\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\n"))
-	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || f.RLSHeaders != "ietf" || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains {
+	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: ietf\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\nrls_near_limit_ratio: 0.5\nrls_limit_header: L\nrls_remaining_header: R\nrls_reset_header: T\nshadow: true\nmetric_labels: {env: prod, n: 1}\n"))
+	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || f.RLSHeaders != "ietf" || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains ||
+		f.RLSNearLimit != 0.5 || f.RLSLimitHeader != "L" || f.RLSRemainingHeader != "R" || f.RLSResetHeader != "T" || !f.Shadow || f.MetricLabels["env"] != "prod" || f.MetricLabels["n"] != "1" {
 		t.Errorf("%+v %v", f, err)
 	}
 }
@@ -155,6 +156,10 @@ func TestMistakes(t *testing.T) {
 		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
 		{"admin_only", "admin_only: [metrics, limit]\n", []string{`f.yaml:1: admin_only[1]: "limit" is not one of metrics, limits; did you mean limits?`}},
 		{"admin_only is no list", "admin_only: metrics\n", []string{"f.yaml:1: admin_only: must be a list"}},
+		{"near", "rls_near_limit_ratio: 80\n", []string{`f.yaml:1: rls_near_limit_ratio: "80" is not a number above 0 and up to 1, such as 0.8`}},
+		{"near is no number", "rls_near_limit_ratio: NaN\n", []string{"f.yaml:1: rls_near_limit_ratio: "}},
+		{"shadow", "shadow: yes\n", []string{`f.yaml:1: shadow: "yes" is neither true nor false`}},
+		{"labels", "metric_labels: [env]\n", []string{"f.yaml:1: metric_labels: must be settings"}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},

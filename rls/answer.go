@@ -49,14 +49,27 @@ func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
 		st := &statuses[i]
 		r.Statuses[i] = st
 		asks[i].status(st, &durations[i])
+		if s.Shadow && asks[i].passed() {
+			st.Code = pb.RateLimitResponse_OVER_LIMIT
+		}
 		if st.Code == pb.RateLimitResponse_OVER_LIMIT {
 			r.OverallCode = pb.RateLimitResponse_OVER_LIMIT
 		}
 	}
+	if s.Shadow && r.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+		r.OverallCode = pb.RateLimitResponse_OK
+		s.metrics.shadowed.Add(1)
+	}
 	if s.Headers != NoHeaders {
-		s.Headers.add(r, asks)
+		s.add(r, asks)
 	}
 	return r
+}
+
+// passed reports whether a descriptor is over a limit that enforces, and passed
+// because the whole service is in shadow mode.
+func (a *ask) passed() bool {
+	return a.d != nil && a.d.Shadow && a.rule.limit.Mode != dipwell.Shadow
 }
 
 func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationpb.Duration) {

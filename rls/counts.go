@@ -27,7 +27,7 @@ type metrics struct {
 	rules    atomic.Pointer[map[metricKey]*counts]
 	detailed int
 
-	loads, badLoads, unknownDomain, overridesIgnored atomic.Uint64
+	loads, badLoads, unknownDomain, overridesIgnored, shadowed atomic.Uint64
 }
 
 type metricKey struct{ domain, rule string }
@@ -149,12 +149,13 @@ var (
 	descShadow   = prometheus.NewDesc("dipwell_rls_shadow_mode_total", "Hits over their limit that shadow mode let pass, by rule.", labels, nil)
 	descLoads    = prometheus.NewDesc("dipwell_rls_config_loads_total", "Configurations that were read, by result.", []string{"result"}, nil)
 	descUnknown  = prometheus.NewDesc("dipwell_rls_domain_not_found_total", "Requests about a domain that no configuration names.", nil, nil)
+	descShadowed = prometheus.NewDesc("dipwell_rls_global_shadow_mode_total", "Requests over a limit that passed because the whole service is in shadow mode.", nil, nil)
 	descOverride = prometheus.NewDesc("dipwell_rls_overrides_ignored_total", "Limits brought by requests where allow_override does not permit it.", nil, nil)
 )
 
 // Describe and Collect make a Service a prometheus.Collector.
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descLocal, descShadow, descLoads, descUnknown, descOverride} {
+	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descLocal, descShadow, descLoads, descUnknown, descOverride, descShadowed} {
 		ch <- d
 	}
 }
@@ -176,4 +177,5 @@ func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	counter(descLoads, &m.badLoads, "error")
 	counter(descUnknown, &m.unknownDomain)
 	counter(descOverride, &m.overridesIgnored)
+	counter(descShadowed, &m.shadowed)
 }

@@ -9,7 +9,9 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/rls"
+	"github.com/dipwell/dipwell/shadow"
 )
 
 // counted reads all counters of a service: "within_limit d.user" and so on.
@@ -73,6 +75,43 @@ descriptors:
 	w.spend("d", 1, hits(4, desc("user=a")))
 	w.want("d", over, descs{hits(8, desc("user=a"))}) // 6 of them fit
 	wantCounts(t, w, map[string]float64{"config_loads ok": 1, "hits d.user": 12, "within_limit d.user": 4, "near_limit d.user": 5, "over_limit d.user": 2})
+}
+
+// In global shadow mode every request passes, and the statuses and counters tell
+// what would not have.
+func TestGlobalShadow(t *testing.T) {
+	const yaml = `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 10}
+  - key: soft
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: user
+    value: banned
+    rate_limit: {unit: minute, requests_per_unit: 0}
+`
+	for _, chargeAll := range []bool{false, true} {
+		w := &world{t: t}
+		w.now.Store(noon)
+		store, err := memstore.New(memstore.Config{Clock: w.now.Load})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.over(shadow.New(store), rls.Config{Shadow: true})
+		w.use(rls.Defaults{ChargeAll: chargeAll}, yaml)
+		w.want("d", ok, descs{hits(8, desc("user=a"))}, ok)
+		w.want("d", ok, descs{hits(8, desc("user=a"))}, over) // of which charge all takes two
+		w.want("d", ok, descs{desc("user=b"), hits(99, desc("user=a"))}, ok, over)
+		w.want("d", ok, descs{desc("user=banned")}, over)
+		w.spend("d", 1, desc("soft=a"))
+		w.want("d", ok, descs{desc("soft=a")}, ok)
+		got := counted(t, w)
+		if got["global_shadow_mode"] != 3 || got["shadow_mode d.soft"] != 1 || got["over_limit d.user_banned"] != 1 {
+			t.Errorf("%v", got)
+		}
+	}
 }
 
 // Values are in metrics only where the configuration asks for them, and so many at most.

@@ -36,9 +36,17 @@ func ParseHeaders(s string) (Headers, error) {
 
 func (h Headers) String() string { return headerNames[h] }
 
+// HeaderNames are what RateLimit3's headers are called. An empty name is the
+// default named in its comment.
+type HeaderNames struct {
+	Limit     string // RateLimit-Limit
+	Remaining string // RateLimit-Remaining
+	Reset     string // RateLimit-Reset
+}
+
 // add announces the limits of a request.
-func (h Headers) add(r *pb.RateLimitResponse, asks []ask) {
-	if h == IETF {
+func (c *Config) add(r *pb.RateLimitResponse, asks []ask) {
+	if c.Headers == IETF {
 		addIETF(r, asks)
 		return
 	}
@@ -58,9 +66,9 @@ func (h Headers) add(r *pb.RateLimitResponse, asks []ask) {
 	st := r.Statuses[tightest]
 	reset := ceil(st.GetDurationUntilReset().AsDuration()) / time.Second
 	r.ResponseHeadersToAdd = []*core.HeaderValue{
-		{Key: "RateLimit-Limit", Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},
-		{Key: "RateLimit-Remaining", Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},
-		{Key: "RateLimit-Reset", Value: strconv.FormatInt(int64(reset), 10)},
+		{Key: cmp.Or(c.Names.Limit, "RateLimit-Limit"), Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},
+		{Key: cmp.Or(c.Names.Remaining, "RateLimit-Remaining"), Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},
+		{Key: cmp.Or(c.Names.Reset, "RateLimit-Reset"), Value: strconv.FormatInt(int64(reset), 10)},
 	}
 }
 

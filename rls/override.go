@@ -75,7 +75,7 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 }
 
 func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit, period time.Duration) *rule {
-	r := &rule{windowed: true, none: key.requests == 0, near: nearLimit(0.8, int64(key.requests))}
+	r := &rule{windowed: true, none: key.requests == 0, near: nearLimit(d.near, int64(key.requests))}
 	r.limit = dipwell.Limit{
 		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, dipwell.FormatPeriod(period)), ""),
 		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: period, Start: "0s",

@@ -126,7 +126,7 @@ func (p *parser) document(b []byte) {
 }
 
 func (p *parser) root(n *yaml.Node) {
-	d := &domain{chargeAll: p.ChargeAll}
+	d := &domain{chargeAll: p.ChargeAll, near: p.NearLimit}
 	d.override = p.AllowOverride
 	var list *yaml.Node
 	p.mapping(n, "", rootSettings, func(name string, v *yaml.Node) {

@@ -23,7 +23,11 @@ const maxDescriptors = 100
 
 // Config says how a Service answers. The zero Config is a working one.
 type Config struct {
-	Headers Headers // which headers the proxy is told to add; default none
+	Headers Headers     // which headers the proxy is told to add; default none
+	Names   HeaderNames // of RateLimit3's headers
+	// Shadow: no request is refused. The statuses still say which limits were
+	// exceeded, as those of envoyproxy/ratelimit's SHADOW_MODE do.
+	Shadow bool
 	// Observe hears of every decision, or the error in its place, and how long it took.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
@@ -279,7 +283,7 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 
 // short makes a refusal of hits of which only some were there.
 func (s *Service) short(ctx context.Context, a *ask) {
-	if a.d.Allowed = a.rule.limit.Mode == dipwell.Shadow; a.d.Allowed {
+	if a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow; a.d.Allowed {
 		a.d.Shadow = true
 	}
 	if a.rule.windowed { // the retry time is the window's end, which is known

@@ -535,6 +535,10 @@ func TestHeaders(t *testing.T) {
 	if got := of(w.ask("d", desc("free=1"))); got != "" {
 		t.Error(got)
 	}
+	w = startWith(t, rls.Config{Headers: rls.RateLimit3, Names: rls.HeaderNames{Limit: "X-Max", Reset: "X-Again"}}, rls.Defaults{}, plain)
+	if got := of(w.ask("d", both...)); got != "X-Max: 3\nRateLimit-Remaining: 2\nX-Again: 3570" {
+		t.Error(got)
+	}
 	w = startWith(t, rls.Config{Headers: rls.IETF}, rls.Defaults{}, plain)
 	w.spend("d", 3, both...)
 	want := "Ratelimit: \"rls/d.user\";r=2;t=30, \"rls/d.tenant\";r=0;t=3570\n" +

@@ -31,7 +31,8 @@ func (r *Rules) Domains() int { return len(r.domains) }
 type domain struct {
 	node
 	name      string
-	chargeAll bool // each descriptor by itself, also when another is over
+	chargeAll bool    // each descriptor by itself, also when another is over
+	near      float64 // NearLimit, for limits that requests bring
 }
 
 // A node is one descriptor of the configuration.

@@ -39,6 +39,10 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	key, err := a.authKey(r, q)
 	if err != nil { // the request behind the proxy is at fault, so it does not pass
 		a.metrics.keyless(def.Name, q.ip, err)
+		if a.live.Load().shadow {
+			allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: dipwell.SourceFallbackOpen})
+			return
+		}
 		httplimit.Problem(w, q.deny, "key", err.Error())
 		return
 	}
@@ -55,8 +59,11 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		httplimit.Refuse(w, &d, q.deny)
 		return
 	}
-	w.Header()["Content-Type"] = jsonType
-	_, _ = w.Write(append(d.AppendMembers([]byte{'{'}), "}\n"...))
+	allowed(w, &d)
+}
+
+func allowed(w http.ResponseWriter, d *dipwell.Decision) {
+	writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
 }
 
 func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
@@ -135,18 +142,27 @@ func (q *authCall) set(name, value string) (err error) {
 
 // badHeaderName says why a header field cannot be a key, or nothing.
 func badHeaderName(name string) string {
-	for i := range len(name) {
-		if c := name[i]; !isTokenByte(c) {
-			return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
-		}
+	if name == "" {
+		return "names no header field"
+	}
+	if !IsHeaderName(name) {
+		return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
 	}
 	switch http.CanonicalHeaderKey(name) {
-	case "":
-		return "names no header field"
 	case "Host", "Transfer-Encoding", "Trailer": // net/http keeps them apart
 		return name + " cannot be a key; it says nothing about who asks"
 	}
 	return ""
+}
+
+// IsHeaderName reports whether a header field can be called so.
+func IsHeaderName(name string) bool {
+	for i := range len(name) {
+		if !isTokenByte(name[i]) {
+			return false
+		}
+	}
+	return name != ""
 }
 
 func isTokenByte(c byte) bool {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -141,6 +142,44 @@ func TestKeylessRequestsAreLogged(t *testing.T) {
 	}
 	if n := len(lines); n > 100 { // one a second; the machine may be slow
 		t.Errorf("%d more lines of 500 refusals", n)
+	}
+}
+
+// Every metric carries the labels of the configuration, and none of theirs can
+// meet one that a metric has itself.
+func TestConstantLabels(t *testing.T) {
+	w := newWorld(t, server.Config{Labels: map[string]string{"env": "prod", "cell": "b 1"}}, local)
+	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
+	if _, err := w.server.Proxy(server.Upstream{URL: "http://127.0.0.1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	w.post("take", "limit=login&key=k")
+	rec := w.do("GET", "/metrics", "")
+	w.want(rec, 200, `dipwell_keys{cell="b 1",env="prod"} 7`, `dipwell_decisions_total{cell="b 1",env="prod",limit="login",result="allowed"} 1`)
+	for line := range strings.Lines(rec.Body.String()) {
+		if line[0] == '#' {
+			continue
+		}
+		if !strings.Contains(line, `cell="b 1"`) || !strings.Contains(line, `env="prod"`) {
+			t.Error("without the labels:", line)
+		}
+		for _, m := range regexp.MustCompile(`[{,]([a-z_]+)="`).FindAllStringSubmatch(line, -1) {
+			if m[1] != "env" && m[1] != "cell" && server.CheckLabels(map[string]string{m[1]: "x"}) == nil {
+				t.Errorf("%q is a metric's own label, and is accepted", m[1])
+			}
+		}
+	}
+	for _, bad := range []map[string]string{{"": "x"}, {"a-b": "x"}, {"__a": "x"}, {"1a": "x"}, {"a": ""}, {"a": "\xff"}, {"a": strings.Repeat("x", 129)}, {"rule": "x"}, {"domain": "x"}} {
+		if server.CheckLabels(bad) == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+	many := map[string]string{}
+	for i := range 17 {
+		many[fmt.Sprintf("l%d", i)] = "x"
+	}
+	if server.CheckLabels(many) == nil {
+		t.Error("17 labels were accepted")
 	}
 }
 

@@ -3,11 +3,16 @@ package server
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +37,8 @@ type metrics struct {
 	store    string // the label
 	refusals *refusals
 	watch    atomic.Pointer[watch] // nil: nobody looks at GET /v1/top
-	reg      *prometheus.Registry
+	reg      prometheus.Registerer // puts the constant labels on each
+	gather   prometheus.Gatherer
 }
 
 // verbCount is how many verbs take time: all that a Decision answers.
@@ -69,8 +75,9 @@ var (
 	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
 )
 
-func newMetrics(store string) *metrics {
-	m := &metrics{reg: prometheus.NewRegistry(), store: cmp.Or(store, "memory"), fresh: map[string]*limitCounts{}}
+func newMetrics(store string, labels map[string]string) *metrics {
+	reg := prometheus.NewRegistry()
+	m := &metrics{reg: prometheus.WrapRegistererWith(labels, reg), gather: reg, store: cmp.Or(store, "memory"), fresh: map[string]*limitCounts{}}
 	m.limits.Store(&map[string]*limitCounts{})
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -90,7 +97,7 @@ func (s *Server) Counter(name, help string, f func() float64) {
 // handler does not compress: a compressor holds a megabyte, and an answer
 // without many limits has 20 kB.
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{DisableCompression: true})
+	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true})
 }
 
 // observe counts a decision, or the error in its place.
@@ -227,4 +234,30 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- m.took[v].metric(m.store, verb.String())
 		}
 	}
+}
+
+// maxConstantLabels bounds the labels that every metric carries.
+const maxConstantLabels = 16
+
+// ownLabels are the names that metrics of this program use themselves.
+var ownLabels = []string{"by", "code", "domain", "kind", "le", "limit", "quantile", "reason", "result", "rule", "store", "verb", "version"}
+
+var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+// CheckLabels says what is wrong with Config.Labels.
+func CheckLabels(labels map[string]string) error {
+	if len(labels) > maxConstantLabels {
+		return fmt.Errorf("%d labels; at most %d", len(labels), maxConstantLabels)
+	}
+	for name, value := range labels {
+		switch {
+		case !labelName.MatchString(name) || strings.HasPrefix(name, "__") || len(name) > 64:
+			return fmt.Errorf("%.80q cannot be the name of a label", name)
+		case slices.Contains(ownLabels, name):
+			return fmt.Errorf("%q is a label that metrics have already", name)
+		case value == "" || len(value) > 128 || !utf8.ValidString(value):
+			return fmt.Errorf("%s: the value must be 1 to 128 bytes of UTF-8", name)
+		}
+	}
+	return nil
 }

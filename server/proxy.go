@@ -60,9 +60,13 @@ func (p *Proxy) Use(limits []string) error {
 
 // failed counts requests that do not tell whose they are; the rest that can
 // fail is counted as a decision.
-func (p *Proxy) failed(w http.ResponseWriter, _ *http.Request, err error) {
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.As(err, new(*dipwell.FieldError)) {
 		p.server.metrics.keyless("", p.byIP, err)
+		if p.server.live.Load().shadow {
+			p.forward.ServeHTTP(w, r)
+			return
+		}
 	}
 	httplimit.Fail(w, err)
 }

@@ -20,6 +20,8 @@ type Config struct {
 	AdminToken     string            // what admin calls must carry; default: they need a loopback listener
 	MaxInFlight    int               // calls under way at one time; more are turned away; default DefaultInFlight
 	Store          string            // what metrics call the store; default memory; only New reads it
+	Labels         map[string]string // that every metric carries, as CheckLabels allows them; only New reads it
+	Shadow         bool              // requests of forward-auth and of the proxy pass even if they do not tell whose they are
 }
 
 // A Server answers calls on a limiter.
@@ -42,11 +44,12 @@ type live struct {
 	token    *[sha256.Size]byte // nil: none
 
 	maxInFlight int64
+	shadow      bool
 }
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, metrics: newMetrics(c.Store)}
+	s := &Server{limiter: limiter, metrics: newMetrics(c.Store, c.Labels)}
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.under.n.Load()) })
 	s.Set(c)
 	return s
@@ -55,7 +58,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 // Set changes the configuration, from the next request on.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
+		shadow: c.Shadow, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
 	s.live.Store(l)
 }
 

@@ -26,6 +26,10 @@ type GRPCFlags struct {
 	RLSAllowOverride *bool  `name:"rls-allow-override" env:"DIPWELL_RLS_ALLOW_OVERRIDE" help:"Requests may bring limits of their own; otherwise only where the configuration says allow_override."`
 	RLSMergeDomains  *bool  `name:"rls-merge-domains" env:"DIPWELL_RLS_MERGE_DOMAINS" help:"Several files may be about one domain."`
 	RLSHeaders       string `name:"rls-headers" placeholder:"KIND" env:"DIPWELL_RLS_HEADERS" help:"Header fields that the proxy is told to add: off (default), ratelimit, ietf."`
+	RLSNearLimit     string `name:"rls-near-limit-ratio" placeholder:"N" env:"DIPWELL_RLS_NEAR_LIMIT_RATIO" help:"Share of a limit above which hits count as near it (default 0.8)."`
+	RLSLimitHeader   string `name:"rls-limit-header" placeholder:"NAME" env:"DIPWELL_RLS_LIMIT_HEADER" help:"Name of the field with the limit, of --rls-headers ratelimit (default RateLimit-Limit)."`
+	RLSRemaining     string `name:"rls-remaining-header" placeholder:"NAME" env:"DIPWELL_RLS_REMAINING_HEADER" help:"Name of the field with what remains (default RateLimit-Remaining)."`
+	RLSReset         string `name:"rls-reset-header" placeholder:"NAME" env:"DIPWELL_RLS_RESET_HEADER" help:"Name of the field with the seconds until the reset (default RateLimit-Reset)."`
 }
 
 // over puts what was given before what the file says.
@@ -41,6 +45,32 @@ func (c *GRPCFlags) over(f *config.File) error {
 	if err := config.CheckRLSHeaders(f.RLSHeaders); err != nil {
 		return fmt.Errorf("rls_headers: %w", err)
 	}
+	if c.RLSNearLimit != "" {
+		var err error
+		if f.RLSNearLimit, err = config.ParseRatio(c.RLSNearLimit); err != nil {
+			return fmt.Errorf("rls_near_limit_ratio: %w", err)
+		}
+	}
+	return c.names(f)
+}
+
+// names are those of the header fields that the proxy is told to add.
+func (c *GRPCFlags) names(f *config.File) error {
+	for _, h := range []struct {
+		setting, given string
+		to             *string
+	}{
+		{"rls_limit_header", c.RLSLimitHeader, &f.RLSLimitHeader}, {"rls_remaining_header", c.RLSRemaining, &f.RLSRemainingHeader}, {"rls_reset_header", c.RLSReset, &f.RLSResetHeader},
+	} {
+		*h.to = cmp.Or(h.given, *h.to)
+		switch {
+		case *h.to == "":
+		case f.RLSHeaders != rls.RateLimit3.String():
+			return fmt.Errorf("%s: needs rls_headers: ratelimit", h.setting)
+		case !server.IsHeaderName(*h.to):
+			return fmt.Errorf("%s: %q is not the name of a header field", h.setting, *h.to)
+		}
+	}
 	return nil
 }
 
@@ -54,7 +84,8 @@ func (s *service) rateLimits() (*rls.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rls_headers: %w", err)
 	}
-	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe})
+	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe, Shadow: set.Shadow,
+		Names: rls.HeaderNames{Limit: set.RLSLimitHeader, Remaining: set.RLSRemainingHeader, Reset: set.RLSResetHeader}})
 	s.server.Collect(r)
 	s.server.Handle("POST /json", http.HandlerFunc(r.JSON))
 	s.server.Handle("GET /healthcheck", http.HandlerFunc(s.server.Healthcheck))
@@ -73,7 +104,7 @@ func (s *service) startRLS() (err error) {
 }
 
 func loadRLS(f *config.File) (*rls.Rules, error) {
-	return rls.Load(rls.Defaults{ChargeAll: f.RLSChargeAll, AllowOverride: f.RLSAllowOverride, MergeDomains: f.RLSMergeDomains}, f.RLSConfig)
+	return rls.Load(rls.Defaults{ChargeAll: f.RLSChargeAll, AllowOverride: f.RLSAllowOverride, MergeDomains: f.RLSMergeDomains, NearLimit: f.RLSNearLimit}, f.RLSConfig)
 }
 
 func (s *service) readRLS() error {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,5 +199,73 @@ func TestShedRLS(t *testing.T) {
 	s.Leave()
 	if r, err := b.ShouldRateLimit(t.Context(), req); err != nil || r.OverallCode != pb.RateLimitResponse_OK {
 		t.Error(r, err)
+	}
+}
+
+// With --shadow nothing is refused, and the answers say what would have been.
+func TestServeShadow(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "d.yaml"), []byte("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1d,auth=true", "--shadow", "--rls-config", dir, "--rls-near-limit-ratio", "0.5",
+		"--rls-headers", "ratelimit", "--rls-limit-header", "X-Max", "--metric-label", "env=prod", "--metric-label", "cell=7")
+	p.stderr.wait(t, "shadow mode: nothing is refused")
+	for i, want := range []string{`"shadow":false`, `"shadow":true`, `"shadow":true`} {
+		if status, body := post(t, p.url+"/v1/take", "limit=api&key=k"); status != 200 || !strings.Contains(body, want) {
+			t.Errorf("take %d: %d %s", i, status, body)
+		}
+	}
+	if status, body := do(t, "GET", p.url+"/v1/auth?limit=api&key_header=X-Nobody", ""); status != 200 || !strings.Contains(body, `"shadow":true`) {
+		t.Errorf("without a key: %d %s", status, body)
+	}
+	for i, want := range []string{`"code":"OK"`, `"code":"OVER_LIMIT"`} {
+		r, err := http.Post(p.url+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"7"}]}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		text := strings.ReplaceAll(string(body), " ", "")
+		if r.StatusCode != 200 || !strings.Contains(text, `"overallCode":"OK"`) || !strings.Contains(text, want) || r.Header.Get("X-Max") != "1" {
+			t.Errorf("descriptor %d: %s %v %s", i, r.Status, r.Header, body)
+		}
+	}
+	_, metrics := do(t, "GET", p.url+"/metrics", "")
+	for _, line := range []string{`dipwell_decisions_total{cell="7",env="prod",limit="api",result="shadow"} 2`, `dipwell_rls_global_shadow_mode_total{cell="7",env="prod"} 1`,
+		`dipwell_keyless_requests_total{by="header",cell="7",env="prod"} 1`} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("%s is not on /metrics", line)
+		}
+	}
+	for _, bad := range [][]string{{"--metric-label", "limit=x"}, {"--metric-label", "a-b=x"}, {"--rls-limit-header", "X"}, {"--rls-headers", "ratelimit", "--rls-reset-header", "a b"}, {"--rls-near-limit-ratio", "8"}} {
+		if code, _, stderr := program(t, append([]string{"serve", "--grpc", "127.0.0.1:0"}, bad...)...); code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {
+			t.Errorf("%v: %d %s", bad, code, stderr)
+		}
+	}
+}
+
+// A proxy in shadow mode passes everything on, a store that is away included.
+func TestServeShadowProxy(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "site=1/1d", "--upstream", up.URL, "--by", "header:X-User", "--shadow", "--store", "redis://127.0.0.1:1")
+	for i := range 3 {
+		if status, body := do(t, "GET", p.url, ""); status != 200 {
+			t.Errorf("request %d without a key: %d %s", i, status, body)
+		}
+		r, err := http.NewRequest(http.MethodGet, p.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-User", "7")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Errorf("request %d: %s", i, res.Status)
+		}
 	}
 }

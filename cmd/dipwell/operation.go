@@ -10,19 +10,22 @@ import (
 	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/shadow"
 	"github.com/dipwell/dipwell/tracing"
 )
 
 // OperationFlags are serve's settings of running it.
 type OperationFlags struct {
-	MaxInFlight   int    `placeholder:"N" env:"DIPWELL_MAX_IN_FLIGHT" help:"Calls under way at one time (default 16384); more are answered 503."`
-	TLSCert       string `name:"tls-cert" placeholder:"FILE" env:"DIPWELL_TLS_CERT" help:"Certificate chain (PEM) of all listeners but a loopback --admin; a change takes effect at once, and on SIGHUP."`
-	TLSKey        string `name:"tls-key" placeholder:"FILE" env:"DIPWELL_TLS_KEY" help:"Its key (PEM)."`
-	ClientCA      string `name:"client-ca" placeholder:"FILE" env:"DIPWELL_CLIENT_CA" help:"Authorities (PEM): only clients with a certificate of theirs may connect."`
-	KeySecretFile string `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Store keys as HMAC-SHA-256 under the secret in this file; or set DIPWELL_KEY_SECRET."`
-	OTLPEndpoint  string `name:"otlp-endpoint" placeholder:"URL" env:"DIPWELL_OTLP_ENDPOINT" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
-	LogRefusals   *int   `placeholder:"N" env:"DIPWELL_LOG_REFUSALS" help:"Log at most N refusals a second, keys as the beginning of a hash (default 1; 0: none)."`
-	LogFormat     string `placeholder:"KIND" env:"DIPWELL_LOG_FORMAT" help:"Of the log on standard error: text (default), json."`
+	MaxInFlight   int               `placeholder:"N" env:"DIPWELL_MAX_IN_FLIGHT" help:"Calls under way at one time (default 16384); more are answered 503."`
+	TLSCert       string            `name:"tls-cert" placeholder:"FILE" env:"DIPWELL_TLS_CERT" help:"Certificate chain (PEM) of all listeners but a loopback --admin; a change takes effect at once, and on SIGHUP."`
+	TLSKey        string            `name:"tls-key" placeholder:"FILE" env:"DIPWELL_TLS_KEY" help:"Its key (PEM)."`
+	ClientCA      string            `name:"client-ca" placeholder:"FILE" env:"DIPWELL_CLIENT_CA" help:"Authorities (PEM): only clients with a certificate of theirs may connect."`
+	KeySecretFile string            `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Store keys as HMAC-SHA-256 under the secret in this file; or set DIPWELL_KEY_SECRET."`
+	OTLPEndpoint  string            `name:"otlp-endpoint" placeholder:"URL" env:"DIPWELL_OTLP_ENDPOINT" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
+	LogRefusals   *int              `placeholder:"N" env:"DIPWELL_LOG_REFUSALS" help:"Log at most N refusals a second, keys as the beginning of a hash (default 1; 0: none)."`
+	LogFormat     string            `placeholder:"KIND" env:"DIPWELL_LOG_FORMAT" help:"Of the log on standard error: text (default), json."`
+	Shadow        *bool             `env:"DIPWELL_SHADOW" help:"Refuse nothing: answers, metrics and the log say what would have been refused."`
+	MetricLabel   map[string]string `placeholder:"NAME=VALUE" mapsep:"," env:"DIPWELL_METRIC_LABEL" help:"A label that every metric carries, as env=prod. Repeat it, or separate by commas."`
 }
 
 // defaultLogRefusals is enough to see that, and whom, a limit refuses.
@@ -42,6 +45,12 @@ func (o *OperationFlags) over(f *config.File) {
 	if o.LogRefusals != nil {
 		f.LogRefusals = o.LogRefusals
 	}
+	if o.Shadow != nil {
+		f.Shadow = *o.Shadow
+	}
+	if len(o.MetricLabel) > 0 {
+		f.MetricLabels = o.MetricLabel
+	}
 }
 
 func (s *settings) checkOperation() error {
@@ -54,6 +63,9 @@ func (s *settings) checkOperation() error {
 		return fmt.Errorf("client_ca: needs tls_cert and tls_key")
 	case s.LogRefusals != nil && (*s.LogRefusals < 0 || *s.LogRefusals > maxLogRefusals):
 		return fmt.Errorf("log_refusals: %d is not between 0 and %d", *s.LogRefusals, maxLogRefusals)
+	}
+	if err := server.CheckLabels(s.MetricLabels); err != nil {
+		return fmt.Errorf("metric_labels: %w", err)
 	}
 	if s.LogFormat == "" {
 		return nil
@@ -74,6 +86,10 @@ func (s *settings) observe(ctx context.Context, store dipwell.Store, say *compla
 			return nil, nil, nil, err
 		}
 		store = keyhash.New(store, hasher)
+	}
+	if s.Shadow {
+		say.say("shadow mode: nothing is refused")
+		store = shadow.New(store)
 	}
 	if !tracing.Wanted(s.OTLPEndpoint) {
 		return store, hasher, nil, nil

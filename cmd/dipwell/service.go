@@ -54,7 +54,7 @@ func (s *service) reload() {
 	s.say("configuration read again: %s%s", howMany(len(set.flagLimits)+len(set.Limits), "limit"), unchanged)
 	if set.Store != s.started.Store || set.DenyMaxAge != s.started.DenyMaxAge || set.Listen != s.started.Listen || set.Admin != s.started.Admin ||
 		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys || set.operation() != s.started.operation() {
-		s.say("store, listen, admin, admin_only, upstream, upstream_…, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals, log_format, grpc and rls_… change only with a restart")
+		s.say("store, listen, admin, admin_only, upstream, upstream_…, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals, log_format, shadow, metric_labels, grpc and rls_… change only with a restart")
 	}
 }
 
@@ -64,7 +64,8 @@ func (s *settings) operation() string {
 	if s.LogRefusals != nil {
 		n = *s.LogRefusals
 	}
-	return fmt.Sprintf("%q %v %d %q %q %q %v %v %v %q %q %q %q %q %d %q", s.AdminOnly, s.UpstreamTimes, s.UpstreamIdle, s.GRPC, s.RLSConfig, s.RLSHeaders, s.RLSChargeAll, s.RLSAllowOverride, s.RLSMergeDomains, s.TLSCert, s.TLSKey, s.ClientCA, s.keySecret, s.OTLPEndpoint, n, s.LogFormat)
+	return fmt.Sprint(s.RLSNearLimit, s.RLSLimitHeader, s.RLSRemainingHeader, s.RLSResetHeader, s.Shadow, s.MetricLabels) +
+		fmt.Sprintf(" %q %v %d %q %q %q %v %v %v %q %q %q %q %q %d %q", s.AdminOnly, s.UpstreamTimes, s.UpstreamIdle, s.GRPC, s.RLSConfig, s.RLSHeaders, s.RLSChargeAll, s.RLSAllowOverride, s.RLSMergeDomains, s.TLSCert, s.TLSKey, s.ClientCA, s.keySecret, s.OTLPEndpoint, n, s.LogFormat)
 }
 
 // use puts settings in force: all limits compile, because they were read, so
@@ -76,7 +77,9 @@ func (s *service) use(set *settings) error {
 	if err := s.declared.declare(set); err != nil {
 		return err
 	}
-	s.server.Set(set.server())
+	c := set.server()
+	c.Shadow = s.started.Shadow // as the store, which has it from the start on
+	s.server.Set(c)
 	if err := s.followToken(set.tokenFile); err != nil {
 		return err
 	}

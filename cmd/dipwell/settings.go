@@ -187,7 +187,8 @@ func (s *settings) check() error {
 
 func (s *settings) server() server.Config {
 	scheme, _, _ := strings.Cut(s.Store, ":")
-	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, MaxInFlight: s.MaxInFlight, Store: scheme}
+	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, MaxInFlight: s.MaxInFlight, Store: scheme,
+		Labels: s.MetricLabels, Shadow: s.Shadow}
 }
 
 // names are those of all limits that this process declares.

@@ -1,0 +1,78 @@
+// Package shadow refuses nothing: a store in, a store out.
+//
+// A call that the inner store refuses is allowed, charges nothing, as with a
+// limit whose mode is shadow, and its answer says shadow. So does the answer of
+// a call that the inner store could not decide; its source is
+// dipwell.SourceFallbackOpen. Errors of calls that cannot be refused, such as
+// Charge, Reset and Cancel, and those that are the caller's mistake, stay.
+package shadow
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Store allows what another refuses. It is safe for concurrent use.
+type Store struct{ inner dipwell.Store }
+
+var _ dipwell.Store = (*Store)(nil)
+
+// New returns a store that asks inner and refuses nothing.
+func New(inner dipwell.Store) *Store { return &Store{inner} }
+
+// Unwrap returns the inner store.
+func (s *Store) Unwrap() dipwell.Store { return s.inner }
+
+// Apply asks the inner store and turns its refusals.
+func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+	err := s.inner.Apply(ctx, b)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if err != nil {
+			g.Err = err
+		}
+		switch {
+		case g.Err == nil:
+			allow(g)
+		case mayPass(g):
+			pass(g)
+		}
+	}
+	return nil
+}
+
+// allow turns a refusal.
+func allow(g *dipwell.Group) {
+	if g.Allowed || g.Cancel {
+		return
+	}
+	g.Allowed = true
+	for i := range g.Ops {
+		if op := &g.Ops[i]; !op.Allowed {
+			op.Allowed, op.Shadow = true, true
+		}
+	}
+}
+
+// mayPass reports whether a group that failed would be refused for it, and not
+// for a mistake of the caller.
+func mayPass(g *dipwell.Group) bool {
+	if g.Cancel || errors.As(g.Err, new(*dipwell.FieldError)) {
+		return false
+	}
+	for i := range g.Ops {
+		if g.Ops[i].Verb > dipwell.VerbReserve {
+			return false
+		}
+	}
+	return true
+}
+
+func pass(g *dipwell.Group) {
+	g.Err, g.Allowed, g.Reserved = nil, true, false
+	for i := range g.Ops {
+		g.Ops[i].Answer = dipwell.Answer{Allowed: true, Shadow: true, Source: dipwell.SourceFallbackOpen}
+	}
+}

@@ -1,0 +1,93 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/shadow"
+)
+
+// failing fails on request.
+type failing struct {
+	dipwell.Store
+	err error
+}
+
+func (f *failing) Unwrap() dipwell.Store { return f.Store }
+
+func (f *failing) Apply(ctx context.Context, b *dipwell.Batch) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Store.Apply(ctx, b)
+}
+
+func open(t *testing.T) (*dipwell.Limiter, *failing) {
+	t.Helper()
+	store, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	f := &failing{Store: store}
+	l, err := dipwell.New(shadow.New(f), dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 3}, dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 9},
+		dipwell.Limit{Name: "drop", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, f
+}
+
+func TestNothingIsRefused(t *testing.T) {
+	l, _ := open(t)
+	for i := range 5 {
+		d, err := l.Take(t.Context(), "a", "k", 1)
+		if err != nil || !d.Allowed || d.Shadow != (i >= 3) || d.Granted != min(1, max(0, int64(3-i))) {
+			t.Errorf("take %d: %+v %v", i, d, err)
+		}
+		if d.Shadow && d.RetryAfter != time.Hour {
+			t.Errorf("take %d: it would be allowed after %v", i, d.RetryAfter)
+		}
+	}
+	for verb, ask := range map[string]func(context.Context, string, string, int64) (dipwell.Decision, error){
+		"check": l.Check, "take_up_to": l.TakeUpTo, "reserve": l.Reserve,
+	} {
+		if d, err := ask(t.Context(), "a", "k", 99); err != nil || !d.Allowed || !d.Shadow || d.Granted != 0 {
+			t.Errorf("%s: %+v %v", verb, d, err)
+		}
+	}
+	d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "a", Key: "k", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Cost: 1})
+	if err != nil || !d.Allowed || !d.Shadow || !d.Limits[0].Shadow || d.Limits[1].Shadow || d.Limits[1].Granted != 0 {
+		t.Errorf("several: %+v %v", d, err)
+	}
+	if d, err = l.Check(t.Context(), "b", "k", 9); err != nil || d.Shadow {
+		t.Errorf("a refused call was charged: %+v %v", d, err)
+	}
+}
+
+func TestAStoreThatFailsRefusesNothing(t *testing.T) {
+	l, f := open(t)
+	d, err := l.Reserve(t.Context(), "drop", "k", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.err = errors.New("gone")
+	got, err := l.Take(t.Context(), "a", "k", 1)
+	if err != nil || !got.Allowed || !got.Shadow || got.Source != dipwell.SourceFallbackOpen {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err = l.Charge(t.Context(), "a", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+		t.Errorf("a charge that was lost: %v", err)
+	}
+	if err = l.Cancel(t.Context(), d.Reservation); err == nil {
+		t.Error("a cancellation that was lost is no error")
+	}
+	f.err = &dipwell.FieldError{Field: "cost", Reason: "is too much"}
+	if _, err = l.Take(t.Context(), "a", "k", 1); !errors.As(err, new(*dipwell.FieldError)) {
+		t.Errorf("the caller's mistake: %v", err)
+	}
+}
