@@ -18,7 +18,9 @@ var givingBackCases = []testCase{
 	{"cancel-of-passed-debt", cancelOfPassedDebt},
 	{"cancel-before-later", cancelBeforeLater},
 	{"cancel-withheld-for-good", cancelWithheldForGood},
+	{"cancel-due-limits-for-good", cancelDueLimitsForGood},
 	{"held-before-later", heldBeforeLater},
+	{"cancel-after-cancel", cancelAfterCancel},
 	{"remade-row", remadeRow},
 	{"cancel-of-swept-row", cancelOfSweptRow},
 	{"cancelled-waits-in-any-order", cancelledWaits},
@@ -107,6 +109,18 @@ func cancelWithheldForGood(e *env) {
 	e.left("w", "k", 5)
 }
 
+// What a reservation found when it was due is gone: what was taken before it
+// gives back no more than its slack was.
+func cancelDueLimitsForGood(e *env) {
+	e.deep("w", 10)
+	id := e.hold("w", "k", 10, time.Minute)
+	e.reserve("w", "k", 8) // due at 8 s, when 2 are used besides it
+	e.at(9 * time.Second)
+	e.take("w", "k", 1) // used: 10 + 8 - 9 + 1
+	e.must(nil, e.cancel(id))
+	e.left("w", "k", 2)
+}
+
 func heldBeforeLater(e *env) {
 	e.deep("w", 10)
 	id := e.hold("w", "k", 10, time.Minute)
@@ -116,6 +130,19 @@ func heldBeforeLater(e *env) {
 	e.at(4900 * time.Millisecond)
 	e.must(nil, e.cancel(id))
 	e.left("w", "k", 4)
+}
+
+// What one record gives back later ones cannot give back again.
+func cancelAfterCancel(e *env) {
+	e.bucket("w", 1, time.Second, 10)
+	a := e.hold("w", "k", 2, time.Minute)
+	e.at(time.Second)
+	b := e.hold("w", "k", 2, time.Minute) // beside 1
+	e.at(2500 * time.Millisecond)
+	e.hold("w", "k", 5, time.Minute) // beside 1.5
+	e.must(nil, e.cancel(a))
+	e.must(nil, e.cancel(b))
+	e.left("w", "k", 5)
 }
 
 // The row was full in between, so nothing of the first is left.

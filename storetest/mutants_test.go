@@ -22,7 +22,7 @@ type bug struct {
 	key    func(refKey) refKey
 	sweep  func(s *refStore) int
 
-	settle  func(row *dipwell.State, recs []dipwell.Record, now int64)
+	settle  func(def *dipwell.Definition, row *dipwell.State, recs []dipwell.Record, now int64)
 	record  func(row *dipwell.State, r *dipwell.Record)
 	cancels func(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record)
 
@@ -119,6 +119,29 @@ var mutants = map[string]struct {
 	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Bounded = false }}, "wait-deadline wait-bounded"},
 	"costs of one key do not add up": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = min(op.Cost, 3) }}, "group-same-key-adds-up"},
 	"keys in no order":               {bug{unsorted: true}, "keys-list"},
+
+	"cancel gives back what time returned": {bug{cancels: givesAll}, "group-cancel-mints cancel-of-passed-debt cancel-before-later held-before-later remade-row giving-back"},
+	"no touch on a take":                   {bug{write: noTouch}, "group-cancel-mints cancel-refund-charge giving-back"},
+	"low not lowered by a cancel":          {bug{cancels: keepsLows}, "cancel-after-cancel cancel-of-forty"},
+	"slack ignored":                        {bug{record: func(_ *dipwell.State, r *dipwell.Record) { r.Slack = -1 }}, "cancel-before-later held-before-later cancel-beside-neighbours-reset"},
+	"slack is the whole bucket":            {bug{record: slackOfAll}, "cancel-before-later held-before-later"},
+	"slack not lowered by a cancel":        {bug{cancels: keepsSlack}, "giving-back"},
+	"slack does not lower the low at due":  {bug{settle: forgetsDue}, "cancel-due-limits-for-good"},
+	"cancelled waits still count":          {bug{cancels: staysWaiting}, "cancelled-wait-leaks cancelled-waits-in-any-order giving-back"},
+	"what was withheld is forgotten":       {bug{cancels: forgetsRests}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
+	"mark ignored":                         {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
+	"number used again":                    {bug{record: func(row *dipwell.State, r *dipwell.Record) { row.Lows.Next = r.Number }}, "giving-back"},
+	"merge with the later low":             {bug{read: mergesLater}, "cancel-of-forty"},
+	"merge of the latest two":              {bug{read: mergesLatest}, "cancel-of-forty"},
+	"refusal stores the settling":          {bug{answer: settlesRefusals}, "cancel-after-refusal"},
+	"clipped charge keeps lows":            {bug{write: keepsLowsOnCharge}, "cancel-beside-clipped-charge"},
+	"lows not converted":                   {bug{settle: lowsUnconverted}, "cancel-after-change"},
+	"records not converted": {bug{settle: func(_ *dipwell.Definition, _ *dipwell.State, recs []dipwell.Record, _ int64) {
+		for i := range recs {
+			recs[i].Version = max(recs[i].Version, 3)
+		}
+	}}, "cancel-after-change"},
+	"reset ends records of other keys": {bug{forgetsWhole: true}, "cancel-beside-neighbours-reset cancel-beside-neighbours-drop"},
 }
 
 const mutantEnv = "STORETEST_MUTANT"
@@ -444,4 +467,124 @@ func cancelsUnstepped(def *dipwell.Definition, p heldPart, row dipwell.State, re
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
 	return row, recs
+}
+
+func givesAll(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	i := slices.IndexFunc(recs, p.is)
+	row, _ = def.Carry(row, p.key)
+	o := def.Rule.Apply(row, now, dipwell.VerbCheck, 0)
+	row.Used, row.TS = max(0, o.Before-def.CarryUnits(recs[i].Units, recs[i].Version)), o.TS
+	return row, slices.Delete(recs, i, i+1)
+}
+
+func noTouch(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	if row.Lows != nil && old.Lows != nil {
+		row.Lows = old.Lows
+	}
+	return w
+}
+
+// cancelsWith is GiveBack with something around it.
+func cancelsWith(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
+	return row, recs
+}
+
+func keepsLows(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	lows := row.Lows
+	if row, recs = cancelsWith(def, p, row, recs, now); row.Lows != nil {
+		row.Lows = lows
+	}
+	return row, recs
+}
+
+func keepsSlack(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	before := slices.Clone(recs)
+	row, recs = cancelsWith(def, p, row, recs, now)
+	for i := range recs {
+		for _, r := range before {
+			if r.Number == recs[i].Number && r.Mark == recs[i].Mark && recs[i].Slack >= 0 && r.Version == recs[i].Version {
+				recs[i].Slack = r.Slack
+			}
+		}
+	}
+	return row, recs
+}
+
+func slackOfAll(row *dipwell.State, r *dipwell.Record) {
+	if r.Slack >= 0 {
+		r.Slack += r.Units
+	}
+}
+
+func forgetsDue(_ *dipwell.Definition, _ *dipwell.State, recs []dipwell.Record, now int64) {
+	for i := range recs {
+		if recs[i].Slack >= 0 && recs[i].Due <= now {
+			recs[i].Slack = -1
+		}
+	}
+}
+
+func staysWaiting(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	i := slices.IndexFunc(recs, p.is)
+	if r := recs[i]; r.Slack >= 0 {
+		recs = slices.Insert(recs, i+1, r)
+	}
+	return cancelsWith(def, p, row, recs, now)
+}
+
+func forgetsRests(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	row, recs = cancelsWith(def, p, row, recs, now)
+	return row, slices.DeleteFunc(recs, func(r dipwell.Record) bool { return r.Rest })
+}
+
+func ignoresMark(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	if row.Lows != nil && row.Lows.Mark != p.mark {
+		i := slices.IndexFunc(recs, p.is)
+		recs[i].Mark, p.mark = row.Lows.Mark, row.Lows.Mark
+	}
+	return cancelsWith(def, p, row, recs, now)
+}
+
+// merges makes room for an entry by a merge that the contract does not have.
+func merges(row *dipwell.State, merge func(e []dipwell.Low) []dipwell.Low) {
+	if row.Lows == nil || len(row.Lows.Entries) < dipwell.MaxLows {
+		return
+	}
+	l := *row.Lows
+	l.Entries = merge(slices.Clone(l.Entries))
+	row.Lows = &l
+}
+
+func mergesLater(_ *refStore, _ *dipwell.Op, row *dipwell.State, _ int64) {
+	merges(row, func(e []dipwell.Low) []dipwell.Low {
+		e[0].Used = e[1].Used
+		return slices.Delete(e, 1, 2)
+	})
+}
+
+func mergesLatest(_ *refStore, _ *dipwell.Op, row *dipwell.State, _ int64) {
+	merges(row, func(e []dipwell.Low) []dipwell.Low { return e[:len(e)-1] })
+}
+
+func settlesRefusals(s *refStore, g *dipwell.Group, op *dipwell.Op, now int64) {
+	k := s.keyOf(op)
+	if row, recs, err := s.settle(op.Def, k, s.rows[k], now); err == nil && !g.Allowed && s.rows[k].Lows != nil {
+		s.put(k, row)
+		s.recs[k] = recs
+	}
+}
+
+func keepsLowsOnCharge(_ *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	if op.Verb == dipwell.VerbCharge && old.Lows != nil {
+		row.Lows = old.Lows
+	}
+	return w
+}
+
+func lowsUnconverted(def *dipwell.Definition, row *dipwell.State, _ []dipwell.Record, _ int64) {
+	lows := row.Lows
+	row.Lows = nil
+	*row, _ = def.Carry(*row, "")
+	row.Lows = lows
 }

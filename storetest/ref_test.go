@@ -97,6 +97,9 @@ func (s *refStore) decide(g *dipwell.Group, now int64) error {
 	var recs [dipwell.MaxTakes][]dipwell.Record
 	var write [dipwell.MaxTakes]bool
 	for i := range g.Ops {
+		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Number > g.Ops[i].Def.Number {
+			g.Ops[i].Def = d // it changed while the call waited for the lock
+		}
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
 	}
 	old = rows
@@ -131,7 +134,7 @@ func (s *refStore) settle(def *dipwell.Definition, k refKey, row dipwell.State, 
 		return row, recs, nil
 	}
 	if s.bug.settle != nil {
-		s.bug.settle(&row, recs, now)
+		s.bug.settle(def, &row, recs, now)
 	}
 	return def.Settle(row, k.key, now, recs)
 }
@@ -239,7 +242,7 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 func (s *refStore) giveBack(def *dipwell.Definition, p heldPart, now int64) error {
 	row, recs, before := s.rows[p.refKey], slices.Clone(s.recs[p.refKey]), slices.Clone(s.recs[p.refKey])
 	if s.bug.settle != nil {
-		s.bug.settle(&row, recs, now)
+		s.bug.settle(def, &row, recs, now)
 	}
 	if s.bug.cancels != nil {
 		row, recs = s.bug.cancels(def, p, row, recs, now)
