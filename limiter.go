@@ -42,12 +42,23 @@ func quickOf(s Store) quick {
 	return nil
 }
 
+// newTimeout bounds New: a store that hangs must not hang the start of a program.
+const newTimeout = 30 * time.Second
+
 // New returns a limiter over a store and defines the limits on it, as the
-// program's own. Limits that the store already holds can be used as well.
+// program's own. Limits that the store already holds can be used as well. The
+// store has 30 seconds for it; NewContext sets another bound.
 func New(store Store, limits ...Limit) (*Limiter, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
+	defer cancel()
+	return NewContext(ctx, store, limits...)
+}
+
+// NewContext is New that ends with ctx at the latest, with an error of the store.
+func NewContext(ctx context.Context, store Store, limits ...Limit) (*Limiter, error) {
 	l := over(store)
 	for _, limit := range limits {
-		if _, err := l.def.Define(context.Background(), limit, OwnerCode); err != nil {
+		if _, err := l.def.Define(ctx, limit, OwnerCode); err != nil {
 			return nil, err
 		}
 	}

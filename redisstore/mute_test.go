@@ -1,0 +1,52 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// TestNewOverAHungServer: opening a store and defining limits on one end with
+// their context when the server accepts connections and does not answer.
+func TestNewOverAHungServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	db := connect(t, server.URL())
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	if err := server.Hang(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := server.Continue(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for what, f := range map[string]func(ctx context.Context) error{
+		"New": func(ctx context.Context) error {
+			_, err := redisstore.New(ctx, db, redisstore.Config{Poll: -1})
+			return err
+		},
+		"NewContext": func(ctx context.Context) error {
+			_, err := dipwell.NewContext(ctx, s, dipwell.Limit{Name: "late", Rate: 1, Period: time.Second})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		done := make(chan error, 1)
+		go func() { done <- f(ctx) }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, dipwell.ErrStore) && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() == nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s goes on after its context", what)
+		}
+		cancel()
+	}
+}
