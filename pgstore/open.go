@@ -61,7 +61,7 @@ func ConnString(url string) string {
 var errUnread = fmt.Errorf("%w: the database could not be reached yet", dipwell.ErrStore)
 
 // open reads the limits. A lazy store opens without, unless the server answers
-// and the schema does not fit.
+// and the schema does not fit or the role may not use it.
 func (c *catalog) open(ctx context.Context, config Config) error {
 	if !config.Lazy {
 		return c.load(ctx)
@@ -74,7 +74,7 @@ func (c *catalog) open(ctx context.Context, config Config) error {
 	defer cancel()
 	err := c.load(bound)
 	var schema *SchemaError
-	if errors.As(err, &schema) || ctx.Err() != nil {
+	if errors.As(err, &schema) || ctx.Err() != nil || noAccess(err) && !config.WaitForAccess {
 		return err
 	}
 	if err != nil {

@@ -122,6 +122,13 @@ func nothingDone(err error) bool {
 	return err == context.DeadlineExceeded //nolint:errorlint // wrapped means something else
 }
 
+// noAccess reports whether the server refused the role or the database: waiting
+// does not help until somebody changes them.
+func noAccess(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501")
+}
+
 // away reports whether an error says that the server could not be asked, or
 // could not write for the time being, rather than that it refused.
 func away(err error) bool {

@@ -39,6 +39,10 @@ type Config struct {
 	// must be a pool; a limit that is told later and refused is heard by OnError.
 	Lazy bool
 
+	// WaitForAccess makes a lazy store open also when the server refuses the
+	// role or the database (SQLSTATE 28xxx, 3D000, 42501), and ask again.
+	WaitForAccess bool
+
 	// OnError hears what goes wrong while nobody is calling: limits that cannot
 	// be read again, a lost connection that listens. Default: nothing is done.
 	OnError func(error)

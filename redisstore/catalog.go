@@ -347,7 +347,8 @@ func storeErrorOf(err error) error {
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
 func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Definition, error) {
-	if !c.config.Lazy || !away(why) || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
+	waits := away(why) || c.config.WaitForAccess && noAccess(why)
+	if !c.config.Lazy || !waits || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, storeErrorOf(why)
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

@@ -57,6 +57,10 @@ func explained(err error) error {
 	return err
 }
 
+// noAccess reports whether the server refused the user: waiting does not help
+// until somebody changes the password or the rights.
+func noAccess(err error) bool { return replied(err, "WRONGPASS ", "NOAUTH ", "NOPERM ") }
+
 // away reports whether an error says that the server could not be asked, or
 // could not write for the time being, rather than that it refused.
 func away(err error) bool {

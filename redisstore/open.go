@@ -105,6 +105,12 @@ func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 	return redis.NewClient(o.Simple()), c, nil
 }
 
+// CheckURL says what is wrong with a URL, without connecting to it.
+func CheckURL(address string) error {
+	_, _, err := parse(address, Config{})
+	return err
+}
+
 func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 	scheme, rest, ok := strings.Cut(address, "://")
 	kind, secure := strings.CutPrefix(scheme, "rediss")

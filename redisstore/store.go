@@ -44,6 +44,10 @@ type Config struct {
 	// are kept here and told to it then, and nothing has to be opened again.
 	Lazy bool
 
+	// WaitForAccess makes a lazy store open also when the server refuses the user
+	// (WRONGPASS, NOAUTH, NOPERM), and ask again.
+	WaitForAccess bool
+
 	// OnError hears what goes wrong while nobody is calling, and warnings.
 	// Default: nothing is done.
 	OnError func(error)

@@ -52,7 +52,7 @@ func (c *catalog) open(ctx context.Context) error {
 	defer cancel()
 	err := c.load(bound)
 	var eviction *EvictionError
-	if errors.As(err, &eviction) || ctx.Err() != nil {
+	if errors.As(err, &eviction) || ctx.Err() != nil || noAccess(err) && !c.config.WaitForAccess {
 		return err
 	}
 	if err != nil {

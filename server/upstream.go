@@ -44,6 +44,15 @@ const (
 	maxResponseHeader      = 1 << 20
 )
 
+// Check says what a Proxy of this upstream would refuse.
+func (u Upstream) Check() error {
+	if _, err := u.target(); err != nil {
+		return err
+	}
+	_, err := (&Server{}).keyBy(u.By)
+	return err
+}
+
 func (u *Upstream) target() (*url.URL, error) {
 	target, err := url.Parse(u.URL)
 	switch {

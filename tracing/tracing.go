@@ -81,6 +81,12 @@ func Start(ctx context.Context, c Config) (*Tracer, error) {
 	return t, nil
 }
 
+// CheckEndpoint says what Start would refuse of an endpoint.
+func CheckEndpoint(endpoint string) error {
+	_, err := collector(endpoint)
+	return err
+}
+
 // collector is where spans are posted, from the base URL that the standard has.
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)

@@ -11,11 +11,13 @@ import (
 	"maps"
 	mathrand "math/rand/v2"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/term"
@@ -45,7 +47,8 @@ func (BenchCmd) Help() string {
   dipwell bench --store redis://cache:6379 --clients 1 --single
 
 It takes tokens under a limit of its own, dipwell-bench-…, which admits every
-call, and ends by removing that limit and its buckets, also on Ctrl-C. It asks
+call, and ends by removing that limit and its buckets, also on Ctrl-C and when the
+terminal is closed. It asks
 as fast as it is answered, so a store in use feels it. Exit status: 0 measured,
 1 calls failed or something was left behind, 2 it could not measure.`
 }
@@ -134,6 +137,10 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	if err = c.check(); err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(e.ctx, syscall.SIGHUP) // of a terminal that is closed: as Ctrl-C
+	defer stop()
+	here := *e
+	here.ctx, e = ctx, &here
 	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys)}
 	closeStore, err := b.open()
 	if err != nil {

@@ -56,7 +56,7 @@ func decided(t *testing.T, code int, r *benchReport, sent string) {
 
 // interrupted starts a bench that would take an hour, interrupts it once it
 // asks, and returns its report.
-func interrupted(t *testing.T, asks func() error, args ...string) benchReport {
+func interrupted(t *testing.T, by os.Signal, asks func() error, args ...string) benchReport {
 	t.Helper()
 	cmd := built(t, append([]string{"bench", "--json", "--time", "1h", "--keys", "100", "--clients", "2"}, args...)...)
 	var out, errs bytes.Buffer
@@ -66,7 +66,7 @@ func interrupted(t *testing.T, asks func() error, args ...string) benchReport {
 	}
 	defer func() { _ = cmd.Process.Kill() }()
 	eventually(t, asks)
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+	if err := cmd.Process.Signal(by); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -141,7 +141,7 @@ func TestBenchPostgres(t *testing.T) {
 			t.Errorf("%v: left %s, before %s", args, after, before)
 		}
 	}
-	r := interrupted(t, func() error {
+	r := interrupted(t, syscall.SIGHUP, func() error {
 		if left() == before {
 			return errors.New("it has not begun")
 		}
@@ -204,7 +204,10 @@ func TestBenchRedis(t *testing.T) {
 			t.Errorf("%v: left %s, before %s", args, after, before)
 		}
 	}
-	interrupted(t, func() error {
+	interrupted(t, syscall.SIGINT, func() error {
+		return asksRedis(server)
+	}, "--store", server.URL())
+	interrupted(t, syscall.SIGHUP, func() error {
 		return asksRedis(server)
 	}, "--store", server.URL())
 	if after := left(); after != before {

@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/rls"
+	"github.com/dipwell/dipwell/server"
 )
 
 // ConfigCmd holds the commands on configuration files.
@@ -25,30 +28,79 @@ type ConfigCheckCmd struct {
 func (ConfigCheckCmd) Help() string { return "Example: dipwell config check dipwell.yaml" }
 
 func (c *ConfigCheckCmd) Run(e *env) error {
-	f, err := config.Load(c.File)
+	set, err := (&ServeCmd{Config: c.File}).merge()
 	if err != nil {
-		return err
+		return inFile(c.File, err)
 	}
-	if f.Store != "" {
-		if err = knownStore(f.Store); err != nil {
-			return fmt.Errorf("%s: %w", c.File, err)
-		}
+	missing, err := set.checkFiles()
+	if err != nil {
+		return inFile(c.File, err)
 	}
-	holds := howMany(len(f.Limits), "limit")
-	switch rules, err := namedRules(f); {
+	holds := howMany(len(set.Limits), "limit")
+	switch rules, err := namedRules(&set.File); {
 	case errors.Is(err, fs.ErrNotExist):
-		fmt.Fprintf(e.stderr, "dipwell: %s: rls_config is not here, and was not read: %v\n", c.File, err)
+		missing = append(missing, fmt.Errorf("rls_config: %w", err))
 	case err != nil:
 		return fmt.Errorf("%s: rls_config: %w", c.File, err)
 	case rules != nil:
 		holds += " and descriptors of " + howMany(rules.Domains(), "domain")
 	}
-	for _, l := range f.Limits {
+	for _, err := range missing {
+		setting, reason, _ := strings.Cut(err.Error(), ": ")
+		fmt.Fprintf(e.stderr, "dipwell: %s: %s is not here, and was not read: %s\n", c.File, setting, reason)
+	}
+	for _, l := range set.Limits {
 		if _, warning, _ := l.Compile(); warning != "" {
 			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, warning)
 		}
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s: good, %s\n", c.File, holds)
+	return err
+}
+
+// inFile names the file in an error that does not.
+func inFile(path string, err error) error {
+	var named *config.Error
+	var open *fs.PathError
+	if errors.As(err, &named) || errors.As(err, &open) && open.Path == path {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// checkFiles reads the files that settings name as serve would. Those that are
+// not here may be where the service runs: they are returned as missing.
+func (s *settings) checkFiles() (missing []error, err error) {
+	for _, read := range []func() error{
+		func() error { return readable("admin_token_file", s.AdminTokenFile, 1) },
+		func() error { return readable("key_secret_file", s.KeySecretFile, keyhash.MinSecret) },
+		func() error {
+			if s.TLSCert == "" {
+				return nil
+			}
+			_, err := server.LoadTLS(s.TLSCert, s.TLSKey, s.ClientCA)
+			return err
+		},
+	} {
+		switch err := read(); {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, err)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+// readable reports whether a file holds a secret of at least so many bytes.
+func readable(setting, path string, least int) error {
+	if path == "" {
+		return nil
+	}
+	b, err := readSecret(setting, path)
+	if err == nil && len(b) < least {
+		err = fmt.Errorf("%s: the secret has %d bytes; at least %d", setting, len(b), least)
+	}
 	return err
 }
 

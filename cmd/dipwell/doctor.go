@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -153,18 +152,14 @@ func (x *examination) report(e *env, asJSON bool) error {
 
 // config reads a file as serve would, and returns the store that it names.
 func (x *examination) config(path string) string {
-	f, err := config.Load(path)
+	set, err := (&ServeCmd{Config: path}).merge()
 	if err != nil {
-		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", err)
+		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", inFile(path, err))
 		return ""
 	}
-	store := cmp.Or(f.Store, "memory:")
-	if f.Data != "" {
-		store = dataURL(f.Data)
-	}
-	if err = knownStore(store); err != nil {
-		x.problem("configuration", "", "%s: %v", path, err)
-		return ""
+	f, store := &set.File, set.Store
+	if _, err = set.checkFiles(); err != nil {
+		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
 	}
 	if _, err = namedRules(f); err != nil {
 		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)

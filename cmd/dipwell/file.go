@@ -38,18 +38,21 @@ func openFile(_ context.Context, url string, o storeOptions) (dipwell.Store, err
 	return &file{s}, nil
 }
 
-// dataStore is the URL of the store in a directory, which is made where it is missing.
-func dataStore(dir string) (string, error) {
+// makeData makes the directory of a store where it is missing.
+func makeData(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	return nil
+}
+
+// dataURL is the URL of the store in a directory.
+func dataURL(dir string) (string, error) {
 	if strings.ContainsRune(dir, '?') {
 		return "", fmt.Errorf("data: %q: a directory with a question mark cannot be used", dir)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("data: %w", err)
-	}
-	return dataURL(dir), nil
+	return "file:" + filepath.Join(dir, dataFile), nil
 }
-
-func dataURL(dir string) string { return "file:" + filepath.Join(dir, dataFile) }
 
 func (f *file) gauges(s *server.Server) {
 	gauge := func(name, help string, of func(filestore.Stats) float64) {

@@ -67,6 +67,11 @@ func (s *settings) checkOperation() error {
 	if err := server.CheckLabels(s.MetricLabels); err != nil {
 		return fmt.Errorf("metric_labels: %w", err)
 	}
+	if s.OTLPEndpoint != "" {
+		if err := tracing.CheckEndpoint(s.OTLPEndpoint); err != nil {
+			return err
+		}
+	}
 	if s.LogFormat == "" {
 		return nil
 	}

@@ -128,7 +128,7 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 		return err
 	}
 	p.close = append(p.close, p.side.Close)
-	if p.Store, err = pgstore.New(ctx, p.side, pgstore.Config{Lazy: true, OnError: o.report}); err != nil {
+	if p.Store, err = pgstore.New(ctx, p.side, pgstore.Config{Lazy: true, WaitForAccess: o.wait, OnError: o.report}); err != nil {
 		return storeAt(config, err)
 	}
 	p.close = append(p.close, p.Store.Close)

@@ -65,7 +65,7 @@ func openRedis(ctx context.Context, url string, o storeOptions) (dipwell.Store, 
 		}
 		return store, nil
 	}
-	store, err := redisstore.Open(ctx, url, redisstore.Config{Lazy: true, OnError: o.report})
+	store, err := redisstore.Open(ctx, url, redisstore.Config{Lazy: true, WaitForAccess: o.wait, OnError: o.report})
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", redact(url), err)
 	}

@@ -20,6 +20,7 @@ type ServeCmd struct {
 	Config         string   `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file; a change of it takes effect at once, and on SIGHUP."`
 	Store          string   `placeholder:"URL" env:"DIPWELL_STORE" help:"Where the buckets are kept (default memory:)."`
 	Data           string   `placeholder:"DIR" env:"DIPWELL_DATA" help:"Keep the buckets in this directory: --store file:DIR/dipwell.db."`
+	WaitForStore   bool     `name:"wait-for-store" env:"DIPWELL_WAIT_FOR_STORE" help:"Start also when the store refuses the role, the user or the database, and ask again; otherwise that ends the program. A store that does not answer is always waited for."`
 	Listen         string   `placeholder:"ADDR" env:"DIPWELL_LISTEN" help:"Address of the service (default 127.0.0.1:8080)."`
 	Admin          string   `placeholder:"ADDR" env:"DIPWELL_ADMIN" help:"Address of a second listener, the only one then that answers admin calls."`
 	Limit          []string `placeholder:"LIMIT" sep:";" env:"DIPWELL_LIMIT" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate by semicolons."`
@@ -55,6 +56,9 @@ const gcPercent = 150
 func (c *ServeCmd) Run(e *env) (err error) {
 	say := &complaints{to: e.stderr}
 	say.use(c.LogFormat)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // it ends nothing: it makes files be read again, where there are any
+	defer signal.Stop(hangups)
 	defer func() { err = say.ended(err) }()
 	set, err := c.settings()
 	if err != nil {
@@ -64,7 +68,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge,
+	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: c.WaitForStore,
 		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { say.say("store: %s", text) }})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -26,6 +27,25 @@ type settings struct {
 
 // settings reads everything anew, so that a reload is a start without a stop.
 func (c *ServeCmd) settings() (*settings, error) {
+	s, err := c.merge()
+	if err != nil {
+		return nil, err
+	}
+	if s.Data != "" {
+		if err = makeData(s.Data); err != nil {
+			return nil, err
+		}
+	}
+	if s.token, s.tokenFile, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
+		return nil, err
+	}
+	s.keySecret, err = keySecret(c.KeySecretFile, s.KeySecretFile)
+	return s, err
+}
+
+// merge puts flags, environment and file together and checks them. It opens
+// nothing else: serve and config check refuse the same settings.
+func (c *ServeCmd) merge() (*settings, error) {
 	s := &settings{}
 	if c.Config != "" {
 		f, err := config.Load(c.Config)
@@ -61,13 +81,6 @@ func (c *ServeCmd) settings() (*settings, error) {
 			return nil, err
 		}
 	}
-	var err error
-	if s.token, s.tokenFile, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
-		return nil, err
-	}
-	if s.keySecret, err = keySecret(c.KeySecretFile, s.KeySecretFile); err != nil {
-		return nil, err
-	}
 	return s, s.check()
 }
 
@@ -82,7 +95,7 @@ func (c *ServeCmd) place(s *settings) (err error) {
 	case s.Store != "":
 		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
 	default:
-		s.Store, err = dataStore(s.Data)
+		s.Store, err = dataURL(s.Data)
 	}
 	return err
 }
@@ -173,6 +186,21 @@ func (s *settings) check() error {
 		return fmt.Errorf("max_keys: %d is negative", s.MaxKeys)
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
+	case s.Upstream != "" && len(s.names()) > dipwell.MaxTakes:
+		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(s.names()), dipwell.MaxTakes)
+	}
+	if s.Upstream != "" {
+		if err := s.upstream(nil).Check(); err != nil {
+			return err
+		}
+	}
+	if err := checkStore(s.Store); err != nil {
+		return err
+	}
+	for _, at := range [][2]string{{"listen", s.Listen}, {"admin", s.Admin}, {"grpc", s.GRPC}} {
+		if err := checkAddress(at[1]); err != nil {
+			return fmt.Errorf("%s: %w", at[0], err)
+		}
 	}
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
 		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
@@ -183,6 +211,21 @@ func (s *settings) check() error {
 		}
 	}
 	return s.checkOperation()
+}
+
+// checkAddress says what is wrong with the address of a listener.
+func checkAddress(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not an address such as 127.0.0.1:8080 or :8080: %w", addr, err)
+	}
+	return nil
 }
 
 func (s *settings) server() server.Config {

@@ -11,7 +11,9 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/filestore"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/server"
 )
 
@@ -37,6 +39,7 @@ var openers = map[string]func(ctx context.Context, url string, o storeOptions) (
 type storeOptions struct {
 	maxKeys    int           // 0: the store's default
 	denyMaxAge time.Duration // 0: the cache's default; negative: no cache
+	wait       bool          // for a role or a database that the server refuses
 	once       bool          // a client asks once: nothing is kept ready for others
 	report     func(error)   // hears what goes wrong while nobody is calling
 	note       func(string)  // hears when that is over; may be nil
@@ -77,6 +80,34 @@ func knownStore(url string) error {
 	return nil
 }
 
+// checkStore says what is wrong with a store's URL, without opening the store.
+func checkStore(url string) error {
+	err := knownStore(url)
+	if err != nil {
+		return err
+	}
+	switch scheme, _, _ := strings.Cut(url, ":"); {
+	case scheme == "memory":
+		err = checkMemory(url)
+	case scheme == "file":
+		_, _, err = filestore.ParseURL(url)
+	case strings.HasPrefix(scheme, "redis"):
+		if err = redisstore.CheckURL(url); err != nil {
+			err = fmt.Errorf("store %s: %w", redact(url), err)
+		}
+	default:
+		_, err = poolConfig(url)
+	}
+	return err
+}
+
+func checkMemory(url string) error {
+	if url != "memory:" {
+		return fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
+	}
+	return nil
+}
+
 func storeList() string {
 	names := slices.Sorted(maps.Keys(openers))
 	for i, n := range names {
@@ -88,8 +119,8 @@ func storeList() string {
 }
 
 func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, error) {
-	if url != "memory:" {
-		return nil, fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
+	if err := checkMemory(url); err != nil {
+		return nil, err
 	}
 	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
 }
