@@ -57,15 +57,19 @@ var dialects = map[Engine]*dialect{
 	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
 }
 
-// tables are the statements that make the schema, one at a time.
-func (d *dialect) tables() (out []string) {
-	text := strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(readSchema("portable.sql"))
-	for s := range strings.SplitSeq(bootstrap+text, ";\n") {
+// tables are the statements that make the schema, or bring it on from version
+// have, one at a time.
+func (d *dialect) tables(have int) (out []string) {
+	text := readSchema("portable_6.sql")
+	if have == 0 {
+		text = bootstrap + strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(readSchema("portable.sql")) + text
+	}
+	for s := range strings.SplitSeq(text, ";\n") {
 		if s = strings.TrimSpace(s); s != "" {
 			out = append(out, s)
 		}
 	}
-	if d.engine == Citus {
+	if d.engine == Citus && have == 0 {
 		out = append(out,
 			"select create_reference_table('dipwell.limits')",
 			"select create_reference_table('dipwell.versions')",
@@ -107,24 +111,19 @@ func (d *dialect) takeSQL(id int32, def *dipwell.Definition, testClock bool) str
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update
 set used = greatest(%[4]s, 0) + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
-where b.version = excluded.version and %[4]s <= %[5]d - excluded.used
+where b.version = excluded.version and b.lows is null and %[4]s <= %[5]d - excluded.used
 returning b.used, b.ts, b.seen`, id, def.Number, clock, free, r.Cap)
 }
 
 // The other statements are plain reads and writes of one row.
 const (
-	rowSQL    = "select used, ts, version from dipwell.buckets where limit_id = $1 and key = $2"
-	lockSQL   = rowSQL + " for update"
-	makeSQL   = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
-	storeSQL  = "update dipwell.buckets set used = $3, ts = $4, version = $5, seen = 0 where limit_id = $1 and key = $2"
-	dropSQL   = "delete from dipwell.buckets where limit_id = $1 and key = $2"
-	sweepSQL  = dropSQL + " and used = $3 and ts = $4 and version = $5"
-	holdSQL   = "insert into dipwell.reservations (id, limit_id, key, units, version, due) values ($1, $2, $3, $4, $5, $6)"
-	heldSQL   = "select limit_id, key, units, version from dipwell.reservations where id = $1 and due > $2 order by limit_id, key"
-	ofKeySQL  = "select id from dipwell.reservations where limit_id = $1 and key = $2"
-	unholdSQL = "delete from dipwell.reservations where id = $1"
-	dueSQL    = "delete from dipwell.reservations where due <= $1"
-	pageSQL   = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
+	rowSQL   = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
+	lockSQL  = rowSQL + " for update"
+	makeSQL  = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
+	storeSQL = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, seen = 0 where limit_id = $1 and key = $2"
+	dropSQL  = "delete from dipwell.buckets where limit_id = $1 and key = $2"
+	sweepSQL = dropSQL + " and used = $3 and ts = $4 and version = $5"
+	pageSQL  = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
 )
 
 // detect finds out whether a schema is the portable one, and on which engine.
@@ -177,17 +176,15 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 	if have > SchemaVersion {
 		return nil, &SchemaError{have, SchemaVersion}
 	}
-	if have == 0 {
-		for _, statement := range d.tables() {
-			run := func() error {
-				return inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err })
-			}
-			if err = run(); faster(err) {
-				err = run()
-			}
-			if err != nil {
-				return nil, fmt.Errorf("migrate (%s): %w\n%s", d.engine, err, statement)
-			}
+	for _, statement := range d.tables(have) {
+		run := func() error {
+			return inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err })
+		}
+		if err = run(); faster(err) {
+			err = run()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("migrate (%s): %w\n%s", d.engine, err, statement)
 		}
 	}
 	err = inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, markSQL()); return err })

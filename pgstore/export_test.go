@@ -7,6 +7,9 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
+// Repeatable makes all functions anew.
+var Repeatable = repeatable
+
 // MaxTries bounds how often a statement that has collided is tried.
 const MaxTries = maxTries
 
@@ -16,8 +19,8 @@ func Statements(t testing.TB) map[Engine][]string {
 	out := map[Engine][]string{}
 	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
 		d := dialects[e]
-		list := append(d.tables(), markSQL(), "select "+d.clock, loadSQL, keysSQL,
-			rowSQL, lockSQL, makeSQL, storeSQL, dropSQL, sweepSQL, holdSQL, heldSQL, ofKeySQL, unholdSQL, dueSQL, pageSQL)
+		list := append(d.tables(0), markSQL(), "select "+d.clock, loadSQL, keysSQL,
+			rowSQL, lockSQL, makeSQL, storeSQL, dropSQL, sweepSQL, holdSQL, heldSQL, recordsSQL, changeSQL, endSQL, unholdSQL, dueSQL, endDueSQL, pageSQL)
 		list = append(list, portableDown...)
 		for _, l := range []dipwell.Limit{
 			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},

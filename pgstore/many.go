@@ -39,19 +39,19 @@ func newManySQL(s *statements, id int32, d *dipwell.Definition, testClock bool) 
 insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s%[6]s
 on conflict (limit_id, key) do update set used = greatest(b.used - %[7]s, 0) + excluded.used, ts = greatest(excluded.ts, b.ts)
-where b.version = %[3]d and b.used - %[7]s <= %[8]d - excluded.used
+where b.version = %[3]d and b.lows is null and b.used - %[7]s <= %[8]d - excluded.used
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where, after, r.Cap)
 	}
 	s.takeBold = take("")
 	s.takeMany = take(fmt.Sprintf(`
-where coalesce((select b.version = %[2]d and b.used - %[3]s <= %[4]d - q.units
+where coalesce((select b.version = %[2]d and b.lows is null and b.used - %[3]s <= %[4]d - q.units
     from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number, before, r.Cap))
 	lookNow := readNow
 	if testClock {
 		lookNow = "$2::bigint"
 	}
 	s.lookMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
-select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), c.n
+select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i) left join dipwell.buckets b on b.limit_id = %[2]d and b.key = q.key cross join c`,
 		lookNow, id)
 }
@@ -98,8 +98,9 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
 // at once, as many as may fit.
 type pending struct {
 	*dipwell.Row
-	try  int
-	rule dipwell.Rule // the key's own, where windows are spread
+	try    int
+	listed bool         // the row has lows
+	rule   dipwell.Rule // the key's own, where windows are spread
 }
 
 // part is what is still to be decided about rows of one limit.
@@ -152,7 +153,7 @@ func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
 		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
-		if len(p.rest) == 0 {
+		if p.rest = p.plainRows(p.rest); len(p.rest) == 0 {
 			break
 		}
 		p.rest = s.round(ctx, p, p.rest)
@@ -302,6 +303,17 @@ func (p *pending) admit(row dipwell.State, now int64) {
 	}
 }
 
+// plainRows takes rows with reservations off the list: the function decides
+// about them, one group at a time.
+func (p *part) plainRows(rows []*pending) []*pending {
+	return slices.DeleteFunc(rows, func(row *pending) bool {
+		if row.listed {
+			p.single = append(p.single, row.Groups...)
+		}
+		return row.listed
+	})
+}
+
 // refuse reads rows that were not charged in full and answers where nothing
 // fits; otherwise it leaves the number that may be tried.
 func (s *Store) refuse(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
@@ -327,8 +339,10 @@ func (s *Store) lookArgs(rows []*pending) []any {
 func (s *Store) looked(e *entry, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
 	var i, now int64
 	var row dipwell.State
-	_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &now}, func() error {
+	var listed bool
+	_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &listed, &now}, func() error {
 		p := rows[i-1]
+		p.listed = listed
 		done := p.answered(row, now)
 		if s.refused.note(e.id, p.Key, done); !done {
 			rest = append(rest, p)

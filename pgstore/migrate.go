@@ -248,7 +248,7 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 // people who use a tool of their own.
 func MigrationSQL(o MigrateOptions) string {
 	if d := dialects[o.Engine]; d != nil {
-		return strings.Join(append(d.tables(), markSQL()), ";\n\n") + ";\n"
+		return strings.Join(append(d.tables(o.From), markSQL()), ";\n\n") + ";\n"
 	}
 	var b strings.Builder
 	b.WriteString(bootstrap)

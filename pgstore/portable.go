@@ -97,11 +97,13 @@ func (s *Store) readClock(results pgx.BatchResults) (now int64, err error) {
 
 // scanRow reads a bucket; a missing one is full.
 func scanRow(results pgx.BatchResults, row *dipwell.State) error {
-	err := results.QueryRow().Scan(&row.Used, &row.TS, &row.Version)
+	var lows []int64
+	err := results.QueryRow().Scan(&row.Used, &row.TS, &row.Version, &lows)
 	if errors.Is(err, pgx.ErrNoRows) {
 		*row = dipwell.State{}
 		return nil
 	}
+	row.Lows = lowsOf(lows)
 	return storeError(err, false)
 }
 
@@ -165,13 +167,64 @@ func (s *Store) portableDecide(ctx context.Context, tx pgx.Tx, g *dipwell.Group,
 	if err != nil {
 		return err
 	}
+	notes := make([]notes, len(g.Ops))
+	for i := range g.Ops {
+		if rows[i].Lows == nil {
+			continue
+		}
+		n := &notes[i]
+		if n.before, err = records(ctx, tx, entries[i].id, g.Ops[i].Key); err != nil {
+			return err
+		}
+		if rows[i], n.after, err = g.Ops[i].Def.Settle(rows[i], g.Ops[i].Key, now, slices.Clone(n.before)); err != nil {
+			return err
+		}
+	}
 	if err = g.Decide(now, rows, write); err != nil {
 		return err
 	}
 	if !g.Allowed {
 		return errNothing
 	}
-	return s.portableWrite(ctx, tx, g, entries, rows, write, now)
+	var out pgx.Batch
+	for i := range g.Ops {
+		queueOp(&out, g, &g.Ops[i], entries[i].id, rows[i], write[i], &notes[i], now)
+	}
+	return run(ctx, tx, &out)
+}
+
+// notes are the records of a row, as they were and as they are after Settle.
+type notes struct{ before, after []dipwell.Record }
+
+// queueOp writes what became of one op's row, now being the instant of the decision.
+func queueOp(b *pgx.Batch, g *dipwell.Group, op *dipwell.Op, id int32, row dipwell.State, write bool, n *notes, now int64) {
+	if op.Verb == dipwell.VerbReset {
+		b.Queue(dropSQL, id, op.Key)
+		b.Queue(unholdSQL, id, op.Key)
+		return
+	}
+	if g.Reserved && op.Granted > 0 {
+		r := op.Record(&row, g.ID, now, now+g.Due())
+		b.Queue(holdSQL, [16]byte(g.ID), id, op.Key, r.Units, int32(r.Version), r.Ends, r.Due, r.Number, r.Mark, slackColumn(r.Slack), parts(g))
+		write = true
+	}
+	switch {
+	case write:
+		queueRow(b, id, op.Key, row)
+		queueRecords(b, id, op.Key, n.before, n.after)
+	case row.Used == 0: // made just now, or full
+		b.Queue(dropSQL, id, op.Key)
+	}
+}
+
+// parts is how many keys a reservation is about.
+func parts(g *dipwell.Group) (n int) {
+	for i := range g.Ops {
+		if g.Ops[i].Granted > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Store) readLocked(results pgx.BatchResults, order []int, rows []dipwell.State) (now int64, err error) {
@@ -190,118 +243,12 @@ func (s *Store) readLocked(results pgx.BatchResults, order []int, rows []dipwell
 	return s.readClock(results)
 }
 
-func (s *Store) portableWrite(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entries []*entry, rows []dipwell.State, write []bool, now int64) error {
-	var b pgx.Batch
-	for i := range g.Ops {
-		op, id := &g.Ops[i], entries[i].id
-		switch {
-		case op.Verb == dipwell.VerbReset:
-			if err := resetReservations(ctx, tx, &b, id, op.Key); err != nil {
-				return err
-			}
-			b.Queue(dropSQL, id, op.Key)
-		case write[i] && rows[i].Used > 0:
-			b.Queue(storeSQL, id, op.Key, rows[i].Used, rows[i].TS, int32(rows[i].Version))
-		case write[i] || rows[i].Used == 0:
-			b.Queue(dropSQL, id, op.Key)
-		}
-		if g.Reserved && op.Granted > 0 {
-			b.Queue(holdSQL, [16]byte(g.ID), id, op.Key, op.Granted*op.Def.Rule.Unit, int32(op.Def.Number), now+g.Due())
-		}
-	}
-	return run(ctx, tx, &b)
-}
-
 // run sends statements whose answers do not matter.
 func run(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return nil
 	}
 	return storeError(tx.SendBatch(ctx, b).Close(), false)
-}
-
-func resetReservations(ctx context.Context, tx pgx.Tx, b *pgx.Batch, id int32, key string) error {
-	found, err := tx.Query(ctx, ofKeySQL, id, key)
-	if err != nil {
-		return storeError(err, false)
-	}
-	ids, err := pgx.CollectRows(found, pgx.RowTo[[16]byte])
-	for _, r := range ids {
-		b.Queue(unholdSQL, r)
-	}
-	return storeError(err, false)
-}
-
-// held is what a reservation charged to one key.
-type held struct {
-	LimitID int32
-	Key     string
-	Units   int64
-	Version uint32
-}
-
-// portableCancel gives a reservation back, once, before it is due. Buckets are
-// locked before reservations, as everywhere.
-func (s *Store) portableCancel(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) error {
-	now, err := s.txClock(ctx, tx)
-	if err != nil {
-		return err
-	}
-	found, err := tx.Query(ctx, heldSQL, [16]byte(id), now)
-	if err != nil {
-		return storeError(err, false)
-	}
-	parts, err := pgx.CollectRows(found, pgx.RowToStructByPos[held])
-	if err != nil {
-		return storeError(err, false)
-	}
-	rows := make([]dipwell.State, len(parts))
-	var b pgx.Batch
-	for _, p := range parts {
-		b.Queue(lockSQL, p.LimitID, p.Key)
-	}
-	if len(parts) == 0 {
-		return dipwell.ErrReservation
-	}
-	results := tx.SendBatch(ctx, &b)
-	for i := range rows {
-		if err = scanRow(results, &rows[i]); err != nil {
-			break
-		}
-	}
-	if err = closed(results, err); err != nil {
-		return err
-	}
-	if now, err = s.txClock(ctx, tx); err != nil {
-		return err
-	}
-	gone, err := tx.Exec(ctx, unholdSQL+" and due > $2", [16]byte(id), now)
-	if err != nil {
-		return storeError(err, false)
-	}
-	if gone.RowsAffected() == 0 {
-		return dipwell.ErrReservation
-	}
-	return s.giveBack(ctx, tx, parts, rows, now)
-}
-
-func (s *Store) giveBack(ctx context.Context, tx pgx.Tx, parts []held, rows []dipwell.State, now int64) error {
-	var b pgx.Batch
-	for i, p := range parts {
-		d := s.cat.byID(p.LimitID)
-		if d == nil || rows[i].Used == 0 { // dropped, or full
-			continue
-		}
-		row, ok := d.Carry(rows[i], p.Key)
-		if !ok {
-			return dipwell.ErrStaleDefinition
-		}
-		var scratch dipwell.Rule
-		o := d.RuleFor(p.Key, &scratch).Apply(row, now, dipwell.VerbRefund, 0)
-		used := max(0, o.Before-d.CarryUnits(p.Units, p.Version))
-		b.Queue(storeSQL, p.LimitID, p.Key, used, o.TS, int32(d.Number))
-	}
-	return run(ctx, tx, &b)
 }
 
 func (s *Store) txClock(ctx context.Context, tx pgx.Tx) (now int64, err error) {

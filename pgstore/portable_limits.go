@@ -86,7 +86,7 @@ func (c *catalog) portableDrop(ctx context.Context, name, owner string, now *int
 			return err
 		}
 		for _, statement := range []string{
-			"delete from dipwell.reservations where id in (select id from dipwell.reservations where limit_id = $1)",
+			"delete from dipwell.reservations where limit_id = $1",
 			"delete from dipwell.versions where limit_id = $1",
 		} {
 			if _, err := tx.Exec(ctx, statement, ids[name]); err != nil {
@@ -133,8 +133,8 @@ func (s *Store) portableSweep(ctx context.Context, n int) (swept int, err error)
 	if s.clock == nil {
 		now -= portableLag
 	}
-	if _, err = s.db.Exec(ctx, dueSQL, now); err != nil {
-		return 0, storeError(err, false)
+	if err = s.portableSweepRecords(ctx, now); err != nil {
+		return 0, err
 	}
 	oldest := map[int32]uint32{}
 	at := bucketRow{LimitID: -1}

@@ -64,18 +64,18 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 		fits = fmt.Sprintf("%s <= greatest(%s - b.ts, 0)", dividedBy("b.used + $3::bigint", r.Add), now)
 	}
 	s.take = fmt.Sprintf(`update dipwell.buckets b set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(%[2]s, b.ts)
-where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and %[5]s
+where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and b.lows is null and %[5]s
 returning b.used, b.ts, %[6]s`, free, now, id, d.Number, fits, seen)
 	free = fmt.Sprintf("b.used - %s", returned(r, "b.ts", "excluded.ts", grid))
 	s.insert = fmt.Sprintf(`with c as materialized (select %[2]s as n),
-r as materialized (select used, ts, version from dipwell.buckets where limit_id = %[3]d and key = $1::text),
+r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)
     on conflict (limit_id, key) do update set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(excluded.ts, b.ts)
-    where b.version = %[4]d and %[1]s <= $3::bigint
+    where b.version = %[4]d and b.lows is null and %[1]s <= $3::bigint
     returning b.used, b.ts)
-select i.used, i.ts, %[4]d, c.n, true from i, c
-union all select r.used, r.ts, r.version, c.n, false from r, c`, free, reads, id, d.Number)
+select i.used, i.ts, %[4]d, c.n, true, true from i, c
+union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, free, reads, id, d.Number)
 	newManySQL(&s, id, d, testClock)
 	s.clean = new(atomic.Int32)
 	return s
@@ -182,8 +182,8 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 			return storeError(err, true)
 		}
 		var now int64
-		var taken bool
-		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op, rule, rule.Cap-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken)
+		var taken, plain bool
+		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op, rule, rule.Cap-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // another first call was faster
 			continue
@@ -202,7 +202,7 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 			s.refused.note(e.id, op.Key, true)
 			return nil
 		}
-		if row.Version != op.Def.Number {
+		if row.Version != op.Def.Number || !plain { // has reservations, which only the function knows
 			break
 		}
 	}

@@ -105,15 +105,15 @@ func goesOn(t *testing.T, pool *pgxpool.Pool) {
 // function that has moved.
 func TestUpgradeKeepsGrants(t *testing.T) {
 	pool := connect(t, pgtest.Database(t, "version-5", versionFive))
-	for range 2 { // the second time over the present version
-		must(t, pool, "delete from dipwell.migrations where version > 5")
-		if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
 		inTx(t, pool, func(tx pgx.Tx) {
 			must(t, tx, "set local role dipwell_app")
 			must(t, tx, "select dipwell.refund('login', 'now'), dipwell_internal.now_us()")
 		})
+		must(t, pool, pgstore.Repeatable)
 	}
 }
 

@@ -156,7 +156,15 @@ end $$;
 comment on function dipwell_internal.convert_used is
     'Converts units used under one version into units of the next, by the policy of the next.';
 
-create function dipwell_internal.carry(lim int, name text, key text, present int, inout used bigint, inout ts bigint, version int) language plpgsql stable as $$
+create function dipwell_internal.convert_back(units bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
+begin
+    return least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used, dipwell_internal.convert_used(units, was, r, false));
+end $$;
+comment on function dipwell_internal.convert_back is
+    'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or what the policy makes of them where that is less.';
+
+create function dipwell_internal.carry(lim int, name text, key text, present int, inout used bigint, inout ts bigint, version int,
+    inout lows bigint[] default null) language plpgsql stable as $$
 declare
     was dipwell.versions;
     r   dipwell.versions;
@@ -168,17 +176,24 @@ begin
     select * into was from dipwell.versions v where v.limit_id = lim and v.number = version;
     if not found then
         used := 0;
+        lows := null;
         return;
     end if;
     for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
         t := greatest(ts, r.since);
         used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(was, name, key), used, ts, t), was, r, true);
         ts := t;
+        if lows is not null then
+            for i in 4..cardinality(lows) by 2 loop
+                lows[i] := case when used < r.max_used then dipwell_internal.convert_back(lows[i], was, r) else 0 end; -- else it may have been clipped
+            end loop;
+            lows := dipwell_internal.lows_rise(lows);
+        end if;
         was := r;
     end loop;
 end $$;
 comment on function dipwell_internal.carry is
-    'Brings a row to the version present: steps it under each version up to the end of that version, and converts what is used. A row of a version that is gone is full. The row must not be of a later version than present.';
+    'Brings a row to the version present: steps it under each version up to the end of that version, and converts what is used, and lows if it has any. A row of a version that is gone is full. The row must not be of a later version than present.';
 
 create function dipwell_internal.carry_units(lim int, present int, units bigint, version int) returns bigint language plpgsql stable as $$
 declare
@@ -193,13 +208,13 @@ begin
         return 0;
     end if;
     for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
-        units := least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used, dipwell_internal.convert_used(units, was, r, false));
+        units := dipwell_internal.convert_back(units, was, r);
         was := r;
     end loop;
     return units;
 end $$;
 comment on function dipwell_internal.carry_units is
-    'Converts units that a record took under an older version into units of the version present, rounded against the client: the same number of tokens, or what the policy makes of them where that is less.';
+    'Converts units that a record took under an older version into units of the version present. Units of a version that is gone are gone too.';
 
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare

@@ -12,7 +12,9 @@ create type dipwell_internal.answer as (
     delay     bigint,
     used      bigint,
     ts        bigint,
-    write     boolean
+    write     boolean,
+    before    bigint,
+    clipped   boolean
 );
 comment on type dipwell_internal.answer is 'What a call about one key answers, in whole numbers. Go twin: Answer.';
 comment on column dipwell_internal.answer.allowed is 'The verdict.';
@@ -26,6 +28,8 @@ comment on column dipwell_internal.answer.delay is 'µs until a reservation is d
 comment on column dipwell_internal.answer.used is 'Units used at ts.';
 comment on column dipwell_internal.answer.ts is 'The instant of the decision, in µs.';
 comment on column dipwell_internal.answer.write is 'Whether used and ts must be stored.';
+comment on column dipwell_internal.answer.before is 'Units used at ts, before the call.';
+comment on column dipwell_internal.answer.clipped is 'A charge added less than it costs, because used stops growing.';
 
 create function dipwell_internal.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
     n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell_internal.answer language plpgsql stable as $$
@@ -61,6 +65,8 @@ begin
     a.used := held;
     a.ts := o.t;
     a.write := not dry and not a.shadow and o.after <> o.before;
+    a.before := o.before;
+    a.clipped := verb = 4 and o.allowed and o.after < o.before + cost * r.unit;
     return a;
 end $$;
 comment on function dipwell_internal.answer_one is
@@ -86,6 +92,8 @@ declare
     ts      bigint[] := used;
     version int[] := array_fill(0, array[k]);
     fresh   boolean[] := array_fill(false, array[k]);
+    listed  boolean[] := fresh; -- whether the row has lows
+    list    bigint[]; -- its lows
     answers dipwell_internal.answer[];
     a       dipwell_internal.answer;
     i       int;
@@ -94,6 +102,7 @@ declare
     verdict boolean;
     changes boolean;
     due     bigint;
+    parts   int; -- of the reservation
     locks   boolean := false;
     row_    record;
 begin
@@ -103,11 +112,12 @@ begin
     loop
         if k > 1 and not locks then
             -- One statement, so that the rows are of one instant.
-            for row_ in select o.at, b.used, b.ts, b.version from unnest(limit_ids, keys) with ordinality o (limit_id, key, at)
+            for row_ in select o.at, b.used, b.ts, b.version, b.lows is not null as listed from unnest(limit_ids, keys) with ordinality o (limit_id, key, at)
                 left join dipwell.buckets b on b.limit_id = o.limit_id and b.key = o.key loop
                 used[row_.at] := coalesce(row_.used, 0);
                 ts[row_.at] := coalesce(row_.ts, -9007199254740991);
                 version[row_.at] := row_.version;
+                listed[row_.at] := row_.listed;
             end loop;
             singly := '{}';
         else
@@ -117,21 +127,23 @@ begin
             fresh[i] := false;
             loop
                 if locks then
-                    select b.used, b.ts, b.version into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, b.lows is not null as listed into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i] for update;
                 else
-                    select b.used, b.ts, b.version into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, b.lows is not null as listed into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i];
                 end if;
                 if found then
                     used[i] := row_.used;
                     ts[i] := row_.ts;
                     version[i] := row_.version;
+                    listed[i] := row_.listed;
                     exit;
                 end if;
                 used[i] := 0;
                 ts[i] := -9007199254740991;
                 version[i] := null;
+                listed[i] := false;
                 exit when not locks;
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
                     values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], rs[i].number, keys[i])
@@ -147,10 +159,7 @@ begin
                 return;
             end if;
             select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-            if version[i] > r.number then -- only in a transaction whose snapshot is older than the change
-                raise exception using errcode = 'serialization_failure',
-                    message = format('limit %s was changed after this transaction began; try again', l.name);
-            end if;
+            perform dipwell_internal.check_version(l, version[i]);
             ls[i] := l;
             rs[i] := dipwell_internal.spread(r, l.name, keys[i]);
         end loop;
@@ -158,14 +167,16 @@ begin
         verdict := true;
         changes := false;
         due := 0;
+        parts := 0;
         answers := null;
         for i in 1..k loop
             a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
-            changes := changes or a.write or verbs[i] = 6;
+            changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
             if a.granted > 0 then
                 due := greatest(due, a.delay);
+                parts := parts + 1;
             end if;
         end loop;
         exit when locks or not verdict or not changes;
@@ -181,15 +192,28 @@ begin
         end if;
         if verdict and verbs[i] = 6 then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
-            delete from dipwell.reservations x using dipwell.reservations y
-                where y.limit_id = limit_ids[i] and y.key = keys[i] and x.id = y.id;
-        elsif verdict and a.write then
-            update dipwell.buckets b set used = a.used, ts = a.ts, version = rs[i].number
-                where b.limit_id = limit_ids[i] and b.key = keys[i];
-            if due > 0 and a.granted > 0 then
-                insert into dipwell.reservations values
-                    (reservation, limit_ids[i], keys[i], a.granted * rs[i].unit, rs[i].number, n + due);
+            -- Parts about other keys stay until they are due; nobody can cancel them without this one.
+            delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
+        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and due > 0) then
+            list := null;
+            if listed[i] then
+                select c.lows, c.used into row_ from dipwell.buckets b
+                    cross join lateral dipwell_internal.carry(b.limit_id, ls[i].name, b.key, rs[i].number, b.used, b.ts, b.version, b.lows) c
+                    where b.limit_id = limit_ids[i] and b.key = keys[i];
+                list := dipwell_internal.settle_records(limit_ids[i], keys[i], rs[i].number, case when row_.used > 0 then row_.lows end, n);
+                if list is not null then
+                    list := dipwell_internal.touch(list, a);
+                end if;
             end if;
+            if a.granted > 0 and due > 0 then
+                list := coalesce(list, array[('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, 1]);
+                insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
+                    values (reservation, limit_ids[i], keys[i], a.granted * rs[i].unit, rs[i].number, n + due, n + a.delay, list[2], list[1],
+                        case when a.delay > 0 then greatest(0, rs[i].cap - a.granted * rs[i].unit) end, false, parts);
+                list := dipwell_internal.lows_append(list, a.used);
+            end if;
+            update dipwell.buckets b set used = a.used, ts = a.ts, version = rs[i].number, lows = list
+                where b.limit_id = limit_ids[i] and b.key = keys[i];
         elsif fresh[i] then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i] and b.used = 0;
         end if;
@@ -210,50 +234,15 @@ end $$;
 comment on function dipwell_internal.decide is
     'Decides one group of calls at one instant, all or nothing; returns a row for each call, in the order asked, and none when a limit is gone. at replaces the clock, for tests.';
 
-create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
-language plpgsql volatile set enable_seqscan = off as $$
-declare
-    n bigint := coalesce(at, dipwell_internal.now_us());
-    p record;
-    b dipwell.buckets;
-    l dipwell.limits;
-    r dipwell.versions;
-    c record;
-    done boolean := false;
+create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
-    for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and x.due > n
-        order by x.limit_id, x.key loop
-        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
-        done := true;
-    end loop;
-    if not done then
-        return false;
+    if version > l.version then
+        raise exception using errcode = 'serialization_failure',
+            message = format('limit %s was changed after this transaction began; try again', l.name);
     end if;
-    done := false;
-    n := coalesce(at, dipwell_internal.now_us());
-    for p in delete from dipwell.reservations x where x.id = reservation and x.due > n
-        returning x.limit_id, x.key, x.units, x.version loop
-        done := true;
-        select * into l from dipwell.limits x where x.id = p.limit_id;
-        continue when not found;
-        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key;
-        continue when not found;
-        if b.version > l.version then
-            raise exception using errcode = 'serialization_failure',
-                message = format('limit %s was changed after this transaction began; try again', l.name);
-        end if;
-        select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-        select * into c from dipwell_internal.carry(l.id, l.name, p.key, l.version, b.used, b.ts, b.version);
-        update dipwell.buckets x
-            set used = greatest(0, dipwell_internal.used_at(dipwell_internal.spread(r, l.name, p.key), c.used, c.ts, greatest(n, c.ts))
-                    - dipwell_internal.carry_units(l.id, l.version, p.units, p.version)),
-                ts = greatest(n, c.ts), version = l.version
-            where x.limit_id = p.limit_id and x.key = p.key;
-    end loop;
-    return done;
 end $$;
-comment on function dipwell_internal.give_back is
-    'Cancels a reservation before it is due and gives back what it took. Returns false when there is none. at replaces the clock, for tests.';
+comment on function dipwell_internal.check_version is
+    'Raises an error when a row is of a later version than the limit that was read after it, as in a transaction whose snapshot is older than the change.';
 
 create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
@@ -304,12 +293,38 @@ begin
         limit max_rows for update of b skip locked))
         and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, n);
     get diagnostics swept = row_count;
-    delete from dipwell.reservations where (id, limit_id, key) in
-        (select id, limit_id, key from dipwell.reservations where due <= n limit max_rows for update skip locked);
+    perform dipwell_internal.sweep_records(max_rows, n);
     return swept;
 end $$;
 comment on function dipwell_internal.sweep_at is
     'Deletes at most max_rows rows that are full at n, and reservations that are due. Skips rows that are locked.';
+
+create function dipwell_internal.sweep_records(max_rows int, n bigint) returns void language plpgsql volatile as $$
+declare
+    p    record;
+    b    dipwell.buckets;
+    l    dipwell.limits;
+    c    record;
+begin
+    for p in select distinct x.limit_id, x.key from
+        (select y.limit_id, y.key from dipwell.reservations y where y.due <= n order by y.due limit max_rows) x loop
+        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+        if not found then
+            continue when exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
+            b := null;
+        end if;
+        select * into l from dipwell.limits x where x.id = p.limit_id;
+        if b.lows is null or l.id is null then
+            delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
+        elsif b.version <= l.version then
+            select * into c from dipwell_internal.carry(b.limit_id, l.name, b.key, l.version, b.used, b.ts, b.version, b.lows);
+            c.lows := dipwell_internal.settle_records(b.limit_id, b.key, l.version, case when c.used > 0 then c.lows end, n);
+            update dipwell.buckets x set used = c.used, ts = c.ts, version = l.version, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.sweep_records is
+    'Ends the records of at most max_rows reservations that are due at n. Skips rows that are locked.';
 
 -- A transaction that has read the limits before a change may still insert a row
 -- that names the old version, and if that were gone, the row would count as full.

@@ -101,8 +101,6 @@ end $$;
 comment on function dipwell_internal.other_owner is
     'Raises the error of a change by somebody who does not own the limit.';
 
--- Ends a limit. Its keys start full if the name is defined again; sweep deletes
--- their rows. Reservations that have a part in one go now, whole, as with reset.
 create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
     old dipwell.limits;
@@ -118,13 +116,14 @@ begin
     if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
         perform dipwell_internal.other_owner(limit_name, old.owner);
     end if;
-    delete from dipwell.reservations x using dipwell.reservations y where y.limit_id = old.id and x.id = y.id;
+    -- Parts about other limits stay until they are due; nobody can cancel them without this one.
+    delete from dipwell.reservations x where x.limit_id = old.id;
     delete from dipwell.limits x where x.id = old.id;
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;
 end $$;
 comment on function dipwell_internal.drop_limit is
-    'Deletes a limit and its reservations, also the other parts of reservations that have a part in it. Sweeps delete its buckets.';
+    'Deletes a limit and ends the reservations that have a part in it. Sweeps delete its buckets.';
 
 create function dipwell_internal.bad_limit(limit_name text, field text, reason text) returns void language plpgsql as $$
 begin

@@ -109,7 +109,8 @@ comment on function dipwell_internal.ask is
 -- where nothing can overflow (two instants are less than 2^54 µs apart), then
 -- other even ticks. The two parts of reset_after are each below 2^53, as an exact
 -- product with an interval needs; their sum may not be. A refusal, a first call,
--- a change of the limit, a calendar and bad input fall through to ask.
+-- a change of the limit, a calendar, a row with reservations and bad input fall
+-- through to ask.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -120,7 +121,7 @@ begin
     set used = greatest(b.used - greatest(n - b.ts, 0) * l.add, 0) + take.cost * l.unit, ts = greatest(n, b.ts)
     from dipwell.limits l
     where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
-        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version
+        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version and b.lows is null
         and b.used - greatest(n - b.ts, 0) * l.add <= l.cap - take.cost * l.unit
     returning true, (l.cap - b.used) / l.unit, null::interval,
         (b.ts - n) * interval '1 microsecond' + ((b.used + l.add - 1) / l.add) * interval '1 microsecond',
@@ -135,7 +136,7 @@ begin
         ts = greatest(n, b.ts)
     from dipwell.limits l
     where l.name = limit_name and l.plain and (l.every > 1 or l.add > 256) and take.cost between 1 and l.cap / l.unit
-        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version
+        and b.limit_id = l.id and b.key = coalesce(take.key, '') and take.key is distinct from '' and b.version = l.version and b.lows is null
         and b.used - least((greatest(n, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
             <= l.cap - take.cost * l.unit
     returning true, (l.cap - b.used) / l.unit, null::interval,
@@ -293,7 +294,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.cancel is
-    'Gives back what a reservation took, once, before it is due.';
+    'Gives back what a reservation took, as far as it is still there, once, before it is due.';
 
 create function dipwell.define(name text, rate bigint, per interval, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null)

@@ -58,14 +58,21 @@ comment on column dipwell.buckets.used is 'Units taken and not yet given back, a
 comment on column dipwell.buckets.ts is 'µs since the Unix epoch, on this server''s clock.';
 comment on column dipwell.buckets.limit_id is 'limits.id.';
 comment on column dipwell.buckets.version is 'The version under which used and ts are counted.';
+comment on column dipwell.buckets.lows is 'How much of what the row''s reservations took is still there: mark, next number, and a pair for each entry, number and units; null without reservations.';
 comment on column dipwell.buckets.key is 'The caller''s key; empty: the limit''s one shared bucket.';
 
-comment on table dipwell.reservations is 'What was taken ahead of time and can still be cancelled. One call has one id, over all of its keys.';
+comment on table dipwell.reservations is 'What was taken ahead of time and can still be cancelled, and what had to be withheld of it. One call has one id, over all of its keys.';
 comment on column dipwell.reservations.id is 'What cancel takes.';
 comment on column dipwell.reservations.limit_id is 'limits.id.';
 comment on column dipwell.reservations.key is 'buckets.key.';
-comment on column dipwell.reservations.units is 'Units taken.';
+comment on column dipwell.reservations.units is 'Units still to be given back.';
 comment on column dipwell.reservations.version is 'The version in which units are counted.';
+comment on column dipwell.reservations.number is 'In the list of its row, from 1.';
+comment on column dipwell.reservations.mark is 'Of that list: its first entry in buckets.lows. Nothing is given back to a row with another list.';
+comment on column dipwell.reservations.slack is 'Units that will be used when this part falls due, itself not counted; null: it does not wait.';
+comment on column dipwell.reservations.rest is 'It was cancelled, and units is what had to be withheld.';
+comment on column dipwell.reservations.parts is 'How many keys the reservation is about. It cannot be cancelled when one of them was reset.';
+comment on column dipwell.reservations.part_due is 'When this part falls due, in µs since the Unix epoch.';
 comment on column dipwell.reservations.due is 'When the call may act, in µs since the Unix epoch; afterwards it cannot be cancelled.';
 
 comment on table dipwell.revision is 'One row, whose number moves with each change of a limit, for programs that cannot listen.';

@@ -1,0 +1,224 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+)
+
+// What reservations leave in the portable tables. The row of the bucket is
+// locked before its records are read.
+const (
+	recordsSQL = "select number, mark, units, coalesce(slack, -1), version, part_due, due, rest from dipwell.reservations where limit_id = $1 and key = $2 order by number"
+	holdSQL    = "insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11)"
+	heldSQL    = "select limit_id, key, number, mark, parts from dipwell.reservations where id = $1 and due > $2 and not rest order by limit_id, key"
+	unholdSQL  = "delete from dipwell.reservations where limit_id = $1 and key = $2"
+	changeSQL  = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8 where limit_id = $1 and key = $2 and number = $3 and mark = $4"
+	endSQL     = unholdSQL + " and number = $3 and mark = $4"
+	dueSQL     = "select distinct limit_id, key from dipwell.reservations where due <= $1 limit $2"
+	endDueSQL  = unholdSQL + " and due <= $3"
+)
+
+// lowsOf reads the column lows.
+func lowsOf(column []int64) *dipwell.Lows {
+	if len(column) < 4 {
+		return nil
+	}
+	l := &dipwell.Lows{Mark: column[0], Next: column[1]}
+	for e := range slices.Chunk(column[2:], 2) {
+		l.Entries = append(l.Entries, dipwell.Low{Number: e[0], Used: e[1]})
+	}
+	return l
+}
+
+// lowsColumn is the reverse of lowsOf.
+func lowsColumn(l *dipwell.Lows) []int64 {
+	if l == nil {
+		return nil
+	}
+	out := []int64{l.Mark, l.Next}
+	for _, e := range l.Entries {
+		out = append(out, e.Number, e.Used)
+	}
+	return out
+}
+
+// records reads the records of a row.
+func records(ctx context.Context, tx pgx.Tx, id int32, key string) ([]dipwell.Record, error) {
+	found, err := tx.Query(ctx, recordsSQL, id, key)
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	rs, err := pgx.CollectRows(found, pgx.RowToStructByPos[dipwell.Record])
+	return rs, storeError(err, false)
+}
+
+// queueRecords writes what became of the records of a row.
+func queueRecords(b *pgx.Batch, id int32, key string, before, after []dipwell.Record) {
+	for _, old := range before {
+		i := slices.IndexFunc(after, func(r dipwell.Record) bool { return r.Number == old.Number && r.Mark == old.Mark })
+		switch {
+		case i < 0:
+			b.Queue(endSQL, id, key, old.Number, old.Mark)
+		case after[i] != old:
+			r := after[i]
+			b.Queue(changeSQL, id, key, r.Number, r.Mark, r.Units, slackColumn(r.Slack), int32(r.Version), r.Rest)
+		}
+	}
+}
+
+func slackColumn(slack int64) *int64 {
+	if slack < 0 {
+		return nil
+	}
+	return &slack
+}
+
+// queueRow writes a bucket; a full one is deleted.
+func queueRow(b *pgx.Batch, id int32, key string, row dipwell.State) {
+	if row.Used == 0 {
+		b.Queue(dropSQL, id, key)
+		return
+	}
+	b.Queue(storeSQL, id, key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+}
+
+// held is one part of a reservation.
+type held struct {
+	LimitID int32
+	Key     string
+	Number  int64
+	Mark    int64
+	Parts   int // of the reservation; one of which a part is gone was reset
+}
+
+func (s *Store) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) (parts []held, now int64, err error) {
+	if now, err = s.txClock(ctx, tx); err != nil {
+		return nil, 0, err
+	}
+	found, err := tx.Query(ctx, heldSQL, [16]byte(id), now)
+	if err != nil {
+		return nil, 0, storeError(err, false)
+	}
+	if parts, err = pgx.CollectRows(found, pgx.RowToStructByPos[held]); err != nil {
+		return nil, 0, storeError(err, false)
+	}
+	if len(parts) == 0 || len(parts) != parts[0].Parts {
+		return nil, 0, dipwell.ErrReservation
+	}
+	return parts, now, nil
+}
+
+// portableCancel gives a reservation back, once, before it is due. Buckets are
+// locked before reservations, as everywhere, and these are read again then.
+func (s *Store) portableCancel(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) error {
+	parts, _, err := s.heldParts(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	rows := make([]dipwell.State, len(parts))
+	var b pgx.Batch
+	for _, p := range parts {
+		b.Queue(lockSQL, p.LimitID, p.Key)
+	}
+	results := tx.SendBatch(ctx, &b)
+	for i := range rows {
+		if err = scanRow(results, &rows[i]); err != nil {
+			break
+		}
+	}
+	if err = closed(results, err); err != nil {
+		return err
+	}
+	again, now, err := s.heldParts(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(parts, again) {
+		return dipwell.ErrReservation
+	}
+	for i, p := range parts {
+		if err = s.giveBack(ctx, tx, p, rows[i], now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) giveBack(ctx context.Context, tx pgx.Tx, p held, row dipwell.State, now int64) error {
+	d := s.cat.byID(p.LimitID)
+	if d == nil || row.Used == 0 { // dropped, or full
+		gone, err := tx.Exec(ctx, endSQL, p.LimitID, p.Key, p.Number, p.Mark)
+		if err == nil && gone.RowsAffected() == 0 { // somebody else was faster
+			return dipwell.ErrReservation
+		}
+		return storeError(err, false)
+	}
+	before, err := records(ctx, tx, p.LimitID, p.Key)
+	if err != nil {
+		return err
+	}
+	row, after, err := d.GiveBack(row, p.Key, now, slices.Clone(before), p.Number, p.Mark)
+	if err != nil {
+		return err
+	}
+	var b pgx.Batch
+	queueRow(&b, p.LimitID, p.Key, row)
+	queueRecords(&b, p.LimitID, p.Key, before, after)
+	return run(ctx, tx, &b)
+}
+
+type rowKey struct {
+	LimitID int32
+	Key     string
+}
+
+// portableSweepRecords ends records that were due at now, of at most sweepBatch rows.
+func (s *Store) portableSweepRecords(ctx context.Context, now int64) error {
+	found, err := s.db.Query(ctx, dueSQL, now, sweepBatch)
+	if err != nil {
+		return storeError(err, false)
+	}
+	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[rowKey])
+	if err != nil {
+		return storeError(err, false)
+	}
+	for _, k := range keys {
+		err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRecords(ctx, tx, k.LimitID, k.Key, now) })
+		if err != nil && !errors.Is(err, dipwell.ErrStaleDefinition) { // the next sweep knows more
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key string, now int64) error {
+	var row dipwell.State
+	var lows []int64
+	err := tx.QueryRow(ctx, lockSQL, id, key).Scan(&row.Used, &row.TS, &row.Version, &lows)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return storeError(err, false)
+	}
+	row.Lows = lowsOf(lows)
+	d := s.cat.byID(id)
+	if d == nil || row.Lows == nil {
+		_, err = tx.Exec(ctx, endDueSQL, id, key, now)
+		return storeError(err, false)
+	}
+	before, err := records(ctx, tx, id, key)
+	if err != nil {
+		return err
+	}
+	row, after, err := d.Settle(row, key, now, slices.Clone(before))
+	if err != nil {
+		return err
+	}
+	var b pgx.Batch
+	queueRow(&b, id, key, row)
+	queueRecords(&b, id, key, before, after)
+	return run(ctx, tx, &b)
+}

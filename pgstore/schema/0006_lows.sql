@@ -1,1 +1,0 @@
--- Functions and views move on with repeatable/; the tables are as they were.
