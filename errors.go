@@ -18,6 +18,8 @@ var (
 	// up waiting for it: after its lock timeout, or its statement timeout. The call
 	// was not charged.
 	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
+	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
+	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset.
 	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
 	// ErrUnknownLimit: no limit of that name is defined.

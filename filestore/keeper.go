@@ -2,12 +2,15 @@ package filestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"modernc.org/sqlite"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
@@ -242,11 +245,21 @@ func (k *keeper) wrote(t *turn) {
 	s.state.And(^uint32(stateBehind | stateFailed))
 }
 
+// classOf is the class of an error of the file.
+func classOf(err error) error {
+	const full = 13 // SQLITE_FULL
+	var of *sqlite.Error
+	if errors.As(err, &of) && of.Code()&0xff == full {
+		return dipwell.ErrNoSpace
+	}
+	return dipwell.ErrStore
+}
+
 // failed keeps the marks for another try and lets calls know.
 func (k *keeper) failed(err error) error {
 	s := k.store
 	k.failures.Add(1)
-	err = fmt.Errorf("%w: file %s: %w", dipwell.ErrStore, s.path, err)
+	err = fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
 	s.failure.Store(&err)
 	if old := s.state.Or(stateFailed); old&stateFailed == 0 {
 		s.report(err)

@@ -50,8 +50,13 @@ func polling(t testing.TB, url string, poll time.Duration, limits ...dipwell.Lim
 // ownServer is a server that a test may break, with the schema.
 func ownServer(t testing.TB, settings ...string) *pgtest.Server {
 	t.Helper()
+	return ownServerAs(t, pgstore.MigrateOptions{}, settings...)
+}
+
+func ownServerAs(t testing.TB, o pgstore.MigrateOptions, settings ...string) *pgtest.Server {
+	t.Helper()
 	server := pgtest.Start(t, settings...)
-	if err := migrated(server.DSN("postgres")); err != nil {
+	if err := migratedAs(server.DSN("postgres"), o); err != nil {
 		t.Fatal(err)
 	}
 	return server

@@ -31,6 +31,7 @@ const (
 	codeUnknown       = "40003" // statement_completion_unknown
 	codeUnresolved    = "08007" // transaction_resolution_unknown
 	codeReadOnly      = "25006"
+	codeDiskFull      = "53100"
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
 )
@@ -76,12 +77,21 @@ func storeError(err error, writes bool) error {
 		return nil
 	case errors.Is(err, dipwell.ErrStore):
 		return err
-	case nothingDone(err) && (codeOf(err) == codeLocked || codeOf(err) == codeCanceled):
-		return fmt.Errorf("%w: %w", dipwell.ErrLocked, err)
 	case !writes || nothingDone(err):
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+		return fmt.Errorf("%w: %w", classOf(err), err)
 	}
 	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
+
+// classOf is the class of an error that changed nothing.
+func classOf(err error) error {
+	switch codeOf(err) {
+	case codeLocked, codeCanceled:
+		return dipwell.ErrLocked
+	case codeDiskFull:
+		return dipwell.ErrNoSpace
+	}
+	return dipwell.ErrStore
 }
 
 // codeOf is the SQLSTATE of a server's error, or "".

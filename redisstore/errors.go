@@ -20,9 +20,17 @@ func storeError(err error, writes bool) error {
 	case errors.Is(err, dipwell.ErrStore):
 		return err
 	case !writes || nothingDone(err):
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, explained(err))
+		return fmt.Errorf("%w: %w", classOf(err), explained(err))
 	}
 	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+}
+
+// classOf is the class of an error that changed nothing.
+func classOf(err error) error {
+	if replied(err, "OOM ", "MISCONF ") {
+		return dipwell.ErrNoSpace
+	}
+	return dipwell.ErrStore
 }
 
 // nothingDone reports whether a call that failed is known to have left no
@@ -49,6 +57,8 @@ func explained(err error) error {
 	switch {
 	case replied(err, "OOM "):
 		return fmt.Errorf("%w (new keys need memory: raise maxmemory)", err)
+	case replied(err, "MISCONF "):
+		return fmt.Errorf("%w (the server cannot save to its disk: see its log)", err)
 	case replied(err, "READONLY "):
 		return fmt.Errorf("%w (this is a replica: name the Sentinels or the cluster instead, and the primary is found)", err)
 	case replied(err, "WRONGTYPE "):

@@ -113,7 +113,11 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status, field = http.StatusRequestTimeout, "body"
 	default:
 		status = http.StatusServiceUnavailable
-		if !errors.Is(err, dipwell.ErrFull) { // a store's own words may name its address
+		switch { // a store's own words may name its address
+		case errors.Is(err, dipwell.ErrFull):
+		case errors.Is(err, dipwell.ErrNoSpace):
+			detail = dipwell.ErrNoSpace.Error()
+		default:
 			detail = dipwell.ErrStore.Error()
 		}
 	}

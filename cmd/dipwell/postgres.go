@@ -209,6 +209,9 @@ func (p *postgres) Ready(ctx context.Context) error {
 	if p.guard.Open() {
 		return breaker.ErrOpen
 	}
+	if err := p.tally.spaceless(); err != nil {
+		return err
+	}
 	var readOnly bool
 	err := p.side.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
 	switch {

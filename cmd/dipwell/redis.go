@@ -45,6 +45,9 @@ func (r *redis) Ready(ctx context.Context) error {
 	if r.guard.Open() {
 		return breaker.ErrOpen
 	}
+	if err := r.tally.spaceless(); err != nil {
+		return err
+	}
 	return r.Store.Ready(ctx)
 }
 

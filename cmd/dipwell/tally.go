@@ -16,7 +16,26 @@ import (
 // tally counts what a store was asked.
 type tally struct {
 	batches, calls, errors, swept atomic.Uint64
+	full                          atomic.Pointer[full]
 	sizes, took                   prometheus.Histogram
+}
+
+// full is a call that found the store without space.
+type full struct {
+	why error
+	at  time.Time
+}
+
+// fullFor is how long /readyz is 503 after such a call: only a call that writes
+// can tell, and not each of them needs space.
+const fullFor = 10 * time.Second
+
+// spaceless says why the store took no new rows lately, or nil.
+func (t *tally) spaceless() error {
+	if f := t.full.Load(); f != nil && time.Since(f.at) < fullFor {
+		return f.why
+	}
+	return nil
 }
 
 // open makes the histograms, before anything is counted.
@@ -89,8 +108,12 @@ func (c *counted) Apply(ctx context.Context, b *dipwell.Batch) error {
 	err := c.Store.Apply(ctx, b)
 	c.took.Observe(time.Since(start).Seconds())
 	for i := range b.Groups {
-		if g := &b.Groups[i]; (err != nil || errors.Is(g.Err, dipwell.ErrStore)) && !errors.Is(g.Err, dipwell.ErrLocked) { // those are asked again
+		why := b.Groups[i].Err
+		if (err != nil || errors.Is(why, dipwell.ErrStore)) && !errors.Is(why, dipwell.ErrLocked) { // those are asked again
 			c.errors.Add(1)
+		}
+		if why != nil && errors.Is(why, dipwell.ErrNoSpace) {
+			c.full.Store(&full{why, time.Now()})
 		}
 	}
 	return err

@@ -76,9 +76,20 @@ func (s *Server) init(settings []string) error {
 }
 
 // own gives the directory to the user that runs the server.
-func (s *Server) own() error {
+func (s *Server) own() error { return give(s.Dir) }
+
+// Own makes a directory that belongs to the user that runs the server, such as a
+// tablespace needs.
+func (s *Server) Own(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return give(dir)
+}
+
+func give(dir string) error {
 	if u := servant(); u != nil {
-		return os.Chown(s.Dir, int(u.Uid), int(u.Gid))
+		return os.Chown(dir, int(u.Uid), int(u.Gid))
 	}
 	return nil
 }

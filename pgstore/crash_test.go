@@ -1,0 +1,92 @@
+package pgstore_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestSynchronousCommitOff: with synchronous_commit=off a crash forgets what the
+// server had answered and not yet written, never more, and grants nothing beyond
+// that.
+func TestSynchronousCommitOff(t *testing.T) {
+	t.Parallel()
+	const burst, early, late = 100, 30, 20
+	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s")
+	pool := connect(t, server.DSN("postgres"))
+	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	ctx := context.Background()
+	take := func(n int) {
+		t.Helper()
+		for range n {
+			if d, err := l.Take(ctx, "crash", "k", 1); err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+	}
+	take(early)
+	var written string
+	if err := pool.QueryRow(ctx, "select pg_current_wal_insert_lsn()::text").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, "set synchronous_commit = on; create table flush_now (); set synchronous_commit = off") // flushes what came before
+	until(t, "written", func() bool {
+		var done bool
+		err := pool.QueryRow(ctx, "select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", written).Scan(&done)
+		return err == nil && done
+	})
+	take(late)
+	if err := server.SignalAll(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	until(t, "started again", func() bool { return server.Start() == nil })
+	until(t, "healed", func() bool {
+		d, err := l.Check(ctx, "crash", "k", 1)
+		if err != nil || d.Source != dipwell.SourceStore {
+			return false
+		}
+		t.Logf("%d granted, %d of them written when the server died; %d are gone", early+late, early, burst-d.Remaining)
+		if gone := burst - d.Remaining; gone < early || gone > early+late {
+			t.Fatalf("%d are gone", gone)
+		}
+		return true
+	})
+}
+
+// TestOneBackendKilled: when one process of the server dies at a signal, the
+// server restarts all of them. Logged tables keep everything; unlogged ones are
+// empty afterwards, so that every bucket is full.
+func TestOneBackendKilled(t *testing.T) {
+	const burst = 5
+	for tables, left := range map[pgstore.Durability]int64{pgstore.Logged: 0, pgstore.Unlogged: burst} {
+		server := ownServerAs(t, pgstore.MigrateOptions{Tables: tables}, "fsync=off")
+		pool := connect(t, server.DSN("postgres"))
+		_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+		ctx := context.Background()
+		if d, err := l.Take(ctx, "crash", "k", burst); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		var pid int
+		if err := pool.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "noticed", func() bool { return pool.Ping(ctx) != nil })
+		until(t, "healed", func() bool {
+			d, err := l.Check(ctx, "crash", "k", 1)
+			if err != nil || d.Source != dipwell.SourceStore {
+				return false
+			}
+			if d.Remaining != left {
+				t.Errorf("tables %v: %d left, not %d", tables, d.Remaining, left)
+			}
+			return true
+		})
+	}
+}
