@@ -183,9 +183,9 @@ func outcomeOf(err error, b *dipwell.Batch) outcome {
 func outcomeOfError(err error) outcome {
 	var network net.Error
 	switch {
-	case err == nil, errors.Is(err, dipwell.ErrLocked):
+	case err == nil:
 		return answered
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, dipwell.ErrLocked): // who waits for a row need not have heard from the store
 		return unclear
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -268,6 +268,40 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
+// TestLockedRowsWhileTheStoreHangs: calls that wait for a locked row without
+// asking are no answers.
+func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{}
+		inner.hang()
+		held := storeFunc(func(ctx context.Context, b *dipwell.Batch) error {
+			if b.Groups[0].Ops[0].Key == "locked" {
+				<-ctx.Done()
+				b.Groups[0].Err = fmt.Errorf("%w: %w", dipwell.ErrLocked, ctx.Err())
+				return nil
+			}
+			return inner.Apply(ctx, b)
+		})
+		s, _ := over(t, held)
+		for range 20 {
+			_, _ = take(s, 50*time.Millisecond)
+			var b dipwell.Batch
+			_, op := b.Single()
+			op.Def, op.Key, op.Cost = def, "locked", 1
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			_ = s.Apply(ctx, &b)
+			cancel()
+		}
+		if !s.Open() {
+			t.Error("not open")
+		}
+	})
+}
+
+type storeFunc func(context.Context, *dipwell.Batch) error
+
+func (f storeFunc) Apply(ctx context.Context, b *dipwell.Batch) error { return f(ctx, b) }
+
 // TestCloseEndsProbes: Close waits for the probe under way and starts none.
 func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
