@@ -85,6 +85,9 @@ bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a ser
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
 
+bench-faults: ## what a service answers while rows are locked and while its store hangs, with the PostgreSQL and Redis it starts (four minutes)
+	cd bench && $(GO) run ./faults -o results/faults.md
+
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 

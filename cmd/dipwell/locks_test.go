@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // TestLockedRows: a program that holds rows locked in a transaction of its own
@@ -146,4 +150,72 @@ func TestLockTimeoutOfTheURL(t *testing.T) {
 			t.Errorf("%s: %v, %v", value, wait, err)
 		}
 	}
+}
+
+// TestPoolerThatRefusesLockTimeout: behind one, such as PgBouncer unless it is
+// told to ignore the setting, a service works without, and says so once.
+func TestPoolerThatRefusesLockTimeout(t *testing.T) {
+	t.Parallel()
+	dsn := migratedDatabase(t)
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := refusingPooler(t, net.JoinHostPort(config.Host, fmt.Sprint(config.Port)))
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1000/1s",
+		"--store", fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", config.User, addr, config.Database))
+	eventually(t, func() error {
+		for i := range 8 {
+			if status, body := post(t, p.url+"/v1/take", fmt.Sprint("limit=api&key=k", i)); status != 200 || !strings.Contains(body, `"source":"store"`) {
+				return fmt.Errorf("%d %s", status, body)
+			}
+		}
+		return nil
+	})
+	p.stderr.wait(t, "unsupported startup parameter: lock_timeout.*PgBouncer in docs/postgres.md")
+}
+
+// refusingPooler passes connections on to a server, but not those whose startup
+// message has lock_timeout.
+func refusingPooler(t *testing.T, server string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go pass(c, server)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func pass(c net.Conn, server string) {
+	defer c.Close()
+	hello := make([]byte, 4096)
+	n, err := c.Read(hello)
+	if err != nil {
+		return
+	}
+	if bytes.Contains(hello[:n], []byte("lock_timeout")) {
+		refusal, _ := (&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: lock_timeout"}).Encode(nil)
+		_, _ = c.Write(refusal)
+		return
+	}
+	s, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	if _, err = s.Write(hello[:n]); err != nil {
+		return
+	}
+	go func() { _, _ = io.Copy(s, c); _ = s.Close() }()
+	_, _ = io.Copy(c, s)
 }

@@ -1,0 +1,59 @@
+// Command faults measures what `dipwell serve` gives callers while rows are
+// locked by another program's transaction, and while its store hangs, beside
+// what it gives them undisturbed: the built program, with the PostgreSQL and
+// the Redis that this command starts.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+func main() {
+	out := flag.String("o", "", "write the tables to this file as well")
+	bin := flag.String("bin", "", "the program to measure; default: built from this tree")
+	rounds := flag.Int("rounds", 2, "rounds of each scenario with locked rows")
+	only := flag.String("only", "", "locks or hangs; default both")
+	flag.Parse()
+	var w io.Writer = os.Stdout
+	if *out != "" {
+		f := must(os.Create(*out))
+		defer f.Close()
+		w = io.MultiWriter(os.Stdout, f)
+	}
+	dir := must(os.MkdirTemp("", "bench-faults"))
+	defer os.RemoveAll(dir)
+	if *bin == "" {
+		*bin = filepath.Join(dir, "dipwell")
+		build := exec.Command("go", "build", "-o", *bin, "./cmd/dipwell")
+		build.Dir, build.Stderr = "..", os.Stderr
+		check(build.Run())
+	}
+	report.Header(w, "Locked rows and hung stores", "make bench-faults")
+	if *only != "hangs" {
+		locks(w, *bin, *rounds)
+	}
+	if *only != "locks" {
+		hangs(w, *bin)
+	}
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// times is a ratio as tables show it.
+func times(a, b float64) string { return fmt.Sprintf("%.2f", a/b) }
