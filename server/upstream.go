@@ -93,7 +93,7 @@ func (u *Upstream) transport() *http.Transport {
 
 // passTo is the handler that passes requests on.
 func (s *Server) passTo(target *url.URL, u *Upstream) (http.Handler, error) {
-	f := newUpstreamFailures(u.Report)
+	f := newUpstreamFailures(target.Host, u.Report)
 	if err := s.metrics.reg.Register(f); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}

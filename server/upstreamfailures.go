@@ -37,6 +37,7 @@ var (
 
 // upstreamFailures counts them, and reports of each kind one a minute.
 type upstreamFailures struct {
+	host     string
 	report   func(error)
 	counts   [failureKinds]atomic.Uint64
 	upgrades atomic.Uint64
@@ -48,11 +49,11 @@ type upstreamFailures struct {
 	}
 }
 
-func newUpstreamFailures(report func(error)) *upstreamFailures {
+func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 	if report == nil {
 		report = func(error) {}
 	}
-	return &upstreamFailures{report: report}
+	return &upstreamFailures{host: host, report: report}
 }
 
 func (f *upstreamFailures) note(kind int, err error) {
@@ -70,7 +71,7 @@ func (f *upstreamFailures) note(kind int, err error) {
 	if more > 0 {
 		err = fmt.Errorf("%w (and %d more of this kind before it)", err, more)
 	}
-	f.report(fmt.Errorf("upstream: %w", err))
+	f.report(fmt.Errorf("upstream %s: %w", f.host, err))
 }
 
 // answer answers in the place of an upstream that does not. A client that went

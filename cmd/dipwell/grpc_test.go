@@ -227,7 +227,7 @@ func TestServeShadow(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		_ = r.Body.Close()
 		text := strings.ReplaceAll(string(body), " ", "")
-		if r.StatusCode != 200 || !strings.Contains(text, `"overallCode":"OK"`) || !strings.Contains(text, want) || r.Header.Get("X-Max") != "1" {
+		if r.StatusCode != http.StatusOK || !strings.Contains(text, `"overallCode":"OK"`) || !strings.Contains(text, want) || r.Header.Get("X-Max") != "1" {
 			t.Errorf("descriptor %d: %s %v %s", i, r.Status, r.Header, body)
 		}
 	}
@@ -264,7 +264,7 @@ func TestServeShadowProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = res.Body.Close()
-		if res.StatusCode != 200 {
+		if res.StatusCode != http.StatusOK {
 			t.Errorf("request %d: %s", i, res.Status)
 		}
 	}

@@ -360,7 +360,7 @@ func TestServeUpstreamWithoutProxy(t *testing.T) {
 	if status/100 != 5 || asked.Load() != 0 {
 		t.Errorf("%d %s, and the proxy of the environment was asked %d times", status, body, asked.Load())
 	}
-	p.stderr.wait(t, "dipwell: upstream: ")
+	p.stderr.wait(t, "dipwell: upstream upstream.invalid: ")
 }
 
 func TestServeErrors(t *testing.T) {
