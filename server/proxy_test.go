@@ -314,3 +314,41 @@ func TestProxyConnections(t *testing.T) {
 		t.Errorf("3 × %d requests opened %d connections", together, n)
 	}
 }
+
+// The limits are announced on the final answer, whatever came before it.
+func TestProxyAnnounces(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style.css>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("RateLimit-Policy", `"theirs";q=1;w=1`)
+		_, _ = io.Copy(w, r.Body) // which sends 100 to those that wait for it
+	}))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL}, "login")
+	for i, lines := range [][]string{{"GET / HTTP/1.1", "Host: x"}, {"POST / HTTP/1.1", "Host: x", "Content-Length: 0", "Expect: 100-continue"}} {
+		c, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = io.WriteString(c, strings.Join(append(lines, "Connection: close"), "\r\n")+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(c)
+		_ = c.Close()
+		_, final, _ := strings.Cut(string(all), "HTTP/1.1 200 OK")
+		for _, field := range []string{fmt.Sprintf("Ratelimit: \"login\";r=%d", 19-i), `Ratelimit-Policy: "login";q=20;w=240`, `Ratelimit-Policy: "theirs";q=1;w=1`} {
+			if err != nil || strings.Count(final, field) != 1 {
+				t.Errorf("%s: %d times %s in %q %v", lines[0], strings.Count(final, field), field, all, err)
+			}
+		}
+	}
+	up.Close()
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 502 {
+		t.Error(status)
+	}
+	rec := httptest.NewRecorder()
+	p.proxy.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+	if rec.Code != http.StatusBadGateway || len(rec.Header()["Ratelimit"]) != 1 {
+		t.Errorf("a failure: %d %v", rec.Code, rec.Header())
+	}
+}

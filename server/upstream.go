@@ -97,13 +97,30 @@ func (s *Server) passTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	if err := s.metrics.reg.Register(f); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}
-	return &httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		Rewrite:        s.rewriteTo(target, f),
 		Transport:      u.transport(),
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
 		ErrorLog:       log.New(io.Discard, "", 0), // f has counted and reported it
-	}, nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own := w.Header().Clone()
+		clear(w.Header())
+		forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownHeader{}, own)))
+	}), nil
+}
+
+// ownHeader is the key of what the limits put into the answer's header before
+// the upstream was asked. ReverseProxy clears it when a 1xx answer comes first.
+type ownHeader struct{}
+
+// announce adds it to the header of the final answer.
+func announce(to http.Header, r *http.Request) {
+	own, _ := r.Context().Value(ownHeader{}).(http.Header)
+	for name, values := range own {
+		to[name] = append(slices.Clone(values), to[name]...)
+	}
 }
 
 // rewriteTo keeps what a trusted proxy said of the way so far, and nobody

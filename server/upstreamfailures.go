@@ -90,6 +90,7 @@ func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err er
 		kind = failedConnect
 	}
 	f.note(kind, err)
+	announce(w.Header(), r)
 	httplimit.Problem(w, status, "", "the upstream does not answer")
 }
 
@@ -98,6 +99,7 @@ var errNotAsked = errors.New("it switches to a protocol that was not asked for")
 // watch follows an answer's body to its end. An answer that switches protocols
 // is a tunnel, and stands only where a WebSocket was asked for.
 func (f *upstreamFailures) watch(r *http.Response) error {
+	announce(r.Header, r.Request)
 	if r.StatusCode == http.StatusSwitchingProtocols {
 		if r.Request.Header.Get("Upgrade") == "" {
 			return errNotAsked
