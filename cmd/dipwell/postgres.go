@@ -209,7 +209,7 @@ func (p *postgres) Ready(ctx context.Context) error {
 	if p.guard.Open() {
 		return breaker.ErrOpen
 	}
-	if err := p.tally.spaceless(); err != nil {
+	if err := p.spaceless(); err != nil {
 		return err
 	}
 	var readOnly bool

@@ -45,7 +45,7 @@ func (r *redis) Ready(ctx context.Context) error {
 	if r.guard.Open() {
 		return breaker.ErrOpen
 	}
-	if err := r.tally.spaceless(); err != nil {
+	if err := r.spaceless(); err != nil {
 		return err
 	}
 	return r.Store.Ready(ctx)
