@@ -16,23 +16,6 @@ for i = 1, n do
   end
 end
 
--- records lists those of a row's list, in the order of their numbers.
-local function records(key, l)
-  local flat, list = redis.call('HGETALL', key), {}
-  for i = 1, #flat, 2 do
-    if flat[i] ~= '' then
-      local r = readRecord(flat[i + 1])
-      if r.mark == l.mark then
-        r.id, list[#list + 1] = flat[i], r
-      end
-    end
-  end
-  table.sort(list, function(a, b)
-    return a.number < b.number
-  end)
-  return list
-end
-
 local found, rows, ready = {2, now}, {}, true
 for i = 1, n do
   local text = redis.call('GET', KEYS[i])
@@ -54,15 +37,11 @@ for i = 1, n do
       ready = false
     end
     local l = has == '0' and ready and readList(KEYS[2 * n + i])
-    if l then
-      local list = records(KEYS[2 * n + i], l)
-      local at
-      for j, r in ipairs(list) do
-        if r.id == reservation and not r.rest and l.till > now then
-          at = j
-        end
-      end
-      rows[i] = at and {left = left, t = t, version = version, list = l, records = list, at = at}
+    local record = l and l.till > now and redis.call('HGET', KEYS[2 * n + i], reservation)
+    local r = record and readRecord(record)
+    if r and r.mark == l.mark then
+      r.id = reservation
+      rows[i] = {left = left, t = t, version = version, list = l, record = r}
     end
   end
   local at = 4 * i - 1
@@ -72,79 +51,140 @@ if not ready then
   return found
 end
 
+-- others lists the records that wait, but r, and those of which something is withheld.
+local function others(key, l, r)
+  local flat, mark, waits, rests = redis.call('HGETALL', key), string.format('%.0f', l.mark), {}, {}
+  for i = 1, #flat, 2 do
+    local number, of, slack = string.match(flat[i + 1], '^(%d+) (%d+) (-?%d+) %d+ %d+ %d+$')
+    if of == mark and slack ~= '-1' and flat[i] ~= r.id then
+      if slack == '-2' then
+        local rest = readRecord(flat[i + 1])
+        rest.id, rest.was, rests[#rests + 1] = flat[i], rest.units, rest
+      else
+        slack = tonumber(slack)
+        waits[#waits + 1] = {id = flat[i], number = tonumber(number), slack = slack, was = slack, text = flat[i + 1]}
+      end
+    end
+  end
+  return waits, rests
+end
+
+local function newerFirst(a, b)
+  return a.number > b.number
+end
+
+-- least is the least slack of those that wait and were made after a record.
+local function least(waits, number)
+  local free = 9007199254740991
+  for _, w in ipairs(waits) do
+    if w.number > number and w.slack < free then
+      free = w.slack
+    end
+  end
+  return free
+end
+
 -- give takes off r what may come back of it, at most free units, and returns how
 -- many of them are still there.
 local function give(l, r, free)
   local units = math.min(r.units, free)
-  if units > 0 then
-    r.units, r.changed = r.units - units, true
-  end
+  r.units = r.units - units
   return lower(l, r.number, units)
 end
 
--- giveBack cancels record at of a list and then tries what was withheld of
--- others again, newest first. It returns the units that come back.
-local function giveBack(l, list, at)
-  local most = 9007199254740991
-  local free, given = most, 0
-  for i = at + 1, #list do
-    if list[i].slack >= 0 then
-      free = math.min(free, list[i].slack)
-    end
+-- giveRests tries what was withheld again, newest first, and returns what comes
+-- back of it: most often nothing, as seen from the newest.
+local function giveRests(l, waits, rests)
+  table.sort(rests, newerFirst)
+  if #rests == 0 or least(waits, rests[1].number) == 0 then
+    return 0
   end
-  given = give(l, list[at], free)
-  for i = at + 1, given > 0 and #list or 0 do
-    if list[i].slack >= 0 then
-      list[i].slack, list[i].changed = list[i].slack - given, true
+  table.sort(waits, newerFirst)
+  local units, free, j = 0, 9007199254740991, 1
+  for _, r in ipairs(rests) do
+    while waits[j] and waits[j].number > r.number do
+      local w = waits[j]
+      free, w.slack, j = math.min(free, w.slack), w.slack + units, j + 1 -- what newer records gave back does not concern it
     end
+    local out = give(l, r, free)
+    units, free = units + out, free - out
   end
-  local units = 0
-  free = most -- the least slack of those that wait and were made after record i
-  for i = #list, 1, -1 do
-    local r = list[i]
-    if r.slack >= 0 then
-      free, r.slack = math.min(free, r.slack), r.slack + units
-    elseif i ~= at and r.rest then
-      local out = give(l, r, free)
-      units, free = units + out, free - out
-    end
+  for i = 1, j - 1 do
+    waits[i].slack = waits[i].slack - units
   end
-  for i = 1, units > 0 and #list or 0 do
-    local r = list[i]
-    if r.slack >= 0 then
-      r.slack, r.changed = r.slack - units, true
-    end
-  end
-  return given + units
+  return units
 end
 
--- retire drops rests that nothing can free any more, and says until when the
--- list lives: until then some record may be cancelled.
-local function retire(list, key)
-  local waits, till = 0, 0
-  for _, r in ipairs(list) do
-    if not r.rest and not r.gone then
-      till = math.max(till, r.ends)
-      if r.slack >= 0 then
-        waits = math.max(waits, r.number)
-      end
+-- store writes what has changed. A rest that nothing can free any more goes:
+-- none that waits was made after it.
+local function store(key, waits, rests)
+  local last = 0
+  for _, w in ipairs(waits) do
+    last = math.max(last, w.number)
+    if w.slack ~= w.was then
+      redis.call('HSET', key, w.id, (string.gsub(w.text, '^(%d+ %d+) %d+', string.format('%%1 %.0f', w.slack))))
     end
   end
-  for _, r in ipairs(list) do
-    if r.rest and (r.units == 0 or r.number >= waits) then
+  for _, r in ipairs(rests) do
+    if r.units == 0 or r.number >= last then
       redis.call('HDEL', key, r.id)
-    elseif r.changed and not r.gone then
+    elseif r.units ~= r.was then
       redis.call('HSET', key, r.id, recordText(r))
     end
   end
-  return till
+end
+
+-- giveBack cancels a record and tries what was withheld of others again. It
+-- returns the units that come back. Where a later record waits with a slack of
+-- 0, none do, and the others need not be read.
+local function giveBack(l, r, key)
+  r.slack = -2
+  if r.number < l.zero then
+    redis.call('HSET', key, r.id, recordText(r))
+    return 0
+  end
+  local waits, rests = others(key, l, r)
+  local given = give(l, r, least(waits, r.number))
+  for _, w in ipairs(waits) do
+    if w.number > r.number then
+      w.slack = w.slack - given
+    end
+  end
+  given, l.zero = given + giveRests(l, waits, rests), 0
+  for _, w in ipairs(waits) do
+    if w.slack == 0 then
+      l.zero = math.max(l.zero, w.number)
+    end
+  end
+  rests[#rests + 1] = r
+  store(key, waits, rests)
+  return given
+end
+
+-- lives is the instant at which the last record of a list ends: until then one
+-- may be cancelled. In the set are also those of a list before.
+local function lives(l, r, set, key)
+  if r.ends < l.till then
+    return l.till
+  end
+  local at = 0
+  while true do
+    local member = redis.call('ZREVRANGE', set, at, at, 'WITHSCORES')
+    local text = member[1] and redis.call('HGET', key, member[1])
+    if not member[1] then
+      return 0
+    elseif text and readRecord(text).mark == l.mark then
+      return tonumber(member[2])
+    end
+    at = at + 1
+  end
 end
 
 -- rewrite stores a row, and its list where records of it live.
-local function rewrite(row, key, held, till)
+local function rewrite(row, key, held)
   local before = ''
-  if till > now and row.left > 0 then
-    row.list.till, before = till, '0'
+  if row.list.till > now and row.left > 0 then
+    before = '0'
     redis.call('HSET', held, '', listText(row.list))
   else
     redis.call('DEL', held)
@@ -160,18 +200,13 @@ for i = 1, n do
   local row, set, held = rows[i], KEYS[n + i], KEYS[2 * n + i]
   redis.call('ZREM', set, reservation) -- first: it needs no memory, and what is written after it is not refused for want of it
   if row then
-    local list, at = row.records, row.at
-    local settled = settle(row.list, set, held)
+    local l = row.list
+    settle(l, set, held)
     redis.call('ZREM', set, '~' .. reservation)
-    for _, r in ipairs(list) do
-      if settled[r.id] ~= nil then
-        r.slack, r.gone = -1, settled[r.id]
-      end
-    end
-    touch(row.list, row.left)
-    list[at].rest, list[at].slack, list[at].changed = true, -1, true
-    row.left = row.left - giveBack(row.list, list, at)
-    rewrite(row, KEYS[i], held, retire(list, held))
+    touch(l, row.left)
+    l.till = lives(l, row.record, set, held)
+    row.left = row.left - giveBack(l, row.record, held)
+    rewrite(row, KEYS[i], held)
   end
 end
 if #KEYS > 3 * n then

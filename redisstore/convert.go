@@ -94,7 +94,7 @@ func rowText(row dipwell.State, listed bool) string {
 // fields converts the list and the records of a row: name, what it was, what it
 // becomes. None: the list has ended.
 func (c *convert) fields(texts map[string]string) ([]any, error) {
-	lows, till, err := parseLows(texts[""])
+	lows, state, err := parseLows(texts[""])
 	if err != nil || lows == nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (c *convert) fields(texts map[string]string) ([]any, error) {
 	if row, _ = c.def.Carry(row, c.key); row.Lows == nil {
 		return nil, nil
 	}
-	fields := []any{"", texts[""], lowsText(row.Lows, till)}
+	fields := []any{"", texts[""], lowsText(row.Lows, state)}
 	for id, text := range texts {
 		if id == "" {
 			continue
@@ -121,48 +121,44 @@ func (c *convert) fields(texts map[string]string) ([]any, error) {
 	return fields, nil
 }
 
-// parseLows reads "mark next till number low…"; nothing is nil.
-func parseLows(text string) (l *dipwell.Lows, till int64, err error) {
+// parseLows reads "mark next till zero number low…"; nothing is nil.
+func parseLows(text string) (l *dipwell.Lows, state [2]int64, err error) {
 	n, err := numbers(text)
 	if err != nil || len(n) == 0 {
-		return nil, 0, err
+		return nil, state, err
 	}
-	if len(n) < 5 || len(n)%2 == 0 || len(n) > 3+2*dipwell.MaxLows {
-		return nil, 0, fmt.Errorf("%q is not a list of lows", text)
+	if len(n) < 6 || len(n)%2 == 1 || len(n) > 4+2*dipwell.MaxLows {
+		return nil, state, fmt.Errorf("%q is not a list of lows", text)
 	}
 	l = &dipwell.Lows{Mark: n[0], Next: n[1]}
-	for i := 3; i < len(n); i += 2 {
+	for i := 4; i < len(n); i += 2 {
 		l.Entries = append(l.Entries, dipwell.Low{Number: n[i], Used: n[i+1]})
 	}
-	return l, n[2], nil
+	return l, [2]int64{n[2], n[3]}, nil
 }
 
-func lowsText(l *dipwell.Lows, till int64) string {
-	n := []int64{l.Mark, l.Next, till}
+func lowsText(l *dipwell.Lows, state [2]int64) string {
+	n := []int64{l.Mark, l.Next, state[0], state[1]}
 	for _, e := range l.Entries {
 		n = append(n, e.Number, e.Used)
 	}
 	return join(n)
 }
 
-// parseRecord reads "number mark units slack due ends rest".
+// parseRecord reads "number mark slack units due ends".
 func parseRecord(text string) (r dipwell.Record, err error) {
 	n, err := numbers(text)
-	if err == nil && len(n) != 7 {
+	if err == nil && len(n) != 6 {
 		err = fmt.Errorf("%q is not a record", text)
 	}
 	if err != nil {
 		return r, err
 	}
-	return dipwell.Record{Number: n[0], Mark: n[1], Units: n[2], Slack: n[3], Due: n[4], Ends: n[5], Rest: n[6] == 1}, nil
+	return dipwell.Record{Number: n[0], Mark: n[1], Slack: n[2], Units: n[3], Due: n[4], Ends: n[5]}, nil
 }
 
 func recordText(r *dipwell.Record) string {
-	rest := int64(0)
-	if r.Rest {
-		rest = 1
-	}
-	return join([]int64{r.Number, r.Mark, r.Units, r.Slack, r.Due, r.Ends, rest})
+	return join([]int64{r.Number, r.Mark, r.Slack, r.Units, r.Due, r.Ends})
 }
 
 func numbers(text string) (list []int64, err error) {

@@ -149,9 +149,12 @@ local function record(op, l, set, held)
     l = newList(reservation)
     redis.call('DEL', held)
   end
-  local r = {number = l.next, mark = l.mark, units = op.units, slack = -1, due = now + op.delay, ends = now + due}
+  local r = {number = l.next, mark = l.mark, slack = -1, units = op.units, due = now + op.delay, ends = now + due}
   if op.delay > 0 then
     r.slack = math.max(0, op.cap - op.units)
+    if r.slack == 0 then
+      l.zero = r.number
+    end
     if r.due < r.ends then
       redis.call('ZADD', set, string.format('%.0f', r.due), '~' .. reservation)
     end

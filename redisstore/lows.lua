@@ -3,13 +3,16 @@
 -- A row with records is written with a 0 before it, "0used ts version". A
 -- program that knows no lists reads it as a plain row and writes it as one: the
 -- list is void then. The hash of a row's records has the list in the field '':
--- "mark next till" and of each entry " number low", where till is the instant at
--- which its last record ends. In the field of its reservation it has a record:
--- "number mark units slack due ends rest", in the units of the row's version.
+-- "mark next till zero" and of each entry " number low". till is the instant at
+-- which its last record ends; zero is the number of the last record that waits
+-- with a slack of 0, or 0 where that is not known. In the field of its
+-- reservation it has a record, in the units of the row's version: "number mark
+-- slack units due ends", where a slack of -1 waits for nothing and -2 is of a
+-- record that was cancelled, with what was withheld of it.
 local lowsMax = 32
 
 local function newList(reservation) -- the mark is the last 48 bits of the id
-  return {mark = tonumber(string.sub(reservation, -12), 16), next = 1, till = 0, numbers = {}, lows = {}}
+  return {mark = tonumber(string.sub(reservation, -12), 16), next = 1, till = 0, zero = 0, numbers = {}, lows = {}}
 end
 
 local function readList(key)
@@ -21,14 +24,14 @@ local function readList(key)
   for word in string.gmatch(text, '%d+') do
     list[#list + 1] = tonumber(word)
   end
-  for i = 4, #list, 2 do
+  for i = 5, #list, 2 do
     numbers[#numbers + 1], lows[#lows + 1] = list[i], list[i + 1]
   end
-  return {mark = list[1], next = list[2], till = list[3], numbers = numbers, lows = lows}
+  return {mark = list[1], next = list[2], till = list[3], zero = list[4], numbers = numbers, lows = lows}
 end
 
 local function listText(l)
-  local words = {string.format('%.0f %.0f %.0f', l.mark, l.next, l.till)}
+  local words = {string.format('%.0f %.0f %.0f %.0f', l.mark, l.next, l.till, l.zero)}
   for i = 1, #l.numbers do
     words[i + 1] = string.format('%.0f %.0f', l.numbers[i], l.lows[i])
   end
@@ -36,13 +39,12 @@ local function listText(l)
 end
 
 local function readRecord(text)
-  local number, mark, units, slack, due, ends, rest = string.match(text, '^(%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) ([01])$')
-  return {number = tonumber(number), mark = tonumber(mark), units = tonumber(units), slack = tonumber(slack),
-    due = tonumber(due), ends = tonumber(ends), rest = rest == '1'}
+  local number, mark, slack, units, due, ends = string.match(text, '^(%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+)$')
+  return {number = tonumber(number), mark = tonumber(mark), slack = tonumber(slack), units = tonumber(units), due = tonumber(due), ends = tonumber(ends)}
 end
 
 local function recordText(r)
-  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %d', r.number, r.mark, r.units, r.slack, r.due, r.ends, r.rest and 1 or 0)
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', r.number, r.mark, r.slack, r.units, r.due, r.ends)
 end
 
 -- rise joins neighbours of which one is not below the next.
@@ -121,12 +123,11 @@ end
 -- settle prepares a list for a write: what waited and has fallen due lowers the
 -- lows before it for good, and records that have ended go. In the set of the
 -- row's reservations stands when each ends, and, with a ~ before it, when the
--- part of this row falls due where that is earlier. Returns the records that it
--- changed: by id, whether they are gone.
+-- part of this row falls due where that is earlier.
 local function settle(l, set, key)
   local members = redis.call('ZRANGEBYSCORE', set, '-inf', string.format('%.0f', now))
   if #members == 0 then
-    return {}
+    return
   end
   local ended, due = {}, {} -- by id, whether the whole reservation has ended
   for _, member in ipairs(members) do
@@ -151,7 +152,9 @@ local function settle(l, set, key)
   end)
   for _, r in ipairs(due) do
     limit(l, r.number - 1, r.slack)
+    if r.number == l.zero then
+      l.zero = 0
+    end
   end
   redis.call('ZREMRANGEBYSCORE', set, '-inf', string.format('%.0f', now))
-  return ended
 end
