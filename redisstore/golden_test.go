@@ -17,14 +17,22 @@ import (
 
 var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"}
 
+// goldenRule is a rule as the vectors have it.
+type goldenRule struct {
+	Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
+	MaxCharge                                        int64 `json:"max_charge"`
+	MaxUsed                                          int64 `json:"max_used"`
+	Leaky                                            bool
+}
+
+func (r *goldenRule) rule() dipwell.Rule {
+	return dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
+		Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
+}
+
 // vector is a line of testdata/golden/apply.jsonl.
 type vector struct {
-	Rule struct {
-		Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
-		MaxCharge                                        int64 `json:"max_charge"`
-		MaxUsed                                          int64 `json:"max_used"`
-		Leaky                                            bool
-	}
+	Rule                goldenRule
 	Used, TS, Now, Cost int64
 	Verb                string
 	Want                struct {
@@ -51,10 +59,8 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		n++
-		r := &v.Rule
 		d := dipwell.MustDefinition(dipwell.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
-		d.Rule = dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
-			Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
+		d.Rule = v.Rule.rule()
 		row := s.Install(d, "k")
 		found := fmt.Sprintf("%d %d 1", v.Used, v.TS)
 		if err := db.Set(ctx, row, found, 0).Err(); err != nil {

@@ -1,0 +1,249 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/testdata/golden"
+)
+
+// giveVector is a line of giveback.jsonl; golden_giveback_test.go of the root
+// package explains its members.
+type giveVector struct {
+	Versions []struct {
+		Rule   goldenRule
+		Since  int64
+		Policy string
+	}
+	Row                           giveRow
+	Records                       []giveRecord
+	Now, Cost, Number, Mark, Ends int64
+	Do                            string
+	Want                          struct {
+		Allowed bool
+		Row     giveRow
+		Records []giveRecord
+	}
+}
+
+type giveRow struct {
+	Used, TS   int64
+	Version    uint32
+	Mark, Next int64
+	Lows       [][2]int64
+}
+
+type giveRecord struct {
+	Number, Mark, Units, Slack int64
+	Version                    uint32
+	Due, Ends                  int64
+	Rest                       bool
+}
+
+// give is a vector in Redis.
+type give struct {
+	*testing.T
+	*giveVector
+	db    redis.UniversalClient
+	s     *redisstore.Store
+	def   *dipwell.Definition
+	names [3]string // of the row, the set of its reservations and the hash of its records
+}
+
+// TestGoldenGiveBack: the scripts leave the rows, lists and records of the checked-in vectors.
+func TestGoldenGiveBack(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	var clock atomic.Int64
+	prefix := fmt.Sprint("give", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Clock: clock.Load, Poll: -1, Prefix: prefix})
+	n, done := 0, 0
+	for line := range bytes.Lines(golden.GiveBack) {
+		v := new(giveVector)
+		if err := json.Unmarshal(line, v); err != nil {
+			t.Fatal(err)
+		}
+		n++
+		name := fmt.Sprint("golden", n)
+		g := &give{t, v, db, s, v.definition(name), [3]string{}}
+		for i, kind := range []string{":", ".due:", ".records:"} {
+			g.names[i] = prefix + kind + name + ":{k}"
+		}
+		s.Install(g.def, "k")
+		clock.Store(v.Now)
+		g.store()
+		if v.elsewhere() {
+			continue
+		}
+		done++
+		if allowed := g.do(); allowed != v.Want.Allowed && v.Do != "give_back" {
+			t.Errorf("allowed: %v", allowed)
+		}
+		g.compare()
+		if t.Failed() {
+			t.Fatalf("line %d: %s", n, line)
+		}
+	}
+	if t.Logf("%d of %d vectors", done, n); done < 600 {
+		t.Errorf("only %d of %d vectors", done, n)
+	}
+}
+
+// elsewhere reports whether there is no such thing in Redis: a call that only
+// settles; a take of a leaky bucket without a record; records of another version
+// than their row; and what the list does not know gives nothing back without a
+// look at the row.
+func (v *giveVector) elsewhere() bool {
+	return v.Do == "settle" || v.Do == "take" && v.Versions[len(v.Versions)-1].Rule.Leaky || v.Do == "give_back" && (v.Mark != v.Row.Mark || v.Row.Lows == nil) ||
+		slices.ContainsFunc(v.Records, func(x giveRecord) bool { return x.Mark == v.Row.Mark && x.Version != v.Row.Version })
+}
+
+func (v *giveVector) definition(name string) *dipwell.Definition {
+	d := dipwell.MustDefinition(dipwell.Limit{Name: name, Rate: 1, Period: time.Second})
+	for i, x := range v.Versions {
+		n := dipwell.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
+		var l dipwell.Limit
+		_ = l.Set("on_change", x.Policy)
+		n.Policy = l.OnChange
+		if d.Number, d.Since, d.Rule, d.Policy = n.Number, n.Since, n.Rule, n.Policy; i < len(v.Versions)-1 {
+			d.Past = append(d.Past, n)
+		}
+	}
+	return d
+}
+
+// words writes numbers with spaces between them.
+func words(list ...any) string {
+	return strings.Join(strings.Fields(strings.NewReplacer("[", " ", "]", " ").Replace(fmt.Sprintln(list...))), " ")
+}
+
+func idOf(number, mark int64) (id dipwell.Reservation) {
+	binary.BigEndian.PutUint64(id[:], uint64(number))
+	binary.BigEndian.PutUint64(id[8:], uint64(mark))
+	return id
+}
+
+// store puts the row and its records where the scripts expect them.
+func (g *give) store() {
+	r := &g.Row
+	if r.Version == 0 {
+		return
+	}
+	row := fmt.Sprintf("%d %d %d", r.Used, r.TS, r.Version)
+	pipe := g.db.Pipeline()
+	if r.Lows != nil {
+		row = "0" + row
+		till := g.Now
+		for _, x := range g.Records {
+			if x.Mark != r.Mark {
+				continue
+			}
+			if !x.Rest {
+				till = max(till, x.Ends)
+			}
+			g.storeRecord(pipe, &x)
+		}
+		pipe.HSet(g.Context(), g.names[2], "", words(r.Mark, r.Next, till, 0, r.Lows))
+	}
+	pipe.Set(g.Context(), g.names[0], row, 0)
+	if _, err := pipe.Exec(g.Context()); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g *give) storeRecord(pipe redis.Pipeliner, x *giveRecord) {
+	id, slack := idOf(x.Number, x.Mark).String(), x.Slack
+	if x.Rest {
+		slack = -2
+	} else {
+		pipe.ZAdd(g.Context(), g.names[1], redis.Z{Score: float64(x.Ends), Member: id})
+		if slack >= 0 && x.Due < x.Ends {
+			pipe.ZAdd(g.Context(), g.names[1], redis.Z{Score: float64(x.Due), Member: "~" + id})
+		}
+	}
+	d, _ := json.Marshal([]map[string]any{{"limit": g.def.Name, "key": "k", "units": x.Units, "version": g.def.Number}})
+	pipe.Set(g.Context(), strings.Replace(g.names[0], ":"+g.def.Name+":{k}", ".reservation:"+id, 1), d, 0)
+	pipe.HSet(g.Context(), g.names[2], id, words(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
+}
+
+// do makes the call of a vector. A reservation that ends later than its part
+// has another part, of a limit that gives just that delay.
+func (g *give) do() bool {
+	group := dipwell.Group{Cancel: g.Do == "give_back", ID: idOf(g.Number, g.Mark)}
+	if !group.Cancel {
+		op := dipwell.Op{Def: g.def, Key: "k", Cost: g.Cost}
+		for op.Verb.String() != g.Do {
+			op.Verb++
+		}
+		group.ID = idOf(1<<40, g.Mark)
+		group.Ops = append(group.Ops, op)
+	}
+	if g.Ends > g.Now {
+		late := dipwell.MustDefinition(dipwell.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
+		late.Rule = dipwell.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: dipwell.MaxInt}
+		g.s.Install(late, "k")
+		group.Ops = append(group.Ops, dipwell.Op{Def: late, Key: "k", Verb: dipwell.VerbReserve, Cost: 1})
+	}
+	b := dipwell.Batch{Groups: []dipwell.Group{group}}
+	if err := g.s.Apply(g.Context(), &b); err != nil || b.Groups[0].Err != nil {
+		g.Fatalf("%v, %v\n%+v", err, b.Groups[0].Err, g.giveVector)
+	}
+	return b.Groups[0].Allowed
+}
+
+// compare looks at what the call has left: the row, its list, and the records
+// of that list that can still be cancelled or give something back.
+func (g *give) compare() {
+	want := &g.Want.Row
+	row := ""
+	if want.Used > 0 {
+		row = fmt.Sprintf("%d %d %d", want.Used, want.TS, want.Version)
+	}
+	fields := map[string]string{}
+	if want.Lows != nil {
+		row = "0" + row
+		fields = g.db.HGetAll(g.Context(), g.names[2]).Val()
+	}
+	if got := g.db.Get(g.Context(), g.names[0]).Val(); got != row {
+		g.Errorf("the row is %q, not %q", got, row)
+	}
+	if want.Lows == nil {
+		return
+	}
+	list := strings.Fields(fields[""])
+	if lows := strings.Fields(words(want.Mark, want.Next, want.Lows)); len(list) < 4 || !slices.Equal(slices.Delete(list, 2, 4), lows) {
+		g.Errorf("the list is %q, not %v", fields[""], lows)
+	}
+	var got, wanted []string
+	for id, text := range fields {
+		f := strings.Fields(text)
+		if id != "" && f[1] == fmt.Sprint(want.Mark) && (f[2] != "-2" || g.Do == "give_back") {
+			got = append(got, text)
+		}
+	}
+	for _, x := range g.Want.Records {
+		slack := x.Slack
+		if x.Rest {
+			slack = -2
+		}
+		if x.Mark == want.Mark && (!x.Rest || g.Do == "give_back") {
+			wanted = append(wanted, words(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(wanted)
+	if !slices.Equal(got, wanted) {
+		g.Errorf("the records are\n%s\nnot\n%s", strings.Join(got, "\n"), strings.Join(wanted, "\n"))
+	}
+}
