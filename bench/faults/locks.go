@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -40,7 +41,7 @@ const lockedFor = 5 * time.Second
 
 // locks prints, for each scenario, what callers of other keys get while nothing
 // is locked and while rows are, in turns.
-func locks(w io.Writer, bin string, rounds int) {
+func locks(w io.Writer, bin string, rounds int, name string) {
 	s := must(pgtest.New("fsync=on", "synchronous_commit=on"))
 	defer func() { _ = s.Signal(syscall.SIGQUIT); s.Wait(); s.Close() }()
 	dsn := s.DSN("postgres")
@@ -50,6 +51,9 @@ func locks(w io.Writer, bin string, rounds int) {
 	var table [][]string
 	for i := range scenarios {
 		sc := &scenarios[i]
+		if !strings.Contains(sc.name, name) {
+			continue
+		}
 		var calm, disturbed []*seen
 		var stuck []*seen
 		for range rounds {

@@ -19,6 +19,7 @@ func main() {
 	out := flag.String("o", "", "write the tables to this file as well")
 	bin := flag.String("bin", "", "the program to measure; default: built from this tree")
 	rounds := flag.Int("rounds", 2, "rounds of each scenario with locked rows")
+	name := flag.String("scenario", "", "only scenarios with locked rows whose names have this text")
 	only := flag.String("only", "", "locks or hangs; default both")
 	flag.Parse()
 	var w io.Writer = os.Stdout
@@ -37,7 +38,7 @@ func main() {
 	}
 	report.Header(w, "Locked rows and hung stores", "make bench-faults")
 	if *only != "hangs" {
-		locks(w, *bin, *rounds)
+		locks(w, *bin, *rounds, *name)
 	}
 	if *only != "locks" {
 		hangs(w, *bin)
