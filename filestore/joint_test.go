@@ -55,9 +55,9 @@ func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
 }
 
 // copied is the file as a crash would leave it now.
-func copied(t *testing.T, path string) string {
+func copied(t testing.TB, path string) string {
 	t.Helper()
-	to := fresh(t)
+	to := inMemory(t)
 	for _, end := range []string{"", "-wal"} {
 		b, err := os.ReadFile(path + end)
 		if err == nil {

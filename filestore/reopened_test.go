@@ -1,0 +1,182 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// reopened is a store that crashes after every few calls, and goes on with what
+// the file had then; every other time it is closed in order.
+type reopened struct {
+	t     testing.TB
+	c     Config
+	after int // calls
+	reg   dipwell.Registry
+
+	mu    sync.RWMutex
+	s     *Store
+	calls int
+	turns int
+}
+
+var (
+	_ dipwell.Definer = (*reopened)(nil)
+	_ dipwell.Sweeper = (*reopened)(nil)
+	_ dipwell.Clock   = (*reopened)(nil)
+	_ dipwell.Lister  = (*reopened)(nil)
+)
+
+func (r *reopened) Apply(ctx context.Context, b *dipwell.Batch) error {
+	r.again()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Apply(ctx, b)
+}
+
+// again opens the file anew, if it is time.
+func (r *reopened) again() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls++; r.calls%r.after != 0 {
+		return
+	}
+	if err := r.s.keep.flush(); err != nil {
+		r.t.Error(err)
+	}
+	path := r.s.path
+	if r.turns++; r.turns%2 == 1 {
+		path = copied(r.t, path)
+	}
+	if err := r.s.Close(); err != nil {
+		r.t.Error(err)
+	}
+	r.s = open(r.t, path, r.c)
+}
+
+func (r *reopened) Registry() *dipwell.Registry { return &r.reg }
+
+func (r *reopened) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	d, err := r.s.Define(ctx, l, owner)
+	r.reg.Install(r.s.Registry().All())
+	return d, err
+}
+
+func (r *reopened) Drop(ctx context.Context, name, owner string) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	err := r.s.Drop(ctx, name, owner)
+	r.reg.Install(r.s.Registry().All())
+	return err
+}
+
+func (r *reopened) Sweep(ctx context.Context, n int) (int, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Sweep(ctx, n)
+}
+
+func (r *reopened) Now(ctx context.Context) (int64, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Now(ctx)
+}
+
+func (r *reopened) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Keys(ctx, d, prefix, after, n)
+}
+
+// TestStoreReopened: the suite on a store whose process ends again and again,
+// killed or in order, loses nothing that was on the disk, lows and records included.
+func TestStoreReopened(t *testing.T) {
+	t.Parallel()
+	for name, every := range map[string]time.Duration{"each": Each, "every": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				c := Config{Clock: now, Every: every}
+				return &reopened{t: t, c: c, after: 7, s: open(t, inMemory(t), c)}
+			}, storetest.Brief, storetest.GivesBack)
+		})
+	}
+}
+
+// A file of a program that kept no records: what it reserved can be cancelled
+// and gives nothing back. What such a program writes voids the lows of the row.
+func TestFilesOfOlderPrograms(t *testing.T) {
+	path, now := inMemory(t), int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }}
+	limit := dipwell.Limit{Name: "x", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 20}
+	var l *dipwell.Limiter
+	var s *Store
+	reopen := func(change string) {
+		t.Helper()
+		var err error
+		if s != nil {
+			if err = s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDisk(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = d.exec(change); err != nil {
+				t.Fatal(err)
+			}
+			if err = d.close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s = open(t, path, c)
+		if l, err = dipwell.New(s, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve := func(key string) dipwell.Reservation {
+		t.Helper()
+		d, err := l.Reserve(ctx, "x", key, 10)
+		if err != nil || d.Delay != 5*time.Second {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.Reservation
+	}
+	full := func(key string, id dipwell.Reservation, want time.Duration) {
+		t.Helper()
+		if err := l.Cancel(ctx, id); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+		if d, err := l.Check(ctx, "x", key, 0); err != nil || d.ResetAfter != want {
+			t.Errorf("%s: full in %v, want %v; %v", key, d.ResetAfter, want, err)
+		}
+	}
+	reopen("")
+	same, changed, old := reserve("same"), reserve("changed"), reserve("old")
+	reopen(`update buckets set used = used + 1000000 where key = 'changed';
+		insert into reservations select id, ends from records where key = 'old';
+		insert into reserved select id, limit_id, key, units, version from records where key = 'old';
+		delete from records where key = 'old'; delete from lows where key = 'old'`)
+	full("same", same, 0)
+	full("changed", changed, 11*time.Second)
+	full("old", old, 10*time.Second)
+	reopen("")
+	if err := l.Cancel(ctx, old); !errors.Is(err, dipwell.ErrReservation) {
+		t.Errorf("cancelled twice: %v", err)
+	}
+	now += 60e6
+	if _, err := s.Sweep(ctx, 100); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := s.disk.conn.QueryRowContext(ctx, "select (select count(*) from lows) + (select count(*) from records) + (select count(*) from reserved)").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d lows, records and old reservations are left, %v", left, err)
+	}
+}
