@@ -287,23 +287,11 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 	defer s.release(locks)
 	var rows [dipwell.MaxTakes]dipwell.State
 	var write [dipwell.MaxTakes]bool
-	var records map[int][]dipwell.Record // of ops of which something has fallen due
 	for i := range places[:n] {
 		p := &places[i]
 		sh := &s.shards[p.shard]
-		j, found := sh.find(p.id, p.tag)
-		if !found {
-			continue
-		}
-		row, settled, some, err := sh.settled(p, g.Ops[i].Key, sh.state(sh.at(j), p), now)
-		if err != nil {
-			return err
-		}
-		if rows[i] = row; some {
-			if records == nil {
-				records = map[int][]dipwell.Record{}
-			}
-			records[i] = settled
+		if j, found := sh.find(p.id, p.tag); found {
+			rows[i] = sh.state(sh.at(j), p)
 		}
 	}
 	if err := g.Decide(now, rows[:n], write[:n]); err != nil {
@@ -315,9 +303,13 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 	for i := range g.Ops {
 		if g.Ops[i].Verb == dipwell.VerbReset {
 			write[i] = true // a row that is full goes too: the clock may step back
+		} else if write[i] && rows[i].Lows != nil {
+			if err := s.settle(&g.Ops[i], &places[i], &rows[i], now); err != nil {
+				return err
+			}
 		}
 	}
-	if err := s.write(g, places[:n], rows[:n], write[:n], records, locks, now); err != nil {
+	if err := s.write(g, places[:n], rows[:n], write[:n], locks, now); err != nil {
 		g.Allowed, g.Reserved = false, false
 		return err
 	}
@@ -330,6 +322,24 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 		}
 	}
 	return nil
+}
+
+// settle settles a row that is about to be written, where something has fallen
+// due, and decides the op again, which changes nothing but its lows. Refusals
+// settle nothing: beside thousands who wait they cost what others cost.
+func (s *Store) settle(op *dipwell.Op, p *place, row *dipwell.State, now int64) (err error) {
+	sh := &s.shards[p.shard]
+	k := sh.kept[rowID{p.id, p.tag}]
+	if k.next > now {
+		return nil
+	}
+	sh.settleKey(k, p.binding, now)
+	var was dipwell.State
+	if i, found := sh.find(p.id, p.tag); found {
+		was = sh.state(sh.at(i), p)
+	}
+	*row, _, err = op.Step(now, was, false)
+	return err
 }
 
 // lock takes the locks of the group's shards, in order, and returns their set.
@@ -368,7 +378,7 @@ func (s *Store) release(locks uint64) {
 }
 
 // write stores the rows that a group changed, all or none.
-func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, records map[int][]dipwell.Record, locks uint64, now int64) error {
+func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, locks uint64, now int64) error {
 	room, err := s.prepare(g, places, rows, write, now)
 	if err != nil {
 		return err
@@ -378,15 +388,6 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 		if made = s.reserve(g, places, rows, locks, now); made == nil {
 			s.keys.Add(-room)
 			return s.fullError()
-		}
-	}
-	for i, settled := range records {
-		if p := &places[i]; write[i] {
-			if rows[i].Lows == nil {
-				settled = withoutRests(settled)
-			}
-			sh := &s.shards[p.shard]
-			sh.set(sh.keep(p, g.Ops[i].Key), settled)
 		}
 	}
 	var grown uint64
@@ -414,12 +415,6 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 	}
 	for i := range made { // once all records are there: a list goes with its last
 		s.shards[places[i].shard].purge(now, reservePurge)
-	}
-	for i := range records {
-		if p := &places[i]; write[i] {
-			sh := &s.shards[p.shard]
-			sh.tidyKey(rowID{p.id, p.tag})
-		}
 	}
 	for ; grown != 0; grown &= grown - 1 {
 		s.shards[bits.TrailingZeros64(grown)].tend(now)

@@ -128,12 +128,6 @@ func withoutRests(records []dipwell.Record) []dipwell.Record {
 	return slices.DeleteFunc(slices.Clone(records), func(r dipwell.Record) bool { return r.Rest })
 }
 
-func (sh *shard) tidyKey(id rowID) {
-	if k := sh.kept[id]; k != nil {
-		sh.tidy(k)
-	}
-}
-
 // tidy forgets a key of which nothing is kept any more.
 func (sh *shard) tidy(k *kept) {
 	if k.lows == nil && len(k.records) == 0 && sh.kept[k.rowID] == k {
@@ -141,42 +135,30 @@ func (sh *shard) tidy(k *kept) {
 	}
 }
 
-// settled returns a row as it is to be decided at now. Where something has
-// fallen due meanwhile it also returns the records as they will be once the row
-// is written. Between two such instants settling changes nothing, so a call
-// costs the same however many wait.
-func (sh *shard) settled(p *place, key string, row dipwell.State, now int64) (dipwell.State, []dipwell.Record, bool, error) {
-	if row.Lows == nil {
-		return row, nil, false, nil
-	}
-	k := sh.kept[rowID{p.id, p.tag}]
-	if k.next > now {
-		return row, nil, false, nil
-	}
-	row, records, err := p.def.Settle(row, key, now, slices.Clone(k.records))
-	return row, records, err == nil, err
-}
-
 // purge settles keys with records that have fallen due, at most n of them.
 func (sh *shard) purge(now int64, n int) {
 	for ; n > 0 && len(sh.due) > 0 && sh.due[0].next <= now; n-- {
-		sh.settleKey(sh.due[0], now)
+		if k, b := sh.due[0], sh.due[0].current.Load(); b != nil {
+			sh.settleKey(k, b, now)
+		} else { // the limit is gone
+			sh.unkeep(k)
+		}
 	}
 }
 
-func (sh *shard) settleKey(k *kept, now int64) {
-	b := k.current.Load()
-	if b == nil { // the limit is gone
-		sh.unkeep(k)
-		return
-	}
+// settleKey settles the records of a key under a definition, and its row.
+func (sh *shard) settleKey(k *kept, b *binding, now int64) {
 	p := place{binding: b, id: k.id, tag: k.tag}
 	row := dipwell.State{Version: b.def.Number}
 	i, found := sh.find(k.id, k.tag)
 	if found = found && k.lows != nil; found {
 		row = sh.state(sh.at(i), &p)
 	}
-	row, records, err := b.def.Settle(row, k.key, now, slices.Clone(k.records))
+	records := k.records
+	if sh.store.watched.Load() {
+		records = slices.Clone(records) // to be compared
+	}
+	row, records, err := b.def.Settle(row, k.key, now, records)
 	if err != nil { // a row of a later version than the limit's: not possible here
 		k.next = math.MaxInt64
 		heap.Fix(&sh.due, k.index)
