@@ -101,7 +101,7 @@ func (a *answer) String() string {
 	if a.Source != "store" {
 		s += " (" + a.Source + ")"
 	}
-	return s
+	return s + "; asked " + a.Asked
 }
 
 // fullIn says when a bucket will be full.

@@ -34,9 +34,9 @@ func (c *CancelCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		_, err = fmt.Fprintf(e.stdout, "{\"cancelled\":true,\"reservation\":%q}\n", id)
+		_, err = fmt.Fprintf(e.stdout, "{\"cancelled\":true,\"reservation\":%q,\"asked\":%q}\n", id, c.asked())
 	} else {
-		_, err = fmt.Fprintln(e.stdout, "cancelled:", id)
+		_, err = fmt.Fprintf(e.stdout, "cancelled: %s; asked %s\n", id, c.asked())
 	}
 	return err
 }

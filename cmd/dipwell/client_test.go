@@ -117,7 +117,7 @@ func TestClientCancels(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &a); err != nil || a.Reservation == "" {
 		t.Fatal(err, stdout)
 	}
-	if code, out, _ := program(t, "cancel", a.Reservation, "--server", url); code != 0 || out != "cancelled: "+a.Reservation+"\n" {
+	if code, out, _ := program(t, "cancel", a.Reservation, "--server", url); code != 0 || out != "cancelled: "+a.Reservation+"; asked "+url+"\n" {
 		t.Error(code, out)
 	}
 	if code, _, _ := program(t, "cancel", a.Reservation, "--server", url); code != 2 {

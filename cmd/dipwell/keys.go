@@ -33,6 +33,7 @@ func (c *KeysCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	c.tellAsked(e)
 	if c.JSON {
 		_, err = e.stdout.Write(b)
 		return err
@@ -79,9 +80,10 @@ func (c *InspectCmd) Run(e *env) error {
 	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
 		return errors.New("the server's answer is no decision")
 	}
+	a.Asked = c.asked()
 	if c.JSON {
 		return c.print(e, &a)
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining%s\n", a.Limit, c.Key, a.Remaining, a.Capacity, fullIn(a.ResetAfter))
+	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining%s; asked %s\n", a.Limit, c.Key, a.Remaining, a.Capacity, fullIn(a.ResetAfter), a.Asked)
 	return err
 }

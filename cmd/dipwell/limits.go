@@ -22,6 +22,7 @@ func (c *LimitsCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	c.tellAsked(e)
 	if c.JSON {
 		out := json.NewEncoder(e.stdout)
 		out.SetEscapeHTML(false)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/keyhash"
 )
@@ -48,6 +50,7 @@ type answer struct {
 	Reservation string  `json:"reservation,omitempty"`
 	Shadow      bool    `json:"shadow"`
 	Source      string  `json:"source"`
+	Asked       string  `json:"asked"` // the server, or the store itself
 }
 
 // decide asks a verb of one key; key nil is the limit's shared bucket.
@@ -64,11 +67,51 @@ func (t *target) decide(e *env, verb dipwell.Verb, limit string, key *string, co
 	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
 		return a, errors.New("the server's answer is no decision")
 	}
+	a.Asked = t.asked()
 	return a, nil
 }
 
-// direct reports whether a store is asked itself: a server that is named is nearer.
-func (t *target) direct() bool { return t.Store != "" && t.Server == "" }
+// AfterApply decides who is asked: what the command line names comes before the
+// environment, and there a server before a store.
+func (t *target) AfterApply(c *kong.Context) error {
+	given := map[string]bool{}
+	for _, p := range c.Path {
+		if p.Flag != nil {
+			given[p.Flag.Name] = true
+		}
+	}
+	store := given["store"] || given["limit"] && t.Store != "" && !given["server"]
+	switch {
+	case given["server"] && given["store"]:
+		return errors.New("server, store: both say who is asked; give one")
+	case store:
+		t.Server = ""
+	case given["server"] || t.Server != "":
+		t.Store = ""
+	}
+	if given["limit"] && t.Store == "" {
+		return fmt.Errorf("limit: is defined in a store, and %s is asked; give --store", t.asked())
+	}
+	return nil
+}
+
+// direct reports whether a store is asked itself.
+func (t *target) direct() bool { return t.Store != "" }
+
+// asked is who answers, without anything that may be secret.
+func (t *target) asked() string {
+	if t.direct() {
+		return redact(t.Store)
+	}
+	return redact(t.server())
+}
+
+func (t *target) server() string {
+	return strings.TrimSuffix(cmp.Or(t.Server, "http://127.0.0.1:8080"), "/")
+}
+
+// tellAsked says on standard error who is asked, for answers that are lists.
+func (t *target) tellAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 func (t *target) ask(e *env, verb dipwell.Verb, limit string, key *string, cost int64) (b []byte, err error) {
 	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
@@ -141,8 +184,7 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
 	defer cancel()
-	base := strings.TrimSuffix(cmp.Or(t.Server, "http://127.0.0.1:8080"), "/")
-	r, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, t.server()+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// What the command line names beats the environment, and the answer says who
+// was asked.
+func TestWhoIsAsked(t *testing.T) {
+	const nobody = "http://127.0.0.1:1"
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1h,burst=100,keys=list")
+	store := "file:" + t.TempDir() + "/dipwell.db"
+	for _, tc := range []struct {
+		server, store string // of the environment
+		args          string
+		code          int
+		says          string
+	}{
+		{nobody, "", "take api k --store memory: --limit api=1/1h,burst=5", 0, "4 of 5 remaining, full in 1h0m0s; asked memory:\n"},
+		{nobody, store, "take api k --limit api=1/1h,burst=5", 0, "; asked " + store},
+		{"", store, "take api k --server " + p.url, 0, "; asked " + p.url},
+		{p.url, store, "take api k", 0, "; asked " + p.url},
+		{"", store, "check api k --json", 0, `"asked":"` + store + `"`},
+		{nobody, "", "inspect api k --store " + store, 0, "; asked " + store},
+		{nobody, "", "limits --store " + store, 0, "asked " + store},
+		{nobody, "", "keys api --server " + p.url, 0, "asked " + p.url},
+		{nobody, "", "take api k", 2, nobody},
+		{"", "", "take api k --server " + p.url + " --store " + store, 2, "server, store: both say who is asked; give one"},
+		{"", "", "take api k --limit api=1/1h --server " + p.url, 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
+		{p.url, "", "take api k --limit api=1/1h", 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
+	} {
+		t.Setenv("DIPWELL_SERVER", tc.server)
+		t.Setenv("DIPWELL_STORE", tc.store)
+		code, out, stderr := program(t, strings.Fields(tc.args)...)
+		if code != tc.code || !strings.Contains(out+stderr, tc.says) {
+			t.Errorf("%s (server %q, store %q): %d, want %d with %q\n%s%s", tc.args, tc.server, tc.store, code, tc.code, tc.says, out, stderr)
+		}
+	}
+}
