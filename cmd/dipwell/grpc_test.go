@@ -123,7 +123,7 @@ func TestServeRLSMistakes(t *testing.T) {
 		"d.yaml:4: descriptors[0].rate_limit.requests_per_unit:": {"--rls-config", file},
 		"rls config: ": {"--rls-config", file + ".none"},
 		`rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`: {"--grpc", "127.0.0.1:0", "--rls-headers", "itef"},
-		"grpc: listen": {"--grpc", "127.0.0.1:99999"},
+		`grpc: "127.0.0.1:99999" is not an address`:                                  {"--grpc", "127.0.0.1:99999"},
 	} {
 		if code, _, stderr := program(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %s", args, code, stderr)
