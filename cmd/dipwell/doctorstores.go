@@ -139,9 +139,9 @@ func (x *examination) postgresSchema(c *pgstore.Condition) {
 func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, conn *pgx.Conn) {
 	const rest = "; limits, their latency, tables and rows were not looked at"
 	if c.Callable {
-		x.warn("schema", "enough for callers in SQL; a service connects as a member of dipwell_admin", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
+		x.warn("schema", "enough for callers in SQL; a service connects as a member of dipwell_service, or of dipwell_admin when it defines limits", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
 	} else {
-		x.problem("schema", "grant dipwell_app to callers in SQL, dipwell_admin to a service", "%s may not use the schema dipwell"+rest, c.User)
+		x.problem("schema", "grant dipwell_app to callers in SQL, dipwell_service to a service, dipwell_admin to one that defines limits", "%s may not use the schema dipwell"+rest, c.User)
 	}
 	x.latency(ctx, "looks at the clock", func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
 }
@@ -177,7 +177,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 }
 
 func (x *examination) postgresRoles(c *pgstore.Condition) {
-	own := "connect the service as a role of its own, and grant dipwell_admin to it"
+	own := "connect the service as a role of its own, and grant dipwell_service to it, or dipwell_admin when it defines limits"
 	if c.Portable { // tables alone, granted by hand
 		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
 	} else {

@@ -1,0 +1,69 @@
+package pgstore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestServiceRole: a program whose login has dipwell_service alone decides, sweeps
+// and follows changes, and cannot change a definition.
+func TestServiceRole(t *testing.T) {
+	pool := newPool(t)
+	ctx := t.Context()
+	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service")
+	t.Cleanup(func() { must(t, pool, "drop role limiter") })
+	must(t, pool, "select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20)")
+	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "limiter@", 1)
+	login := connect(t, dsn)
+	store := newStore(t, login, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"take":    func() error { _, err := l.Take(ctx, "login", "u", 1); return err },
+		"check":   func() error { _, err := l.Check(ctx, "login", "u", 1); return err },
+		"charge":  func() error { _, err := l.Charge(ctx, "login", "u", 1); return err },
+		"refund":  func() error { _, err := l.Refund(ctx, "login", "u", 1); return err },
+		"reset":   func() error { _, err := l.Reset(ctx, "login", "v"); return err },
+		"keys":    func() error { _, err := store.Keys(ctx, l.Limit("login"), "", "", 10); return err },
+		"inspect": func() error { _, err := pgstore.Inspect(ctx, login); return err },
+		"take all": func() error {
+			_, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "a", Cost: 1}, dipwell.Take{Limit: "login", Key: "b", Cost: 1})
+			return err
+		},
+		"cancel": func() error {
+			d, err := l.Reserve(ctx, "login", "c", 30)
+			if err == nil {
+				err = l.Cancel(ctx, d.Reservation)
+			}
+			return err
+		},
+		"sweep": func() error {
+			must(t, pool, "select dipwell.define('gone', 1, interval '1 hour'); select dipwell.define('gone', 2, interval '1 hour'); update dipwell.versions set since = 0")
+			_, err := store.Sweep(ctx, 100)
+			return err
+		},
+		"SQL": func() error { _, err := login.Exec(ctx, "select dipwell.take('login', 'u'), dipwell.sweep()"); return err },
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"define": func() error {
+			_, err := l.Define(ctx, dipwell.Limit{Name: "mine", Rate: 1, Period: time.Hour}, dipwell.OwnerCode)
+			return err
+		}(),
+		"drop": store.Drop(ctx, "login", dipwell.OwnerSQL),
+	} {
+		if !errors.Is(err, dipwell.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
