@@ -49,7 +49,10 @@ func TestServiceRole(t *testing.T) {
 			_, err := store.Sweep(ctx, 100)
 			return err
 		},
-		"SQL": func() error { _, err := login.Exec(ctx, "select dipwell.take('login', 'u'), dipwell.sweep()"); return err },
+		"SQL": func() error {
+			_, err := login.Exec(ctx, "select dipwell.take('login', 'u'), dipwell.sweep()")
+			return err
+		},
 	} {
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)
