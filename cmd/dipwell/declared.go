@@ -54,7 +54,7 @@ func (d *declared) declare(set *settings) error {
 	if d.began && file == d.file {
 		return nil
 	}
-	if set.File.Limits == nil && len(d.named) > 0 {
+	if set.Limits == nil && len(d.named) > 0 {
 		return fmt.Errorf("%s: limits: is missing, and the file named %s before; limits: [] says that none are meant", d.path, howMany(len(d.named), "limit"))
 	}
 	limits := set.declared(file)
@@ -89,7 +89,7 @@ func (s *settings) declared(file dipwell.FileOwner) (out []declaredLimit) {
 	for _, l := range s.flagLimits {
 		out = append(out, declaredLimit{l, dipwell.OwnerCode})
 	}
-	for _, l := range s.File.Limits {
+	for _, l := range s.Limits {
 		out = append(out, declaredLimit{l, file.String()})
 	}
 	return out
