@@ -19,7 +19,8 @@
 // A call with several keys is all or nothing here as well. Where one of its
 // limits fails closed, all of it does; limits that fail open let it pass and
 // do not count. A reservation made here is known here alone: it can be
-// cancelled, also once the store is back. Input that the store refuses as
+// cancelled, also once the store is back, and then gives nothing back where a
+// row of the store has taken the place of the one that it was made on. Input that the store refuses as
 // wrong, and calls whose context was cancelled, are not decided here.
 package fallback
 

@@ -17,7 +17,6 @@ type model struct {
 	rows         map[rowKey]*row
 	reservations map[dipwell.Reservation]*reservation
 	records      map[rowKey][]*record // in the order of their numbers
-	gives        bool                 // back by the rule; see env.givesBack
 }
 
 type rowKey struct{ limit, key string }
@@ -190,19 +189,7 @@ func (m *model) cancel(now int64, id dipwell.Reservation) bool {
 		return false
 	}
 	for _, p := range v.parts {
-		if m.gives {
-			m.giveBack(p.key, p.record, now)
-			continue
-		}
-		tokens := p.tokens
-		for r := p.rule; r.next != nil; r = r.next {
-			tokens = r.convertBack(tokens)
-		}
-		used := new(big.Rat).Sub(m.usedAt(p.key, now), tokens)
-		if used.Sign() < 0 {
-			used.SetInt64(0)
-		}
-		m.rows[p.key] = &row{used: used, ts: m.instant(p.key, now), rule: m.rule(p.key.limit)}
+		m.giveBack(p.key, p.record, now)
 	}
 	return true
 }

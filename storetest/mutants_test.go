@@ -152,7 +152,7 @@ func TestMutant(t *testing.T) {
 	if !ok {
 		return // TestMutantsAreCaught starts it
 	}
-	storetest.Run(t, openRef(m.bug), storetest.GivesBack)
+	storetest.Run(t, openRef(m.bug))
 }
 
 // TestMutantsAreCaught runs each mutant's cases in a child and wants every one of them to fail.

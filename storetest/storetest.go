@@ -5,7 +5,6 @@ package storetest
 import (
 	"context"
 	"flag"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,7 +28,6 @@ type size struct {
 	vectors   int // golden vectors: one of so many
 	part      int // series of calls that are alike are one such part as long
 	oneKey    bool
-	gives     bool // back by the contract's rule; see givesBack
 }
 
 // Quick is a fraction of the rounds and histories: for -short, and for stores
@@ -57,41 +55,14 @@ func Run(t *testing.T, open Open, options ...Option) {
 	for _, o := range options {
 		o(&s)
 	}
-	s.gives = s.gives || givesBack(t, open)
-	if !s.gives {
-		t.Log("the store does not give back by the contract's rule: its cases are left out")
-	}
 	for _, group := range [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases, goldenCases} {
 		for _, c := range group {
-			if s.oneKey && severalKeys[c.name] || !s.gives && slices.ContainsFunc(givingBackCases, func(g testCase) bool { return g.name == c.name }) {
+			if s.oneKey && severalKeys[c.name] {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) { c.run(newEnv(t, open, s)) })
 		}
 	}
-}
-
-// GivesBack says that the store must give back by the contract's rule. Run finds
-// that out for itself otherwise, and compares a store that does not with what
-// all did before. It goes, with givesBack, once every store does.
-func GivesBack(s *size) { s.gives = true }
-
-// givesBack plays group-cancel-mints.
-func givesBack(t *testing.T, open Open) bool {
-	now := epoch
-	store := open(t, func() int64 { return now })
-	l, err := dipwell.New(store, dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 5}, dipwell.Limit{Name: "b", Rate: 1, Period: time.Second, Burst: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = l.Take(t.Context(), "b", "k", 5)
-	d, _ := l.ReserveAll(t.Context(), take("a", "k", 2), take("b", "k", 3))
-	now += 1999e3
-	_, _ = l.Take(t.Context(), "a", "k", 1)
-	now += 1e3
-	_ = l.Cancel(t.Context(), d.Reservation)
-	d, _ = l.Check(t.Context(), "a", "k", 0)
-	return d.Remaining == 4
 }
 
 type testCase struct {
@@ -120,7 +91,6 @@ type env struct {
 func newEnv(t *testing.T, open Open, s size) *env {
 	e := &env{T: t, size: s, open: open, m: newModel(), ctx: t.Context()}
 	e.clock.Store(epoch)
-	e.m.gives = s.gives
 	e.use(open(t, e.clock.Load))
 	return e
 }

@@ -84,11 +84,10 @@ type reserved struct {
 	id    dipwell.Reservation // on the reference
 }
 
-func newHistory(t testing.TB, seed uint64, gives bool) *history {
+func newHistory(t testing.TB, seed uint64) *history {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), now: epoch, high: epoch, gone: map[string]bool{}}
 	h.side = newLibrary(t, func(_ testing.TB, now func() int64) dipwell.Store {
 		h.ref = newReference(now)
-		h.ref.gives = gives
 		return h.ref
 	})
 	for i := range limitCount {

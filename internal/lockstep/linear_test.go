@@ -107,15 +107,13 @@ type held struct {
 	id    dipwell.Reservation
 	due   int64
 	parts [2]struct{ number, mark int64 }
-	units [2]int64 // see gives
 }
 
 // model is the token bucket as package dipwell defines it. A call may read the
 // clock at any time between its beginning and its end.
 type model struct {
-	defs  [2]*dipwell.Definition
-	keys  [2]string
-	gives bool
+	defs [2]*dipwell.Definition
+	keys [2]string
 }
 
 func (m *model) porcupine() porcupine.Model {
@@ -182,19 +180,16 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 		a := &op.Answer
 		t.answers = append(t.answers, answer{a.Allowed, a.Never, a.Shadow, a.Granted, a.Remaining, a.Retry, a.Reset, a.Delay})
 		if g.Reserved && a.Granted > 0 {
-			h.units[o.bucket] = a.Granted * op.Def.Rule.Unit
-			if m.gives {
-				n := op.Record(&rows[i], id, now, h.due)
-				h.parts[o.bucket].number, h.parts[o.bucket].mark = n.Number, n.Mark
-				records[i] = append(records[i], n)
-			}
+			n := op.Record(&rows[i], id, now, h.due)
+			h.parts[o.bucket].number, h.parts[o.bucket].mark = n.Number, n.Mark
+			records[i] = append(records[i], n)
 		}
 		if write[i] {
 			w.rows[o.bucket], w.records[o.bucket] = rows[i], records[i]
 		}
 		if g.Allowed && o.verb == dipwell.VerbReset {
 			w.rows[o.bucket], w.records[o.bucket] = dipwell.State{}, nil
-			w.held = without(w.held, func(h held) bool { return h.units[o.bucket] > 0 })
+			w.held = without(w.held, func(h held) bool { return h.parts[o.bucket].number > 0 })
 		}
 	}
 	if g.Reserved {
@@ -210,14 +205,9 @@ func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, tol
 		return w, told{none: true}
 	}
 	h := w.held[at]
-	for i, units := range h.units {
-		switch {
-		case units == 0:
-		case m.gives:
-			w.rows[i], w.records[i], _ = m.defs[i].GiveBack(w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), h.parts[i].number, h.parts[i].mark)
-		default:
-			p := part{bucket: bucket{m.defs[i].Name, m.keys[i]}, units: units, version: m.defs[i].Number}
-			w.rows[i] = p.giveAllBack(m.defs[i], w.rows[i], now)
+	for i, p := range h.parts {
+		if p.number > 0 {
+			w.rows[i], w.records[i], _ = m.defs[i].GiveBack(w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), p.number, p.mark)
 		}
 	}
 	w.held = without(w.held, func(h held) bool { return h.id == id })
@@ -238,7 +228,6 @@ type racing struct {
 	*dipwell.Limiter
 	reading       *atomic.Int64 // of instants
 	yield         func()
-	gives         bool
 	calls, beside int // calls, and how many of them began beside another
 }
 
@@ -248,7 +237,6 @@ func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.S
 	var err error
 	r.Limiter, err = dipwell.New(open(t, r.now), concurrent...)
 	ok(t, err)
-	r.gives = gives(t, newLibrary(t, open))
 	return r
 }
 
@@ -306,7 +294,7 @@ func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
 // is asked together.
 func (r *racing) model(random *rand.Rand, round int, limits []dipwell.Limit) (m *model, pair bool) {
 	first, second := random.IntN(len(limits)), random.IntN(len(limits))
-	m = &model{gives: r.gives}
+	m = &model{}
 	for i, n := range []int{first, second} {
 		m.defs[i], m.keys[i] = r.Limit(limits[n].Name), fmt.Sprintf("round %d of %x, %d", round, random.Uint64(), i)
 	}

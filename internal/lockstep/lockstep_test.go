@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dipwell/dipwell"
 )
@@ -36,7 +34,6 @@ type walker struct {
 	now     int64
 	made    map[int]dipwell.Reservation
 	replies []reply // to the events of this stretch
-	gives   bool
 }
 
 func (w *walker) walk(ctx context.Context, events []*event) {
@@ -88,51 +85,9 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 		}
 	}
 	for _, w := range walkers {
-		w.made, w.now, w.gives = map[int]dipwell.Reservation{}, epoch, gives(t, w.side)
+		w.made, w.now = map[int]dipwell.Reservation{}, epoch
 	}
-	for _, rule := range []bool{true, false} {
-		var alike []*walker
-		for _, w := range walkers {
-			if w.gives == rule {
-				alike = append(alike, w)
-			}
-		}
-		if len(alike) > 0 {
-			t.Run(fmt.Sprint("gives=", rule), func(t *testing.T) { walkAlike(t, newHistory(t, seed, rule), seed, steps, alike) })
-		}
-	}
-}
-
-// gives reports whether a side gives back by the rule of the contract. Until all
-// do, those that do not walk by themselves.
-func gives(t testing.TB, s side) bool {
-	at := int64(epoch - 60e6)
-	s.setClock(at)
-	for _, name := range []string{"a", "b"} {
-		ok(t, s.define(t.Context(), dipwell.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5}))
-	}
-	ask := func(number int, verb dipwell.Verb, takes ...dipwell.Take) (reply, dipwell.Reservation) {
-		return s.ask(t.Context(), &event{number: number, now: at, what: "ask", verb: verb, takes: takes, several: len(takes) > 1, within: -1})
-	}
-	a, b := dipwell.Take{Limit: "a", Key: "k", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Cost: 5}
-	ask(1<<30, dipwell.VerbTake, b)
-	a.Cost, b.Cost = 2, 3
-	_, id := ask(1<<30+1, dipwell.VerbReserve, a, b)
-	s.setClock(at + 1999e3)
-	a.Cost = 1
-	ask(1<<30+2, dipwell.VerbTake, a)
-	s.setClock(at + 2e6)
-	cancelled := s.cancel(t.Context(), id) == nil
-	a.Cost = 0
-	r, _ := ask(1<<30+3, dipwell.VerbCheck, a)
-	for _, name := range []string{"a", "b"} {
-		ok(t, s.drop(t.Context(), name))
-	}
-	s.setClock(epoch)
-	return cancelled && strings.Contains(r.answers, "left 4")
-}
-
-func walkAlike(t *testing.T, h *history, seed uint64, steps int, walkers []*walker) {
+	h := newHistory(t, seed)
 	t.Logf("%d events on %d stores; repeat it with %s=%d %s=%d", steps, len(walkers), seedSetting, seed, stepsSetting, steps)
 	asked, touched := map[string]int{}, map[bucket]bool{}
 	for h.count < steps {

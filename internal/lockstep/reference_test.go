@@ -21,9 +21,6 @@ type reservation struct {
 type part struct {
 	bucket
 	number, mark int64
-
-	units   int64  // for stores that give back all of them; see gives
-	version uint32 // in which units are counted
 }
 
 // reference is the contract with nothing around it: rows in a map that are
@@ -34,7 +31,6 @@ type reference struct {
 	rows    map[bucket]dipwell.State
 	records map[bucket][]dipwell.Record
 	held    map[dipwell.Reservation]reservation
-	gives   bool
 }
 
 var (
@@ -43,7 +39,7 @@ var (
 )
 
 func newReference(now func() int64) *reference {
-	return &reference{now: now, gives: true, rows: map[bucket]dipwell.State{}, records: map[bucket][]dipwell.Record{}, held: map[dipwell.Reservation]reservation{}}
+	return &reference{now: now, rows: map[bucket]dipwell.State{}, records: map[bucket][]dipwell.Record{}, held: map[dipwell.Reservation]reservation{}}
 }
 
 func (r *reference) Registry() *dipwell.Registry { return &r.reg }
@@ -126,13 +122,9 @@ func (r *reference) reserve(g *dipwell.Group, rows []dipwell.State, now int64) {
 		if op.Granted == 0 {
 			continue
 		}
-		p := part{bucket: b, units: op.Granted * op.Def.Rule.Unit, version: op.Def.Number}
-		if r.gives {
-			n := op.Record(&rows[i], g.ID, now, v.due)
-			p.number, p.mark = n.Number, n.Mark
-			r.rows[b], r.records[b] = rows[i], append(r.records[b], n)
-		}
-		v.parts = append(v.parts, p)
+		n := op.Record(&rows[i], g.ID, now, v.due)
+		r.rows[b], r.records[b] = rows[i], append(r.records[b], n)
+		v.parts = append(v.parts, part{b, n.Number, n.Mark})
 	}
 	r.held[g.ID] = v
 }
@@ -147,25 +139,12 @@ func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	delete(r.held, id)
 	for _, p := range v.parts {
 		def := r.reg.Lookup(p.limit)
-		if !r.gives {
-			r.rows[p.bucket] = p.giveAllBack(def, r.rows[p.bucket], now)
-			continue
-		}
 		var err error
 		if r.rows[p.bucket], r.records[p.bucket], err = def.GiveBack(r.rows[p.bucket], p.key, now, r.records[p.bucket], p.number, p.mark); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// giveAllBack is the row after all units of a part came back to it.
-func (p part) giveAllBack(def *dipwell.Definition, row dipwell.State, now int64) dipwell.State {
-	row, _ = def.Carry(row, p.key)
-	t := max(now, row.TS)
-	var scratch dipwell.Rule
-	o := def.RuleFor(p.key, &scratch).Apply(row, t, dipwell.VerbCheck, 0)
-	return dipwell.State{Used: max(0, o.Before-def.CarryUnits(p.units, p.version)), TS: t, Version: def.Number}
 }
 
 // fullAt is when a bucket will be full if nobody comes, 0 where it was never used.
