@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -174,5 +175,27 @@ func TestSchemaComments(t *testing.T) {
 	if got, want := list("select distinct proname::text from pg_proc where pronamespace = 'dipwell'::regnamespace order by 1"),
 		"cancel, charge, check, define, drop, refund, reserve, reset, sweep, take, take_all, take_up_to"; got != want {
 		t.Errorf("functions of schema dipwell: %s; want %s", got, want)
+	}
+}
+
+// TestPortableUpgrade: portable tables of version 5 get their new columns, and
+// their rows go on.
+func TestPortableUpgrade(t *testing.T) {
+	pool := portablePool(t)
+	ask := func() asker { return limiting(t, newStore(t, pool, pgstore.Config{Poll: -1})) }
+	definer(t, pool, 10)
+	if n, err := ask()(t.Context(), dipwell.VerbTake, 4); err != nil || n != 4 {
+		t.Fatal(n, err)
+	}
+	must(t, pool, "alter table dipwell.buckets drop column lows")
+	must(t, pool, "alter table dipwell.reservations drop column part_due, drop column number, drop column mark, drop column slack, drop column rest, drop column parts")
+	must(t, pool, "update dipwell.migrations set version = 5")
+	if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve, dipwell.VerbTakeUpTo} {
+		if n, err := ask()(t.Context(), verb, 2); err != nil || n != 2 {
+			t.Error(verb, n, err)
+		}
 	}
 }
