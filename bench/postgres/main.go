@@ -82,6 +82,8 @@ var scenarios = []struct {
 	{"coalesced", (*bench).coalesced},
 	{"few", (*bench).few},
 	{"logged", (*bench).logged},
+	{"verbs", (*bench).verbs},
+	{"coalescedverbs", (*bench).coalescedVerbs},
 	{"growth", (*bench).growth},
 	{"refill", (*bench).refillCost},
 	{"rows", (*bench).manyRows},
