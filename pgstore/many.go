@@ -52,7 +52,8 @@ where coalesce((select b.version = %[2]d and b.lows is null and b.used - %[3]s <
 	}
 	s.lookMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
 select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null, c.n
-from unnest((select $1::text[])) with ordinality q(key, i) left join dipwell.buckets b on b.limit_id = %[2]d and b.key = q.key cross join c`,
+from unnest((select $1::text[])) with ordinality q(key, i)
+left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`,
 		lookNow, id)
 }
 
@@ -90,7 +91,13 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
 	for _, p := range parts {
 		groups = append(groups, s.limitRows(ctx, p)...)
 	}
-	s.oneByOne(ctx, s.inTurn(ctx, groups))
+	rest := s.set(ctx, groups)
+	for _, g := range groups {
+		if collided(g.Err) && s.alone() {
+			rest = append(rest, g)
+		}
+	}
+	s.oneByOne(ctx, s.inTurn(ctx, rest))
 	return nil
 }
 

@@ -115,6 +115,63 @@ func TestPlansGo(t *testing.T) {
 	}
 }
 
+// TestPlansNeverAnalyzed: batches of a store find rows by the index on a table
+// with many rows that nobody has analyzed.
+func TestPlansNeverAnalyzed(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store, dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 900})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, "alter table dipwell.buckets set (autovacuum_enabled = off)")
+	must(t, pool, "insert into dipwell.buckets (used, ts, limit_id, version, key) select l.unit * 9, dipwell_internal.now_us(), l.id, l.version, 'k' || i from dipwell.limits l, generate_series(1, 20000) i")
+	read := func() (all, one, rows int64) {
+		if err := pool.QueryRow(ctx, "select seq_scan, idx_scan, idx_tup_fetch from pg_stat_user_tables where relid = 'dipwell.buckets'::regclass").Scan(&all, &one, &rows); err != nil {
+			t.Fatal(err)
+		}
+		return all, one, rows
+	}
+	before, _, _ := read()
+	for round := range 20 { // the server may use one plan for all from the sixth on
+		var b dipwell.Batch
+		op := func(limit string, key int, verb dipwell.Verb) dipwell.Op {
+			return dipwell.Op{Def: l.Limit(limit), Key: fmt.Sprint("k", key), Verb: verb, Cost: 1}
+		}
+		for i := range 5 {
+			key := 1 + 10*round + i
+			b.Groups = append(b.Groups, // refused takes, groups that are refused and admitted, other verbs
+				dipwell.Group{Ops: []dipwell.Op{op("user", key, dipwell.VerbTake)}},
+				dipwell.Group{Ops: []dipwell.Op{op("user", 500+key, dipwell.VerbTake), op("tenant", key, dipwell.VerbTake)}},
+				dipwell.Group{Ops: []dipwell.Op{op("tenant", 500+key, dipwell.VerbTake), op("tenant", 900+key, dipwell.VerbTake)}},
+				dipwell.Group{Ops: []dipwell.Op{op("tenant", 1500+key, dipwell.VerbTakeUpTo)}})
+		}
+		if err := store.Apply(ctx, &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || g.Allowed != (i%4 > 1) {
+				t.Fatalf("group %d: %v, %v", i, g.Allowed, g.Err)
+			}
+		}
+	}
+	_ = conn.Close(ctx) // a session reports what it did when it ends
+	var all, one, rows int64
+	until(t, "counted", func() bool {
+		all, one, rows = read()
+		return one >= 20*5*6
+	})
+	if all != before || rows > 2*one {
+		t.Errorf("%d scans from end to end, and %d rows for %d look-ups", all-before, rows, one)
+	}
+}
+
 // scans is how often this transaction has read all buckets, and looked one up.
 func scans(t *testing.T, tx pgx.Tx) (all, one int64) {
 	t.Helper()

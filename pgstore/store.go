@@ -171,12 +171,16 @@ func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error
 	switch op := &g.Ops[0]; {
 	case s.cat.dialect.Load() != nil:
 		return s.portableGroup(ctx, g, known[:len(g.Ops)])
-	case len(g.Ops) > 1 || !first, op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
+	case !first, len(g.Ops) == 1 && op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
 		return s.decide(ctx, g, known[:len(g.Ops)])
+	case len(g.Ops) > 1:
 	case op.Verb == dipwell.VerbCheck, op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
 		return s.look(ctx, g, known[0])
 	case op.Verb == dipwell.VerbTake && known[0].plain:
 		return s.take(ctx, g, known[0])
 	}
-	return s.decide(ctx, g, known[:1])
+	if len(s.set(ctx, []*dipwell.Group{g})) == 0 {
+		return g.Err
+	}
+	return s.decide(ctx, g, known[:len(g.Ops)])
 }

@@ -1,0 +1,362 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+)
+
+//go:embed set.sql
+var setSQL string
+
+// skipSQL waits for no lock: buckets that others have locked come back as odd.
+var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
+
+const (
+	maxWaves   = 6    // statements that a batch may take here
+	maxSetRows = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
+)
+
+// bundle is groups that share buckets: what one statement decides as one group.
+type bundle struct {
+	groups  []*dipwell.Group
+	places  [][]int  // of each group's ops, in buckets
+	buckets []bucket // each once
+	mixed   bool     // the groups ask more than one verb, so that their costs do not add up
+
+	now   int64
+	odd   bool // a bucket is not what set.sql can decide
+	done  bool // all was charged
+	lacks bool // buckets are to be made, and the bundle is to be asked again
+	put   bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
+}
+
+// bucket is one row of a bundle.
+type bucket struct {
+	*entry
+	op    *dipwell.Op   // the first about it
+	cost  int64         // units that all ops ask of it, at most MaxInt
+	found dipwell.State // the row before the statement
+	read  dipwell.State // the row that a bundle to put was decided on
+	after dipwell.State // and what the groups leave
+}
+
+type bucketKey struct {
+	id  int32
+	key string
+}
+
+// where is the place of a bucket.
+type where struct {
+	*bundle
+	at int
+}
+
+// set decides groups by set.sql, all in one statement. It returns those that
+// need another way: calendars, leaky buckets, resets, cancellations,
+// reservations that have to wait, and rows of another version. In the caller's
+// transaction nothing is decided here: what it locked already is not in the
+// order of these statements.
+//
+// Groups that share buckets are charged together if all of them fit. Otherwise
+// they are decided here one after the other, on the rows that the statement
+// found, and the next statement writes the outcome if the rows still stand.
+func (s *Store) set(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+	if !s.alone() {
+		return groups
+	}
+	bundles, rest := s.bundles(ctx, groups)
+	for range maxWaves {
+		if len(bundles) == 0 {
+			return rest
+		}
+		err, locked := s.askSet(ctx, setSQL, bundles), error(nil)
+		if errors.Is(err, dipwell.ErrLocked) && !s.lane {
+			err, locked = s.askSet(ctx, skipSQL, bundles), err
+		}
+		if err != nil {
+			return append(rest, s.unsettled(bundles, err)...)
+		}
+		bundles = slices.DeleteFunc(bundles, func(b *bundle) bool {
+			if locked != nil && b.odd && len(b.buckets) == 1 {
+				b.fail(locked)
+				return true
+			}
+			again, other := b.answer()
+			if other {
+				rest = append(rest, b.groups...)
+			}
+			return !again
+		})
+		if err := s.makeBuckets(ctx, bundles); err != nil {
+			return append(rest, s.unsettled(bundles, err)...)
+		}
+	}
+	for _, b := range bundles {
+		rest = append(rest, b.groups...)
+	}
+	return rest
+}
+
+// unsettled gives the groups of a statement that failed its error, and returns
+// those that are to be decided by themselves: which of several is at fault is not known.
+func (s *Store) unsettled(bundles []*bundle, err error) (rest []*dipwell.Group) {
+	again := (rowAtFault(err) || collided(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) &&
+		(!s.lane || !errors.Is(err, dipwell.ErrLocked))
+	for _, b := range bundles {
+		if again {
+			rest = append(rest, b.groups...)
+		} else {
+			b.fail(err)
+		}
+	}
+	return rest
+}
+
+func (b *bundle) fail(err error) {
+	for _, g := range b.groups {
+		g.Err = err
+	}
+}
+
+// bundles arranges groups in their order. rest gets those that no such
+// statement can decide, and those that do not fit into one.
+func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group) (all []*bundle, rest []*dipwell.Group) {
+	of := map[bucketKey]where{}
+	rows := 0
+	for _, g := range groups {
+		var known [dipwell.MaxTakes]*entry
+		if rows+len(g.Ops) > maxSetRows || !s.fitsSet(ctx, g, known[:]) {
+			rest = append(rest, g)
+			continue
+		}
+		var into *bundle
+		for i := range g.Ops {
+			b := of[bucketKey{known[i].id, g.Ops[i].Key}].bundle
+			switch {
+			case b == nil || b == into:
+			case into == nil:
+				into = b
+			default:
+				into.join(b, of)
+			}
+		}
+		if into == nil {
+			into = &bundle{}
+			all = append(all, into)
+		}
+		into.add(g, known[:], of)
+		rows += len(g.Ops)
+	}
+	return slices.DeleteFunc(all, func(b *bundle) bool { return len(b.groups) == 0 }), rest
+}
+
+// join moves all of another bundle into b.
+func (b *bundle) join(other *bundle, of map[bucketKey]where) {
+	shift := len(b.buckets)
+	for _, places := range other.places {
+		for i := range places {
+			places[i] += shift
+		}
+	}
+	for i, row := range other.buckets {
+		of[bucketKey{row.id, row.op.Key}] = where{b, shift + i}
+	}
+	b.mixed = b.mixed || other.mixed || b.verb() != other.verb()
+	b.groups, b.places, b.buckets = append(b.groups, other.groups...), append(b.places, other.places...), append(b.buckets, other.buckets...)
+	other.groups = nil
+}
+
+func (b *bundle) verb() dipwell.Verb { return b.groups[0].Ops[0].Verb }
+
+func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
+	places := make([]int, len(g.Ops))
+	for i := range g.Ops {
+		op, e := &g.Ops[i], known[i]
+		k := bucketKey{e.id, op.Key}
+		place, there := of[k]
+		if !there {
+			place = where{b, len(b.buckets)}
+			b.buckets = append(b.buckets, bucket{entry: e, op: op})
+			of[k] = place
+		}
+		places[i] = place.at
+		row := &b.buckets[place.at]
+		row.cost = min(row.cost+min(op.Cost, dipwell.MaxInt/e.def.Rule.Unit)*e.def.Rule.Unit, dipwell.MaxInt)
+		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
+	}
+	b.groups, b.places = append(b.groups, g), append(b.places, places)
+}
+
+// fitsSet reports whether set.sql can decide a group, and finds its limits.
+func (s *Store) fitsSet(ctx context.Context, g *dipwell.Group, known []*entry) bool {
+	if g.Cancel || s.cat.resolve(ctx, g, known) != nil {
+		return false
+	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		switch r := &op.Def.Rule; {
+		case r.Every == 0, r.Leaky, op.Bounded:
+			return false
+		case op.Cost == 0 && op.Verb != dipwell.VerbCheck && len(g.Ops) > 1: // a check beside calls that write
+			return false
+		case op.Verb == dipwell.VerbReset, op.Verb == dipwell.VerbCharge && op.Cost > r.MaxCharge,
+			op.Verb == dipwell.VerbReserve && op.Def.Mode == dipwell.Shadow:
+			return false
+		}
+	}
+	return true
+}
+
+// args of a statement, one element a bucket.
+type setArgs struct {
+	groups, limits, versions, kinds                 []int32
+	keys                                            []string
+	costs, bounds, units, every, add, grids, enough []int64
+	shadow                                          []bool
+}
+
+// askSet sends the statement and reads what became of each bundle.
+func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error {
+	type place struct {
+		of int
+		*bundle
+		*bucket
+	}
+	var places []place
+	for i, b := range bundles {
+		b.odd, b.done = false, true
+		for j := range b.buckets {
+			places = append(places, place{i, b, &b.buckets[j]})
+		}
+	}
+	slices.SortFunc(places, func(x, y place) int {
+		return cmp.Or(cmp.Compare(x.id, y.id), cmp.Compare(x.op.Key, y.op.Key))
+	})
+	var a setArgs
+	for _, p := range places {
+		a.append(p.of, p.bundle, p.bucket)
+	}
+	rows, err := s.db.Query(ctx, sql, a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, s.testNow())
+	if err != nil {
+		return storeError(err, true)
+	}
+	var i int
+	var used, ts *int64
+	var now int64
+	var plain, done bool
+	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done}, func() error {
+		p := places[i-1]
+		p.now, p.odd, p.done = now, p.odd || !plain, p.done && done
+		if p.found = (dipwell.State{}); used != nil {
+			p.found = dipwell.State{Used: *used, TS: *ts, Version: p.def.Number}
+		}
+		return nil
+	})
+	return storeError(err, true)
+}
+
+// append adds the parameters of one bucket.
+func (a *setArgs) append(group int, b *bundle, row *bucket) {
+	var scratch dipwell.Rule
+	r := row.def.RuleFor(row.op.Key, &scratch)
+	kind, cost, bound := row.op.Verb, row.cost, r.Cap
+	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, gridOf(r.Origin, r.Every), (r.MaxUsed+r.Add-1)/r.Add
+	switch {
+	case b.put:
+		kind, cost, bound, unit, every, adds, grid, enough = verbPut, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
+	case cost == 0 || b.mixed:
+		kind = dipwell.VerbCheck
+	case kind == dipwell.VerbReserve: // one that has to wait is not decided here
+		kind = dipwell.VerbTake
+	case kind == dipwell.VerbCharge:
+		bound = r.MaxUsed
+	}
+	a.groups, a.limits, a.keys = append(a.groups, int32(group)), append(a.limits, row.id), append(a.keys, row.op.Key)
+	a.versions, a.kinds = append(a.versions, int32(row.def.Number)), append(a.kinds, int32(kind))
+	a.costs, a.bounds, a.units = append(a.costs, cost), append(a.bounds, bound), append(a.units, unit)
+	a.every, a.add, a.grids, a.enough = append(a.every, every), append(a.add, adds), append(a.grids, grid), append(a.enough, enough)
+	a.shadow = append(a.shadow, row.def.Mode == dipwell.Shadow && !b.put && len(b.groups) == 1)
+}
+
+// answer decides the groups on the rows that the statement found. It reports
+// whether to ask again, or in another way.
+func (b *bundle) answer() (again, other bool) {
+	if b.lacks = false; b.odd {
+		return false, true
+	}
+	if b.put && b.done { // the groups are answered
+		return false, false
+	}
+	write, waits := b.decide()
+	switch {
+	case write && waits:
+		return false, true
+	case !write || b.done:
+		return false, false
+	}
+	b.lacks = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == dipwell.State{} })
+	b.put = !b.lacks
+	return true, false
+}
+
+// decide answers the groups as if they came now, one after the other. It
+// reports whether anything is to be stored, and whether a reservation has to wait.
+func (b *bundle) decide() (write, waits bool) {
+	for i := range b.buckets {
+		row := &b.buckets[i]
+		row.read, row.after = row.found, row.found
+	}
+	for i, g := range b.groups {
+		var rows [dipwell.MaxTakes]dipwell.State
+		var writes [dipwell.MaxTakes]bool
+		for j, at := range b.places[i] {
+			rows[j] = b.buckets[at].after
+		}
+		if g.Err = g.Decide(b.now, rows[:len(g.Ops)], writes[:len(g.Ops)]); g.Err != nil {
+			continue
+		}
+		for j, at := range b.places[i] {
+			if writes[j] {
+				b.buckets[at].after, write = rows[j], true
+			}
+		}
+		waits = waits || g.Reserved
+	}
+	return write, waits
+}
+
+// makeBucketsSQL makes full buckets, in the order in which they are locked. They
+// begin at the epoch, so that they count like buckets that are not there, also
+// after the clock steps back.
+const makeBucketsSQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
+select 0, 0, q.limit_id, q.version, q.key
+from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
+
+// makeBuckets makes those buckets that bundles are waiting for.
+func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {
+	var ids, versions []int32
+	var keys []string
+	for _, b := range bundles {
+		for _, row := range b.buckets {
+			if b.lacks && row.found == (dipwell.State{}) {
+				ids, versions, keys = append(ids, row.id), append(versions, int32(row.def.Number)), append(keys, row.op.Key)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := s.db.Exec(ctx, makeBucketsSQL, ids, versions, keys)
+	return storeError(err, true)
+}
+
+// verbPut writes a row that was decided here: see set.sql.
+const verbPut = dipwell.VerbReset

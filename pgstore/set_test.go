@@ -1,0 +1,139 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestSetUnderWriters: batches of groups of up to three buckets, of every verb
+// that takes, from eight callers at once over new buckets. What was granted is
+// what the rows hold, no bucket gives more than it has, and nobody gets an error.
+func TestSetUnderWriters(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	var defs []*dipwell.Definition
+	for i := range 3 {
+		d, err := s.Define(ctx, dipwell.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: 100 * 24 * time.Hour, Burst: 40, MaxDebt: dipwell.NoDebt, MaxCharge: 5}, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, d)
+	}
+	const keys, callers, batches = 6, 8, 12
+	var granted [3][keys]atomic.Int64
+	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(c), 7))
+			<-start
+			for range batches {
+				var b dipwell.Batch
+				for range 1 + random.IntN(24) {
+					b.Groups = append(b.Groups, groupOf(random, defs, keys, verbs))
+				}
+				if err := s.Apply(ctx, &b); err != nil {
+					t.Error(err)
+				}
+				for i := range b.Groups {
+					g := &b.Groups[i]
+					if g.Err != nil {
+						t.Error(g.Err)
+					}
+					for j := range g.Ops {
+						if op := &g.Ops[j]; g.Err == nil && g.Allowed {
+							var l, k int
+							fmt.Sscanf(op.Def.Name+" "+op.Key, "l%d k%d", &l, &k)
+							granted[l][k].Add(op.Granted)
+						}
+					}
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	for l := range granted {
+		for k := range granted[l] {
+			want := granted[l][k].Load()
+			var used int64
+			if err := pool.QueryRow(ctx, "select b.used / l.unit from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = $1 and b.key = $2",
+				fmt.Sprint("l", l), fmt.Sprint("k", k)).Scan(&used); err != nil {
+				t.Fatal(err)
+			}
+			// What came back meanwhile is less than a token.
+			if used != want && used != want-1 {
+				t.Errorf("l%d k%d: %d tokens granted, %d used", l, k, want, used)
+			}
+		}
+	}
+	var deadlocks int
+	if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
+		t.Errorf("%d deadlocks, %v", deadlocks, err)
+	}
+}
+
+// groupOf draws a group: one verb over one to three buckets of different limits.
+func groupOf(random *rand.Rand, defs []*dipwell.Definition, keys int, verbs []dipwell.Verb) dipwell.Group {
+	var g dipwell.Group
+	verb := verbs[random.IntN(len(verbs))]
+	limits := random.Perm(len(defs))[:1+random.IntN(len(defs))]
+	if verb == dipwell.VerbCharge || verb == dipwell.VerbTakeUpTo {
+		limits = limits[:1]
+	}
+	for _, l := range limits {
+		g.Ops = append(g.Ops, dipwell.Op{Def: defs[l], Key: fmt.Sprint("k", random.IntN(keys)), Verb: verb, Cost: 1 + random.Int64N(4)})
+	}
+	return g
+}
+
+// TestRefusedGroupWritesNothing: groups that are refused lock nothing and use no
+// transaction id, alone and in a batch.
+func TestRefusedGroupWritesNothing(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "full", Rate: 1, Period: time.Hour, Burst: 100}, dipwell.Limit{Name: "empty", Rate: 1, Period: time.Hour, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []string{"full", "empty"} {
+		if d, err := l.Take(ctx, limit, "k", 1); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	before := ownXID(t, pool)
+	for range 10 {
+		d, err := l.TakeAll(ctx, dipwell.Take{Limit: "full", Key: "k", Cost: 1}, dipwell.Take{Limit: "empty", Key: "k", Cost: 1})
+		if err != nil || d.Allowed || d.Limit != "empty" {
+			t.Fatal(d, err)
+		}
+		var b dipwell.Batch
+		for range 5 {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{
+				{Def: l.Limit("full"), Key: "k", Verb: dipwell.VerbTake, Cost: 1}, {Def: l.Limit("empty"), Key: "k", Verb: dipwell.VerbTake, Cost: 1}}})
+		}
+		if err := s.Apply(ctx, &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || g.Allowed {
+				t.Fatalf("%+v", g)
+			}
+		}
+	}
+	if used := ownXID(t, pool) - before; used != 1 { // ownXID's own
+		t.Errorf("refusals used %d transaction ids", used-1)
+	}
+}
