@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,6 +102,12 @@ func (s *state) hear(why error) {
 	s.tells = append(s.tells, why)
 }
 
+func (s *state) told() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.tells)
+}
+
 func over(t *testing.T, inner dipwell.Store) (*breaker.Store, *state) {
 	t.Helper()
 	var heard state
@@ -173,8 +180,8 @@ func TestHung(t *testing.T) {
 		if _, err := take(s, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		if len(heard.tells) != 2 || heard.tells[0] == nil || heard.tells[1] != nil {
-			t.Errorf("OnChange heard %v", heard.tells)
+		if told := heard.told(); len(told) != 2 || told[0] == nil || told[1] != nil {
+			t.Errorf("OnChange heard %v", told)
 		}
 	})
 }
@@ -199,8 +206,8 @@ func TestShortDeadlines(t *testing.T) {
 		if n := inner.checks.Load(); n > 10 {
 			t.Errorf("%d probes in a second", n)
 		}
-		if len(heard.tells) != 0 {
-			t.Errorf("OnChange heard %v", heard.tells)
+		if told := heard.told(); len(told) != 0 {
+			t.Errorf("OnChange heard %v", told)
 		}
 	})
 }
