@@ -15,11 +15,12 @@ const maxVersions = 1024
 // A Registry holds the limits of a store. Lookups never wait; changes are
 // serialized. The zero Registry is ready for use.
 type Registry struct {
-	mu      sync.Mutex
-	current atomic.Pointer[snapshot]
-	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
-	unread  atomic.Pointer[error]
-	alike   [16]atomic.Pointer[likeness] // of call sites, where place says
+	mu         sync.Mutex
+	current    atomic.Pointer[snapshot]
+	dropped    map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+	unread     atomic.Pointer[error]
+	unreadable atomic.Pointer[map[string]error]
+	alike      [16]atomic.Pointer[likeness] // of call sites, where place says
 }
 
 // A likeness is a limit that means the same as a definition, in other words.
@@ -86,10 +87,17 @@ func (r *Registry) Unread(why error) {
 	}
 }
 
+// Unreadable sets the errors of limits whose definitions this program cannot
+// read, such as those of a newer one. Calls of these names get the error.
+func (r *Registry) Unreadable(errs map[string]error) { r.unreadable.Store(&errs) }
+
 // missing is the error about a name that is not here.
 func (r *Registry) missing(name string) error {
 	if why := r.unread.Load(); why != nil {
 		return *why
+	}
+	if errs := r.unreadable.Load(); errs != nil && (*errs)[name] != nil {
+		return (*errs)[name]
 	}
 	return &UnknownLimitError{name}
 }

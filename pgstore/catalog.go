@@ -31,6 +31,7 @@ type catalog struct {
 	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
 	started  time.Time
 	report   func(error)
+	bad      map[string]error            // limits that cannot be read; under mu
 	zones    map[dipwell.Calendar]string // what zoneWarning found; under mu
 
 	stop func()
@@ -113,11 +114,12 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 		return err
 	}
 	asked := time.Since(c.started)
-	defs, ids, revision, err := readLimits(ctx, c.db)
+	defs, ids, revision, bad, err := readLimits(ctx, c.db)
 	if err != nil {
 		return err
 	}
 	c.heard.Store(int64(asked))
+	c.noteBad(bad)
 	old := *c.entries.Load()
 	entries := map[string]*entry{}
 	for _, d := range defs {
@@ -144,40 +146,56 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
+// noteBad keeps the errors of limits that cannot be read for those who call
+// them, and reports each once.
+func (c *catalog) noteBad(bad map[string]error) {
+	for name, err := range bad {
+		if known := c.bad[name]; known == nil || known.Error() != err.Error() {
+			c.report(err)
+		}
+	}
+	c.bad = bad
+	c.reg.Unreadable(bad)
+}
+
 // querier is the one method that reading the limits takes.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // readLimits reads all limits, and their ids. Without any the revision is -1:
-// it is to be asked for again.
-func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, ids map[string]int32, revision int64, err error) {
+// it is to be asked for again. bad has the errors of limits that this program
+// cannot read, such as one of an algorithm that it does not know.
+func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, ids map[string]int32, revision int64, bad map[string]error, err error) {
 	rows, err := db.Query(ctx, loadSQL)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, 0, nil, err
 	}
-	ids, revision = map[string]int32{}, -1
+	ids, bad, revision = map[string]int32{}, map[string]error{}, -1
 	var l limitRow
 	var v versionRow
 	var past []dipwell.Version
 	_, err = pgx.ForEachRow(rows, append(append([]any{&revision}, l.fields()...), v.fields()...), func() error {
-		version, err := v.version(l.Name)
-		if err != nil {
-			return err
+		if bad[l.Name] != nil {
+			return nil
 		}
-		if version.Number < uint32(l.Version) {
+		version, err := v.version(l.Name)
+		if err == nil && version.Number < uint32(l.Version) {
 			past = append(past, version)
 			return nil
 		}
-		d, err := l.definition(version, past)
-		if err != nil {
-			return err
+		var d *dipwell.Definition
+		if err == nil {
+			d, err = l.definition(version, past)
 		}
-		past = nil
+		if past = nil; err != nil {
+			bad[l.Name] = fmt.Errorf("%w: limit %s cannot be read: %w", dipwell.ErrStore, l.Name, err)
+			return nil
+		}
 		defs, ids[d.Name] = append(defs, d), l.ID
 		return nil
 	})
-	return defs, ids, revision, err
+	return defs, ids, revision, bad, err
 }
 
 func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {

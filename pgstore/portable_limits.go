@@ -14,7 +14,7 @@ import (
 // portableChange changes the limits in a transaction: the row of the revision
 // is the lock that one change at a time holds. f gets the limits as they are,
 // their ids, the present instant, and the revision that it makes.
-func (c *catalog) portableChange(ctx context.Context, now *int64, f func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, at, revision int64) error) error {
+func (c *catalog) portableChange(ctx context.Context, name string, now *int64, f func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, at, revision int64) error) error {
 	s := Store{db: c.db, cat: c}
 	if now != nil {
 		s.clock = func() int64 { return *now }
@@ -25,13 +25,16 @@ func (c *catalog) portableChange(ctx context.Context, now *int64, f func(tx pgx.
 			return err
 		}
 		revision++
-		defs, ids, _, err := readLimits(ctx, tx)
+		defs, ids, _, bad, err := readLimits(ctx, tx)
 		if err != nil {
 			return err
 		}
 		at, err := s.txClock(ctx, tx)
 		if err != nil {
 			return err
+		}
+		if bad[name] != nil {
+			return bad[name]
 		}
 		var reg dipwell.Registry
 		reg.Install(defs)
@@ -47,7 +50,7 @@ func (c *catalog) portableChange(ctx context.Context, now *int64, f func(tx pgx.
 // id is the revision that made it: none is ever used again, so that rows of a
 // limit that was dropped stay void.
 func (c *catalog) portableDefine(ctx context.Context, l dipwell.Limit, owner string, now *int64) error {
-	return c.portableChange(ctx, now, func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, at, revision int64) error {
+	return c.portableChange(ctx, l.Name, now, func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, at, revision int64) error {
 		old := reg.Lookup(l.Name)
 		d, err := reg.Define(at, l, owner)
 		if err != nil {
@@ -81,7 +84,7 @@ func (c *catalog) portableDefine(ctx context.Context, l dipwell.Limit, owner str
 }
 
 func (c *catalog) portableDrop(ctx context.Context, name, owner string, now *int64) error {
-	return c.portableChange(ctx, now, func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, _, _ int64) error {
+	return c.portableChange(ctx, name, now, func(tx pgx.Tx, reg *dipwell.Registry, ids map[string]int32, _, _ int64) error {
 		if err := reg.Drop(name, owner); err != nil {
 			return err
 		}

@@ -115,10 +115,7 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = c.install(fields); err != nil {
-		c.unreadBecause(err)
-		return err
-	}
+	c.install(fields)
 	c.isRead.Store(true)
 	c.why.Store(nil)
 	c.reg.Unread(nil)
@@ -165,19 +162,22 @@ func numberOf(text string) uint32 {
 	return max(l.Version, l.Dropped)
 }
 
-// install makes entries of the fields that have changed.
-func (c *catalog) install(fields map[string]string) error {
+// install makes entries of the fields that have changed. Calls of a limit that
+// this program cannot read get the error, which is reported once.
+func (c *catalog) install(fields map[string]string) {
 	old := *c.entries.Load()
-	entries := map[string]*entry{}
+	entries, bad := map[string]*entry{}, map[string]error{}
 	defs := make([]*dipwell.Definition, 0, len(fields))
 	for name, text := range fields {
 		e := old[name]
 		if e == nil || c.known[name] != text {
 			d, err := decodeDefinition(name, text)
 			if err != nil {
-				return err
+				if bad[name] = err; c.known[name] != text && c.config.OnError != nil {
+					c.config.OnError(err)
+				}
 			}
-			if d == nil { // dropped
+			if d == nil { // or it was dropped
 				continue
 			}
 			e = c.newEntry(d)
@@ -186,8 +186,8 @@ func (c *catalog) install(fields map[string]string) error {
 	}
 	c.known = fields
 	c.reg.Install(defs)
+	c.reg.Unreadable(bad)
 	c.entries.Store(&entries)
-	return nil
 }
 
 func (c *catalog) newEntry(d *dipwell.Definition) *entry {

@@ -1,0 +1,61 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestALimitThatCannotBeRead: a limit of an algorithm, or with a past, that this
+// program does not know holds up no other limit. Its own calls get an error that
+// names it, and nobody takes its rows for full.
+func TestALimitThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, migrate := range map[string]func(string) error{
+		"functions": migrated,
+		"portable":  func(dsn string) error { return migratedFor(dsn, pgstore.Portable) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := connect(t, pgtest.Database(t, "dipwell_unreadable_"+name, migrate))
+			first, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
+				dipwell.Limit{Name: "good", Rate: 5, Period: time.Hour}, dipwell.Limit{Name: "newer", Rate: 5, Period: time.Hour}, dipwell.Limit{Name: "past", Rate: 5, Period: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := first.Define(ctx, dipwell.Limit{Name: "past", Rate: 6, Period: time.Hour}, dipwell.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+			must(t, pool, "update dipwell.limits set algorithm = 'martian' where name = 'newer'")
+			must(t, pool, "update dipwell.versions set per = 'a fortnight' where number = 1 and limit_id = (select id from dipwell.limits where name = 'past')")
+			var reports atomic.Int64
+			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1, OnError: func(error) { reports.Add(1) }}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, err := l.Take(ctx, "good", "k", 1); err != nil || !d.Allowed {
+				t.Errorf("a limit beside it: %+v, %v", d, err)
+			}
+			for _, limit := range []string{"newer", "past"} {
+				d, err := l.Take(ctx, limit, "k", 1)
+				if !errors.Is(err, dipwell.ErrStore) || d.Allowed || !strings.Contains(err.Error(), "limit "+limit+" cannot be read") {
+					t.Errorf("%s: %+v, %v", limit, d, err)
+				}
+				if _, err := l.Define(ctx, dipwell.Limit{Name: limit, Rate: 7, Period: time.Hour}, dipwell.OwnerCode); name == "portable" && err == nil {
+					t.Errorf("%s was defined over what cannot be read", limit)
+				}
+			}
+			if n := reports.Load(); n != 2 {
+				t.Errorf("%d reports", n)
+			}
+		})
+	}
+}
