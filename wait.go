@@ -25,17 +25,38 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 		return d, err
 	}
 	if err = sleep(ctx, d.Delay); err != nil {
-		give, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-		defer stop()
-		_ = l.Cancel(give, d.Reservation) // due by now, or lost with the store: the caller's error says more
+		l.giveUp(ctx, d.Reservation)
 		d.Allowed, d.Granted, d.Reservation = false, 0, Reservation{}
 		return d, err
 	}
 	return d, nil
 }
 
-// cancelTimeout bounds how long a caller who has already given up is kept.
-const cancelTimeout = time.Second
+// A caller who has given up waits at most giveUpTimeout for its cancellation,
+// which goes on for at most cancelTimeout: many may queue for one bucket.
+const (
+	giveUpTimeout = time.Second
+	cancelTimeout = 10 * time.Second
+)
+
+// giveUp cancels the reservation of a wait. It returns no error: the
+// reservation is due by now, or lost with the store, and the caller's own error
+// says more.
+func (l *Limiter) giveUp(ctx context.Context, id Reservation) {
+	patience := time.NewTimer(giveUpTimeout)
+	defer patience.Stop()
+	cancelled := make(chan struct{})
+	go func() {
+		defer close(cancelled)
+		give, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+		defer stop()
+		_ = l.Cancel(give, id)
+	}()
+	select {
+	case <-cancelled:
+	case <-patience.C:
+	}
+}
 
 func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definition, key string, n int64) error {
 	if err := checkCost(def, VerbReserve, n); err != nil {

@@ -62,3 +62,49 @@ func TestWaitWithoutDebt(t *testing.T) {
 		}
 	})
 }
+
+// slowCancel takes five seconds to cancel.
+type slowCancel struct{ dipwell.Store }
+
+func (s slowCancel) Unwrap() dipwell.Store { return s.Store }
+
+func (s slowCancel) Apply(ctx context.Context, b *dipwell.Batch) error {
+	if b.Groups[0].Cancel {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// A cancellation that takes long goes on after its caller, who is kept for a
+// second, and gives the tokens back.
+func TestWaitGivenUpOverASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		l, err := dipwell.New(slowCancel{store}, dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Hour)
+		defer cancel()
+		time.AfterFunc(time.Minute, cancel)
+		start := time.Now()
+		if d, err := l.Wait(ctx, "work", "k", 6); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if took := time.Since(start); took != time.Minute+time.Second {
+			t.Errorf("the caller was kept for %v", took-time.Minute)
+		}
+		time.Sleep(5 * time.Second)
+		if d, err := l.Check(t.Context(), "work", "k", 5); err != nil || !d.Allowed {
+			t.Errorf("after the cancellation: %+v, %v", d, err)
+		}
+	})
+}

@@ -66,6 +66,9 @@ func cancelledWaitLeaks(e *env) {
 			e.Fatalf("a cancelled wait answered %v", err)
 		}
 	}
+	for range waits {
+		<-spy.calls // it has cancelled, which may take longer than its caller is kept
+	}
 	e.refused("work", "k", 1, time.Hour) // as if they had never come
 	e.reserve("work", "k", 100)
 }
