@@ -110,6 +110,7 @@ func openOnce(ctx context.Context, config *pgxpool.Config) (dipwell.Store, error
 func connect(ctx context.Context, config *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {
 	c := config.Copy()
 	c.MaxConns, c.MinConns = conns, 0
+	c.ConnConfig.DialFunc = partings(c.ConnConfig.DialFunc)
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)

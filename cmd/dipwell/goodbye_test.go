@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A connection that nobody answers any more keeps its lane for a second after a
+// deadline has cut it, not for pgx's 15.
+func TestGoodbyeIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config, err := poolConfig("postgres://u@h/d?sslmode=disable")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"192.0.2.1"}, nil }
+		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go serveAndFallSilent(there)
+			return here, nil
+		}
+		pool, err := connect(t.Context(), config, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err = pool.Exec(ctx, "select 1", pgx.QueryExecModeSimpleProtocol); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		from := time.Now()
+		c, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(from); took > goodbye {
+			t.Errorf("the next connection came after %v; at most %v", took, goodbye)
+		}
+		c.Release()
+		pool.Close()
+	})
+}
+
+// serveAndFallSilent logs a client in and reads what it says without an answer.
+// A request to cancel, on a connection of its own, is closed at once.
+func serveAndFallSilent(c net.Conn) {
+	defer c.Close()
+	head := make([]byte, 8)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return
+	}
+	body := make([]byte, int(head[2])<<8+int(head[3])-8)
+	if _, err := io.ReadFull(c, body); err != nil || head[4] != 0 { // a cancel request says 1234 there
+		return
+	}
+	io.WriteString(c, "R\x00\x00\x00\x08\x00\x00\x00\x00"+"K\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x02"+"Z\x00\x00\x00\x05I")
+	io.Copy(io.Discard, c)
+}
