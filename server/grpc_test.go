@@ -237,6 +237,29 @@ func TestGRPCHealth(t *testing.T) {
 	}
 }
 
+// A server that stops while a watch looks at the store sends NOT_SERVING before
+// the watch ends.
+func TestGRPCHealthOfAStop(t *testing.T) {
+	w := newWorld(t, server.Config{}, local)
+	w.server.Readiness(func(context.Context) error { w.server.Stop(); return nil })
+	conn, _ := w.serveGRPC(local)
+	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "dipwell.v1.Limiter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last healthpb.HealthCheckResponse_ServingStatus
+	for {
+		r, err := watch.Recv()
+		if err != nil {
+			break
+		}
+		last = r.Status
+	}
+	if last != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("the last status is %v", last)
+	}
+}
+
 func TestGRPCReflection(t *testing.T) {
 	w := newWorld(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)

@@ -46,13 +46,14 @@ func (h *health) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	defer tick.Stop()
 	last := healthpb.HealthCheckResponse_ServingStatus(-1)
 	for {
+		stopping := h.stopping.Load() // before the status is read: the last one sent is NOT_SERVING
 		if st := h.status(stream.Context(), r.GetService()); st != last {
 			if err := stream.Send(&healthpb.HealthCheckResponse{Status: st}); err != nil {
 				return err
 			}
 			last = st
 		}
-		if h.stopping.Load() {
+		if stopping {
 			return status.Error(codes.Unavailable, "stopping") // a watch must not hold up the drain
 		}
 		select {
