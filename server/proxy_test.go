@@ -221,7 +221,8 @@ func TestProxyForwarded(t *testing.T) {
 	}
 }
 
-// silent accepts connections and says what it is told, and no more.
+// silent answers the first bytes of each connection with what it is told, and
+// says no more.
 func silent(t *testing.T, says string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -236,7 +237,11 @@ func silent(t *testing.T, says string) string {
 				return
 			}
 			t.Cleanup(func() { _ = c.Close() })
-			_, _ = io.WriteString(c, says)
+			go func() {
+				if _, err := c.Read(make([]byte, 1)); err == nil { // an answer before the request would be an error of another kind
+					_, _ = io.WriteString(c, says)
+				}
+			}()
 		}
 	}()
 	return l.Addr().String()
@@ -246,7 +251,7 @@ func silent(t *testing.T, says string) string {
 func TestProxyFailures(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	short := 50 * time.Millisecond
+	const short, ample = 50 * time.Millisecond, 500 * time.Millisecond // ample: the header comes in time
 	for _, tc := range []struct {
 		name, kind string
 		u          server.Upstream
@@ -256,7 +261,7 @@ func TestProxyFailures(t *testing.T) {
 		{"no header comes", "timeout", server.Upstream{URL: "http://" + silent(t, ""), HeaderTimeout: short}, 504},
 		{"no TLS handshake comes", "timeout", server.Upstream{URL: "https://" + silent(t, ""), TLSTimeout: short}, 504},
 		{"no HTTP", "answer", server.Upstream{URL: "http://" + silent(t, "hello\r\n\r\n")}, 502},
-		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), HeaderTimeout: short, IdleTimeout: short}, 200},
+		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), HeaderTimeout: ample, IdleTimeout: ample}, 200},
 	} {
 		p := newProxied(t, server.Config{}, tc.u)
 		for range 3 {
