@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,8 +190,9 @@ func execOn(t *testing.T, path, query string) []byte {
 // and the clock are as they were.
 func TestRestart(t *testing.T) {
 	path := fresh(t)
-	now := int64(1767225600e6)
-	c := Config{Clock: func() int64 { return now }}
+	var now atomic.Int64
+	now.Store(1767225600e6)
+	c := Config{Clock: now.Load}
 	s := open(t, path, c)
 	limits := []dipwell.Limit{
 		{Name: "bucket", Rate: 999_983, Period: 30 * 24 * time.Hour, Burst: 7, OnChange: dipwell.Proportional, Mode: dipwell.Enforce, Auth: true, RetryJitter: 10,
@@ -221,7 +223,7 @@ func TestRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		now += 1e6
+		now.Add(1e6)
 	}
 	shared, err := l.Take(ctx, "jobs", dipwell.Shared, 1)
 	if err != nil {
@@ -302,7 +304,7 @@ func TestRestart(t *testing.T) {
 	if swept := fmt.Sprint(ask()); swept != answers {
 		t.Errorf("a sweep changed answers:\n  were %s\n  are  %s", answers, swept)
 	}
-	now += 1e15
+	now.Add(1e15)
 	if _, err := s.Sweep(ctx, 1000); err != nil {
 		t.Fatal(err)
 	}
