@@ -310,7 +310,7 @@ func (d *declared) tellDrift() {
 		d.say("drift has ended: the store has the limits as they are named here")
 		return
 	}
-	d.warn("warning: drift: %s in the store differ from what is named here: %s; a change of the file or a restart puts them in force", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
+	d.warn("warning: drift: the store differs in %s from what is named here: %s; a change of the file or a restart puts them in force", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
 }
 
 // names lists names; of very many, some and their number.

@@ -180,7 +180,7 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		if n := strings.Count(s.log.String(), "\n"); n != 1 {
 			t.Error("said ", n, " times")
 		}
-		s.said("one: warning: drift: 1 limit in the store differ from what is named here: limit x: rate: 1 here and 2 in force")
+		s.said("one: warning: drift: the store differs in 1 limit from what is named here: limit x: rate: 1 here and 2 in force")
 		must(t, s.write("one", limitsOf("", "a=1")))
 		time.Sleep(dropAfter)
 		synctest.Wait()
@@ -307,7 +307,7 @@ func TestServeDrift(t *testing.T) {
 			capacity(one, "10")
 			_, two := serve("two.yaml", limitsOf("revision: 1\n", "x=20"))
 			two.stderr.wait(t, "two.yaml replaces what another file of owner main had defined: x")
-			one.stderr.wait(t, "warning: drift: 1 limit in the store differ from what is named here: limit x: rate: 10 here and 20 in force")
+			one.stderr.wait(t, "warning: drift: the store differs in 1 limit from what is named here: limit x: rate: 10 here and 20 in force")
 			for range 2 {
 				must(t, one.cmd.Process.Signal(syscall.SIGHUP))
 				one.stderr.wait(t, "configuration read again: 2 limits, unchanged")
@@ -317,9 +317,9 @@ func TestServeDrift(t *testing.T) {
 			gauge(one, "1")
 			gauge(two, "0")
 			_, found := doctor(t, "--config", file1, "--store", store)
-			expect(t, found, "drift", "warning: 1 limit differ in the store: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
+			expect(t, found, "drift", "warning: the store differs in 1 limit: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
 			_, found = doctor(t, "--server", one.url)
-			expect(t, found, "drift", "warning: 1 of the limits that the service names differ in the store")
+			expect(t, found, "drift", "warning: the store differs in 1 limit that the service names")
 			_, three := serve("three.yaml", limitsOf("revision: 2\n", "x=30"))
 			capacity(one, "30")
 			_, old := serve("old.yaml", limitsOf("revision: 1\n", "x=5", "new=1"))

@@ -20,7 +20,7 @@ func (x *examination) drift(l *dipwell.Limiter) {
 	}
 	list := drift(l, limits)
 	x.judge(len(list) > 0, verdictWarning, "drift", "another file or a program changed them, or no service has read this file yet: a change of the file or a restart of its service puts them in force",
-		"%s differ in the store: %s", "the store has all limits as the file names them%.0s%.0s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
+		"the store differs in %s: %s", "the store has all limits as the file names them%.0s%.0s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
 	left := orphans(l, file.Name, limits)
 	x.judge(len(left) > 0, verdictWarning, "limits", "if no other service's file names them: name them in this file and take them out again while the service runs",
 		"limits that files of owner %s made and this one does not name: %s", "the file names every limit that files of owner %s made%.0s", file.Name, names(left))

@@ -72,7 +72,7 @@ func (x *examination) metrics(m map[string]float64) {
 	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
 		"the file is bad, and an older one is in force", "the file that was read last is in force")
 	x.judge(m["dipwell_config_drift"] > 0, verdictWarning, "drift", "see the service's log, or run dipwell doctor --config FILE --store URL there",
-		"%.0f of the limits that the service names differ in the store", "%.0f of the limits that the service names differ in the store", m["dipwell_config_drift"])
+		"the store differs in %s that the service names", "the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
 	for _, c := range []struct{ name, check, thing, rest, advice string }{
 		{"dipwell_store_errors_total", "store", "call", "that the store could not answer", "see the service's log for when and why"},
 		{"dipwell_store_full_total", "store", "call", "for a new key while the store was full", "raise max_keys, or look at dipwell top for who makes keys"},
