@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )
 
@@ -195,6 +196,51 @@ func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb dipwell.Verb,
 	}
 	if n, left := <-got, remaining(t, pool); n != 49 || left != 0 {
 		t.Errorf("it got %d, and %d are left; want 49 and 0", n, left)
+	}
+}
+
+// TestChangeInATransaction: a store inside a transaction meets a row of a version
+// that it has not heard of, while the only other connection of its pool waits
+// for that row. It decides on the transaction's own connection.
+func TestChangeInATransaction(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	define := definer(t, connect(t, dsn), 100)
+	pool := connect(t, dsn+"&pool_max_conns=2")
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := define(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, tx, "select dipwell.take('x', 'k', 50)")
+	waited := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(ctx, "select dipwell.take('x', 'k', 1)")
+		waited <- err
+	}()
+	until(t, "waiting for the row", func() (waits bool) {
+		err := tx.QueryRow(ctx, "select exists (select from pg_locks where not granted)").Scan(&waits)
+		return err == nil && waits
+	})
+	if d, err := l.With(s.With(tx)).Take(ctx, "x", "k", 40); err != nil || !d.Allowed || d.Remaining != 10 {
+		t.Error(d, err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	if left := remaining(t, connect(t, dsn)); left != 9 {
+		t.Errorf("%d left, want 9", left)
 	}
 }
 

@@ -139,7 +139,9 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 }
 
 // tryGroup decides one group once, and reads the limits again where a row is
-// counted in a version that this program does not know yet.
+// counted in a version that this program does not know yet. In the caller's
+// transaction only a limit that is gone makes it read them: all connections of
+// the pool may be waiting for the rows that the transaction has locked.
 func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 	rounds := maxRounds
 	if s.cat.dialect.Load() != nil {
@@ -149,6 +151,9 @@ func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 		err := s.attempt(ctx, g, round == 0)
 		if !errors.Is(err, dipwell.ErrStaleDefinition) {
 			return err
+		}
+		if round == 0 && s.cat.dialect.Load() == nil && !s.alone() {
+			continue // the function knows the limits
 		}
 		if err = s.cat.load(ctx); err != nil {
 			return storeError(err, false)
