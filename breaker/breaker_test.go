@@ -90,7 +90,7 @@ func (s *server) set(f func(*server)) {
 func (s *server) hang() { s.set(func(s *server) { s.hung = make(chan struct{}) }) }
 func (s *server) goOn() { s.set(func(s *server) { close(s.hung); s.hung = nil }) }
 
-// state is what OnChange was told.
+// state records the calls of OnChange.
 type state struct {
 	mu    sync.Mutex
 	tells []error

@@ -325,7 +325,7 @@ func (q *quarantine) drained() {
 	}
 }
 
-// Stats is what a Store tells of its quarantine.
+// Stats describes the quarantine of a Store.
 type Stats struct {
 	Quarantined int    // keys whose calls go to the quarantine
 	Refused     uint64 // calls that found no room there

@@ -80,7 +80,7 @@ func (sh *shard) set(k *kept, records []dipwell.Record) {
 	heap.Fix(&sh.due, k.index)
 }
 
-// append adds a record, of which s.records knows already.
+// append adds a record that s.records has counted.
 func (sh *shard) append(k *kept, r dipwell.Record) {
 	if sh.store.watched.Load() {
 		k.touch(&r)
@@ -128,7 +128,7 @@ func withoutRests(records []dipwell.Record) []dipwell.Record {
 	return slices.DeleteFunc(slices.Clone(records), func(r dipwell.Record) bool { return r.Rest })
 }
 
-// tidy forgets a key of which nothing is kept any more.
+// tidy removes the entry of a key that has neither lows nor records.
 func (sh *shard) tidy(k *kept) {
 	if k.lows == nil && len(k.records) == 0 && sh.kept[k.rowID] == k {
 		sh.unkeep(k)

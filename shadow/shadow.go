@@ -25,7 +25,7 @@ func New(inner dipwell.Store) *Store { return &Store{inner} }
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() dipwell.Store { return s.inner }
 
-// Apply asks the inner store and turns its refusals.
+// Apply asks the inner store and allows what it refuses.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
@@ -43,7 +43,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-// allow turns a refusal.
+// allow changes a refusal into an answer that allows the call.
 func allow(g *dipwell.Group) {
 	if g.Allowed || g.Cancel {
 		return
@@ -56,8 +56,8 @@ func allow(g *dipwell.Group) {
 	}
 }
 
-// mayPass reports whether a group that failed would be refused for it, and not
-// for a mistake of the caller.
+// mayPass reports whether a group failed in a way that would refuse its call,
+// and not because of a mistake of the caller.
 func mayPass(g *dipwell.Group) bool {
 	if g.Cancel || errors.As(g.Err, new(*dipwell.FieldError)) {
 		return false

@@ -33,7 +33,7 @@ func serve(bin string, args ...string) (base string, stop func()) {
 	return base, func() { cmd.Process.Kill(); cmd.Wait() }
 }
 
-// seen is what some callers were answered.
+// seen counts the answers that some callers got.
 type seen struct {
 	calls, failed int
 	ms            []float64 // how long each call took
