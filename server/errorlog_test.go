@@ -3,11 +3,16 @@ package server
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
 )
 
 // The panic of a handler is logged as an error; what a peer does wrong is not.
@@ -36,3 +41,46 @@ func TestPanicIsLogged(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A store that refuses a change has its reason in the log, not in the answer.
+func TestRefusedChangesAreLogged(t *testing.T) {
+	var b bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewJSONHandler(&b, nil)))
+	defer slog.SetDefault(old)
+	m, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := dipwell.New(unwilling{m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := New(l, Config{}).API(Site{Loopback: true})
+	for method, body := range map[string]string{"PUT": `{"rate":1,"per":"1m"}`, "DELETE": ""} {
+		b.Reset()
+		r := httptest.NewRequest(method, "http://127.0.0.1/v1/limits/x", strings.NewReader(body))
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, r)
+		if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "may not define") {
+			t.Errorf("%s: %d %s", method, w.Code, w.Body)
+		}
+		if !strings.Contains(b.String(), "limit x is not changed") || !strings.Contains(b.String(), "may not define") {
+			t.Errorf("%s: the log has %q", method, b.String())
+		}
+	}
+}
+
+// unwilling is a store whose login may not define limits.
+type unwilling struct{ *memstore.Store }
+
+var errUnwilling = fmt.Errorf("%w: this login may not define limits", dipwell.ErrStore)
+
+func (unwilling) Define(context.Context, dipwell.Limit, string) (*dipwell.Definition, error) {
+	return nil, errUnwilling
+}
+
+func (unwilling) Drop(context.Context, string, string) error { return errUnwilling }

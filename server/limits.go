@@ -1,7 +1,9 @@
 package server
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -83,16 +85,25 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		def, err = a.limiter.Define(r.Context(), limit, dipwell.OwnerAPI)
 	}
 	if err != nil {
-		a.fail(w, err)
+		a.failChange(w, limit.Name, err)
 		return
 	}
 	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
 }
 
+// failChange answers an error of a change of a limit. The answer leaves out the
+// store's own words, such as a right that is missing: they are logged.
+func (a *api) failChange(w http.ResponseWriter, name string, err error) {
+	if errors.Is(err, dipwell.ErrStore) {
+		slog.Error("limit " + name + " is not changed: " + err.Error())
+	}
+	a.fail(w, err)
+}
+
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 	if err := a.limiter.Drop(r.Context(), r.PathValue("name"), dipwell.OwnerAPI); err != nil {
-		a.fail(w, err)
+		a.failChange(w, r.PathValue("name"), err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
