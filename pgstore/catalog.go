@@ -176,7 +176,7 @@ func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, id
 	var v versionRow
 	var past []dipwell.Version
 	_, err = pgx.ForEachRow(rows, append(append([]any{&revision}, l.fields()...), v.fields()...), func() error {
-		if bad[l.Name] != nil {
+		if _, unreadable := bad[l.Name]; unreadable {
 			return nil
 		}
 		version, err := v.version(l.Name)
