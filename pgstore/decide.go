@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell"
 )
@@ -32,8 +33,12 @@ func (s *Store) decideArgs(g *dipwell.Group, entries []*entry) []any {
 			delays[i] = &op.MaxDelay
 		}
 	}
-	return []any{ids, keys, verbs, costs, delays, [16]byte(g.ID), s.testNow()}
+	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow()}
 }
+
+// uuidOf is a parameter that pgx can also send where it does not ask the server
+// for types, as behind a proxy that knows no prepared statements.
+func uuidOf(id dipwell.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // readDecided fills the answers of a group.
 func readDecided(rows pgx.Rows, g *dipwell.Group) error {
@@ -91,7 +96,7 @@ func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 		return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
 	}
 	var done bool
-	err := s.db.QueryRow(ctx, "select dipwell_internal.give_back($1::uuid, $2::bigint)", [16]byte(id), s.testNow()).Scan(&done)
+	err := s.db.QueryRow(ctx, "select dipwell_internal.give_back($1::uuid, $2::bigint)", uuidOf(id), s.testNow()).Scan(&done)
 	if err != nil {
 		return storeError(err, true)
 	}

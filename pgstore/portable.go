@@ -205,7 +205,7 @@ func queueOp(b *pgx.Batch, g *dipwell.Group, op *dipwell.Op, id int32, row dipwe
 	}
 	if g.Reserved && op.Granted > 0 {
 		r := op.Record(&row, g.ID, now, now+g.Due())
-		b.Queue(holdSQL, [16]byte(g.ID), id, op.Key, r.Units, int32(r.Version), r.Ends, r.Due, r.Number, r.Mark, slackColumn(r.Slack), parts(g))
+		b.Queue(holdSQL, uuidOf(g.ID), id, op.Key, r.Units, int32(r.Version), r.Ends, r.Due, r.Number, r.Mark, slackColumn(r.Slack), parts(g))
 		write = true
 	}
 	switch {

@@ -100,7 +100,7 @@ func (s *Store) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return nil, 0, err
 	}
-	found, err := tx.Query(ctx, heldSQL, [16]byte(id), now)
+	found, err := tx.Query(ctx, heldSQL, uuidOf(id), now)
 	if err != nil {
 		return nil, 0, storeError(err, false)
 	}

@@ -1,0 +1,77 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestExecModes: every statement works in each of pgx's ways to send one, on
+// PostgreSQL and on the portable tables: alone, in a batch, reserved and cancelled.
+func TestExecModes(t *testing.T) {
+	for template, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
+		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+			t.Run(template+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				pool := connect(t, pgtest.Database(t, template, prepare)+"&default_query_exec_mode="+mode)
+				checkMode(t, newStore(t, pool, pgstore.Config{Poll: -1}))
+			})
+		}
+	}
+}
+
+func checkMode(t *testing.T, s *pgstore.Store) {
+	t.Helper()
+	ctx := context.Background()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20, MaxDebt: 20}, dipwell.Limit{Name: "b", Rate: 1, Period: day, Burst: 20, MaxDebt: 20},
+		dipwell.Limit{Name: "daily", Algorithm: dipwell.FixedWindow, Rate: 20, Period: day, Start: "00:00 Europe/Rome"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := `k"',\{}é`
+	for _, limit := range []string{"a", "daily"} {
+		for verb, want := range []int64{dipwell.VerbTake: 1, dipwell.VerbCheck: 0, dipwell.VerbTakeUpTo: 1, dipwell.VerbReserve: 1, dipwell.VerbCharge: 1, dipwell.VerbRefund: 0} {
+			verb := dipwell.Verb(verb)
+			var d dipwell.Decision
+			if err := l.Do(ctx, &d, verb, limit, key, 1); err != nil || !d.Allowed || d.Granted != want {
+				t.Error(limit, verb, d, err)
+			}
+		}
+	}
+	if d, err := l.TakeAll(ctx, dipwell.Take{Limit: "a", Key: key, Cost: 1}, dipwell.Take{Limit: "b", Key: key, Cost: 1}); err != nil || !d.Allowed {
+		t.Error(d, err)
+	}
+	d, err := l.Reserve(ctx, "a", key, 30)
+	if err != nil || d.Delay == 0 {
+		t.Fatal(d, err)
+	}
+	if err := l.Cancel(ctx, d.Reservation); err != nil {
+		t.Error(err)
+	}
+	if err := l.Cancel(ctx, d.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+		t.Error("cancelled twice:", err)
+	}
+	var b dipwell.Batch
+	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCharge, dipwell.VerbTakeUpTo} {
+		for _, limit := range []string{"a", "b", "daily"} {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}}})
+		}
+	}
+	if err := s.Apply(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Err != nil || !g.Allowed {
+			t.Error(g.Ops[0].Def.Name, g.Ops[0].Verb, g.Err)
+		}
+	}
+	for limit, want := range map[string]int64{"a": 12, "b": 15, "daily": 13} {
+		if d, err := l.Check(ctx, limit, key, 0); err != nil || d.Remaining != want {
+			t.Error(limit, "has", d.Remaining, "left, not", want, err)
+		}
+	}
+}
