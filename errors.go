@@ -26,6 +26,8 @@ var (
 	ErrUnknownLimit = errors.New("unknown limit")
 	// ErrRefused is what Decision.Err returns for a refusal.
 	ErrRefused = errors.New("rate limited")
+	// ErrDenied: the store does not let this program define limits. Nothing was changed.
+	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
 	// ErrOwner: the limit belongs to somebody else.
 	ErrOwner = errors.New("the limit has another owner")
 	// ErrNotSupported: the store lacks an optional ability.

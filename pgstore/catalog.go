@@ -415,7 +415,7 @@ func defineError(err error, name string) error {
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &dipwell.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "42501":
-			return fmt.Errorf("%w: limit %s: this login may not define limits; grant dipwell_admin to it, or define the limit as one that may: %w", dipwell.ErrStore, name, err)
+			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", dipwell.ErrDenied, name, err)
 		case pg.Code == "42704":
 			return &dipwell.UnknownLimitError{Limit: name}
 		case pg.Code == "54000" && pg.ConstraintName == "version":

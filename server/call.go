@@ -107,6 +107,8 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status = http.StatusConflict
 	case errors.Is(err, dipwell.ErrNotSupported):
 		status = http.StatusNotImplemented
+	case errors.Is(err, dipwell.ErrDenied):
+		status, detail = http.StatusForbidden, dipwell.ErrDenied.Error() // the store's own words may name its address
 	case errors.Is(err, errTooLarge):
 		status, field = http.StatusRequestEntityTooLarge, "body"
 	case errors.Is(err, errSlow):
