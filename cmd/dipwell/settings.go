@@ -198,9 +198,15 @@ func (s *settings) check() error {
 	if err := checkStore(s.Store); err != nil {
 		return err
 	}
-	for _, at := range [][2]string{{"listen", s.Listen}, {"admin", s.Admin}, {"grpc", s.GRPC}} {
+	listeners := [][2]string{{"listen", s.Listen}, {"admin", s.Admin}, {"grpc", s.GRPC}}
+	for i, at := range listeners {
 		if err := checkAddress(at[1]); err != nil {
 			return fmt.Errorf("%s: %w", at[0], err)
+		}
+		for _, other := range listeners[:i] {
+			if sameAddress(at[1], other[1]) {
+				return fmt.Errorf("%s: %s is the address of %s", at[0], at[1], other[0])
+			}
 		}
 	}
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
@@ -227,6 +233,15 @@ func checkAddress(addr string) error {
 		return fmt.Errorf("%q is not an address such as 127.0.0.1:8080 or :8080: %w", addr, err)
 	}
 	return nil
+}
+
+// sameAddress reports whether only one of two listeners can be opened. Both
+// have been checked; "" is none.
+func sameAddress(a, b string) bool {
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	every := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	return a != "" && b != "" && portA == portB && portA != "0" && (hostA == hostB || every(hostA) || every(hostB))
 }
 
 func (s *settings) server() server.Config {
