@@ -33,6 +33,7 @@ type bundle struct {
 
 	now   int64
 	odd   bool // a bucket is not what set.sql can decide
+	gone  bool // a bucket was skipped, as others have locked it, or has just been deleted
 	done  bool // all was charged
 	lacks bool // buckets are to be made, and the bundle is to be asked again
 	put   bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
@@ -85,7 +86,7 @@ func (s *Store) set(ctx context.Context, groups []*dipwell.Group) (rest []*dipwe
 			return append(rest, s.unsettled(bundles, err)...)
 		}
 		bundles = slices.DeleteFunc(bundles, func(b *bundle) bool {
-			if locked != nil && b.odd && len(b.buckets) == 1 {
+			if locked != nil && b.gone && len(b.buckets) == 1 {
 				b.fail(locked)
 				return true
 			}
@@ -232,7 +233,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error
 	}
 	var places []place
 	for i, b := range bundles {
-		b.odd, b.done = false, true
+		b.odd, b.gone, b.done = false, false, true
 		for j := range b.buckets {
 			places = append(places, place{i, b, &b.buckets[j]})
 		}
@@ -251,10 +252,10 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error
 	var i int
 	var used, ts *int64
 	var now int64
-	var plain, done bool
-	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done}, func() error {
+	var plain, done, gone bool
+	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done, &gone}, func() error {
 		p := places[i-1]
-		p.now, p.odd, p.done = now, p.odd || !plain, p.done && done
+		p.now, p.odd, p.gone, p.done = now, p.odd || !plain, p.gone || gone, p.done && done
 		if p.found = (dipwell.State{}); used != nil {
 			p.found = dipwell.State{Used: *used, TS: *ts, Version: p.def.Number}
 		}

@@ -15,6 +15,7 @@
 --
 -- Where the limit or the bucket has another version than the parameters, or the
 -- bucket has lows, nothing of the group is done, and other statements decide it.
+-- The last column says that the bucket was there and could not be locked.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]), (select $5::int[]),
         (select $6::bigint[]), (select $7::bigint[]), (select $8::bigint[]), (select $9::bigint[]), (select $10::bigint[]),
@@ -69,5 +70,5 @@ changed as (
     on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts
 )
 select s.i, case when j.i is null then s.used else j.used end, case when j.i is null then s.ts else j.ts end,
-    coalesce(j.n, s.n), coalesce(j.plain, s.plain), coalesce(j.done, false)
+    coalesce(j.n, s.n), coalesce(j.plain, s.plain), coalesce(j.done, false), j.i is not null and j.used is null
 from seen s left join judged j on j.i = s.i

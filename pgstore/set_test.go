@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )
 
@@ -135,5 +137,41 @@ func TestRefusedGroupWritesNothing(t *testing.T) {
 	}
 	if used := ownXID(t, pool) - before; used != 1 { // ownXID's own
 		t.Errorf("refusals used %d transaction ids", used-1)
+	}
+}
+
+// TestSetBesideALockedRow: a batch that gives up a lock gets an error for the
+// locked row only. Rows that set.sql cannot decide are decided all the same.
+func TestSetBesideALockedRow(t *testing.T) {
+	ctx := context.Background()
+	dsn := pgtest.Database(t, "dipwell", migrated)
+	pool := connect(t, dsn)
+	s := newStore(t, connect(t, dsn+"&lock_timeout=50"), pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Reserve(ctx, "x", "lows", 12); err != nil || d.Delay == 0 {
+		t.Fatal(d, err)
+	}
+	must(t, pool, "select dipwell.take('x', 'locked')")
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	must(t, tx, "select dipwell.take('x', 'locked')")
+	var b dipwell.Batch
+	for _, key := range []string{"locked", "lows"} {
+		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("x"), Key: key, Verb: dipwell.VerbCharge, Cost: 1}}})
+	}
+	if err := s.Apply(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Groups[0].Err; !errors.Is(err, dipwell.ErrLocked) {
+		t.Error("the locked row:", err)
+	}
+	if g := &b.Groups[1]; g.Err != nil || g.Ops[0].Granted != 1 {
+		t.Error("the row beside it:", g.Ops[0].Granted, g.Err)
 	}
 }
