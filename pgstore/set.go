@@ -22,6 +22,8 @@ var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update s
 const (
 	maxWaves   = 6    // statements that a batch may take here
 	maxSetRows = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
+
+	tooMany = dipwell.MaxInt + 1 // units, more than any bucket holds
 )
 
 // bundle is groups that share buckets: what one statement decides as one group.
@@ -43,7 +45,7 @@ type bundle struct {
 type bucket struct {
 	*entry
 	op    *dipwell.Op   // the first about it
-	cost  int64         // units that all ops ask of it, at most MaxInt
+	cost  int64         // units that all ops ask of it, at most tooMany
 	found dipwell.State // the row before the statement
 	read  dipwell.State // the row that a bundle to put was decided on
 	after dipwell.State // and what the groups leave
@@ -190,7 +192,11 @@ func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
 		}
 		places[i] = place.at
 		row := &b.buckets[place.at]
-		row.cost = min(row.cost+min(op.Cost, dipwell.MaxInt/e.def.Rule.Unit)*e.def.Rule.Unit, dipwell.MaxInt)
+		if op.Cost > dipwell.MaxInt/e.def.Rule.Unit {
+			row.cost = tooMany
+		} else {
+			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
+		}
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
 	}
 	b.groups, b.places = append(b.groups, g), append(b.places, places)

@@ -175,3 +175,28 @@ func TestSetBesideALockedRow(t *testing.T) {
 		t.Error("the row beside it:", g.Ops[0].Granted, g.Err)
 	}
 }
+
+// TestCostBeyondWhatCanBeCounted: a cost of more units than fit is refused in a
+// group, also where the largest number of units is just what the bucket holds.
+func TestCostBeyondWhatCanBeCounted(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const most = (dipwell.MaxInt - 1) / 2
+	l, err := dipwell.New(newStore(t, newPool(t), pgstore.Config{Poll: -1}),
+		dipwell.Limit{Name: "big", Rate: 1, Period: 2 * time.Microsecond, Burst: most, MaxDebt: dipwell.NoDebt}, dipwell.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []string{"big", "other"} { // so that both have a row
+		if d, err := l.Take(ctx, limit, "k", 1); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	d, err := l.TakeAll(ctx, dipwell.Take{Limit: "big", Key: "k", Cost: most + 1}, dipwell.Take{Limit: "other", Key: "k", Cost: 1})
+	if err != nil || d.Allowed || !d.Never {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := l.Check(ctx, "other", "k", 4); err != nil || !d.Allowed {
+		t.Errorf("the limit beside it: %+v, %v", d, err)
+	}
+}
