@@ -238,8 +238,8 @@ func TestAHungStoreIsBounded(t *testing.T) {
 		for _, c := range queued[:2] {
 			fails(c)
 		}
-		two := <-g.arrived
-		if !slices.Equal(two.keys, []string{"b"}) {
+		two := <-g.arrived // those whose time ends as it is sent may still be in it
+		if len(two.keys) == 0 || slices.ContainsFunc(two.keys, func(key string) bool { return key != "b" }) {
 			t.Errorf("the second statement has %v", two.keys)
 		}
 		fails(queued[2])

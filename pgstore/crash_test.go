@@ -70,6 +70,10 @@ func TestOneBackendKilled(t *testing.T) {
 		if d, err := l.Take(ctx, "crash", "k", burst); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
+		other, err := pool.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var pid int
 		if err := pool.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
 			t.Fatal(err)
@@ -77,7 +81,8 @@ func TestOneBackendKilled(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "noticed", func() bool { return pool.Ping(ctx) != nil })
+		until(t, "the server ended all other backends", func() bool { return other.Ping(ctx) != nil })
+		other.Release()
 		until(t, "healed", func() bool {
 			d, err := l.Check(ctx, "crash", "k", 1)
 			if err != nil || d.Source != dipwell.SourceStore {
