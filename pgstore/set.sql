@@ -32,8 +32,9 @@ seen as materialized (
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
 hopeful as materialized (
-    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or kind in (4, 5) then true
+    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or kind = 4 then true
             when kind = 6 then used = bound and ts = grid
+            when kind = 5 then used > least((greatest(n, ts) - grid) / every - (ts - grid) / every, enough) * add -- else it is full
             else bound - case kind when 2 then unit else cost end >=
                 used - least((greatest(n, ts) - grid) / every - (ts - grid) / every, enough) * add end) over (partition by grp) as hope
     from seen s
