@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package pgtest starts a real PostgreSQL for tests, from the installed
 // binaries, on a port of its own, and leaves nothing behind.
 package pgtest

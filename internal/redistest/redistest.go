@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package redistest starts real Redis servers for tests, from the installed
 // binaries, on ports of their own, and leaves nothing behind: one server, one
 // behind Sentinels, or a cluster.
