@@ -100,7 +100,7 @@ func fill(t *testing.T, path string, free int64) {
 	if err := syscall.Statfs(filepath.Dir(path), &of); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, make([]byte, int64(of.Bavail)*int64(of.Bsize)-free), 0o600); err != nil {
+	if err := os.WriteFile(path, make([]byte, int64(of.Bavail)*int64(of.Bsize)-free), 0o600); err != nil { //nolint:unconvert // Bsize is an int32 on 32 bits
 		t.Fatal(err)
 	}
 }
