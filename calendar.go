@@ -111,7 +111,10 @@ func (c *calendar) longest() int64 {
 // shortest is the length, in µs, within which offsets of keys are spread.
 func (c *calendar) shortest() int64 {
 	const day = 86400 * 1e6
-	if c.months%12 == 0 && c.months > 0 {
+	switch {
+	case c.months == 0: // no zone moves its clocks by more than two hours
+		return c.days*day - 2*3600*1e6
+	case c.months%12 == 0:
 		return c.months / 12 * 365 * day
 	}
 	return c.months * 28 * day

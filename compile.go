@@ -2,6 +2,7 @@ package dipwell
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -234,11 +235,14 @@ func (c *compiler) fill(most, charge int64) {
 	r.Ready()
 }
 
-// Ready takes note of numbers that were set by hand, such as those of a version
-// that a store has kept, for TakePlain.
+// Ready recomputes cached values. Call it after changing a Rule's fields.
 func (r *Rule) Ready() {
 	r.plain = r.plain && r.Every == 1 && !r.Leaky
 	r.inv = 1 / float64(r.Unit)
+	r.enough = enoughTicks(r.MaxUsed, r.Add)
+	if r.even = r.Every > 1 && !r.Leaky; r.even {
+		r.part = math.MaxUint64 / uint64(r.Every)
+	}
 }
 
 // mostUnits is the largest number of units that can be counted exactly and

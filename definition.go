@@ -51,37 +51,71 @@ func MustDefinition(l Limit) *Definition {
 
 // RuleFor returns the rule for a key: where windows are spread, a copy with the key's origin.
 func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
+	var phase Phase
+	return d.ruleFor(key, &phase, scratch)
+}
+
+// ruleFor is RuleFor that sets phase where it is needed and not known.
+func (d *Definition) ruleFor(key string, phase *Phase, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule
 	}
-	return d.Rule.spreadTo(d.Name, key, scratch)
+	return d.Rule.spreadTo(phase.of(d.Name, key), scratch)
 }
 
-func (r *Rule) spreadTo(name, key string, scratch *Rule) *Rule {
+func (r *Rule) spreadTo(phase Phase, scratch *Rule) *Rule {
 	*scratch = *r
-	length := r.Every
-	if r.cal != nil {
-		length = r.cal.shortest()
-	}
-	scratch.Origin = SpreadOrigin(name, key, length)
+	scratch.Origin = phase.Origin(r.shortest())
 	return scratch
 }
 
-// SpreadOrigin places a key's windows: the first 48 bits of
-// SHA-256(uint32be(len(name)) ‖ name ‖ key), modulo the period in µs.
-func SpreadOrigin(name, key string, period int64) int64 {
+// shortest is the length of the shortest window in µs.
+func (r *Rule) shortest() int64 {
+	if r.cal != nil {
+		return r.cal.shortest()
+	}
+	return r.Every
+}
+
+// A Phase says where a key's windows begin when its limit has no start, whatever
+// their length: 1 + the first 48 bits of SHA-256(uint32be(len(name)) ‖ name ‖ key).
+// 0 means that it is not known.
+type Phase int64
+
+// PhaseOf returns the phase of a limit's key.
+func PhaseOf(name, key string) Phase {
 	var buf [4 + MaxName + MaxKey]byte
 	b := binary.BigEndian.AppendUint32(buf[:0], uint32(len(name)))
 	b = append(append(b, name...), key...)
 	sum := sha256.Sum256(b)
-	return int64(binary.BigEndian.Uint64(sum[:8])>>16) % period
+	return 1 + Phase(binary.BigEndian.Uint64(sum[:8])>>16)
 }
+
+// of returns the phase, and works it out the first time.
+func (p *Phase) of(name, key string) Phase {
+	if *p == 0 {
+		*p = PhaseOf(name, key)
+	}
+	return *p
+}
+
+// Origin returns the first beginning of a window of period µs since the Unix epoch.
+func (p Phase) Origin(period int64) int64 { return int64(p-1) % period }
+
+// SpreadOrigin is PhaseOf(name, key).Origin(period).
+func SpreadOrigin(name, key string, period int64) int64 { return PhaseOf(name, key).Origin(period) }
 
 // Carry brings a row to the present version: it is stepped under each rule up
 // to that version's end, and what is used is converted by the policy of the
 // next. Not ok: the row names a version that this definition does not know yet,
 // so the definition must be read again.
 func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
+	var phase Phase
+	return d.carry(s, key, &phase)
+}
+
+// carry is Carry that sets phase where it is needed and not known.
+func (d *Definition) carry(s State, key string, phase *Phase) (carried State, ok bool) {
 	if s.Version == d.Number {
 		return s, true
 	}
@@ -98,7 +132,7 @@ func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
 		policy, to, since := d.next(i)
 		r := from
 		if r.Spread {
-			r = r.spreadTo(d.Name, key, &scratch)
+			r = r.spreadTo(phase.of(d.Name, key), &scratch)
 		}
 		t := max(s.TS, since)
 		s.Used, s.TS = policy.convert(r.usedAt(s, t), from, to, true), t
@@ -169,19 +203,10 @@ func (d *Definition) past(version uint32) int {
 
 // convert turns units used under one rule into units of the next.
 func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
-	switch {
-	case used == 0 || p == StartOver:
-		return 0
-	case p == Proportional && from.Cap > 0:
-		return min(mulDiv(used, to.Cap, from.Cap, up), to.MaxUsed)
-	default:
-		return min(mulDiv(used, to.Unit, from.Unit, up), to.MaxUsed)
-	}
+	return convertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
 }
 
-// giveBack turns units that can be given back under one rule into units of the
-// next, rounded down: the same number of tokens, or where it is less, the part
-// of what is used that the policy makes of them.
+// giveBack turns units that can be given back under one rule into units of the next.
 func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
-	return min(Keep.convert(units, from, to, false), p.convert(units, from, to, false))
+	return convertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
 }

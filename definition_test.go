@@ -152,3 +152,40 @@ func TestSpreadOriginIsWithinThePeriod(t *testing.T) {
 		t.Error("name and key are joined")
 	}
 }
+
+// An op that was told its phase does not work it out again, under whichever
+// version; one that was not notes it.
+func TestOpPhase(t *testing.T) {
+	var reg dipwell.Registry
+	l := dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Hour, OnChange: dipwell.Keep}
+	if _, err := reg.Define(0, l, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	l.Period = 7 * time.Minute
+	d, err := reg.Define(20*3600e6, l, dipwell.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(100 * 3600e6)
+	step := func(phase dipwell.Phase) (dipwell.Op, dipwell.State) {
+		op := dipwell.Op{Def: d, Key: "k", Verb: dipwell.VerbTake, Cost: 1, Phase: phase}
+		row, _, err := op.Step(now, dipwell.State{Used: 10, TS: 19 * 3600e6, Version: 1}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return op, row
+	}
+	phase := dipwell.PhaseOf("w", "k")
+	unknown, row := step(0)
+	known, same := step(phase)
+	other, _ := step(phase + 60e6)
+	if unknown != known || row != same || unknown.Phase != phase {
+		t.Errorf("%+v %+v and with its phase %+v %+v", unknown, row, known, same)
+	}
+	if other.Reset != unknown.Reset+60e6 && other.Reset != unknown.Reset+60e6-7*60e6 {
+		t.Errorf("a phase a minute later: %+v, %+v", other, unknown)
+	}
+	if phase.Origin(3600e6) != dipwell.SpreadOrigin("w", "k", 3600e6) {
+		t.Error("PhaseOf is not SpreadOrigin")
+	}
+}

@@ -48,9 +48,9 @@ func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 		l = row.Lows.clone()
 	}
 	units := op.Granted * op.Def.Rule.Unit
-	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: now + op.Delay, Ends: ends}
+	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay), Ends: ends}
 	if op.Delay > 0 {
-		r.Slack = max(0, op.Def.Rule.Cap-units)
+		r.Slack = slackOf(units, op.Def.Rule.Cap)
 	}
 	l.Entries = append(l.Entries, Low{l.Next, row.Used})
 	l.Next++
@@ -77,7 +77,7 @@ func (d *Definition) Settle(row State, key string, now int64, rs []Record) (Stat
 		return row, rs, ErrStaleDefinition
 	}
 	var l Lows
-	if row.Lows != nil && row.Used > 0 {
+	if row.Lows != nil && !isNone(row.Used) {
 		l = row.Lows.clone()
 	}
 	rs = d.settle(&l, now, rs)
@@ -99,7 +99,7 @@ func (d *Definition) settle(l *Lows, now int64, rs []Record) []Record {
 	}
 	var due []*Record
 	for i := range rs {
-		if rs[i].Slack >= 0 && rs[i].Due <= now {
+		if rs[i].Slack >= 0 && dueBy(rs[i].Due, now) {
 			due = append(due, &rs[i])
 		}
 	}
@@ -118,7 +118,7 @@ func (d *Definition) settle(l *Lows, now int64, rs []Record) []Record {
 func (l *Lows) retire(now int64, rs []Record) []Record {
 	live, waits := false, int64(0)
 	for i := range rs {
-		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (r.Ends > now || r.Slack >= 0) {
+		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (!dueBy(r.Ends, now) || r.Slack >= 0) {
 			live = true
 			if r.Slack >= 0 {
 				waits = max(waits, r.Number)
@@ -130,9 +130,9 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	}
 	return slices.DeleteFunc(rs, func(r Record) bool {
 		if r.Rest {
-			return r.Mark != l.Mark || r.Units == 0 || r.Number >= waits
+			return r.Mark != l.Mark || restGoes(r.Units, r.Number, waits)
 		}
-		return r.Ends <= now && r.Slack < 0
+		return dueBy(r.Ends, now) && r.Slack < 0
 	})
 }
 
@@ -147,8 +147,8 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 		return row, rs, err
 	}
 	var scratch Rule
-	t := max(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t; row.Used == 0 {
+	t := later(now, row.TS)
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t; isNone(row.Used) {
 		row.Lows = nil
 	}
 	i := slices.IndexFunc(rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest })
@@ -161,9 +161,9 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	l := row.Lows.clone()
 	l.touch(row.Used)
 	rs[i].Rest, rs[i].Slack = true, -1
-	row.Used -= l.giveBack(rs, i)
-	row.Used -= l.giveRests(rs, i)
-	if row.Used == 0 { // a store may delete the row, and the list goes with it
+	row.Used = without(row.Used, l.giveBack(rs, i))
+	row.Used = without(row.Used, l.giveRests(rs, i))
+	if isNone(row.Used) { // a store may delete the row, and the list goes with it
 		l = Lows{}
 	}
 	rs = l.retire(now, rs)
@@ -178,13 +178,13 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 	free := int64(MaxInt)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			free = min(free, w.Slack)
+			free = lesser(free, w.Slack)
 		}
 	}
 	units := l.give(&rs[i], free)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			w.Slack -= units
+			w.Slack = without(w.Slack, units)
 		}
 	}
 	return units
@@ -198,17 +198,16 @@ func (l *Lows) giveRests(rs []Record, i int) (units int64) {
 		switch r := &rs[j]; {
 		case r.Mark != l.Mark || j == i:
 		case r.Slack >= 0:
-			free = min(free, r.Slack)
-			r.Slack += units // given back by newer records, which does not concern it
+			free = lesser(free, r.Slack)
+			r.Slack = added(r.Slack, units) // given back by newer records, which does not concern it
 		case r.Rest:
 			n := l.give(r, free)
-			units += n
-			free -= n
+			units, free = added(units, n), without(free, n)
 		}
 	}
 	for j := range rs {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			w.Slack -= units
+			w.Slack = without(w.Slack, units)
 		}
 	}
 	return units
@@ -217,8 +216,8 @@ func (l *Lows) giveRests(rs []Record, i int) (units int64) {
 // give takes off r what may come back of it, at most free units, and returns
 // how many of them are still there.
 func (l *Lows) give(r *Record, free int64) int64 {
-	units := min(r.Units, free)
-	r.Units -= units
+	units := lesser(r.Units, free)
+	r.Units = without(r.Units, units)
 	return l.lower(r.Number, units)
 }
 
@@ -231,8 +230,8 @@ func (l *Lows) lower(number, units int64) int64 {
 	}
 	for ; i < len(l.Entries); i++ {
 		e := &l.Entries[i]
-		units = min(units, e.Used)
-		e.Used -= units
+		units = lesser(units, e.Used)
+		e.Used = without(e.Used, units)
 	}
 	l.rise()
 	return units
@@ -240,7 +239,7 @@ func (l *Lows) lower(number, units int64) int64 {
 
 // touch lowers the last low to what is used now: what was used before that has come back by time.
 func (l *Lows) touch(used int64) {
-	if last := &l.Entries[len(l.Entries)-1]; used < last.Used {
+	if last := &l.Entries[len(l.Entries)-1]; lowers(used, last.Used) {
 		last.Used = used
 		l.rise()
 	}
@@ -248,7 +247,7 @@ func (l *Lows) touch(used int64) {
 
 // limit lowers the low that covers a record, if there is one.
 func (l *Lows) limit(number, used int64) {
-	if i := l.covers(number); i >= 0 && used < l.Entries[i].Used {
+	if i := l.covers(number); i >= 0 && lowers(used, l.Entries[i].Used) {
 		l.Entries[i].Used = used
 		l.rise()
 	}
@@ -261,7 +260,7 @@ func (l *Lows) clear() {
 
 func (l *Lows) covers(number int64) int {
 	for i := len(l.Entries) - 1; i >= 0; i-- {
-		if l.Entries[i].Number <= number {
+		if covers(l.Entries[i].Number, number) {
 			return i
 		}
 	}
@@ -273,7 +272,7 @@ func (l *Lows) covers(number int64) int {
 func (l *Lows) rise() {
 	out := l.Entries[:0]
 	for _, e := range l.Entries {
-		for len(out) > 0 && out[len(out)-1].Used >= e.Used {
+		for len(out) > 0 && joins(out[len(out)-1].Used, e.Used) {
 			e.Number = out[len(out)-1].Number
 			out = out[:len(out)-1]
 		}
@@ -285,18 +284,16 @@ func (l *Lows) rise() {
 // shorten joins the two neighbours whose lows lie closest where there are more
 // than MaxLows: the oldest of equals, never the last entry, with the lesser low.
 func (l *Lows) shorten() {
-	for len(l.Entries) > MaxLows {
+	for e := l.Entries; tooMany(int64(len(e))); e = l.Entries {
 		at := 1
-		for i := 2; i < len(l.Entries)-1; i++ {
-			if l.gap(i) < l.gap(at) {
+		for i := 2; i < len(e)-1; i++ {
+			if closer(e[i].Used, e[i-1].Used, e[at].Used, e[at-1].Used) {
 				at = i
 			}
 		}
 		l.Entries = slices.Delete(l.Entries, at, at+1)
 	}
 }
-
-func (l *Lows) gap(i int) int64 { return l.Entries[i].Used - l.Entries[i-1].Used }
 
 func (l *Lows) clone() Lows {
 	c := *l

@@ -38,8 +38,10 @@ func goldenOf(r dipwell.Rule) goldenRule {
 }
 
 func (g goldenRule) rule() dipwell.Rule {
-	return dipwell.Rule{Unit: g.Unit, Every: g.Every, Add: g.Add, Cap: g.Cap, Origin: g.Origin, Burst: g.Burst, Debt: g.Debt,
+	r := dipwell.Rule{Unit: g.Unit, Every: g.Every, Add: g.Add, Cap: g.Cap, Origin: g.Origin, Burst: g.Burst, Debt: g.Debt,
 		Most: g.Most, MaxCharge: g.MaxCharge, MaxUsed: g.MaxUsed, Leaky: g.Leaky}
+	r.Ready()
+	return r
 }
 
 // applyVector is a line of apply.jsonl: one step of a row, and all of its answer.

@@ -331,6 +331,9 @@ func checkKey(key string) (string, error) {
 	if i < len(key) && i > 0 { // the rest, with some bytes once more
 		w := load64(key, len(key)-8)
 		high |= w | (w - 0x0101010101010101)
+	} else if i < len(key) && len(key) >= 4 {
+		w := load32(key, 0) | load32(key, len(key)-4)<<32
+		high |= w | (w - 0x0101010101010101)
 	} else {
 		for ; i < len(key); i++ {
 			c := uint64(key[i])
@@ -348,6 +351,12 @@ func load64(s string, i int) uint64 {
 	s = s[i : i+8]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// load32 reads four bytes at i.
+func load32(s string, i int) uint64 {
+	s = s[i : i+4]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
 }
 
 func checkRareKey(key string) (string, error) {

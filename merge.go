@@ -75,14 +75,16 @@ func (r *Row) Alike() bool {
 // their answers. It returns the row to store and whether storing it is needed.
 // A call whose definition is too old for the row gets the error for itself.
 func (r *Row) Decide(now int64, row State) (after State, write bool) {
+	phase := r.Groups[0].Ops[0].Phase
 	for _, g := range r.Groups {
 		op := &g.Ops[0]
+		op.Phase = phase // they are about one key
 		next, wrote, err := op.Step(now, row, false)
 		if g.Err = err; err != nil {
 			g.Allowed, g.Reserved = false, false
 			continue
 		}
-		row, write = next, write || wrote
+		row, write, phase = next, write || wrote, op.Phase
 		g.Allowed, g.Reserved = op.Allowed, op.Delay > 0 && op.Granted > 0
 	}
 	return row, write

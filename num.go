@@ -57,3 +57,15 @@ func gcd(a, b int64) int64 {
 	}
 	return a
 }
+
+// floorMod is what floorDiv leaves: from 0 up to b, not included.
+func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
+
+// mulCap is a × b, or most where it is more than that.
+func mulCap(a, b, most int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi != 0 || lo > uint64(most) {
+		return most
+	}
+	return int64(lo)
+}

@@ -2,8 +2,10 @@ package dipwell
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // TakePlain is a second spelling of the step for the call that everybody makes:
@@ -44,6 +46,49 @@ func TestTakePlainIsApply(t *testing.T) {
 	}
 }
 
+// TakeEven likewise, for rules whose ticks are longer than a microsecond.
+func TestTakeEvenIsApply(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	even := 0
+	for _, l := range []Limit{
+		{Name: "a", Algorithm: FixedWindow, Rate: 10, Period: time.Second},
+		{Name: "b", Algorithm: FixedWindow, Rate: 1_000_000, Period: 7 * time.Minute, Burst: 2_500_000},
+		{Name: "c", Algorithm: Interval, Rate: 3, Period: 24 * time.Hour, Burst: 1000},
+		{Name: "d", Algorithm: Interval, Rate: 3, Period: 3 * time.Microsecond, Burst: 100_000},
+		{Name: "e", Algorithm: FixedWindow, Rate: 100, Period: time.Hour, Start: "59m"},
+		{Name: "f", Algorithm: FixedWindow, Rate: 7, Period: 1000 * 24 * time.Hour},
+		{Name: "g", Rate: 999_983, Period: 24 * time.Hour, Burst: 2_000_000_000, MaxDebt: NoDebt, MaxCharge: 1},
+	} {
+		d := MustDefinition(l)
+		if !d.Rule.Even() || d.Rule.Plain() {
+			t.Errorf("%s is not even", l.Name)
+			continue
+		}
+		if even++; l.Name == "g" && d.Rule.Unit == 1 {
+			t.Errorf("%s has units of one token", l.Name)
+		}
+		for i := range 50_000 {
+			key := string(rune('a' + i%20))
+			var scratch Rule
+			r := d.RuleFor(key, &scratch)
+			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
+			s := State{Used: rnd.Int64N(span + 1), TS: rnd.Int64N(1_800_000_000_000_000) >> (rnd.IntN(2) * rnd.IntN(51))}
+			now := max(0, s.TS+rnd.Int64N(1<<51)>>rnd.IntN(51)-rnd.Int64N(1000))
+			cost := 1 + rnd.Int64N(r.Burst)>>rnd.IntN(53)
+			o := r.Apply(s, now, VerbTake, cost)
+			after, ts, remaining, retry, reset, allowed := d.Rule.TakeEven(s.Used, s.TS, now, cost, PhaseOf(l.Name, key))
+			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
+				remaining != r.Remaining(o.After) || reset != r.FullIn(o.After, o.TS, now) {
+				t.Fatalf("%s: TakeEven(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
+					after, ts, remaining, retry, reset, allowed, o, r.Remaining(o.After), r.FullIn(o.After, o.TS, now))
+			}
+		}
+	}
+	if even != 7 {
+		t.Fatalf("only %d of the limits are even", even)
+	}
+}
+
 // A rule whose numbers a store has kept answers in as few steps as one that was
 // compiled so: TakePlain goes by a number that follows from them.
 func TestRuleReady(t *testing.T) {
@@ -58,5 +103,28 @@ func TestRuleReady(t *testing.T) {
 	r.Unit, r.Add, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = want.Unit, want.Add, want.Cap, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed
 	if r.Ready(); r != want {
 		t.Errorf("%+v, want %+v", r, want)
+	}
+}
+
+// Keys of each length with each kind of byte in each place: eight bytes and four
+// bytes are looked at together.
+func TestCheckKeyEachPlace(t *testing.T) {
+	for n := 1; n <= 20; n++ {
+		for at := range n {
+			for _, c := range []byte{0, 1, 0x7f, 0x80, 0xc3, 0xff} {
+				b := []byte(strings.Repeat("k", n))
+				b[at] = c
+				key := string(b)
+				want := utf8.ValidString(key) && c != 0
+				got, err := checkKey(key)
+				if key == Shared {
+					want = true
+					key = ""
+				}
+				if (err == nil) != want || want && got != key {
+					t.Errorf("%q: %q, %v", key, got, err)
+				}
+			}
+		}
 	}
 }

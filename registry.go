@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // maxVersions bounds the past of one definition. A limit that is changed more
@@ -70,10 +71,15 @@ func (r *Registry) Lookup(name string) *Definition {
 	if s == nil || name == "" {
 		return nil
 	}
-	if d := s.near[s.place(name)]; d != nil && d.Name == name {
+	if d := s.near[s.place(name)]; d != nil && sameString(d.Name, name) {
 		return d
 	}
 	return s.byName[name]
+}
+
+// sameString is a == b, without a call where both are the same constant.
+func sameString(a, b string) bool {
+	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
 // Unread says why the limits cannot be read yet, for a store that keeps them

@@ -4,7 +4,8 @@ import "math/bits"
 
 // A Rule is a limit in whole numbers: Add units come back at each tick, ticks
 // are Every microseconds apart and aligned to Origin, and at most Cap units may
-// be used. A token is Unit units. Every number stays at or below MaxInt.
+// be used. A token is Unit units. Every number stays at or below MaxInt. Compile
+// makes it; one that was made by hand needs Ready.
 type Rule struct {
 	Unit   int64 // units in a token
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar
@@ -23,7 +24,11 @@ type Rule struct {
 
 	cal   *calendar
 	plain bool    // TakePlain may decide a Take
-	inv   float64 // 1 / Unit, for TakePlain
+	even  bool    // TakeEven may
+	inv   float64 // 1 / Unit, for both
+	part  uint64  // 2^64 / Every, for TakeEven
+
+	enough int64 // enoughTicks
 }
 
 // State is what a store keeps of a key. The zero State, a missing row, is a full bucket.
@@ -75,87 +80,20 @@ func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
 func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
-	o.After = o.Before
-	if r.Leaky && (verb == VerbTake || verb == VerbCheck) {
-		r.reserve(o, now, verb, cost)
-		return
+	var short, ahead int64
+	switch { // as decide does, without its call
+	case verb >= VerbCharge:
+		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideAnyway(int64(verb), o.Before, cost, r.Unit, r.MaxCharge, r.MaxUsed)
+	case verb == VerbTakeUpTo && cost > 0:
+		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideUpTo(o.Before, cost, r.Unit, r.Cap)
+	default:
+		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideTake(int64(verb), r.Leaky, o.Before, cost, r.Unit, r.Cap, r.Debt)
 	}
-	switch verb {
-	case VerbTake, VerbCheck:
-		r.take(o, now, verb, cost)
-	case VerbTakeUpTo:
-		r.takeUpTo(o, now, cost)
-	case VerbReserve:
-		if cost == 0 && !r.Leaky { // a check of 0, which knows no debt
-			r.take(o, now, VerbCheck, 0)
-			return
-		}
-		r.reserve(o, now, verb, cost)
-	case VerbCharge:
-		o.Allowed = cost <= r.MaxCharge
-		if o.Never = !o.Allowed; o.Allowed {
-			o.Granted = cost
-			o.After = min(o.Before+cost*r.Unit, max(r.MaxUsed, o.Before))
-		}
-	case VerbRefund:
-		o.Allowed = true
-		o.After = max(0, o.Before-r.unitsOf(cost))
-	case VerbReset:
-		o.Allowed, o.After = true, 0
+	if short > 0 {
+		o.Retry = r.wait(short, o.TS, now)
 	}
-}
-
-func (r *Rule) take(o *Outcome, now int64, verb Verb, cost int64) {
-	if cost > r.Burst {
-		o.Never = true
-		return
-	}
-	used := o.Before + cost*r.Unit
-	if used > r.Cap {
-		o.Retry = r.wait(used-r.Cap, o.TS, now)
-		return
-	}
-	o.Allowed = true
-	if verb == VerbTake {
-		o.Granted, o.After = cost, used
-	}
-}
-
-func (r *Rule) takeUpTo(o *Outcome, now, cost int64) {
-	if cost == 0 {
-		r.take(o, now, VerbCheck, 0)
-		return
-	}
-	if r.Burst == 0 {
-		o.Never = true
-		return
-	}
-	if free := r.Cap - o.Before; free >= r.Unit {
-		o.Allowed = true
-		o.Granted = min(cost, quo(free, r.Unit))
-		o.After = o.Before + o.Granted*r.Unit
-		return
-	}
-	o.Retry = r.wait(o.Before+r.Unit-r.Cap, o.TS, now)
-}
-
-// reserve may go into debt; under a leaky bucket it also answers Take and Check.
-func (r *Rule) reserve(o *Outcome, now int64, verb Verb, cost int64) {
-	if cost > r.Most {
-		o.Never = true
-		return
-	}
-	used := o.Before + cost*r.Unit
-	if over := used - r.Cap - r.Debt; over > 0 {
-		o.Retry = r.wait(over, o.TS, now)
-		return
-	}
-	o.Allowed = true
-	if used > r.Cap {
-		o.Delay = r.wait(used-r.Cap, o.TS, now)
-	}
-	if verb != VerbCheck {
-		o.Granted, o.After = cost, used
+	if ahead > 0 {
+		o.Delay = r.wait(ahead, o.TS, now)
 	}
 }
 
@@ -180,15 +118,7 @@ func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry,
 	} else {
 		allowed = true
 	}
-	if free := r.Cap - after; free > 0 {
-		remaining = int64(float64(free) * r.inv)
-		for remaining*r.Unit > free { // a product of rounded factors may be off by one or two
-			remaining--
-		}
-		for (remaining+1)*r.Unit <= free {
-			remaining++
-		}
-	}
+	remaining = r.tokens(r.Cap - after)
 	if reset = after; r.Add != 1 {
 		reset = quoUp(after, r.Add)
 	}
@@ -198,15 +128,81 @@ func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry,
 	return after, t, remaining, retry, reset, allowed
 }
 
-// Remaining is the number of whole tokens free when used units are in use.
-func (r *Rule) Remaining(used int64) int64 {
-	if used >= r.Cap {
+// tokens is how many whole tokens are in units that are free.
+func (r *Rule) tokens(free int64) int64 {
+	if free <= 0 {
 		return 0
 	}
+	n := int64(float64(free) * r.inv)
+	for n*r.Unit > free { // a product of rounded factors may be off by one or two
+		n--
+	}
+	for (n+1)*r.Unit <= free {
+		n++
+	}
+	return n
+}
+
+// Even reports whether TakeEven may decide a Take of this rule: windows or
+// intervals of one length, or a bucket counted in ticks of more than 1 µs.
+func (r *Rule) Even() bool { return r.even }
+
+// TakeEven is TakePlain for a rule that is Even. Where the windows are spread it
+// needs to be told the key's phase.
+func (r *Rule) TakeEven(used, ts, now, cost int64, phase Phase) (after, t, remaining, retry, reset int64, allowed bool) {
+	origin := r.Origin
+	if r.Spread {
+		origin = int64(phase-1) - r.ticksIn(int64(phase-1))*r.Every
+	}
+	t = max(now, ts)
+	tick := r.ticksIn(t - origin)
+	start := origin + tick*r.Every
+	if used != 0 && ts < start {
+		used = r.after(used, tick-r.ticksIn(ts-origin))
+	}
+	after = used + cost*r.Unit
+	if over := after - r.Cap; over > 0 {
+		after, retry = used, start+r.ticksFor(over)*r.Every-now
+	} else {
+		allowed = true
+	}
+	if remaining = max(0, r.Cap-after); r.Unit != 1 {
+		remaining = r.tokens(remaining)
+	}
+	if after != 0 {
+		reset = start + r.ticksFor(after)*r.Every - now
+	}
+	return after, t, remaining, retry, reset, allowed
+}
+
+// ticksIn is x / Every rounded down, for a rule that is Even. The product is at
+// most one too small.
+func (r *Rule) ticksIn(x int64) int64 {
+	if x < 0 {
+		return floorDiv(x, r.Every)
+	}
+	hi, _ := bits.Mul64(uint64(x), r.part)
+	n := int64(hi)
+	if x-n*r.Every >= r.Every {
+		n++
+	}
+	return n
+}
+
+// ticksFor is how many ticks give units back, which is mostly one.
+func (r *Rule) ticksFor(units int64) int64 {
+	if units <= r.Add {
+		return 1
+	}
+	return quoUp(units, r.Add)
+}
+
+// Remaining is the number of whole tokens free when used units are in use.
+func (r *Rule) Remaining(used int64) int64 {
 	if used == 0 {
 		return r.Burst
 	}
-	return quo(r.Cap-used, r.Unit)
+	return tokensLeft(used, r.Unit, r.Cap)
 }
 
 // FullIn is the time in µs from now until nothing is used, for a row that was stepped to t.
@@ -222,7 +218,10 @@ func (r *Rule) usedAt(s State, t int64) int64 {
 	if s.Used == 0 || t == s.TS {
 		return s.Used
 	}
-	return r.after(s.Used, r.tick(t)-r.tick(s.TS))
+	if r.cal != nil {
+		return r.after(s.Used, r.tick(t)-r.tick(s.TS))
+	}
+	return r.after(s.Used, ticksUpTo(s.TS, t, r.Origin, r.Every))
 }
 
 // mostUsedAt is usedAt for a key that is not known: an origin of its own moves
@@ -235,41 +234,22 @@ func (r *Rule) mostUsedAt(s State, t int64) int64 {
 }
 
 // after is what stays used after a number of ticks.
-func (r *Rule) after(used, ticks int64) int64 {
-	hi, back := bits.Mul64(uint64(ticks), uint64(r.Add))
-	if hi != 0 || back >= uint64(used) {
-		return 0
-	}
-	return used - int64(back)
-}
+func (r *Rule) after(used, ticks int64) int64 { return leftAfter(used, ticks, r.Add, r.enough) }
 
 // wait is the time in µs from now to the tick at which units will have come back.
 func (r *Rule) wait(units, t, now int64) int64 {
-	ticks := quoUp(units, r.Add)
-	if r.Every == 1 {
-		return t + ticks - now
+	if r.cal != nil {
+		return r.boundary(r.tick(t)+ticksFor(units, r.Add)) - now
 	}
-	return r.boundary(r.tick(t)+ticks) - now
-}
-
-// unitsOf is a number of tokens in units, at most MaxInt.
-func (r *Rule) unitsOf(tokens int64) int64 {
-	hi, lo := bits.Mul64(uint64(tokens), uint64(r.Unit))
-	if hi != 0 || lo > MaxInt {
-		return MaxInt
-	}
-	return int64(lo)
+	return wait(units, t, now, r.Origin, r.Every, r.Add)
 }
 
 // tick is the number of the last tick at or before x.
 func (r *Rule) tick(x int64) int64 {
-	if r.Every == 1 { // any origin gives the same differences
-		return x
-	}
 	if r.cal != nil {
 		return r.cal.tick(x - r.Origin)
 	}
-	return floorDiv(x-r.Origin, r.Every)
+	return tickOf(x, r.Origin, r.Every)
 }
 
 // boundary is the instant of a tick.

@@ -53,8 +53,8 @@ var imports = map[string][]string{
 
 	"memstore":   {},
 	"filestore":  {"memstore"}, // memory decides for the file
-	"pgstore":    {},
-	"redisstore": {},
+	"pgstore":    {"internal/algebra", "internal/sqlexpr", "internal/sqlstep"},
+	"redisstore": {"internal/algebra"},
 
 	"breaker":   {},
 	"coalesce":  {},

@@ -43,6 +43,7 @@ type Op struct {
 	Cost     int64 // tokens, 0 to MaxInt
 	Bounded  bool  // a Reserve with a delay above MaxDelay is refused
 	MaxDelay int64 // µs
+	Phase    Phase // of Key, or 0: working it out costs more than the rest of a decision. Who changes Key or Def's name sets it to 0
 
 	Answer
 }
@@ -72,8 +73,12 @@ func (op *Op) At() int64 {
 		return op.TS
 	}
 	var scratch Rule
-	return op.Def.RuleFor(op.Key, &scratch).FullIn(op.Used, op.TS, 0) - op.Reset
+	return op.RuleFor(&scratch).FullIn(op.Used, op.TS, 0) - op.Reset
 }
+
+// RuleFor returns the rule for the op's key as Definition.RuleFor does, and sets
+// Phase if it is needed and not known.
+func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
 // Source says how an answer was made.
 type Source uint8
@@ -153,10 +158,10 @@ func (b *Batch) Single() (*Group, *Op) {
 // with nothing used may be deleted instead. dry answers without charging.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	var scratch Rule
-	rule := op.Def.RuleFor(op.Key, &scratch)
+	rule := op.RuleFor(&scratch)
 	if row.Version != op.Def.Number && row != (State{}) {
 		var ok bool
-		if row, ok = op.Def.Carry(row, op.Key); !ok {
+		if row, ok = op.Def.carry(row, op.Key, &op.Phase); !ok {
 			return row, false, ErrStaleDefinition
 		}
 	}
@@ -176,7 +181,7 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 // touch returns what becomes of the row's lows when it is written. A row that
 // was full, or is now, has none: a store may delete it, and the list with it.
 func (op *Op) touch(l *Lows, o *Outcome) *Lows {
-	if o.Before == 0 || o.After == 0 {
+	if isNone(o.Before) || isNone(o.After) {
 		return nil
 	}
 	next := l.clone()
@@ -189,24 +194,28 @@ func (op *Op) touch(l *Lows, o *Outcome) *Lows {
 // clipped reports whether less is used after a charge than what was taken, as
 // used stops at MaxUsed. Nothing may be given back then of what was taken before.
 func (op *Op) clipped(o *Outcome) bool {
-	return op.Verb == VerbCharge && o.Allowed && o.After < o.Before+op.Cost*op.Def.Rule.Unit
+	return op.Verb == VerbCharge && o.Allowed && clipped(o.Before, unitsOf(op.Cost, op.Def.Rule.Unit), o.After)
 }
 
 // bound refuses a reservation that is due too late. The instant at which it is
 // due does not move while nobody else comes, so it may be asked again when that
-// instant is near enough.
+// instant is near enough; never, where even a full bucket would be due too late.
 func bound(o *Outcome, r *Rule, op *Op, now int64) {
 	if o.Never {
 		return
 	}
-	late := o.Delay - op.MaxDelay
+	units, delay := unitsOf(op.Cost, r.Unit), o.Delay
 	if !o.Allowed {
-		late = r.wait(o.Before+op.Cost*r.Unit-r.Cap, o.TS, now) - op.MaxDelay
+		delay = r.wait(o.Before+units-r.Cap, o.TS, now)
 	}
-	if late <= 0 {
+	if delay <= op.MaxDelay {
 		return
 	}
-	*o = Outcome{Before: o.Before, After: o.Before, TS: o.TS, Retry: max(o.Retry, late)}
+	late := Outcome{Before: o.Before, After: o.Before, TS: o.TS}
+	if late.Never = soonest(units, r.Cap, r.shortest(), r.Add) > op.MaxDelay; !late.Never {
+		late.Retry = max(o.Retry, delay-op.MaxDelay)
+	}
+	*o = late
 }
 
 func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
@@ -264,7 +273,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
-		due = max(due, g.Ops[i].Delay)
+		due = later(due, g.Ops[i].Delay)
 	}
 	return due
 }

@@ -2,6 +2,7 @@ package dipwell_test
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -34,7 +35,13 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 			}
 			return
 		}
-		if op.Cost > r.Burst && op.Retry >= op.Reset {
+		var scratch dipwell.Rule
+		_, end := def.RuleFor("k", &scratch).Window(now)
+		full := op
+		if _, _, err := full.Step(end-1, dipwell.State{TS: end - 1, Version: def.Number}, false); err != nil || full.Allowed == op.Never {
+			t.Fatalf("of a full row just before a tick: %+v, %v; of this one: %+v", full.Answer, err, op.Answer)
+		}
+		if op.Never || op.Cost > r.Burst && op.Retry >= op.Reset {
 			return // the row is full before, and then the due instant moves with the call
 		}
 		retry := op.Retry
@@ -48,4 +55,33 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 			t.Fatalf("at its retry of %d: %+v, %v", retry, op.Answer, err)
 		}
 	})
+}
+
+// TestABoundedReserveThatIsAlwaysTooLate: above a burst, what even a full bucket
+// could not serve in time is refused for good.
+func TestABoundedReserveThatIsAlwaysTooLate(t *testing.T) {
+	second := time.Second.Microseconds()
+	for name, c := range map[string]struct {
+		dipwell.Limit
+		cost, most int64
+		never      bool
+	}{
+		"bucket":            {dipwell.Limit{Rate: 1, Period: time.Second, Burst: 2, MaxDebt: 10}, 5, 3*second - 1, true},
+		"bucket, in time":   {dipwell.Limit{Rate: 1, Period: time.Second, Burst: 2, MaxDebt: 10}, 5, 3 * second, false},
+		"within the burst":  {dipwell.Limit{Rate: 1, Period: time.Second, Burst: 2}, 2, 0, false},
+		"window":            {dipwell.Limit{Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10 * second, true},
+		"window, in time":   {dipwell.Limit{Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*second + 1, false},
+		"calendar":          {dipwell.Limit{Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month, Start: "0s", MaxDebt: 20}, 11, 28 * 86400 * second, true},
+		"calendar, in time": {dipwell.Limit{Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month, Start: "0s", MaxDebt: 20}, 11, 28*86400*second + 1, false},
+	} {
+		c.Name = name
+		op := dipwell.Op{Def: dipwell.MustDefinition(c.Limit), Verb: dipwell.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: c.most}
+		r := &op.Def.Rule
+		for _, used := range []int64{0, r.Cap, r.Cap + r.Debt} {
+			row := dipwell.State{Used: used, TS: 1000 * second, Version: 1}
+			if _, _, err := op.Step(1001*second, row, false); err != nil || op.Never != c.never || op.Allowed && c.never || c.never && op.Retry != 0 {
+				t.Errorf("%s with %d used: %+v, %v", name, used, op.Answer, err)
+			}
+		}
+	}
 }

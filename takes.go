@@ -43,9 +43,9 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 	if len(takes) == 0 || len(takes) > MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), MaxTakes)
 	}
-	var ops [MaxTakes]Op
+	ops := make([]Op, len(takes))
 	var op [MaxTakes]int // of a take
-	n, timeout := 0, time.Duration(0)
+	n, timeout, reserves := 0, time.Duration(0), verb == VerbReserve
 	for i := range takes {
 		t := &takes[i]
 		next, err := l.op(ctx, verb, t)
@@ -66,6 +66,7 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 			}
 			continue
 		}
+		reserves = reserves || next.Def.Rule.Leaky && verb == VerbTake
 		ops[n] = next
 		if n++; next.Def.Timeout > 0 && (timeout == 0 || next.Def.Timeout < timeout) {
 			timeout = next.Def.Timeout
@@ -74,7 +75,9 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 	b := batches.Get().(*Batch)
 	g, _ := b.Single()
 	g.Ops = ops[:n]
-	g.ID = newReservation()
+	if reserves {
+		g.ID = newReservation()
+	}
 	err := l.decide(ctx, b, timeout)
 	d.fillAll(g, takes, op[:len(takes)])
 	g.Ops = nil

@@ -101,7 +101,7 @@ func (s *Server) settle(settings []string) (err error) {
 	if s.Port, err = freePort(); err != nil {
 		return err
 	}
-	s.args = []string{"-D", s.data(), "-p", strconv.Itoa(s.Port), "-k", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"}
+	s.args = []string{"-D", s.data(), "-p", strconv.Itoa(s.Port), "-k", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=600"}
 	for _, setting := range settings {
 		s.args = append(s.args, "-c", setting)
 	}
@@ -177,6 +177,9 @@ func (s *Server) waitReady() error {
 func (s *Server) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
 }
+
+// PID is the server's first process, the parent of all others.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
 
 // Signal sends a signal to the server's first process: SIGINT stops it in
 // order, SIGQUIT at once.

@@ -159,6 +159,7 @@ func (s *Server) waitReady() error {
 
 // Addr is host:port; URL is the server's address as a store takes it.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+func (s *Server) PID() int     { return s.cmd.Process.Pid }
 func (s *Server) URL() string  { return "redis://" + s.Addr() }
 
 // Client connects to this server alone. The caller closes it.

@@ -1,0 +1,52 @@
+package gen
+
+import (
+	"os"
+	"path/filepath"
+)
+
+const (
+	stepDoc = `Package algebra is the root package's step.go for packages that state the step in
+Go themselves, such as what a statement is told.`
+	sqlstepDoc = `Package sqlstep states the step in SQL: each function returns what the
+function of the same name in the root package's step.go returns, as an SQL
+expression of its arguments, with their constants folded. An origin is an instant
+before any that can be counted, so that division rounds down: see pgstore's gridOf.`
+)
+
+// Run writes everything that is made of step.go, below the repository's root.
+func Run(root string) error {
+	p, err := Load(root, "step.go")
+	if err != nil {
+		return err
+	}
+	text, err := Copy(root, "algebra", stepDoc, "step.go", "num.go")
+	if err == nil {
+		err = write(filepath.Join(root, "internal/algebra/algebra.go"), text)
+	}
+	if err != nil {
+		return err
+	}
+	if text, err = p.Go("sqlstep", sqlstepDoc); err == nil {
+		err = write(filepath.Join(root, "internal/sqlstep/step.go"), text)
+	}
+	if err != nil {
+		return err
+	}
+	if err = render(filepath.Join(root, "pgstore"), p.funcs(plpgsql)); err != nil {
+		return err
+	}
+	return render(filepath.Join(root, "redisstore"), p.funcs(lua))
+}
+
+// write leaves a file alone that is as it should be, so that what is built of it
+// is not built anew.
+func write(name string, text []byte) error {
+	if old, err := os.ReadFile(name); err == nil && string(old) == string(text) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(name, text, 0o644)
+}
