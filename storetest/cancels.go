@@ -33,6 +33,7 @@ var givingBackCases = []testCase{
 	{"cancel-refund-charge", cancelRefundCharge},
 	{"cancel-after-refusal", cancelAfterRefusal},
 	{"cancel-rests-of-another-list", cancelRestsOfAnotherList},
+	{"cancel-leaves-another-list", cancelLeavesAnotherList},
 	{"giving-back", givingBackCase},
 }
 
@@ -354,6 +355,27 @@ func cancelRestsOfAnotherList(e *env) {
 	}
 	e.must(nil, e.cancel(c.Reservation))
 	e.refused("w", "k", 1, 2*time.Second)
+}
+
+// The cancellation of a record whose list is gone changes nothing of the row,
+// nor of what a later record of it may give back after a change.
+func cancelLeavesAnotherList(e *env) {
+	for _, key := range []string{"cancelled", "left alone"} {
+		l := dipwell.Limit{Name: key, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 100, OnChange: dipwell.Proportional}
+		e.define(l)
+		first := e.hold(key, "k", 2, time.Minute)
+		e.pass(20 * time.Second)
+		later := e.hold(key, "k", 5, time.Minute)
+		if e.pass(2 * time.Second); key == "cancelled" {
+			e.must(nil, e.cancel(first))
+			e.left(key, "k", 7)
+		}
+		l.Burst = 20
+		e.define(l)
+		e.left(key, "k", 14)
+		e.must(nil, e.cancel(later))
+		e.left(key, "k", 19)
+	}
 }
 
 // givingBackCase plays random histories of one or two limits, with much that is

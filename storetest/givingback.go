@@ -120,8 +120,13 @@ func (m *model) live(l *list, k rowKey, now int64) bool {
 	return slices.ContainsFunc(m.records[k], func(c *record) bool { return c.list == l && !c.cancelled && c.ends > now })
 }
 
-// giveBack cancels a record, and tries again what was withheld of others.
+// giveBack cancels a record, and tries again what was withheld of others. A row
+// with another list than the record's has nothing of it, and is left alone.
 func (m *model) giveBack(k rowKey, c *record, now int64) {
+	if r := m.rows[k]; r == nil || r.list != c.list {
+		c.cancelled, c.slack = true, nil
+		return
+	}
 	l := m.touch(k, now)
 	next := &row{m.usedAt(k, now), m.instant(k, now), m.rule(k.limit), l}
 	c.cancelled, c.slack = true, nil

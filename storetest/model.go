@@ -404,8 +404,12 @@ func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 // convertBack brings tokens that a record took under r to the next version: the
 // same number, or where it is less what the policy makes of them.
 func (r *rule) convertBack(tokens *big.Rat) *big.Rat {
+	c := r.convert(tokens, false)
+	if tokens.Cmp(r.next.most) > 0 { // its parts may not fit an int64
+		return c
+	}
 	back := big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.next.unit))), r.next.unit)
-	if c := r.convert(tokens, false); c.Cmp(back) < 0 {
+	if c.Cmp(back) < 0 {
 		return c
 	}
 	return back
@@ -479,7 +483,10 @@ func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 
 func floor(x *big.Rat) int64 {
 	q := new(big.Int)
-	return q.Div(x.Num(), x.Denom()).Int64() // Euclidean: the denominator is positive
+	if q.Div(x.Num(), x.Denom()); !q.IsInt64() { // Euclidean: the denominator is positive
+		panic("storetest: " + x.String() + " is not an int64")
+	}
+	return q.Int64()
 }
 
 func ceil(x *big.Rat) int64 { return -floor(new(big.Rat).Neg(x)) }

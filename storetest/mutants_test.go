@@ -107,9 +107,13 @@ var mutants = map[string]struct {
 			op.Allowed, g.Allowed = false, false
 		}
 	}}, "shadow group-shadow"},
-	"window begins at the row":       {bug{read: windowFromRow}, "lost-partial-interval worked-2-grid"},
-	"window begins at a refund":      {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
-	"window not spread":              {bug{read: notSpread}, "window-spread golden-origin model"},
+	"window begins at the row":    {bug{read: windowFromRow}, "lost-partial-interval worked-2-grid"},
+	"window begins at a refund":   {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
+	"window not spread":           {bug{read: notSpread}, "window-spread golden-origin model"},
+	"window of an earlier length": {bug{read: originOutlives}, "window-remembered"},
+	"window of another limit":     {bug{read: phaseBy(func(op *dipwell.Op) string { return op.Key })}, "window-remembered"},
+	"window of another key": {bug{read: phaseBy(func(op *dipwell.Op) string { return op.Key[:min(len(op.Key), 6)] })},
+		"window-remembered golden-origin"},
 	"late writer wipes":              {bug{read: wipes}, "late-writer-wipes golden-apply"},
 	"refusals remembered":            {bug{group: remembersRefusals}, "false-local-denial"},
 	"cost compared twice":            {bug{group: comparesTwice}, "cost-tested-twice"},
@@ -130,6 +134,7 @@ var mutants = map[string]struct {
 	"cancelled waits still count":          {bug{cancels: staysWaiting}, "cancelled-wait-leaks cancelled-waits-in-any-order giving-back"},
 	"what was withheld is forgotten":       {bug{cancels: forgetsRests}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
 	"mark ignored":                         {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
+	"cancel touches another list":          {bug{cancels: touchesAnother}, "cancel-leaves-another-list"},
 	"number used again":                    {bug{record: func(row *dipwell.State, r *dipwell.Record) { row.Lows.Next = r.Number }}, "giving-back"},
 	"merge with the later low":             {bug{read: mergesLater}, "cancel-of-forty"},
 	"merge of the latest two":              {bug{read: mergesLatest}, "cancel-of-forty"},
@@ -410,6 +415,29 @@ func notSpread(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
 	with(op, func(r *dipwell.Rule) { r.Spread = false })
 }
 
+// originOutlives remembers where a key's first windows began.
+func originOutlives(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+	if !op.Def.Rule.Spread || op.Def.Rule.Every <= 1 {
+		return
+	}
+	k, every := s.keyOf(op), op.Def.Rule.Every
+	if _, ok := s.extra[k]; !ok {
+		s.extra[k] = dipwell.SpreadOrigin(op.Def.Name, op.Key, every)
+	}
+	op.Phase = dipwell.Phase(s.extra[k]%every + 1)
+}
+
+// phaseBy remembers the phase of the first op that has a name.
+func phaseBy(name func(*dipwell.Op) string) func(*refStore, *dipwell.Op, *dipwell.State, int64) {
+	return func(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+		k := refKey{"", name(op)}
+		if _, ok := s.extra[k]; !ok {
+			s.extra[k] = int64(dipwell.PhaseOf(op.Def.Name, op.Key))
+		}
+		op.Phase = dipwell.Phase(s.extra[k])
+	}
+}
+
 func wipes(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64) {
 	if op.Def.Rule.Every > 1e6 && now/op.Def.Rule.Every != row.TS/op.Def.Rule.Every {
 		*row = dipwell.State{}
@@ -509,6 +537,17 @@ func keepsSlack(def *dipwell.Definition, p heldPart, row dipwell.State, recs []d
 		}
 	}
 	return row, recs
+}
+
+func touchesAnother(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+	if row, _ = def.Carry(row, p.key); row.Lows != nil && row.Lows.Mark != p.mark {
+		l := *row.Lows
+		l.Entries = slices.Clone(l.Entries)
+		last := &l.Entries[len(l.Entries)-1]
+		last.Used = min(last.Used, def.Rule.Apply(row, now, dipwell.VerbCheck, 0).Before)
+		row.Lows = &l
+	}
+	return cancelsWith(def, p, row, recs, now)
 }
 
 func slackOfAll(row *dipwell.State, r *dipwell.Record) {

@@ -15,6 +15,7 @@ import (
 var waitCases = []testCase{
 	{"wait-deadline", waitDeadline},
 	{"wait-bounded", waitBounded},
+	{"wait-never", waitNever},
 	{"wait-no-debt", waitNoDebt},
 	{"wait-at-once", waitAtOnce},
 }
@@ -143,6 +144,33 @@ func waitBounded(e *env) {
 	}
 	e.must(nil, e.l.Cancel(e.ctx, g.ID))
 	e.refused("w", "k", 1, due-time.Microsecond)
+}
+
+// A reservation above the burst that even a full bucket would give too late has
+// no retry time.
+func waitNever(e *env) {
+	for _, c := range []struct {
+		limit dipwell.Limit
+		cost  int64
+		least time.Duration // of a full bucket just before a tick
+	}{
+		{dipwell.Limit{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4}, 4, time.Duration(ceil(big.NewRat(14e6, 3))) * time.Microsecond},
+		{dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*time.Second + time.Microsecond},
+		{dipwell.Limit{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month, MaxDebt: 20}, 11, 28*24*time.Hour + time.Microsecond},
+	} {
+		def := e.define(c.limit)
+		e.allowed(c.limit.Name, "k", def.Rule.Burst, 0)
+		for _, within := range []time.Duration{c.least - time.Microsecond, c.least} {
+			b := &dipwell.Batch{Groups: []dipwell.Group{{ID: dipwell.Reservation{1},
+				Ops: []dipwell.Op{{Def: def, Key: "k", Verb: dipwell.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: within.Microseconds()}}}}}
+			if err := e.store.Apply(e.ctx, b); err != nil || b.Groups[0].Err != nil {
+				e.Fatal(err, b.Groups[0].Err)
+			}
+			if a := b.Groups[0].Ops[0].Answer; a.Allowed || a.Never != (within < c.least) || a.Never != (a.Retry == 0) {
+				e.Fatalf("%s, within %v: %+v", c.limit.Name, within, a)
+			}
+		}
+	}
 }
 
 // Without debt a wait asks again at the retry time.

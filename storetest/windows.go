@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -10,6 +11,7 @@ import (
 var windowCases = []testCase{
 	{"window-rollover", windowRollover},
 	{"window-spread", windowSpread},
+	{"window-remembered", windowRemembered},
 	{"window-calendar", windowCalendar},
 }
 
@@ -55,6 +57,56 @@ func windowSpread(e *env) {
 		if len(turns) < 5 {
 			e.Fatalf("%s: the windows of 6 keys turn at %d instants", l.Name, len(turns))
 		}
+	}
+}
+
+// A store may remember where the windows of a row begin. It follows from the
+// limit's name and the key alone: not from another limit's, an earlier length, or
+// the key whose place in memory a new one takes.
+func windowRemembered(e *env) {
+	keys := func(from, n int) (keys []string) {
+		for i := range n {
+			keys = append(keys, "user:"+strconv.Itoa(from+i))
+		}
+		return keys
+	}
+	ask := func(limit string, keys []string) {
+		for _, k := range keys {
+			e.do(dipwell.VerbTakeUpTo, limit, k, 3)
+			e.take(limit, k, 1)
+			e.check(limit, k, 2)
+		}
+	}
+	hour := dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Hour, OnChange: dipwell.Keep}
+	other, odd, bucket, month := hour, hour, hour, hour
+	other.Name, odd.Period, month.Period = "other", 7*time.Minute+time.Microsecond, dipwell.Month
+	bucket.Algorithm = dipwell.TokenBucket
+	few := keys(0, 12)
+	e.define(hour)
+	e.define(other)
+	ask("w", few)
+	ask("other", few)
+	for _, l := range []dipwell.Limit{odd, bucket, odd, month, hour} {
+		e.pass(31 * time.Second)
+		e.define(l)
+		ask("w", few)
+		e.pass(l.Period/3 + time.Second)
+		ask("w", few)
+	}
+	for round := range 1 + 4/e.part { // keys come and go
+		e.pass(90 * 24 * time.Hour)
+		e.sweep()
+		ask("w", keys(1000*(round%2), 40))
+		ask("other", keys(1000*(round%2)+20, 40))
+	}
+	e.do(dipwell.VerbReset, "w", few[0], 0)
+	e.drop("other")
+	other.Period = 13 * time.Minute
+	e.define(other)
+	for range 3 {
+		ask("w", few)
+		ask("other", few)
+		e.pass(11 * time.Minute)
 	}
 }
 
