@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -41,14 +42,14 @@ func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
 		x, y = load64(key, max(0, n-16)), load64(key, n-8)
 	case n == 8:
 		x = load64(key, 0)
-	default:
-		for i := range n {
-			x = x<<8 | uint64(key[i])
-		}
+	case n >= 4:
+		x = load32(key, 0) | load32(key, n-4)<<32
+	case n > 0:
+		x = uint64(key[0])<<16 | uint64(key[n/2])<<8 | uint64(key[n-1])
 	}
-	hi, lo := bits.Mul64(x^s.secret[1], y^h^uint64(n))
+	hi, lo := bits.Mul64(x^s.secret[1], y^h)
 	lo ^= s.secret[2] ^ b.salt[1]
-	hi ^= s.secret[3]
+	hi ^= s.secret[3] ^ uint64(n) // here: beside y it could make up for a byte of the key
 	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
 }
 
@@ -59,33 +60,62 @@ func load64(s string, i int) uint64 {
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
+// load32 reads four bytes at i.
+func load32(s string, i int) uint64 {
+	s = s[i : i+4]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
+}
+
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
 // Quick is the fast path of Apply for one op that changes nothing but its row. A
-// Take on a bucket with a row of the current version is decided inline. If Quick
-// cannot decide the call, it returns false and has no side effects.
+// Take on a bucket or window with a row of the current version is decided inline.
+// If Quick cannot decide the call, it returns false and has no side effects.
 func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
 	b := s.limits.near(def)
-	if verb != dipwell.VerbTake || b == nil || !b.plain || uint64(n-1) >= uint64(def.Rule.Burst) {
+	if verb != dipwell.VerbTake || b == nil || !b.plain && !b.even || uint64(n-1) >= uint64(def.Rule.Burst) {
 		return s.rarer(d, def, key, verb, n)
 	}
 	id, tag := s.hash(key, b)
 	sh := &s.shards[uint32(id)&s.mask]
-	count := sh.glance(id)
+	i, count := sh.glance(id)
+	if i < 0 {
+		return s.rarer(d, def, key, verb, n)
+	}
 	sh.mu.Lock()
-	i, found := sh.find(id, tag)
-	if !found || b.dead.Load() || sh.closed {
+	if sh.closed || b.dead.Load() || !s.take(d, sh, b, i, id, tag, count, n) {
 		sh.mu.Unlock()
 		return s.rarer(d, def, key, verb, n)
 	}
-	row := sh.at(i)
-	after, t, left, wait, full, allowed := def.Rule.TakePlain(row.used, row.ts, s.nowIn(sh, count), n)
+	sh.mu.Unlock()
+	return true
+}
+
+// take decides a Take of a key that has a row. It returns false if it cannot.
+func (s *Store) take(d *dipwell.Decision, sh *shard, b *binding, i int, id uint64, tag uint32, count uint64, n int64) bool {
+	i, found := sh.seek(i, id, tag)
+	if !found {
+		return false
+	}
+	row, r, now := sh.at(i), &b.def.Rule, s.nowIn(sh, count)
 	if row.handle != b.handle {
-		sh.mu.Unlock()
-		return s.rarer(d, def, key, verb, n)
+		return false
+	}
+	var after, t, left, wait, full int64
+	var allowed bool
+	if b.plain {
+		after, t, left, wait, full, allowed = r.TakePlain(row.used, row.ts, now, n)
+	} else {
+		var phase dipwell.Phase
+		if r.Spread {
+			if phase = sh.phase(i); phase == 0 {
+				return false
+			}
+		}
+		after, t, left, wait, full, allowed = r.TakeEven(row.used, row.ts, now, n, phase)
 	}
 	d.Granted = 0
 	if allowed {
@@ -94,7 +124,6 @@ func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, 
 	}
 	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, dipwell.SourceStore
 	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, us(wait), us(full), 0
-	sh.mu.Unlock()
 	return true
 }
 
@@ -140,8 +169,12 @@ func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
 			return false
 		}
 		row = sh.state(sh.at(i), p)
+		op.Phase = cmp.Or(sh.phase(i), op.Phase)
 	}
 	row, write, err := op.Step(now, row, false)
+	if found {
+		sh.keepPhase(i, op.Phase)
+	}
 	switch {
 	case err != nil || op.Delay > 0: // a reservation is to be kept
 		return false
@@ -156,7 +189,7 @@ func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
 
 // insert adds the row of a key that is new.
 func (s *Store) insert(sh *shard, i int, p *place, op *dipwell.Op, row dipwell.State, now int64) bool {
-	if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
+	if !sh.ready(1, op) || !s.room(sh, i, 1, now) {
 		return false
 	}
 	i, _ = sh.find(p.id, p.tag) // making room moves rows
@@ -212,6 +245,7 @@ func (sh *shard) setLows(r *slot, p *place, key string, lows *dipwell.Lows, had 
 // add inserts a row. ready and room must have been called for it.
 func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
+	sh.setPhase(i, op.Phase)
 	sh.setLows(sh.at(i), p, op.Key, row.Lows, false)
 	if op.Def.ListKeys {
 		sh.keepText(i, op.Key)
@@ -292,6 +326,7 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 		sh := &s.shards[p.shard]
 		if j, found := sh.find(p.id, p.tag); found {
 			rows[i] = sh.state(sh.at(j), p)
+			g.Ops[i].Phase = cmp.Or(sh.phase(j), g.Ops[i].Phase)
 		}
 	}
 	if err := g.Decide(now, rows[:n], write[:n]); err != nil {
@@ -399,6 +434,7 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 		j, found := sh.find(p.id, p.tag)
 		switch {
 		case found:
+			sh.keepPhase(j, g.Ops[i].Phase)
 			sh.rewrite(j, p, g.Ops[i].Key, rows[i])
 		case rows[i].Used != 0:
 			sh.add(j, p, &g.Ops[i], rows[i], now, false)
@@ -434,7 +470,7 @@ func (s *Store) prepare(g *dipwell.Group, places []place, rows []dipwell.State, 
 			if !write[i] || rows[i].Used == 0 {
 				continue
 			}
-			if !sh.ready(len(places), len(places)*textSize(&g.Ops[i])) {
+			if !sh.ready(len(places), &g.Ops[i]) {
 				s.keys.Add(-room)
 				return 0, s.fullError()
 			}

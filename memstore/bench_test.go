@@ -122,3 +122,23 @@ func BenchmarkInsert(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAlgorithms is a call of one key of each kind of limit.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, l := range []dipwell.Limit{
+		{Name: "bucket", Rate: 1000, Period: time.Hour, Burst: 1000},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: time.Hour},
+		{Name: "window with start", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: time.Hour, Start: "0s"},
+		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: -1},
+	} {
+		b.Run(l.Name, func(b *testing.B) {
+			lim := limiter(b, open(b, Config{}), l)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := lim.Take(ctx, l.Name, "user:7", 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

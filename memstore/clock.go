@@ -42,7 +42,7 @@ func (t *ticker) at(start time.Time, count uint64) int64 {
 func (t *ticker) read(start time.Time, count uint64) int64 {
 	nanos := int64(time.Since(start))
 	last := *t
-	if since := nanos - last.nanos; last.count != 0 && since < reliance && last.most == 0 {
+	if since := nanos - last.nanos; last.count != 0 && since < reliance/2 && last.most == 0 {
 		return nanos // too soon to measure
 	}
 	*t = ticker{nanos: nanos, count: count}
@@ -51,7 +51,7 @@ func (t *ticker) read(start time.Time, count uint64) int64 {
 		return nanos
 	}
 	since, counts := nanos-last.nanos, count-last.count
-	if last.count == 0 || since < reliance || since > measured || counts > 1<<40 {
+	if last.count == 0 || since < reliance/2 || since > measured || counts > 1<<40 {
 		return nanos
 	}
 	pace := uint64(since) << 24 / counts << 8

@@ -1,14 +1,20 @@
 package memstore
 
-// ready makes room for n more rows and text bytes of their keys, and starts to
-// grow in time. Inserts that follow cannot fail.
-func (sh *shard) ready(n, text int) bool {
+import "github.com/dipwell/dipwell"
+
+// ready makes room for n more rows as the op's, and starts to grow in time.
+// Inserts that follow cannot fail.
+func (sh *shard) ready(n int, op *dipwell.Op) bool {
 	if sh.size == 0 {
 		sh.size, sh.next = minSize, minSize
 	}
 	rows := uint64(sh.rows + n)
 	if !sh.growing && rows*100 > sh.size*loadMax {
-		next := sh.size + max(sh.size>>growShift, minSize)
+		shift := growShift
+		if sh.spread { // rows with phases take a quarter more, so they grow in smaller steps
+			shift++
+		}
+		next := sh.size + max(sh.size>>shift, minSize)
 		switch {
 		case sh.extend(max(sh.top, int(next)) + n*spare):
 			sh.growing, sh.next, sh.bound, sh.cursor = true, next, ^uint64(0), sh.top
@@ -20,7 +26,8 @@ func (sh *shard) ready(n, text int) bool {
 	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
 		return false
 	}
-	return text == 0 || sh.readyText(text)
+	text := n * textSize(op)
+	return (text == 0 || sh.readyText(text)) && (!op.Def.Rule.Spread || sh.readyPhases())
 }
 
 // extend allocates memory for at least n slots. It returns false if there is none.
@@ -33,7 +40,7 @@ func (sh *shard) extend(n int) bool {
 		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
 		sh.show()
 	}
-	return !sh.list || sh.extendTexts()
+	return (!sh.list || sh.extendTexts()) && (!sh.spread || sh.readyPhases())
 }
 
 // grow moves some rows to their places in the larger table, from the top down,
@@ -72,13 +79,14 @@ func (sh *shard) grow(now int64) {
 func (sh *shard) moveLast() {
 	id := sh.at(sh.cursor - 1).id
 	var same [4]struct {
-		row  slot
-		text uint32
+		row   slot
+		text  uint32
+		phase dipwell.Phase
 	}
 	n := 0
 	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {
 		sh.cursor--
-		same[n].row, same[n].text = *sh.at(sh.cursor), sh.text(sh.cursor)
+		same[n].row, same[n].text, same[n].phase = *sh.at(sh.cursor), sh.text(sh.cursor), sh.phase(sh.cursor)
 		sh.close1(sh.cursor)
 	}
 	sh.bound = ^id
@@ -92,6 +100,7 @@ func (sh *shard) moveLast() {
 		sh.shift(i, end)
 		*sh.at(i) = *row
 		sh.setText(i, same[n].text)
+		sh.setPhase(i, same[n].phase)
 		sh.top = max(sh.top, end+1)
 	}
 }

@@ -41,7 +41,8 @@ type binding struct {
 	limit  *limit
 	salt   [2]uint64
 	handle uint32
-	plain  bool        // Quick may decide a Take itself
+	plain  bool        // Quick may decide a Take itself, by TakePlain
+	even   bool        // the same by TakeEven
 	dead   atomic.Bool // superseded; looked at under a shard's lock
 }
 
@@ -122,7 +123,7 @@ func (l *limits) add(d *dipwell.Definition) (any, error) {
 		l.end(of)
 	}
 	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}),
-		plain: d.Rule.Plain() && d.Mode == dipwell.Enforce}
+		plain: d.Rule.Plain() && d.Mode == dipwell.Enforce, even: d.Rule.Even() && d.Mode == dipwell.Enforce}
 	of.last, of.bindings = d.Number, append(of.bindings, b)
 	of.current.Store(b)
 	l.bound.Store(d, b)

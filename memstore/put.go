@@ -45,7 +45,7 @@ func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, er
 		}
 		sh.rewrite(i, p, op.Key, row)
 	case row.Used != 0:
-		if !sh.ready(1, textSize(op)) || !s.room(sh, i, 1, now) {
+		if !sh.ready(1, op) || !s.room(sh, i, 1, now) {
 			return false, s.fullError()
 		}
 		i, _ = sh.find(p.id, p.tag) // making room moves rows

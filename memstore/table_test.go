@@ -33,7 +33,7 @@ func bare(t testing.TB) (*Store, *shard, uint32) {
 func (sh *shard) put(t testing.TB, id uint64, tag, handle uint32) {
 	t.Helper()
 	now := sh.store.now()
-	if !sh.ready(1, 0) {
+	if !sh.ready(1, &dipwell.Op{Def: &dipwell.Definition{}}) {
 		t.Fatal("no memory")
 	}
 	i, found := sh.find(id, tag)

@@ -37,7 +37,7 @@ func textSize(op *dipwell.Op) int {
 // there is none.
 func (sh *shard) readyText(size int) bool {
 	t := &sh.texts
-	if sh.list = true; t.next == 0 {
+	if t.next == 0 {
 		t.next = 1 // 0 means none
 	}
 	need := uint64(t.next) + uint64(size/4+(size/extentBytes+2)*unitsMax)
@@ -51,7 +51,11 @@ func (sh *shard) readyText(size int) bool {
 		}
 		t.chunks = append(t.chunks, (*[extentBytes]byte)(p))
 	}
-	return sh.extendTexts()
+	if !sh.extendTexts() {
+		return false
+	}
+	sh.list = true // now that every slot has room for a reference
+	return true
 }
 
 // extendTexts allocates a reference for each slot.
