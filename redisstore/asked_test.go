@@ -74,7 +74,10 @@ func TestCallsPerDecision(t *testing.T) {
 	}{
 		{"warm", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "warm", 1) }), ""},
 		{"warm, several rows", takes("b", "warm", "warmer"), ""},
-		{"warm, any verb", one(func() (dipwell.Decision, error) { return l.Charge(ctx, "b", "warm", 1) }), ""},
+		{"warm, several limits", one(func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "b", Key: "warm", Cost: 1}, dipwell.Take{Limit: "b", Key: "warmer", Cost: 1})
+		}), ""},
+		{"warm, calendar window", one(func() (dipwell.Decision, error) { return l.Check(ctx, "w", "warm", 1) }), ""},
 		{"first call", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 1) }), "evalsha 1, get 1, set 1, time 1"},
 		{"admitted", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 4) }), "evalsha 1, get 1, set 1, time 1"},
 		{"refused", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 1) }), "evalsha 1, get 1, time 1"},

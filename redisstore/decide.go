@@ -3,11 +3,11 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 )
 
 // What decide.lua returns first.
@@ -86,10 +86,10 @@ func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint 
 	reserves := mayReserve(g)
 	d.lists = lists || reserves || resets(g)
 	for i := range g.Ops {
-		d.rules[i] = *entries[i].def.RuleFor(g.Ops[i].Key, &d.rules[i])
+		d.rules[i] = *g.Ops[i].RuleFor(&d.rules[i])
 		d.rows[i] = entries[i].row(g.Ops[i].Key)
 	}
-	if err := s.names.oneSlot(g, d.rows); err != nil {
+	if err := s.names.oneSlot(g, entries); err != nil {
 		return nil, err
 	}
 	d.args = append(make([]any, 0, 3+3*n+1+4+13*n), nil, nil, nil)
@@ -155,7 +155,7 @@ func opTerms(op *dipwell.Op, r *dipwell.Rule) (kind string, units, room int64, f
 		if op.Bounded && verb == dipwell.VerbReserve {
 			most = op.MaxDelay
 		}
-		return "t", op.Cost * r.Unit, r.Cap + r.Debt, flags, most
+		return "t", unitsOf(op.Cost, r), r.Cap + r.Debt, flags, most
 	case verb == dipwell.VerbTake, verb == dipwell.VerbCheck, verb == dipwell.VerbReserve, verb == dipwell.VerbTakeUpTo && op.Cost == 0:
 		if op.Cost > r.Burst {
 			return "n", 0, 0, "", most
@@ -163,7 +163,7 @@ func opTerms(op *dipwell.Op, r *dipwell.Rule) (kind string, units, room int64, f
 		if verb == dipwell.VerbTake {
 			flags = "w"
 		}
-		return "t", op.Cost * r.Unit, r.Cap, flags, most
+		return "t", unitsOf(op.Cost, r), r.Cap, flags, most
 	case verb == dipwell.VerbTakeUpTo:
 		if r.Burst == 0 {
 			return "n", 0, 0, "", most
@@ -173,20 +173,14 @@ func opTerms(op *dipwell.Op, r *dipwell.Rule) (kind string, units, room int64, f
 		if op.Cost > r.MaxCharge {
 			return "n", 0, 0, "", most
 		}
-		return "c", op.Cost * r.Unit, r.MaxUsed, "w", most
+		return "c", unitsOf(op.Cost, r), r.MaxUsed, "w", most
 	case verb == dipwell.VerbRefund:
 		return "r", unitsOf(op.Cost, r), 0, "w", most
 	}
 	return "x", 0, 0, "w", most
 }
 
-func unitsOf(tokens int64, r *dipwell.Rule) int64 {
-	hi, lo := bits.Mul64(uint64(tokens), uint64(r.Unit))
-	if hi != 0 || lo > dipwell.MaxInt {
-		return dipwell.MaxInt
-	}
-	return int64(lo)
-}
+func unitsOf(tokens int64, r *dipwell.Rule) int64 { return algebra.UnitsOf(tokens, r.Unit) }
 
 // longestWindow bounds the length of a calendar's windows, in µs: a day longer
 // than any, for the clocks change.

@@ -1,6 +1,10 @@
 package redisstore
 
-import "github.com/dipwell/dipwell"
+import (
+	"context"
+
+	"github.com/dipwell/dipwell"
+)
 
 // Slot is the cluster's slot of a key.
 var Slot = slot
@@ -16,4 +20,17 @@ func (s *Store) Install(d *dipwell.Definition, key string) (row string) {
 	entries[d.Name] = e
 	s.cat.entries.Store(&entries)
 	return e.row(key)
+}
+
+// CallsAcrossAChange returns how many calls a group about a bucket and a group
+// about that bucket and another one make, if change runs between the two.
+func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *dipwell.Group, change func()) int {
+	p := pipeline{s: s, ctx: ctx}
+	p.row(&dipwell.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*dipwell.Group{one}})
+	change()
+	p.group(two)
+	for _, q := range p.open {
+		p.send(q)
+	}
+	return len(p.calls)
 }

@@ -192,6 +192,7 @@ func (g *give) do() bool {
 	if g.Ends > g.Now {
 		late := dipwell.MustDefinition(dipwell.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
 		late.Rule = dipwell.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: dipwell.MaxInt}
+		late.Rule.Ready()
 		g.s.Install(late, "k")
 		group.Ops = append(group.Ops, dipwell.Op{Def: late, Key: "k", Verb: dipwell.VerbReserve, Cost: 1})
 	}

@@ -26,8 +26,10 @@ type goldenRule struct {
 }
 
 func (r *goldenRule) rule() dipwell.Rule {
-	return dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
+	out := dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
 		Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
+	out.Ready()
+	return out
 }
 
 // vector is a line of testdata/golden/apply.jsonl.

@@ -106,7 +106,7 @@ func (c *Condition) info(f map[string]string) {
 
 func (c *Condition) scripts(ctx context.Context, node redis.UniversalClient) error {
 	var hashes []string
-	for _, s := range []*script{byServer.take, byServer.takeOne, byServer.decide, byServer.cancel, byServer.swap, byServer.define, byServer.lengthen, byServer.now} {
+	for _, s := range []*script{byServer.takeOne, byServer.takeAll, byServer.set, byServer.decide, byServer.cancel, byServer.swap, byServer.define, byServer.lengthen, byServer.now} {
 		hashes = append(hashes, s.sha.(string))
 	}
 	c.AllScripts = len(hashes)

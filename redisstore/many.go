@@ -2,19 +2,14 @@ package redisstore
 
 import (
 	"context"
-	"strconv"
 	"sync"
 
 	"github.com/dipwell/dipwell"
 )
 
-// chunk is how many rows one script decides, so that none of them keeps the
-// server from others for long: about 0.1 ms.
-const chunk = 64
-
 var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
 
-// many decides a batch in one pipeline: takes of one limit many rows a script,
+// many decides a batch in one pipeline: groups of plain buckets many a script,
 // however many callers a row has; the rest a script each.
 func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	m := merges.Get().(*dipwell.Merge)
@@ -24,17 +19,19 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	for i := range m.Rows {
 		p.row(&m.Rows[i])
 	}
-	p.flush()
 	for _, g := range m.Whole {
-		p.whole(g)
+		p.group(g)
+	}
+	for _, q := range p.open {
+		p.send(q)
 	}
 	p.run()
-	again := pipeline{s: s, ctx: ctx, lists: true}
-	for _, g := range p.listed {
-		again.whole(g)
+	again := pipeline{s: s, ctx: ctx}
+	for _, g := range p.rest {
+		again.whole(g, true)
 	}
 	again.run()
-	for _, g := range append(append(p.alone, again.listed...), again.alone...) {
+	for _, g := range append(append(p.alone, again.rest...), again.alone...) {
 		g.Err = s.group(ctx, g)
 	}
 }
@@ -45,13 +42,11 @@ type pipeline struct {
 	s      *Store
 	ctx    context.Context
 	calls  []call
-	settle []func([]int64, error)
-	alone  []*dipwell.Group
-	listed []*dipwell.Group // whose rows may have records, or are of another version
-	lists  bool             // the rows of this pipeline may have records
-
-	e    *entry // of the rows
-	rows []*dipwell.Row
+	settle []func(call, error)
+	open   map[uint16]*set  // that take more rows and groups, by their slot
+	last   *entry           // of the row before
+	rest   []*dipwell.Group // that set.lua left alone, and whose rows may have records
+	alone  []*dipwell.Group // that need more than one call
 }
 
 func (p *pipeline) run() {
@@ -60,88 +55,127 @@ func (p *pipeline) run() {
 	}
 	errs := p.s.runMany(p.ctx, p.calls)
 	for i, settle := range p.settle {
-		settle(p.calls[i].ints(), errs[i])
+		settle(p.calls[i], errs[i])
 	}
 }
 
+// row adds all calls about a row.
 func (p *pipeline) row(row *dipwell.Row) {
-	e := p.e
-	if e == nil || e.def.Name != row.Limit {
+	if p.last == nil || p.last.def.Name != row.Limit {
 		var known [1]*entry
 		if err := p.s.cat.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
-			for _, g := range row.Groups {
-				g.Err = err
-			}
+			fail(row.Groups, err)
 			return
 		}
-		e = known[0]
+		p.last = known[0]
 	}
+	e, plain := p.last, true
 	for _, g := range row.Groups {
-		g.Ops[0].Def = e.def
+		op := &g.Ops[0]
+		op.Def = e.def
+		plain = plain && e.settable(op, true)
 	}
-	if !e.plain(&row.Groups[0].Ops[0]) || !row.Alike() {
+	if !plain {
 		for _, g := range row.Groups {
-			p.whole(g)
+			p.whole(g, len(row.Groups) > 1) // in their order, also where the row has records
 		}
 		return
 	}
-	if p.e != e || len(p.rows) == chunk || p.s.names.cluster {
-		p.flush()
+	for groups := row.Groups; ; {
+		n := min(len(groups), maxCosts)
+		q := p.set(e.row(row.Key), 1, n, e)
+		q.run(groups[:n], q.add(e, &groups[0].Ops[0]))
+		if groups = groups[n:]; len(groups) == 0 {
+			return
+		}
+		p.close(q, e.row(row.Key)) // a call must not name a row twice
 	}
-	p.e, p.rows = e, append(p.rows, row)
 }
 
-// flush makes one call of the rows gathered so far.
-func (p *pipeline) flush() {
-	if len(p.rows) == 0 {
+// group adds a group of several ops, or a cancellation.
+func (p *pipeline) group(g *dipwell.Group) {
+	var known [dipwell.MaxTakes]*entry
+	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	e, rows := p.e, p.rows
-	p.rows = nil
-	args := make([]any, 3, 12+4*len(rows))
-	args[2] = len(rows)
-	for _, row := range rows {
-		args = append(args, e.row(row.Key))
+	if !settable(g, known[:]) {
+		p.whole(g, false)
+		return
 	}
-	args = append(args, e.version, e.add, e.cap, e.every, e.origin)
-	for _, row := range rows {
-		n := boxedOne
-		if len(row.Groups) > 1 {
-			n = strconv.Itoa(len(row.Groups))
-		}
-		args = append(args, e.units(row.Groups[0].Ops[0].Cost, &e.def.Rule), n)
-		if e.def.Rule.Spread {
-			var scratch dipwell.Rule
-			args = append(args, e.def.RuleFor(row.Key, &scratch).Origin)
-		}
+	if g.Err = p.s.names.oneSlot(g, known[:]); g.Err == nil {
+		n := len(g.Ops)
+		p.set(known[0].row(g.Ops[0].Key), n, n, known[:n]...).group(g, known[:n])
 	}
-	c := newCall(p.ctx, p.s.scripts.take, true, p.s.withClock(args))
-	c.split = len(rows) > 1
-	p.add(c, func(v []int64, err error) {
-		for i, row := range rows {
-			switch {
-			case len(rows) > 1 && replied(err, "TRYAGAIN "): // their slot is moving, and some of them have gone ahead
-				p.alone = append(p.alone, row.Groups...)
-			case err != nil:
-				for _, g := range row.Groups {
-					g.Err = err
-				}
-			case v[2*i+1] < 0:
-				p.listed = append(p.listed, row.Groups...)
-			default:
-				row.Decide(v[0], e.state(v[2*i+1], v[2*i+2]))
-			}
+}
+
+func fail(groups []*dipwell.Group, err error) {
+	for _, g := range groups {
+		g.Err = err
+	}
+}
+
+// set returns the open set of a row's slot, which has room for so many rows and
+// costs, and knows no other version of the limits.
+func (p *pipeline) set(row string, rows, costs int, known ...*entry) *set {
+	at := p.slot(row)
+	q := p.open[at]
+	if q != nil && (!q.fits(rows, costs) || !q.agrees(known)) {
+		p.close(q, row)
+		q = nil
+	}
+	if q == nil {
+		if p.open == nil {
+			p.open = map[uint16]*set{}
 		}
+		q = &set{s: p.s}
+		p.open[at] = q
+	}
+	return q
+}
+
+// close sends the open set of a row's slot.
+func (p *pipeline) close(q *set, row string) {
+	p.send(q)
+	delete(p.open, p.slot(row))
+}
+
+// slot is that of a row, and the same of all where there are none.
+func (p *pipeline) slot(row string) uint16 {
+	if p.s.names.cluster {
+		return slot(row)
+	}
+	return 0
+}
+
+// send makes the call of a set.
+func (p *pipeline) send(q *set) {
+	p.add(q.call(p.ctx), func(c call, err error) {
+		switch {
+		case len(q.groups) > 1 && replied(err, "OOM "): // some of them may need no memory
+			p.rest = append(p.rest, q.groups...)
+			return
+		case len(q.rows) > 1 && replied(err, "TRYAGAIN "): // their slot is moving, and some of them have gone ahead
+			p.alone = append(p.alone, q.groups...)
+			return
+		}
+		var rest []*dipwell.Group
+		if err == nil {
+			rest, err = q.settle(c.words())
+		}
+		if err != nil {
+			fail(q.groups, err)
+		}
+		p.rest = append(p.rest, rest...)
 	})
 }
 
-func (p *pipeline) add(c call, settle func([]int64, error)) {
+func (p *pipeline) add(c call, settle func(call, error)) {
 	p.calls, p.settle = append(p.calls, c), append(p.settle, settle)
 }
 
-// whole adds a group that is decided by itself. One that needs more than one
-// call is asked afterwards.
-func (p *pipeline) whole(g *dipwell.Group) {
+// whole adds a group that is decided by decide.lua, lists says whether its rows
+// may have records. One that needs more than one call is asked afterwards.
+func (p *pipeline) whole(g *dipwell.Group, lists bool) {
 	if g.Cancel || p.s.names.cluster && mayReserve(g) {
 		p.alone = append(p.alone, g)
 		return
@@ -150,20 +184,20 @@ func (p *pipeline) whole(g *dipwell.Group) {
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.guess(), nil, p.lists)
+	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.guess(), nil, lists)
 	if err != nil {
 		g.Err = err
 		return
 	}
-	p.add(d.call(p.ctx), func(v []int64, err error) {
+	p.add(d.call(p.ctx), func(c call, err error) {
 		if g.Err = err; err != nil {
 			return
 		}
-		done, err := d.settle(v)
+		done, err := d.settle(c.ints())
 		switch g.Err = err; {
 		case done:
-		case d.lists && !p.lists:
-			p.listed = append(p.listed, g)
+		case d.lists && !lists:
+			p.rest = append(p.rest, g)
 		default:
 			p.alone = append(p.alone, g)
 		}

@@ -112,13 +112,14 @@ func (n *names) pattern(limit, prefix string) string {
 var globs = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
 // oneSlot refuses a call whose buckets lie in different slots of a cluster.
-func (n *names) oneSlot(g *dipwell.Group, rows []string) error {
-	if !n.cluster || len(rows) < 2 {
+func (n *names) oneSlot(g *dipwell.Group, known []*entry) error {
+	if !n.cluster || len(g.Ops) < 2 {
 		return nil
 	}
-	for i := range rows[1:] {
-		if slot(rows[i+1]) != slot(rows[0]) {
-			a, b := &g.Ops[0], &g.Ops[i+1]
+	a := &g.Ops[0]
+	first := slot(known[0].row(a.Key))
+	for i := range g.Ops[1:] {
+		if b := &g.Ops[i+1]; slot(known[i+1].row(b.Key)) != first {
 			return &dipwell.FieldError{Field: "takes", Reason: fmt.Sprintf(
 				"limit %s with key %q and limit %s with key %q lie in different slots of the cluster and cannot be decided at one instant; "+
 					"use the same key, or keys that begin with the same tag in braces such as {acme}user:7 and {acme}, "+

@@ -24,8 +24,10 @@ var (
 	reserveServer string
 	//go:embed reserve_given.lua
 	reserveGiven string
-	//go:embed take.lua
-	takeLua string
+	//go:embed take_all.lua
+	takeAllLua string
+	//go:embed set.lua
+	setLua string
 	//go:embed take_one.lua
 	takeOneLua string
 	//go:embed lows.lua
@@ -51,7 +53,7 @@ type script struct {
 	words     bool // answers in one string, which costs the server less than a list
 }
 
-type scripts struct{ take, takeOne, decide, cancel, swap, define, lengthen, now *script }
+type scripts struct{ takeOne, takeAll, set, decide, cancel, swap, define, lengthen, now *script }
 
 var byServer, byCaller = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
 
@@ -61,10 +63,10 @@ func newScripts(clock, reserve string) *scripts {
 		sum := sha1.Sum([]byte(text))
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
-	one := with(takeOneLua)
-	one.words = true
+	one, all, set := with(takeOneLua), with(takeAllLua), with(setLua)
+	one.words, all.words, set.words = true, true, true
 	return &scripts{
-		take: with(takeLua), takeOne: one, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
+		takeOne: one, takeAll: all, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
 		swap: with(swapLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }

@@ -153,16 +153,7 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 		return s.cancel(ctx, g.ID)
 	}
 	for range maxRounds {
-		var known [dipwell.MaxTakes]*entry
-		err := s.cat.resolve(ctx, g, known[:])
-		if err != nil {
-			return err
-		}
-		if len(g.Ops) == 1 && known[0].plain(&g.Ops[0]) {
-			err = s.take(ctx, g, known[0])
-		} else {
-			err = s.decide(ctx, g, known[:len(g.Ops)], false)
-		}
+		err := s.ask(ctx, g)
 		switch {
 		case errors.Is(err, dipwell.ErrStaleDefinition):
 			if err = s.cat.load(ctx); err != nil {
@@ -173,6 +164,30 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 		}
 	}
 	return fmt.Errorf("%w: the row was converted over and over; nothing was charged", dipwell.ErrStore)
+}
+
+// ask asks the script that is for such a group, and where that leaves it alone, decide.lua.
+func (s *Store) ask(ctx context.Context, g *dipwell.Group) error {
+	var known [dipwell.MaxTakes]*entry
+	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
+		return err
+	}
+	entries := known[:len(g.Ops)]
+	switch {
+	case len(g.Ops) == 1 && entries[0].single(&g.Ops[0]):
+		return s.take(ctx, g, entries[0])
+	case together(g, entries):
+		if done, err := s.takeAll(ctx, g, entries); done || err != nil {
+			return err
+		}
+		return s.decide(ctx, g, entries, true)
+	case settable(g, entries):
+		if done, err := s.one(ctx, g, entries); done || err != nil {
+			return err
+		}
+		return s.decide(ctx, g, entries, true)
+	}
+	return s.decide(ctx, g, entries, false)
 }
 
 // errAgain: nothing was done yet, and the group is to be asked again.

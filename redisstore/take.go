@@ -6,82 +6,155 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 )
 
 // fixed are the words of a take that are always the same, boxed once.
 type fixed struct {
-	version, add, cap, every, origin any
-	one, room                        any // units of a cost of 1, and what may be used before it
+	version, add any
+	one, room    any // units of a cost of 1, and what may be used before it
 }
 
 func newFixed(d *dipwell.Definition) fixed {
 	r := &d.Rule
 	n := func(i int64) any { return strconv.FormatInt(i, 10) }
-	f := fixed{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Cap), n(r.Every), n(r.Origin), n(r.Unit), n(r.Cap - r.Unit)}
-	if r.Spread {
-		f.origin = "" // each row has its own
-	}
-	return f
-}
-
-func (f *fixed) units(cost int64, r *dipwell.Rule) any {
-	if cost == 1 {
-		return f.one
-	}
-	return cost * r.Unit
+	return fixed{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
 }
 
 var boxedOne any = "1"
 
-// plain reports whether the op is a take of at least one token that may fit,
-// of a limit whose windows are as long as one another.
-func (e *entry) plain(op *dipwell.Op) bool {
-	return op.Verb == dipwell.VerbTake && e.even && op.Cost > 0 && op.Cost <= e.def.Rule.Burst
+// single reports whether take_one.lua can decide the op, which most often it can
+// to the end: a bucket that refills all the time, and a verb that takes its whole
+// cost, or nothing.
+func (e *entry) single(op *dipwell.Op) bool {
+	switch op.Verb {
+	case dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve, dipwell.VerbCharge:
+		return e.def.Rule.Every == 1 && e.settable(op, true)
+	}
+	return false
 }
 
-// take decides one take. The row comes back as it was found, and makes the answer.
+// take decides one call by take_one.lua. Where more is to be done than to take
+// the whole cost, or nothing, the script has done nothing, and others are asked.
 func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	op := &g.Ops[0]
-	r := &e.def.Rule
-	args := make([]any, 4, 13)
+	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
-	if r.Every == 1 {
-		units, room := e.one, e.room
-		if op.Cost != 1 {
-			units, room = op.Cost*r.Unit, r.Cap-op.Cost*r.Unit
-		}
-		args = append(args, e.version, e.add, units, room)
-		c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, true, s.withClock(args)))
-		if err != nil {
-			return err
-		}
-		now, row, ok := found(c.words())
-		if !ok {
-			return s.decide(ctx, g, []*entry{e}, true)
-		}
-		return settle(g, now, e.state(row.Used, row.TS))
+	units, room := e.one, e.room
+	if op.Cost != 1 || op.Verb == dipwell.VerbCheck || op.Verb == dipwell.VerbCharge {
+		units, room = whole(op)
 	}
-	args = append(args, e.version, e.add, e.cap, e.every, e.origin, e.units(op.Cost, r), boxedOne)
-	if r.Spread {
-		var scratch dipwell.Rule
-		args = append(args, e.def.RuleFor(op.Key, &scratch).Origin)
-	}
-	v, err := s.run(ctx, newCall(ctx, s.scripts.take, true, s.withClock(args)))
+	args = append(args, e.version, e.add, units, room)
+	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != dipwell.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return err
 	}
-	if v[1] < 0 {
+	now, row, ok := found(c.words())
+	if !ok {
 		return s.decide(ctx, g, []*entry{e}, true)
 	}
-	return settle(g, v[0], e.state(v[1], v[2]))
+	next, wrote, err := op.Step(now, row, false)
+	g.Allowed, g.Reserved = op.Allowed, false
+	switch {
+	case wrote && op.Delay > 0:
+		return s.decide(ctx, g, []*entry{e}, true)
+	case wrote && op.Verb == dipwell.VerbCharge && next.Used == e.def.Rule.MaxUsed:
+		return s.clipped(ctx, g, e, now, row)
+	}
+	return err
 }
 
-// settle makes the answer from a row that was found at now.
-func settle(g *dipwell.Group, now int64, found dipwell.State) error {
-	op := &g.Ops[0]
-	_, _, err := op.Step(now, found, false)
-	g.Allowed, g.Reserved = op.Allowed, false
-	return err
+// clipped decides a Charge that reached MaxUsed. If it was cut, take_one.lua did
+// nothing.
+func (s *Store) clipped(ctx context.Context, g *dipwell.Group, e *entry, now int64, row dipwell.State) error {
+	op, r := &g.Ops[0], &e.def.Rule
+	if r.Apply(row, now, dipwell.VerbCheck, 0).Before <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
+		return nil
+	}
+	return s.decide(ctx, g, []*entry{e}, true)
+}
+
+// whole is what an op takes, and what may be used before it. A room of -1 is
+// never there: the script answers and takes nothing.
+func whole(op *dipwell.Op) (units, room int64) {
+	r := &op.Def.Rule
+	switch {
+	case op.Cost == 0 || op.Verb == dipwell.VerbCheck:
+		return 0, -1
+	case op.Verb != dipwell.VerbCharge:
+		return need(op)
+	case op.Cost > r.MaxCharge:
+		return 0, -1
+	}
+	return op.Cost * r.Unit, algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed)
+}
+
+// together reports whether take_all.lua can decide the group: costs of one verb
+// of buckets that refill all the time.
+func together(g *dipwell.Group, known []*entry) bool {
+	verb := g.Ops[0].Verb
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Verb != verb || op.Cost == 0 && verb != dipwell.VerbCheck || op.Def.Mode == dipwell.Shadow || known[i].def.Rule.Every != 1 || !known[i].settable(op, false) {
+			return false
+		}
+	}
+	return len(g.Ops) > 1
+}
+
+// takeAll decides a group by take_all.lua. Not done: the script has done
+// nothing, and others are asked.
+func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) (done bool, err error) {
+	if err = s.names.oneSlot(g, known); err != nil {
+		return false, err
+	}
+	n := len(g.Ops)
+	args := make([]any, 3, 5+n)
+	args[2] = n
+	asked := packed{b: make([]byte, arrayHead, arrayHead+24*n)}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		args = append(args, known[i].row(op.Key))
+		units, room := need(op)
+		if op.Verb == dipwell.VerbCheck {
+			room = -1
+		}
+		asked.add(int64(op.Def.Number), op.Def.Rule.Add, units, room)
+	}
+	args = append(args, asked.array(&packed{}))
+	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != dipwell.VerbCheck, s.withClock(args)))
+	if err != nil {
+		return false, err
+	}
+	var rows [dipwell.MaxTakes]dipwell.State
+	var write [dipwell.MaxTakes]bool
+	now, ok := foundAll(c.words(), rows[:n])
+	if !ok {
+		return false, nil
+	}
+	err = g.Decide(now, rows[:n], write[:n])
+	return !g.Reserved, err
+}
+
+// one decides a group by set.lua. Not done: the script has done nothing for it,
+// and decide.lua is asked.
+func (s *Store) one(ctx context.Context, g *dipwell.Group, known []*entry) (done bool, err error) {
+	if err = s.names.oneSlot(g, known); err != nil {
+		return false, err
+	}
+	q := &set{s: s}
+	q.group(g, known)
+	c := q.call(ctx)
+	c.split = false
+	c, err = s.answered(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	rest, err := q.settle(c.words())
+	if err == nil {
+		err = g.Err
+	}
+	return len(rest) == 0, err
 }
 
 // found reads what take_one.lua returns: seconds, microseconds, and perhaps a row.
@@ -99,7 +172,19 @@ func found(words string) (now int64, row dipwell.State, ok bool) {
 	return s*1e6 + us, row, ok || !there
 }
 
-// state is a row of the present version.
-func (e *entry) state(used, ts int64) dipwell.State {
-	return dipwell.State{Used: used, TS: ts, Version: e.def.Number}
+// foundAll reads what take_all.lua returns.
+func foundAll(words string, rows []dipwell.State) (now int64, ok bool) {
+	line, words, _ := strings.Cut(words, "\n")
+	if now, _, ok = found(line); !ok {
+		return 0, false
+	}
+	for i := range rows {
+		if line, words, _ = strings.Cut(words, "\n"); line == "" {
+			continue
+		}
+		if rows[i], ok = parseRow(line); !ok {
+			return 0, false
+		}
+	}
+	return now, true
 }

@@ -1,0 +1,165 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// Calls of one bucket are charged once each, however many are in a batch.
+func TestManyCallsOfOneBucket(t *testing.T) {
+	t.Parallel()
+	const calls = 1200
+	s := newStore(t, client(t), redisstore.Config{Poll: -1})
+	l := limiter(t, s, dipwell.Limit{Name: "hot", Rate: 1, Period: 24 * time.Hour, Burst: 10 * calls, MaxDebt: dipwell.NoDebt})
+	apply(t, s, group(l, dipwell.VerbTake, "hot k"))
+	groups := make([]dipwell.Group, calls)
+	for i := range groups {
+		groups[i] = group(l, dipwell.VerbTake, "hot k")
+	}
+	for i, g := range apply(t, s, groups...) {
+		if want := int64(10*calls - 2 - i); g.Err != nil || g.Ops[0].Remaining != want {
+			t.Fatalf("call %d: %d remaining, %v; want %d", i, g.Ops[0].Remaining, g.Err, want)
+		}
+	}
+}
+
+// A bucket of a limit that changes while a batch is put together is in one call
+// under each of its definitions: in one call both would charge what was found.
+func TestALimitThatChangesWithinABatch(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, client(t), redisstore.Config{Poll: -1})
+	l := limiter(t, s, drained("user", 9), drained("tenant", 9))
+	for name, c := range map[string]struct {
+		change bool
+		calls  int
+	}{"none": {false, 1}, "another": {true, 2}} {
+		one, two := group(l, dipwell.VerbTake, "user u"), group(l, dipwell.VerbTake, "user u", "tenant t")
+		n := s.CallsAcrossAChange(t.Context(), &one, &two, func() {
+			if c.change {
+				same := *l.Limit("user")
+				s.Install(&same, "u")
+			}
+		})
+		if n != c.calls {
+			t.Errorf("%s: %d calls, not %d", name, n, c.calls)
+		}
+	}
+}
+
+// moving answers the first calls of several keys as a node does whose slot moves.
+type moving struct{ left int }
+
+type tryAgain struct{ error }
+
+func (tryAgain) RedisError() {}
+
+func (m *moving) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *moving) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (m *moving) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); m.left > 0 && len(args) > 2 && fmt.Sprint(args[2]) == "2" {
+			m.left--
+			cmd.SetErr(tryAgain{errors.New("TRYAGAIN Multiple keys request during rehashing of slot")})
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A group that is alone cannot be split: it is asked again while its slot moves,
+// whichever script decides it.
+func TestGroupWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	db, m := client(t), &moving{}
+	db.AddHook(m)
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	window := drained("window", 3)
+	window.Algorithm = dipwell.FixedWindow
+	l := limiter(t, s, drained("user", 3), drained("tenant", 3), window)
+	for _, g := range []dipwell.Group{group(l, dipwell.VerbTake, "user k", "tenant k"), group(l, dipwell.VerbTake, "user k", "window k")} {
+		m.left = 2
+		if g = apply(t, s, g)[0]; g.Err != nil || !g.Allowed || m.left != 0 {
+			t.Errorf("%s: %v, %v", g.Ops[1].Def.Name, g.Allowed, g.Err)
+		}
+	}
+}
+
+// Whatever a batch asks of few buckets, with reservations that have to wait among
+// it, what is used afterwards is what was granted, to the token.
+func TestBatchesChargeWhatTheyGrant(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	limits := []dipwell.Limit{
+		{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 6},
+		{Name: "deep", Rate: 1, Period: time.Hour, Burst: 300, MaxDebt: 400},
+		{Name: "none", Rate: 1, Period: time.Hour, Burst: 900, MaxDebt: dipwell.NoDebt},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 40, Period: 24 * time.Hour, Start: "0s", MaxDebt: 20},
+	}
+	const now = 1_800_000_000_000_000
+	rapid.Check(t, func(t *rapid.T) {
+		s, err := redisstore.New(context.Background(), db, redisstore.Config{Prefix: fmt.Sprint("grants", prefixes.Add(1)), Clock: func() int64 { return now }, Poll: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l, err := dipwell.New(s, limits...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		type row struct{ limit, key string }
+		used, made := map[row]int64{}, byte(0)
+		for range rapid.IntRange(1, 4).Draw(t, "batches") {
+			var b dipwell.Batch
+			for range rapid.IntRange(1, 20).Draw(t, "kinds") {
+				ops, seen := []dipwell.Op(nil), map[row]bool{}
+				for range rapid.IntRange(1, 4).Draw(t, "ops") {
+					o := dipwell.Op{Def: l.Limit(limits[rapid.IntRange(0, len(limits)-1).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
+						Verb: rapid.SampledFrom([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve, dipwell.VerbCheck}).Draw(t, "verb"), Cost: rapid.Int64Range(0, 7).Draw(t, "cost")}
+					if r := (row{o.Def.Name, o.Key}); !seen[r] {
+						seen[r], ops = true, append(ops, o)
+					}
+				}
+				if len(ops) == 1 && rapid.Bool().Draw(t, "part") {
+					ops[0].Verb = dipwell.VerbTakeUpTo
+				}
+				for i := range rapid.SampledFrom([]int{1, 1, 1, 3, 30, 600}).Draw(t, "times") {
+					made++
+					b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{1, made, byte(i), byte(i >> 8), 15: byte(len(b.Groups))}, Ops: append([]dipwell.Op(nil), ops...)})
+				}
+			}
+			if err := s.Apply(context.Background(), &b); err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Groups {
+				g := &b.Groups[i]
+				if g.Err != nil {
+					t.Fatalf("group %d: %v: %+v", i, g.Err, g.Ops)
+				}
+				for j := range g.Ops {
+					if o := &g.Ops[j]; g.Allowed {
+						used[row{o.Def.Name, o.Key}] += o.Granted
+					}
+				}
+			}
+		}
+		for r, n := range used {
+			o := dipwell.Op{Def: l.Limit(r.limit), Key: r.key, Verb: dipwell.VerbCheck}
+			if one := apply(t, s, dipwell.Group{Ops: []dipwell.Op{o}}); one[0].Ops[0].Used != n*o.Def.Rule.Unit {
+				t.Fatalf("%s %q: %d units used, and %d tokens of %d were granted", r.limit, r.key, one[0].Ops[0].Used, n, o.Def.Rule.Unit)
+			}
+		}
+	})
+}

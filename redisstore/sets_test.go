@@ -1,0 +1,374 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+)
+
+// group asks one token of each of some limits and keys, "limit key".
+func group(l *dipwell.Limiter, verb dipwell.Verb, rows ...string) (g dipwell.Group) {
+	for _, row := range rows {
+		limit, key, _ := strings.Cut(row, " ")
+		g.Ops = append(g.Ops, dipwell.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1})
+	}
+	return g
+}
+
+type fataler interface{ Fatal(...any) }
+
+func apply(t fataler, s dipwell.Store, groups ...dipwell.Group) []dipwell.Group {
+	b := dipwell.Batch{Groups: groups}
+	if err := s.Apply(context.Background(), &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Groups
+}
+
+// A batch of groups of any verbs on few keys comes to the same as deciding them
+// one after the other: calls of one bucket in their order, then groups of several.
+func TestSetsDecideAsOneByOne(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	limits := []dipwell.Limit{
+		{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: dipwell.NoDebt},
+		{Name: "coarse", Rate: 5, Period: 30 * 24 * time.Hour, Burst: 40, MaxCharge: 50, MaxDebt: dipwell.NoDebt},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, MaxDebt: dipwell.NoDebt},
+		{Name: "grid", Algorithm: dipwell.Interval, Rate: 4, Period: 10 * time.Second, Burst: 20, Start: "3s", MaxDebt: dipwell.NoDebt},
+		{Name: "shadow", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt, Mode: dipwell.Shadow},
+		{Name: "debt", Rate: 1, Period: 10 * time.Second, Burst: 5, MaxDebt: 6},
+	}
+	const debt = 5 // the last one's groups are of one op
+	var clock atomic.Int64
+	rapid.Check(t, func(t *rapid.T) {
+		clock.Store(1_800_000_000_000_000 + rapid.Int64Range(0, 60e6).Draw(t, "start"))
+		s, err := redisstore.New(context.Background(), db, redisstore.Config{Prefix: fmt.Sprint("sets", prefixes.Add(1)), Clock: clock.Load, Poll: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l, err := dipwell.New(s, limits...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A script that the server does not have is sent again, after the others of its batch.
+		apply(t, s, group(l, dipwell.VerbReset, "bucket k"), group(l, dipwell.VerbCheck, "bucket l"))
+		type row struct{ limit, key string }
+		model := map[row]dipwell.State{}
+		op := func(n int, most dipwell.Verb) dipwell.Op {
+			return dipwell.Op{Def: l.Limit(limits[rapid.IntRange(0, n).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
+				Verb: dipwell.Verb(rapid.IntRange(0, int(most)).Draw(t, "verb")), Cost: rapid.Int64Range(0, 12).Draw(t, "cost")}
+		}
+		for range rapid.IntRange(1, 5).Draw(t, "batches") {
+			now := clock.Add(rapid.Int64Range(0, 20e6).Draw(t, "later"))
+			var groups []dipwell.Group
+			for i := range rapid.IntRange(1, 40).Draw(t, "groups") {
+				g := dipwell.Group{ID: dipwell.Reservation{1, byte(i), 15: byte(now)}, Ops: []dipwell.Op{op(debt, dipwell.VerbReset)}}
+				if rapid.Bool().Draw(t, "several") {
+					g.Ops, g.ID = nil, dipwell.Reservation{}
+					seen := map[row]bool{}
+					for range rapid.IntRange(1, 4).Draw(t, "ops") {
+						o := op(debt-1, dipwell.VerbReserve)
+						if o.Verb == dipwell.VerbTakeUpTo || o.Verb == dipwell.VerbReserve && o.Def.Mode == dipwell.Shadow {
+							o.Verb = dipwell.VerbTake
+						}
+						if r := (row{o.Def.Name, o.Key}); !seen[r] {
+							seen[r], g.Ops = true, append(g.Ops, o)
+						}
+					}
+				}
+				groups = append(groups, g)
+			}
+			want := make([]dipwell.Group, len(groups))
+			for _, several := range []bool{false, true} {
+				for i, g := range groups {
+					if len(g.Ops) > 1 != several {
+						continue
+					}
+					g.Ops = append([]dipwell.Op(nil), g.Ops...)
+					rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+					for j, o := range g.Ops {
+						rows[j] = model[row{o.Def.Name, o.Key}]
+					}
+					if err := g.Decide(now, rows, write); err != nil {
+						t.Fatal(err)
+					}
+					for j, o := range g.Ops {
+						if write[j] {
+							model[row{o.Def.Name, o.Key}] = rows[j]
+						}
+					}
+					want[i] = g
+				}
+			}
+			b := dipwell.Batch{Groups: groups}
+			if err := s.Apply(context.Background(), &b); err != nil {
+				t.Fatal(err)
+			}
+			for i := range groups {
+				g, w := &groups[i], &want[i]
+				if g.Err != nil || g.Allowed != w.Allowed || g.Reserved != w.Reserved {
+					t.Fatalf("group %d: %v %v %v, not %v %v: %+v", i, g.Allowed, g.Reserved, g.Err, w.Allowed, w.Reserved, g.Ops)
+				}
+				for j := range g.Ops {
+					a, b := g.Ops[j].Answer, w.Ops[j].Answer
+					if g.Ops[j].Def.Name == limits[debt].Name { // a refusal may be of before a reservation that waits
+						a, b = dipwell.Answer{Allowed: a.Allowed, Granted: a.Granted}, dipwell.Answer{Allowed: b.Allowed, Granted: b.Granted}
+					}
+					if a != b {
+						t.Fatalf("group %d, %s %s %q %d: %+v, not %+v", i, g.Ops[j].Verb, g.Ops[j].Def.Name, g.Ops[j].Key, g.Ops[j].Cost, a, b)
+					}
+				}
+			}
+		}
+		for r, state := range model {
+			o := dipwell.Op{Def: l.Limit(r.limit), Key: r.key, Verb: dipwell.VerbCheck}
+			if _, _, err := o.Step(clock.Load(), state, true); err != nil {
+				t.Fatal(err)
+			}
+			key := r.key
+			if key == "" {
+				key = dipwell.Shared
+			}
+			d, err := l.Check(context.Background(), r.limit, key, 0)
+			if err != nil || d.Remaining != o.Remaining || d.ResetAfter.Microseconds() != o.Reset {
+				t.Fatalf("%s %q: %+v, not %+v, %v", r.limit, r.key, d, o.Answer, err)
+			}
+		}
+	})
+}
+
+// Groups of several buckets share calls of at most 64 buckets, and of differing
+// costs of a bucket there is one call, whether all of them fit or not.
+func TestCallsOfGroups(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("user", 10), drained("tenant", 1000), drained("hot", 500))
+	apply(t, s, group(l, dipwell.VerbTake, "user warm", "tenant warm"), group(l, dipwell.VerbTake, "user warm2", "tenant warm"))
+	several := func(n int) (groups []dipwell.Group) {
+		for i := range n {
+			groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
+		}
+		return groups
+	}
+	costs := func(n int) (groups []dipwell.Group) {
+		for i := range n {
+			g := group(l, dipwell.VerbTake, "hot k")
+			g.Ops[0].Cost = int64(1 + i%5)
+			groups = append(groups, g)
+		}
+		return groups
+	}
+	for _, c := range []struct {
+		name    string
+		groups  []dipwell.Group
+		allowed int
+		want    string
+	}{
+		{"groups that share a bucket", several(20), 20, "evalsha 1, mget 1, set 21"},
+		{"and more of them than go in a call", several(130), 130, "evalsha 3, mget 3, set 133"},
+		{"costs that fit", costs(100), 100, "evalsha 1, get 1, set 1"},
+		{"costs of which some fit", costs(100), 69, "evalsha 1, get 1, set 1"},
+		{"costs of which none fits", costs(100), 0, "evalsha 1, get 1"},
+	} {
+		do(t, server, "config", "resetstat")
+		allowed := 0
+		for i, g := range apply(t, s, c.groups...) {
+			if g.Err != nil {
+				t.Errorf("%s: %d: %v", c.name, i, g.Err)
+			}
+			if g.Allowed {
+				allowed++
+			}
+		}
+		counts, got := commands(t, server), []string(nil)
+		for _, name := range []string{"eval", "evalsha", "get", "mget", "set"} {
+			if counts[name] > 0 {
+				got = append(got, fmt.Sprint(name, " ", counts[name]))
+			}
+		}
+		if strings.Join(got, ", ") != c.want || allowed != c.allowed {
+			t.Errorf("%s: %d allowed, %v", c.name, allowed, got)
+		}
+	}
+}
+
+// A group that is refused charges nothing, whatever the groups beside it get,
+// and those before it come first.
+func TestGroupsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, client(t), redisstore.Config{Poll: -1})
+	l := limiter(t, s, drained("user", 2), drained("tenant", 3))
+	for i, g := range apply(t, s,
+		group(l, dipwell.VerbTake, "user a", "tenant acme"),
+		group(l, dipwell.VerbTake, "user a", "tenant acme"),
+		group(l, dipwell.VerbTake, "user a", "tenant acme"), // a has none
+		group(l, dipwell.VerbTake, "user b", "tenant acme"),
+		group(l, dipwell.VerbTake, "user c", "tenant acme"), // acme has none
+		group(l, dipwell.VerbTake, "user c", "tenant other"),
+		group(l, dipwell.VerbCheck, "user c", "tenant other"),
+		group(l, dipwell.VerbCheck, "user c", "tenant acme"),
+	) {
+		if want := i != 2 && i != 4 && i != 7; g.Err != nil || g.Allowed != want {
+			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
+		}
+	}
+	for row, want := range map[string]int64{"user a": 0, "user b": 1, "user c": 1, "tenant acme": 0, "tenant other": 2} {
+		limit, key, _ := strings.Cut(row, " ")
+		if n := left(t, l, limit, key); n != want {
+			t.Errorf("%s: %d left, not %d", row, n, want)
+		}
+	}
+}
+
+// A take of nothing creates no bucket, alone or with others.
+func TestGroupsOfNothing(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	prefix := fmt.Sprint("nothing", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
+	l := limiter(t, s, drained("a", 2), drained("b", 3))
+	none := group(l, dipwell.VerbTake, "a k", "b k")
+	none.Ops[0].Cost, none.Ops[1].Cost = 0, 0
+	for _, groups := range [][]dipwell.Group{{none}, {none, none}, {group(l, dipwell.VerbCheck, "a k", "b k")}} {
+		for _, g := range apply(t, s, groups...) {
+			if g.Err != nil || !g.Allowed {
+				t.Errorf("%v, %v", g.Allowed, g.Err)
+			}
+		}
+	}
+	if n := db.Exists(t.Context(), prefix+":a:{k}", prefix+":b:{k}").Val(); n != 0 {
+		t.Errorf("%d buckets were made", n)
+	}
+}
+
+// What is not a bucket, or is of another version, or has reservations, concerns
+// the groups that ask for it and no others.
+func TestOneGroupAtFault(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		put    func(ctx context.Context, db redis.UniversalClient, l *dipwell.Limiter, row string) error
+		failed bool
+		taken  int64 // before
+	}{
+		"a list": {func(ctx context.Context, db redis.UniversalClient, _ *dipwell.Limiter, row string) error {
+			return db.RPush(ctx, row, "x").Err()
+		}, true, 0},
+		"text": {func(ctx context.Context, db redis.UniversalClient, _ *dipwell.Limiter, row string) error {
+			return db.Set(ctx, row, "hello", 0).Err()
+		}, true, 0},
+		"another version": {func(ctx context.Context, _ redis.UniversalClient, l *dipwell.Limiter, _ string) error {
+			if _, err := l.Take(ctx, "user", "u50", 3); err != nil {
+				return err
+			}
+			_, err := l.Define(ctx, drained("user", 20), dipwell.OwnerCode)
+			return err
+		}, false, 3},
+		"reservations": {func(ctx context.Context, _ redis.UniversalClient, l *dipwell.Limiter, _ string) error {
+			if d, err := l.Reserve(ctx, "user", "u50", 21); err != nil || d.Delay == 0 {
+				return fmt.Errorf("%+v, %w", d, err)
+			}
+			_, err := l.Refund(ctx, "user", "u50", 10)
+			return err
+		}, false, 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, prefix := client(t), fmt.Sprint("group", prefixes.Add(1))
+			s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
+			l := limiter(t, s, drained("tenant", 1000), dipwell.Limit{Name: "user", Rate: 1, Period: 24 * time.Hour, Burst: 20})
+			if err := c.put(t.Context(), db, l, prefix+":user:{u50}"); err != nil {
+				t.Fatal(err)
+			}
+			var groups []dipwell.Group
+			for i := range 100 {
+				groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
+			}
+			admitted := int64(0)
+			for i, g := range apply(t, s, groups...) {
+				if failed := g.Err != nil; failed != (i == 50 && c.failed) || !failed && !g.Allowed {
+					t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
+				} else if !failed {
+					admitted++
+				}
+			}
+			if n := left(t, l, "tenant", "acme"); n != 1000-admitted {
+				t.Errorf("%d were admitted, and %d are left", admitted, n)
+			}
+			if c.failed {
+				return
+			}
+			if n := left(t, l, "user", "u50"); n != 20-c.taken-1 {
+				t.Errorf("%d of u50 are left", n)
+			}
+		})
+	}
+}
+
+// Where memory is full, what needs none goes on, also in one batch with the rest.
+func TestGroupsWithoutMemory(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 10), drained("b", 10))
+	for _, key := range []string{"k", "empty"} {
+		if _, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "a", Key: key, Cost: 10}, dipwell.Take{Limit: "b", Key: key, Cost: 6}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(t, server, "set", "junk", strings.Repeat("x", 1<<20))
+	do(t, server, "config", "set", "maxmemory", "1mb")
+	for i, g := range apply(t, s,
+		group(l, dipwell.VerbTake, "a new", "b new"),
+		group(l, dipwell.VerbTake, "a empty", "b empty"),
+		group(l, dipwell.VerbCheck, "b k"),
+		group(l, dipwell.VerbRefund, "a k"),
+		group(l, dipwell.VerbTake, "b k"),
+		group(l, dipwell.VerbCheck, "b k", "b empty"),
+	) {
+		if full := i == 0 || i == 4; full != errors.Is(g.Err, dipwell.ErrNoSpace) || !full && (g.Err != nil || g.Allowed != (i != 1)) {
+			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
+		}
+	}
+	do(t, server, "config", "set", "maxmemory", "0")
+	for row, want := range map[string]int64{"a new": 10, "b new": 10, "a empty": 0, "b empty": 4, "a k": 1, "b k": 4} {
+		limit, key, _ := strings.Cut(row, " ")
+		if n := left(t, l, limit, key); n != want {
+			t.Errorf("%s: %d left, not %d", row, n, want)
+		}
+	}
+}
+
+// In a cluster groups share a call where they share a slot, and one that lies in
+// several is refused alone.
+func TestGroupsInACluster(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{Poll: -1})
+	l := limiter(t, s, drained("user", 2), drained("tenant", 30))
+	var groups []dipwell.Group
+	for i := range 40 {
+		tag := fmt.Sprintf("{t%d}", i%4)
+		groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user ", tag, i), "tenant "+tag))
+	}
+	groups[7] = group(l, dipwell.VerbTake, "user one", "tenant another")
+	for i, g := range apply(t, s, groups...) {
+		var field *dipwell.FieldError
+		if bad := errors.As(g.Err, &field); bad != (i == 7) || !bad && (g.Err != nil || !g.Allowed) {
+			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
+		}
+	}
+	for i, want := range []int64{20, 20, 20, 21} {
+		if n := left(t, l, "tenant", fmt.Sprintf("{t%d}", i)); n != want {
+			t.Errorf("{t%d}: %d left, not %d", i, n, want)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+-- Decides any number of groups of plain buckets at one instant, one after the
+-- other, each all or nothing: of limits that follow no calendar and are not
+-- leaky, without reservations. Go twin: set.go, which makes the answers from the
+-- rows that this returns. Doubles decide exactly: every number is an integer
+-- below 2^53, a quotient of two such numbers rounds to an integer only when it
+-- is one, and a product that exceeds 2^53 stays above what it is compared with.
+-- Nothing may raise an error once a row is written: calls would be charged and
+-- not be told. So what is not a bucket is left alone like a row of another
+-- version.
+--
+-- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server
+-- reads several times as fast as arguments of their own:
+--   the number of limits; of each version, every, add, origin
+--   of each row the number of its limit; or that negated, and the row's own origin
+--   what is asked, in order, rows by their numbers:
+--     0 row units cap pieces: as many pieces of so many units as fit (takes of one cost, a take up to, a charge)
+--     1 row units: give units back
+--     2 row sum cap stop n units...: n costs one by one; with stop 1 none after the first that does not fit
+--     3 n, and n times row units room: all or nothing, if no more than room is used of each; a negative row is in shadow mode
+--     4 the same; and a row that does not fit is closed to all that comes after
+-- Returns one string of lines: the clock's seconds and microseconds and how many
+-- rows were written; and of each row what was found: nothing for a full bucket,
+-- - for what was left alone. Empty: nothing was done, because something else has
+-- the key of a new row.
+local call, floor, ceil, format, match = redis.call, math.floor, math.ceil, string.format, string.match
+local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
+local rows
+if n == 1 then
+  rows = {call('GET', KEYS[1])}
+else
+  rows = call('MGET', unpack(KEYS))
+end
+
+-- used has what is used of the rows that are open, at the instants times; after
+-- what is to be written.
+local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
+local at = 2 + 4 * a[1]
+for i = 1, n do
+  local rule = a[at]
+  at = at + 1
+  local origin
+  if rule < 0 then
+    rule, origin, at = 4 * -rule - 2, a[at], at + 1
+  else
+    rule = 4 * rule - 2
+    origin = a[rule + 3]
+  end
+  rules[i], origins[i] = rule, origin
+  local row = rows[i]
+  if not row then
+    used[i], times[i], reply[i + 1] = 0, now, ''
+  else
+    local left, ts, known = match(row, '^([1-9]%d*) (%d+) (%d+)$')
+    if left then
+      left, ts = left + 0, ts + 0
+    end
+    if not left or known + 0 ~= a[rule] or left > 9007199254740991 or ts > 9007199254740991 then
+      reply[i + 1] = '-'
+    else
+      local t, every = now, a[rule + 1]
+      if ts > t then
+        t = ts
+      end
+      local ticks
+      {{statements 6 "ticksUpTo" "ts" "t" "origin" "every" "ticks"}}
+      {{statements 6 "leftAfter" "left" "ticks" "a[rule + 2]" unbounded "left"}}
+      used[i], times[i], reply[i + 1] = left, t, row
+    end
+  end
+end
+
+local last = #a
+while at <= last do
+  local kind, row = a[at], a[at + 1]
+  if kind >= 3 then
+    local from, to, fits = at + 2, at + 3 * row - 1, true
+    at = to + 3
+    for j = from, to, 3 do
+      local r = a[j]
+      if r < 0 then
+        fits = fits and used[-r]
+      else
+        local left = used[r]
+        if not left then
+          fits = false
+        elseif left > a[j + 2] then
+          fits = false
+          if kind == 4 then
+            used[r] = nil
+          end
+        end
+      end
+    end
+    if fits then
+      for j = from, to, 3 do
+        local r, units = a[j], a[j + 1]
+        if r < 0 then
+          r = -r
+          if used[r] > a[j + 2] then
+            units = 0
+          end
+        end
+        if units > 0 then
+          local left = {{added "used[r]" "units"}}
+          used[r], after[r] = left, left
+        end
+      end
+    end
+  elseif kind == 0 then
+    local left, units = used[row], a[at + 2]
+    if left then
+      local fit
+      {{statements 6 "pieces" "left" "units" "a[at + 3]" "a[at + 4]" "fit"}}
+      if fit > 0 then
+        left = {{added "left" "fit * units"}}
+        used[row], after[row] = left, left
+      end
+    end
+    at = at + 5
+  elseif kind == 1 then
+    local left = used[row]
+    if left and left > 0 then
+      {{statements 6 "refunded" "left" "a[at + 2]" "left"}}
+      used[row], after[row], lesser[row] = left, left, true
+    end
+    at = at + 3
+  else
+    local left, cap, from, to = used[row], a[at + 3], at + 6, at + 5 + a[at + 5]
+    if left and {{fits "left" "a[at + 2]" "cap"}} then
+      left = left + a[at + 2]
+      used[row], after[row] = left, left
+    elseif left then
+      for j = from, to do
+        if {{fits "left" "a[j]" "cap"}} then
+          left = left + a[j]
+          after[row] = left
+        elseif a[at + 4] == 1 then
+          left = nil
+          break
+        end
+      end
+      used[row] = left
+    end
+    at = to + 1
+  end
+end
+
+-- write stores a row.
+local function write(i, new)
+  local left, t, rule = after[i], times[i], rules[i]
+  local full
+  {{statements 2 "dueAt" "t" (ticksFor "left" "a[rule + 2]") "origins[i]" "a[rule + 1]" "full"}}
+  return put(KEYS[i], format('%d %d %d', left, t, a[rule]), full, new)
+end
+
+-- New rows first: they are refused where something else has the key. Where
+-- memory is full the first write fails, and nothing was done. Rows that get
+-- units back come last: they need no memory, for each is deleted before it is
+-- written, and what is written after that is not refused.
+local written = 0
+for i = 1, n do
+  if after[i] then
+    written = written + 1
+    if not rows[i] and after[i] > 0 and not write(i, true) then
+      for j = 1, i - 1 do
+        if after[j] and not rows[j] then
+          call('DEL', KEYS[j])
+        end
+      end
+      return ''
+    end
+  end
+end
+for i = 1, n do
+  if after[i] and rows[i] and not lesser[i] then
+    write(i)
+  end
+end
+for i in pairs(lesser) do
+  if rows[i] then
+    call('DEL', KEYS[i])
+    if after[i] > 0 then
+      write(i)
+    end
+  end
+end
+reply[1] = clock[1] .. ' ' .. clock[2] .. ' ' .. written
+return table.concat(reply, '\n')
