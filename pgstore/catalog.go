@@ -22,17 +22,20 @@ type catalog struct {
 	reg       dipwell.Registry
 	entries   atomic.Pointer[map[string]*entry]
 
-	mu       await.Gate // one reading or change at a time
-	revision int64
+	mu       await.Gate // one reading or change over db at a time
+	revision atomic.Int64
 	dialect  atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pending  []pendingLimit          // defined while the server was away
 	lazy     bool
-	isRead   atomic.Bool  // the limits have been read once
+	isRead   atomic.Bool // the limits have been read once
+	pass     portablePass
 	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
 	started  time.Time
 	report   func(error)
-	bad      map[string]error            // limits that cannot be read; under mu
-	zones    map[dipwell.Calendar]string // what zoneWarning found; under mu
+
+	installs sync.Mutex                  // held without asking the server
+	bad      map[string]error            // limits that cannot be read; under installs
+	zones    map[dipwell.Calendar]string // what zoneWarning found; under installs
 
 	stop func()
 	done sync.WaitGroup
@@ -47,11 +50,12 @@ type entry struct {
 }
 
 func newCatalog(db DB, c Config) *catalog {
-	cat := &catalog{db: db, testClock: c.Clock != nil, revision: -1, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError,
+	cat := &catalog{db: db, testClock: c.Clock != nil, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError,
 		zones: map[dipwell.Calendar]string{}, started: time.Now()}
 	if cat.report == nil {
 		cat.report = func(error) {}
 	}
+	cat.revision.Store(-1)
 	cat.entries.Store(&map[string]*entry{})
 	return cat
 }
@@ -64,24 +68,36 @@ const maxUnheard = time.Minute
 
 // hear makes sure that the limits are known as they were at most maxUnheard
 // ago. The watcher mostly sees to it; it may be off, or cut off.
-func (c *catalog) hear(ctx context.Context) error {
-	if !c.isRead.Load() || time.Since(c.started)-time.Duration(c.heard.Load()) < maxUnheard {
+func (s *Store) hear(ctx context.Context) error {
+	c := s.cat
+	now := time.Since(c.started)
+	switch {
+	case !c.isRead.Load() || now-time.Duration(c.heard.Load()) < maxUnheard:
+		return nil
+	case s.alone():
+		return storeError(c.refresh(ctx), false)
+	case s.heard > 0 && now-s.heard < maxUnheard:
 		return nil
 	}
-	return storeError(c.refresh(ctx), false)
+	err := c.readIn(ctx, s.db)
+	if err == nil {
+		s.heard = now
+	}
+	return err
 }
 
 // resolve finds the entries of a group's limits. Definitions of another store,
 // or older ones, are replaced by what this database holds.
-func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
-	if err := c.hear(ctx); err != nil {
+func (s *Store) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
+	if err := s.hear(ctx); err != nil {
 		return err
 	}
+	c := s.cat
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		e := (*c.entries.Load())[op.Def.Name]
 		if e == nil {
-			if err := c.loadForCall(ctx); err != nil {
+			if err := s.loadForCall(ctx); err != nil {
 				return err
 			}
 			if e = (*c.entries.Load())[op.Def.Name]; e == nil {
@@ -91,6 +107,19 @@ func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) e
 		op.Def, out[i] = e.def, e
 	}
 	return nil
+}
+
+// loadForCall reads the limits for the sake of a call. Before they were read
+// once that is not the call's to do: it would wait, and so would all others.
+func (s *Store) loadForCall(ctx context.Context) error {
+	switch c := s.cat; {
+	case c.lazy && !c.isRead.Load():
+		return errUnread
+	case s.alone():
+		return storeError(c.load(ctx), false)
+	default:
+		return c.readIn(ctx, s.db)
+	}
 }
 
 const loadSQL = `select (select n from dipwell.revision),
@@ -114,28 +143,55 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 		return err
 	}
 	asked := time.Since(c.started)
-	defs, ids, revision, bad, err := readLimits(ctx, c.db)
+	read, err := readLimits(ctx, c.db)
 	if err != nil {
 		return err
 	}
-	c.heard.Store(int64(asked))
-	c.noteBad(bad)
-	old := *c.entries.Load()
-	entries := map[string]*entry{}
-	for _, d := range defs {
-		differs, err := c.zoneWarning(ctx, d.Limit)
+	warnings := map[string]string{}
+	for _, d := range read.defs {
+		warnings[d.Name], err = c.zoneWarning(ctx, d.Limit)
 		if err != nil && !errors.Is(err, errNoZone) { // then every take of it says so
 			return err
 		}
-		d.Warning = joined(d.Warning, differs)
-		entries[d.Name] = c.newEntry(ids[d.Name], d, old[d.Name])
 	}
-	c.reg.Install(defs)
+	c.heard.Store(int64(asked))
+	c.install(read, warnings)
+	return nil
+}
+
+// readIn reads the limits in the caller's transaction. Whoever reads them over
+// the pool may be waiting for the rows that this transaction has locked: so it
+// neither takes a connection of the pool nor waits for the gate. An older
+// snapshot changes nothing.
+func (c *catalog) readIn(ctx context.Context, tx DB) error {
+	read, err := readLimits(ctx, tx)
+	if err == nil && (read.revision < 0 || read.revision >= c.revision.Load()) {
+		c.install(read, nil)
+	}
+	return storeError(err, false)
+}
+
+// install replaces the limits by those that were read. Without warnings, those
+// of before count.
+func (c *catalog) install(read *limitsRead, warnings map[string]string) {
+	c.installs.Lock()
+	defer c.installs.Unlock()
+	c.noteBad(read.bad)
+	old := *c.entries.Load()
+	entries := map[string]*entry{}
+	for _, d := range read.defs {
+		if e := old[d.Name]; warnings == nil && e != nil {
+			d.Warning = e.def.Warning
+		} else {
+			d.Warning = joined(d.Warning, warnings[d.Name])
+		}
+		entries[d.Name] = c.newEntry(read.ids[d.Name], d, old[d.Name])
+	}
+	c.reg.Install(read.defs)
 	c.entries.Store(&entries)
-	c.revision = revision
+	c.revision.Store(read.revision)
 	c.isRead.Store(true)
 	c.reg.Unread(nil)
-	return nil
 }
 
 // joined makes one warning of two.
@@ -163,20 +219,26 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// readLimits reads all limits, and their ids. Without any the revision is -1:
-// it is to be asked for again. bad has the errors of limits that this program
-// cannot read, such as one of an algorithm that it does not know.
-func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, ids map[string]int32, revision int64, bad map[string]error, err error) {
+// limitsRead is what readLimits found.
+type limitsRead struct {
+	defs     []*dipwell.Definition
+	ids      map[string]int32
+	revision int64            // -1 where there are none: it is to be asked for again
+	bad      map[string]error // of limits that this program cannot read, such as one of an algorithm that it does not know
+}
+
+// readLimits reads all limits.
+func readLimits(ctx context.Context, db querier) (*limitsRead, error) {
 	rows, err := db.Query(ctx, loadSQL)
 	if err != nil {
-		return nil, nil, 0, nil, err
+		return nil, err
 	}
-	ids, bad, revision = map[string]int32{}, map[string]error{}, -1
+	read := &limitsRead{ids: map[string]int32{}, bad: map[string]error{}, revision: -1}
 	var l limitRow
 	var v versionRow
 	var past []dipwell.Version
-	_, err = pgx.ForEachRow(rows, append(append([]any{&revision}, l.fields()...), v.fields()...), func() error {
-		if _, unreadable := bad[l.Name]; unreadable {
+	_, err = pgx.ForEachRow(rows, append(append([]any{&read.revision}, l.fields()...), v.fields()...), func() error {
+		if _, unreadable := read.bad[l.Name]; unreadable {
 			return nil
 		}
 		version, err := v.version(l.Name)
@@ -189,23 +251,21 @@ func readLimits(ctx context.Context, db querier) (defs []*dipwell.Definition, id
 			d, err = l.definition(version, past)
 		}
 		if past = nil; err != nil {
-			bad[l.Name] = fmt.Errorf("%w: limit %s cannot be read: %w", dipwell.ErrStore, l.Name, err)
+			read.bad[l.Name] = fmt.Errorf("%w: limit %s cannot be read: %w", dipwell.ErrStore, l.Name, err)
 			return nil
 		}
-		defs, ids[d.Name] = append(defs, d), l.ID
+		read.defs, read.ids[d.Name] = append(read.defs, d), l.ID
 		return nil
 	})
-	return defs, ids, revision, bad, err
+	return read, err
 }
 
 func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {
 	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky}
 	if old != nil && old.id == id && old.def.Number == d.Number {
 		e.statements = old.statements
-	} else if dialect := c.dialect.Load(); dialect != nil {
-		e.take = dialect.takeSQL(id, d, c.testClock)
 	} else {
-		e.statements = newStatements(id, d, c.testClock)
+		e.statements = c.engine().statements(id, d)
 	}
 	return e
 }
@@ -343,25 +403,28 @@ func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *i
 	if err != nil {
 		return err
 	}
-	if c.dialect.Load() != nil {
-		return defineError(c.portableDefine(ctx, l, owner, now), l.Name)
-	}
-	if err = c.checkZone(ctx, l); err != nil {
+	return defineError(c.engine().put(ctx, l, &r, owner, now), l.Name)
+}
+
+func (s functions) put(ctx context.Context, l dipwell.Limit, r *dipwell.Rule, owner string, now *int64) error {
+	if err := s.cat.checkZone(ctx, l); err != nil {
 		return err
 	}
 	cal := r.Calendar()
-	err = c.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
+	return s.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
 		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
 		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
 		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, now)
-	return defineError(err, l.Name)
+}
+
+func (s functions) drop(ctx context.Context, name, owner string, _ *int64) error {
+	return s.exec(ctx, "select dipwell_internal.drop_limit($1, $2)", name, owner)
 }
 
 // exec changes the limits, in a transaction of its own or the caller's.
-func (c *catalog) exec(ctx context.Context, sql string, args ...any) error {
-	s := Store{db: c.db}
-	try := func() error { _, err := c.db.Exec(ctx, sql, args...); return err }
+func (s functions) exec(ctx context.Context, sql string, args ...any) error {
+	try := func() error { _, err := s.db.Exec(ctx, sql, args...); return err }
 	return s.again(ctx, try(), try)
 }
 
@@ -372,11 +435,7 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 		return storeError(err, false)
 	}
 	defer c.mu.Leave()
-	drop := func() error { return c.exec(ctx, "select dipwell_internal.drop_limit($1, $2)", name, owner) }
-	if c.dialect.Load() != nil {
-		drop = func() error { return c.portableDrop(ctx, name, owner, s.testNow()) }
-	}
-	if err := drop(); err != nil {
+	if err := c.engine().drop(ctx, name, owner, s.testNow()); err != nil {
 		return defineError(err, name)
 	}
 	return storeError(c.loadLocked(ctx), false)

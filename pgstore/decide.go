@@ -91,10 +91,7 @@ func (s *Store) testNow() *int64 {
 	return &now
 }
 
-func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
-	if s.cat.dialect.Load() != nil {
-		return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableCancel(ctx, tx, id) })
-	}
+func (s functions) cancel(ctx context.Context, id dipwell.Reservation) error {
 	var done bool
 	err := s.db.QueryRow(ctx, "select dipwell_internal.give_back($1::uuid, $2::bigint)", uuidOf(id), s.testNow()).Scan(&done)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
 )
 
 // Engine is a database that speaks PostgreSQL's protocol.
@@ -95,24 +96,25 @@ func spaced(s string) string {
 func (d *dialect) takeSQL(id int32, def *dipwell.Definition, testClock bool) string {
 	r := &def.Rule
 	params, clock := 2, d.clock
-	grid := ""
+	var grid sqlexpr.Expr
 	if r.Every > 0 {
-		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
+		grid = sqlexpr.Int(gridOf(r.Origin, r.Every))
 	}
 	if spread(r) {
 		params++
-		grid = fmt.Sprintf("$%d::bigint", params)
+		grid = sqlexpr.Op(fmt.Sprintf("$%d::bigint", params))
 	}
 	if testClock {
 		clock = fmt.Sprintf("$%d::bigint", params+1)
 	}
-	free := "b.used - " + strings.ReplaceAll(returned(r, "b.ts", "excluded.ts", grid), " / ", " "+d.divide+" ")
+	ticks, style := ticksSQL(r, "b.ts", "excluded.ts", grid), sqlexpr.Style{Divide: d.divide}
 	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update
-set used = greatest(%[4]s, 0) + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
-where b.version = excluded.version and b.lows is null and %[4]s <= %[5]d - excluded.used
-returning b.used, b.ts, b.seen`, id, def.Number, clock, free, r.Cap)
+set used = %[4]s + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
+where b.version = excluded.version and b.lows is null and %[5]s
+returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks).Text(style),
+		fitsSQL(r, ticks, sqlexpr.Op("excluded.used"), sqlexpr.Int(r.Cap)).Text(style))
 }
 
 // The other statements are plain reads and writes of one row.

@@ -34,3 +34,29 @@ func Statements(t testing.TB) map[Engine][]string {
 	}
 	return out
 }
+
+// MaxWired is for tests.
+const MaxWired = maxWired
+
+// Forget makes a store behave as if it had heard nothing of its limits for an hour.
+func Forget(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
+
+// Calm makes a store's next statements those of one that has long refused nothing.
+func Calm(s *Store) {
+	s.clean.n.Store(enoughClean)
+	for _, e := range *s.cat.entries.Load() {
+		if e.clean != nil {
+			e.clean.n.Store(enoughClean)
+		}
+	}
+}
+
+// ExpectNew makes a store take every key for new.
+func ExpectNew(s *Store) {
+	s.met.slots.Store(nil)
+	for _, e := range *s.cat.entries.Load() {
+		if e.new != nil {
+			e.new.score.Store(newcomerMost)
+		}
+	}
+}

@@ -41,6 +41,7 @@ type Condition struct {
 	Updates, HotUpdates          int64 // of buckets, since the statistics were reset
 	LiveRows, DeadRows           int64
 	LastVacuum                   time.Time     // zero: never
+	Swept                        time.Time     // when the last whole pass of a sweep began; zero: none did, or User may not know
 	OldestTransaction            time.Duration // open, and keeping dead rows
 	Connections, MaxConnections  int
 }
@@ -72,6 +73,9 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	}
 	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
 		err = c.tables(ctx, db)
+	}
+	if err == nil && c.Schema == SchemaVersion && !c.Portable {
+		err = c.sweepState(ctx, db)
 	}
 	if err == nil && c.Hidden {
 		err = db.QueryRow(ctx, `select coalesce(bool_or(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')), false)
@@ -113,6 +117,18 @@ func (c *Condition) tables(ctx context.Context, db DB) error {
 		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed)
 	if vacuumed != nil {
 		c.LastVacuum = *vacuumed
+	}
+	return err
+}
+
+func (c *Condition) sweepState(ctx context.Context, db DB) error {
+	var at int64
+	err := db.QueryRow(ctx, "select passed - took from dipwell.sweep_state").Scan(&at)
+	if denied(err) {
+		return nil
+	}
+	if at > 0 {
+		c.Swept = time.UnixMicro(at)
 	}
 	return err
 }

@@ -101,7 +101,7 @@ func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
 // queue adds a group's statement, if it is one for the function.
 func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *dipwell.Group) bool {
 	var known [dipwell.MaxTakes]*entry
-	if g.Cancel || s.cat.resolve(ctx, g, known[:]) != nil {
+	if g.Cancel || s.resolve(ctx, g, known[:]) != nil {
 		return false
 	}
 	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == dipwell.VerbCheck || op.Verb == dipwell.VerbTake && !op.Def.Rule.Leaky) {

@@ -22,7 +22,11 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	if shared {
 		after = ""
 	}
-	rows, err := s.db.Query(ctx, keysSQL, e.id, prefix, after, n, shared)
+	sql := keysSQL
+	if s.cat.dialect.Load() == nil {
+		sql = "select key, used, ts, version from dipwell_internal.keys($1, $2, $3, $5, $4)"
+	}
+	rows, err := s.db.Query(ctx, sql, e.id, prefix, after, n, shared)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -31,35 +35,6 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 		return k, err
 	})
 	return out, storeError(err, false)
-}
-
-// sweepBatch is the number of rows that one statement deletes at most, so that
-// none of them holds its locks for long.
-const sweepBatch = 1000
-
-// Sweep deletes at most n full rows, in small batches, and forgets versions of
-// limits that no row names any more. Over a transaction it is one batch of it.
-func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
-	if s.cat.dialect.Load() != nil {
-		return s.portableSweep(ctx, n)
-	}
-	for swept < n {
-		var did int
-		want := min(n-swept, sweepBatch)
-		try := func() error {
-			return s.db.QueryRow(ctx, "select dipwell_internal.sweep_at($1, coalesce($2, dipwell_internal.settled()))", want, s.testNow()).Scan(&did)
-		}
-		if err = s.again(ctx, try(), try); err != nil {
-			return swept, storeError(err, false)
-		}
-		if swept += did; did < want {
-			break
-		}
-	}
-	if swept < n {
-		_, err = s.db.Exec(ctx, "select dipwell_internal.retire($1)", s.testNow())
-	}
-	return swept, storeError(err, false)
 }
 
 // Now is the server's time, in µs since the Unix epoch.

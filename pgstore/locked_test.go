@@ -89,25 +89,32 @@ func TestALaneWaitsOnce(t *testing.T) {
 	}
 }
 
-// TestManyCallsOfALockedRowWaitOnce: calls that need a statement each do not all
-// wait for the same lock, over each kind of tables.
-func TestManyCallsOfALockedRowWaitOnce(t *testing.T) {
+// TestManyCallsOfALockedRow: calls of several verbs do not all wait for the same
+// lock, over each kind of tables. Those that are charged together wait once, and
+// once more in the part of the rows that has the locked one.
+func TestManyCallsOfALockedRow(t *testing.T) {
 	t.Parallel()
-	for name, migrate := range map[string]func(string) error{
-		"functions": migrated,
-		"portable":  func(dsn string) error { return migratedFor(dsn, pgstore.Portable) },
+	portable := func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
+	for name, c := range map[string]struct {
+		migrate func(string) error
+		verbs   [2]dipwell.Verb
+		waits   int64
+	}{
+		"charged together": {migrated, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbReserve}, 2},
+		"in one set":       {migrated, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbRefund}, 1},
+		"portable":         {portable, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbReserve}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _, waits := lockedRow(t, migrate)
+			s, _, waits := lockedRow(t, c.migrate)
 			var b dipwell.Batch
 			for i := range 60 {
 				key := fmt.Sprint("k", i)
 				if i%3 > 0 {
 					key = "bad"
 				}
-				verb := []dipwell.Verb{dipwell.VerbCharge, dipwell.VerbReserve}[i%2]
-				b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{byte(i), 1}, Ops: []dipwell.Op{{Def: s.Registry().Lookup("one"), Key: key, Verb: verb, Cost: 1}}})
+				b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{byte(i), 1},
+					Ops: []dipwell.Op{{Def: s.Registry().Lookup("one"), Key: key, Verb: c.verbs[i%2], Cost: 1}}})
 			}
 			if err := s.Apply(context.Background(), &b); err != nil {
 				t.Fatal(err)
@@ -118,8 +125,8 @@ func TestManyCallsOfALockedRowWaitOnce(t *testing.T) {
 					t.Errorf("%s: %v", g.Ops[0].Key, g.Err)
 				}
 			}
-			if n := waits.Load(); n != 1 {
-				t.Errorf("%d statements waited", n)
+			if n := waits.Load(); n != c.waits {
+				t.Errorf("%d statements waited, not %d", n, c.waits)
 			}
 		})
 	}

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/internal/sqlstep"
 )
 
 // newManySQL writes a version's statements for many keys. Keys come sorted and
@@ -23,29 +27,32 @@ import (
 func newManySQL(s *statements, id int32, d *dipwell.Definition, testClock bool) {
 	r := &d.Rule
 	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
-	grid := fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
-	before, after := returned(r, "b.ts", "c.n", grid), returned(r, "b.ts", "excluded.ts", grid)
+	grid := sqlexpr.Int(gridOf(r.Origin, r.Every))
+	before, after := ticksSQL(r, "b.ts", "c.n", grid), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	params := 2
 	if spread(r) { // the origin is the key's, which excluded does not carry
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
-		before = returned(r, "b.ts", "c.n", "q.grid")
-		after = returnedSince(r, "b.ts", "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
+		before = ticksSQL(r, "b.ts", "c.n", sqlexpr.Op("q.grid"))
+		after = sqlstep.TicksSinceOnce(sqlexpr.Op("b.ts"), sqlexpr.Op("excluded.ts"),
+			sqlexpr.Op("($3::bigint[])[width_bucket(excluded.key, $1::text[])]"), sqlexpr.Int(r.Every))
 	}
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
 	}
-	take := func(where string) string {
+	take := func(where string, bound int64) string {
 		return fmt.Sprintf(`with c as materialized (select %[1]s as n)
 insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s%[6]s
-on conflict (limit_id, key) do update set used = greatest(b.used - %[7]s, 0) + excluded.used, ts = greatest(excluded.ts, b.ts)
-where b.version = %[3]d and b.lows is null and b.used - %[7]s <= %[8]d - excluded.used
-returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where, after, r.Cap)
+on conflict (limit_id, key) do update set used = %[7]s + excluded.used, ts = greatest(excluded.ts, b.ts)
+where b.version = %[3]d and b.lows is null and %[8]s
+returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
+			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)))
 	}
-	s.takeBold = take("")
+	s.takeBold, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
 	s.takeMany = take(fmt.Sprintf(`
-where coalesce((select b.version = %[2]d and b.lows is null and b.used - %[3]s <= %[4]d - q.units
-    from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number, before, r.Cap))
+where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
+    from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number,
+		fitsSQL(r, before, sqlexpr.Op("q.units"), sqlexpr.Int(r.Cap))), r.Cap)
 	lookNow := readNow
 	if testClock {
 		lookNow = "$2::bigint"
@@ -57,30 +64,27 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 		lookNow, id)
 }
 
-// returnedSince is returned with the grid named once, for one that must be
-// looked up: from the time since ts, and how much of it is the present window's.
-func returnedSince(r *dipwell.Rule, ts, now, grid string) string {
-	ticks := fmt.Sprintf("(greatest(%[1]s - %[2]s, 0) - (%[1]s - %[3]s) %% %[4]d + %[5]d) / %[4]d", now, ts, grid, r.Every, r.Every-1)
-	return returnedTicks(r, ticks)
-}
-
 var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
 
-// many decides a batch: takes of one limit in one statement, however many keys
-// and callers, and the statements of several limits in one trip; the rest one by
-// one.
-func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
+// many decides a batch. Calls about one key each are added up by key where they
+// may get all that they ask for: those of one limit go in one statement, however
+// many keys and callers, and the statements of several limits in one trip. The
+// rest goes to set, and what that cannot decide is decided one by one.
+func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	m := merges.Get().(*dipwell.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
-	var parts []*part
+	var parts, charges []*part
 	for from := 0; from < len(m.Rows); {
 		to := from + 1
 		for to < len(m.Rows) && m.Rows[to].Limit == m.Rows[from].Limit {
 			to++
 		}
-		if p := s.part(ctx, m.Rows[from:to]); p != nil {
-			parts = append(parts, p)
+		if takes, charge := s.part(ctx, m.Rows[from:to]); takes != nil {
+			parts = append(parts, takes)
+			if charge != nil {
+				charges = append(charges, charge)
+			}
 		}
 		from = to
 	}
@@ -88,68 +92,118 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) error {
 		s.together(ctx, parts)
 	}
 	groups := m.Whole
-	for _, p := range parts {
+	var decided []*bundle
+	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.limitRows(ctx, p)...)
+		decided = append(decided, p.decided...)
 	}
-	rest := s.set(ctx, groups)
+	rest := s.set(ctx, groups, decided...)
 	for _, g := range groups {
 		if collided(g.Err) && s.alone() {
 			rest = append(rest, g)
 		}
 	}
 	s.oneByOne(ctx, s.inTurn(ctx, rest))
-	return nil
 }
 
 // pending is what is still to be decided about a row: the first of its groups
-// at once, as many as may fit.
+// at once, as many as may get all that they ask for.
 type pending struct {
 	*dipwell.Row
-	try    int
-	listed bool         // the row has lows
-	rule   dipwell.Rule // the key's own, where windows are spread
+	try   int
+	units int64        // what these take
+	rule  dipwell.Rule // the key's own, where windows are spread
+
+	other   bool    // its groups are decided by other statements
+	decided *bundle // its groups are decided, and what they leave is to be written
 }
 
 // part is what is still to be decided about rows of one limit.
 type part struct {
 	*entry
+	bound   int64      // units that may be used after a charge
 	rest    []*pending // in the order of the keys
-	refused []*pending // were lately, and are read first
+	refused []*pending // were lately, or only ask, and are read first
 	single  []*dipwell.Group
+	decided []*bundle // to be written
 
 	failed   error // of the statement that charges rest, with others in one trip
 	failures int   // of statements about its rows
 }
 
-// part sorts out rows of one limit; nil where the limit is not to be had.
-func (s *Store) part(ctx context.Context, rows []dipwell.Row) *part {
+// part sorts out rows of one limit; nil where the limit is not to be had. Rows
+// that are only charged have a bound of their own, and so a part, if there are any.
+func (s *Store) part(ctx context.Context, rows []dipwell.Row) (takes, charges *part) {
 	var known [1]*entry
-	if err := s.cat.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
+	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
 		fail(rows, err)
-		return nil
+		return nil, nil
 	}
 	e := known[0]
-	out := &part{entry: e}
+	takes = &part{entry: e, bound: e.def.Rule.Cap}
 	for i := range rows {
 		row := &rows[i]
 		for _, g := range row.Groups {
 			g.Ops[0].Def = e.def
 		}
-		op := &row.Groups[0].Ops[0]
-		if !e.plain || op.Verb != dipwell.VerbTake || !row.Alike() || op.Cost <= 0 || op.Cost > e.def.Rule.Burst {
-			out.single = append(out.single, row.Groups...)
-			continue
-		}
-		p := &pending{Row: row, try: len(row.Groups)}
-		p.rule = *e.def.RuleFor(row.Key, &p.rule)
-		p.try = min(p.try, int(min(e.def.Rule.Burst/op.Cost, 1<<20)))
-		if s.refused.has(e.id, row.Key) {
-			out.refused = append(out.refused, p)
-		} else {
-			out.rest = append(out.rest, p)
+		p := &pending{Row: row}
+		p.rule = *row.Groups[0].Ops[0].RuleFor(&p.rule)
+		asks, bound, ok := adds(row)
+		switch {
+		case !e.plain || !ok:
+			takes.single = append(takes.single, row.Groups...)
+		case !asks:
+			takes.refused = append(takes.refused, p)
+		case bound > takes.bound && p.first(len(p.Groups), bound):
+			if charges == nil {
+				charges = &part{entry: e, bound: bound}
+			}
+			charges.rest = append(charges.rest, p)
+		case !p.first(len(p.Groups), takes.bound):
+			takes.single = append(takes.single, row.Groups...)
+		case s.refused.has(e.id, row.Key):
+			takes.refused = append(takes.refused, p)
+		default:
+			takes.rest = append(takes.rest, p)
 		}
 	}
-	return out
+	return takes, charges
+}
+
+// adds reports whether the calls about a row of a plain limit can be added up,
+// and whether any of them asks for tokens; bound is the least that one of those has.
+func adds(row *dipwell.Row) (asks bool, bound int64, ok bool) {
+	bound = dipwell.MaxInt
+	for _, g := range row.Groups {
+		op := &g.Ops[0]
+		if reads(op) {
+			continue
+		}
+		tokens, most := whole(op)
+		if tokens == 0 {
+			return false, 0, false
+		}
+		asks, bound = true, min(bound, most)
+	}
+	return asks, bound, true
+}
+
+// first prepares to charge the first n groups, or as many of them as an unused
+// bucket has room for. It reports whether that takes anything.
+func (p *pending) first(n int, bound int64) bool {
+	p.try, p.units = 0, 0
+	for _, g := range p.Groups[:n] {
+		units := int64(0)
+		if op := &g.Ops[0]; !reads(op) {
+			tokens, _ := whole(op)
+			units = tokens * p.rule.Unit
+		}
+		if !algebra.Fits(p.units, units, bound) {
+			break
+		}
+		p.try, p.units = p.try+1, algebra.Added(p.units, units)
+	}
+	return p.units > 0
 }
 
 // limitRows decides what is left about rows of one limit, and returns the groups
@@ -160,12 +214,12 @@ func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
 		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
-		if p.rest = p.plainRows(p.rest); len(p.rest) == 0 {
+		if p.rest = p.chargeable(p.rest); len(p.rest) == 0 {
 			break
 		}
 		p.rest = s.round(ctx, p, p.rest)
 	}
-	for _, row := range p.rest {
+	for _, row := range p.chargeable(p.rest) {
 		p.single = append(p.single, row.Groups...)
 	}
 	return p.single
@@ -175,7 +229,7 @@ func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
 	var locked lockedRows
 	for _, g := range groups {
 		if g.Err = locked.err(g); g.Err == nil {
-			g.Err = s.group(ctx, g)
+			g.Err = s.decideOne(ctx, g)
 			locked.note(g)
 		}
 	}
@@ -215,8 +269,8 @@ func (s *Store) chargeOrFail(ctx context.Context, p *part, rows []*pending) (cha
 	if err, p.failed = p.failed, nil; err != nil {
 		return nil, err
 	}
-	if charged, err = s.charge(ctx, p.entry, rows); err != nil {
-		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, p.entry, rows); return err })
+	if charged, err = s.charge(ctx, p, rows); err != nil {
+		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
 	}
 	return charged, err
 }
@@ -234,12 +288,12 @@ func (p *pending) settle(err error) {
 	p.try = len(p.Groups)
 }
 
-func (s *Store) charge(ctx context.Context, e *entry, rows []*pending) ([]bool, error) {
-	found, err := s.db.Query(ctx, e.chargeSQL(), s.chargeArgs(e, rows)...)
+func (s *Store) charge(ctx context.Context, p *part, rows []*pending) ([]bool, error) {
+	found, err := s.db.Query(ctx, p.chargeSQL(), s.chargeArgs(p.entry, rows)...)
 	if err != nil {
 		return nil, storeError(err, true)
 	}
-	charged, err := e.charged(found, rows)
+	charged, err := p.charged(found, rows)
 	return charged, storeError(err, true)
 }
 
@@ -247,7 +301,7 @@ func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
 	keys, units := make([]string, len(rows)), make([]int64, len(rows))
 	var grids []int64
 	for i, p := range rows {
-		keys[i], units[i] = p.Key, int64(p.try)*p.Groups[0].Ops[0].Cost*p.rule.Unit
+		keys[i], units[i] = p.Key, p.units
 		if spread(&e.def.Rule) {
 			grids = append(grids, gridOf(p.rule.Origin, p.rule.Every))
 		}
@@ -260,7 +314,7 @@ func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
 }
 
 // charged reads which rows were charged, and answers about them.
-func (e *entry) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
+func (p *part) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 	charged := make([]bool, len(rows))
 	var key string
 	var i int
@@ -274,50 +328,66 @@ func (e *entry) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 		rows[i].admit(row, now)
 		return nil
 	})
-	e.noteRefused(slices.Contains(charged, false))
+	p.clean.note(!slices.Contains(charged, false))
 	return charged, err
 }
 
-// calm is how many statements in a row must have refused nothing before the
-// next one dares not to look first.
-const calm = 64
+// A streak counts statements in a row that refused nothing. After enough of them
+// the next one dares not to look first.
+type streak struct{ n atomic.Int32 }
 
-func (e *entry) chargeSQL() string {
-	if e.clean.Load() >= calm {
-		return e.takeBold
+const enoughClean = 64
+
+func (c *streak) calm() bool { return c.n.Load() >= enoughClean }
+
+func (c *streak) note(clean bool) {
+	switch n := c.n.Load(); {
+	case !clean && n > 0:
+		c.n.Store(0)
+	case clean && n < enoughClean:
+		c.n.Add(1)
 	}
-	return e.takeMany
 }
 
-func (e *entry) noteRefused(some bool) {
-	switch n := e.clean.Load(); {
-	case some && n > 0:
-		e.clean.Store(0)
-	case !some && n < calm:
-		e.clean.Add(1)
+func (p *part) chargeSQL() string {
+	switch {
+	case p.bound > p.def.Rule.Cap:
+		return p.chargeMany
+	case p.clean.calm():
+		return p.takeBold
 	}
+	return p.takeMany
 }
 
 // admit answers the groups that were charged together, each as if it had come
 // alone and in its turn; row is what the last of them left.
 func (p *pending) admit(row dipwell.State, now int64) {
-	step := p.Groups[0].Ops[0].Cost * p.rule.Unit
-	used := row.Used - int64(p.try)*step
+	row.Used = algebra.Without(row.Used, p.units)
 	for _, g := range p.Groups[:p.try] {
-		used += step
-		admit(g, &p.rule, dipwell.State{Used: used, TS: row.TS}, now)
+		op := &g.Ops[0]
+		if reads(op) {
+			row.Version = op.Def.Number
+			_, _, g.Err = op.Step(now, row, false)
+			g.Allowed, g.Reserved = op.Allowed, false
+			continue
+		}
+		tokens, _ := whole(op)
+		row.Used = algebra.Added(row.Used, tokens*p.rule.Unit)
+		admit(g, &p.rule, tokens, row, now)
 		g.Err = nil
 	}
 }
 
-// plainRows takes rows with reservations off the list: the function decides
-// about them, one group at a time.
-func (p *part) plainRows(rows []*pending) []*pending {
+// chargeable takes rows off the list that are not to be charged next.
+func (p *part) chargeable(rows []*pending) []*pending {
 	return slices.DeleteFunc(rows, func(row *pending) bool {
-		if row.listed {
+		switch {
+		case row.other:
 			p.single = append(p.single, row.Groups...)
+		case row.decided != nil:
+			p.decided = append(p.decided, row.decided)
 		}
-		return row.listed
+		return row.other || row.decided != nil
 	})
 }
 
@@ -326,7 +396,7 @@ func (p *part) plainRows(rows []*pending) []*pending {
 func (s *Store) refuse(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
 	found, err := s.db.Query(ctx, p.lookMany, s.lookArgs(rows)...)
 	if err == nil {
-		rest, err = s.looked(p.entry, found, rows)
+		rest, err = s.looked(p, found, rows)
 	}
 	if err != nil {
 		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pending) []*pending { return s.refuse(ctx, p, some) })
@@ -342,17 +412,21 @@ func (s *Store) lookArgs(rows []*pending) []any {
 	return s.withClock([]any{keys})
 }
 
-// looked answers about rows that were read, and returns those to be tried.
-func (s *Store) looked(e *entry, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
+// looked answers about rows that were read, and returns those that are not
+// answered.
+func (s *Store) looked(p *part, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
 	var i, now int64
-	var row dipwell.State
+	var state dipwell.State
 	var listed bool
-	_, err = pgx.ForEachRow(found, []any{&i, &row.Used, &row.TS, &row.Version, &listed, &now}, func() error {
-		p := rows[i-1]
-		p.listed = listed
-		done := p.answered(row, now)
-		if s.refused.note(e.id, p.Key, done); !done {
-			rest = append(rest, p)
+	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, &state.Version, &listed, &now}, func() error {
+		row := rows[i-1]
+		asked := row.try > 0
+		done := row.answered(p, state, now, listed)
+		if asked {
+			s.refused.note(p.id, row.Key, done || row.decided != nil)
+		}
+		if !done {
+			rest = append(rest, row)
 		}
 		return nil
 	})
@@ -365,18 +439,30 @@ func settleAll(rows []*pending, err error) {
 	}
 }
 
-// answered decides the groups on a row that was read. Where any is allowed
-// nothing counts yet: so many are to be tried.
-func (p *pending) answered(row dipwell.State, now int64) bool {
-	if _, write := p.Decide(now, row); !write && p.Groups[0].Err == nil {
+// answered decides the groups on a row that was read. Where nothing is to be
+// written those are the answers. If only the first groups take tokens, and all
+// that they ask for, these are to be charged: as an addition, which others may
+// come before. Otherwise what the groups leave is to be written.
+func (p *pending) answered(of *part, found dipwell.State, now int64, listed bool) (done bool) {
+	after, write := p.Decide(now, found)
+	clips := listed && slices.ContainsFunc(p.Groups, func(g *dipwell.Group) bool { return g.Ops[0].Verb == dipwell.VerbCharge })
+	if !write && p.Groups[0].Err == nil && !clips { // a charge that changes nothing else may end the lows
 		return true
 	}
-	p.try = 0
-	for _, g := range p.Groups {
-		if g.Err == nil && g.Allowed && !g.Ops[0].Shadow {
-			p.try++
-		}
+	n := 0
+	for n < len(p.Groups) && (reads(&p.Groups[n].Ops[0]) || gotWhole(&p.Groups[n].Ops[0])) {
+		n++
 	}
-	p.try = max(p.try, 1)
+	more := slices.ContainsFunc(p.Groups[n:], func(g *dipwell.Group) bool { return g.Ops[0].Granted > 0 })
+	waits := slices.ContainsFunc(p.Groups, func(g *dipwell.Group) bool { return g.Reserved || g.Err != nil })
+	switch {
+	case waits || listed:
+		p.other = true
+	case !more && after.Used <= of.bound && p.first(n, of.bound):
+	case found.Version != of.def.Number:
+		p.other = true
+	default:
+		p.decided = decidedBundle(of.entry, p.Row, found, after)
+	}
 	return false
 }

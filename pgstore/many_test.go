@@ -45,7 +45,7 @@ func (c *crowd) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return err
 }
 
-// TestManyAgreesWithGo: a batch of takes, many about one key, gets the answers
+// TestManyAgreesWithGo: a batch of calls, many about one key, gets the answers
 // that the same calls get one after the other, and leaves the same rows.
 func TestManyAgreesWithGo(t *testing.T) {
 	ctx := context.Background()
@@ -55,11 +55,11 @@ func TestManyAgreesWithGo(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var defs []*dipwell.Definition
 	for _, l := range []dipwell.Limit{
-		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30},
-		{Name: "slow", Rate: 7, Period: time.Hour, Burst: 9},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15},
-		{Name: "grid", Algorithm: dipwell.Interval, Rate: 3, Period: time.Second, Burst: 15, Start: "0s"},
-		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow},
+		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: dipwell.NoDebt},
+		{Name: "slow", Rate: 7, Period: time.Hour, Burst: 9, MaxDebt: dipwell.NoDebt},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: dipwell.NoDebt},
+		{Name: "grid", Algorithm: dipwell.Interval, Rate: 3, Period: time.Second, Burst: 15, Start: "0s", MaxDebt: dipwell.NoDebt},
+		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
 	} {
 		d, err := s.Define(ctx, l, dipwell.OwnerCode)
 		if err != nil {
@@ -73,8 +73,12 @@ func TestManyAgreesWithGo(t *testing.T) {
 		got, want := dipwell.Batch{}, dipwell.Batch{}
 		for range 2 + random.IntN(40) {
 			op := dipwell.Op{Def: defs[random.IntN(len(defs))], Key: fmt.Sprint("k", random.IntN(4)), Verb: dipwell.VerbTake, Cost: 1}
-			if random.IntN(8) == 0 {
+			if round%2 == 0 && random.IntN(8) == 0 {
 				op.Cost = random.Int64N(12)
+			}
+			if round%2 == 1 { // any verb whose calls are added up, any cost
+				verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+				op.Verb, op.Cost = verbs[random.IntN(len(verbs))], random.Int64N(6)
 			}
 			got.Groups = append(got.Groups, dipwell.Group{Ops: []dipwell.Op{op}})
 			want.Groups = append(want.Groups, dipwell.Group{Ops: []dipwell.Op{op}})

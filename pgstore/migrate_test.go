@@ -61,7 +61,7 @@ func TestMigrate(t *testing.T) {
 	must(t, pool, "insert into dipwell.migrations (version, name) values (999, 'later')")
 	opens(999, "run a newer dipwell")
 	must(t, pool, "delete from dipwell.migrations where version = 999")
-	must(t, pool, "update dipwell.migrations set version = 5 where version > 5")
+	must(t, pool, "delete from dipwell.migrations where version > 1; update dipwell.migrations set version = 5; drop table dipwell.sweep_state")
 	opens(5, "run: dipwell migrate up")
 	if err := pgstore.MigrateDown(ctx, pool); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestChangedElsewhere(t *testing.T) {
 	if _, err := l.Check(ctx, "login", "u", 1); err != nil {
 		t.Errorf("a look at a limit that was dropped a moment ago: %v", err)
 	}
-	if _, err := l.TakeUpTo(ctx, "login", "u", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+	if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "u", Cost: 1}, dipwell.Take{Limit: "login", Key: "v", Cost: 1}); !errors.Is(err, dipwell.ErrUnknownLimit) {
 		t.Errorf("a limit that is gone: %v", err)
 	}
 }

@@ -83,15 +83,6 @@ func (c *catalog) open(ctx context.Context, config Config) error {
 	return nil
 }
 
-// loadForCall reads the limits for the sake of a call. Before they were read
-// once that is not the call's to do: it would wait, and so would all others.
-func (c *catalog) loadForCall(ctx context.Context) error {
-	if c.lazy && !c.isRead.Load() {
-		return errUnread
-	}
-	return storeError(c.load(ctx), false)
-}
-
 // prepare does what must come before the limits are read: it looks at the
 // schema once, and tells the server what was defined while it was away.
 func (c *catalog) prepare(ctx context.Context) error {
@@ -130,7 +121,7 @@ func (c *catalog) refresh(ctx context.Context) error {
 			return err
 		}
 		defer c.mu.Leave()
-		if revision == c.revision && len(c.pending) == 0 {
+		if revision == c.revision.Load() && len(c.pending) == 0 {
 			c.heard.Store(int64(asked))
 			return nil
 		}

@@ -11,28 +11,28 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// portableGroup decides a group whose limits were found. A take is one
+// group decides a group whose limits were found. A take is one
 // statement; what it does not answer is read, decided in Go, and only where
 // something is to be written decided once more in a transaction that holds the
 // rows.
-func (s *Store) portableGroup(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+func (s portable) group(ctx context.Context, g *dipwell.Group, entries []*entry, _ bool) error {
 	op := &g.Ops[0]
 	if len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && entries[0].plain && op.Cost > 0 && op.Cost <= op.Def.Rule.Burst {
-		if done, err := s.portableTake(ctx, g, entries[0]); done || err != nil {
+		if done, err := s.take(ctx, g, entries[0]); done || err != nil {
 			return err
 		}
 	}
-	changes, err := s.portableLook(ctx, g, entries)
+	changes, err := s.look(ctx, g, entries)
 	if err != nil || !changes {
 		return err
 	}
-	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.portableDecide(ctx, tx, g, entries) })
+	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.decide(ctx, tx, g, entries) })
 }
 
-func (s *Store) portableTake(ctx context.Context, g *dipwell.Group, e *entry) (done bool, err error) {
+func (s portable) take(ctx context.Context, g *dipwell.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
 	var scratch dipwell.Rule
-	rule := op.Def.RuleFor(op.Key, &scratch)
+	rule := op.RuleFor(&scratch)
 	args := append(make([]any, 0, 4), op.Key, op.Cost*rule.Unit)
 	if spread(rule) {
 		args = append(args, gridOf(rule.Origin, rule.Every))
@@ -48,13 +48,13 @@ func (s *Store) portableTake(ctx context.Context, g *dipwell.Group, e *entry) (d
 	case seen == 0:
 		seen = row.TS
 	}
-	admit(g, rule, row, seen)
+	admit(g, rule, op.Cost, row, seen)
 	return true, nil
 }
 
-// portableLook reads the clock and then the rows, and answers; it reports
-// whether what was answered is still to be done.
-func (s *Store) portableLook(ctx context.Context, g *dipwell.Group, entries []*entry) (changes bool, err error) {
+// look reads the clock and then the rows, and answers; it reports whether what
+// was answered is still to be done.
+func (s portable) look(ctx context.Context, g *dipwell.Group, entries []*entry) (changes bool, err error) {
 	var b pgx.Batch
 	s.askClock(&b)
 	for i := range g.Ops {
@@ -82,13 +82,13 @@ func (s *Store) portableLook(ctx context.Context, g *dipwell.Group, entries []*e
 }
 
 // askClock queues a read of the clock, unless a test has its own.
-func (s *Store) askClock(b *pgx.Batch) {
+func (s portable) askClock(b *pgx.Batch) {
 	if s.clock == nil {
-		b.Queue("select " + s.cat.dialect.Load().clock)
+		b.Queue("select " + s.dialect.clock)
 	}
 }
 
-func (s *Store) readClock(results pgx.BatchResults) (now int64, err error) {
+func (s portable) readClock(results pgx.BatchResults) (now int64, err error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}
@@ -119,7 +119,7 @@ func closed(results pgx.BatchResults, err error) error {
 var errNothing = errors.New("nothing to write")
 
 // transact runs f in a transaction, anew where it collides.
-func (s *Store) transact(ctx context.Context, f func(pgx.Tx) error) error {
+func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 	try := func() error { return s.transactOnce(ctx, f) }
 	return s.again(ctx, try(), try)
 }
@@ -127,7 +127,7 @@ func (s *Store) transact(ctx context.Context, f func(pgx.Tx) error) error {
 // transactOnce is transact for those whose caller begins anew, so that the
 // bounds of the two do not multiply. Until the commit is sent nothing counts, so
 // that only its failure leaves the outcome open.
-func (s *Store) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
+func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
 	begin, ok := s.db.(Beginner)
 	if !ok {
 		return dipwell.ErrNotSupported
@@ -146,9 +146,9 @@ func (s *Store) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
 	return commitError(tx.Commit(ctx))
 }
 
-// portableDecide locks the rows in the order of their keys, makes those that
-// are missing, reads the clock, and decides and writes.
-func (s *Store) portableDecide(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entries []*entry) error {
+// decide locks the rows in the order of their keys, makes those that are
+// missing, reads the clock, and decides and writes.
+func (s portable) decide(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entries []*entry) error {
 	order := make([]int, len(g.Ops))
 	for i := range order {
 		order[i] = i
@@ -227,7 +227,7 @@ func parts(g *dipwell.Group) (n int) {
 	return n
 }
 
-func (s *Store) readLocked(results pgx.BatchResults, order []int, rows []dipwell.State) (now int64, err error) {
+func (s portable) readLocked(results pgx.BatchResults, order []int, rows []dipwell.State) (now int64, err error) {
 	defer func() { err = closed(results, err) }()
 	for _, i := range order {
 		if _, err = results.Exec(); err != nil {
@@ -251,9 +251,9 @@ func run(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	return storeError(tx.SendBatch(ctx, b).Close(), false)
 }
 
-func (s *Store) txClock(ctx context.Context, tx pgx.Tx) (now int64, err error) {
+func (s portable) txClock(ctx context.Context, tx pgx.Tx) (now int64, err error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}
-	return now, storeError(tx.QueryRow(ctx, "select "+s.cat.dialect.Load().clock).Scan(&now), false)
+	return now, storeError(tx.QueryRow(ctx, "select "+s.dialect.clock).Scan(&now), false)
 }

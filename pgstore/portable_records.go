@@ -96,7 +96,7 @@ type held struct {
 	Parts   int // of the reservation; one of which a part is gone was reset
 }
 
-func (s *Store) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) (parts []held, now int64, err error) {
+func (s portable) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) (parts []held, now int64, err error) {
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return nil, 0, err
 	}
@@ -113,9 +113,13 @@ func (s *Store) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation
 	return parts, now, nil
 }
 
-// portableCancel gives a reservation back, once, before it is due. Buckets are
+func (s portable) cancel(ctx context.Context, id dipwell.Reservation) error {
+	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.cancelIn(ctx, tx, id) })
+}
+
+// cancelIn gives a reservation back, once, before it is due. Buckets are
 // locked before reservations, as everywhere, and these are read again then.
-func (s *Store) portableCancel(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) error {
+func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) error {
 	parts, _, err := s.heldParts(ctx, tx, id)
 	if err != nil {
 		return err
@@ -149,7 +153,7 @@ func (s *Store) portableCancel(ctx context.Context, tx pgx.Tx, id dipwell.Reserv
 	return nil
 }
 
-func (s *Store) giveBack(ctx context.Context, tx pgx.Tx, p held, row dipwell.State, now int64) error {
+func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p held, row dipwell.State, now int64) error {
 	d := s.cat.byID(p.LimitID)
 	if d == nil || row.Used == 0 { // dropped, or full
 		gone, err := tx.Exec(ctx, endSQL, p.LimitID, p.Key, p.Number, p.Mark)
@@ -177,9 +181,9 @@ type rowKey struct {
 	Key     string
 }
 
-// portableSweepRecords ends records that were due at now, of at most sweepBatch rows.
-func (s *Store) portableSweepRecords(ctx context.Context, now int64) error {
-	found, err := s.db.Query(ctx, dueSQL, now, sweepBatch)
+// sweepDue ends records that were due at now, of at most portablePage rows.
+func (s portable) sweepDue(ctx context.Context, now int64) error {
+	found, err := s.db.Query(ctx, dueSQL, now, portablePage)
 	if err != nil {
 		return storeError(err, false)
 	}
@@ -196,7 +200,7 @@ func (s *Store) portableSweepRecords(ctx context.Context, now int64) error {
 	return nil
 }
 
-func (s *Store) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key string, now int64) error {
+func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key string, now int64) error {
 	var row dipwell.State
 	var lows []int64
 	err := tx.QueryRow(ctx, lockSQL, id, key).Scan(&row.Used, &row.TS, &row.Version, &lows)

@@ -34,6 +34,8 @@ const (
 	codeDiskFull      = "53100"
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
+	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
+	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 
 // collided reports whether the server rolled a statement back because of

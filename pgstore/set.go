@@ -16,8 +16,24 @@ import (
 //go:embed set.sql
 var setSQL string
 
-// skipSQL waits for no lock: buckets that others have locked come back as odd.
+//go:embed set_first.sql
+var setFirstSQL string
+
+// skipSQL waits for no lock: buckets that others have locked come back as gone.
 var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
+
+// boldSQL does not look first, and locks what it refuses. It costs a third less.
+var boldSQL = bold(setSQL, "hopeful as (select q.*, true as hope from q),\n", "select i, used, ts, n, plain, coalesce(done, false), used is null from judged\n")
+
+// bold puts other text where the marks are.
+func bold(sql string, instead ...string) string {
+	for _, text := range instead {
+		before, rest, _ := strings.Cut(sql, "-- look {\n")
+		_, after, _ := strings.Cut(rest, "-- }\n")
+		sql = before + text + after
+	}
+	return sql
+}
 
 const (
 	maxWaves   = 6    // statements that a batch may take here
@@ -35,10 +51,13 @@ type bundle struct {
 
 	now   int64
 	odd   bool // a bucket is not what set.sql can decide
-	gone  bool // a bucket was skipped, as others have locked it, or has just been deleted
+	gone  bool // a bucket was skipped, as others have locked it, or is not there
 	done  bool // all was charged
 	lacks bool // buckets are to be made, and the bundle is to be asked again
-	put   bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
+	first bool // a bucket is to be made with its charge in it: see setFirstSQL
+
+	waited bool // for a lock, in vain: not again
+	put    bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
 }
 
 // bucket is one row of a bundle.
@@ -70,42 +89,106 @@ type where struct {
 //
 // Groups that share buckets are charged together if all of them fit. Otherwise
 // they are decided here one after the other, on the rows that the statement
-// found, and the next statement writes the outcome if the rows still stand.
-func (s *Store) set(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+// found, and the next statement writes the outcome if the rows still stand. So
+// it does for bundles that were decided before.
+func (s *Store) set(ctx context.Context, groups []*dipwell.Group, decided ...*bundle) (rest []*dipwell.Group) {
 	if !s.alone() {
+		for _, b := range decided {
+			groups = append(groups, b.groups...)
+		}
 		return groups
 	}
-	bundles, rest := s.bundles(ctx, groups)
+	bundles, rest := s.bundles(ctx, groups, decided)
 	for range maxWaves {
-		if len(bundles) == 0 {
+		var again []*bundle
+		for _, some := range split(bundles) {
+			more, others := s.wave(ctx, some)
+			again, rest = append(again, more...), append(rest, others...)
+		}
+		if bundles = again; len(bundles) == 0 {
 			return rest
-		}
-		err, locked := s.askSet(ctx, setSQL, bundles), error(nil)
-		if errors.Is(err, dipwell.ErrLocked) && !s.lane {
-			err, locked = s.askSet(ctx, skipSQL, bundles), err
-		}
-		if err != nil {
-			return append(rest, s.unsettled(bundles, err)...)
-		}
-		bundles = slices.DeleteFunc(bundles, func(b *bundle) bool {
-			if locked != nil && b.gone && len(b.buckets) == 1 {
-				b.fail(locked)
-				return true
-			}
-			again, other := b.answer()
-			if other {
-				rest = append(rest, b.groups...)
-			}
-			return !again
-		})
-		if err := s.makeBuckets(ctx, bundles); err != nil {
-			return append(rest, s.unsettled(bundles, err)...)
 		}
 	}
 	for _, b := range bundles {
 		rest = append(rest, b.groups...)
 	}
 	return rest
+}
+
+// wave asks about bundles in one trip. It returns those that are to be asked
+// again, and the groups that need another way.
+func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*dipwell.Group) {
+	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
+	if errors.Is(err, dipwell.ErrLocked) && !s.lane {
+		for _, b := range bundles {
+			b.first, b.waited = false, true
+		}
+		err, locked = s.askSet(ctx, skipSQL, bundles), err
+	}
+	if err != nil {
+		return nil, s.unsettled(bundles, err)
+	}
+	done := true
+	for _, b := range bundles {
+		done = done && b.done
+		if locked != nil && b.gone && len(b.buckets) == 1 {
+			b.fail(locked)
+			continue
+		}
+		b.odd = b.odd || locked != nil && b.gone
+		more, other := b.answer()
+		s.meetAll(b)
+		switch {
+		case other:
+			rest = append(rest, b.groups...)
+		case more:
+			again = append(again, b)
+		}
+	}
+	s.clean.note(done)
+	if err := s.makeBuckets(ctx, again); err != nil {
+		return nil, append(rest, s.unsettled(again, err)...)
+	}
+	return again, rest
+}
+
+// setSQL is the form of the statement for bundles.
+func (s *Store) setSQL(bundles []*bundle) string {
+	switch {
+	case bundles[0].first:
+		return setFirstSQL
+	case !s.clean.calm() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
+		return setSQL
+	}
+	return boldSQL
+}
+
+// mayRefuse reports whether a bundle asks for something that is not always
+// written, or for a look.
+func (b *bundle) mayRefuse() bool {
+	return b.mixed || b.put || !adding(b.verb()) && b.verb() != dipwell.VerbRefund
+}
+
+// adding reports whether a verb takes tokens.
+func adding(v dipwell.Verb) bool {
+	return v == dipwell.VerbTake || v == dipwell.VerbTakeUpTo || v == dipwell.VerbReserve || v == dipwell.VerbCharge
+}
+
+// split separates bundles that are asked by different statements.
+func split(bundles []*bundle) (parts [][]*bundle) {
+	n := 0
+	for i, b := range bundles {
+		if b.first {
+			bundles[n], bundles[i] = bundles[i], bundles[n]
+			n++
+		}
+	}
+	for _, part := range [][]*bundle{bundles[:n], bundles[n:]} {
+		if len(part) > 0 {
+			parts = append(parts, part)
+		}
+	}
+	return parts
 }
 
 // unsettled gives the groups of a statement that failed its error, and returns
@@ -130,8 +213,9 @@ func (b *bundle) fail(err error) {
 }
 
 // bundles arranges groups in their order. rest gets those that no such
-// statement can decide, and those that do not fit into one.
-func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group) (all []*bundle, rest []*dipwell.Group) {
+// statement can decide, and those that do not fit into one. Bundles that were
+// decided stay so unless a group shares their bucket.
+func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group, decided []*bundle) (all []*bundle, rest []*dipwell.Group) {
 	of := map[bucketKey]where{}
 	rows := 0
 	for _, g := range groups {
@@ -158,7 +242,34 @@ func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group) (all []*bu
 		into.add(g, known[:], of)
 		rows += len(g.Ops)
 	}
-	return slices.DeleteFunc(all, func(b *bundle) bool { return len(b.groups) == 0 }), rest
+	for _, d := range decided {
+		row := &d.buckets[0]
+		into := of[bucketKey{row.id, row.op.Key}].bundle
+		switch {
+		case rows >= maxSetRows:
+			rest = append(rest, d.groups...)
+		case into == nil:
+			all = append(all, d)
+		default:
+			for _, g := range d.groups {
+				into.add(g, []*entry{row.entry}, of)
+			}
+		}
+		rows++
+	}
+	all = slices.DeleteFunc(all, func(b *bundle) bool { return len(b.groups) == 0 })
+	s.expectNew(all)
+	return all, rest
+}
+
+// decidedBundle is a row whose groups were decided on the state that was found.
+func decidedBundle(e *entry, row *dipwell.Row, found, after dipwell.State) *bundle {
+	b := &bundle{groups: row.Groups, put: true,
+		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
+	for range row.Groups {
+		b.places = append(b.places, []int{0})
+	}
+	return b
 }
 
 // join moves all of another bundle into b.
@@ -204,7 +315,7 @@ func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
 
 // fitsSet reports whether set.sql can decide a group, and finds its limits.
 func (s *Store) fitsSet(ctx context.Context, g *dipwell.Group, known []*entry) bool {
-	if g.Cancel || s.cat.resolve(ctx, g, known) != nil {
+	if g.Cancel || s.resolve(ctx, g, known) != nil {
 		return false
 	}
 	for i := range g.Ops {
@@ -231,7 +342,7 @@ type setArgs struct {
 }
 
 // askSet sends the statement and reads what became of each bundle.
-func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error {
+func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (failed error) {
 	type place struct {
 		of int
 		*bundle
@@ -251,7 +362,26 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error
 	for _, p := range places {
 		a.append(p.of, p.bundle, p.bucket)
 	}
-	rows, err := s.db.Query(ctx, sql, a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, s.testNow())
+	at := s.testNow()
+	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, at}
+	var rows pgx.Rows
+	var err error
+	if bundles[0].first {
+		var both pgx.Batch
+		both.Queue(makeFirstSQL, a.limits, a.versions, a.keys, a.costs, at)
+		both.Queue(sql, args...)
+		results := s.db.SendBatch(ctx, &both)
+		defer func() {
+			if end := results.Close(); failed == nil {
+				failed = storeError(end, true)
+			}
+		}()
+		if _, err = results.Exec(); err == nil {
+			rows, err = results.Query()
+		}
+	} else {
+		rows, err = s.db.Query(ctx, sql, args...)
+	}
 	if err != nil {
 		return storeError(err, true)
 	}
@@ -281,10 +411,11 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 		kind, cost, bound, unit, every, adds, grid, enough = verbPut, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
 	case cost == 0 || b.mixed:
 		kind = dipwell.VerbCheck
-	case kind == dipwell.VerbReserve: // one that has to wait is not decided here
+	case kind == dipwell.VerbReserve, // one that has to wait is not decided here
+		kind == dipwell.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing is not charged elsewhere either
 		kind = dipwell.VerbTake
-	case kind == dipwell.VerbCharge:
-		bound = r.MaxUsed
+	default:
+		bound = row.bound()
 	}
 	a.groups, a.limits, a.keys = append(a.groups, int32(group)), append(a.limits, row.id), append(a.keys, row.op.Key)
 	a.versions, a.kinds = append(a.versions, int32(row.def.Number)), append(a.kinds, int32(kind))
@@ -304,14 +435,49 @@ func (b *bundle) answer() (again, other bool) {
 	}
 	write, waits := b.decide()
 	switch {
-	case write && waits:
+	case write && waits, b.gone && !write && len(b.buckets) > 1: // what was locked is newer than what was not there
 		return false, true
 	case !write || b.done:
 		return false, false
 	}
 	b.lacks = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == dipwell.State{} })
-	b.put = !b.lacks
+	b.put, b.first = !b.lacks, b.lacks && b.firstable() && !slices.ContainsFunc(b.groups, func(g *dipwell.Group) bool { return !g.Allowed })
+	b.lacks = b.lacks && !b.first
 	return true, false
+}
+
+// firstable reports whether the bundle's buckets can be made with their charges
+// in them.
+func (b *bundle) firstable() bool {
+	return !b.waited && !b.mixed && !b.put && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
+		return row.def.Mode == dipwell.Shadow || row.cost == 0 || row.cost > row.bound()
+	})
+}
+
+// bound is the most units that may be used after the bucket is charged.
+func (row *bucket) bound() int64 {
+	if row.op.Verb == dipwell.VerbCharge {
+		return row.def.Rule.MaxUsed
+	}
+	return row.def.Rule.Cap
+}
+
+// expectNew marks bundles that are probably about buckets that are not there.
+func (s *Store) expectNew(bundles []*bundle) {
+	for _, b := range bundles {
+		b.first = b.firstable() && slices.ContainsFunc(b.buckets, func(row bucket) bool {
+			return row.new.expects() && !s.met.has(row.id, row.op.Key)
+		})
+	}
+}
+
+// meetAll remembers the buckets that a bundle is about.
+func (s *Store) meetAll(b *bundle) {
+	for i := range b.buckets {
+		if row := &b.buckets[i]; !s.met.has(row.id, row.op.Key) {
+			s.meet(row.entry, row.op.Key, row.found == dipwell.State{})
+		}
+	}
 }
 
 // decide answers the groups as if they came now, one after the other. It
@@ -346,6 +512,15 @@ func (b *bundle) decide() (write, waits bool) {
 const makeBucketsSQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
 from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
+
+// makeFirstSQL makes the buckets that are not there, with a charge of its cost
+// each, and locks the others, all in their order. Its clock is read after its
+// snapshot, and is the one of the decision.
+const makeFirstSQL = `with c as materialized (select coalesce($5::bigint, ` + readNow + `) as n)
+insert into dipwell.buckets as b (used, ts, limit_id, version, key)
+select q.used, c.n, q.limit_id, q.version, q.key
+from c cross join unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::bigint[])) q(limit_id, version, key, used)
+on conflict (limit_id, key) do update set used = b.used where false`
 
 // makeBuckets makes those buckets that bundles are waiting for.
 func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {

@@ -19,7 +19,15 @@ import (
 // that takes, from eight callers at once over new buckets. What was granted is
 // what the rows hold, no bucket gives more than it has, and nobody gets an error.
 func TestSetUnderWriters(t *testing.T) {
-	t.Parallel()
+	for _, keys := range []int{6, 300} { // few that all callers want, and many that are new
+		t.Run(fmt.Sprint(keys), func(t *testing.T) {
+			t.Parallel()
+			setUnderWriters(t, keys)
+		})
+	}
+}
+
+func setUnderWriters(t *testing.T, keys int) {
 	pool := newPool(t)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -31,8 +39,8 @@ func TestSetUnderWriters(t *testing.T) {
 		}
 		defs = append(defs, d)
 	}
-	const keys, callers, batches = 6, 8, 12
-	var granted [3][keys]atomic.Int64
+	const callers, batches = 8, 12
+	granted := [3][]atomic.Int64{make([]atomic.Int64, keys), make([]atomic.Int64, keys), make([]atomic.Int64, keys)}
 	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -70,7 +78,7 @@ func TestSetUnderWriters(t *testing.T) {
 		for k := range granted[l] {
 			want := granted[l][k].Load()
 			var used int64
-			if err := pool.QueryRow(ctx, "select b.used / l.unit from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = $1 and b.key = $2",
+			if err := pool.QueryRow(ctx, "select coalesce((select b.used / l.unit from dipwell.buckets b where b.limit_id = l.id and b.key = $2), 0) from dipwell.limits l where l.name = $1",
 				fmt.Sprint("l", l), fmt.Sprint("k", k)).Scan(&used); err != nil {
 				t.Fatal(err)
 			}
@@ -198,5 +206,172 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 	}
 	if d, err := l.Check(ctx, "other", "k", 4); err != nil || !d.Allowed {
 		t.Errorf("the limit beside it: %+v, %v", d, err)
+	}
+}
+
+// TestFormsAgreeWithGo: whichever form of its statements a store chooses, groups
+// and single calls get the answers of Group.Decide and leave its rows.
+func TestFormsAgreeWithGo(t *testing.T) {
+	for name, force := range map[string]func(*pgstore.Store){
+		"by itself": func(*pgstore.Store) {}, "calm": pgstore.Calm, "new keys": pgstore.ExpectNew,
+		"both": func(s *pgstore.Store) { pgstore.Calm(s); pgstore.ExpectNew(s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			formsAgree(t, force)
+		})
+	}
+}
+
+func formsAgree(t *testing.T, force func(*pgstore.Store)) {
+	ctx := context.Background()
+	clock := int64(1_800_000_000_000_000)
+	s := open(t, func() int64 { return clock }).(*pgstore.Store)
+	random := rand.New(rand.NewPCG(3, 4))
+	var defs []*dipwell.Definition
+	for _, l := range []dipwell.Limit{
+		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: dipwell.NoDebt},
+		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: dipwell.NoDebt},
+		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
+	} {
+		d, err := s.Define(ctx, l, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, d)
+	}
+	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund}
+	rows := map[string]dipwell.State{}
+	for round := range 150 {
+		clock += random.Int64N(300_000)
+		force(s)
+		var b dipwell.Batch
+		for i := range 1 + random.IntN(4) { // of keys that no other group has
+			verb := verbs[random.IntN(len(verbs))]
+			var g dipwell.Group
+			for _, at := range random.Perm(len(defs))[:1+random.IntN(len(defs))] {
+				g.Ops = append(g.Ops, dipwell.Op{Def: defs[at], Key: fmt.Sprint("k", i, random.IntN(2+round/10)), Verb: verb, Cost: 1 + random.Int64N(9)})
+			}
+			b.Groups = append(b.Groups, g)
+		}
+		var want []dipwell.Group
+		for _, g := range b.Groups {
+			w := g
+			w.Ops = append([]dipwell.Op(nil), g.Ops...)
+			states, write := make([]dipwell.State, len(w.Ops)), make([]bool, len(w.Ops))
+			for i := range w.Ops {
+				states[i] = rows[w.Ops[i].Def.Name+w.Ops[i].Key]
+			}
+			if err := w.Decide(clock, states, write); err != nil {
+				t.Fatal(err)
+			}
+			for i := range w.Ops {
+				if write[i] {
+					rows[w.Ops[i].Def.Name+w.Ops[i].Key] = states[i]
+				}
+			}
+			want = append(want, w)
+		}
+		if err := s.Apply(ctx, &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			g, w := &b.Groups[i], &want[i]
+			for j := range g.Ops {
+				if g.Err != nil || g.Allowed != w.Allowed || g.Ops[j].Answer != w.Ops[j].Answer {
+					t.Fatalf("round %d, group %d of %d, %s %s %s %d: got %v %+v %v, want %v %+v", round, i, len(b.Groups),
+						g.Ops[j].Verb, g.Ops[j].Def.Name, g.Ops[j].Key, g.Ops[j].Cost, g.Allowed, g.Ops[j].Answer, g.Err, w.Allowed, w.Ops[j].Answer)
+				}
+			}
+		}
+	}
+}
+
+// TestTakeUpToShared: of groups that take what there is, one that gets nothing
+// of a bucket that they share is not charged at its other one.
+func TestTakeUpToShared(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "x", Rate: 1, Period: day, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"shared", "a", "b"} {
+		if d, err := l.Take(ctx, "x", key, 5); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	var b dipwell.Batch
+	for _, key := range []string{"a", "b"} {
+		op := dipwell.Op{Def: l.Limit("x"), Key: key, Verb: dipwell.VerbTakeUpTo, Cost: 3}
+		shared := op
+		shared.Key, shared.Cost = "shared", 8
+		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{shared, op}})
+	}
+	if err := s.Apply(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false} {
+		if g := &b.Groups[i]; g.Err != nil || g.Allowed != want {
+			t.Error(i, g.Allowed, g.Err)
+		}
+	}
+	for key, want := range map[string]int64{"shared": 0, "a": 2, "b": 5} {
+		if d, err := l.Check(ctx, "x", key, 0); err != nil || d.Remaining != want {
+			t.Errorf("%s: %d left, want %d; %v", key, d.Remaining, want, err)
+		}
+	}
+}
+
+// TestSetAnswersOfOneInstant: while a call waits for the row of its first
+// bucket, the second is reset and taken from. What is said about the two is of
+// one instant.
+func TestSetAnswersOfOneInstant(t *testing.T) {
+	for name, before := range map[string]int{"looks first": 0, "locks at once": 100} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			pool := newPool(t)
+			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
+				dipwell.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 999}, dipwell.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 999})
+			if err != nil {
+				t.Fatal(err)
+			}
+			both := func(key string) (dipwell.Decision, error) {
+				return l.TakeAll(ctx, dipwell.Take{Limit: "a", Key: key, Cost: 1}, dipwell.Take{Limit: "b", Key: key, Cost: 1})
+			}
+			for range 1 + before {
+				if d, err := both(fmt.Sprint("k", before)); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(ctx) }()
+			must(t, tx, fmt.Sprintf("select dipwell.take('a', 'k%d', %d)", before, 998-before))
+			got := make(chan dipwell.Decision, 1)
+			go func() {
+				d, err := both(fmt.Sprint("k", before))
+				if err != nil {
+					t.Error(err)
+				}
+				got <- d
+			}()
+			until(t, "waiting for the row", func() (waits bool) {
+				err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
+				return err == nil && waits
+			})
+			must(t, tx, fmt.Sprintf("select dipwell.reset('b', 'k%d')", before))
+			must(t, tx, fmt.Sprintf("select dipwell.take('b', 'k%d', 5)", before))
+			if err := tx.Commit(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if d := <-got; d.Allowed || len(d.Limits) != 2 || d.Limits[0].Remaining != 0 || d.Limits[1].Remaining != 994 {
+				t.Errorf("%+v; want a refusal, 0 left of a and 994 of b", d)
+			}
+		})
 	}
 }

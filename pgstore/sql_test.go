@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,14 +26,15 @@ func TestSQL(t *testing.T) {
 }
 
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
-// clock is a setting that dipwell_internal.now_us reads, as each call sets it.
+// clock is a setting that dipwell_internal.now_us reads, as each call sets it; the
+// sweep, which is asked through the Go store, measures its own time without.
 func openSQL(t testing.TB, now func() int64) dipwell.Store {
 	pool := usedPool(t, "test_clock", func(dsn string) error {
 		if err := migrated(dsn); err != nil {
 			return err
 		}
 		return execute(dsn, `create or replace function dipwell_internal.now_us() returns bigint language sql volatile
-			as $$ select current_setting('test.now')::bigint $$`)
+			as $$ select coalesce(nullif(current_setting('test.now', true), '')::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) $$`)
 	})
 	inner := newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
 	return &sqlStore{Store: inner, pool: pool, now: now}
@@ -64,7 +66,7 @@ func (s *sqlStore) group(ctx context.Context, g *dipwell.Group) error {
 	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !excess(&g.Ops[0]):
 		op := &g.Ops[0]
 		return s.ask(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
-	case len(g.Ops) > 1 && g.Ops[0].Verb == dipwell.VerbTake:
+	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op dipwell.Op) bool { return op.Verb != dipwell.VerbTake }):
 		return s.all(ctx, g)
 	}
 	b := dipwell.Batch{Groups: []dipwell.Group{*g}} // what SQL does not offer

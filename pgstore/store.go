@@ -1,6 +1,3 @@
-// Package pgstore keeps buckets in PostgreSQL. Most decisions are one UPDATE of
-// one row; the rest are one call of a function. Programs in Go, SQL functions
-// and the service share the same rows and give the same answers.
 package pgstore
 
 import (
@@ -57,8 +54,11 @@ type Store struct {
 	db      DB
 	cat     *catalog
 	clock   func() int64
-	refused *refusals
+	refused *keySet       // keys that lately refused a call, or gave less than it asked for: about those it pays to read first
+	clean   *streak       // of statements for sets
+	met     *keySet       // keys that have a row, or had one lately
 	lane    bool          // a statement that met a lock is not divided
+	heard   time.Duration // in a transaction: when it read the limits last, since cat.started
 	owned   *pgxpool.Pool // made by Open
 }
 
@@ -75,7 +75,7 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newRefusals()}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak)}
 	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 // that it touched stay locked until the transaction ends.
 func (s *Store) With(db DB) *Store {
 	c := *s
-	c.db, c.owned = db, nil
+	c.db, c.owned, c.heard = db, nil, 0
 	return &c
 }
 
@@ -114,23 +114,35 @@ func (s *Store) Close() {
 // that always ends: locking the row first.
 const maxRounds = 3
 
-// Apply decides a batch. Several groups go as one pipeline where they can.
+// Apply decides a batch.
 func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
-	if len(b.Groups) > 1 && s.cat.dialect.Load() == nil {
-		return s.many(ctx, b)
+	s.engine().apply(ctx, b)
+	return nil
+}
+
+func (s functions) apply(ctx context.Context, b *dipwell.Batch) {
+	if len(b.Groups) > 1 {
+		s.many(ctx, b)
+	} else {
+		s.each(ctx, b)
 	}
+}
+
+func (s portable) apply(ctx context.Context, b *dipwell.Batch) { s.each(ctx, b) }
+
+// each decides the groups of a batch one by one.
+func (s *Store) each(ctx context.Context, b *dipwell.Batch) {
 	var one [1]*dipwell.Group
 	groups := one[:0]
 	for i := range b.Groups {
 		groups = append(groups, &b.Groups[i])
 	}
 	s.oneByOne(ctx, groups)
-	return nil
 }
 
-// group decides one group. What it asked so far changed nothing where a
+// decideOne decides one group. What it asked so far changed nothing where a
 // statement collides, so that it may be asked anew.
-func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
+func (s *Store) decideOne(ctx context.Context, g *dipwell.Group) error {
 	err := s.tryGroup(ctx, g)
 	if err != nil {
 		err = s.again(ctx, err, func() error { return s.tryGroup(ctx, g) })
@@ -140,52 +152,55 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 
 // tryGroup decides one group once, and reads the limits again where a row is
 // counted in a version that this program does not know yet. In the caller's
-// transaction only a limit that is gone makes it read them: all connections of
-// the pool may be waiting for the rows that the transaction has locked.
+// transaction only a limit that is gone makes it read them.
 func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
-	rounds := maxRounds
-	if s.cat.dialect.Load() != nil {
-		rounds = maxTries // no function there reads the limits under the lock
+	rounds, knows := maxRounds, s.engine().hasFunctions()
+	if !knows {
+		rounds = maxTries
 	}
 	for round := range rounds {
 		err := s.attempt(ctx, g, round == 0)
 		if !errors.Is(err, dipwell.ErrStaleDefinition) {
 			return err
 		}
-		if round == 0 && s.cat.dialect.Load() == nil && !s.alone() {
-			continue // the function knows the limits
+		if round == 0 && knows && !s.alone() {
+			continue // the function reads the limits
 		}
-		if err = s.cat.load(ctx); err != nil {
-			return storeError(err, false)
+		if err = s.loadForCall(ctx); err != nil {
+			return err
 		}
 	}
 	return dipwell.ErrStaleDefinition
 }
 
-// attempt decides a group by the limits as they were read last. Only the first
-// one uses the statements of a version: a limit that changes quickly may be
-// ahead again, and the function reads it under the lock.
+// attempt decides a group by the limits as they were read last.
 func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error {
 	if g.Cancel {
-		return s.cancel(ctx, g.ID)
+		return s.engine().cancel(ctx, g.ID)
 	}
 	var known [dipwell.MaxTakes]*entry
-	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
+	if err := s.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
+	return s.engine().group(ctx, g, known[:len(g.Ops)], first)
+}
+
+// group uses the statements of a version only at first: a limit that changes
+// quickly may be ahead again, and the function reads it under the lock.
+func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, first bool) error {
 	switch op := &g.Ops[0]; {
-	case s.cat.dialect.Load() != nil:
-		return s.portableGroup(ctx, g, known[:len(g.Ops)])
 	case !first, len(g.Ops) == 1 && op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
-		return s.decide(ctx, g, known[:len(g.Ops)])
+		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
-	case op.Verb == dipwell.VerbCheck, op.Verb == dipwell.VerbTake && (op.Cost == 0 || op.Cost > op.Def.Rule.Burst) && !op.Def.Rule.Leaky:
+	case op.Verb == dipwell.VerbCheck, known[0].plain && reads(op):
 		return s.look(ctx, g, known[0])
-	case op.Verb == dipwell.VerbTake && known[0].plain:
-		return s.take(ctx, g, known[0])
+	case known[0].plain:
+		if tokens, _ := whole(op); tokens > 0 {
+			return s.take(ctx, g, known[0])
+		}
 	}
 	if len(s.set(ctx, []*dipwell.Group{g})) == 0 {
 		return g.Err
 	}
-	return s.decide(ctx, g, known[:len(g.Ops)])
+	return s.decide(ctx, g, known)
 }

@@ -2,8 +2,14 @@ package pgstore_test
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
@@ -20,7 +26,7 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 10, Period: time.Second, Burst: 10}, dipwell.OwnerCode)
+	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 10}, dipwell.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +71,10 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 		}
 		return n > 0
 	})
-	time.Sleep(2500 * time.Millisecond) // b is full for two seconds
+	must(t, pool, "update dipwell.buckets set ts = dipwell_internal.now_us() where key = 'b'") // full in five milliseconds
+	until(t, "full for more than a second", func() bool {
+		return number(t, pool, "select count(*) from dipwell.buckets where key = 'b' and ts < dipwell_internal.now_us() - 1100000") == 1
+	})
 	if n := swept(); n != 0 {
 		t.Errorf("%d rows were swept under a take that had read the clock before they were full", n)
 	}
@@ -73,7 +82,7 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-waiting
-	time.Sleep(2500 * time.Millisecond)
+	must(t, pool, "update dipwell.buckets set ts = ts - 60000000 where key <> 'kept'")
 	if n := swept(); n != 2 {
 		t.Errorf("%d rows were swept, want both that are full", n)
 	}
@@ -153,5 +162,184 @@ func TestSweepLooksAgain(t *testing.T) {
 	var left int
 	if err := pool.QueryRow(ctx, "select remaining from dipwell.check('day', 'k')").Scan(&left); err != nil || left != 3 {
 		t.Errorf("%d are left, want 3; %v", left, err)
+	}
+}
+
+// longTable makes a table with live rows and as many full ones behind them, and
+// returns its pages. Statistics are those of the empty table.
+func longTable(t *testing.T, pool *pgxpool.Pool, rows int) (pages int) {
+	t.Helper()
+	must(t, pool, "alter table dipwell.buckets set (autovacuum_enabled = off)")
+	must(t, pool, "select dipwell.define('slow', 1, interval '1 day'), dipwell.define('fast', 1000, interval '1 second')")
+	for _, limit := range []string{"slow", "fast"} {
+		if _, err := pool.Exec(t.Context(), `insert into dipwell.buckets (used, ts, limit_id, version, key)
+			select l.unit, dipwell_internal.now_us() - 60000000, l.id, l.version, 'k' || i from dipwell.limits l, generate_series(1, $1::int) i where l.name = $2`, rows, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return number(t, pool, "select pg_relation_size('dipwell.buckets') / 8192")
+}
+
+func number(t *testing.T, db pgstore.DB, sql string) (n int) {
+	t.Helper()
+	if err := db.QueryRow(context.Background(), sql).Scan(&n); err != nil {
+		t.Fatal(sql, err)
+	}
+	return n
+}
+
+// TestSweepGoesOn: a sweep goes over the table once, and each one begins where
+// the last one stopped, also in another session.
+func TestSweepGoesOn(t *testing.T) {
+	pool := newPool(t)
+	pages := longTable(t, pool, 10000)
+	const next = "(select (min(ctid)::text::point)[0]::int from dipwell.buckets where limit_id = (select id from dipwell.limits where name = 'fast'))"
+	sweep := func(most, swept int) {
+		t.Helper()
+		if n := number(t, pool, fmt.Sprintf("select dipwell.sweep(%d)", most)); n != swept {
+			t.Errorf("%d rows were swept, want %d", n, swept)
+		}
+	}
+	at := func() int { return number(t, pool, "select page from dipwell.sweep_state") }
+	if n := number(t, pool, "select swept from dipwell_internal.sweep_at(1000, dipwell_internal.settled(), 64)"); n != 0 || at() != 64 {
+		t.Errorf("%d rows were swept, and the next sweep goes on at page %d", n, at())
+	}
+	for _, rows := range []int{1000, 4000, 2000} {
+		sweep(rows, rows)
+		if full := number(t, pool, "select "+next); at() > full || at() < full-16 {
+			t.Errorf("the next sweep goes on at page %d; the first full row is on page %d of %d", at(), full, pages)
+		}
+	}
+	must(t, pool, "update dipwell.buckets set ts = ts - 86400000000 where key = 'k7'") // behind, full now
+	sweep(6000, 3001)                                                                  // once round
+	sweep(1000, 0)
+	if left := number(t, pool, "select count(*) from dipwell.buckets"); left != 9999 {
+		t.Errorf("%d rows are left, want those that are not full", left)
+	}
+	if swept := number(t, pool, "select swept from dipwell.sweep_state"); swept != 10001 {
+		t.Errorf("the state says that %d rows were swept", swept)
+	}
+}
+
+// TestSweepPages: a call goes over a few pages, however long the table is and
+// whatever the planner believes of it: far from its end, and at its end.
+func TestSweepPages(t *testing.T) {
+	pool := newPool(t)
+	longTable(t, pool, 30000)
+	most := 1000
+	if number(t, pool, "select current_setting('server_version_num')::int") < 140000 { // asks for each place on a page
+		most = 20000
+	}
+	for _, analyze := range []string{"select 1", "analyze dipwell.buckets"} {
+		must(t, pool, analyze)
+		inTx(t, pool, func(tx pgx.Tx) {
+			before := touched(t, tx)
+			if n := number(t, tx, "select looked from dipwell_internal.sweep_at(1000, dipwell_internal.settled(), 64)"); n != 64 {
+				t.Errorf("%d pages are done with, want 64", n)
+			}
+			if n := touched(t, tx) - before; n > most {
+				t.Errorf("after %q a sweep of 64 pages touched %d", analyze, n)
+			}
+			before = touched(t, tx)
+			must(t, tx, "update dipwell.sweep_state set page = 500")
+			if n := number(t, tx, "select dipwell.sweep(100)"); n != 100 {
+				t.Errorf("%d rows were swept", n)
+			}
+			if n := touched(t, tx) - before; n > most {
+				t.Errorf("after %q a sweep of 100 rows touched %d pages", analyze, n)
+			}
+		})
+	}
+}
+
+// touched is how many pages of the buckets and of their index this session's
+// transaction has read, and of the sequence of scans.
+func touched(t *testing.T, tx pgx.Tx) int {
+	t.Helper()
+	return number(t, tx, `select sum(pg_stat_get_xact_blocks_fetched(c)) from unnest(array['dipwell.buckets'::regclass, 'dipwell.buckets_pkey'::regclass]) c`)
+}
+
+// TestSweepRewritten: after vacuum full has moved the rows a sweep begins anew,
+// and finds all that are full.
+func TestSweepRewritten(t *testing.T) {
+	pool := newPool(t)
+	longTable(t, pool, 3000)
+	must(t, pool, "delete from dipwell.buckets where key like '%7'")
+	must(t, pool, "update dipwell.sweep_state set page = 60")
+	must(t, pool, "vacuum full dipwell.buckets")
+	if n := number(t, pool, "select dipwell.sweep()"); n != 2700 {
+		t.Errorf("%d rows were swept, want 2700", n)
+	}
+	must(t, pool, "truncate dipwell.buckets")
+	if n := number(t, pool, "select dipwell.sweep()"); n != 0 {
+		t.Errorf("%d rows of an empty table were swept", n)
+	}
+	must(t, pool, "select dipwell.take('fast', 'k')")
+}
+
+// TestSweepOneAtATime: a sweep that meets another deletes nothing and waits for
+// nobody, and several together delete each row once.
+func TestSweepOneAtATime(t *testing.T) {
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	longTable(t, pool, 5000)
+	inTx(t, pool, func(tx pgx.Tx) {
+		if n := number(t, tx, "select dipwell.sweep(10)"); n != 10 {
+			t.Errorf("%d rows were swept, want 10", n)
+		}
+		if n, err := s.Sweep(t.Context(), 100); n != 0 || err != nil {
+			t.Errorf("beside another sweep %d rows were swept; %v", n, err)
+		}
+	})
+	var swept atomic.Int64
+	var sweepers sync.WaitGroup
+	for range 4 {
+		sweepers.Go(func() {
+			for swept.Load() < 5000 {
+				n, err := s.Sweep(t.Context(), 700)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				swept.Add(int64(n))
+			}
+		})
+	}
+	sweepers.Wait()
+	if left := number(t, pool, "select count(*) from dipwell.buckets"); swept.Load() != 5000 || left != 5000 {
+		t.Errorf("%d rows were swept, and %d are left", swept.Load(), left)
+	}
+}
+
+// TestSweepPartitions: places in one partition are not mistaken for those in
+// another.
+func TestSweepPartitions(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, `alter table dipwell.buckets rename to plain;
+		create table dipwell.buckets (used bigint not null, ts bigint not null, limit_id int not null, version int not null, key text collate "C" not null,
+			lows bigint[], primary key (limit_id, key)) partition by hash (limit_id, key);
+		create table dipwell.part0 partition of dipwell.buckets for values with (modulus 2, remainder 0);
+		create table dipwell.part1 partition of dipwell.buckets for values with (modulus 2, remainder 1)`)
+	must(t, pool, "select dipwell.define('slow', 1, interval '1 day'), dipwell.define('fast', 1000, interval '1 second')")
+	must(t, pool, `insert into dipwell.buckets (used, ts, limit_id, version, key)
+		select l.unit, dipwell_internal.now_us() - 60000000, l.id, l.version, 'k' || i from generate_series(1, 5000) i, dipwell.limits l`)
+	swept := 0
+	for n := 700; n == 700; swept += n {
+		n = number(t, pool, "select dipwell.sweep(700)")
+	}
+	if left := number(t, pool, "select count(*) from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = 'slow'"); swept != 5000 || left != 5000 {
+		t.Errorf("%d rows were swept, and %d that are not full are left", swept, left)
+	}
+}
+
+// TestJanitor: it sweeps a table, and says what it did.
+func TestJanitor(t *testing.T) {
+	pool := newPool(t)
+	longTable(t, pool, 5000)
+	j := pgstore.NewJanitor(newStore(t, pool, pgstore.Config{Poll: -1}), func(err error) { t.Error(err) })
+	defer j.Close()
+	until(t, "swept", func() bool { return j.Stats().Passes > 0 })
+	if s := j.Stats(); s.Rows != 5000 || s.Spent <= 0 || time.Since(s.Covered) > time.Hour {
+		t.Errorf("%+v", s)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/internal/sqlstep"
 )
 
 // One statement's clock. statement_timestamp is one value in a statement and
@@ -25,9 +27,12 @@ const (
 // statements are a version's own, with its numbers as literals: what the
 // executor need not look up, it need not start.
 type statements struct {
-	take, insert, look, peek     string
+	take, first, insert          string
+	look, peek                   string
 	takeMany, takeBold, lookMany string
-	clean                        *atomic.Int32 // statements for many that refused nothing, in a row
+	chargeMany                   string
+	clean                        *streak // of statements for many
+	new                          *newcomers
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
@@ -35,13 +40,13 @@ func newStatements(id int32, d *dipwell.Definition, testClock bool) (s statement
 	r := &d.Rule
 	now, reads := stmtNow, readNow
 	params := 3
-	grid := ""
+	var grid sqlexpr.Expr
 	if r.Every > 0 {
-		grid = fmt.Sprintf("%d::bigint", gridOf(r.Origin, r.Every))
+		grid = sqlexpr.Int(gridOf(r.Origin, r.Every))
 	}
 	if spread(r) {
 		params++
-		grid = fmt.Sprintf("$%d::bigint", params)
+		grid = sqlexpr.Op(fmt.Sprintf("$%d::bigint", params))
 	}
 	lookNow := reads
 	if testClock {
@@ -58,26 +63,35 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	if testClock {
 		seen = now
 	}
-	free := fmt.Sprintf("b.used - %s", returned(r, "b.ts", now, grid))
-	fits := free + " <= $3::bigint"
+	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", now, grid)
+	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
 	if bareTicks(r) {
-		fits = fmt.Sprintf("%s <= greatest(%s - b.ts, 0)", dividedBy("b.used + $3::bigint", r.Add), now)
+		fits = sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
 	}
-	s.take = fmt.Sprintf(`update dipwell.buckets b set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(%[2]s, b.ts)
+	s.take = fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
 where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and b.lows is null and %[5]s
-returning b.used, b.ts, %[6]s`, free, now, id, d.Number, fits, seen)
-	free = fmt.Sprintf("b.used - %s", returned(r, "b.ts", "excluded.ts", grid))
+returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), now, id, d.Number, fits, seen)
+	ticks = ticksSQL(r, "b.ts", "excluded.ts", grid)
+	fits = fitsSQL(r, ticks, sqlexpr.Int(0), room)
+	within := fits
+	if bareTicks(r) {
+		within = sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
+	}
+	s.first = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %[2]s, %[3]d, %[4]d, $1::text)
+on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
+where b.version = %[4]d and b.lows is null and %[5]s
+returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen)
 	s.insert = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)
-    on conflict (limit_id, key) do update set used = greatest(%[1]s, 0) + $2::bigint, ts = greatest(excluded.ts, b.ts)
-    where b.version = %[4]d and b.lows is null and %[1]s <= $3::bigint
+    on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
+    where b.version = %[4]d and b.lows is null and %[5]s
     returning b.used, b.ts)
 select i.used, i.ts, %[4]d, c.n, true, true from i, c
-union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, free, reads, id, d.Number)
+union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits)
 	newManySQL(&s, id, d, testClock)
-	s.clean = new(atomic.Int32)
+	s.clean, s.new = new(streak), new(newcomers)
 	return s
 }
 
@@ -91,23 +105,29 @@ func gridOf(origin, every int64) int64 {
 	return origin - every*((dipwell.MaxInt+1)/every+1)
 }
 
-// returned is an SQL expression: the units that come back from ts to now.
-func returned(r *dipwell.Rule, ts, now, grid string) string {
-	var ticks string
-	if r.Every == 1 {
-		ticks = fmt.Sprintf("greatest(%s - %s, 0)", now, ts)
-	} else {
-		ticks = fmt.Sprintf("(greatest(%s, %s) - %s) / %d - (%s - %s) / %d", now, ts, grid, r.Every, ts, grid, r.Every)
-	}
-	return returnedTicks(r, ticks)
+var used = sqlexpr.Op("b.used")
+
+// ticksSQL is the ticks from ts to now.
+func ticksSQL(r *dipwell.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
+	return sqlstep.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
 }
 
-func returnedTicks(r *dipwell.Rule, ticks string) string {
+// leftSQL is what stays used of a row after ticks.
+func leftSQL(r *dipwell.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
+	return sqlstep.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
+}
+
+// fitsSQL reports whether units fit into a row after ticks.
+func fitsSQL(r *dipwell.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
+	return sqlstep.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
+}
+
+// enough is the ticks after which everything has come back, where it matters.
+func enough(r *dipwell.Rule) sqlexpr.Expr {
 	if bareTicks(r) {
-		return times(ticks, r.Add)
+		return sqlexpr.Unbounded
 	}
-	enough := (r.MaxUsed + r.Add - 1) / r.Add // beyond it the product could overflow
-	return times(fmt.Sprintf("least(%s, %d::bigint)", ticks, enough), r.Add)
+	return sqlstep.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
 }
 
 // bareTicks reports whether the ticks since a row's ts can be multiplied as they
@@ -115,34 +135,17 @@ func returnedTicks(r *dipwell.Rule, ticks string) string {
 // in order to compare.
 func bareTicks(r *dipwell.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
-func times(x string, n int64) string {
-	if n == 1 {
-		return x
-	}
-	return fmt.Sprintf("%s * %d", x, n)
-}
-
-func dividedBy(x string, n int64) string {
-	if n == 1 {
-		return x
-	}
-	return fmt.Sprintf("(%s) / %d", x, n)
-}
-
-// room is the third parameter of take. A Take fits when the ticks that it needs
-// have passed: the units that are too many divided by those of a tick, rounded
-// up, or a number that is not above zero where none are too many.
-func room(r *dipwell.Rule, units int64) int64 {
+// room is the third parameter of take: see its statement.
+func room(r *dipwell.Rule, units, bound int64) int64 {
 	if bareTicks(r) {
-		return units - r.Cap + r.Add - 1
+		return algebra.RoomFor(units, bound, r.Add)
 	}
-	return r.Cap - units
+	return bound - units
 }
 
 // takeArgs are the parameters of take and insert; the third is not the same.
-func (s *Store) takeArgs(op *dipwell.Op, r *dipwell.Rule, third int64) []any {
-	units := op.Cost * r.Unit
-	args := append(make([]any, 0, 5), op.Key, units, third)
+func (s *Store) takeArgs(key string, r *dipwell.Rule, units, third int64) []any {
+	args := append(make([]any, 0, 5), key, units, third)
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
 	}
@@ -156,55 +159,127 @@ func (s *Store) withClock(args []any) []any {
 	return args
 }
 
-// take decides a Take of at least one token that may fit: one conditional
-// UPDATE, which answers an admitted call on a known key. A second trip inserts,
-// or reads why not; what that reads may refuse the call, and writes nothing.
-// Keys that were refused lately are read first.
+// reads reports whether an op of a limit that is not leaky can change nothing.
+func reads(op *dipwell.Op) bool {
+	switch op.Verb {
+	case dipwell.VerbCheck:
+		return true
+	case dipwell.VerbTake:
+		return op.Cost == 0 || op.Cost > op.Def.Rule.Burst
+	}
+	return op.Cost == 0 && op.Verb != dipwell.VerbReset
+}
+
+// whole is what an op of a plain limit takes if it gets all that it asks for
+// and nothing has to wait: the tokens, and the most units that may be used after
+// them. No tokens: the op only reads, or is decided by other statements.
+func whole(op *dipwell.Op) (tokens, bound int64) {
+	r := &op.Def.Rule
+	switch {
+	case op.Verb == dipwell.VerbTakeUpTo:
+		return min(op.Cost, r.Burst), r.Cap
+	case (op.Verb == dipwell.VerbTake || op.Verb == dipwell.VerbReserve) && op.Cost <= r.Burst:
+		return op.Cost, r.Cap
+	case op.Verb == dipwell.VerbCharge && op.Cost <= r.MaxCharge && op.Cost <= r.MaxUsed/r.Unit:
+		return op.Cost, r.MaxUsed
+	}
+	return 0, 0
+}
+
+// gotWhole reports whether an op that was decided in Go took all that it asks for.
+func gotWhole(op *dipwell.Op) bool {
+	tokens, _ := whole(op)
+	return tokens > 0 && op.Allowed && !op.Shadow && op.Delay == 0 && op.Granted == tokens
+}
+
+// take decides a Take, TakeUpTo, Reserve or Charge that may get all that it asks
+// for: one conditional UPDATE, which answers if it does and the key is known. A
+// second trip inserts, or reads why not; what that reads may refuse the call,
+// and writes nothing. Keys that did not get all lately are read first, and those
+// that are probably new are inserted at once.
 func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch dipwell.Rule
-	rule := op.Def.RuleFor(op.Key, &scratch)
+	rule := op.RuleFor(&scratch)
+	tokens, bound := whole(op)
+	units := tokens * rule.Unit
 	if s.refused.has(e.id, op.Key) {
 		if done, err := s.stillRefused(ctx, g, e); done || err != nil {
 			return err
 		}
+		if !gotWhole(op) {
+			return s.takePart(ctx, g, e)
+		}
 	}
-	units := op.Cost * rule.Unit
+	met := s.met.has(e.id, op.Key)
 	for range maxRounds {
-		var row dipwell.State
-		var seen instant
-		err := s.db.QueryRow(ctx, e.take, s.takeArgs(op, rule, room(rule, units))...).Scan(&row.Used, &row.TS, &seen)
+		first := !met && e.new.expects()
+		row, now, err := s.update(ctx, e, first, op.Key, rule, units, room(rule, units, bound))
 		if err == nil {
-			admit(g, rule, row, int64(seen))
+			admit(g, rule, tokens, row, now)
+			if !met {
+				s.meet(e, op.Key, first && row.Used == units)
+			}
 			return nil
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
-		var now int64
 		var taken, plain bool
-		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op, rule, rule.Cap-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
+		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // another first call was faster
 			continue
 		case err != nil:
 			return storeError(err, true)
 		case taken:
-			admit(g, rule, row, now)
+			admit(g, rule, tokens, row, now)
+			s.meet(e, op.Key, true)
 			return nil
 		}
-		_, write, err := op.Step(now, row, false)
-		if err != nil {
+		if !met {
+			s.meet(e, op.Key, false)
+			met = true
+		}
+		done, err := s.answerFrom(g, e, now, row)
+		if done || err != nil {
 			return err
 		}
-		if !write {
-			g.Allowed, g.Reserved = op.Allowed, false
-			s.refused.note(e.id, op.Key, true)
-			return nil
-		}
 		if row.Version != op.Def.Number || !plain { // has reservations, which only the function knows
+			return s.decide(ctx, g, []*entry{e})
+		}
+		if !gotWhole(op) {
 			break
 		}
+	}
+	return s.takePart(ctx, g, e)
+}
+
+// meet remembers a key that was not known, and whether it was new to the database.
+func (s *Store) meet(e *entry, key string, isNew bool) {
+	s.met.note(e.id, key, true)
+	e.new.note(isNew)
+}
+
+// answerFrom decides an op on a row that was read. It reports whether that is
+// the answer, as nothing is to be written, and remembers whether the op got all
+// that it asks for.
+func (s *Store) answerFrom(g *dipwell.Group, e *entry, now int64, row dipwell.State) (done bool, err error) {
+	op := &g.Ops[0]
+	_, write, err := op.Step(now, row, false)
+	if err != nil {
+		return false, err
+	}
+	s.refused.note(e.id, op.Key, !write || !gotWhole(op))
+	g.Allowed, g.Reserved = op.Allowed, false
+	return !write && op.Verb != dipwell.VerbCharge, nil // a charge that changes nothing else may end the row's lows
+}
+
+// takePart decides an op that gets less than it asks for, or has to wait, as
+// the row stood when it was read.
+func (s *Store) takePart(ctx context.Context, g *dipwell.Group, e *entry) error {
+	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*dipwell.Group{g})) == 0 {
+		return g.Err
 	}
 	return s.decide(ctx, g, []*entry{e})
 }
@@ -223,11 +298,11 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 	return nil
 }
 
-// admit answers a Take that the server has charged; row is what it left.
-func admit(g *dipwell.Group, r *dipwell.Rule, row dipwell.State, now int64) {
+// admit answers an op whose tokens the server has charged; row is what that left.
+func admit(g *dipwell.Group, r *dipwell.Rule, tokens int64, row dipwell.State, now int64) {
 	op := &g.Ops[0]
 	op.Answer = dipwell.Answer{
-		Allowed: true, Granted: op.Cost,
+		Allowed: true, Granted: tokens,
 		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}

@@ -114,9 +114,9 @@ func (s *Store) read(answers pgx.BatchResults, st *step) error {
 		return err
 	}
 	if st.charges {
-		st.charged, err = st.entry.charged(found, st.rows)
+		st.charged, err = st.part.charged(found, st.rows)
 	} else {
-		st.rest, err = s.looked(st.entry, found, st.rows)
+		st.rest, err = s.looked(st.part, found, st.rows)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"reflect"
 	"slices"
@@ -17,10 +18,21 @@ import (
 	"github.com/dipwell/dipwell/pgstore"
 )
 
-// versionFive makes the schema as version 5 did, and fills it: rows of the
-// present version and of older ones, and a reservation that can be cancelled.
+// versionFive makes the schema as version 5 did, and fills it.
 func versionFive(dsn string) error {
-	schema, err := os.ReadFile("testdata/schema-5.sql")
+	return versionOf(dsn, "testdata/schema-5.sql", "grant execute on function dipwell.refund, dipwell.now_us to dipwell_app")
+}
+
+// versionSix makes the schema as version 6 did, and fills it.
+func versionSix(dsn string) error {
+	return versionOf(dsn, "testdata/schema-6.sql",
+		"grant usage on schema dipwell_internal to dipwell_app; grant execute on function dipwell.refund, dipwell_internal.now_us to dipwell_app")
+}
+
+// versionOf makes the schema of a file, and rows: of the present version of
+// limits and of older ones, and a reservation that can be cancelled.
+func versionOf(dsn, file, grants string) error {
+	schema, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -31,22 +43,28 @@ func versionFive(dsn string) error {
 		select dipwell.take('login', 'now', 5), dipwell.reserve('login', 'old', 7);
 		select dipwell.define('day', 10, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC');
 		select dipwell.charge('day', 'd', 3);
-		grant execute on function dipwell.refund, dipwell.now_us to dipwell_app;`)
+		`+grants)
 }
 
-// TestUpgrade: a database of version 5 has the schema of a new one afterwards,
-// whether the program or psql upgrades it, and its rows go on.
+// TestUpgrade: a database of version 5 or 6 has the schema of a new one
+// afterwards, whether the program or psql upgrades it, and its rows go on.
 func TestUpgrade(t *testing.T) {
 	fresh := dump(t, newPool(t))
+	for from, fill := range map[int]func(dsn string) error{5: versionFive, 6: versionSix} {
+		t.Run(fmt.Sprint("from ", from), func(t *testing.T) { upgrades(t, from, fill, fresh) })
+	}
+}
+
+func upgrades(t *testing.T, from int, fill func(dsn string) error, fresh []string) {
 	ways := map[string]func(t *testing.T, pool *pgxpool.Pool){
 		"Migrate": func(t *testing.T, pool *pgxpool.Pool) {
 			applied, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{})
-			if err != nil || len(applied) != 1 || applied[0].Version != 6 {
+			if err != nil || len(applied) != pgstore.SchemaVersion-from || applied[0].Version != from+1 {
 				t.Fatal(applied, err)
 			}
 		},
 		"psql": func(t *testing.T, pool *pgxpool.Pool) {
-			out := psql(t, pool.Config().ConnString(), pgstore.MigrationSQL(pgstore.MigrateOptions{From: 5}))
+			out := psql(t, pool.Config().ConnString(), pgstore.MigrationSQL(pgstore.MigrateOptions{From: from}))
 			if strings.Contains(out, "ERROR") {
 				t.Fatal(out)
 			}
@@ -54,7 +72,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	for name, upgrade := range ways {
 		t.Run(name, func(t *testing.T) {
-			pool := connect(t, pgtest.Database(t, "version-5", versionFive))
+			pool := connect(t, pgtest.Database(t, fmt.Sprint("version-", from), fill))
 			before := bucketRows(t, pool)
 			upgrade(t, pool)
 			must(t, pool, "revoke all on function dipwell.refund, dipwell_internal.now_us from dipwell_app; revoke usage on schema dipwell_internal from dipwell_app") // granted by hand
@@ -70,7 +88,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// goesOn asks every verb about rows that version 5 wrote.
+// goesOn asks every verb about rows that an older version wrote.
 func goesOn(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for _, c := range []struct {
@@ -105,7 +123,13 @@ func goesOn(t *testing.T, pool *pgxpool.Pool) {
 // TestUpgradeKeepsGrants: what was granted by hand stays granted, also for a
 // function that has moved.
 func TestUpgradeKeepsGrants(t *testing.T) {
-	pool := connect(t, pgtest.Database(t, "version-5", versionFive))
+	t.Run("from 5", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-5", versionFive)) })
+	t.Run("from 6", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-6", versionSix)) })
+}
+
+func keepsGrants(t *testing.T, dsn string) {
+	t.Helper()
+	pool := connect(t, dsn)
 	if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +213,12 @@ func TestPortableUpgrade(t *testing.T) {
 	}
 	must(t, pool, "alter table dipwell.buckets drop column lows")
 	must(t, pool, "alter table dipwell.reservations drop column part_due, drop column number, drop column mark, drop column slack, drop column rest, drop column parts")
-	must(t, pool, "update dipwell.migrations set version = 5")
-	if _, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil {
-		t.Fatal(err)
+	for _, version := range []int{5, 6} {
+		must(t, pool, fmt.Sprint("update dipwell.migrations set version = ", version))
+		if applied, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil || len(applied) != 1 {
+			t.Fatal(version, applied, err)
+		}
+		must(t, pool, fmt.Sprint("delete from dipwell.migrations where version < ", pgstore.SchemaVersion))
 	}
 	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve, dipwell.VerbTakeUpTo} {
 		if n, err := ask()(t.Context(), verb, 2); err != nil || n != 2 {

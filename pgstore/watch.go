@@ -55,7 +55,7 @@ func (w *watcher) run(ctx context.Context) {
 }
 
 func (w *watcher) listen(ctx context.Context) {
-	if w.conn != nil || w.once || w.cat.dialect.Load() != nil { // who changes a limit there cannot notify
+	if w.conn != nil || w.once || !w.cat.engine().hasFunctions() { // who changes a limit there cannot notify
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*w.poll)

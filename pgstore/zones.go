@@ -34,15 +34,19 @@ func (c *catalog) zoneWarning(ctx context.Context, l dipwell.Limit) (string, err
 		return "", err
 	}
 	cal := rule.Calendar()
-	if c.dialect.Load() != nil || cal.Zone == "" || cal.Zone == time.UTC.String() {
+	if !c.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or nothing can differ
 	}
+	c.installs.Lock()
 	warning, known := c.zones[cal]
+	c.installs.Unlock()
 	if !known {
 		if warning, err = compareZone(ctx, c.db, &rule, cal.Zone); err != nil {
 			return "", err
 		}
+		c.installs.Lock()
 		c.zones[cal] = warning
+		c.installs.Unlock()
 	}
 	if warning != "" {
 		warning = "limit " + l.Name + ": start: " + warning

@@ -8,6 +8,7 @@ begin
 exception when others then
     raise notice 'the sweep could not be unscheduled: %', sqlerrm;
 end $$;
+drop table if exists dipwell.sweep_state; -- version 6 has none
 drop table pg_temp.dipwell_grants, dipwell.revision, dipwell.reservations, dipwell.buckets, dipwell.versions, dipwell.limits, dipwell.migrations;
 drop schema dipwell_internal;
 drop schema dipwell;

@@ -78,6 +78,17 @@ comment on column dipwell.reservations.due is 'When the call may act, in µs sin
 comment on table dipwell.revision is 'One row, whose number moves with each change of a limit, for programs that cannot listen.';
 comment on column dipwell.revision.n is 'The number of changes.';
 
+comment on table dipwell.sweep_state is 'Where the sweep of buckets goes on, and what sweeps did. One row, which one sweep at a time locks.';
+comment on column dipwell.sweep_state.page is 'The page of buckets at which the next sweep goes on.';
+comment on column dipwell.sweep_state.began is 'When the pass under way began, in µs since the Unix epoch; 0: none is.';
+comment on column dipwell.sweep_state.found is 'Rows that the pass under way has deleted.';
+comment on column dipwell.sweep_state.passed is 'When the last whole pass over the table ended, in µs since the Unix epoch; 0: none has.';
+comment on column dipwell.sweep_state.took is 'How long the last whole pass took, in µs, with the rests in between.';
+comment on column dipwell.sweep_state.pass_swept is 'Rows that the last whole pass deleted.';
+comment on column dipwell.sweep_state.passes is 'Whole passes over the table.';
+comment on column dipwell.sweep_state.swept is 'Rows that all sweeps deleted.';
+comment on column dipwell.sweep_state.spent is 'How long all sweeps worked, in µs.';
+
 comment on table dipwell.migrations is 'The migrations that were applied; programs recognize the schema by the largest version.';
 comment on column dipwell.migrations.version is 'The migration''s number.';
 comment on column dipwell.migrations.name is 'What it did, in a word.';

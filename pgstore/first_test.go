@@ -1,0 +1,228 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// counted is a connection that counts what it sends.
+func counted(t *testing.T) (conn *pgx.Conn, asked *int) {
+	t.Helper()
+	ctx := context.Background()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = new(int)
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return trips{conn, asked}, err
+	}
+	if conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	return conn, asked
+}
+
+// writes is how many rows of buckets a transaction has inserted, and how many
+// times it wrote one again.
+func writes(t *testing.T, tx pgx.Tx) (inserted, again int) {
+	t.Helper()
+	err := tx.QueryRow(context.Background(), "select n_tup_ins, n_tup_upd + n_tup_del from pg_stat_xact_user_tables where relid = 'dipwell.buckets'::regclass").Scan(&inserted, &again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inserted, again
+}
+
+// TestFirstCalls: where keys that are not known are mostly new, a first call is
+// one trip and one write, whatever its verb. Keys that were there all the same
+// are charged and refused as they are elsewhere.
+func TestFirstCalls(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	conn, asked := counted(t)
+	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 9)")
+	must(t, conn, "select dipwell.take('x', 'older', 4)")
+	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 10)")
+	must(t, conn, "select dipwell.take('x', 'half', 5), dipwell.take('x', 'drained', 10)")
+	store := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+	first := func(l *dipwell.Limiter, i int) {
+		t.Helper()
+		var d dipwell.Decision
+		if err := l.Do(ctx, &d, verbs[i%len(verbs)], "x", fmt.Sprint("new", i), 3); err != nil || !d.Allowed || d.Granted != 3 || d.Remaining != 7 {
+			t.Fatal(i, d, err)
+		}
+	}
+	for i := range 20 {
+		first(l, i)
+	}
+	for i := range 20 {
+		*asked = 0
+		if first(l, 20+i); *asked != 1 {
+			t.Errorf("call %d: %d trips", i, *asked)
+		}
+	}
+	inTx(t, conn, func(tx pgx.Tx) {
+		inserted, again := writes(t, tx)
+		for i := range 20 {
+			first(l.With(store.With(tx)), 40+i)
+		}
+		if in, up := writes(t, tx); in != inserted+20 || up != again {
+			t.Errorf("%d rows inserted for 20 keys, and %d written again", in-inserted, up-again)
+		}
+	})
+	for key, left := range map[string]int64{"half": 4, "older": 5, "drained": -1} {
+		d, err := l.Take(ctx, "x", key, 1)
+		if err != nil || d.Allowed != (left >= 0) || d.Remaining != max(left, 0) || !d.Allowed && d.RetryAfter > time.Hour {
+			t.Errorf("%s: %+v, %v", key, d, err)
+		}
+	}
+}
+
+// TestFirstCallsTogether: many callers are the first of one key, where keys that
+// are not known are mostly new: exactly what there is gets granted.
+func TestFirstCallsTogether(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if d, err := l.Take(ctx, "x", fmt.Sprint("early", i), 1); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	for round := range 20 {
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for range 32 {
+			wg.Go(func() {
+				<-start
+				d, err := l.Take(ctx, "x", fmt.Sprint("k", round), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				granted.Add(d.Granted)
+			})
+		}
+		close(start)
+		wg.Wait()
+		if n := granted.Load(); n != 20 {
+			t.Errorf("round %d: %d granted, not 20", round, n)
+		}
+	}
+}
+
+// TestFirstGroups: the buckets of a new group are written once. After the first
+// ones groups of new keys take one trip, and one that is refused in it leaves
+// nothing behind.
+func TestFirstGroups(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	conn, asked := counted(t)
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}),
+		dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := func(user, tenant string) dipwell.Decision {
+		t.Helper()
+		d, err := l.TakeAll(ctx, dipwell.Take{Limit: "tenant", Key: tenant, Cost: 2}, dipwell.Take{Limit: "user", Key: user, Cost: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	rows := func() (n int) {
+		t.Helper()
+		if err := conn.QueryRow(ctx, "select count(*) from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = 'user'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for i := range 20 {
+		if d := group(fmt.Sprint("u", i), "busy"); !d.Allowed || d.Limits[0].Remaining != int64(48-2*i) || d.Limits[1].Remaining != 7 {
+			t.Fatal(i, d)
+		}
+	}
+	for i := range 5 {
+		*asked = 0
+		if d := group(fmt.Sprint("u", 20+i), "busy"); !d.Allowed || *asked > 1 && i > 0 {
+			t.Errorf("group %d: %+v in %d trips", i, d, *asked)
+		}
+	}
+	n := rows()
+	if d := group("late", "busy"); d.Allowed || d.Limits[1].Remaining != 9 {
+		t.Errorf("a group that is refused: %+v", d)
+	}
+	if after := rows(); n != 25 || after != n {
+		t.Errorf("%d rows for 25 users, then %d", n, after)
+	}
+	if d, err := l.Take(ctx, "user", "late", 9); err != nil || !d.Allowed {
+		t.Errorf("the user of a refused group: %+v, %v", d, err)
+	}
+}
+
+// TestFirstGroupsAreWrittenOnce: groups of new keys insert their rows and write
+// none of them again.
+func TestFirstGroupsAreWrittenOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	written := func() (inserted, again int) {
+		t.Helper()
+		if err := pool.QueryRow(ctx, "select n_tup_ins, n_tup_upd from pg_stat_user_tables where relid = 'dipwell.buckets'::regclass").Scan(&inserted, &again); err != nil {
+			t.Fatal(err)
+		}
+		return inserted, again
+	}
+	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store, dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inserted, again := written()
+	for round := range 20 {
+		var b dipwell.Batch
+		for i := range 4 {
+			key := fmt.Sprint("k", round, "-", i)
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("user"), Key: key, Cost: 1}, {Def: l.Limit("tenant"), Key: key, Cost: 1}}})
+		}
+		if err := store.Apply(ctx, &b); err != nil || !b.Groups[3].Allowed {
+			t.Fatal(err, b.Groups[3].Err)
+		}
+	}
+	_ = conn.Close(ctx) // a session reports what it did when it ends
+	until(t, "counted", func() bool {
+		in, _ := written()
+		return in >= inserted+160
+	})
+	if in, up := written(); in != inserted+160 || up != again {
+		t.Errorf("%d rows inserted for 160 keys, %d written again", in-inserted, up-again)
+	}
+}

@@ -1,0 +1,95 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestLimitsInsideATransaction: a store in the caller's transaction reads limits
+// through it. The transaction has the pool's only connection, so that whoever
+// asks the pool waits until the context ends.
+func TestLimitsInsideATransaction(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(string) error{"functions": migrated, "portable": migratedPortable} {
+		gone := dipwell.ErrUnknownLimit
+		if name == "portable" { // which charges a row of the limit that was, as a Take does
+			gone = nil
+		}
+		for _, c := range []struct {
+			name   string
+			change func(t *testing.T, s, other *pgstore.Store)
+			want   error
+		}{
+			{"defined meanwhile", func(t *testing.T, _, other *pgstore.Store) { defineX(t, other) }, nil},
+			{"dropped meanwhile", func(t *testing.T, s, other *pgstore.Store) {
+				defineX(t, s)
+				drop(t, other, "x")
+			}, gone},
+			{"not heard of for long", func(t *testing.T, s, _ *pgstore.Store) {
+				defineX(t, s)
+				pgstore.Forget(s)
+			}, nil},
+		} {
+			t.Run(name+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				dsn := pgtest.Database(t, name, prepare)
+				config, err := pgxpool.ParseConfig(dsn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				config.MaxConns = 1
+				pool, err := pgxpool.NewWithConfig(ctx, config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer pool.Close()
+				s := newStore(t, pool, pgstore.Config{Poll: -1})
+				other := newStore(t, connect(t, dsn), pgstore.Config{Poll: -1})
+				c.change(t, s, other)
+				tx, err := pool.Begin(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Rollback(ctx) }()
+				var b dipwell.Batch
+				g, _ := b.Single()
+				g.Ops = nil
+				for _, key := range []string{"k", "l"} {
+					g.Ops = append(g.Ops, dipwell.Op{Def: dipwell.MustDefinition(limitX), Key: key, Cost: 9})
+				}
+				if err := s.With(tx).Apply(ctx, &b); err != nil {
+					t.Fatal(err)
+				}
+				if !errors.Is(g.Err, c.want) || g.Allowed != (c.want == nil) {
+					t.Errorf("allowed: %v, %v; want %v", g.Allowed, g.Err, c.want)
+				}
+			})
+		}
+	}
+}
+
+var limitX = dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 9}
+
+func defineX(t *testing.T, s *pgstore.Store) {
+	t.Helper()
+	if _, err := s.Define(context.Background(), limitX, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func drop(t *testing.T, s *pgstore.Store, name string) {
+	t.Helper()
+	if err := s.Drop(context.Background(), name, dipwell.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,256 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// mostPages bounds how many pages of tables and indexes a call touches for each
+// bucket that it is about: an index of three levels and a row are four, and no
+// call looks a bucket up more than a few times, over some dead rows. All rows of a
+// limit are hundreds of pages.
+const mostPages = 100
+
+// asked is a session that calls are made through.
+type asked struct {
+	*dipwell.Limiter
+	store *pgstore.Store
+	conn  *pgx.Conn
+}
+
+// pagedCalls is every statement of a store and every function. Keys k1 to k400
+// have rows, which are drained in limit "empty"; others are new for each i.
+var pagedCalls = []struct {
+	name    string
+	buckets int
+	call    func(ctx context.Context, s asked, i int) error
+}{
+	{"Take", 1, goCall((*dipwell.Limiter).Take, "user", "k", 1)},
+	{"Take, refused", 1, goCall((*dipwell.Limiter).Take, "empty", "k", 1)},
+	{"Take, first", 1, goCall((*dipwell.Limiter).Take, "user", "take", 1)},
+	{"Take of a window", 1, goCall((*dipwell.Limiter).Take, "window", "take", 1)},
+	{"Check", 1, goCall((*dipwell.Limiter).Check, "user", "k", 1)},
+	{"TakeUpTo", 1, goCall((*dipwell.Limiter).TakeUpTo, "user", "k", 1)},
+	{"TakeUpTo, less", 1, goCall((*dipwell.Limiter).TakeUpTo, "user", "k", 2000)},
+	{"Reserve", 1, goCall((*dipwell.Limiter).Reserve, "user", "k", 1)},
+	{"Charge", 1, goCall((*dipwell.Limiter).Charge, "user", "k", 1)},
+	{"Charge, first", 1, goCall((*dipwell.Limiter).Charge, "user", "charge", 1)},
+	{"Refund", 1, goCall((*dipwell.Limiter).Refund, "user", "k", 1)},
+	{"Reset", 1, func(ctx context.Context, s asked, i int) error {
+		_, err := s.Reset(ctx, "user", keyFor("k", i))
+		return err
+	}},
+	{"Cancel", 3, func(ctx context.Context, s asked, i int) error {
+		d, err := s.Reserve(ctx, "empty", keyFor("cancel", i), 11)
+		if err == nil {
+			err = s.Cancel(ctx, d.Reservation)
+		}
+		return err
+	}},
+	{"TakeAll", 2, goTakeAll("user", "tenant")},
+	{"TakeAll, refused", 2, goTakeAll("user", "empty")},
+	{"batch of takes", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+		return []dipwell.Op{op(l, "user", keyFor("k", 20*i+j), dipwell.VerbTake)}
+	})},
+	{"batch of takes, refused", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+		return []dipwell.Op{op(l, "empty", keyFor("k", 20*i+j), dipwell.VerbTake)}
+	})},
+	{"batch of takes, first", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+		return []dipwell.Op{op(l, "user", keyFor("batch", 20*i+j), dipwell.VerbTake)}
+	})},
+	{"batch of groups", 40, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+		key := keyFor("k", 20*i+j)
+		return []dipwell.Op{op(l, "user", key, dipwell.VerbTake), op(l, "tenant", key, dipwell.VerbTake)}
+	})},
+	{"batch of verbs", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+		return []dipwell.Op{op(l, "user", keyFor("k", 20*i+j), dipwell.Verb(j%5+1))}
+	})},
+	{"Keys", 10, func(ctx context.Context, s asked, i int) error {
+		_, err := s.store.Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
+		return err
+	}},
+	{"take", 1, sqlCall("take('user', $1)")},
+	{"take, refused", 1, sqlCall("take('empty', $1)")},
+	{"take, first", 1, sqlCall("take('user', $2)")},
+	{"take of a window", 1, sqlCall("take('window', $2)")},
+	{"check", 1, sqlCall("check('user', $1)")},
+	{"take_up_to", 1, sqlCall("take_up_to('user', $1)")},
+	{"reserve", 1, sqlCall("reserve('user', $1)")},
+	{"charge", 1, sqlCall("charge('user', $1)")},
+	{"refund", 1, sqlCall("refund('user', $1)")},
+	{"reset", 1, sqlCall("reset('user', $1)")},
+	{"take_all", 2, sqlCall("take_all('{user,tenant}', array[$1, $1])")},
+	{"take_all, refused", 2, sqlCall("take_all('{user,empty}', array[$1, $1])")},
+	{"take_all, first", 2, sqlCall("take_all('{user,tenant}', array[$2, $2])")},
+	{"take_all, named twice", 2, sqlCall("take_all('{user,tenant,user}', array[$1, $1, $1])")},
+	{"cancel", 3, func(ctx context.Context, s asked, i int) error {
+		_, err := s.conn.Exec(ctx, "do $$ begin perform dipwell.cancel((dipwell.reserve('empty', 'sql"+fmt.Sprint(i)+"', 11)).reservation); end $$")
+		return err
+	}},
+}
+
+func goCall(do func(*dipwell.Limiter, context.Context, string, string, int64) (dipwell.Decision, error), limit, key string, cost int64) func(context.Context, asked, int) error {
+	return func(ctx context.Context, s asked, i int) error {
+		_, err := do(s.Limiter, ctx, limit, keyFor(key, i), cost)
+		return err
+	}
+}
+
+func goTakeAll(limits ...string) func(context.Context, asked, int) error {
+	return func(ctx context.Context, s asked, i int) error {
+		var takes []dipwell.Take
+		for _, name := range limits {
+			takes = append(takes, dipwell.Take{Limit: name, Key: keyFor("k", i), Cost: 1})
+		}
+		_, err := s.TakeAll(ctx, takes...)
+		return err
+	}
+}
+
+func goBatch(ops func(l *dipwell.Limiter, i, j int) []dipwell.Op) func(context.Context, asked, int) error {
+	return func(ctx context.Context, s asked, i int) error {
+		var b dipwell.Batch
+		for j := range 20 {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: ops(s.Limiter, i, j)})
+		}
+		err := s.store.Apply(ctx, &b)
+		for i := range b.Groups {
+			err = errors.Join(err, b.Groups[i].Err)
+		}
+		return err
+	}
+}
+
+// keyFor is a key with a row, or a new one.
+func keyFor(name string, i int) string {
+	if name == "k" {
+		i = 1 + i%400
+	}
+	return fmt.Sprint(name, i)
+}
+
+func op(l *dipwell.Limiter, limit, key string, verb dipwell.Verb) dipwell.Op {
+	return dipwell.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}
+}
+
+func sqlCall(call string) func(context.Context, asked, int) error {
+	return func(ctx context.Context, s asked, i int) error {
+		_, err := s.conn.Exec(ctx, "select $1::text, $2::text, a.* from dipwell."+call+" a", keyFor("k", i), keyFor("sql", i))
+		return err
+	}
+}
+
+// TestPages: no call touches more pages than a constant, however many rows there
+// are, whatever statistics the planner has of them, and also where a session
+// made its plans while the table was empty. Pages are counted, so that a slow
+// machine makes no difference.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string][]string{
+		"new":              {},
+		"analyzed empty":   {"vacuum analyze dipwell.buckets", "vacuum analyze dipwell.reservations"},
+		"truncated":        {"insert into dipwell.buckets select 0, 0, 0, 0, i from generate_series(1, 20000) i", "analyze dipwell.buckets", "truncate dipwell.buckets, dipwell.reservations"},
+		"rewritten, swept": {"vacuum full analyze dipwell.buckets", "select dipwell.sweep()"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pagesAfter(t, newPool(t), prepare)
+		})
+	}
+}
+
+func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
+	most := 100_000
+	if os.Getenv("DIPWELL_LONG") != "" {
+		most = 1_000_000
+	}
+	must(t, pool, `alter table dipwell.buckets set (autovacuum_enabled = off); alter table dipwell.reservations set (autovacuum_enabled = off);
+		select dipwell.define(name, 1, interval '1 hour', burst => 1000, max_debt => 1000) from unnest('{user,tenant}'::text[]) name;
+		select dipwell.define('empty', 1, interval '1 hour', burst => 10, max_debt => 1000000);
+		select dipwell.define('window', 1000, interval '1 day', algorithm => 'fixed_window')`)
+	for _, sql := range prepare {
+		must(t, pool, sql)
+	}
+	before := make([]asked, len(pagedCalls)) // sessions that know the empty table
+	for i, c := range pagedCalls {
+		before[i] = askedBy(t, pool)
+		for k := range 8 { // the server may use one plan for all from the sixth on
+			if err := c.call(t.Context(), before[i], 1+k); err != nil {
+				t.Fatal(c.name, err)
+			}
+		}
+	}
+	must(t, pool, "delete from dipwell.buckets")
+	must(t, pool, "delete from dipwell.reservations")
+	for _, rows := range []int{0, 10_000, most} {
+		if _, err := pool.Exec(t.Context(), `insert into dipwell.buckets (used, ts, limit_id, version, key)
+			select case l.name when 'empty' then l.cap + 1000000 * l.unit else l.unit end, dipwell_internal.now_us(), l.id, l.version, 'k' || i
+			from dipwell.limits l, generate_series(1, $1 / 4) i on conflict do nothing`, rows); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range pagedCalls {
+			if n := pagesACall(t, askedBy(t, pool), c.call, rows); n > float64(mostPages*c.buckets) {
+				t.Errorf("%s, %d rows, a new session: %.0f pages", c.name, rows, n)
+			}
+			if rows == most {
+				if n := pagesACall(t, before[i], c.call, rows+1000); n > float64(mostPages*c.buckets) {
+					t.Errorf("%s, %d rows, a session that knew the empty table: %.0f pages", c.name, rows, n)
+				}
+			}
+		}
+	}
+}
+
+func askedBy(t *testing.T, pool *pgxpool.Pool) asked {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	store := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return asked{l, store, conn}
+}
+
+// pagesACall is how many pages a call touches on average. The server counts for
+// the session until it reports, once a second at most: then the calls are made
+// again.
+func pagesACall(t *testing.T, s asked, call func(context.Context, asked, int) error, from int) float64 {
+	t.Helper()
+	const calls = 20
+	defer func() { _ = s.conn.Close(t.Context()) }()
+	touched := func() (scans, pages int64) {
+		if err := s.conn.QueryRow(t.Context(), `select sum(pg_stat_get_xact_numscans(c.oid)), sum(pg_stat_get_xact_blocks_fetched(c.oid))
+			from pg_class c left join pg_index i on i.indexrelid = c.oid
+			where coalesce(i.indrelid, c.oid) in ('dipwell.buckets'::regclass, 'dipwell.reservations'::regclass)`).Scan(&scans, &pages); err != nil {
+			t.Fatal(err)
+		}
+		return scans, pages
+	}
+	for round := range 10 {
+		scans, before := touched()
+		for i := range calls {
+			if err := call(t.Context(), s, from+calls*round+i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, after := touched(); n >= scans+calls {
+			return float64(after-before) / calls
+		}
+	}
+	t.Fatal("the server reported each time")
+	return 0
+}

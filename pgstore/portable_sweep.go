@@ -1,0 +1,201 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+)
+
+// bucketRow is a row of dipwell.buckets.
+type bucketRow struct {
+	LimitID int32
+	Key     string
+	Used    int64
+	TS      int64
+	Version uint32
+}
+
+func (r bucketRow) compare(o bucketRow) int {
+	return cmp.Or(cmp.Compare(r.LimitID, o.LimitID), cmp.Compare(r.Key, o.Key))
+}
+
+// portableLag, in µs, is how long a row must have been full before it is swept.
+// A statement that read the clock before that and inserts after the sweep would
+// count the refill in between twice; here there is no telling which are under way.
+const portableLag = 60_000_000
+
+// portablePage is the number of rows that one statement reads.
+const portablePage = 1000
+
+// portablePass is how far this program has gone over the portable tables.
+type portablePass struct {
+	mu      sync.Mutex       // one at a time
+	at      bucketRow        // the last row that was looked at; LimitID 0: none, a pass begins
+	began   int64            // µs
+	covered int64            // when the last whole pass began
+	oldest  map[int32]uint32 // versions that its rows named
+}
+
+// sweep reads pages of rows, from where the last sweep stopped, and deletes
+// those that are full as they were read: one that was touched since is left
+// alone. It looks at every row once at most.
+func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
+	pass := &s.cat.pass
+	if !pass.mu.TryLock() {
+		return 0, nil
+	}
+	defer pass.mu.Unlock()
+	from, wrapped := pass.at, pass.at.LimitID == 0
+	for rows < n {
+		did, err := s.sweepKeys(ctx, pass, n-rows)
+		rows += did.rows
+		if err != nil || wrapped && (did.ended || pass.at.compare(from) >= 0 && from.LimitID != 0) {
+			return rows, err
+		}
+		wrapped = wrapped || did.ended
+	}
+	return rows, nil
+}
+
+// sweepStep is one page of it. With n = 0 it only looks.
+func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
+	pass := &s.cat.pass
+	if !pass.mu.TryLock() {
+		return did, nil
+	}
+	defer pass.mu.Unlock()
+	if n > 0 {
+		did, err = s.sweepKeys(ctx, pass, n)
+	}
+	did.covered = pass.covered
+	if pass.at.LimitID != 0 {
+		did.page = 1
+	}
+	return did, err
+}
+
+// sweepKeys looks at the next page of a pass.
+func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did swept, err error) {
+	now, err := s.Now(ctx)
+	if err != nil {
+		return did, err
+	}
+	if s.clock == nil {
+		now -= portableLag
+	}
+	if pass.at.LimitID == 0 {
+		pass.began, pass.oldest = now, map[int32]uint32{}
+		if err = s.sweepDue(ctx, now); err != nil {
+			return did, err
+		}
+	}
+	found, err := s.db.Query(ctx, pageSQL, pass.at.LimitID, pass.at.Key, portablePage)
+	if err != nil {
+		return did, storeError(err, false)
+	}
+	page, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketRow])
+	if err != nil {
+		return did, storeError(err, false)
+	}
+	did.size, did.looked = 1, len(page)/100
+	rows, all, err := s.sweepPage(ctx, page, now, n, pass.oldest)
+	if did.rows = rows; err != nil || !all {
+		return did, err // the rest of the page comes next
+	}
+	if len(page) == portablePage {
+		pass.at = page[len(page)-1]
+		return did, nil
+	}
+	pass.at, pass.covered, did.ended = bucketRow{}, pass.began, true
+	return did, s.retireOlder(ctx, pass.began, pass.oldest)
+}
+
+// sweepPage deletes at most n rows of a page that are full at now. It returns
+// whether these were all.
+func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n int, oldest map[int32]uint32) (rows int, all bool, err error) {
+	defs := map[int32]*dipwell.Definition{}
+	for _, e := range *s.cat.entries.Load() {
+		defs[e.id] = e.def
+	}
+	var b pgx.Batch
+	all = true
+	for _, row := range page {
+		d := defs[row.LimitID]
+		stays := d != nil && !full(d, row, now)
+		if all = all && (stays || b.Len() < n); stays || b.Len() == n {
+			if v, ok := oldest[row.LimitID]; !ok || row.Version < v {
+				oldest[row.LimitID] = row.Version
+			}
+			continue
+		}
+		if d == nil && !s.dropped(ctx, row.LimitID) {
+			continue
+		}
+		b.Queue(sweepSQL, row.LimitID, row.Key, row.Used, row.TS, int32(row.Version)).Exec(func(tag pgconn.CommandTag) error {
+			rows += int(tag.RowsAffected())
+			return nil
+		})
+	}
+	if b.Len() == 0 {
+		return 0, all, nil
+	}
+	run := func() error { rows = 0; return s.db.SendBatch(ctx, &b).Close() }
+	return rows, all, storeError(s.again(ctx, run(), run), false)
+}
+
+// full reports whether a row is a full bucket of its key.
+func full(d *dipwell.Definition, row bucketRow, now int64) bool {
+	state, ok := d.Carry(dipwell.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
+	if !ok {
+		return false
+	}
+	var scratch dipwell.Rule
+	return d.RuleFor(row.Key, &scratch).Apply(state, now, dipwell.VerbCheck, 0).Before == 0
+}
+
+// dropped reports whether a limit that this program does not know is gone,
+// rather than new.
+func (s portable) dropped(ctx context.Context, id int32) bool {
+	var there bool
+	err := s.db.QueryRow(ctx, "select exists (select 1 from dipwell.limits where id = $1)", id).Scan(&there)
+	return err == nil && !there
+}
+
+// keepVersion is how long a version is kept after the next one began. A program
+// reads the limits at most maxUnheard before it sends a statement, and no
+// statement takes the rest of this time. A row that was inserted under a version
+// that is gone would count as full.
+const keepVersion = 10 * time.Minute
+
+// retireOlder forgets versions that no row of a full pass named.
+func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]uint32) error {
+	for _, e := range *s.cat.entries.Load() {
+		if len(e.def.Past) == 0 {
+			continue
+		}
+		first, ok := oldest[e.id]
+		if !ok {
+			first = e.def.Number
+		}
+		for _, v := range append(slices.Clone(e.def.Past), e.def.Version()) {
+			if v.Since >= now-keepVersion.Microseconds() { // the one before it is still kept
+				first = min(first, v.Number-1)
+			}
+		}
+		if _, err := s.db.Exec(ctx, `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
+			and not exists (select 1 from dipwell.reservations x where x.limit_id = $1)`, e.id, int32(first), int32(e.def.Number)); err != nil {
+			return storeError(err, false)
+		}
+	}
+	return nil
+}
+
+// retire has nothing to do: the end of each pass does.
+func (portable) retire(context.Context) error { return nil }

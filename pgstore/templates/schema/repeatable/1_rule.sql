@@ -1,0 +1,272 @@
+-- The algebra: step.go. Of calendars the Go twin is calendar.go.
+
+create function dipwell_internal.now_us() returns bigint language sql volatile as
+$$ select (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+comment on function dipwell_internal.now_us is
+    'The server''s clock, in µs since the Unix epoch. A function in the language SQL, so that the planner inlines it.';
+
+create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
+$$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
+comment on function dipwell_internal.floor_div is
+    'a / b, rounded down also where a is negative.';
+
+create function dipwell_internal.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
+$$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
+comment on function dipwell_internal.mul_div is
+    'a × b / c, rounded up or down; at most 2^53-1.';
+
+create function dipwell_internal.length(x bigint) returns interval language sql immutable as
+$$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
+comment on function dipwell_internal.length is
+    'An interval of exactly x µs. interval × number is computed in float8, which holds every integer up to 2^53 and every multiple of 2^20 that a bigint can be.';
+
+-- These two are expressions about a limit whose ticks are evenly spaced. They are
+-- functions in the language SQL so that the planner inlines them, which it does
+-- as long as an argument that is used twice is no more than a variable.
+create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, every bigint, add bigint, grid bigint, ticks bigint)
+returns bigint language sql immutable as
+$$ select {{leftAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "ticks"}} $$;
+comment on function dipwell_internal.plain_used is
+    'The units used at n of a row (used, ts). grid and ticks as in dipwell.limits. Go twin: Rule.usedAt.';
+
+create function dipwell_internal.plain_wait(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
+returns interval language sql immutable as
+$$ select ({{lastTick "t" "grid" "every"}} - n) * interval '1 microsecond' + ({{comeBack "units" "every" "add"}}) * interval '1 microsecond' $$;
+comment on function dipwell_internal.plain_wait is
+    'The time from n to the tick at which units will have come back, for a row that was stepped to t. Both parts are below 2^53 µs, as an exact product with an interval needs; their sum may not be. Go twin: Rule.wait.';
+
+create function dipwell_internal.zone_offset(zone text, x bigint) returns bigint language sql stable as
+$$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
+    case zone when 'CET' then 'Europe/Brussels' when 'MET' then 'Europe/Brussels'
+        when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
+comment on function dipwell_internal.zone_offset is
+    'Seconds by which the wall clock of a zone is ahead of UTC at x, in Unix seconds. CET, MET, EET and WET are also abbreviations, which AT TIME ZONE prefers and which have no summer time, so they are replaced by a city with the same clock.';
+
+create function dipwell_internal.first_at(zone text, wall bigint) returns bigint language plpgsql stable as $$
+declare
+    before bigint;
+    after  bigint;
+    low    bigint;
+    high   bigint;
+    middle bigint;
+begin
+    if zone = 'UTC' then
+        return wall;
+    end if;
+    before := dipwell_internal.zone_offset(zone, wall - 93600);
+    high := wall - before;
+    if dipwell_internal.zone_offset(zone, high) = before then
+        return high;
+    end if;
+    -- The clocks changed before it could show wall.
+    after := dipwell_internal.zone_offset(zone, high);
+    low := wall - after;
+    if dipwell_internal.zone_offset(zone, low) = after then
+        return low;
+    end if;
+    while high - low > 1 loop -- a gap swallowed wall: find where it ends
+        middle := low + (high - low) / 2;
+        if dipwell_internal.zone_offset(zone, middle) = after then
+            high := middle;
+        else
+            low := middle;
+        end if;
+    end loop;
+    return high;
+end $$;
+comment on function dipwell_internal.first_at is
+    'The first Unix second at which the wall clock of a zone shows wall (seconds, as if the wall clock were UTC) or later. AT TIME ZONE would return the later of two such instants, and one after a gap. Go twin: firstAtOrAfter.';
+
+create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint) returns bigint language plpgsql stable as $$
+begin
+    if r.months > 0 then
+        return dipwell_internal.first_at(r.zone, r.clock
+            + date_part('epoch', timestamp 'epoch' + k * r.months * interval '1 month')::bigint) * 1000000;
+    end if;
+    return dipwell_internal.first_at(r.zone, r.clock
+        + (k * r.days + case r.days when 7 then 4 else 0 end) * 86400) * 1000000; -- weeks begin on Monday
+end $$;
+comment on function dipwell_internal.calendar_boundary is
+    'The instant, in µs, at which unit k of a calendar begins.';
+
+create function dipwell_internal.tick(r dipwell.versions, x bigint) returns bigint language plpgsql stable as $$
+declare
+    y  bigint := x - r.origin;
+    at timestamp;
+    k  bigint;
+begin
+    if r.every > 0 then
+        return {{tickOf "x" "r.origin" "r.every" | floor}};
+    end if;
+    at := timestamp 'epoch' + (y + dipwell_internal.zone_offset(r.zone, dipwell_internal.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
+    if r.months > 0 then
+        k := dipwell_internal.floor_div(((date_part('year', at) - 1970) * 12 + date_part('month', at) - 1)::bigint, r.months);
+    else
+        k := dipwell_internal.floor_div((at::date - date '1970-01-01') - case r.days when 7 then 4 else 0 end, r.days);
+    end if;
+    while dipwell_internal.calendar_boundary(r, k) > y loop
+        k := k - 1;
+    end loop;
+    while dipwell_internal.calendar_boundary(r, k + 1) <= y loop
+        k := k + 1;
+    end loop;
+    return k;
+end $$;
+comment on function dipwell_internal.tick is
+    'The number of the last tick at or before x.';
+
+create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
+begin
+    if r.every > 0 then
+        return {{wait "units" "t" "n" "r.origin" "r.every" "r.add" | floor}};
+    end if;
+    return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + {{ticksFor "units" "r.add"}}) + r.origin - n;
+end $$;
+comment on function dipwell_internal.wait is
+    'The time in µs from n to the tick at which units will have come back, for a row that was stepped to t.';
+
+create function dipwell_internal.used_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language plpgsql stable as $$
+begin
+    if used = 0 or t = ts then
+        return used;
+    elsif r.every > 0 then
+        return {{usedAt "used" "ts" "t" "r.origin" "r.every" "r.add" (enoughTicks "r.max_used" "r.add") | floor}};
+    end if;
+    return {{leftAfter "used" "dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts)" "r.add" (enoughTicks "r.max_used" "r.add")}};
+end $$;
+comment on function dipwell_internal.used_at is
+    'The units used at t, which is not before ts.';
+
+create function dipwell_internal.shortest(r dipwell.versions) returns bigint language sql immutable as
+$$ select case when r.every > 0 then r.every
+    when r.months = 0 then r.days * 86400000000 - 7200000000
+    when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
+    else r.months * 28 * 86400000000 end $$;
+comment on function dipwell_internal.shortest is
+    'The length of the shortest window in µs. No zone moves its clocks by more than two hours. Go twin: Rule.shortest.';
+
+create function dipwell_internal.spread(r dipwell.versions, name text, key text) returns dipwell.versions language plpgsql stable as $$
+begin
+    if r.spread then
+        r.origin := ('x' || substr(encode(sha256(int4send(octet_length(convert_to(name, 'UTF8')))
+                || convert_to(name, 'UTF8') || convert_to(key, 'UTF8')), 'hex'), 1, 12))::bit(48)::bigint % dipwell_internal.shortest(r);
+    end if;
+    return r;
+end $$;
+comment on function dipwell_internal.spread is
+    'The rule with the origin of a key: the first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period. Rules without spread are returned as they are.';
+
+create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions, up boolean) returns bigint language plpgsql stable as $$
+begin
+    return {{convertUsed "used" "r.policy = 'reset'" "r.policy = 'proportional'" "was.unit" "was.cap" "r.unit" "r.cap" "r.max_used" "up"}};
+end $$;
+comment on function dipwell_internal.convert_used is
+    'Converts units used under one version into units of the next, by the policy of the next.';
+
+create function dipwell_internal.convert_back(units bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
+begin
+    return {{convertBack "units" "r.policy = 'reset'" "r.policy = 'proportional'" "was.unit" "was.cap" "r.unit" "r.cap" "r.max_used"}};
+end $$;
+comment on function dipwell_internal.convert_back is
+    'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or what the policy makes of them where that is less.';
+
+create function dipwell_internal.carry(lim int, name text, key text, present int, inout used bigint, inout ts bigint, version int,
+    inout lows bigint[] default null) language plpgsql stable as $$
+declare
+    was dipwell.versions;
+    r   dipwell.versions;
+    t   bigint;
+begin
+    if version = present then
+        return;
+    end if;
+    select * into was from dipwell.versions v where v.limit_id = lim and v.number = version;
+    if not found then
+        used := 0;
+        lows := null;
+        return;
+    end if;
+    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
+        t := greatest(ts, r.since);
+        used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(was, name, key), used, ts, t), was, r, true);
+        ts := t;
+        if lows is not null then
+            for i in 4..cardinality(lows) by 2 loop
+                lows[i] := case when used < r.max_used then dipwell_internal.convert_back(lows[i], was, r) else 0 end; -- else it may have been clipped
+            end loop;
+            lows := dipwell_internal.lows_rise(lows);
+        end if;
+        was := r;
+    end loop;
+end $$;
+comment on function dipwell_internal.carry is
+    'Brings a row to the version present: steps it under each version up to the end of that version, and converts what is used, and lows if it has any. A row of a version that is gone is full. The row must not be of a later version than present.';
+
+create function dipwell_internal.carry_units(lim int, present int, units bigint, version int) returns bigint language plpgsql stable as $$
+declare
+    was dipwell.versions;
+    r   dipwell.versions;
+begin
+    if version = present then
+        return units;
+    end if;
+    select * into was from dipwell.versions v where v.limit_id = lim and v.number = version;
+    if not found then
+        return 0;
+    end if;
+    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
+        units := dipwell_internal.convert_back(units, was, r);
+        was := r;
+    end loop;
+    return units;
+end $$;
+comment on function dipwell_internal.carry_units is
+    'Converts units that a record took under an older version into units of the version present. Units of a version that is gone are gone too.';
+
+create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
+declare
+    r dipwell.versions;
+    l dipwell.limits;
+    c record;
+begin
+    select * into l from dipwell.limits where id = lim;
+    if not found then
+        return true; -- the limit was dropped
+    end if;
+    if version > l.version then
+        return false; -- the row was read after the limit
+    end if;
+    select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
+    select * into c from dipwell_internal.carry(lim, l.name, key, l.version, used, ts, version);
+    return dipwell_internal.used_at(dipwell_internal.spread(r, l.name, key), c.used, c.ts, {{later "n" "c.ts"}}) = 0;
+end $$;
+comment on function dipwell_internal.is_full is
+    'Whether a row is full at n. A row of a later version than the limit as it is read here is not.';
+
+create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint,
+    out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
+    out retry bigint, out delay bigint) language plpgsql stable as $$
+declare
+    short bigint; -- units that must come back before the call is allowed
+    ahead bigint; -- before it may act
+    due   bigint;
+begin
+    t := {{later "n" "ts"}};
+    before := dipwell_internal.used_at(r, used, ts, t);
+    {{statements 4 "decide" "verb" "r.leaky" "before" "cost" "r.unit" "r.cap" "r.debt" "r.max_charge" "r.max_used"}}
+    retry := case when short > 0 then dipwell_internal.wait(r, short, t, n) else 0 end;
+    delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
+    if verb = 3 and max_delay is not null and not never then
+        due := case when allowed then delay else dipwell_internal.wait(r, {{excess "before" "cost * r.unit" "r.cap"}}, t, n) end;
+        if due > max_delay then
+            never := {{soonest "cost * r.unit" "r.cap" "dipwell_internal.shortest(r)" "r.add"}} > max_delay;
+            retry := case when never then 0 else greatest(retry, due - max_delay) end;
+            allowed := false;
+            granted := 0;
+            after := before;
+            delay := 0;
+        end if;
+    end if;
+end $$;
+comment on function dipwell_internal.step is
+    'Decides one call: the whole algebra. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.Apply, bound.';

@@ -1,0 +1,238 @@
+-- What a cancellation gives back. Go twin: giveback.go. The lows of a row are an
+-- array: mark, next, and a pair for each entry: number, used.
+
+create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
+declare
+    risen bigint[] := lows[1:2];
+    k     int := 2;
+    first bigint;
+begin
+    for i in 3..cardinality(lows) by 2 loop
+        first := lows[i];
+        while k > 2 and {{joins "risen[k]" "lows[i + 1]"}} loop
+            first := risen[k - 1];
+            k := k - 2;
+        end loop;
+        risen[k + 1] := first;
+        risen[k + 2] := lows[i + 1];
+        k := k + 2;
+    end loop;
+    return risen[1:k];
+end $$;
+comment on function dipwell_internal.lows_rise is
+    'Joins neighbours of which one is not below the next: the earlier number with the later low.';
+
+create function dipwell_internal.lows_cover(lows bigint[], number bigint) returns int language plpgsql immutable as $$
+begin
+    for i in reverse cardinality(lows) - 1..3 by 2 loop
+        if {{covers "lows[i]" "number"}} then
+            return i;
+        end if;
+    end loop;
+    return null;
+end $$;
+comment on function dipwell_internal.lows_cover is
+    'Where in the array the entry begins that covers a record; null when none does.';
+
+create function dipwell_internal.lows_limit(lows bigint[], at int, used bigint) returns bigint[] language plpgsql immutable as $$
+begin
+    if {{lowers "used" "lows[at + 1]"}} then
+        lows[at + 1] := used;
+        return dipwell_internal.lows_rise(lows);
+    end if;
+    return lows;
+end $$;
+comment on function dipwell_internal.lows_limit is
+    'Lowers the entry that begins at an index of the array to used, if that is less.';
+
+create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
+declare
+    first int := dipwell_internal.lows_cover(lows, number);
+begin
+    if first is null then
+        units := 0;
+        return;
+    end if;
+    for i in first + 1..cardinality(lows) by 2 loop
+        units := {{lesser "units" "lows[i]"}};
+        lows[i] := {{without "lows[i]" "units"}};
+    end loop;
+    lows := dipwell_internal.lows_rise(lows);
+end $$;
+comment on function dipwell_internal.lows_lower is
+    'Takes units, or as many as there are, off every low from the one that covers a record to the last. Returns what came out at the end.';
+
+create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
+declare
+    at int;
+begin
+    lows := lows || array[lows[2], used];
+    lows[2] := lows[2] + 1;
+    if {{tooMany "(cardinality(lows) / 2 - 1)"}} then
+        at := 5;
+        for i in 7..cardinality(lows) - 3 by 2 loop
+            if {{closer "lows[i + 1]" "lows[i - 1]" "lows[at + 1]" "lows[at - 1]"}} then
+                at := i;
+            end if;
+        end loop;
+        lows := lows[:at - 1] || lows[at + 2:];
+    end if;
+    return lows;
+end $$;
+comment on function dipwell_internal.lows_append is
+    'Adds an entry for the next record. Past 32 the two neighbours whose lows lie closest become one, the oldest of equals and never the last, with the lesser low.';
+
+create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
+begin
+    if {{isNone "a.before"}} or {{isNone "a.used"}} then
+        return null; -- as in a store that deleted the full row
+    elsif a.clipped then
+        return array[lows[1], lows[2], lows[3], 0];
+    end if;
+    return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
+end $$;
+comment on function dipwell_internal.touch is
+    'The lows of a row that a call writes: the last one lowered to what was used before the call. Go twin: Op.touch.';
+
+create function dipwell_internal.settle_records(lim int, of_key text, present int, lows bigint[], n bigint) returns bigint[]
+language plpgsql volatile as $$
+declare
+    p  record;
+    at int;
+begin
+    update dipwell.reservations x set version = present,
+            units = dipwell_internal.carry_units(lim, present, x.units, x.version),
+            slack = case when x.slack is not null then dipwell_internal.carry_units(lim, present, x.slack, x.version) end
+        where x.limit_id = lim and x.key = of_key and x.version <> present;
+    for p in select x.mark, x.number, x.slack from dipwell.reservations x
+        where x.limit_id = lim and x.key = of_key and x.slack is not null and {{dueBy "x.part_due" "n"}} order by x.part_due, x.number loop
+        at := case when p.mark = lows[1] then dipwell_internal.lows_cover(lows, p.number - 1) end;
+        if at is not null then
+            lows := dipwell_internal.lows_limit(lows, at, p.slack);
+        end if;
+    end loop;
+    update dipwell.reservations x set slack = null
+        where x.limit_id = lim and x.key = of_key and x.slack is not null and {{dueBy "x.part_due" "n"}};
+    return dipwell_internal.retire_records(lim, of_key, lows, n);
+end $$;
+comment on function dipwell_internal.settle_records is
+    'Prepares the records of a row for a write at n: what waited and has fallen due lowers the low before it for good, and records that have ended go. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Settle.';
+
+create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
+language plpgsql volatile as $$
+declare
+    live  bigint;
+    waits bigint;
+begin
+    select count(*), coalesce(max(x.number) filter (where x.slack is not null), 0) into live, waits from dipwell.reservations x
+        where x.limit_id = lim and x.key = of_key and x.mark = lows[1] and not x.rest and ({{no (dueBy "x.due" "n")}} or x.slack is not null);
+    if live = 0 then
+        lows := null;
+    end if;
+    delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key
+        and case when x.rest then x.mark is distinct from lows[1] or {{restGoes "x.units" "x.number" "waits"}} else {{dueBy "x.due" "n"}} and x.slack is null end;
+    return lows;
+end $$;
+comment on function dipwell_internal.retire_records is
+    'Deletes records that have ended, and rests that nothing can free any more. Returns the lows, or null after the last live record. Go twin: Lows.retire.';
+
+create function dipwell_internal.give_rests(lim int, of_key text, number bigint, others boolean, inout lows bigint[], out given bigint)
+language plpgsql volatile as $$
+declare
+    p      record;
+    free   bigint := 9007199254740991; -- the least slack of those that wait and were made after p
+    waits  bigint[] := '{}';           -- their numbers, and what newer records had given back: that does not concern them
+    before bigint[] := '{}';
+    g      record;
+begin
+    given := 0;
+    for p in select x.id, x.number, x.units, x.slack, x.rest from dipwell.reservations x
+        where x.limit_id = lim and x.key = of_key and x.mark = lows[1]
+            and (x.slack is not null or x.rest and (x.number <> give_rests.number) = others) order by x.number desc loop
+        if p.slack is not null then
+            free := {{lesser "free" "p.slack"}};
+            waits := waits || p.number;
+            before := before || given;
+        elsif {{no (isNone (lesser "p.units" "free"))}} then
+            update dipwell.reservations x set units = {{without "x.units" (lesser "p.units" "free")}}
+                where x.id = p.id and x.limit_id = lim and x.key = of_key;
+            select * into g from dipwell_internal.lows_lower(lows, p.number, {{lesser "p.units" "free"}});
+            lows := g.lows;
+            given := {{added "given" "g.units"}};
+            free := {{without "free" "g.units"}};
+        end if;
+    end loop;
+    update dipwell.reservations x set slack = {{without "x.slack" (without "given" "w.before")}}
+        from unnest(waits, before) w (number, before)
+        where {{no (isNone (without "given" "w.before"))}} and x.limit_id = lim and x.key = of_key and x.number = w.number and x.mark = lows[1] and x.slack is not null;
+end $$;
+comment on function dipwell_internal.give_rests is
+    'Gives back what a cancelled record of a row still has, or all others do, newest first, as far as no reservation that waits would miss it. Go twins: Lows.giveBack, Lows.giveRests.';
+
+create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint) returns void
+language plpgsql volatile as $$
+declare
+    l    dipwell.limits;
+    r    dipwell.versions;
+    b    dipwell.buckets;
+    p    dipwell.reservations;
+    c    record;
+    g    record;
+    held bigint;   -- used at n
+    list bigint[]; -- the row's lows
+begin
+    select * into l from dipwell.limits x where x.id = lim;
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
+    if l.id is null or b.limit_id is null then -- dropped, or full
+        delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
+        return;
+    end if;
+    perform dipwell_internal.check_version(l, b.version);
+    select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
+    select * into c from dipwell_internal.carry(lim, l.name, of_key, l.version, b.used, b.ts, b.version, b.lows);
+    list := dipwell_internal.settle_records(lim, of_key, l.version, case when {{no (isNone "c.used")}} then c.lows end, n);
+    held := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, {{later "n" "c.ts"}});
+    select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
+    if {{isNone "held"}} or list is null or p.mark <> list[1] then
+        delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
+    else
+        update dipwell.reservations x set rest = true, slack = null where x.id = reservation and x.limit_id = lim and x.key = of_key;
+        list := dipwell_internal.lows_limit(list, cardinality(list) - 1, held);
+        select * into g from dipwell_internal.give_rests(lim, of_key, p.number, false, list);
+        held := {{without "held" "g.given"}};
+        select * into g from dipwell_internal.give_rests(lim, of_key, p.number, true, g.lows);
+        held := {{without "held" "g.given"}};
+        list := dipwell_internal.retire_records(lim, of_key, case when {{no (isNone "held")}} then g.lows end, n);
+    end if;
+    update dipwell.buckets x set used = held, ts = {{later "n" "c.ts"}}, version = l.version,
+            lows = case when {{no (isNone "held")}} then list end
+        where x.limit_id = lim and x.key = of_key;
+end $$;
+comment on function dipwell_internal.give_back_part is
+    'Gives back the part of a reservation that is about one key, whose bucket is locked. Go twin: Definition.GiveBack.';
+
+create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    n bigint := coalesce(at, dipwell_internal.now_us());
+    p record;
+begin
+    -- Buckets are locked before reservations, as everywhere.
+    for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and {{no (dueBy "x.due" "n")}} and not x.rest
+        order by x.limit_id, x.key loop
+        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+    end loop;
+    n := coalesce(at, dipwell_internal.now_us());
+    -- Some parts of one that was reset are gone.
+    select count(*) as found, max(y.parts) as parts into p from
+        (select x.parts from dipwell.reservations x where x.id = reservation and {{no (dueBy "x.due" "n")}} and not x.rest for update) y;
+    if p.found = 0 or p.found <> p.parts then
+        return false;
+    end if;
+    for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and not x.rest order by x.limit_id, x.key loop
+        perform dipwell_internal.give_back_part(p.limit_id, p.key, reservation, n);
+    end loop;
+    return true;
+end $$;
+comment on function dipwell_internal.give_back is
+    'Cancels a reservation before it is due and gives back what it took, as far as it is still there. Returns false when there is none. at replaces the clock, for tests.';

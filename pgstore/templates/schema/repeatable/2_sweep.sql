@@ -1,0 +1,152 @@
+-- Deletes full rows, which mean the same as missing ones. Nothing but space
+-- depends on it.
+
+-- The latest instant that no statement under way can still decide before. One
+-- that read the clock before a row became full, and inserts after a sweep has
+-- deleted it, would begin the bucket again at its own, earlier time, and the
+-- refill since then would count twice. A statement is known by its lock on the
+-- table; the second is for one that has begun and has not asked for it yet.
+create function dipwell_internal.settled() returns bigint language sql volatile as $$
+    select least(n - 1000000, (
+        -- whose statements we may not see is taken to have begun a minute ago
+        select min(coalesce((date_part('epoch', s.query_start) * 1000000)::bigint, n - 60000000))
+        from pg_locks k join pg_stat_activity s on s.pid = k.pid
+        where k.locktype = 'relation' and k.relation = 'dipwell.buckets'::regclass and k.mode = 'RowExclusiveLock'
+            and k.database = (select oid from pg_database where datname = current_database())
+            and s.pid <> pg_backend_pid() and coalesce(s.state, 'active') = 'active'))
+    from (select dipwell_internal.now_us() as n) c
+$$;
+comment on function dipwell_internal.settled is
+    'The latest instant that no statement now running can still decide before; rows that were full then may be deleted.';
+
+create function dipwell_internal.parts() returns table (relid regclass, first bigint, pages bigint) language sql stable as $$
+    select x.relid, (sum(x.pages) over (order by x.relid::oid) - x.pages)::bigint, x.pages
+    from (select t.relid, pg_relation_size(t.relid) / current_setting('block_size')::bigint as pages from (
+        select c.oid::regclass from pg_class c where c.oid = 'dipwell.buckets'::regclass and c.relkind <> 'p'
+        union all select p.relid from pg_partition_tree('dipwell.buckets') p where p.isleaf and p.level > 0) t (relid)) x
+$$;
+comment on function dipwell_internal.parts is
+    'The table buckets, or its partitions, and which of all their pages are whose: pages of them from the one numbered first on.';
+
+-- Rows are locked, and judged once more as they are then, before they are
+-- deleted by their place, which cannot change while they are locked. A full row
+-- stays full under whatever version comes after. The settings leave the planner
+-- nothing but a scan of these pages and a hash join, whatever it believes of the
+-- table: statistics may be those of an empty one.
+create function dipwell_internal.sweep_pages(part regclass, low bigint, high bigint, max_rows bigint, n bigint) returns bigint
+language plpgsql volatile set jit = off set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off as $$
+declare
+    place text := format('b.ctid >= ''(%s,0)'' and b.ctid < ''(%s,0)''', low, high);
+    rows_ tid[];
+begin
+    if current_setting('server_version_num')::int < 140000 then -- cannot scan a range of ctid
+        place := format('b.ctid = any (array(select format(''(%%s,%%s)'', p, i)::tid from generate_series(%s, %s) p, generate_series(1, %s) i))',
+            low, high - 1, current_setting('block_size')::int / 28);
+    end if;
+    execute format($sweep$
+        select array(
+            select b.ctid from %s b
+            left join (dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version) on l.id = b.limit_id
+            where %s and case
+                when l.version = b.version and l.every > 0 and not v.spread
+                then {{fullAfter "b.used" (ticksBetween "b.ts" "$1" "l.grid" "l.every") "l.add" "l.ticks"}}
+                else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
+            limit $2 for update of b skip locked)
+        $sweep$, part, place) into rows_ using n, max_rows;
+    if rows_ <> '{}' then
+        execute format('delete from %s where ctid = any ($1)', part) using rows_;
+    end if;
+    return cardinality(rows_);
+end $$;
+comment on function dipwell_internal.sweep_pages is
+    'Deletes at most max_rows of the rows on some pages of a table that are full at n: pages low to high - 1. Skips rows that are locked.';
+
+-- Goes on where the last call stopped, whoever made it. Where max_rows end a call
+-- within a range of pages, the next one looks at that range again.
+create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint default null,
+    out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    range constant int := 16; -- pages
+    start bigint := dipwell_internal.now_us();
+    s     dipwell.sweep_state;
+    part  record;
+    high  bigint;
+    did   bigint;
+begin
+    swept := 0;
+    looked := 0;
+    ended := false;
+    select x.page, x.passed - x.took into page, covered from dipwell.sweep_state x;
+    if max_rows < 1 then
+        return;
+    end if;
+    select * into s from dipwell.sweep_state for update skip locked;
+    if not found then
+        return; -- somebody else sweeps
+    end if;
+    if pg_relation_size('dipwell.buckets') < 16 * current_setting('block_size')::int
+        and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
+        perform dipwell_internal.make_room(); -- rewritten by vacuum full, or lost in a crash
+    end if;
+    select coalesce(sum(p.pages), 0) into size from dipwell_internal.parts() p;
+    if s.page >= size then
+        s.page := 0; -- the table was rewritten, and is smaller
+    end if;
+    while swept < max_rows and looked < least(max_pages, size) loop
+        if s.page = 0 then
+            s.began := dipwell_internal.now_us();
+            s.found := 0;
+        end if;
+        select * into part from dipwell_internal.parts() p where p.first + p.pages > s.page order by p.first limit 1;
+        high := least(s.page + range, part.first + part.pages);
+        did := dipwell_internal.sweep_pages(part.relid, s.page - part.first, high - part.first, max_rows - swept, n);
+        swept := swept + did;
+        s.found := s.found + did;
+        exit when swept >= max_rows;
+        looked := looked + high - s.page;
+        s.page := high;
+        if s.page >= size then
+            s.page := 0;
+            s.passed := dipwell_internal.now_us();
+            s.took := s.passed - s.began;
+            covered := s.began;
+            ended := true;
+            s.pass_swept := s.found;
+            s.passes := s.passes + 1;
+        end if;
+    end loop;
+    page := s.page;
+    perform dipwell_internal.sweep_records(max_rows, n);
+    update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
+        passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
+end $$;
+comment on function dipwell_internal.sweep_at is
+    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null when somebody else sweeps), whether a pass over it ended, where the next call goes on, and when the last whole pass began, in µs: rows that were full then are gone, locked ones apart. max_rows 0 only looks.';
+
+create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
+declare
+    p    record;
+    b    dipwell.buckets;
+    l    dipwell.limits;
+    c    record;
+begin
+    for p in select distinct x.limit_id, x.key from
+        (select y.limit_id, y.key from dipwell.reservations y where y.due <= n order by y.due limit max_rows) x loop
+        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+        if not found then
+            continue when exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
+            b := null;
+        end if;
+        select * into l from dipwell.limits x where x.id = p.limit_id;
+        if b.lows is null or l.id is null then
+            delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
+        elsif b.version <= l.version then
+            select * into c from dipwell_internal.carry(b.limit_id, l.name, b.key, l.version, b.used, b.ts, b.version, b.lows);
+            c.lows := dipwell_internal.settle_records(b.limit_id, b.key, l.version, case when c.used > 0 then c.lows end, n);
+            update dipwell.buckets x set used = c.used, ts = c.ts, version = l.version, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.sweep_records is
+    'Ends the records of at most max_rows reservations that are due at n. Skips rows that are locked.';

@@ -1,0 +1,439 @@
+-- Calls of plain limits, whose ticks are evenly spaced and the same for all keys,
+-- on rows of the present version that have no reservations. What is not plain,
+-- and bad input, goes on to decide.
+
+create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
+declare
+    x     record; -- the limit, its rule, and the row if there is one
+    of    text := coalesce(key, '');
+    used  bigint; -- at the time of the decision
+    ts    bigint; -- that time
+    n     bigint;
+    moved bigint; -- tokens that the call moves
+    units bigint; -- the same
+begin
+    for round in 1..16 loop
+        -- The clock is read when the row is: a row may be as late as its snapshot.
+        select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, v.debt, v.max_used, b.used, b.ts,
+                l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, true)
+                    and ask.cost between case verb when 1 then 0 else 1 end
+                        and case verb when 2 then case when v.burst > 0 then v.max_used / l.unit end when 3 then v.most when 4 then least(v.max_charge, v.max_used / l.unit) when 5 then v.max_used / l.unit else v.burst end
+                    and verb <= 5 and ask.key is distinct from '' and octet_length(of) <= 512 as plain
+            into x
+            from dipwell.limits l
+            cross join lateral (select w.debt, w.most, w.burst, w.max_used, w.max_charge from dipwell.versions w where w.limit_id = l.id and w.number = l.version limit 1) v
+            left join lateral (select y.used, y.ts, y.version, y.lows from dipwell.buckets y where y.limit_id = l.id and y.key = of limit 1) b on true
+            where l.name = limit_name;
+        exit when x.plain is not true;
+        n := dipwell_internal.now_us();
+        ts := {{later "n" "x.ts"}};
+        used := coalesce(dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks), 0);
+        moved := case verb when 2 then least(cost, {{tokensLeft "used" "x.unit" "x.cap"}}) else cost end;
+        units := moved * x.unit;
+        if verb <> 5 and (moved < 1 and verb = 2 or {{no (fits "used" "units" "case verb when 4 then x.max_used else x.cap end")}}) then
+            exit when verb = 4 or verb = 3 and {{fits "used" "units" "x.cap + x.debt"}}; -- it is clipped, or has to wait
+            units := {{excess "used" "case verb when 2 then x.unit else units end" "x.cap + case verb when 3 then x.debt else 0 end"}};
+            return (false, {{tokensLeft "used" "x.unit" "x.cap"}}, dipwell_internal.plain_wait(units, ts, n, x.every, x.add, x.grid),
+                dipwell_internal.plain_wait(used, ts, n, x.every, x.add, x.grid), 0::bigint, interval '0', false, null::uuid);
+        elsif verb = 1 or verb = 5 and used = 0 then -- there is nothing to write
+            moved := 0;
+        elsif x.used is null then
+            used := units;
+            insert into dipwell.buckets (used, ts, limit_id, version, key) values (units, n, x.id, x.version, of) on conflict do nothing;
+            continue when not found;
+        else
+            -- The row may have changed since it was read. Of fewer tokens than were asked for, it must be the most that there are.
+            units := case verb when 5 then -units else units end;
+            update dipwell.buckets b
+                set used = greatest(dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks) + units, 0), ts = {{later "n" "b.ts"}}
+                where b.limit_id = x.id and b.key = of and b.version = x.version and b.lows is null
+                    and dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks) + units
+                        between case when moved < cost then x.cap - x.unit + 1 else -9007199254740991 end and case when verb >= 4 then x.max_used else x.cap end
+                returning b.used, b.ts into used, ts;
+            continue when not found;
+            moved := case verb when 5 then 0 else moved end;
+        end if;
+        return (true, {{tokensLeft "used" "x.unit" "x.cap"}}, null::interval,
+            case used when 0 then interval '0' else dipwell_internal.plain_wait(used, ts, n, x.every, x.add, x.grid) end, moved, interval '0', false, null::uuid);
+    end loop;
+    return dipwell_internal.ask_decide(verb, limit_name, key, cost);
+end $$;
+comment on function dipwell_internal.ask is
+    'Decides any verb of one key. The public functions are its spellings. It reads the limit and the row in one statement, and writes, if anything, in one other, which finds out whether the row has changed meanwhile.';
+
+create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
+declare
+    a   record;
+    d   dipwell.decision;
+    lim int;
+    top bigint;
+begin
+    perform dipwell_internal.check_cost(cost, 'cost');
+    key := dipwell_internal.check_key(key, 'key');
+    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
+    if verb = 4 then
+        select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = lim;
+        if cost > top then
+            raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
+                message = format('cost: %s is more than limit %s lets a charge be, %s', cost, limit_name, top);
+        end if;
+    end if;
+    d.reservation := gen_random_uuid();
+    select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
+    if not found then -- dropped a moment ago
+        perform dipwell_internal.limit_id(limit_name, 'limit_name');
+        return dipwell_internal.ask_decide(verb, limit_name, nullif(key, ''), cost);
+    end if;
+    d.allowed := a.allowed;
+    d.remaining := a.remaining;
+    if not a.never and (a.shadow or not a.allowed) then
+        d.retry_after := dipwell_internal.length(a.retry);
+    end if;
+    d.reset_after := dipwell_internal.length(a.reset);
+    d.granted := a.granted;
+    d.delay := dipwell_internal.length(a.delay);
+    d.never := a.never;
+    if a.granted = 0 or a.delay = 0 then
+        d.reservation := null;
+    end if;
+    return d;
+end $$;
+comment on function dipwell_internal.ask_decide is
+    'Decides any verb of one key by decide.';
+
+create function dipwell_internal.ask_all(limit_names text[], keys text[], costs bigint[] default null)
+returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
+    granted bigint, delay interval, never boolean, reservation uuid)
+language plpgsql volatile as $$
+declare
+    k    int := cardinality(limit_names);
+    ids  int[] := '{}';
+    ks   text[] := '{}';
+    cs   bigint[] := '{}';
+    op   int[] := '{}';
+    id   int;
+    j    int;
+    rid  uuid := gen_random_uuid();
+    as_  dipwell_internal.answer[] := '{}';
+    a    dipwell_internal.answer;
+    row_ record;
+    verdict boolean := true;
+    due  boolean := false;
+begin
+    if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
+            message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
+    elsif cardinality(keys) is distinct from k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
+            message = format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k);
+    elsif cardinality(costs) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
+            message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
+    end if;
+    costs := coalesce(costs, array_fill(1::bigint, array[k]));
+    for i in 1..k loop
+        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+        id := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
+        op[i] := null;
+        for j in 1..cardinality(ids) loop
+            if ids[j] = id and ks[j] = coalesce(keys[i], '') then
+                op[i] := j;
+                cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
+            end if;
+        end loop;
+        if op[i] is null then
+            ids := ids || id;
+            ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
+            cs := cs || costs[i];
+            op[i] := cardinality(ids);
+        end if;
+    end loop;
+    for row_ in select * from dipwell_internal.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
+            array_fill(null::bigint, array[cardinality(ids)]), rid) loop
+        a.allowed := row_.allowed;
+        a.never := row_.never;
+        a.shadow := row_.shadow;
+        a.granted := row_.granted;
+        a.remaining := row_.remaining;
+        a.retry := row_.retry;
+        a.reset := row_.reset;
+        a.delay := row_.delay;
+        as_ := as_ || a;
+        verdict := verdict and a.allowed;
+        due := due or a.delay > 0 and a.granted > 0;
+    end loop;
+    if cardinality(as_) = 0 then
+        raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
+    end if;
+    for i in 1..k loop
+        a := as_[op[i]];
+        limit_name := limit_names[i];
+        key := keys[i];
+        allowed := a.allowed;
+        remaining := a.remaining;
+        retry_after := case when not a.never and (a.shadow or not a.allowed) then dipwell_internal.length(a.retry) end;
+        reset_after := dipwell_internal.length(a.reset);
+        granted := case when a.granted > 0 then costs[i] else 0 end;
+        delay := dipwell_internal.length(a.delay);
+        never := a.never;
+        reservation := case when verdict and due then rid end;
+        return next;
+    end loop;
+end $$;
+comment on function dipwell_internal.ask_all is
+    'take_all by decide. A limit and key that are named twice add up.';
+
+-- Takes cost tokens if all of them are there. The common case is one UPDATE of a
+-- bucket counted in µs, with as few expressions as will do, for starting each of
+-- them costs more than the row. Both conditions on the bucket's key need the limit
+-- (hence the array and the case), and neither can be merged or hashed: so the
+-- planner has to begin with the limit, whatever it believes about the tables.
+--
+-- Where that charged nothing, one statement reads the limit and the row. It shows
+-- a refusal, which writes nothing and uses no transaction id; a key without a row,
+-- which is made with its charge; or a window or interval, which is charged.
+-- Refusals and new keys seldom come alone, so the session then reads first until
+-- a bucket is charged again: dipwell.read_first is a hint, and either value is
+-- right. The clock is read before the row: nothing more has come back by then.
+--
+-- Left to ask are rows with reservations or of another version, shadow mode,
+-- limits that are not plain, and bad input.
+create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    n bigint := dipwell_internal.now_us();
+    d dipwell.decision;
+    x record; -- the limit, and the row if there is one
+begin
+    if current_setting('dipwell.read_first', true) is distinct from 't' then
+        update dipwell.buckets b
+        set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
+        from dipwell.limits l
+        where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
+            and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(take.key, '') end and take.key is distinct from ''
+            and b.version = l.version and b.lows is null
+            and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded "take.cost * l.unit" "l.cap"}}
+        returning true, (l.cap - b.used) / l.unit, null::interval,
+            (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "l.add"}}) * interval '1 microsecond',
+            take.cost, interval '0', false, null::uuid
+        into d;
+        if found then
+            return d;
+        end if;
+        perform set_config('dipwell.read_first', 't', false);
+    end if;
+    select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, take.cost * l.unit as units, b.used is null as fresh,
+            dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) as used, {{later "n" "b.ts"}} as ts into x
+        from dipwell.limits l left join lateral (
+            select y.used, y.ts, y.version, y.lows from dipwell.buckets y where y.limit_id = l.id and y.key = coalesce(take.key, '') limit 1) b on true
+        where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce'
+            and (take.key is null or octet_length(take.key) between 1 and 512) and coalesce(b.version = l.version and b.lows is null, true);
+    if {{no (fits "x.used" "x.units" "x.cap")}} then
+        return (false, {{tokensLeft "x.used" "x.unit" "x.cap"}}, dipwell_internal.plain_wait({{excess "x.used" "x.units" "x.cap"}}, x.ts, n, x.every, x.add, x.grid),
+            dipwell_internal.plain_wait(x.used, x.ts, n, x.every, x.add, x.grid), 0::bigint, interval '0', false, null::uuid);
+    elsif x.fresh then
+        n := dipwell_internal.now_us(); -- the row may have been swept at a later time than that of before it was looked for
+        insert into dipwell.buckets as b (used, ts, limit_id, version, key) values (x.units, n, x.id, x.version, coalesce(take.key, '')) on conflict do nothing
+            returning true, (x.cap - b.used) / x.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, x.every, x.add, x.grid),
+                take.cost, interval '0', false, null::uuid
+            into d;
+    elsif not x.fresh then
+        update dipwell.buckets b
+            set used = {{added "dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks)" "x.units"}}, ts = {{later "n" "b.ts"}}
+            where b.limit_id = x.id and b.key = coalesce(take.key, '') and b.version = x.version and b.lows is null
+                and dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks) <= {{roomBefore "x.units" "x.cap"}}
+            returning true, (x.cap - b.used) / x.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, x.every, x.add, x.grid),
+                take.cost, interval '0', false, null::uuid
+            into d;
+        if x.every = 1 and x.add <= 256 then
+            perform set_config('dipwell.read_first', '', false);
+        end if;
+    end if;
+    if d.allowed then
+        return d;
+    end if;
+    return dipwell_internal.ask(0, limit_name, key, cost);
+end $$;
+comment on function dipwell.take is
+    'Takes cost tokens if all of them are there. Without a key: from the limit''s one shared bucket.';
+
+create type dipwell_internal.part as (
+    at       int,
+    limit_id int,
+    key      text,
+    version  int,
+    cost     bigint,
+    units    bigint,
+    unit     bigint,
+    every    bigint,
+    add      bigint,
+    cap      bigint,
+    grid     bigint,
+    ticks    bigint,
+    used     bigint,
+    ts       bigint,
+    fresh    boolean
+);
+comment on type dipwell_internal.part is 'One bucket of take_all: its rule and its row.';
+comment on column dipwell_internal.part.at is 'The place in the call, from 1.';
+comment on column dipwell_internal.part.limit_id is 'limits.id.';
+comment on column dipwell_internal.part.key is 'buckets.key.';
+comment on column dipwell_internal.part.version is 'limits.version.';
+comment on column dipwell_internal.part.cost is 'Tokens asked for.';
+comment on column dipwell_internal.part.units is 'cost in units.';
+comment on column dipwell_internal.part.unit is 'limits.unit.';
+comment on column dipwell_internal.part.every is 'limits.every.';
+comment on column dipwell_internal.part.add is 'limits.add.';
+comment on column dipwell_internal.part.cap is 'limits.cap.';
+comment on column dipwell_internal.part.grid is 'limits.grid.';
+comment on column dipwell_internal.part.ticks is 'limits.ticks.';
+comment on column dipwell_internal.part.used is 'Units used before the call, 0 where there was no row.';
+comment on column dipwell_internal.part.ts is 'At this time, in µs; null where there was no row.';
+comment on column dipwell_internal.part.fresh is 'Whether this call has made the row, with its charge.';
+
+-- The rows are read in one statement, so that they are of one instant. A limit and
+-- key that are named twice are next to each other in the order of the locks.
+create function dipwell_internal.look_at_parts(limit_names text[], keys text[], costs bigint[]) returns dipwell_internal.part[]
+language plpgsql volatile as $$
+declare
+    parts dipwell_internal.part[];
+    p     dipwell_internal.part;
+    last  dipwell_internal.part;
+begin
+    select array_agg(row(q.at, l.id, q.key, l.version, q.cost, q.cost * l.unit, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, coalesce(b.used, 0), b.ts, false)
+            ::dipwell_internal.part order by l.id, q.key collate "C") into parts
+        from (select u.at, u.name, coalesce(u.key, '') as key, u.cost
+            from unnest((select limit_names), (select keys), (select costs)) with ordinality u (name, key, cost, at)
+            where u.key is null or octet_length(u.key) between 1 and 512) q
+        cross join lateral (select * from dipwell.limits x where x.name = q.name limit 1) l
+        left join lateral (select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = l.id and x.key = q.key limit 1) b on true
+        where l.plain and l.mode = 'enforce' and q.cost between 1 and l.cap / l.unit and coalesce(b.version = l.version and b.lows is null, true);
+    if cardinality(parts) is distinct from cardinality(limit_names) then
+        return null;
+    end if;
+    foreach p in array parts loop
+        if p.limit_id = last.limit_id and p.key = last.key then
+            return null;
+        end if;
+        last := p;
+    end loop;
+    return parts;
+end $$;
+comment on function dipwell_internal.look_at_parts is
+    'The parts of a take_all in the order in which rows are locked, with the rows as they are now; null where one of them is not plain, is named twice, or is not in order.';
+
+-- A row that is not there is made at once, with its charge: made later, it could
+-- have to wait for whoever makes it too, out of the order of locks.
+create function dipwell_internal.lock_parts(inout parts dipwell_internal.part[], out n bigint, out plain boolean)
+language plpgsql volatile as $$
+declare
+    p dipwell_internal.part;
+    b record;
+begin
+    plain := true;
+    for i in 1..cardinality(parts) loop
+        p := parts[i];
+        loop
+            select x.used, x.ts, x.version, x.lows into b from dipwell.buckets x
+                where x.limit_id = p.limit_id and x.key = p.key for no key update;
+            exit when found;
+            n := coalesce(n, dipwell_internal.now_us());
+            insert into dipwell.buckets (used, ts, limit_id, version, key) values (p.units, n, p.limit_id, p.version, p.key) on conflict do nothing;
+            p.fresh := found;
+            exit when found;
+        end loop;
+        p.used := coalesce(b.used, 0);
+        p.ts := b.ts;
+        parts[i] := p;
+        plain := plain and coalesce(b.version = p.version and b.lows is null, true);
+    end loop;
+    n := coalesce(n, dipwell_internal.now_us());
+end $$;
+comment on function dipwell_internal.lock_parts is
+    'Locks the rows of parts, or makes them with their charge. n is the time of the decision: when all locks are held, or the first row was made. plain is false where a row has become one that is left to decide.';
+
+create function dipwell_internal.parts_fit(parts dipwell_internal.part[], n bigint) returns boolean
+language plpgsql immutable as $$
+declare
+    p dipwell_internal.part;
+begin
+    foreach p in array parts loop
+        if dipwell_internal.plain_used(p.used, p.ts, n, p.every, p.add, p.grid, p.ticks) > {{roomBefore "p.units" "p.cap"}} then
+            return false;
+        end if;
+    end loop;
+    return true;
+end $$;
+comment on function dipwell_internal.parts_fit is
+    'Whether all parts fit at n.';
+
+create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null)
+returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
+    granted bigint, delay interval, never boolean, reservation uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    k       int := cardinality(limit_names);
+    parts   dipwell_internal.part[];
+    p       dipwell_internal.part;
+    place   int[];
+    n       bigint := dipwell_internal.now_us();
+    verdict boolean;
+    plain   boolean := false;
+begin
+    if k between 1 and 16 and array_ndims(limit_names) = 1 and cardinality(keys) = k and coalesce(cardinality(costs), k) = k then
+        parts := dipwell_internal.look_at_parts(limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])));
+        plain := parts is not null;
+    end if;
+    n := dipwell_internal.now_us();
+    verdict := plain and dipwell_internal.parts_fit(parts, n);
+    if verdict then
+        select l.parts, l.n, l.plain into parts, n, plain from dipwell_internal.lock_parts(parts) l;
+        verdict := plain and dipwell_internal.parts_fit(parts, n);
+        if not verdict then
+            delete from dipwell.buckets x using unnest(parts) f where f.fresh and x.limit_id = f.limit_id and x.key = f.key;
+        end if;
+    end if;
+    if not plain then
+        return query select * from dipwell_internal.ask_all(limit_names, keys, costs);
+        return;
+    end if;
+    for i in 1..k loop
+        place[parts[i].at] := i;
+    end loop;
+    delay := interval '0';
+    never := false;
+    for i in 1..k loop
+        p := parts[place[i]];
+        p.used := dipwell_internal.plain_used(p.used, p.ts, n, p.every, p.add, p.grid, p.ticks);
+        p.ts := {{later "n" "p.ts"}};
+        allowed := {{fits "p.used" "p.units" "p.cap"}};
+        retry_after := case when not allowed then dipwell_internal.plain_wait({{excess "p.used" "p.units" "p.cap"}}, p.ts, n, p.every, p.add, p.grid) end;
+        if verdict then
+            p.used := {{added "p.used" "p.units"}};
+            if not p.fresh then
+                update dipwell.buckets x set used = p.used, ts = p.ts where x.limit_id = p.limit_id and x.key = p.key;
+            end if;
+        end if;
+        reset_after := case p.used when 0 then interval '0' else dipwell_internal.plain_wait(p.used, p.ts, n, p.every, p.add, p.grid) end;
+        limit_name := limit_names[i];
+        key := keys[i];
+        remaining := {{tokensLeft "p.used" "p.unit" "p.cap"}};
+        granted := case when verdict then p.cost else 0 end;
+        return next;
+    end loop;
+end $$;
+comment on function dipwell.take_all is
+    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked. A limit and key that are named twice add up.';
+
+-- The index has the keys in order; a plan that sorts, or one that begins at the
+-- prefix for each page, would read all of a limit for a page of it.
+create function dipwell_internal.keys(lim int, prefix text, after text, shared boolean, n bigint)
+returns table (key text, used bigint, ts bigint, version int)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+    return query select b.key, b.used, b.ts, b.version from dipwell.buckets b
+        where b.limit_id = lim and b.key >= greatest(prefix collate "C", after collate "C") and (after = '' and not shared or b.key > after) and left(b.key, char_length(prefix)) = prefix
+        order by b.key limit n;
+end $$;
+comment on function dipwell_internal.keys is
+    'At most n rows of a limit in the order of their keys: those that begin with prefix and come after another, or with shared after the shared bucket.';

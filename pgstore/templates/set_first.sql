@@ -1,0 +1,47 @@
+-- Decides groups as set.sql does, right after an INSERT in the same transaction
+-- that has made those of their buckets that were not there, with their charge in
+-- them, and locked the others. It knows the new ones by their xmin, and deletes
+-- those of groups that are not done. Its parameters are those of set.sql, and
+-- nobody puts or checks.
+with q as materialized (
+    select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]), (select $5::int[]),
+        (select $6::bigint[]), (select $7::bigint[]), (select $8::bigint[]), (select $9::bigint[]), (select $10::bigint[]),
+        (select $11::bigint[]), (select $12::bigint[]), (select $13::boolean[]))
+        with ordinality q(grp, limit_id, key, version, kind, cost, bound, unit, every, add, grid, enough, shadow, i)
+),
+asked as materialized (
+    select q.*, case when b.made then 0 else b.used end as used, b.ts, b.version = q.version and b.lows is null as plain, b.made, b.place
+    from q left join lateral (select b.used, b.ts, b.version, b.lows, b.xmin = pg_current_xact_id()::xid as made, b.ctid as place from dipwell.buckets b
+        where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
+),
+-- The clock that the INSERT has read, if it made anything.
+clock as materialized (
+    select coalesce($14::bigint, max(ts) filter (where made), (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from asked
+),
+stepped as materialized (
+    select q.*, c.n, {{later "c.n" "q.ts"}} as t,
+        {{leftAfter "q.used" (ticksBetween "q.ts" "c.n" "q.grid" "q.every") "q.add" "q.enough"}} as used0
+    from asked q cross join clock c
+),
+decided as materialized (
+    select s.*, case kind when 2 then {{added "used0" (wholeTokens "used0" "cost" "unit" "bound")}}
+            when 4 then {{charged "used0" "cost" "bound"}} when 5 then {{refunded "used0" "cost"}}
+            when 6 then cost else {{added "used0" "cost"}} end as after,
+        case when kind in (4, 5) then true when kind = 6 then used = bound and ts = grid
+            else {{fits "used0" "case kind when 2 then unit else cost end" "bound"}} end as fits
+    from stepped s
+),
+judged as materialized (
+    select d.*, bool_and(plain and (fits or shadow)) over (partition by grp) as done from decided d
+),
+changed as (
+    insert into dipwell.buckets as b (used, ts, limit_id, version, key)
+    select after, t, limit_id, version, key from judged where done and fits and not made and after <> used0
+    on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts
+),
+undone as (
+    -- A plan that was made for a small table may read all of it, so it must not even start where there is nothing to delete.
+    delete from dipwell.buckets where ctid = any (array(select place from judged where made and not (done and fits)))
+        and (select count(*) from judged where made and not (done and fits)) > 0
+)
+select i, case when not made then used end, ts, n, coalesce(plain, false), coalesce(done, false), false from judged

@@ -1,0 +1,212 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+)
+
+// maxWired bounds the statements of limits that a connection keeps prepared
+// beside those in pgx's own cache.
+const maxWired = 256
+
+// update sends a version's conditional UPDATE of one row, or the INSERT that a
+// first call begins with, with takeArgs' parameters, and returns the row that it left and its clock, or pgx.ErrNoRows.
+// Where it can it talks to the connection itself: pgx looks a statement up by its
+// text, plans how to encode and to scan each value, and makes a Rows, which
+// together is a tenth of a call.
+func (s *Store) update(ctx context.Context, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+	switch db := s.db.(type) {
+	case *pgx.Conn:
+		return s.updateOn(ctx, db, e, first, key, r, units, third)
+	case *pgxpool.Pool:
+		c, err := db.Acquire(ctx)
+		if err != nil {
+			return row, 0, err
+		}
+		defer c.Release()
+		return s.updateOn(ctx, c.Conn(), e, first, key, r, units, third)
+	}
+	return s.updateBy(ctx, s.db, e, first, key, r, units, third)
+}
+
+// updateOn is update on a connection.
+func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+	w := wireOf(conn)
+	if w == nil {
+		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+	}
+	t, err := w.take(ctx, e, first)
+	if err != nil {
+		return row, 0, err
+	}
+	if t == nil {
+		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+	}
+	w.begin(key)
+	w.add(units)
+	w.add(third)
+	if spread(r) {
+		w.add(gridOf(r.Origin, r.Every))
+	}
+	if s.clock != nil {
+		w.add(s.clock())
+	}
+	row, now, err = w.send(ctx, t)
+	if err != nil && w.forget(wiredKey{e.id, first}, err) {
+		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+	}
+	return row, now, err
+}
+
+// updateBy is update through pgx, whatever its mode.
+func (s *Store) updateBy(ctx context.Context, db DB, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+	var seen instant
+	err = db.QueryRow(ctx, e.wired(first), s.takeArgs(key, r, units, third)...).Scan(&row.Used, &row.TS, &seen)
+	return row, int64(seen), err
+}
+
+// A wire is a connection's statements that are sent without pgx, and room for
+// their parameters. Its connection is used by one call at a time, and so is it.
+type wire struct {
+	conn    *pgx.Conn
+	takes   map[wiredKey]*wiredTake
+	params  [][]byte
+	key     []byte
+	numbers []byte
+}
+
+// wiredKey names a statement of a limit, whatever its version.
+type wiredKey struct {
+	limit int32
+	first bool
+}
+
+func (s *statements) wired(first bool) string {
+	if first {
+		return s.first
+	}
+	return s.take
+}
+
+type wiredTake struct {
+	sql string
+	*pgconn.StatementDescription
+}
+
+// wireKey is where a connection keeps its wire.
+const wireKey = "dipwell"
+
+// wireOf returns a connection's wire, or nil where calls have to go through pgx:
+// in modes that prepare nothing, and where a tracer wants to see them.
+func wireOf(conn *pgx.Conn) *wire {
+	data := conn.PgConn().CustomData()
+	if w, ok := data[wireKey].(*wire); ok {
+		return w
+	}
+	var w *wire
+	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
+		w = &wire{conn: conn, takes: map[wiredKey]*wiredTake{}, key: []byte{}} // a key that is nil would be null
+	}
+	data[wireKey] = w
+	return w
+}
+
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
+
+// send runs a statement with the parameters that were added.
+func (w *wire) send(ctx context.Context, t *wiredTake) (row dipwell.State, now int64, err error) {
+	found := false
+	answer := w.conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
+	for answer.NextRow() {
+		found = true
+		v := answer.Values()
+		row.Used, row.TS = int64(binary.BigEndian.Uint64(v[0])), int64(binary.BigEndian.Uint64(v[1]))
+		now = instantOf(t.Fields[2].DataTypeOID, v[2])
+	}
+	if _, err = answer.Close(); err == nil && !found {
+		err = pgx.ErrNoRows
+	}
+	return row, now, err
+}
+
+// begin starts a list of parameters with the key.
+func (w *wire) begin(key string) {
+	w.key = append(w.key[:0], key...)
+	w.params = append(w.params[:0], w.key)
+	if w.numbers == nil {
+		w.numbers = make([]byte, 0, 4*8) // never moves: params point into it
+	}
+	w.numbers = w.numbers[:0]
+}
+
+func (w *wire) add(n int64) {
+	at := len(w.numbers)
+	w.numbers = binary.BigEndian.AppendUint64(w.numbers, uint64(n))
+	w.params = append(w.params, w.numbers[at:])
+}
+
+// epoch2000 is where PostgreSQL's timestamps begin.
+var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+
+// instantOf reads a timestamptz, or a test's bigint.
+func instantOf(oid uint32, v []byte) int64 {
+	n := int64(binary.BigEndian.Uint64(v))
+	if oid == pgtype.TimestamptzOID {
+		n += epoch2000
+	}
+	return n
+}
+
+// take returns the prepared statement of a limit's version, or nil where pgx is
+// to send it. A limit has one name for each, so that versions do not pile up.
+func (w *wire) take(ctx context.Context, e *entry, first bool) (*wiredTake, error) {
+	key, sql := wiredKey{e.id, first}, e.wired(first)
+	t := w.takes[key]
+	if t != nil && t.sql == sql {
+		return t, nil
+	}
+	if t == nil && len(w.takes) >= maxWired {
+		return nil, nil
+	}
+	name := "dipwell_take_"
+	if first {
+		name = "dipwell_first_"
+	}
+	name += strconv.Itoa(int(e.id))
+	pg := w.conn.PgConn()
+	if t != nil {
+		delete(w.takes, key)
+		if err := pg.Deallocate(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	d, err := pg.Prepare(ctx, name, sql, nil)
+	if err != nil {
+		return nil, err
+	}
+	t = &wiredTake{sql, d}
+	w.takes[key] = t
+	return t, nil
+}
+
+// forget drops a statement that the server does not know any more, or that an
+// altered table has made unusable, and reports whether the call may be sent
+// again: nothing was done.
+func (w *wire) forget(key wiredKey, err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != codeNoStatement && pg.Code != codeStalePlan {
+		return false
+	}
+	w.takes[key].sql = "" // the server may still have one of that name
+	return w.conn.PgConn().TxStatus() == 'I'
+}

@@ -1,0 +1,246 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// wired is a store over one connection, and a limit that has taken a token.
+func wired(t *testing.T, limits ...dipwell.Limit) (*pgx.Conn, *dipwell.Limiter) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, l
+}
+
+func takeTwice(t *testing.T, l *dipwell.Limiter, limit string, left int64) {
+	t.Helper()
+	for i := range int64(2) {
+		if d, err := l.Take(context.Background(), limit, "k", 1); err != nil || !d.Allowed || d.Remaining != left-i {
+			t.Fatalf("%s: %+v, %v; want %d left", limit, d, err, left-i)
+		}
+	}
+}
+
+func preparedTakes(t *testing.T, conn *pgx.Conn) (n int) {
+	t.Helper()
+	err := conn.QueryRow(context.Background(), "select count(*) from pg_prepared_statements where name like 'dipwell_take_%'", pgx.QueryExecModeSimpleProtocol).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestStatementGone: a call goes on when its statement was deallocated by
+// somebody else who uses the connection.
+func TestStatementGone(t *testing.T) {
+	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	takeTwice(t, l, "a", 19)
+	if n := preparedTakes(t, conn); n != 1 {
+		t.Fatalf("%d statements are prepared, not 1", n)
+	}
+	if _, err := conn.Exec(context.Background(), "deallocate all", pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.DeallocateAll(context.Background()); err != nil { // so that pgx knows of its own
+		t.Fatal(err)
+	}
+	takeTwice(t, l, "a", 17)
+	takeTwice(t, l, "a", 15)
+}
+
+// TestStatementGoneInTransaction: there the call fails, because the transaction
+// has; after a rollback calls go on.
+func TestStatementGoneInTransaction(t *testing.T) {
+	ctx := context.Background()
+	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	takeTwice(t, l, "a", 19)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("begin")
+	takeTwice(t, l, "a", 17)
+	exec("deallocate all")
+	if d, err := l.Take(ctx, "a", "k", 1); err == nil {
+		t.Fatalf("%+v in a transaction that has failed", d)
+	}
+	exec("rollback")
+	if err := conn.DeallocateAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	takeTwice(t, l, "a", 17)
+}
+
+// TestOneStatementALimit: versions of a limit do not pile up on a connection.
+func TestOneStatementALimit(t *testing.T) {
+	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	left := int64(19)
+	for burst := int64(21); burst < 25; burst++ {
+		takeTwice(t, l, "a", left)
+		if _, err := l.Define(context.Background(), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: burst}, dipwell.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Take(context.Background(), "a", "k", 0); err != nil {
+			t.Fatal(err)
+		}
+		d, err := l.Check(context.Background(), "a", "k", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = d.Remaining - 1
+	}
+	takeTwice(t, l, "a", left)
+	if n := preparedTakes(t, conn); n != 1 {
+		t.Errorf("%d statements are prepared for one limit", n)
+	}
+}
+
+// TestStatementsAreBounded: limits beyond the bound go by pgx's own cache.
+func TestStatementsAreBounded(t *testing.T) {
+	limits := make([]dipwell.Limit, pgstore.MaxWired+2)
+	for i := range limits {
+		limits[i] = dipwell.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: day, Burst: 20}
+	}
+	conn, l := wired(t, limits...)
+	for _, limit := range limits {
+		takeTwice(t, l, limit.Name, 19)
+	}
+	if n := preparedTakes(t, conn); n != pgstore.MaxWired {
+		t.Errorf("%d statements are prepared, not %d", n, pgstore.MaxWired)
+	}
+}
+
+// TestTracedStatements: a tracer sees the statement of a Take.
+func TestTracedStatements(t *testing.T) {
+	ctx := context.Background()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := &heard{}
+	config.Tracer = heard
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takeTwice(t, l, "a", 19)
+	heard.n = 0
+	takeTwice(t, l, "a", 17)
+	if heard.n != 2 {
+		t.Errorf("%d statements were traced, not 2", heard.n)
+	}
+}
+
+// TestSharedBucketFirst: the first key on a connection may be the empty one,
+// which is not null.
+func TestSharedBucketFirst(t *testing.T) {
+	for name, force := range map[string]func(*pgstore.Store){"known": func(*pgstore.Store) {}, "new": pgstore.ExpectNew} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			conn, asked := counted(t)
+			s := newStore(t, conn, pgstore.Config{Poll: -1})
+			l, err := dipwell.New(s, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			force(s)
+			for i := range int64(3) {
+				*asked = 0
+				if d, err := l.Take(ctx, "a", dipwell.Shared, 1); err != nil || d.Remaining != 19-i {
+					t.Fatal(d, err)
+				}
+			}
+			if *asked != 1 {
+				t.Errorf("%d statements for a bucket that is there, not 1", *asked)
+			}
+		})
+	}
+}
+
+// TestStatementStale: a call goes on when a column of its answer was altered, so
+// that the statement that its connection has prepared cannot be used any more.
+func TestStatementStale(t *testing.T) {
+	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	takeTwice(t, l, "a", 19)
+	other, err := pgx.Connect(context.Background(), conn.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	for _, sql := range []string{
+		"drop view dipwell.status",
+		"alter table dipwell.buckets alter column ts type numeric",
+	} {
+		must(t, other, sql)
+	}
+	_, _ = l.Take(context.Background(), "a", "k", 1) // a numeric cannot be read
+	must(t, other, "alter table dipwell.buckets alter column ts type bigint")
+	left := int64(15)
+	if d, err := l.Check(context.Background(), "a", "k", 0); err == nil {
+		left = d.Remaining - 1
+	}
+	takeTwice(t, l, "a", left)
+}
+
+type heard struct{ n int }
+
+func (h *heard) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	h.n++
+	return ctx
+}
+
+func (h *heard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestTakeWithinDeadline: a Take that waits for a locked row ends with its
+// context, and its pool goes on.
+func TestTakeWithinDeadline(t *testing.T) {
+	ctx := context.Background()
+	pool := usedPool(t, "dipwell", migrated)
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takeTwice(t, l, "a", 19)
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "select from dipwell.buckets for update"); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if d, err := l.Take(short, "a", "k", 1); err == nil {
+		t.Errorf("%+v of a row that is locked", d)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "a", "k", 1); err != nil || !d.Allowed {
+		t.Error(d, err)
+	}
+}
