@@ -4,7 +4,18 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/dipwell/dipwell"
 )
+
+// A call is a caller's context and when the call ends at the latest. Only a call
+// that is sent or quarantined by itself needs a context that ends then: for
+// those in a queue the lane looks at their deadlines, with one timer for all.
+type call struct {
+	ctx      context.Context // the caller's own
+	ours     bool            // ctx has no deadline, or a later one than Timeout
+	deadline time.Time       // zero while it is ours and nobody needed it
+}
 
 // bounds gives calls that have no deadline, or a late one, a deadline at most
 // Timeout after they came.
@@ -13,40 +24,55 @@ type bounds struct {
 	shared  atomic.Pointer[shared]
 }
 
-// shared is a deadline for all calls without a context of their own that begin
-// within a tenth of timeout. A timer for each would cost a hundredth of a call,
-// and more where processors are waked by it.
+// shared is a deadline for all lone calls whose context cannot end and that
+// begin within a tenth of timeout. A timer for each would cost a hundredth of a
+// call, and more where processors are waked by it.
 type shared struct {
 	context.Context
 	cancel context.CancelFunc
 	until  time.Time // serves calls that begin before
 }
 
-// bound returns ctx with a deadline that is at most timeout away, and for a ctx
-// that cannot end at least nine tenths of it. done releases it.
-func (b *bounds) bound(ctx context.Context) (bounded context.Context, done context.CancelFunc) {
-	now := time.Now()
-	switch until, ok := ctx.Deadline(); {
-	case ok && until.Sub(now) <= b.timeout:
-		return ctx, nothing
-	case ok || ctx.Done() != nil:
-		return context.WithTimeout(ctx, b.timeout)
+// call reads no clock for a ctx without a deadline: that would be a tenth of
+// what a call in a large batch costs.
+func (b *bounds) call(ctx context.Context) call {
+	if until, ok := ctx.Deadline(); ok && time.Until(until) <= b.timeout {
+		return call{ctx: ctx, deadline: until}
 	}
-	s := b.shared.Load()
-	if s == nil || !now.Before(s.until) {
-		next := &shared{until: now.Add(b.timeout / 10)}
-		next.Context, next.cancel = context.WithDeadline(context.Background(), now.Add(b.timeout))
-		if b.shared.CompareAndSwap(s, next) {
-			s = next
-		} else {
-			next.cancel()
-			s = b.shared.Load()
-		}
-	}
-	return valued{s.Context, ctx}, nothing
+	return call{ctx: ctx, ours: true}
 }
 
-func nothing() {}
+// bound returns the call's context with its deadline, which is at most timeout
+// away, and for a ctx that cannot end at least nine tenths of it. done releases it.
+func (b *bounds) bound(c *call) (ctx context.Context, done context.CancelFunc) {
+	switch {
+	case !c.ours:
+		return c.ctx, nothing
+	case !c.deadline.IsZero():
+		return context.WithDeadline(c.ctx, c.deadline)
+	case c.ctx.Done() != nil:
+		c.deadline = time.Now().Add(b.timeout)
+		return context.WithDeadline(c.ctx, c.deadline)
+	}
+	now := time.Now()
+	s := b.shared.Load()
+	if s == nil || !now.Before(s.until) {
+		s = b.renew(s, now)
+	}
+	c.deadline = s.until.Add(b.timeout - b.timeout/10)
+	return valued{s.Context, c.ctx}, nothing
+}
+
+// renew replaces a shared deadline that is used up.
+func (b *bounds) renew(old *shared, now time.Time) *shared {
+	next := &shared{until: now.Add(b.timeout / 10)}
+	next.Context, next.cancel = context.WithDeadline(context.Background(), now.Add(b.timeout))
+	if b.shared.CompareAndSwap(old, next) {
+		return next
+	}
+	next.cancel()
+	return b.shared.Load()
+}
 
 // close ends the calls that share a deadline.
 func (b *bounds) close() {
@@ -54,6 +80,8 @@ func (b *bounds) close() {
 		s.cancel()
 	}
 }
+
+func nothing() {}
 
 // valued has the deadline of one context and the values of another.
 type valued struct {
@@ -66,4 +94,61 @@ func (v valued) Value(key any) any {
 		return x
 	}
 	return v.Context.Value(key) // package context looks for its own here
+}
+
+// A lane reads the clock each tenth of Timeout while there are calls whose end is
+// for it to notice. Their deadlines are counted from the last reading, so that a
+// call ends between nine tenths of Timeout and Timeout after it came.
+
+// watch makes sure that the end of w is noticed. The lock is held.
+func (l *lane) watch(w *waiter) {
+	if !l.watching {
+		l.watching, l.now = true, time.Now()
+		l.tick()
+	}
+	if w.deadline.IsZero() {
+		w.deadline = l.now.Add(l.Timeout)
+	}
+}
+
+func (l *lane) tick() {
+	if l.watcher == nil {
+		l.watcher = time.AfterFunc(l.Timeout/10, l.expire)
+	} else {
+		l.watcher.Reset(l.Timeout / 10)
+	}
+}
+
+// expire ends the calls whose deadline has passed: those in the queue were not
+// charged; of those that were sent nobody knows.
+func (l *lane) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now, l.watching = time.Now(), false
+	for w := l.queue.head; w != nil; {
+		late := w
+		if w = w.next; l.due(late) {
+			l.queue.unlink(late)
+			late.state.Store(sent)
+			late.finish(&dipwell.Group{Err: notSent(context.DeadlineExceeded)})
+		}
+	}
+	for _, w := range l.inFlight {
+		if l.due(w) && w.state.CompareAndSwap(sent, expired) {
+			w.ready <- false
+		}
+	}
+	if l.watching {
+		l.tick()
+	}
+}
+
+// due reports whether the lane is to end w now; if it is to do so later, the
+// watch goes on.
+func (l *lane) due(w *waiter) bool {
+	if w.ours && w.deadline.After(l.now) {
+		l.watching = true
+		return false
+	}
+	return w.ours
 }

@@ -13,6 +13,10 @@
 // nothing. It may touch rows of other lanes: inner stores that lock rows must
 // lock those of a batch in one order, so that two lanes cannot deadlock.
 //
+// With Config.Spare some lanes have no queue. While few statements are in flight
+// they take calls that would have to wait for another one; near capacity they
+// stay idle, because calls that share a statement cost less.
+//
 // A caller whose context ends leaves at once and harms nobody: queued, its call
 // is withdrawn and was certainly not charged; already sent, the error is
 // dipwell.ErrOutcomeUnknown. A statement for several callers ends when the last
@@ -59,6 +63,11 @@ type Config struct {
 	MaxQueue int           // groups waiting for one lane, 1 to 1<<20; default 16384; more are refused with ErrBusy
 	Timeout  time.Duration // the longest a call may take, waiting included; default 10 s
 
+	// Spare is how many of the lanes, the last ones, have no queue; default 0. They
+	// take lone calls while the store is far from busy, so that few callers do not
+	// wait for each other. A spare lane's store may be a Connected.
+	Spare int
+
 	// What keeps lanes free of rows that another transaction has locked: two more
 	// inner stores over the same state, each with a connection of its own. The
 	// lanes must give up a lock after LockWait, the sorter after 1 to 2 ms, with
@@ -82,6 +91,8 @@ const (
 // Store coalesces calls. It is safe for concurrent use.
 type Store struct {
 	lanes      []*lane
+	home       int // lanes that have a queue: the first of them
+	spare      credits
 	quarantine *quarantine // nil: there is none
 	bounds     bounds
 	seed       maphash.Seed
@@ -97,16 +108,16 @@ func New(lanes []dipwell.Store, c Config) (*Store, error) {
 	if len(lanes) == 0 || len(lanes) > maxLanes {
 		return nil, fmt.Errorf("coalesce: %d lanes; from 1 to %d", len(lanes), maxLanes)
 	}
-	if err := c.check(); err != nil {
+	if err := c.check(len(lanes)); err != nil {
 		return nil, err
 	}
-	s := &Store{seed: maphash.MakeSeed(), quarantine: newQuarantine(c)}
+	s := &Store{seed: maphash.MakeSeed(), quarantine: newQuarantine(c), home: len(lanes) - c.Spare}
 	s.bounds.timeout = c.Timeout
 	for i, inner := range lanes {
 		if inner == nil {
 			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
 		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, quarantine: s.quarantine})
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, bounds: &s.bounds, quarantine: s.quarantine})
 	}
 	return s, nil
 }
@@ -114,7 +125,7 @@ func New(lanes []dipwell.Store, c Config) (*Store, error) {
 // grace is how long a statement needs that is refused a lock.
 func (c *Config) grace() time.Duration { return c.LockWait + c.LockWait/2 }
 
-func (c *Config) check() error {
+func (c *Config) check(lanes int) error {
 	if c.MaxBatch == 0 {
 		c.MaxBatch = defaultBatch
 	}
@@ -132,6 +143,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("coalesce: MaxBatch %d; from 1 to %d", c.MaxBatch, maxBatch)
 	case c.MaxQueue < 1 || c.MaxQueue > maxQueue:
 		return fmt.Errorf("coalesce: MaxQueue %d; from 1 to %d", c.MaxQueue, maxQueue)
+	case c.Spare < 0 || c.Spare >= lanes:
+		return fmt.Errorf("coalesce: Spare %d of %d lanes; from 0 to one less", c.Spare, lanes)
 	case c.Timeout < 0:
 		return fmt.Errorf("coalesce: Timeout %v is negative", c.Timeout)
 	case (c.Sorter == nil) != (c.Quarantine == nil):
@@ -173,23 +186,22 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	if len(b.Groups) == 0 {
 		return nil
 	}
-	ctx, done := s.bounds.bound(ctx)
-	defer done()
+	c := s.bounds.call(ctx)
 	if s.quarantine == nil {
-		return s.send(ctx, b)
+		return s.send(&c, b)
 	}
 	var err error
 	if len(b.Groups) == 1 && s.quarantine.holds(&b.Groups[0]) {
 		err = errHeld
 	} else {
-		err = s.send(ctx, b)
+		err = s.send(&c, b)
 	}
-	return s.quarantine.admit(ctx, b, err)
+	return s.quarantine.admit(&s.bounds, &c, b, err)
 }
 
-func (s *Store) send(ctx context.Context, b *dipwell.Batch) error {
-	if s.hasty(ctx) {
-		return s.scatter(ctx, b)
+func (s *Store) send(c *call, b *dipwell.Batch) error {
+	if s.hasty(c) {
+		return s.scatter(c, b)
 	}
 	l := s.laneOf(&b.Groups[0])
 	for i := 1; i < len(b.Groups) && l != nil; i++ {
@@ -199,56 +211,64 @@ func (s *Store) send(ctx context.Context, b *dipwell.Batch) error {
 	}
 	if l != nil {
 		if idle := s.idleFor(l); idle != nil {
-			return idle.alone(ctx, b)
+			return idle.alone(c, b)
 		}
 	}
 	if len(b.Groups) == 1 {
-		return l.ride(ctx, b)
+		return l.ride(c, b)
 	}
-	return s.scatter(ctx, b)
+	return s.scatter(c, b)
 }
 
 // idleFor makes an idle lane busy for a call of the lane home, where nobody
 // waits: the first one there is, for its connection is the warmest.
 func (s *Store) idleFor(home *lane) *lane {
-	if int(s.busy.Load()) == len(s.lanes) || home.crowded() {
+	busy := int(s.busy.Load())
+	if busy == len(s.lanes) || home.crowded() {
 		return nil
 	}
-	for _, l := range s.lanes {
+	for _, l := range s.lanes[:s.home] {
 		if l.lead() {
+			s.spare.earn(busy < calm*s.home)
 			return l
 		}
 	}
-	return nil
+	if s.home == len(s.lanes) {
+		return nil
+	}
+	s.spare.earn(busy < calm*s.home)
+	return s.spareLane()
 }
 
 // hasty reports whether a caller may leave while its statement waits for a lock.
 // The statement must outlive it, so it cannot run in the caller's context.
-func (s *Store) hasty(ctx context.Context) bool {
-	if s.quarantine == nil {
+func (s *Store) hasty(c *call) bool {
+	switch {
+	case s.quarantine == nil:
 		return false
+	case c.ours:
+		return s.bounds.timeout < s.quarantine.grace()
 	}
-	until, ok := ctx.Deadline()
-	return ok && time.Until(until) < s.quarantine.grace()
+	return time.Until(c.deadline) < s.quarantine.grace()
 }
 
 // scatter sends each group by itself and waits for all.
-func (s *Store) scatter(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) scatter(c *call, b *dipwell.Batch) error {
 	waiters := make([]*waiter, len(b.Groups))
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		l := s.laneOf(g)
-		w := l.waiter(ctx, g)
+		w := l.waiter(c, g)
 		if err := l.start(w); err != nil {
 			g.Err = err
 			w.free()
 			continue
 		}
-		waiters[i] = w
+		waiters[i], c.deadline = w, w.deadline
 	}
 	for i, w := range waiters {
 		if w != nil {
-			w.lane.wait(ctx, w, &b.Groups[i])
+			w.lane.wait(c, w, &b.Groups[i])
 		}
 	}
 	return nil
@@ -257,7 +277,7 @@ func (s *Store) scatter(ctx context.Context, b *dipwell.Batch) error {
 // laneOf is the lane of a group: that of its smallest key hash, so that the
 // same keys in another order meet the same lane.
 func (s *Store) laneOf(g *dipwell.Group) *lane {
-	n := uint64(len(s.lanes))
+	n := uint64(s.home)
 	if n == 1 {
 		return s.lanes[0]
 	}

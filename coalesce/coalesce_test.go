@@ -521,6 +521,7 @@ func TestBadConfig(t *testing.T) {
 		"MaxBatch": {MaxBatch: 1 << 17},
 		"MaxQueue": {MaxQueue: -1},
 		"Timeout":  {Timeout: -1},
+		"Spare":    {Spare: 1},
 	} {
 		if _, err := coalesce.New([]dipwell.Store{g}, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", c, err)

@@ -19,6 +19,7 @@ type lane struct {
 	store dipwell.Store
 	Config
 	allBusy    *atomic.Int32 // of all lanes
+	bounds     *bounds       // of the store
 	quarantine *quarantine   // nil: there is none
 
 	busy   atomic.Bool // cleared only under mu and with an empty queue
@@ -30,6 +31,11 @@ type lane struct {
 	idle    chan struct{} // closed when the last statement before Close returns
 
 	free sync.Pool // of waiters
+
+	inFlight []*waiter   // what the runner has sent, until it has the answers
+	watcher  *time.Timer // looks for those in the queue and in flight whose time is over
+	watching bool        // it will fire
+	now      time.Time   // when it was started, or fired last
 
 	batch dipwell.Batch // the runner's, and what it sends
 	sent  []*waiter
@@ -77,11 +83,13 @@ func (l *lane) crowded() bool {
 }
 
 // alone asks for one caller on its own goroutine.
-func (l *lane) alone(ctx context.Context, b *dipwell.Batch) error {
+func (l *lane) alone(c *call, b *dipwell.Batch) error {
 	defer l.release()
 	if l.closed.Load() {
 		return ErrClosed
 	}
+	ctx, done := l.bounds.bound(c)
+	defer done()
 	err := l.store.Apply(ctx, b)
 	l.quarantine.suspect(b.Groups, err)
 	return err
@@ -112,9 +120,9 @@ func (l *lane) rest() {
 }
 
 // ride queues a batch of one group and waits for its answer.
-func (l *lane) ride(ctx context.Context, b *dipwell.Batch) error {
+func (l *lane) ride(c *call, b *dipwell.Batch) error {
 	g := &b.Groups[0]
-	w := l.waiter(ctx, g)
+	w := l.waiter(c, g)
 	l.stop(arriving)
 	leads, err := l.join(w)
 	if leads || err != nil {
@@ -125,9 +133,10 @@ func (l *lane) ride(ctx context.Context, b *dipwell.Batch) error {
 		return err
 	case leads:
 		l.stop(leading)
-		return l.alone(ctx, b)
+		return l.alone(c, b)
 	}
-	l.wait(ctx, w, g)
+	c.deadline = w.deadline
+	l.wait(c, w, g)
 	return nil
 }
 
@@ -163,19 +172,31 @@ func (l *lane) push(w *waiter) error {
 	if l.queue.len >= l.MaxQueue {
 		return ErrBusy
 	}
+	if w.ours {
+		l.watch(w)
+	}
 	l.queue.push(w)
 	return nil
 }
 
-// wait returns with the answer of w in g, or when the caller's context ends.
-func (l *lane) wait(ctx context.Context, w *waiter, g *dipwell.Group) {
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		if g.Err = l.leave(w, ctx.Err()); g.Err != nil {
-			return
+// wait returns with the answer of w in g, or when the call ends.
+func (l *lane) wait(c *call, w *waiter, g *dipwell.Group) {
+	answered := false
+	if gone := c.ctx.Done(); gone == nil { // half the price of a select
+		answered = <-w.ready
+	} else {
+		select {
+		case answered = <-w.ready:
+		case <-gone:
+			if g.Err = l.leave(w, c.ctx.Err()); g.Err != nil {
+				return
+			}
+			answered = <-w.ready
 		}
-		<-w.ready
+	}
+	if !answered {
+		g.Err = fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.DeadlineExceeded)
+		return
 	}
 	w.answer(g)
 	w.free()
@@ -207,6 +228,7 @@ func (l *lane) run() {
 	l.stop(beginning)
 	for l.next() {
 		l.send()
+		l.landed()
 		woken := len(l.sent)
 		for i, w := range l.sent {
 			w.finish(&l.all[i])
@@ -215,6 +237,14 @@ func (l *lane) run() {
 		clear(l.all)
 		l.yield(woken)
 	}
+}
+
+// landed takes what was sent off the watcher's list: from here on it may be
+// freed.
+func (l *lane) landed() {
+	l.mu.Lock()
+	l.inFlight = nil
+	l.mu.Unlock()
 }
 
 // yield lets those who were just answered ask again before the next batch is
@@ -244,7 +274,7 @@ func (l *lane) next() bool {
 		l.sent = append(l.sent, w)
 		l.all = append(l.all, w.group)
 	}
-	if len(l.sent) == 0 {
+	if l.inFlight = l.sent; len(l.sent) == 0 {
 		l.rest()
 	}
 	return len(l.sent) > 0
@@ -345,5 +375,10 @@ func (l *lane) drained() {
 	l.mu.Unlock()
 	if idle != nil {
 		<-idle
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watcher != nil {
+		l.watcher.Stop()
 	}
 }

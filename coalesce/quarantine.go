@@ -186,12 +186,13 @@ func (q *quarantine) sweep() {
 
 // admit asks about the groups of a batch that a lane could not decide because of
 // a lock, and waits for their answers.
-func (q *quarantine) admit(ctx context.Context, b *dipwell.Batch, err error) error {
+func (q *quarantine) admit(bounds *bounds, c *call, b *dipwell.Batch, err error) error {
 	if err != nil && !errors.Is(err, dipwell.ErrLocked) {
 		return err
 	}
 	var first [1]*waiter
 	waiters := first[:0]
+	var ctx context.Context
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if err != nil {
@@ -200,7 +201,12 @@ func (q *quarantine) admit(ctx context.Context, b *dipwell.Batch, err error) err
 		if !errors.Is(g.Err, dipwell.ErrLocked) {
 			continue
 		}
-		if w := q.join(ctx, g); w != nil {
+		if ctx == nil {
+			var done context.CancelFunc
+			ctx, done = bounds.bound(c)
+			defer done()
+		}
+		if w := q.join(c, g); w != nil {
 			waiters = append(waiters, w)
 		}
 	}
@@ -214,7 +220,7 @@ func (q *quarantine) admit(ctx context.Context, b *dipwell.Batch, err error) err
 }
 
 // join queues a group, or says in it why not.
-func (q *quarantine) join(ctx context.Context, g *dipwell.Group) *waiter {
+func (q *quarantine) join(c *call, g *dipwell.Group) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	in := q.wardOf(g)
@@ -231,8 +237,8 @@ func (q *quarantine) join(ctx context.Context, g *dipwell.Group) *waiter {
 		g.Err = fmt.Errorf("%w, and too many calls wait for such rows", dipwell.ErrLocked)
 		return nil
 	}
-	w := &waiter{ready: make(chan struct{}, 1), asker: g}
-	w.copy(ctx, g)
+	w := &waiter{ready: make(chan bool, 1), asker: g}
+	w.copy(c.deadline, g)
 	q.put(in, w)
 	return w
 }

@@ -1,7 +1,6 @@
 package coalesce
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +13,9 @@ type waiter struct {
 	lane       *lane
 	prev, next *waiter // in the lane's queue
 	state      atomic.Uint32
-	ready      chan struct{} // has room for the one signal, so that nobody waits for a caller
-	deadline   time.Time     // when the caller gives up
+	ready      chan bool // true: the answer is there; has room for it, so that nobody waits for a caller
+	deadline   time.Time // when the call ends
+	ours       bool      // the caller's own context does not end then: the lane must
 
 	ward  *ward          // in whose queue it is, in quarantine
 	asker *dipwell.Group // the caller's own, in quarantine
@@ -26,25 +26,27 @@ type waiter struct {
 }
 
 const (
-	queued uint32 = iota // in the queue; moves on only under the lane's lock
-	sent                 // the lane's runner has it
-	done                 // the answer is there
-	left                 // the caller is gone; the runner frees the waiter
+	queued  uint32 = iota // in the queue; moves on only under the lane's lock
+	sent                  // the lane's runner has it
+	done                  // the answer is there
+	left                  // the caller is gone; the runner frees the waiter
+	expired               // the caller was told that its time is over; the waiter is not used again
 )
 
-func (l *lane) waiter(ctx context.Context, g *dipwell.Group) *waiter {
+func (l *lane) waiter(c *call, g *dipwell.Group) *waiter {
 	w, _ := l.free.Get().(*waiter)
 	if w == nil {
-		w = &waiter{lane: l, ready: make(chan struct{}, 1)}
+		w = &waiter{lane: l, ready: make(chan bool, 1)}
 	}
-	w.copy(ctx, g)
+	w.copy(c.deadline, g)
+	w.ours = c.ours
 	return w
 }
 
 // copy takes over the group of a caller.
-func (w *waiter) copy(ctx context.Context, g *dipwell.Group) {
+func (w *waiter) copy(deadline time.Time, g *dipwell.Group) {
 	w.state.Store(queued)
-	w.deadline, _ = ctx.Deadline()
+	w.deadline = deadline
 	w.group = *g
 	w.group.Err = nil
 	if len(g.Ops) == 1 {
@@ -80,8 +82,10 @@ func (w *waiter) answer(g *dipwell.Group) {
 func (w *waiter) finish(g *dipwell.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
 	if w.state.CompareAndSwap(sent, done) {
-		w.ready <- struct{}{}
+		w.ready <- true
 		return
 	}
-	w.free()
+	if w.state.Load() == left {
+		w.free()
+	}
 }

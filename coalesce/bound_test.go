@@ -1,0 +1,88 @@
+package coalesce_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+)
+
+// deaf answers when it is told to, whatever becomes of its contexts.
+type deaf struct{ answer chan struct{} }
+
+func (d deaf) Apply(_ context.Context, b *dipwell.Batch) error {
+	<-d.answer
+	for i := range b.Groups {
+		b.Groups[i].Allowed = true
+	}
+	return nil
+}
+
+// TestCallsEndWithoutTheirStatement: calls that share a statement end when their
+// time is over, also where the store does not heed its context; those in the
+// queue were not charged, of those that were sent nobody knows. Answers that come
+// afterwards are nobody else's.
+func TestCallsEndWithoutTheirStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = time.Minute
+		d := deaf{make(chan struct{})}
+		s, err := coalesce.New([]dipwell.Store{d}, coalesce.Config{Timeout: most, MaxBatch: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancellable, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		later, cancelLater := context.WithTimeout(context.Background(), time.Hour)
+		defer cancelLater()
+		var calls sync.WaitGroup
+		var unknown, answered atomic.Int32
+		ask := func(ctx context.Context) {
+			calls.Go(func() {
+				start := time.Now()
+				var b dipwell.Batch
+				g, op := b.Single()
+				op.Def, op.Key, op.Cost = def, "k", 1
+				err := errors.Join(s.Apply(ctx, &b), g.Err)
+				switch took := time.Since(start); {
+				case err == nil && g.Allowed:
+					answered.Add(1)
+				case !errors.Is(err, context.DeadlineExceeded) || took < most*9/10 || took > most:
+					t.Errorf("after %v: %v", took, err)
+				case errors.Is(err, dipwell.ErrOutcomeUnknown):
+					unknown.Add(1)
+				}
+			})
+		}
+		ask(context.Background()) // alone
+		synctest.Wait()
+		for range 2 {
+			for _, ctx := range []context.Context{context.Background(), cancellable, later} {
+				ask(ctx)
+			}
+			synctest.Wait()
+		}
+		d.answer <- struct{}{} // four go on the next statement, two wait
+		time.Sleep(2 * most)
+		if n, _ := coalesce.Waiting(s); n != 0 || unknown.Load() != 4 || answered.Load() != 1 {
+			t.Errorf("%d still wait; of %d nobody knows, %d were answered", n, unknown.Load(), answered.Load())
+		}
+		ask(context.Background())
+		ask(cancellable)
+		synctest.Wait()
+		d.answer <- struct{}{} // nobody hears it
+		d.answer <- struct{}{} // these do
+		calls.Wait()
+		if answered.Load() != 3 {
+			t.Errorf("%d were answered, not 3", answered.Load())
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,135 @@
+package coalesce_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// absent is a spare lane's store without a connection.
+type absent struct {
+	*gate
+	connected bool
+}
+
+func (a *absent) Connected() bool { return a.connected }
+
+// calmly makes calls one after the other, so that there are credits.
+func calmly(t *testing.T, s dipwell.Store, home *gate) {
+	t.Helper()
+	for range 20 {
+		c := ask(s, "calm")
+		(<-home.arrived).finish <- outcome{}
+		c.turn(t)
+	}
+}
+
+// TestFewCallersDoNotWait: far from capacity calls go by spare lanes at once.
+func TestFewCallersDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home, first, second := newGate(), newGate(), newGate()
+		s := over(t, coalesce.Config{Spare: 2}, home, first, second)
+		calmly(t, s, home)
+		calls := []*call{ask(s, "a")}
+		one := <-home.arrived
+		calls = append(calls, ask(s, "b"))
+		two := <-first.arrived
+		calls = append(calls, ask(s, "c"))
+		three := <-second.arrived
+		waits := []*call{ask(s, "d"), ask(s, "e")} // all lanes are busy
+		for _, st := range []*statement{three, two, one} {
+			st.finish <- outcome{}
+		}
+		for _, c := range calls {
+			c.turn(t)
+		}
+		together := <-home.arrived // nobody queues at a spare lane
+		if want := []string{"d", "e"}; !slices.Equal(together.keys, want) {
+			t.Errorf("%v ride together, want %v", together.keys, want)
+		}
+		together.finish <- outcome{}
+		for _, c := range waits {
+			c.turn(t)
+		}
+	})
+}
+
+// TestManyCallersShare: near capacity spare lanes stay idle.
+func TestManyCallersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home, spare := newGate(), newGate()
+		s := over(t, coalesce.Config{Spare: 1}, home, spare)
+		first := ask(s, "a")
+		one := <-home.arrived
+		other := ask(s, "b") // there is credit for one
+		two := <-spare.arrived
+		var calls []*call
+		for i := range 8 {
+			calls = append(calls, ask(s, fmt.Sprint(i)))
+		}
+		two.finish <- outcome{}
+		other.turn(t)
+		calls = append(calls, ask(s, "late")) // others wait already
+		one.finish <- outcome{}
+		first.turn(t)
+		together := <-home.arrived
+		if len(together.keys) != 9 {
+			t.Errorf("%v ride together", together.keys)
+		}
+		together.finish <- outcome{}
+		for _, c := range calls {
+			c.turn(t)
+		}
+	})
+}
+
+// TestASpareLaneMustBeConnected: a call does not wait for a connection to open.
+func TestASpareLaneMustBeConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home, spare := newGate(), &absent{gate: newGate()}
+		s := over(t, coalesce.Config{Spare: 1}, home, spare)
+		calmly(t, s, home)
+		first := ask(s, "a")
+		one := <-home.arrived
+		second := ask(s, "b")
+		one.finish <- outcome{}
+		first.turn(t)
+		one = <-home.arrived
+		spare.connected = true
+		third := ask(s, "c") // b has a runner: c shares the next statement
+		one.finish <- outcome{}
+		second.turn(t)
+		(<-home.arrived).finish <- outcome{}
+		third.turn(t)
+		synctest.Wait() // for the runner to end
+		first = ask(s, "a")
+		one = <-home.arrived
+		second = ask(s, "b")
+		(<-spare.arrived).finish <- outcome{}
+		second.turn(t)
+		one.finish <- outcome{}
+		first.turn(t)
+	})
+}
+
+// TestStoreWithSpares: what every store must do.
+func TestStoreWithSpares(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		inner, err := memstore.New(memstore.Config{Clock: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := coalesce.New([]dipwell.Store{inner, inner, inner, inner}, coalesce.Config{MaxBatch: 8, Spare: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = s.Close(), inner.Close() })
+		return s
+	}, storetest.Quick)
+}
