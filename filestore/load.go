@@ -142,6 +142,7 @@ func checkRule(r *dipwell.Rule, per, start string) error {
 		return fmt.Errorf("a unit of %d, of which %d come back", r.Unit, r.Add)
 	}
 	if r.Every != 0 {
+		r.Ready()
 		return nil
 	}
 	shape := dipwell.Limit{Name: "calendar", Algorithm: dipwell.FixedWindow, Rate: 1, Start: start}
@@ -160,6 +161,7 @@ func checkRule(r *dipwell.Rule, per, start string) error {
 	*r = c
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most = n.Unit, n.Every, n.Add, n.Cap, n.Origin, n.Burst, n.Debt, n.Most
 	r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread = n.MaxCharge, n.MaxUsed, n.Leaky, n.Spread
+	r.Ready()
 	return nil
 }
 

@@ -99,7 +99,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 		for j := range ops {
 			op := &ops[j]
 			if keys = append(keys, op.Key); op.Key != "" {
-				op.Key = s.hasher.Hash(op.Def.Name, op.Key)
+				op.Key, op.Phase = s.hasher.Hash(op.Def.Name, op.Key), 0
 			}
 		}
 	}
@@ -107,7 +107,10 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	for i := range b.Groups {
 		ops := b.Groups[i].Ops
 		for j := range ops {
-			ops[j].Key, keys = keys[0], keys[1:]
+			if ops[j].Key != keys[0] {
+				ops[j].Key, ops[j].Phase = keys[0], 0
+			}
+			keys = keys[1:]
 		}
 	}
 	return err

@@ -50,7 +50,7 @@ func (e *engine) decide(rec *record) error {
 	rows, counts := e.table.of(id)
 	for i := range e.group.Ops {
 		op := &e.group.Ops[i]
-		op.Key, op.Cost = key, rec.cost
+		op.Key, op.Phase, op.Cost = key, 0, rec.cost
 	}
 	if e.all {
 		if err := e.together(rec, rows); err != nil {

@@ -162,6 +162,7 @@ func TestDecisionsEqualTheModel(t *testing.T) {
 	for name, log := range logs {
 		for _, o := range []Options{
 			{Limits: limits(t, "page=12/1m,burst=15")},
+			{Limits: limits(t, "spread=3/1h,algorithm=fixed_window", "month=5/1mo,algorithm=fixed_window")},
 			{Limits: limits(t, "slow=1/7m,burst=1", "day=40/1d,algorithm=fixed_window,start=0s", "grid=2/10s,algorithm=interval,burst=5")},
 			{Limits: limits(t, "slow=1/7m,burst=2", "page=12/1m,burst=3", "spread=3/1h,algorithm=fixed_window"), All: true},
 			{Limits: limits(t, "traffic=20000/1m"), Cost: "bytes"},

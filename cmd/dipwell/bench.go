@@ -198,7 +198,7 @@ func (b *bench) open() (closeStore func() error, err error) {
 		return nil, err
 	}
 	if p, ok := dipwell.As[*postgres](store); ok {
-		b.lanes, b.tally = len(p.lanes), &p.tally
+		b.lanes, b.tally = p.batches, &p.tally
 	} else if r, ok := dipwell.As[*redis](store); ok {
 		b.lanes, b.tally = defaultLanes(), &r.tally
 	}

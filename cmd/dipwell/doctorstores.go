@@ -194,6 +194,9 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
 	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such",
 		"a transaction has been open for %v, and dead rows stay until it ends", "no transaction that this user sees has been open for long (the oldest %v)", c.OldestTransaction.Round(time.Millisecond))
+	if c.Schema == pgstore.SchemaVersion && !c.Portable {
+		x.postgresSwept(c)
+	}
 	switch {
 	case c.Portable:
 		x.ok("sweep", "a running service deletes full rows; nothing else does")
@@ -206,6 +209,22 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	case c.Sweep == pgstore.SweepByService:
 		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
 	}
+}
+
+// Rows that make it worth a warning when nobody has swept them for so long.
+const (
+	manyRows  = 100_000
+	longSince = time.Hour
+)
+
+// postgresSwept judges when somebody last went over the table.
+func (x *examination) postgresSwept(c *pgstore.Condition) {
+	since := "never"
+	if !c.Swept.IsZero() {
+		since = time.Since(c.Swept).Round(time.Second).String() + " ago"
+	}
+	x.judge(c.LiveRows > manyRows && time.Since(c.Swept) > longSince, verdictWarning, "sweep", "run a service, or call dipwell.sweep(10000) while it returns 10000",
+		"%d rows, and the last whole pass of a sweep over them began %s", "%d rows; the last whole pass of a sweep over them began %s", c.LiveRows, since)
 }
 
 // postgresCounters judges what the server has counted about buckets.

@@ -33,9 +33,11 @@ type postgres struct {
 	tally
 
 	together *coalesce.Store
+	janitor  *pgstore.Janitor
 	side     *pgxpool.Pool
-	lanes    []*pgxpool.Pool
-	close    []func() // in the order of opening
+	lanes    []*pgxpool.Pool // and those of the sorter and the quarantine
+	batches  int             // lanes with a queue
+	close    []func()        // in the order of opening
 }
 
 var _ dipwell.Store = (*postgres)(nil)
@@ -73,6 +75,7 @@ func poolConfig(url string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err) // the error's own text leaves the password out
 	}
+	config.MinConns = 0
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
@@ -109,7 +112,7 @@ func openOnce(ctx context.Context, config *pgxpool.Config) (dipwell.Store, error
 // connect makes a pool; it connects when it is first asked.
 func connect(ctx context.Context, config *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {
 	c := config.Copy()
-	c.MaxConns, c.MinConns = conns, 0
+	c.MaxConns = conns
 	c.ConnConfig.DialFunc = partings(c.ConnConfig.DialFunc)
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
@@ -157,8 +160,10 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report
 	if err != nil {
 		return nil, err
 	}
-	n, pooler := lanesOf(config), &pooler{report: report}
-	c := coalesce.Config{Timeout: statementTimeout, LockWait: wait}
+	n, spare := lanesOf(config)
+	p.batches = n - spare
+	pooler := &pooler{report: report}
+	c := coalesce.Config{Timeout: statementTimeout, LockWait: wait, Spare: spare}
 	if wait > 0 {
 		pool, err := p.lane(ctx, pooler.bound(config, sortWait))
 		if err != nil {
@@ -171,15 +176,35 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report
 		config = pooler.bound(config, wait)
 	}
 	var stores []dipwell.Store
-	for range n {
+	for i := range n {
+		if i == p.batches {
+			config = config.Copy()
+			config.MinConns = 1 // opened before it is needed
+		}
 		pool, err := p.lane(ctx, config)
 		if err != nil {
 			return nil, err
 		}
-		stores = append(stores, &counted{p.Lane(pool), &p.tally})
+		store := counted{p.Lane(pool), &p.tally}
+		if i < p.batches {
+			stores = append(stores, &store)
+		} else {
+			stores = append(stores, &spareStore{store, pool})
+		}
 	}
 	return coalesce.New(stores, c)
 }
+
+// spareStore is the store of a spare lane.
+type spareStore struct {
+	counted
+	pool *pgxpool.Pool
+}
+
+var _ coalesce.Connected = (*spareStore)(nil)
+
+// Connected reports whether the lane's connection is open and idle.
+func (s *spareStore) Connected() bool { return s.pool.Stat().IdleConns() > 0 }
 
 // lane opens a pool of one connection.
 func (p *postgres) lane(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
@@ -197,12 +222,18 @@ func (p *postgres) lane(ctx context.Context, config *pgxpool.Config) (*pgxpool.P
 // make each batch smaller; fewer than two let one stuck batch hold up everybody.
 func defaultLanes() int { return max(2, min(4, runtime.GOMAXPROCS(0))) }
 
-// lanesOf is what the URL says, for pgxpool has a default of its own.
-func lanesOf(config *pgxpool.Config) int {
-	if !strings.Contains(config.ConnString(), "pool_max_conns") {
-		return defaultLanes()
+// spareLanes take lone calls while the database is far from busy. Four do what
+// twelve do; each is a connection that is always open.
+const spareLanes = 4
+
+// lanesOf is how many lanes there are, and how many of them are spare. The URL
+// may say how many; pgxpool has a default of its own.
+func lanesOf(config *pgxpool.Config) (all, spare int) {
+	all = defaultLanes() + spareLanes
+	if strings.Contains(config.ConnString(), "pool_max_conns") {
+		all = int(min(config.MaxConns, maxLanes))
 	}
-	return int(min(config.MaxConns, maxLanes))
+	return all, max(0, all-defaultLanes())
 }
 
 // Ready asks whether the database can be written to.

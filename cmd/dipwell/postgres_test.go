@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )
@@ -93,7 +92,8 @@ func TestMigrate(t *testing.T) {
 		{"take login user:7 --store " + dsn, 0, "17 of 20"},
 		{"migrate print", 0, "create table dipwell.buckets ("},
 		{"migrate print --from 5", 0, "create function dipwell.take("},
-		{"migrate print --from 7", 2, "from: 7 is not a version from 0 to 6"},
+		{"migrate print --from 6", 0, "create table dipwell.sweep_state ("},
+		{"migrate print --from 8", 2, "from: 8 is not a version from 0 to 7"},
 		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
 		{"migrate print --citus", 0, "create_distributed_table"},
 		{"migrate print --store cockroach://h/d", 0, "create table"},
@@ -279,34 +279,27 @@ func TestServeBeforePostgres(t *testing.T) {
 	})
 }
 
+// TestSweep: a service deletes full rows from its start on.
 func TestSweep(t *testing.T) {
 	dsn := migratedDatabase(t)
+	conn := connectTo(t, dsn)
+	if _, err := conn.Exec(t.Context(), `select dipwell.define('a', 1, interval '1 hour');
+		insert into dipwell.buckets select 1, 0, id, version, n::text from dipwell.limits, generate_series(1, 3000) n`); err != nil {
+		t.Fatal(err)
+	}
 	store, err := openPostgres(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := store.(*postgres)
 	defer p.Close()
-	if _, err = p.Define(t.Context(), dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour}, dipwell.OwnerCode); err != nil {
-		t.Fatal(err)
-	}
-	conn := connectTo(t, dsn)
-	if _, err = conn.Exec(t.Context(), `insert into dipwell.buckets select 1, 0, id, version, n::text from dipwell.limits, generate_series(1, 3000) n`); err != nil {
-		t.Fatal(err)
-	}
-	if rest := p.sweepOnce(t.Context(), func(err error) { t.Error(err) }); rest < sweepEvery || p.swept.Load() != 3000 {
-		t.Error(rest, p.swept.Load())
-	}
-	if p.cronSweeps(t.Context()) {
-		t.Error("there is no pg_cron")
-	}
-	if _, err = conn.Exec(t.Context(), `create schema cron; create table cron.job (active boolean, database text, command text);
-		insert into cron.job values (true, current_database(), 'select dipwell.sweep(10000)')`); err != nil {
-		t.Fatal(err)
-	}
-	if rest := p.sweepOnce(t.Context(), func(err error) { t.Error(err) }); rest < sweepBehind {
-		t.Error("swept again after ", rest)
-	}
+	eventually(t, func() error {
+		if n := p.janitor.Stats().Rows; n != 3000 {
+			return fmt.Errorf("%d rows were swept, want 3000", n)
+		}
+		return nil
+	})
+	p.janitor.Close() // it cannot write to what comes
 	if err = p.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -319,16 +312,46 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestSpareConnections: those of the spare lanes open without a call, the others
+// when they are needed.
+func TestSpareConnections(t *testing.T) {
+	dsn := migratedDatabase(t)
+	store, err := openPostgres(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := store.(*postgres)
+	defer p.Close()
+	spare := p.lanes[len(p.lanes)-spareLanes:]
+	eventually(t, func() error {
+		for i, pool := range spare {
+			if n := pool.Stat().IdleConns(); n != 1 {
+				return fmt.Errorf("spare lane %d has %d connections", i, n)
+			}
+		}
+		return nil
+	})
+	for i, pool := range p.lanes[:len(p.lanes)-spareLanes] {
+		if n := pool.Stat().TotalConns(); n != 0 {
+			t.Errorf("lane %d has %d connections", i, n)
+		}
+	}
+}
+
 func TestPoolConfig(t *testing.T) {
-	for url, lanes := range map[string]int{
-		"postgres://u@h/d": defaultLanes(), "postgres://u@h/d?pool_max_conns=7": 7, "postgres://u@h/d?pool_max_conns=700": maxLanes,
+	for url, want := range map[string][2]int{
+		"postgres://u@h/d": {defaultLanes() + spareLanes, spareLanes}, "postgres://u@h/d?pool_max_conns=1": {1, 0},
+		"postgres://u@h/d?pool_max_conns=7": {7, 7 - defaultLanes()}, "postgres://u@h/d?pool_max_conns=700": {maxLanes, maxLanes - defaultLanes()},
 	} {
 		config, err := poolConfig(url)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lanesOf(config) != lanes || config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
-			t.Errorf("%s: %d lanes, %v", url, lanesOf(config), config.ConnConfig.ConnectTimeout)
+		if all, spare := lanesOf(config); all != want[0] || spare != want[1] {
+			t.Errorf("%s: %d lanes, of them %d spare; want %v", url, all, spare, want)
+		}
+		if config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
+			t.Errorf("%s: %v", url, config.ConnConfig.ConnectTimeout)
 		}
 	}
 	config, err := poolConfig("postgres://u@h/d?connect_timeout=1&application_name=mine")

@@ -15,9 +15,9 @@ import (
 
 // tally counts what a store was asked.
 type tally struct {
-	batches, calls, errors, swept atomic.Uint64
-	full                          atomic.Pointer[full]
-	sizes, took                   prometheus.Histogram
+	batches, calls, errors atomic.Uint64
+	full                   atomic.Pointer[full]
+	sizes, took            prometheus.Histogram
 }
 
 // full is a call that found the store without space.
@@ -130,6 +130,6 @@ func (p *postgres) gauges(s *server.Server) {
 	})
 	breakerGauges(s, p.guard)
 	p.quarantineGauges(s)
-	s.Counter("dipwell_swept_rows_total", "Full rows that this service deleted.", func() float64 { return float64(p.swept.Load()) })
+	p.sweepGauges(s)
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(p.connections()) })
 }
