@@ -30,7 +30,7 @@ test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
 
-verify: fmt vet generated lint cross race vuln ## everything that must be clean before a change lands
+verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
 
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
@@ -45,8 +45,14 @@ cross: ## build for the platforms of CROSS, and test on 32 bits what depends on 
 	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then echo "go test, linux/386"; CGO_ENABLED=0 GOARCH=386 $(GO) test $(INTSIZE); fi
 
 generated: ## fail when a generated file differs from what its generator writes
-	$(GO) generate ./...
-	@git diff --exit-code -- testdata docs/img || { echo "generated files differ from what is checked in"; exit 1; }
+	@state() { git status --porcelain; git diff; }; before=$$(state); $(GO) generate ./... || exit 1; \
+	if [ "$$(state)" != "$$before" ]; then git status --short; git --no-pager diff; echo "generated files differ from what is checked in"; exit 1; fi
+
+quoted: ## fail when README.md quotes a figure that is not in bench/results
+	cd bench && $(GO) test ./readme ./internal/...
+
+figures: ## write README.md's figures and the index of bench/results from the tables in bench/results
+	cd bench && $(GO) run ./readme
 
 lint: ## golangci-lint in both modules, built from source by the go command
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
@@ -63,7 +69,7 @@ bench: bench-memory bench-api bench-replay bench-file ## the benchmarks that nee
 bench-memory: ## memstore against the keyed limiters of other libraries
 	cd bench && $(GO) run ./memory -o results/memory.md
 
-bench-api: ## the JSON API against a no-op net/http handler
+bench-api: ## the JSON API against a no-op net/http handler, and on PostgreSQL against one with a statement of its own
 	cd bench && $(GO) run ./api -o results/api.md
 
 same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours, and compare the answers
@@ -79,8 +85,14 @@ bench-replay: ## replay against a loop that only splits lines and parses times
 bench-file: ## filestore against memstore, and against one transaction a decision
 	cd bench && $(GO) run ./file -o results/file.md
 
-bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a server it starts itself (half an hour)
-	cd bench && $(GO) run ./postgres -o results/postgres.md
+bench-postgres-tuned: ## the same with 4 GB of shared_buffers and rare checkpoints, for single decisions and 10M rows
+	cd bench && $(GO) run ./postgres -tuned -scenario single,rows -o results/postgres
+
+bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a server it starts itself; a file a scenario under bench/results/postgres (half an hour)
+	cd bench && $(GO) run ./postgres -o results/postgres
+
+bench-sweep: ## 20,000 new keys a second for five minutes with a sweep and without, and what a sweep costs (a quarter of an hour)
+	cd bench && $(GO) run ./postgres -scenario sweep,newkeys -newfor 5m -o results/postgres
 
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
@@ -91,4 +103,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres
+.PHONY: bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -11,18 +12,25 @@ import (
 	"time"
 )
 
-// load sends calls over a number of connections for a while: as fast as they
-// are answered, or perSecond in all on a schedule, each timed from the instant
-// it was due. It returns the calls a second and their times in µs.
-func load(addr string, conns int, length time.Duration, perSecond float64) (float64, []float64) {
+// load is calls over a number of connections for a while: as fast as they are
+// answered, or perSecond in all on a schedule, each timed from the instant it
+// was due. A share of them is on keys whose bucket is empty.
+type load struct {
+	addr      string
+	conns     int
+	length    time.Duration
+	perSecond float64
+	refused   float64
+}
+
+// run returns how many calls were answered, and their times in µs.
+func (l load) run() (total int, all []float64) {
 	var mu sync.Mutex
-	var all []float64
-	total := 0
 	var wg sync.WaitGroup
 	start := time.Now()
-	for c := range conns {
+	for c := range l.conns {
 		wg.Go(func() {
-			n, lat := client(addr, c, conns, start, length, perSecond)
+			n, lat := l.client(c, start)
 			mu.Lock()
 			defer mu.Unlock()
 			total += n
@@ -30,27 +38,29 @@ func load(addr string, conns int, length time.Duration, perSecond float64) (floa
 		})
 	}
 	wg.Wait()
-	return float64(total) / time.Since(start).Seconds(), all
+	return total, all
 }
 
-func client(addr string, id, conns int, start time.Time, length time.Duration, perSecond float64) (n int, lat []float64) {
-	conn := must(net.Dial("tcp", addr))
+func (l load) client(id int, start time.Time) (n int, lat []float64) {
+	conn := must(net.Dial("tcp", l.addr))
 	defer conn.Close()
-	in := bufio.NewReaderSize(conn, 4096)
+	in, random := bufio.NewReaderSize(conn, 4096), rand.New(rand.NewPCG(uint64(id), rand.Uint64()))
 	var req []byte
 	var gap time.Duration
-	if perSecond > 0 {
-		gap = time.Duration(float64(conns) / perSecond * 1e9)
+	if l.perSecond > 0 {
+		gap = time.Duration(float64(l.conns) / l.perSecond * 1e9)
 	}
-	due := start.Add(gap * time.Duration(id) / time.Duration(conns))
-	for time.Since(start) < length {
+	due := start.Add(gap * time.Duration(id) / time.Duration(l.conns))
+	for time.Since(start) < l.length {
 		if gap > 0 {
 			time.Sleep(time.Until(due))
 		}
-		req = request(req[:0], addr, (n*conns+id)*2654435761%10_000)
-		if _, err := conn.Write(req); err != nil {
-			panic(err)
+		limit := "api"
+		if random.Float64() < l.refused {
+			limit = "drained"
 		}
+		req = request(req[:0], l.addr, limit, random.IntN(10_000))
+		must(conn.Write(req))
 		skipResponse(in)
 		if gap > 0 {
 			lat = append(lat, float64(time.Since(due).Nanoseconds())/1e3)
@@ -61,15 +71,15 @@ func client(addr string, id, conns int, start time.Time, length time.Duration, p
 	return n, lat
 }
 
-func request(b []byte, addr string, key int) []byte {
-	body := fmt.Appendf(nil, `{"limit":"api","key":"user:%d","cost":1}`, key)
-	b = fmt.Appendf(b, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", addr, len(body))
-	return append(b, body...)
+func request(b []byte, addr, limit string, key int) []byte {
+	length := len(`{"limit":"","key":"user:","cost":1}`) + len(limit) + len(strconv.Itoa(key))
+	return fmt.Appendf(b, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"+
+		`{"limit":"%s","key":"user:%d","cost":1}`, addr, length, limit, key)
 }
 
 var contentLength = []byte("Content-Length: ")
 
-// skipResponse reads one response and insists that it is a 200.
+// skipResponse reads one response and insists that it is a decision.
 func skipResponse(in *bufio.Reader) {
 	length := -1
 	for first := true; ; first = false {
@@ -77,7 +87,7 @@ func skipResponse(in *bufio.Reader) {
 		if err != nil {
 			panic(err)
 		}
-		if first && !bytes.HasPrefix(line, []byte("HTTP/1.1 200")) {
+		if first && !bytes.HasPrefix(line, []byte("HTTP/1.1 200")) && !bytes.HasPrefix(line, []byte("HTTP/1.1 429")) {
 			panic(string(line))
 		}
 		if v, ok := bytes.CutPrefix(line, contentLength); ok {
@@ -96,4 +106,22 @@ func skipResponse(in *bufio.Reader) {
 func percentile(v []float64, p int) float64 {
 	slices.Sort(v)
 	return v[min(len(v)-1, len(v)*p/100)]
+}
+
+// await returns when a server listens.
+func await(addr string) {
+	for range 500 {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			c.Close()
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	panic(addr + " does not answer")
+}
+
+func freeAddr() string {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	return l.Addr().String()
 }

@@ -1,5 +1,6 @@
-// Command api measures the service's JSON API against a no-op net/http handler
-// that reads the body and answers with JSON of the same size: servers in
+// Command api measures the service's JSON API, in memory against a no-op
+// net/http handler that reads the body and answers with JSON of the same size,
+// on PostgreSQL against a handler with one statement of its own: servers in
 // processes of their own, one client program, taking turns.
 package main
 
@@ -7,122 +8,188 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"syscall"
 	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/report"
+	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-const answer = `{"allowed":true,"limit":"api","key":"user:123456","cost":1,"granted":1,"capacity":1000000000,"remaining":999999999,"retry_after_us":null,"reset_after_us":10000,"delay_us":0,"shadow":false,"source":"store"}`
+// gogc is what `dipwell serve` sets for itself. Everybody has it.
+const gogc = "GOGC=150"
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == "noop" {
 		noop(os.Args[2])
 		return
 	}
-	rounds := flag.Int("rounds", 11, "rounds")
-	conns := flag.Int("conns", 32, "connections")
+	if len(os.Args) > 3 && os.Args[1] == "counter" {
+		counter(os.Args[2], os.Args[3])
+		return
+	}
+	b := &bench{}
+	flag.IntVar(&b.rounds, "rounds", 11, "rounds")
+	flag.IntVar(&b.conns, "conns", 32, "connections")
+	flag.DurationVar(&b.length, "length", 2*time.Second, "length of a round")
 	out := flag.String("o", "", "write the tables to this file as well")
 	flag.Parse()
-	var w io.Writer = os.Stdout
+	b.w = os.Stdout
 	if *out != "" {
 		f := must(os.Create(*out))
 		defer f.Close()
-		w = io.MultiWriter(os.Stdout, f)
+		b.w = io.MultiWriter(os.Stdout, f)
 	}
-	report.Header(w, "The JSON API, metrics included", "make bench-api")
-	run(w, *rounds, *conns)
+	report.Header(b.w, "The JSON API, metrics included", "make bench-api")
+	fmt.Fprintf(b.w, "Keys: 10,000. %d rounds of %v each, %d connections; client, servers and PostgreSQL run on the same cores, all servers with %s. "+
+		"At half load calls are sent on a schedule, at half of the rate of `dipwell serve`, and timed from it. "+
+		"PostgreSQL has its default settings and logged tables, which nobody analyzed; µs are processor time a call.\n\n", b.rounds, b.length, b.conns, gogc)
+	defer b.stop()
+	b.run()
 }
 
-// noop is the control: what net/http costs when nothing is decided.
-func noop(addr string) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/take", func(w http.ResponseWriter, r *http.Request) {
-		var buf [1024]byte
-		for {
-			if _, err := r.Body.Read(buf[:]); err != nil {
-				break
-			}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		io.WriteString(w, answer)
-	})
-	panic(http.ListenAndServe(addr, mux))
+type bench struct {
+	w             io.Writer
+	rounds, conns int
+	length        time.Duration
+	closers       []func()
+	postmaster    int
 }
 
+func (b *bench) stop() {
+	for i := len(b.closers) - 1; i >= 0; i-- {
+		b.closers[i]()
+	}
+}
+
+// contender is one server, and what was measured of it under one load.
 type contender struct {
 	name, addr string
-	perSecond  []float64
-	p50, p99   []float64
+	pid        int
+
+	perSecond, p50, p99   []float64
+	server, client, store []float64 // processor time in µs a call
 }
 
-func run(w io.Writer, rounds, conns int) {
+func (b *bench) run() {
 	dir := must(os.MkdirTemp("", "bench-api"))
-	defer os.RemoveAll(dir)
+	b.closers = append(b.closers, func() { os.RemoveAll(dir) })
 	bin := filepath.Join(dir, "dipwell")
-	build := exec.Command("go", "build", "-o", bin, "./cmd/dipwell")
-	build.Dir = ".."
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		panic(err)
+	command("..", "go", "build", "-o", bin, "./cmd/dipwell")
+	self := must(os.Executable())
+	limits := []string{"--limit", "api=100/1s,burst=1000000000", "--limit", "drained=1/1d,burst=1"}
+	ours := func(store string) *contender {
+		addr := freeAddr()
+		return b.serve("dipwell serve, POST /v1/take", addr, bin, append([]string{"serve", "--listen", addr, "--store", store}, limits...)...)
 	}
-	ours := &contender{name: "dipwell serve, POST /v1/take", addr: freeAddr()}
-	control := &contender{name: "no-op handler", addr: freeAddr()}
-	defer serve(ours.addr, bin, "serve", "--listen", ours.addr, "--limit", "api=100/1s,burst=1000000000")()
-	defer serve(control.addr, must(os.Executable()), "noop", control.addr)()
-	all := []*contender{control, ours}
+	addr := freeAddr()
+	b.compare("In memory", []*contender{b.serve("no-op handler", addr, self, "noop", addr), ours("memory:")})
+	dsn := b.postgres()
+	command("", bin, "migrate", "up", "--store", dsn)
+	addr = freeAddr()
+	b.compare("On PostgreSQL, logged", []*contender{b.serve("a handler with one conditional upsert", addr, self, "counter", addr, dsn), ours(dsn)})
+}
 
-	for range rounds {
+// compare measures with all calls admitted, and with nine of ten refused.
+func (b *bench) compare(where string, all []*contender) {
+	for _, refused := range []float64{0, 0.9} {
+		title := where + ", every call admitted"
+		if refused > 0 {
+			title = where + ", 90 % of the calls refused"
+		}
+		b.measure(all, refused)
+		b.table(title, all)
+	}
+}
+
+func (b *bench) measure(all []*contender, refused float64) {
+	for _, c := range all {
+		*c = contender{name: c.name, addr: c.addr, pid: c.pid}
+		load{c.addr, b.conns, b.length / 4, 0, refused}.run() // warm
+	}
+	for range b.rounds {
 		for _, c := range all {
-			n, _ := load(c.addr, conns, 2*time.Second, 0)
-			c.perSecond = append(c.perSecond, n)
+			b.full(c, refused)
 		}
 	}
-	half := report.Median(ours.perSecond) / 2
-	for range rounds {
+	half := report.Median(all[len(all)-1].perSecond) / 2
+	for range b.rounds {
 		for _, c := range all {
-			_, lat := load(c.addr, conns, 2*time.Second, half)
+			_, lat := load{c.addr, b.conns, b.length, half, refused}.run()
 			c.p50, c.p99 = append(c.p50, percentile(lat, 50)), append(c.p99, percentile(lat, 99))
 		}
 	}
-	var rows [][]string
-	base := report.Median(control.perSecond)
-	for _, c := range all {
-		m := report.Median(c.perSecond)
-		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", m), fmt.Sprintf("%.2f", m/base),
-			fmt.Sprintf("%.0f", report.Median(c.p50)), fmt.Sprintf("%.0f", report.Median(c.p99)),
-			fmt.Sprintf("%.2f", report.Median(c.p99)/report.Median(control.p99))})
-	}
-	report.Table(w, []string{"", "calls/s, " + strconv.Itoa(conns) + " connections", "× no-op",
-		fmt.Sprintf("p50 µs at %.0f/s", half), "p99 µs", "p99 × no-op"}, rows)
-	fmt.Fprintf(w, "Keys: 10,000. %d rounds of 2 s each; the client runs on the same cores. At half load calls are sent on a schedule and timed from it.\n", rounds)
 }
 
-func serve(addr, bin string, args ...string) (stop func()) {
+// full calls as fast as the server answers.
+func (b *bench) full(c *contender, refused float64) {
+	server, client, store := must(cpu.Process(c.pid)), cpu.Own(), b.storeTime()
+	start := time.Now()
+	n, _ := load{c.addr, b.conns, b.length, 0, refused}.run()
+	c.perSecond = append(c.perSecond, float64(n)/time.Since(start).Seconds())
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(n) }
+	c.server = append(c.server, each(must(cpu.Process(c.pid))-server))
+	c.client = append(c.client, each(cpu.Own()-client))
+	c.store = append(c.store, each(b.storeTime()-store))
+}
+
+func (b *bench) storeTime() time.Duration {
+	if b.postmaster == 0 {
+		return 0
+	}
+	return must(cpu.Server(b.postmaster))
+}
+
+// table compares with the first contender.
+func (b *bench) table(title string, all []*contender) {
+	base, ours := all[0], all[len(all)-1]
+	var rows [][]string
+	for _, c := range all {
+		m, p99 := report.Median(c.perSecond), report.Median(c.p99)
+		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", m), report.Figure(m / report.Median(base.perSecond)),
+			fmt.Sprintf("%.0f", report.Median(c.server)), fmt.Sprintf("%.0f", report.Median(c.store)), fmt.Sprintf("%.0f", report.Median(c.client)),
+			fmt.Sprintf("%.0f", report.Median(c.p50)), fmt.Sprintf("%.0f", p99), report.Figure(p99 / report.Median(base.p99))})
+	}
+	fmt.Fprintf(b.w, "## %s\n\n", title)
+	report.Table(b.w, []string{"", "calls/s", "× the first", "server µs", "PostgreSQL µs", "client µs",
+		fmt.Sprintf("p50 µs at %.0f/s", report.Median(ours.perSecond)/2), "p99 µs", "p99 × the first's"}, rows)
+}
+
+// serve starts a server and waits until it listens.
+func (b *bench) serve(name, addr, bin string, args ...string) *contender {
 	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), gogc)
 	cmd.Stderr = io.Discard
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}
-	for range 200 {
-		if c, err := net.Dial("tcp", addr); err == nil {
-			c.Close()
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return func() { cmd.Process.Kill(); cmd.Wait() }
+	b.closers = append(b.closers, func() { cmd.Process.Kill(); cmd.Wait() })
+	await(addr)
+	return &contender{name: name, addr: addr, pid: cmd.Process.Pid}
 }
 
-func freeAddr() string {
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
-	defer l.Close()
-	return l.Addr().String()
+// postgres starts a server with its default settings.
+func (b *bench) postgres() (dsn string) {
+	s := must(pgtest.New())
+	b.closers = append(b.closers, func() {
+		_ = s.Signal(syscall.SIGQUIT)
+		s.Wait()
+		s.Close()
+	})
+	b.postmaster = s.PID()
+	return fmt.Sprintf("postgres:///postgres?user=postgres&port=%d&host=%s", s.Port, url.QueryEscape(s.Dir))
+}
+
+func command(dir, name string, args ...string) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("%v: %v\n%s", cmd.Args, err, out))
+	}
 }
 
 func must[T any](v T, err error) T {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/filestore"
 	"github.com/dipwell/dipwell/memstore"
@@ -62,6 +63,22 @@ type bench struct {
 // limit admits every call of a run, so that all of them do the work of a grant.
 var limit = dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100_000_000, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
 
+// drained has nothing left after a key's first call.
+var drained = dipwell.Limit{Name: "drained", Rate: 1, Period: 24 * time.Hour, Burst: 1}
+
+// mostlyRefused takes nine of ten times from what is drained.
+func mostlyRefused(l *dipwell.Limiter) func(string) error {
+	var n atomic.Int64
+	return func(key string) error {
+		name := drained.Name
+		if n.Add(1)%10 == 0 {
+			name = limit.Name
+		}
+		_, err := l.Take(ctx, name, key, 1)
+		return err
+	}
+}
+
 func (b *bench) file(name string, every time.Duration) (*filestore.Store, *dipwell.Limiter) {
 	s := must(filestore.Open(filepath.Join(b.dir, name), filestore.Config{Every: every}))
 	return s, must(dipwell.New(s, limit))
@@ -75,21 +92,39 @@ func keys(n int) []string {
 	return out
 }
 
-// load takes from the keys on a number of goroutines for a time, and returns
-// decisions a second.
-func load(take func(key string) error, goroutines int, keys []string, length time.Duration) float64 {
+// uniform goes round the keys, each goroutine from another one on.
+func uniform(keys []string) func(g int) func() string {
+	return func(g int) func() string {
+		i := g * 7919
+		return func() string {
+			i += 31
+			return keys[i%len(keys)]
+		}
+	}
+}
+
+// fresh gives a key that nobody has used.
+func fresh(int) func() string {
+	return func() string { return "new:" + strconv.FormatInt(seen.Add(1), 10) }
+}
+
+var seen atomic.Int64
+
+// load takes from keys on a number of goroutines for a time, and returns
+// decisions a second, and their processor time in µs each.
+func load(take func(key string) error, goroutines int, keys func(g int) func() string, length time.Duration) (perSecond, us float64) {
 	var stop atomic.Bool
 	var calls atomic.Int64
 	var wg sync.WaitGroup
-	start := time.Now()
+	used, start := cpu.Own(), time.Now()
 	for g := range goroutines {
+		next := keys(g)
 		wg.Go(func() {
 			n := 0
-			for i := g * 7919; !stop.Load(); i += 31 {
-				if err := take(keys[i%len(keys)]); err != nil {
+			for ; !stop.Load(); n++ {
+				if err := take(next()); err != nil {
 					panic(err)
 				}
-				n++
 			}
 			calls.Add(int64(n))
 		})
@@ -97,7 +132,8 @@ func load(take func(key string) error, goroutines int, keys []string, length tim
 	time.Sleep(length)
 	stop.Store(true)
 	wg.Wait()
-	return float64(calls.Load()) / time.Since(start).Seconds()
+	n := float64(calls.Load())
+	return n / time.Since(start).Seconds(), float64((cpu.Own() - used).Microseconds()) / n
 }
 
 func taker(l *dipwell.Limiter) func(string) error {
@@ -113,11 +149,11 @@ func (b *bench) fromMemory() {
 	memory := taker(must(dipwell.New(mem, limit)))
 	s, l := b.file("every.db", 0)
 	defer s.Close()
-	file, busy := taker(l), keys(2000)
+	file, busy := taker(l), uniform(keys(2000))
 	var rm, rf, ratio []float64
 	for range b.rounds + 1 {
-		m := load(memory, 64, busy, b.length)
-		f := load(file, 64, busy, b.length)
+		m, _ := load(memory, 64, busy, b.length)
+		f, _ := load(file, 64, busy, b.length)
 		rm, rf, ratio = append(rm, m), append(rf, f), append(ratio, f/m)
 	}
 	st := s.Stats()
@@ -170,26 +206,74 @@ func (b *bench) manyDirty() {
 	report.Table(b.w, []string{"", "M calls/s", "median, ns", "99.9 %, ns", "over 1 ms, a million", "slowest, ms", "most dirty keys", "widest window, ms", "late groups"}, rows)
 }
 
+// fromDisk lets one goroutine to 512 have each decision on the disk before it is
+// answered.
 func (b *bench) fromDisk() {
 	s, l := b.file("each.db", filestore.Each)
 	defer s.Close()
 	one := newSingles(filepath.Join(b.dir, "single.db"))
 	defer one.close()
-	ol := must(dipwell.New(one, limit))
-	busy := keys(2000)
-	fmt.Fprint(b.w, "## Each: 2,000 busy keys, a decision is answered when it is on the disk\n\n")
-	var rows [][]string
-	for _, goroutines := range []int{1, 64, 512} {
-		var grouped, single, ratio []float64
-		for range b.rounds + 1 {
-			x := load(taker(ol), goroutines, busy, b.length)
-			y := load(taker(l), goroutines, busy, b.length)
-			single, grouped, ratio = append(single, x), append(grouped, y), append(ratio, y/x)
+	bare := newUpserts(filepath.Join(b.dir, "upsert.db"))
+	defer bare.close()
+	ol := must(dipwell.New(one, limit, drained))
+	must(l.Define(ctx, drained, dipwell.OwnerCode))
+	fmt.Fprintf(b.w, "## Each: a decision is answered when it is on the disk\n\n\"%s\" reads the row, steps it and writes it. \"%s\" only counts, in one statement. All have journal_mode=wal and synchronous=full. µs are processor time of the process a decision.\n\n", transaction, upsert)
+	busy := uniform(keys(2000))
+	for _, c := range []struct {
+		title              string
+		keys               func(int) func() string
+		single, file, bare func(string) error
+	}{
+		{"2,000 busy keys", busy, taker(ol), taker(l), bare.take},
+		{"keys seen for the first time", fresh, taker(ol), taker(l), bare.take},
+		{"90 % of the calls refused", busy, mostlyRefused(ol), mostlyRefused(l), nil},
+	} {
+		for _, goroutines := range []int{1, 64, 512} {
+			cs := []*contender{{name: "filestore", take: c.file}, {name: transaction, take: c.single}}
+			if c.bare != nil {
+				cs = append(cs, &contender{name: upsert, take: c.bare})
+			}
+			b.turns(fmt.Sprintf("%s, %d goroutines", c.title, goroutines), cs, goroutines, c.keys)
 		}
-		rows = append(rows, []string{fmt.Sprint(goroutines), fmt.Sprintf("%.0f", report.Median(single[1:])), fmt.Sprintf("%.0f", report.Median(grouped[1:])),
-			fmt.Sprintf("%.1f", report.Median(ratio[1:]))})
 	}
-	report.Table(b.w, []string{"goroutines", "one transaction a decision, decisions/s", "filestore, decisions/s", "× (median of rounds)"}, rows)
+}
+
+const (
+	transaction = "a transaction a decision, by hand"
+	upsert      = "a bare upsert a decision"
+)
+
+type contender struct {
+	name          string
+	take          func(string) error
+	perSecond, us []float64
+}
+
+// turns writes a table of contenders, ours first. The first round warms up.
+func (b *bench) turns(title string, cs []*contender, goroutines int, keys func(int) func() string) {
+	for round := range b.rounds + 1 {
+		for _, c := range cs {
+			n, us := load(c.take, goroutines, keys, b.length)
+			if round > 0 {
+				c.perSecond, c.us = append(c.perSecond, n), append(c.us, us)
+			}
+		}
+	}
+	ours := report.Median(cs[0].perSecond)
+	var rows [][]string
+	var ratios []report.Ratio
+	for i, c := range cs {
+		m := report.Median(c.perSecond)
+		row := []string{c.name, fmt.Sprintf("%.0f", m), fmt.Sprintf("%.1f", report.Median(c.us)), ""}
+		if i > 0 {
+			row[3] = report.Figure(ours / m)
+			ratios = append(ratios, report.Ratio{Against: c.name, Value: ours / m})
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprintf(b.w, "### %s\n\n", title)
+	report.Table(b.w, []string{"", "decisions/s", "µs", "filestore ÷ it"}, rows)
+	report.Spread(b.w, "filestore", ratios)
 }
 
 func (b *bench) restart() {

@@ -21,13 +21,8 @@ type singles struct {
 }
 
 func newSingles(path string) *singles {
-	s := &singles{db: must(sql.Open("sqlite", path))}
-	s.db.SetMaxOpenConns(1)
-	s.conn = must(s.db.Conn(ctx))
-	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536", "pragma wal_autocheckpoint = 4000",
-		"create table buckets (name text, key text, used integer, ts integer, version integer, primary key (name, key)) without rowid"} {
-		must(s.conn.ExecContext(ctx, q))
-	}
+	db, conn := open(path, "create table buckets (name text, key text, used integer, ts integer, version integer, primary key (name, key)) without rowid")
+	s := &singles{db: db, conn: conn}
 	s.get = must(s.conn.PrepareContext(ctx, "select used, ts, version from buckets where name = ? and key = ?"))
 	s.put = must(s.conn.PrepareContext(ctx, "insert into buckets values (?, ?, ?, ?, ?) on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version"))
 	return s
@@ -68,4 +63,41 @@ func (s *singles) close() {
 	s.put.Close()
 	s.conn.Close()
 	s.db.Close()
+}
+
+// open makes a database with the settings that filestore gives its own.
+func open(path, table string) (*sql.DB, *sql.Conn) {
+	db := must(sql.Open("sqlite", path))
+	db.SetMaxOpenConns(1)
+	conn := must(db.Conn(ctx))
+	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536", "pragma wal_autocheckpoint = 4000", table} {
+		must(conn.ExecContext(ctx, q))
+	}
+	return db, conn
+}
+
+// upserts only count, in one statement that is a transaction of its own.
+type upserts struct {
+	mu   sync.Mutex
+	db   *sql.DB
+	conn *sql.Conn
+	add  *sql.Stmt
+}
+
+func newUpserts(path string) *upserts {
+	db, conn := open(path, "create table counters (key text primary key, n integer) without rowid")
+	return &upserts{db: db, conn: conn, add: must(conn.PrepareContext(ctx, "insert into counters values (?, 1) on conflict do update set n = n + 1"))}
+}
+
+func (u *upserts) take(key string) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, err := u.add.ExecContext(ctx, key)
+	return err
+}
+
+func (u *upserts) close() {
+	u.add.Close()
+	u.conn.Close()
+	u.db.Close()
 }

@@ -11,18 +11,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 )
 
 // child runs one contender in a process of its own, so that nobody pays for
 // another's garbage, and does what its parent asks, a line at a time.
-func child(name string, nkeys int) {
-	if nkeys >= 1_000_000 {
-		manyKeys()
-	}
-	c := &contender{call: contenders[name](), n: nkeys}
-	for i := range nkeys {
-		c.call(key(i))
-	}
+func child(name, kind string, nkeys int) {
+	w := newWorkload(kind, nkeys)
+	c := &contender{workload: w, call: contenders[name](), n: nkeys}
+	w.warm(c.call)
 	runtime.GC()
 	fmt.Println("ready")
 	in := bufio.NewScanner(os.Stdin)
@@ -34,12 +32,12 @@ func child(name string, nkeys int) {
 		}
 		switch f[0] {
 		case "run":
-			ns, allocs := c.run(n)
-			fmt.Println(ns, allocs)
+			ns, cpu, allocs, ok := c.run(n)
+			fmt.Println(ns, cpu, allocs, ok)
 		case "one":
-			fmt.Println(c.together(1, n), 0)
+			fmt.Println(c.together(1, n))
 		case "two":
-			fmt.Println(c.together(2, n), 0)
+			fmt.Println(c.together(2, n))
 		case "gc":
 			start := time.Now()
 			runtime.GC()
@@ -52,34 +50,39 @@ func child(name string, nkeys int) {
 }
 
 type contender struct {
-	call func(string) bool
-	keys []string // a handful
-	all  []string
-	n    int // keys in all
-	at   int
-	ok   int
+	*workload
+	call  call
+	few   []string // a handful
+	costs []int
+	all   []string
+	n     int // keys in all
+	at    int
 }
 
-// run makes n calls over the keys and returns nanoseconds and allocations a call.
-func (c *contender) run(n int) (ns, allocs float64) {
+// run makes n calls over the keys. It returns nanoseconds of time and of the
+// process's processor time, and allocations, a call, and the share that was allowed.
+func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	var before, after runtime.MemStats
-	var took time.Duration
+	var took, worked time.Duration
+	allowed := 0
 	mallocs := uint64(0)
 	for done := 0; done < n; done += handful {
-		keys := c.fresh(c.at + done)
+		keys, costs := c.fresh(c.at + done)
 		if done == 0 { // counting stops the world: one handful speaks for all
 			runtime.ReadMemStats(&before)
 		}
-		start := time.Now()
-		c.ok += loop(c.call, keys)
+		own, start := cpu.Own(), time.Now()
+		allowed += loop(c.call, keys, costs)
 		took += time.Since(start)
+		worked += cpu.Own() - own
 		if done == 0 {
 			runtime.ReadMemStats(&after)
 			mallocs = after.Mallocs - before.Mallocs
 		}
 	}
 	c.at += n
-	return float64(took.Nanoseconds()) / float64(n), float64(mallocs) / handful
+	all := float64(n)
+	return float64(took) / all, float64(worked) / all, float64(mallocs) / handful, float64(allowed) / all
 }
 
 // A handful of keys is made afresh before it is timed, as a server has the key
@@ -87,27 +90,25 @@ func (c *contender) run(n int) (ns, allocs float64) {
 // benchmark's list of keys.
 const handful = 512
 
-func (c *contender) fresh(at int) []string {
-	if cap(c.keys) < handful {
-		c.keys = make([]string, handful)
+func (c *contender) fresh(at int) ([]string, []int) {
+	if c.few == nil {
+		c.few, c.costs = make([]string, handful), make([]int, handful)
 	}
-	for i := range c.keys {
-		c.keys[i] = key(visit(at+i, c.n))
+	for i := range c.few {
+		c.few[i], c.costs[i] = c.key(at+i), c.cost(at+i)
 	}
-	return c.keys
+	return c.few, c.costs
 }
 
-// visit is an order of 0 to n-1 without locality, the same for everybody.
-func visit(i, n int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
-
-func key(i int) string { return "user:" + strconv.Itoa(i*7919) }
-
 // together makes n calls on each of some goroutines, over a list of all keys,
-// and returns the time that a call takes off the clock. Here nobody stops to
+// and returns the time that a call takes off the clock, and of the process. Here nobody stops to
 // make keys: the goroutines are to meet.
-func (c *contender) together(goroutines, n int) float64 {
+func (c *contender) together(goroutines, n int) (ns, work float64) {
 	if c.all == nil {
-		c.all = make([]string, c.n)
+		c.all, c.costs = make([]string, c.n), make([]int, c.n)
+		for i := range c.costs {
+			c.costs[i] = 1
+		}
 		for i := range c.all {
 			c.all[i] = key(visit(i, c.n))
 		}
@@ -120,22 +121,23 @@ func (c *contender) together(goroutines, n int) float64 {
 			at := (c.at + g*c.n/2) % c.n
 			for left := n; left > 0; {
 				part := c.all[at:min(c.n, at+left)]
-				loop(c.call, part)
+				loop(c.call, part, c.costs)
 				left -= len(part)
 				at = 0
 			}
 		})
 	}
-	start := time.Now()
+	own, start := cpu.Own(), time.Now()
 	close(gate)
 	wg.Wait()
 	c.at += n
-	return float64(time.Since(start).Nanoseconds()) / float64(goroutines*n)
+	all := float64(goroutines * n)
+	return float64(time.Since(start)) / all, float64(cpu.Own()-own) / all
 }
 
-func loop(call func(string) bool, keys []string) (ok int) {
-	for _, k := range keys {
-		if call(k) {
+func loop(ask call, keys []string, costs []int) (ok int) {
+	for i, k := range keys {
+		if ask(k, costs[i]) {
 			ok++
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"hash/maphash"
 	"net/http"
 	"sync"
 	"time"
@@ -27,33 +28,44 @@ var (
 
 func manyKeys() { per, burst = time.Hour, 2_000_000 }
 
-// contenders build a limiter and return its call: whether a key may go on.
-var contenders = map[string]func() func(key string) bool{
-	"dipwell":     dipwellTake,
+// A call asks whether a key may go on, at a cost. Contenders without costs take 1.
+type call func(key string, n int) bool
+
+// contenders build a limiter and return its call.
+var contenders = map[string]func() call{
+	"dipwell": func() call { return dipwellTake(dipwell.Limit{Burst: int64(burst)}) },
+	"dipwell, a window": func() call {
+		return dipwellTake(dipwell.Limit{Algorithm: dipwell.FixedWindow, Burst: int64(burst)})
+	},
+	"dipwell, a window with start": func() call {
+		return dipwellTake(dipwell.Limit{Algorithm: dipwell.FixedWindow, Burst: int64(burst), Start: "0s"})
+	},
 	"x/time map":  xtimeMap,
+	"GCRA map":    gcraMap,
 	"go-limiter":  goLimiter,
 	"throttled":   throttledGCRA,
 	"ulule":       ululeMemory,
 	"httprate":    httprateKey,
-	"(loop only)": func() func(string) bool { return func(key string) bool { return key != "" } },
+	"(loop only)": func() call { return func(key string, _ int) bool { return key != "" } },
 }
 
 var ctx = context.Background()
 
-func dipwellTake() func(string) bool {
+func dipwellTake(limit dipwell.Limit) call {
 	store := must(memstore.New(memstore.Config{MaxKeys: 20_000_000}))
-	l := must(dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: per, Burst: int64(burst), MaxDebt: dipwell.NoDebt, MaxCharge: 1}))
-	return func(key string) bool {
-		d, err := l.Take(ctx, "api", key, 1)
+	limit.Name, limit.Rate, limit.Period, limit.MaxDebt, limit.MaxCharge = "api", 1, per, dipwell.NoDebt, 1
+	l := must(dipwell.New(store, limit))
+	return func(key string, n int) bool {
+		d, err := l.Take(ctx, "api", key, int64(n))
 		return err == nil && d.Allowed
 	}
 }
 
 // xtimeMap is what most programs write: a map of limiters behind a mutex.
-func xtimeMap() func(string) bool {
+func xtimeMap() call {
 	var mu sync.Mutex
 	m := map[string]*rate.Limiter{}
-	return func(key string) bool {
+	return func(key string, n int) bool {
 		mu.Lock()
 		l := m[key]
 		if l == nil {
@@ -61,30 +73,61 @@ func xtimeMap() func(string) bool {
 			m[key] = l
 		}
 		mu.Unlock()
-		return l.Allow()
+		return l.AllowN(time.Now(), n)
 	}
 }
 
-func goLimiter() func(string) bool {
+// gcraMap is the least that a keyed limiter can be: 64 maps of a hash to the
+// theoretical arrival time, each behind a mutex. It forgets nothing, checks
+// nothing, and tells its caller only yes or no.
+func gcraMap() call {
+	type shard struct {
+		sync.Mutex
+		tat map[uint64]int64 // ns
+		_   [48]byte
+	}
+	var shards [64]shard
+	for i := range shards {
+		shards[i].tat = map[uint64]int64{}
+	}
+	seed := maphash.MakeSeed()
+	each, ahead := int64(per), int64(per)*int64(burst)
+	return func(key string, n int) bool {
+		h := maphash.String(seed, key)
+		s := &shards[h%64]
+		now := time.Now().UnixNano()
+		s.Lock()
+		tat := max(s.tat[h], now) + each*int64(n)
+		if tat-now > ahead {
+			s.Unlock()
+			return false
+		}
+		s.tat[h] = tat
+		s.Unlock()
+		return true
+	}
+}
+
+func goLimiter() call {
 	s := must(memorystore.New(&memorystore.Config{Tokens: uint64(burst), Interval: time.Hour, SweepInterval: 24 * time.Hour, SweepMinTTL: 24 * time.Hour}))
-	return func(key string) bool {
+	return func(key string, _ int) bool {
 		_, _, _, ok, err := s.Take(ctx, key)
 		return err == nil && ok
 	}
 }
 
-func throttledGCRA() func(string) bool {
+func throttledGCRA() call {
 	s := must(throttledmem.NewCtx(0))
 	l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{MaxRate: throttled.PerDuration(1, per), MaxBurst: burst}))
-	return func(key string) bool {
-		limited, _, err := l.RateLimitCtx(ctx, key, 1)
+	return func(key string, n int) bool {
+		limited, _, err := l.RateLimitCtx(ctx, key, n)
 		return err == nil && !limited
 	}
 }
 
-func ululeMemory() func(string) bool {
+func ululeMemory() call {
 	l := ulule.New(ululemem.NewStore(), ulule.Rate{Period: time.Hour, Limit: int64(burst)})
-	return func(key string) bool {
+	return func(key string, _ int) bool {
 		c, err := l.Get(ctx, key)
 		return err == nil && !c.Reached
 	}
@@ -92,10 +135,10 @@ func ululeMemory() func(string) bool {
 
 // httprateKey is httprate's call for a key, without the response headers that
 // its middleware would format.
-func httprateKey() func(string) bool {
+func httprateKey() call {
 	l := httprate.NewRateLimiter(burst, time.Hour, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	r := must(http.NewRequest(http.MethodGet, "/", http.NoBody))
-	return func(key string) bool { return !l.OnLimit(nil, r, key) }
+	return func(key string, _ int) bool { return !l.OnLimit(nil, r, key) }
 }
 
 func must[T any](v T, err error) T {

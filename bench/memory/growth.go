@@ -28,14 +28,14 @@ func growth(name string) {
 		every = 1_000_000
 	}
 	for i := range first {
-		call(key(i))
+		call(key(i), 1)
 	}
 	var worst float64
 	var at, slow, own, slowest int
 	var total time.Duration
 	for i := first; i < last; i++ {
 		k := key(i)
-		took, worked := timed(func() { call(k) })
+		took, worked := timed(func() { call(k, 1) })
 		total += took
 		if took > time.Millisecond {
 			slow++

@@ -17,9 +17,9 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 3 && os.Args[1] == "child" {
-		n, _ := strconv.Atoi(os.Args[3])
-		child(os.Args[2], n)
+	if len(os.Args) > 4 && os.Args[1] == "child" {
+		n, _ := strconv.Atoi(os.Args[4])
+		child(os.Args[2], os.Args[3], n)
 		return
 	}
 	if len(os.Args) > 2 && os.Args[1] == "growth" {
@@ -48,17 +48,30 @@ type bench struct {
 	only   string
 }
 
-var everyone = []string{"dipwell", "x/time map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
+var everyone = []string{"dipwell", "x/time map", "GCRA map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
+
+// Contenders that a workload is within the power of.
+var (
+	windowed = []string{"dipwell", "dipwell, a window", "dipwell, a window with start", "go-limiter", "ulule", "httprate"}
+	costed   = []string{"dipwell", "x/time map", "GCRA map", "throttled"}
+	two      = []string{"dipwell", "x/time map", "GCRA map"}
+)
 
 func (b *bench) all(quick bool) {
-	b.scenario("One hot key", 1, 2_000_000, everyone, "run")
-	b.scenario("10,000 keys", 10_000, 1_000_000, everyone, "run")
-	b.scenario("1,000,000 keys", 1_000_000, 1_000_000, everyone, "run")
+	b.scenario("One hot key", "", 1, 1_000_000, everyone)
+	b.scenario("10,000 keys", "", 10_000, 500_000, everyone)
+	b.scenario("1,000,000 keys", "", 1_000_000, 500_000, everyone)
 	if !quick {
-		b.scenario("10,000,000 keys", 10_000_000, 1_000_000, []string{"dipwell", "x/time map", "(loop only)"}, "run")
+		b.scenario("10,000,000 keys", "", 10_000_000, 1_000_000, []string{"dipwell", "x/time map", "(loop only)"})
 	}
-	b.scenario("Two goroutines, 10,000 shared keys", 10_000, 1_000_000, []string{"dipwell", "x/time map"}, "both")
-	b.scenario("Two goroutines, 1,000,000 shared keys", 1_000_000, 1_000_000, []string{"dipwell", "x/time map"}, "both")
+	b.scenario("Windows: one hot key", "", 1, 500_000, windowed)
+	b.scenario("Windows: 10,000 keys", "", 10_000, 500_000, windowed)
+	b.scenario("Costs from 1 to 5, 10,000 keys", "costs", 10_000, 500_000, costed)
+	b.scenario("Nine of ten refused, 10,000 keys", "refused", 10_000, 500_000, everyone)
+	b.scenario("Zipf(1.1) over 1,000,000 keys", "zipf", 1_000_000, 500_000, everyone)
+	b.scenario("Keys seen for the first time", "new", 0, 50_000, everyone)
+	b.together("Two goroutines, 10,000 shared keys", 10_000, 1_000_000)
+	b.together("Two goroutines, 1,000,000 shared keys", 1_000_000, 1_000_000)
 	if !quick {
 		b.growth()
 	}
@@ -71,8 +84,8 @@ type process struct {
 	out *bufio.Scanner
 }
 
-func start(name string, keys int) *process {
-	p := &process{cmd: exec.Command(must(os.Executable()), "child", name, strconv.Itoa(keys))}
+func start(name, kind string, keys int) *process {
+	p := &process{cmd: exec.Command(must(os.Executable()), "child", name, kind, strconv.Itoa(keys))}
 	p.in = must(p.cmd.StdinPipe())
 	p.out = bufio.NewScanner(must(p.cmd.StdoutPipe()))
 	p.cmd.Stderr = os.Stderr
@@ -83,13 +96,13 @@ func start(name string, keys int) *process {
 	return p
 }
 
-func (p *process) ask(format string, args ...any) (a, b float64) {
+func (p *process) ask(format string, args ...any) (v [4]float64) {
 	fmt.Fprintf(p.in, format+"\n", args...)
 	if !p.out.Scan() {
 		panic("a contender ended early")
 	}
-	fmt.Sscan(p.out.Text(), &a, &b)
-	return a, b
+	fmt.Sscan(p.out.Text(), &v[0], &v[1], &v[2], &v[3])
+	return v
 }
 
 func (p *process) stop() {
@@ -97,68 +110,123 @@ func (p *process) stop() {
 	p.cmd.Wait()
 }
 
-// scenario lets the contenders take turns. In "both", one goroutine and two
-// take turns as well, so that their ratio comes from the same minutes.
-func (b *bench) scenario(title string, keys, n int, names []string, mode string) {
+// turns lets contenders take turns at some questions, and returns the medians
+// of what each answered.
+func (b *bench) turns(procs map[string]*process, names, questions []string) map[string][][4]float64 {
+	all := map[string][][4][]float64{}
+	for _, name := range names {
+		all[name] = make([][4][]float64, len(questions))
+	}
+	for range b.rounds {
+		for _, name := range names {
+			for q, question := range questions {
+				for i, v := range procs[name].ask("%s", question) {
+					all[name][q][i] = append(all[name][q][i], v)
+				}
+			}
+		}
+	}
+	medians := map[string][][4]float64{}
+	for _, name := range names {
+		for q := range questions {
+			var m [4]float64
+			for i, v := range all[name][q] {
+				m[i] = report.Median(v)
+			}
+			medians[name] = append(medians[name], m)
+		}
+	}
+	return medians
+}
+
+func startAll(names []string, kind string, keys int) map[string]*process {
+	procs := map[string]*process{}
+	for _, name := range names {
+		procs[name] = start(name, kind, keys)
+	}
+	return procs
+}
+
+// scenario is n calls of each contender in each round, on one goroutine.
+func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	if !strings.Contains(title, b.only) {
 		return
 	}
-	procs := map[string]*process{}
-	for _, name := range names {
-		procs[name] = start(name, keys)
-	}
-	one, two, allocs := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
-	for range b.rounds {
-		for _, name := range names {
-			if mode == "run" {
-				ns, al := procs[name].ask("run %d", n)
-				one[name], allocs[name] = append(one[name], ns), append(allocs[name], al)
-				continue
-			}
-			ns, _ := procs[name].ask("one %d", n)
-			one[name] = append(one[name], ns)
-			ns, _ = procs[name].ask("two %d", n)
-			two[name] = append(two[name], ns)
-		}
-	}
+	procs := startAll(names, kind, keys)
+	v := b.turns(procs, names, []string{fmt.Sprintf("run %d", n)})
 	fmt.Fprintf(b.w, "## %s\n\n", title)
-	if mode == "both" {
-		b.bothTable(names, one, two)
-	} else {
-		b.oneTable(names, keys, one, allocs, procs)
+	ours := v["dipwell"][0][0]
+	head := []string{"", "ns a call", "of processor time", "dipwell takes × its time", "dipwell is × faster", "allocations a call", "allowed"}
+	if keys >= 1_000_000 {
+		head = append(head, "forced full GC, ms")
 	}
+	var rows [][]string
+	for _, name := range names {
+		m := v[name][0]
+		row := []string{name, fmt.Sprintf("%.0f", m[0]), fmt.Sprintf("%.0f", m[1]), fmt.Sprintf("%.2f", ours/m[0]), fmt.Sprintf("%.2f", m[0]/ours),
+			fmt.Sprintf("%.2f", m[2]), fmt.Sprintf("%.0f %%", 100*m[3])}
+		if keys >= 1_000_000 {
+			row = append(row, fmt.Sprintf("%.1f", procs[name].ask("gc")[0]))
+		}
+		rows = append(rows, row)
+	}
+	report.Table(b.w, head, rows)
+	b.judge(title, func(name string) float64 { return v[name][0][0] }, names)
 	for _, p := range procs {
 		p.stop()
 	}
 }
 
-func (b *bench) oneTable(names []string, keys int, ns, allocs map[string][]float64, procs map[string]*process) {
-	ours := report.Median(ns["dipwell"])
+// together is one goroutine and two, in turn, so that their ratio comes from the
+// same minutes.
+func (b *bench) together(title string, keys, n int) {
+	if !strings.Contains(title, b.only) {
+		return
+	}
+	procs := startAll(two, "", keys)
+	v := b.turns(procs, two, []string{fmt.Sprintf("one %d", n), fmt.Sprintf("two %d", n)})
+	fmt.Fprintf(b.w, "## %s\n\n", title)
 	var rows [][]string
-	for _, name := range names {
-		m := report.Median(ns[name])
-		row := []string{name, fmt.Sprintf("%.0f", m), fmt.Sprintf("%.2f", ours/m), fmt.Sprintf("%.2f", m/ours), fmt.Sprintf("%.2f", report.Median(allocs[name]))}
-		if keys >= 1_000_000 {
-			gc, _ := procs[name].ask("gc")
-			row = append(row, fmt.Sprintf("%.1f", gc))
-		}
-		rows = append(rows, row)
+	for _, name := range two {
+		o, t := v[name][0], v[name][1]
+		rows = append(rows, []string{name, fmt.Sprintf("%.2f", 1e3/o[0]), fmt.Sprintf("%.2f", 1e3/t[0]), fmt.Sprintf("%.2f", o[0]/t[0]), fmt.Sprintf("%.0f", t[1]),
+			fmt.Sprintf("%.2f", v["dipwell"][1][0]/t[0])})
 	}
-	head := []string{"", "ns a call", "dipwell takes × its time", "dipwell is × faster", "allocations a call"}
-	if keys >= 1_000_000 {
-		head = append(head, "forced full GC, ms")
+	report.Table(b.w, []string{"", "one goroutine, M calls/s", "two, M calls/s", "two / one", "two: ns of processor time a call", "dipwell takes × its time"}, rows)
+	b.judge(title, func(name string) float64 { return v[name][1][0] }, two)
+	for _, p := range procs {
+		p.stop()
 	}
-	report.Table(b.w, head, rows)
 }
 
-func (b *bench) bothTable(names []string, one, two map[string][]float64) {
-	var rows [][]string
-	for _, name := range names {
-		o, t := report.Median(one[name]), report.Median(two[name])
-		rows = append(rows, []string{name, fmt.Sprintf("%.2f", 1e3/o), fmt.Sprintf("%.2f", 1e3/t), fmt.Sprintf("%.2f", o/t),
-			fmt.Sprintf("%.2f", report.Median(two["x/time map"])/t)})
+// A target is the most that one contender may take of another's time.
+type target struct {
+	ours, over string
+	most       float64
+}
+
+// targets are by the scenario's title.
+var targets = map[string][]target{
+	"One hot key":                        {{"dipwell", "x/time map", 0.45}, {"dipwell", "GCRA map", 1.25}},
+	"10,000 keys":                        {{"dipwell", "GCRA map", 0.95}},
+	"Windows: one hot key":               {{"dipwell, a window", "dipwell", 1.25}},
+	"Windows: 10,000 keys":               {{"dipwell, a window", "dipwell", 1.25}},
+	"Two goroutines, 10,000 shared keys": {{"dipwell", "GCRA map", 1.1}},
+}
+
+// judge writes a table's targets, and our worst and best rate over the others'.
+func (b *bench) judge(title string, ns func(name string) float64, names []string) {
+	for _, t := range targets[title] {
+		r := ns(t.ours) / ns(t.over)
+		fmt.Fprintf(b.w, "%s: %.2f × the time of %s; target ≤ %g: %s\n\n", t.ours, r, t.over, t.most, report.Verdict(r <= t.most))
 	}
-	report.Table(b.w, []string{"", "one goroutine, M calls/s", "two, M calls/s", "two / one", "two / x/time map's two"}, rows)
+	var ratios []report.Ratio
+	for _, name := range names {
+		if !strings.HasPrefix(name, "dipwell") && name != "(loop only)" {
+			ratios = append(ratios, report.Ratio{Against: name, Value: ns(name) / ns("dipwell")})
+		}
+	}
+	report.Spread(b.w, "dipwell's rate", ratios)
 }
 
 func (b *bench) growth() {

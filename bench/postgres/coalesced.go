@@ -9,6 +9,12 @@ import (
 	"github.com/dipwell/dipwell/pgstore"
 )
 
+func init() {
+	register("coalesced", (*bench).coalesced)
+	register("few", (*bench).few)
+	register("logged", (*bench).logged)
+}
+
 // maxCoalescedP99 is the target at 512 goroutines, in µs.
 const maxCoalescedP99 = 15_000
 

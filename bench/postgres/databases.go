@@ -10,11 +10,13 @@ import (
 // Databases of the bench: one for each kind of table, so that what the server
 // counts for a database speaks for one contender alone.
 const (
-	rivalsDB = "dipwell_bench_rivals"
-	fastDB   = "dipwell_bench_fast"   // dipwell with unlogged tables
-	loggedDB = "dipwell_bench_logged" // dipwell with logged tables
-	freshDB  = "dipwell_bench_fresh"  // for what needs tables that nobody has used
-	freshToo = "dipwell_bench_fresh_too"
+	rivalsDB       = "dipwell_bench_rivals"
+	fastDB         = "dipwell_bench_fast"   // dipwell with unlogged tables
+	loggedDB       = "dipwell_bench_logged" // dipwell with logged tables
+	loggedRivalsDB = "dipwell_bench_rivals_logged"
+	freshDB        = "dipwell_bench_fresh" // for what needs tables that nobody has used
+	verbsDB        = "dipwell_bench_verbs"
+	freshToo       = "dipwell_bench_fresh_too"
 )
 
 // create makes an empty database.

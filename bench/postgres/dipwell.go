@@ -122,13 +122,11 @@ func pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// fill gives each key a row with one token used.
+// fill gives each key a row with one token used. Nobody's tables are analyzed
+// but by autovacuum: so a user finds them.
 func (w *well) fill(ctx context.Context, limit string, rows int) error {
 	return withConn(ctx, w.dsn, func(c *conn) error {
-		if err := c.once(ctx, sqlFile("dipwell_fill.sql"), limit, strconv.Itoa(rows)); err != nil {
-			return err
-		}
-		return c.once(ctx, "vacuum (analyze) dipwell.buckets")
+		return c.once(ctx, sqlFile("dipwell_fill.sql"), limit, strconv.Itoa(rows))
 	})
 }
 
@@ -157,12 +155,23 @@ func (w *well) drained() contender {
 }
 
 func (w *well) single(limit string) func(context.Context) (load.Session, error) {
+	return w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.Take(ctx, limit, key, 1)
+		return d.Allowed, err
+	})
+}
+
+// onConn opens sessions that call with a connection of their own.
+func (w *well) onConn(call caller) func(context.Context) (load.Session, error) {
 	return func(ctx context.Context) (load.Session, error) {
 		conn, err := pgx.Connect(ctx, w.dsn)
 		if err != nil {
 			return load.Session{}, err
 		}
-		return load.Session{Take: call(w.limiter.With(w.store.With(conn)), limit), Close: func() { hangUp(conn) }}, nil
+		l := w.limiter.With(w.store.With(conn))
+		return load.Session{Close: func() { hangUp(conn) }, Take: func(ctx context.Context, key string) (bool, error) {
+			return call(ctx, l, conn, key)
+		}}, nil
 	}
 }
 

@@ -12,11 +12,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
@@ -30,7 +32,10 @@ func main() {
 	flag.BoolVar(&b.quick, "quick", false, "2 rounds of 1 s, small tables: shows that all of it runs, not how fast")
 	flag.StringVar(&b.admin, "dsn", "", "use this server, a URL of a superuser, instead of one of its own")
 	flag.StringVar(&b.only, "scenario", "", "run only these, with commas between: "+strings.Join(scenarioNames(), ", "))
-	out := flag.String("o", "", "write the tables to this file as well")
+	flag.BoolVar(&b.tuned, "tuned", false, "give the server of its own 4 GB of shared_buffers and rare checkpoints instead of PostgreSQL's defaults; files are then named SCENARIO-tuned.md")
+	flag.IntVar(&b.newRate, "newrate", 20_000, "new keys a second in scenario newkeys")
+	flag.DurationVar(&b.newFor, "newfor", time.Minute, "length of each of its two runs")
+	flag.StringVar(&b.dir, "o", "", "write the tables to files in this directory as well, SCENARIO.md")
 	flag.Parse()
 	if b.quick {
 		b.numRounds, b.length = 2, time.Second
@@ -38,9 +43,6 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := b.run(ctx)
 	stop()
-	if e := b.write(*out); err == nil {
-		err = e
-	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -51,43 +53,42 @@ type bench struct {
 	numRounds int
 	length    time.Duration
 	quick     bool
-	only      string
+	tuned     bool
+	only, dir string
 	keys      int
 	lanes     int
+	newRate   int
+	newFor    time.Duration
 
-	bin       string // where pgbench is; "" for the path
-	server    string // its settings, where they are ours
-	admin     string // DSN of a database from which others are made
-	version   string
-	created   []string // databases
-	roles     []string // that were not there before
-	rivals    rivals
-	fast      *well // dipwell, unlogged
-	conflicts int   // that reached dipwell's callers
-	decisions int   // of dipwell's, in the same rounds
+	bin        string // where pgbench is; "" for the path
+	server     string // its settings, where they are ours
+	postmaster int    // its process; 0: not ours
+	admin      string // DSN of a database from which others are made
+	version    string
+	created    []string // databases
+	roles      []string // that were not there before
+	rivals     rivals
+	fast       *well // dipwell, unlogged
+	conflicts  int   // that reached dipwell's callers
+	decisions  int   // of dipwell's, in the same rounds
 
 	out             strings.Builder
 	targets, missed int
+	share           float64 // cores that other programs kept busy
 }
 
-// scenarios in the order in which they run.
-var scenarios = []struct {
+// A scenario writes one file of tables.
+type scenario struct {
 	name string
 	run  func(*bench, context.Context) error
-}{
-	{"single", (*bench).single},
-	{"hot", (*bench).hot},
-	{"refused", (*bench).refused},
-	{"pgbench", (*bench).sqlFunctions},
-	{"coalesced", (*bench).coalesced},
-	{"few", (*bench).few},
-	{"logged", (*bench).logged},
-	{"verbs", (*bench).verbs},
-	{"coalescedverbs", (*bench).coalescedVerbs},
-	{"growth", (*bench).growth},
-	{"refill", (*bench).refillCost},
-	{"rows", (*bench).manyRows},
-	{"hotupdates", (*bench).hotUpdates}, // last: it counts what all of the others did
+}
+
+// scenarios are registered by the files that hold them, and run in the order of
+// these files' names.
+var scenarios []scenario
+
+func register(name string, run func(*bench, context.Context) error) {
+	scenarios = append(scenarios, scenario{name: name, run: run})
 }
 
 func scenarioNames() (names []string) {
@@ -102,12 +103,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	if b.admin == "" {
-		var stop func()
-		if b.admin, b.bin, stop, err = startServer(); err != nil {
+		stop, err := b.startServer()
+		if err != nil {
 			return err
 		}
 		defer stop()
-		b.server = "over a Unix socket, with " + strings.Join(settings, ", ")
 	} else {
 		if err := b.noteRoles(ctx); err != nil {
 			return err
@@ -126,11 +126,45 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if b.only != "" && !slices.Contains(strings.Split(b.only, ","), s.name) {
 			continue
 		}
+		b.out.Reset()
+		b.targets, b.missed = 0, 0
+		share, err := b.others()
+		if err != nil {
+			return err
+		}
 		if err := s.run(b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		if b.share, err = share(); err != nil {
+			return err
+		}
+		if err := b.write(s.name); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// others starts to watch what else runs on the machine. What it returns is how
+// many cores that has kept busy since.
+func (b *bench) others() (func() (float64, error), error) {
+	used := func() (all, ours time.Duration, err error) {
+		if all, err = cpu.Machine(); err != nil {
+			return 0, 0, err
+		}
+		family, err := cpu.Family()
+		if err != nil {
+			return 0, 0, err
+		}
+		server, err := b.serverChildren()
+		return all, family + server, err
+	}
+	start := time.Now()
+	all, ours, err := used()
+	return func() (float64, error) {
+		allNow, oursNow, err := used()
+		return max(0, (allNow-all-oursNow+ours).Seconds()/time.Since(start).Seconds()), err
+	}, err
 }
 
 func (b *bench) checkOnly() error {
@@ -148,29 +182,40 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if b.version, err = query(ctx, b.admin, "show server_version"); err != nil {
 		return err
 	}
-	if b.rivals, err = b.invite(ctx, rivalsDB, b.keys, burst); err != nil {
+	if b.rivals, err = b.invite(ctx, rivalsDB, pgstore.Unlogged, b.keys, burst); err != nil {
 		return err
 	}
 	b.fast, err = b.dig(ctx, fastDB, pgstore.Unlogged)
 	return err
 }
 
+// write shows a scenario's tables, and writes them to a file of its name.
 func (b *bench) write(name string) error {
 	var w io.Writer = os.Stdout
-	if name != "" {
-		f, err := os.Create(name)
+	if b.dir != "" {
+		if b.tuned {
+			name += "-tuned"
+		}
+		if err := os.MkdirAll(b.dir, 0o755); err != nil {
+			return err
+		}
+		f, err := os.Create(filepath.Join(b.dir, name+".md"))
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		w = io.MultiWriter(os.Stdout, f)
 	}
-	report.Header(w, "PostgreSQL: decisions a second, beside published designs", "make bench-postgres")
+	report.Header(w, "PostgreSQL: "+name, "go run ./postgres "+strings.Join(os.Args[1:], " "))
 	fmt.Fprintf(w, "PostgreSQL %s, %s. Clients and server share the cores. "+
 		"%d rounds of %v for each contender. Everybody enforces %d a second with a burst of %d, so that each call is admitted unless it says otherwise. "+
-		"A conflict is a serialization failure or deadlock that reached the caller, who then calls again.\n\n",
-		b.version, cmp.Or(b.server, "a server that was given"), b.numRounds, b.length, perSecond, burst)
-	fmt.Fprintf(w, "**%d of %d targets reached.**\n\n", b.targets-b.missed, b.targets)
+		"Server µs and client µs are processor time a decision, of all processes of the server and of the program that calls; its µs ÷ ours is of both, and of the contender whose ratio stands beside it. "+
+		"A conflict is a serialization failure or deadlock that reached the caller, who then calls again. "+
+		"Logged tables are with synchronous_commit=on. Other programs kept %.1f cores busy meanwhile; processor time is what they disturb least.\n\n",
+		b.version, cmp.Or(b.server, "a server that was given"), b.numRounds, b.length, perSecond, burst, b.share)
+	if b.targets > 0 {
+		fmt.Fprintf(w, "**%d of %d targets reached.**\n\n", b.targets-b.missed, b.targets)
+	}
 	_, err := io.WriteString(w, b.out.String())
 	return err
 }

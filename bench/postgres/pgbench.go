@@ -18,6 +18,10 @@ import (
 	"github.com/dipwell/dipwell/internal/latency"
 )
 
+// reaped is how long the server may take to count what pgbench's sessions used:
+// they end with it.
+const reaped = 100 * time.Millisecond
+
 // pgbench is the runner that lets pgbench send a contender's script.
 func (b *bench) pgbench(ctx context.Context, l load.Load, c contender) (r load.Result, err error) {
 	dir, err := os.MkdirTemp("", "bench-pgbench")
@@ -34,10 +38,21 @@ func (b *bench) pgbench(ctx context.Context, l load.Load, c contender) (r load.R
 		"--time="+strconv.Itoa(int(math.Ceil(l.Length.Seconds()))), "--max-tries=0", "--log", "--sampling-rate=0.1", c.database)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PGOPTIONS="+c.settings)
+	before, err := b.serverTime()
+	if err != nil {
+		return r, err
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return r, fmt.Errorf("pgbench: %w\n%s", err, out)
 	}
+	time.Sleep(reaped)
+	after, err := b.serverTime()
+	if err != nil {
+		return r, err
+	}
+	r.Server, r.Client = after-before, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
+	r.Length = time.Duration(math.Ceil(l.Length.Seconds())) * time.Second
 	if r.PerSecond, err = number(out, `tps = ([0-9.]+) \(without initial`); err != nil {
 		return r, err
 	}

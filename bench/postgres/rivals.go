@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/bench/internal/load"
+	"github.com/dipwell/dipwell/pgstore"
 )
 
 //go:embed sql
@@ -29,36 +31,53 @@ const (
 	burst     = 1_000_000_000
 )
 
-// rivalNames are what the tables call the designs of sql/.
+// What the tables call the designs of sql/. "(a) …" has ", unlogged" or
+// ", logged" behind it in rivals.all.
 const (
-	cronName    = "(a) refill each second, unlogged"
-	procName    = "(b) PL/pgSQL, SERIALIZABLE, logged"
-	txName      = "(c) BEGIN … COMMIT, unlogged"
-	counterName = "bare counter upsert, unlogged"
-	floorName   = "bare counter in a PL/pgSQL function, unlogged"
+	cronName    = "(a) refill each second"
+	procName    = "(b) PL/pgSQL, SERIALIZABLE"
+	txName      = "(c) BEGIN … COMMIT"
+	counterName = "bare counter upsert"
+	pgxName     = "bare counter upsert through pgx"
+	floorName   = "bare counter in a PL/pgSQL function"
 )
 
-// rivals are the designs of sql/ in a database of their own.
-type rivals struct{ dsn string }
+// rivals are the designs of sql/ in a database of their own, all with tables of
+// one durability.
+type rivals struct {
+	dsn    string
+	tables pgstore.Durability
+}
 
-// invite makes a database with the rivals' tables. Design (a) and the
-// counter get a row for each key: (a) has no answer for a key without one.
-func (b *bench) invite(ctx context.Context, database string, keys, tokens int) (rivals, error) {
+// invite makes a database with the rivals' tables, which get a row for each key,
+// as ours do.
+func (b *bench) invite(ctx context.Context, database string, tables pgstore.Durability, keys, tokens int) (rivals, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
 		return rivals{}, err
 	}
-	return rivals{dsn}, withConn(ctx, dsn, func(c *conn) error {
+	return rivals{dsn, tables}, withConn(ctx, dsn, func(c *conn) error {
 		for _, name := range []string{"cron", "proc", "tx", "counter"} {
-			if _, err := c.Exec(ctx, sqlFile(name+".sql")).ReadAll(); err != nil {
+			if _, err := c.Exec(ctx, schema(name, tables)).ReadAll(); err != nil {
 				return fmt.Errorf("%s.sql: %w", name, err)
 			}
 		}
-		if err := c.once(ctx, sqlFile("counter_fill.sql"), strconv.Itoa(keys)); err != nil { // its function only updates
-			return err
+		for _, name := range []string{"proc", "tx", "counter"} {
+			if err := c.once(ctx, sqlFile(name+"_fill.sql"), strconv.Itoa(keys)); err != nil {
+				return err
+			}
 		}
 		return c.once(ctx, sqlFile("cron_fill.sql"), strconv.Itoa(tokens), strconv.Itoa(keys))
 	})
+}
+
+// schema is a design's, with tables of a durability: the files have unlogged ones.
+func schema(name string, tables pgstore.Durability) string {
+	sql := sqlFile(name + ".sql")
+	if tables == pgstore.Logged {
+		return strings.ReplaceAll(sql, "create unlogged table", "create table")
+	}
+	return sql
 }
 
 func (r rivals) all() []contender { return []contender{r.cron(), r.proc(), r.tx(), r.counter()} }
@@ -78,6 +97,22 @@ const serializable = "set default_transaction_isolation = serializable"
 
 func (r rivals) counter() contender {
 	return contender{name: counterName, open: r.oneStatement(sqlFile("counter_take.sql"), ""), script: "counter.pgbench", database: r.dsn}
+}
+
+// counterPGX is the counter through the driver that Limiter.Take uses.
+func (r rivals) counterPGX() contender {
+	return contender{name: pgxName, open: func(ctx context.Context) (load.Session, error) {
+		c, err := pgx.Connect(ctx, r.dsn)
+		if err != nil {
+			return load.Session{}, err
+		}
+		sql := sqlFile("counter_take.sql")
+		return load.Session{Close: func() { hangUp(c) }, Take: func(ctx context.Context, key string) (bool, error) {
+			var n int64
+			err := c.QueryRow(ctx, sql, key).Scan(&n)
+			return err == nil, err
+		}}, nil
+	}}
 }
 
 // oneStatement opens sessions that run one prepared statement a call. Its first

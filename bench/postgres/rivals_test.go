@@ -17,7 +17,7 @@ import (
 // there is one, and refuse when there is none.
 func TestRivalsLimit(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
-	r, err := b.invite(ctx, rivalsDB, 1, 2)
+	r, err := b.invite(ctx, rivalsDB, pgstore.Unlogged, 1, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestRefilled(t *testing.T) {
 func TestRefill(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
 	for _, c := range []struct{ tokens, want int }{{0, 300}, {burst - 1, burst}, {burst, burst}} {
-		r, err := b.invite(ctx, rivalsDB, 1, c.tokens)
+		r, err := b.invite(ctx, rivalsDB, pgstore.Logged, 1, c.tokens)
 		if err != nil {
 			t.Fatal(err)
 		}

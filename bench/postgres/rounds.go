@@ -28,6 +28,7 @@ type contender struct {
 // figures are what one contender's rounds came to.
 type figures struct {
 	perSecond, p50, p99, p999 []float64
+	server, client            []float64 // processor time in µs a decision
 	decisions                 int
 	refused, conflicts        int
 }
@@ -37,12 +38,18 @@ func (f *figures) add(r *load.Result) {
 	f.p50 = append(f.p50, r.Times.Percentile(50))
 	f.p99 = append(f.p99, r.Times.Percentile(99))
 	f.p999 = append(f.p999, r.Times.Percentile(99.9))
+	decisions := r.PerSecond * r.Length.Seconds()
+	f.server = append(f.server, float64(r.Server.Microseconds())/decisions)
+	f.client = append(f.client, float64(r.Client.Microseconds())/decisions)
 	f.decisions += r.Times.Count
 	f.refused += r.Refused
 	f.conflicts += r.Conflicts
 }
 
 func (f *figures) rate() float64 { return report.Median(f.perSecond) }
+
+// spent is the processor time of a decision, of server and client, in µs.
+func (f *figures) spent() float64 { return report.Median(f.server) + report.Median(f.client) }
 
 // runner makes one round of one contender: from this process, or by pgbench.
 type runner func(context.Context, load.Load, contender) (load.Result, error)
@@ -54,7 +61,7 @@ func (b *bench) rounds(ctx context.Context, title string, l load.Load, run runne
 	for _, c := range cs {
 		all[c.name] = new(figures)
 	}
-	l.Length, l.Conflict = b.length, conflict
+	l.Length, l.Conflict, l.Server = b.length, conflict, b.serverTime
 	for round := range b.numRounds {
 		for i := range cs {
 			c := cs[(i+round)%len(cs)]

@@ -3,29 +3,63 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"syscall"
+	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// settings is what the server runs with beside its defaults: the 10M rows fit
-// into shared_buffers, and checkpoints keep out of the rounds as far as they can.
-var settings = []string{
-	"shared_buffers=4GB", "max_connections=200", "max_wal_size=16GB", "checkpoint_timeout=30min",
-	"synchronous_commit=on", "fsync=on", "full_page_writes=on", "autovacuum=on",
-}
+// tuned is what a large server may run with, and what the first tables were made
+// with: the 10M rows fit into shared_buffers, and checkpoints keep out of the
+// rounds as far as they can. Without -tuned the server has its defaults: 128 MB
+// of shared_buffers, checkpoints after five minutes or 1 GB.
+var tuned = []string{"shared_buffers=4GB", "max_wal_size=16GB", "checkpoint_timeout=30min"}
 
 // startServer starts a PostgreSQL of the bench's own, reached over a Unix
 // socket. stop ends it at once, for its data is not needed any more.
-func startServer() (dsn, bin string, stop func(), err error) {
+func (b *bench) startServer() (stop func(), err error) {
+	var settings []string
+	b.server = "over a Unix socket, with its default settings (shared_buffers=128MB, synchronous_commit=on, autovacuum=on) and max_connections=200"
+	if b.tuned {
+		settings = tuned
+		b.server = "over a Unix socket, with max_connections=200, " + strings.Join(settings, ", ") + " beside its default settings"
+	}
 	s, err := pgtest.New(settings...)
 	if err != nil {
-		return "", "", nil, err
+		return nil, err
 	}
-	dsn = fmt.Sprintf("postgres:///postgres?user=postgres&port=%d&host=%s", s.Port, url.QueryEscape(s.Dir))
-	return dsn, s.Bin(), func() {
+	stop = func() {
 		_ = s.Signal(syscall.SIGQUIT)
 		s.Wait()
 		s.Close()
-	}, nil
+	}
+	b.admin = fmt.Sprintf("postgres:///postgres?user=postgres&port=%d&host=%s", s.Port, url.QueryEscape(s.Dir))
+	b.bin = s.Bin()
+	b.postmaster = s.PID()
+	return stop, nil
+}
+
+// serverTime is the processor time of all of the server's processes: zero where
+// the server was given.
+func (b *bench) serverTime() (time.Duration, error) {
+	if b.postmaster == 0 {
+		return 0, nil
+	}
+	return cpu.Server(b.postmaster)
+}
+
+// serverChildren is what of serverTime is not this process's child's already:
+// the server's first process is one.
+func (b *bench) serverChildren() (time.Duration, error) {
+	if b.postmaster == 0 {
+		return 0, nil
+	}
+	all, err := cpu.Server(b.postmaster)
+	if err != nil {
+		return 0, err
+	}
+	first, err := cpu.Process(b.postmaster)
+	return all - first, err
 }

@@ -7,73 +7,74 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/load"
 )
 
+func init() {
+	register("single", (*bench).single)
+	register("hot", (*bench).hot)
+	register("refused", (*bench).refused)
+}
+
 // single: one decision a call, each client on a connection of its own.
 func (b *bench) single(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## Single decisions, unlogged, %d keys\n\n", b.keys)
-	fmt.Fprintf(&b.out, "From Go, prepared statements, a raw connection a client. \"%s\" is what dipwell sends, through the rivals' own driver code; \"%s\" adds the library around it.\n\n", statementName, takeName)
-	for _, clients := range []int{1, 8, 32} {
-		cs := append([]contender{b.fast.statement(), b.fast.take()}, b.rivals.all()...)
-		fs, err := b.rounds(ctx, fmt.Sprintf("single, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
-		if err != nil {
-			return err
+	fmt.Fprintf(&b.out, "## Single decisions, %d keys\n\n", b.keys)
+	fmt.Fprintf(&b.out, "From Go, prepared statements, a raw connection a client. \"%s\" is what dipwell sends, through the rivals' own driver code; \"%s\" adds the library around it. \"%s\" is the counter through the driver that the library uses.\n\n", statementName, takeName, pgxName)
+	return b.eachDurability(ctx, func(p pair) error {
+		for _, clients := range []int{1, 8, 32} {
+			title := plural(clients, "client") + ", " + p.durability
+			cs := append(p.contenders(), p.counterPGX())
+			fs, err := b.rounds(ctx, "single, "+title, load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
+			if err != nil {
+				return err
+			}
+			b.compare(title, fs, names(cs), []string{statementName, takeName}, p.singleTargets(clients)...)
+			b.reach(takeName, pgxName, fs, 0.85)
 		}
-		cron := 1.0
-		if clients == 32 {
-			cron = 0.95
-		}
-		b.compare(plural(clients, "client"), fs, names(cs), []string{statementName, takeName},
-			target{cronName, cron}, target{procName, 2}, target{txName, 2.3}, target{counterName, 0.85})
+		return nil
+	})
+}
+
+// singleTargets are those of the statement where nothing is written to the disk.
+func (p pair) singleTargets(clients int) []target {
+	if p.durability == "logged" {
+		return []target{{counterName, 0.85}}
 	}
-	return nil
+	cron := 1.0
+	if clients == 32 {
+		cron = 0.95
+	}
+	return []target{{cronName, cron}, {txName, 2.3}, {counterName, 0.85}}
 }
 
 // hot: everybody wants the same row.
 func (b *bench) hot(ctx context.Context) error {
-	cs := append([]contender{b.fast.statement(), b.fast.take()}, b.rivals.all()...)
-	fs, err := b.rounds(ctx, "one hot key", load.Load{Clients: 32, Keys: 1}, fromGo, cs...)
-	if err != nil {
-		return err
-	}
-	fmt.Fprint(&b.out, "## One hot key, unlogged\n\n")
-	b.compare("32 clients", fs, names(cs), []string{statementName, takeName}, target{cronName, 5}, target{procName, 10})
-	return nil
+	fmt.Fprint(&b.out, "## One hot key, single decisions\n\n")
+	return b.eachDurability(ctx, func(p pair) error {
+		cs, title := p.contenders(), "32 clients, "+p.durability
+		fs, err := b.rounds(ctx, "one hot key, "+title, load.Load{Clients: 32, Keys: 1}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{statementName, takeName})
+		return nil
+	})
 }
 
 // refused: calls on drained buckets beside calls on full ones.
 func (b *bench) refused(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## Refused calls, unlogged, %d keys\n\n", b.keys)
-	for _, clients := range []int{1, 8, 32} {
-		admitted, refused := b.fast.take(), b.fast.drained()
-		fs, err := b.rounds(ctx, fmt.Sprintf("refused, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, fromGo, refused, admitted)
-		if err != nil {
-			return err
+	fmt.Fprintf(&b.out, "## Refused calls, %d keys\n\n", b.keys)
+	return b.eachDurability(ctx, func(p pair) error {
+		for _, clients := range []int{1, 8, 32} {
+			admitted, refused, title := p.take(), p.drained(), plural(clients, "client")+", "+p.durability
+			fs, err := b.rounds(ctx, "refused, "+title, load.Load{Clients: clients, Keys: b.keys}, fromGo, refused, admitted)
+			if err != nil {
+				return err
+			}
+			if r := fs[refused.name]; r.refused < r.decisions {
+				return fmt.Errorf("%d of %d calls on drained buckets were admitted", r.decisions-r.refused, r.decisions)
+			}
+			b.compare(title, fs, names([]contender{refused, admitted}), []string{refused.name}, target{takeName, 0.7})
 		}
-		if r := fs[refused.name]; r.refused < r.decisions {
-			return fmt.Errorf("%d of %d calls on drained buckets were admitted", r.decisions-r.refused, r.decisions)
-		}
-		b.compare(plural(clients, "client"), fs, names([]contender{refused, admitted}), []string{refused.name}, target{takeName, 0.7})
-	}
-	return nil
-}
-
-// sqlFunctions: what psql and other languages call, by pgbench.
-func (b *bench) sqlFunctions(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## The SQL functions, by pgbench --protocol=prepared, unlogged, %d keys\n\n", b.keys)
-	b.out.WriteString("Called as (b)'s function is, in the select list: `select (dipwell.take(…)).allowed`. `select * from dipwell.take(…)` has all columns and passes through a function scan. \"" + floorName + "\" only adds 1, as its owner and with a fixed search_path: the floor of such a function.\n\n")
-	for _, clients := range []int{1, 8, 32} {
-		take := contender{name: "dipwell.take", script: "dipwell.pgbench", database: b.fast.dsn, ours: true}
-		row := contender{name: "select * from dipwell.take", script: "dipwell_row.pgbench", database: b.fast.dsn, ours: true}
-		nothing := contender{name: "select 1", script: "select1.pgbench", database: b.fast.dsn}
-		floor := contender{name: floorName, script: "counter_function.pgbench", database: b.rivals.dsn}
-		cs := append([]contender{take, row, nothing, floor}, b.rivals.all()...)
-		fs, err := b.rounds(ctx, fmt.Sprintf("pgbench, %d clients", clients), load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
-		if err != nil {
-			return err
-		}
-		want := map[int]float64{1: 0.3, 8: 0.2, 32: 0.18}[clients]
-		b.compare(plural(clients, "client"), fs, names(cs), []string{take.name, row.name}, target{nothing.name, want})
-	}
-	return nil
+		return nil
+	})
 }
 
 func names(cs []contender) (names []string) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/dipwell/dipwell/bench/internal/report"
@@ -14,23 +15,41 @@ type target struct {
 }
 
 // compare writes a table of contenders, in order, with our ratio to each. The
-// first of ours is held to the targets.
+// first of ours is held to the targets; processor time is compared with the
+// last one's.
 func (b *bench) compare(title string, fs map[string]*figures, order, ours []string, targets ...target) {
 	fmt.Fprintf(&b.out, "### %s\n\n", title)
-	head := []string{"", "decisions/s", "p50 µs", "p99 µs", "conflicts"}
+	head := []string{"", "decisions/s", "p50 µs", "p99 µs", "server µs", "client µs", "conflicts"}
 	for _, o := range ours {
 		head = append(head, o+" ÷ it")
 	}
+	last := ours[len(ours)-1]
+	head = append(head, "its µs ÷ ours")
 	var rows [][]string
 	for _, name := range order {
 		f := fs[name]
-		row := []string{name, count(f.rate()), count(report.Median(f.p50)), count(report.Median(f.p99)), strconv.Itoa(f.conflicts)}
+		row := []string{name, count(f.rate()), count(report.Median(f.p50)), count(report.Median(f.p99)),
+			count(report.Median(f.server)), count(report.Median(f.client)), strconv.Itoa(f.conflicts)}
 		for _, o := range ours {
 			row = append(row, ratio(fs[o].rate()/f.rate(), o == name))
 		}
+		row = append(row, ratio(f.spent()/fs[last].spent(), last == name))
 		rows = append(rows, append(row, b.verdict(name, fs[ours[0]].rate()/f.rate(), targets)...))
 	}
 	report.Table(&b.out, append(head, "target", "reached"), rows)
+	for _, o := range ours {
+		report.Spread(&b.out, o, ratios(fs, order, ours, o))
+	}
+}
+
+// ratios are those of one of ours to everybody else's.
+func ratios(fs map[string]*figures, order, ours []string, one string) (rs []report.Ratio) {
+	for _, name := range order {
+		if !slices.Contains(ours, name) {
+			rs = append(rs, report.Ratio{Against: name, Value: fs[one].rate() / fs[name].rate()})
+		}
+	}
+	return rs
 }
 
 func (b *bench) verdict(name string, got float64, targets []target) []string {
@@ -40,6 +59,12 @@ func (b *bench) verdict(name string, got float64, targets []target) []string {
 		}
 	}
 	return []string{"", ""}
+}
+
+// reach writes a target that is not of the table's first contender.
+func (b *bench) reach(ours, theirs string, fs map[string]*figures, least float64) {
+	r := fs[ours].rate() / fs[theirs].rate()
+	fmt.Fprintf(&b.out, "%s: %.2f × %s; target ≥ %g: %s\n\n", ours, r, theirs, least, b.reached(r >= least))
 }
 
 // reached counts the targets and writes yes or no.

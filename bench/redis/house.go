@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/cpu"
+	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
@@ -23,9 +26,16 @@ import (
 // lanes is how many batches are under way at one time, as in the service.
 const lanes = 4
 
+// A contender makes one call about a key, and reports whether it was allowed.
+type contender func(ctx context.Context, key string) (bool, error)
+
 // A house is the servers, and everybody who decides in them.
 type house struct {
-	contenders   map[string]func(context.Context, string) (bool, error)
+	contenders   map[string]contender
+	single       *dipwell.Limiter // over Redis as it is, with the other limits too
+	together     *dipwell.Limiter // and behind coalesce
+	redis        *redis.Client
+	postmaster   int
 	modules      []string
 	redisVersion string
 	pgVersion    string
@@ -41,7 +51,7 @@ func (h *house) close() {
 func (h *house) later(f func()) { h.closers = append(h.closers, f) }
 
 func open(ctx context.Context) (*house, error) {
-	h := &house{contenders: map[string]func(context.Context, string) (bool, error){}}
+	h := &house{contenders: map[string]contender{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			h.modules = append(h.modules, m.Path+"@"+m.Version)
@@ -71,12 +81,18 @@ func (h *house) openRedis(ctx context.Context) error {
 	h.redisVersion = "Redis " + info["Server"]["redis_version"]
 	rate := redis_rate.NewLimiter(theirs)
 	limit := redis_rate.Limit{Rate: perSecond, Burst: burst, Period: time.Second}
+	none := redis_rate.Limit{Rate: 1, Burst: 1, Period: 24 * time.Hour}
 	h.contenders[rivalName] = func(ctx context.Context, key string) (bool, error) {
-		r, err := rate.Allow(ctx, key, limit)
+		l := limit
+		if strings.HasPrefix(key, load.Gone) {
+			l = none
+		}
+		r, err := rate.Allow(ctx, key, l)
 		return err == nil && r.Allowed == 1, err
 	}
 	ours := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	h.later(func() { _ = ours.Close() })
+	h.redis = ours
 	store, err := redisstore.New(ctx, ours, redisstore.Config{})
 	if err != nil {
 		return err
@@ -95,6 +111,7 @@ func (h *house) openPostgres(ctx context.Context) error {
 		s.Wait()
 		s.Close()
 	})
+	h.postmaster = s.PID()
 	dsn := fmt.Sprintf("postgres:///postgres?user=postgres&port=%d&host=%s", s.Port, url.QueryEscape(s.Dir))
 	pool, err := h.pool(ctx, dsn, 4)
 	if err != nil {
@@ -139,12 +156,13 @@ func same(s dipwell.Store) func() (dipwell.Store, error) {
 
 // add adds a store as it is, where it has a name so, and behind coalesce.
 func (h *house) add(store dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
-	l, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: perSecond, Period: time.Second, Burst: burst})
+	l, err := dipwell.New(store, limits...)
 	if err != nil {
 		return err
 	}
 	if single != "" {
 		h.contenders[single] = taker(l)
+		h.single = l
 	}
 	stores := make([]dipwell.Store, lanes)
 	for i := range stores {
@@ -158,12 +176,30 @@ func (h *house) add(store dipwell.Store, single, coalesced string, lane func() (
 	}
 	h.later(func() { _ = together.Close() })
 	h.contenders[coalesced] = taker(l.With(together))
+	if single != "" {
+		h.together = l.With(together)
+	}
 	return nil
 }
 
-func taker(l *dipwell.Limiter) func(context.Context, string) (bool, error) {
+// taker takes one token; of keys that begin with Gone from a limit that is drained.
+func taker(l *dipwell.Limiter) contender {
 	return func(ctx context.Context, key string) (bool, error) {
-		d, err := l.Take(ctx, "api", key, 1)
+		limit := commonLimit
+		if user, ok := strings.CutPrefix(key, load.Gone); ok {
+			limit, key = drainedLimit, user
+		}
+		d, err := l.Take(ctx, limit, key, 1)
 		return d.Allowed, err
 	}
+}
+
+// serverTime is the processor time that both servers have used.
+func (h *house) serverTime() (time.Duration, error) {
+	pg, err := cpu.Server(h.postmaster)
+	if err != nil {
+		return 0, err
+	}
+	r, err := redisTime(context.Background(), h.redis)
+	return pg + r, err
 }

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -29,17 +30,34 @@ const (
 )
 
 const (
+	commonLimit  = "api"
+	windowLimit  = "window"
+	drainedLimit = "drained"
+	hotKey       = "hot"
+)
+
+const (
 	rivalName     = "redis_rate"
 	singleName    = "dipwell on Redis"
 	coalescedName = "dipwell on Redis, coalesced"
 	postgresName  = "dipwell on PostgreSQL, coalesced"
+
+	takeName      = "Take"
+	twoName       = "TakeAll of 2"
+	windowName    = "Take of a window"
+	mixedName     = "Take of 1 to 5 tokens"
+	tenantsName   = "TakeAll of a user and one of ten tenants"
+	rareName      = "Take, 5 % on one hot key"
+	rareMixedName = "Take, 5 % of 1 to 5 tokens on one hot key"
 )
 
 type scenario struct {
 	title   string
 	clients int
 	keys    int
-	names   []string
+	draw    load.Draw // nil: uniform over keys
+	refuse  bool      // nine calls of ten
+	names   []string  // the first is what the others are compared with
 	targets []target
 }
 
@@ -50,10 +68,11 @@ type target struct {
 }
 
 func scenarios() (all []scenario) {
+	everybody := []string{rivalName, singleName, coalescedName, postgresName}
 	for _, n := range []int{1, 64, 256} {
 		s := scenario{
 			title: fmt.Sprintf("10,000 keys, %d goroutines", n), clients: n, keys: numKeys,
-			names:   []string{rivalName, singleName, coalescedName, postgresName},
+			names:   everybody,
 			targets: []target{{singleName, rivalName, 1}},
 		}
 		if n == 1 {
@@ -64,11 +83,23 @@ func scenarios() (all []scenario) {
 		}
 		all = append(all, s)
 	}
-	return append(all, scenario{
-		title: "One hot key, 256 goroutines", clients: 256, keys: 1,
-		names:   []string{rivalName, singleName, coalescedName, postgresName},
-		targets: []target{{coalescedName, rivalName, 10}},
-	})
+	var names []string
+	var targets []target
+	for _, v := range verbs {
+		names = append(names, v.name)
+		if v.least > 0 {
+			targets = append(targets, target{v.name, takeName, v.least})
+		}
+	}
+	return append(all,
+		scenario{title: "One hot key, 256 goroutines", clients: 256, keys: 1, names: everybody, targets: []target{{coalescedName, rivalName, 10}}},
+		scenario{title: "Keys seen for the first time, 256 goroutines", clients: 256, draw: load.Fresh, names: everybody},
+		scenario{title: "90 % refusals, 256 goroutines", clients: 256, draw: load.Refused(0.9, numKeys), refuse: true, names: everybody},
+		scenario{title: "Zipf(1.1) over 1,000,000 keys, 256 goroutines", clients: 256, draw: load.Zipf(1.1, 1_000_000), names: everybody},
+		scenario{title: "Each verb coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: append(names, tenantsName), targets: targets},
+		scenario{title: "Mixed costs of one hot key, coalesced, 256 goroutines", clients: 256, keys: 1, names: []string{takeName, mixedName}, targets: []target{{mixedName, takeName, 0.4}}},
+		scenario{title: "Mixed costs beside others, coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: []string{rareName, rareMixedName}, targets: []target{{rareMixedName, rareName, 0.85}}},
+	)
 }
 
 func main() {
@@ -94,6 +125,7 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 		return err
 	}
 	var text strings.Builder
+	h.addCalls()
 	reached, asked := 0, 0
 	for _, s := range scenarios() {
 		if !strings.Contains(s.title, only) {
@@ -102,6 +134,13 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 		r, n, err := h.measure(ctx, &text, s, rounds, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)
+		}
+		reached, asked = reached+r, asked+n
+	}
+	if title := "Each verb alone"; strings.Contains(title, only) {
+		r, n, err := h.singleVerbs(ctx, &text, rounds, length)
+		if err != nil {
+			return err
 		}
 		reached, asked = reached+r, asked+n
 	}
@@ -116,52 +155,95 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 	}
 	report.Header(w, "Redis: decisions a second, beside redis_rate", "make bench-redis")
 	fmt.Fprintf(w, "%s, redis_rate %s, both over go-redis %s with its default pool; PostgreSQL %s with unlogged tables. "+
-		"Clients and servers share the cores. %d rounds of %v for each contender; each call is admitted. "+
+		"Clients and servers share the cores. %d rounds of %v for each contender; each call is admitted unless it says otherwise. Processor time is a decision's. "+
 		"Coalesced is over four lanes; `dipwell serve` has two to four, as many as there are processors.\n\n**%d of %d targets reached.**\n\n",
 		h.redisVersion, h.module("redis_rate"), h.module("redis/go-redis"), h.pgVersion, rounds, length, reached, asked)
 	_, err = io.WriteString(w, text.String())
 	return err
 }
 
+// figures are what one contender's rounds came to.
+type figures struct{ rate, p50, p99, server, client []float64 }
+
+func (f *figures) add(r *load.Result) {
+	f.rate = append(f.rate, r.PerSecond)
+	f.p50, f.p99 = append(f.p50, r.Times.Percentile(50)), append(f.p99, r.Times.Percentile(99))
+	n := float64(r.Times.Count) * 1000
+	f.server, f.client = append(f.server, float64(r.Server)/n), append(f.client, float64(r.Client)/n)
+}
+
 // measure runs one scenario, each contender once a round, and writes its table.
 func (h *house) measure(ctx context.Context, w io.Writer, s scenario, rounds int, length time.Duration) (reached, asked int, err error) {
-	rate, p50, p99 := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
+	all := map[string]*figures{}
+	if s.refuse {
+		if err = h.drain(ctx, s.names); err != nil {
+			return 0, 0, err
+		}
+	}
 	for i := range rounds {
 		for j := range s.names { // nobody is always the first
 			name := s.names[(i+j)%len(s.names)]
-			l := load.Load{Clients: s.clients, Keys: s.keys, Length: length}
-			r, err := l.Run(ctx, func(context.Context) (load.Session, error) { return load.Session{Take: h.contenders[name]}, nil })
-			switch {
-			case err != nil:
+			r, err := h.round(ctx, s, name, length)
+			if err != nil {
 				return 0, 0, fmt.Errorf("%s: %w", name, err)
-			case ctx.Err() != nil:
-				return 0, 0, ctx.Err()
-			case r.Refused > 0:
-				return 0, 0, fmt.Errorf("%s: %d calls were refused", name, r.Refused)
 			}
-			rate[name] = append(rate[name], r.PerSecond)
-			p50[name] = append(p50[name], r.Times.Percentile(50))
-			p99[name] = append(p99[name], r.Times.Percentile(99))
+			if all[name] == nil {
+				all[name] = new(figures)
+			}
+			all[name].add(&r)
 		}
 	}
-	base := report.Median(rate[rivalName])
+	base := report.Median(all[s.names[0]].rate)
 	var rows [][]string
 	for _, name := range s.names {
-		rows = append(rows, []string{name, strconv.Itoa(int(report.Median(rate[name]))), fmt.Sprintf("%.2f", report.Median(rate[name])/base),
-			fmt.Sprintf("%.0f", report.Median(p50[name])), fmt.Sprintf("%.0f", report.Median(p99[name]))})
+		f := all[name]
+		rows = append(rows, []string{name, strconv.Itoa(int(report.Median(f.rate))), report.Figure(report.Median(f.rate) / base),
+			fmt.Sprintf("%.0f", report.Median(f.p50)), fmt.Sprintf("%.0f", report.Median(f.p99)),
+			fmt.Sprintf("%.1f", report.Median(f.server)), fmt.Sprintf("%.1f", report.Median(f.client))})
 	}
 	fmt.Fprintf(w, "## %s\n\n", s.title)
-	report.Table(w, []string{"", "decisions/s", "× redis_rate", "p50, µs", "p99, µs"}, rows)
+	report.Table(w, []string{"", "decisions/s", "× " + s.names[0], "p50, µs", "p99, µs", "server, µs", "client, µs"}, rows)
 	rows = nil
 	for _, t := range s.targets {
-		got := report.Median(rate[t.ours]) / report.Median(rate[t.theirs])
+		got := report.Median(all[t.ours].rate) / report.Median(all[t.theirs].rate)
 		if got >= t.ratio {
 			reached++
 		}
-		rows = append(rows, []string{t.ours + " ÷ " + t.theirs, fmt.Sprintf("%.2f", got), fmt.Sprintf("%.2f", t.ratio), report.Verdict(got >= t.ratio)})
+		rows = append(rows, []string{t.ours + " ÷ " + t.theirs, report.Figure(got), fmt.Sprintf("%.2f", t.ratio), report.Verdict(got >= t.ratio)})
 	}
-	report.Table(w, []string{"ratio of medians", "measured", "target", "reached"}, rows)
+	if rows != nil {
+		report.Table(w, []string{"ratio of medians", "measured", "target", "reached"}, rows)
+	}
 	return reached, len(s.targets), nil
+}
+
+// drain takes the one token that each key that begins with Gone has.
+func (h *house) drain(ctx context.Context, names []string) error {
+	for _, name := range names {
+		for i := range numKeys {
+			if _, err := h.contenders[name](ctx, load.Gone+load.Key(i)); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// round runs one contender once. Everybody must refuse what the load asks for.
+func (h *house) round(ctx context.Context, s scenario, name string, length time.Duration) (load.Result, error) {
+	l := load.Load{Clients: s.clients, Keys: s.keys, Draw: s.draw, Length: length, Server: h.serverTime}
+	r, err := l.Run(ctx, func(context.Context) (load.Session, error) { return load.Session{Take: h.contenders[name]}, nil })
+	share, want := float64(r.Refused)/float64(r.Times.Count), 0.0
+	if s.refuse {
+		want = 0.9
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil && (math.Abs(share-want) > 0.05 || want == 0 && r.Refused > 0) {
+		err = fmt.Errorf("%.3f of the calls were refused", share)
+	}
+	return r, err
 }
 
 // module is the version of a library that this program was built with.

@@ -1,6 +1,6 @@
 // Command replay measures the replay of an access log against loops that only
-// split its lines and parse their times: the benchmarks of the replay package,
-// taking turns.
+// split its lines and parse their times, and against one that also decides: the
+// benchmarks of the replay package, taking turns, on one thread and on two.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
@@ -23,6 +24,7 @@ var contenders = []struct{ bench, name string }{
 	{"BenchmarkSplitAndParseTime", "split into fields and parse the time (strings.Fields, time.Parse)"},
 	{"BenchmarkSplitInPlaceAndParseTime", "find the time in place and parse it (bytes.IndexByte, time.Parse)"},
 	{"BenchmarkSplitAndParseTimeByHand", "split in place and parse the time by hand, a day at a time"},
+	{"BenchmarkDecideByHand", "the same, and a token of the address's bucket in a map: all of the work, by hand"},
 }
 
 const target = 0.5 // of a loop's rate
@@ -57,11 +59,15 @@ func run(rounds int, out string) error {
 	return nil
 }
 
-var line = regexp.MustCompile(`(?m)^(Benchmark\w+?)(?:-\d+)?\s.*?([\d.]+) ns/line`)
+// threads are GOMAXPROCS: with one, ours parses and decides on the same thread.
+var threads = []string{"1", "2"}
+
+// line is a benchmark's; go test names the threads where there are several.
+var line = regexp.MustCompile(`(?m)^(Benchmark\w+?(?:-2)?)\s.*?([\d.]+) ns/line`)
 
 // round runs each benchmark once and adds its ns/line to figures.
 func round(figures map[string][]float64) error {
-	cmd := exec.Command("go", "test", "-run", "^$", "-bench", ".", "-benchtime", "1s", "./replay")
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", ".", "-benchtime", "1s", "-cpu", strings.Join(threads, ","), "./replay")
 	cmd.Dir, cmd.Stderr = "..", os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -79,16 +85,26 @@ func round(figures map[string][]float64) error {
 
 func write(w io.Writer, figures map[string][]float64) {
 	report.Header(w, "Replay", "make bench-replay")
-	ours := report.Median(figures[contenders[0].bench])
+	for _, n := range threads {
+		fmt.Fprintf(w, "## %s\n\n", map[string]string{"1": "One thread for everybody (GOMAXPROCS=1)", "2": "Two threads (GOMAXPROCS=2), of which the loops use one"}[n])
+		table(w, figures, map[string]string{"1": "", "2": "-2"}[n])
+	}
+	fmt.Fprintln(w, "The log is combined, 200,000 lines of 5,000 clients, held in memory; one limit. A replay parses in one goroutine and decides in another.")
+}
+
+func table(w io.Writer, figures map[string][]float64, suffix string) {
+	ours := report.Median(figures[contenders[0].bench+suffix])
 	var rows [][]string
+	var ratios []report.Ratio
 	for i, c := range contenders {
-		ns := report.Median(figures[c.bench])
+		ns := report.Median(figures[c.bench+suffix])
 		rate, reached := "", ""
 		if i > 2 {
-			rate, reached = fmt.Sprintf("%.2f", ns/ours), report.Verdict(ns/ours >= target)
+			rate, reached = report.Figure(ns/ours), report.Verdict(ns/ours >= target)
+			ratios = append(ratios, report.Ratio{Against: c.name, Value: ns / ours})
 		}
 		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.2f M", 1e3/ns), rate, reached})
 	}
 	report.Table(w, []string{"", "ns a line", "lines a second", "replay in order runs at, of this", "at least 0.5"}, rows)
-	fmt.Fprintln(w, "The log is combined, 200,000 lines of 5,000 clients, held in memory; one limit. A replay parses in one goroutine and decides in another.")
+	report.Spread(w, contenders[0].name, ratios)
 }

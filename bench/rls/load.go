@@ -15,29 +15,34 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 )
 
 // contender is one server and what was measured of it.
 type contender struct {
 	name, addr string
 	pid, conns int
+	store      int // its store's first process; 0: none
 	clients    []*grpc.ClientConn
-
-	perSecond, cpu, p99 []float64
+	measured
 }
 
-func (c *contender) reset() { c.perSecond, c.cpu, c.p99 = nil, nil, nil }
+// measured is what the rounds of one load came to; processor times in µs a call.
+type measured struct{ perSecond, server, storeTime, client, p99 []float64 }
 
-// requests are made once, so that the client costs little, and the same for all.
-var requests = func() []*pb.RateLimitRequest {
+// users and gone are made once, so that the client costs little, and the same for all.
+var users, gone = requests("user"), requests("gone")
+
+func requests(kind string) []*pb.RateLimitRequest {
 	all := make([]*pb.RateLimitRequest, keys)
 	for i := range all {
 		all[i] = &pb.RateLimitRequest{Domain: "bench", Descriptors: []*common.RateLimitDescriptor{{
-			Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: fmt.Sprintf("user-%d", i)}},
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: kind, Value: fmt.Sprintf("user-%d", i)}},
 		}}}
 	}
 	return all
-}()
+}
 
 // connect waits until the server answers as it should.
 func (c *contender) connect() error {
@@ -64,7 +69,7 @@ func (c *contender) disconnect() {
 
 // ask insists on a real decision.
 func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc.CallOption) error {
-	r, err := client.ShouldRateLimit(ctx, requests[i%keys], o...)
+	r, err := client.ShouldRateLimit(ctx, users[i%keys], o...)
 	if err != nil {
 		return err
 	}
@@ -74,15 +79,26 @@ func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc
 	return nil
 }
 
-// fill touches every key once.
-func (c *contender) fill() {
+// refusal insists on one.
+func refusal(ctx context.Context, client pb.RateLimitServiceClient, i int) error {
+	r, err := client.ShouldRateLimit(ctx, gone[i%keys])
+	if err == nil && r.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
+		err = fmt.Errorf("not refused: %v", r)
+	}
+	return err
+}
+
+// fill touches every key once, and drains as many where calls are to be refused.
+func (c *contender) fill(refused int) {
 	client := pb.NewRateLimitServiceClient(c.clients[0])
 	var wg sync.WaitGroup
 	var errs [16]error
 	for w := range errs {
 		wg.Go(func() {
 			for i := w; i < keys && errs[w] == nil; i += len(errs) {
-				errs[w] = ask(context.Background(), client, i)
+				if errs[w] = ask(context.Background(), client, i); errs[w] == nil && refused > 0 {
+					_, errs[w] = client.ShouldRateLimit(context.Background(), gone[i])
+				}
 			}
 		})
 	}
@@ -97,9 +113,10 @@ func (c *contender) panicWith(errs []error) {
 	}
 }
 
-// load calls from so many callers at once for a while, and returns how many
-// calls were answered and their 99th percentile in µs.
-func (c *contender) load(streams int, length time.Duration) (n int, p99 float64) {
+// load calls from so many callers at once for a while, so many of ten on keys
+// that are gone, and returns how many calls were answered and their 99th
+// percentile in µs.
+func (c *contender) load(streams, refused int, length time.Duration) (n int, p99 float64) {
 	var mu sync.Mutex
 	var all []float64
 	var wg sync.WaitGroup
@@ -115,8 +132,12 @@ func (c *contender) load(streams int, length time.Duration) (n int, p99 float64)
 				if start.After(until) {
 					break
 				}
-				errs[s] = ask(context.Background(), client, i)
-				if mine++; mine%8 == 0 {
+				if mine%10 < refused {
+					errs[s] = refusal(context.Background(), client, i)
+				} else {
+					errs[s] = ask(context.Background(), client, i)
+				}
+				if mine++; mine%7 == 0 {
 					took = append(took, float64(time.Since(start).Nanoseconds())/1e3)
 				}
 			}
@@ -135,12 +156,23 @@ func (c *contender) load(streams int, length time.Duration) (n int, p99 float64)
 	return n, p99
 }
 
-// cpuSeconds is what the server's process has used, user and system.
-func (c *contender) cpuSeconds() float64 {
-	b := must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.pid)))
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+2:]))
-	const ticks = 100 // a second: USER_HZ, which is 100 everywhere
-	return float64(must(strconv.Atoi(f[11]))+must(strconv.Atoi(f[12]))) / ticks
+// round measures one round of a load.
+func (c *contender) round(streams, refused int, length time.Duration) {
+	server, store, client := must(cpu.Process(c.pid)), c.storeUsed(), cpu.Own()
+	n, p99 := c.load(streams, refused, length)
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(n) }
+	c.server = append(c.server, each(must(cpu.Process(c.pid))-server))
+	c.storeTime = append(c.storeTime, each(c.storeUsed()-store))
+	c.client = append(c.client, each(cpu.Own()-client))
+	c.perSecond = append(c.perSecond, float64(n)/length.Seconds())
+	c.p99 = append(c.p99, p99)
+}
+
+func (c *contender) storeUsed() time.Duration {
+	if c.store == 0 {
+		return 0
+	}
+	return must(cpu.Server(c.store))
 }
 
 func (c *contender) rssMiB() float64 {

@@ -38,13 +38,25 @@ func main() {
 	defer b.close()
 	b.start(*only)
 	report.Header(w, "Envoy's RateLimitService", "make bench-rls")
-	for _, streams := range []int{64, 256} {
-		b.measure(streams)
-		b.table(w, streams)
+	fmt.Fprintf(w, "%d keys, one descriptor a request, fixed windows that admit everything, or one request a day where nine of ten are refused. %d rounds of %v each; client, servers and stores share the cores; all servers have %s. "+
+		"PostgreSQL has its default settings; Redis keeps nothing on the disk, nor does PostgreSQL where it says unlogged. µs are processor time a decision; RSS is the server's resident memory after the rounds.\n\n", keys, b.rounds, b.length, gogc)
+	for _, l := range loads {
+		b.measure(l)
+		b.table(w, l)
 	}
 	b.verdicts(w)
-	fmt.Fprintf(w, "%d keys, one descriptor a request, fixed windows that admit everything. %d rounds of %v each; client, servers and stores share the cores. "+
-		"CPU is that of the rate limit server's process alone, without its store; RSS is its resident memory after the rounds.\n", keys, b.rounds, b.length)
+}
+
+// A load is callers at once, and how many of ten calls are refused.
+type load struct{ streams, refused int }
+
+var loads = []load{{64, 0}, {256, 0}, {64, 9}}
+
+func (l load) String() string {
+	if l.refused > 0 {
+		return fmt.Sprintf("%d streams, %d of 10 calls refused", l.streams, l.refused)
+	}
+	return fmt.Sprintf("%d streams", l.streams)
 }
 
 // bench is the contenders of a run.
@@ -54,10 +66,10 @@ type bench struct {
 	conns   int
 	all     []*contender
 	closers []func()
-	results map[int]map[string]figures // by streams and name
+	results map[load]map[string]figures // by name
 }
 
-type figures struct{ perSecond, cpu, p99 float64 }
+type figures struct{ perSecond, server, store, client, p99, rss float64 }
 
 func (b *bench) close() {
 	for i := len(b.closers) - 1; i >= 0; i-- {
@@ -78,38 +90,43 @@ func wanted(name, only string) bool {
 }
 
 // measure lets the contenders take turns, after a first pass that touches every key.
-func (b *bench) measure(streams int) {
+func (b *bench) measure(l load) {
 	for _, c := range b.all {
-		c.fill()
-		c.reset()
+		c.fill(l.refused)
+		c.measured = measured{}
 	}
 	for range b.rounds {
 		for _, c := range b.all {
-			before := c.cpuSeconds()
-			n, p99 := c.load(streams, b.length)
-			c.cpu = append(c.cpu, (c.cpuSeconds()-before)/float64(n)*1e6)
-			c.perSecond = append(c.perSecond, float64(n)/b.length.Seconds())
-			c.p99 = append(c.p99, p99)
+			c.round(l.streams, l.refused, b.length)
 		}
 	}
 	if b.results == nil {
-		b.results = map[int]map[string]figures{}
+		b.results = map[load]map[string]figures{}
 	}
-	b.results[streams] = map[string]figures{}
+	b.results[l] = map[string]figures{}
 	for _, c := range b.all {
-		b.results[streams][c.name] = figures{report.Median(c.perSecond), report.Median(c.cpu), report.Median(c.p99)}
+		m := report.Median
+		b.results[l][c.name] = figures{m(c.perSecond), m(c.server), m(c.storeTime), m(c.client), m(c.p99), c.rssMiB()}
 	}
 }
 
-func (b *bench) table(w io.Writer, streams int) {
-	base := b.results[streams][nameNoop].perSecond
+func (b *bench) table(w io.Writer, l load) {
+	base := b.results[l][nameNoop].perSecond
+	upstream := max(b.results[l][nameUpstream].perSecond, b.results[l][namePipelined].perSecond)
 	var rows [][]string
 	for _, c := range b.all {
-		f := b.results[streams][c.name]
-		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", f.perSecond), fmt.Sprintf("%.2f", f.perSecond/base),
-			fmt.Sprintf("%.0f", f.cpu), fmt.Sprintf("%.0f", f.p99), fmt.Sprintf("%.0f", c.rssMiB())})
+		f := b.results[l][c.name]
+		row := []string{c.name, fmt.Sprintf("%.0f", f.perSecond), report.Figure(f.perSecond / base), ""}
+		if upstream > 0 {
+			row[3] = report.Figure(f.perSecond / upstream)
+		}
+		for _, v := range []float64{f.server, f.store, f.client, f.p99, f.rss} {
+			row = append(row, fmt.Sprintf("%.0f", v))
+		}
+		rows = append(rows, row)
 	}
-	report.Table(w, []string{fmt.Sprintf("%d streams, %d connections", streams, b.conns), "decisions/s", "× no-op", "server CPU µs a decision", "p99 µs", "RSS MiB"}, rows)
+	fmt.Fprintf(w, "## %v, %d connections\n\n", l, b.conns)
+	report.Table(w, []string{"", "decisions/s", "× no-op", "× envoyproxy/ratelimit", "server µs", "store µs", "client µs", "p99 µs", "RSS MiB"}, rows)
 }
 
 // verdicts compare with what was aimed at, as far as the contenders ran.
@@ -122,27 +139,30 @@ func (b *bench) verdicts(w io.Writer) {
 		}
 		rows = append(rows, []string{what, fmt.Sprintf("%.2f", got), fmt.Sprintf("%s %.2f", sign, limit), report.Verdict(ok)})
 	}
-	for _, streams := range []int{64, 256} {
-		r := b.results[streams]
+	for _, l := range loads {
+		if l.refused > 0 {
+			continue
+		}
+		r := b.results[l]
 		rival := r[nameUpstream]
 		if p := r[namePipelined]; p.perSecond > rival.perSecond {
 			rival = p
 		}
-		at := fmt.Sprintf(" at %d streams", streams)
+		at := fmt.Sprintf(" at %d streams", l.streams)
 		if f, ok := r[nameMemory]; ok {
 			row("memory: × no-op"+at, f.perSecond/r[nameNoop].perSecond, 0.8, false)
 		}
 		if f, ok := r[nameRedis]; ok && rival.perSecond > 0 {
 			row("Redis: × envoyproxy/ratelimit, the better of the two,"+at, f.perSecond/rival.perSecond, 1.5, false)
-			row("Redis: server CPU × envoyproxy/ratelimit's"+at, f.cpu/cmp.Or(rival.cpu, 1), 0.65, true)
+			row("Redis: server CPU × envoyproxy/ratelimit's"+at, f.server/cmp.Or(rival.server, 1), 0.65, true)
 		}
 		if f, ok := r[namePostgres]; ok && rival.perSecond > 0 {
-			row("PostgreSQL: × envoyproxy/ratelimit on Redis"+at, f.perSecond/rival.perSecond, 1.2, false)
+			row("PostgreSQL, unlogged: × envoyproxy/ratelimit on Redis"+at, f.perSecond/rival.perSecond, 1.2, false)
 		}
 	}
 	for _, c := range b.all {
 		if strings.HasPrefix(c.name, "dipwell") {
-			row("RSS MiB: "+c.name, c.rssMiB(), 40, true)
+			row("RSS MiB: "+c.name, b.results[loads[1]][c.name].rss, 40, true) // at 10,000 keys
 		}
 	}
 	report.Table(w, []string{"aim", "reached", "target", ""}, rows)

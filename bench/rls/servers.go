@@ -24,21 +24,30 @@ const (
 	nameNoop      = "no-op handler"
 	nameMemory    = "dipwell, memory"
 	nameRedis     = "dipwell, Redis"
-	namePostgres  = "dipwell, PostgreSQL"
+	nameLogged    = "dipwell, PostgreSQL, logged"
+	namePostgres  = "dipwell, PostgreSQL, unlogged"
 	nameUpstream  = "envoyproxy/ratelimit, Redis"
 	namePipelined = "envoyproxy/ratelimit, Redis, REDIS_PIPELINE_WINDOW=150us"
 )
 
+// gogc is what `dipwell serve` sets for itself. Everybody has it.
+const gogc = "GOGC=150"
+
 // upstream is the version to compare with.
 const upstream = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 
-// descriptors admit everything, in windows that no run outlives.
+// descriptors admit everything of users, in windows that no run outlives, and
+// one request a day of those that are gone.
 const descriptors = `domain: bench
 descriptors:
   - key: user
     rate_limit:
       unit: day
       requests_per_unit: 4000000000
+  - key: gone
+    rate_limit:
+      unit: day
+      requests_per_unit: 1
 `
 
 // noop is the control: what gRPC costs when nothing is decided.
@@ -52,7 +61,12 @@ type noopServer struct {
 	pb.UnimplementedRateLimitServiceServer
 }
 
-func (noopServer) ShouldRateLimit(context.Context, *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+func (noopServer) ShouldRateLimit(_ context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	if r.Descriptors[0].Entries[0].Key == "gone" {
+		return &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OVER_LIMIT, Statuses: []*pb.RateLimitResponse_DescriptorStatus{{
+			Code: pb.RateLimitResponse_OVER_LIMIT, CurrentLimit: noopLimit, DurationUntilReset: &durationpb.Duration{Seconds: 43210},
+		}}}, nil
+	}
 	return &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK, Statuses: []*pb.RateLimitResponse_DescriptorStatus{{
 		Code: pb.RateLimitResponse_OK, CurrentLimit: noopLimit, LimitRemaining: 3_999_999_999, DurationUntilReset: &durationpb.Duration{Seconds: 43210},
 	}}}, nil
@@ -76,30 +90,33 @@ func (b *bench) start(only string) {
 	build.Dir = ".."
 	run(build)
 
-	b.add(nameNoop, only, func(addr string) *exec.Cmd { return exec.Command(must(os.Executable()), "noop", addr) })
-	dipwell := func(store func() string) func(string) *exec.Cmd {
-		return func(addr string) *exec.Cmd {
-			return exec.Command(bin, "serve", "--listen", freeAddr(), "--grpc", addr, "--rls-config", config, "--store", store())
+	b.add(nameNoop, only, func(c *contender) *exec.Cmd { return exec.Command(must(os.Executable()), "noop", c.addr) })
+	dipwell := func(store func(*contender) string) func(*contender) *exec.Cmd {
+		return func(c *contender) *exec.Cmd {
+			return exec.Command(bin, "serve", "--listen", freeAddr(), "--grpc", c.addr, "--rls-config", config, "--store", store(c))
 		}
 	}
-	b.add(nameMemory, only, dipwell(func() string { return "memory:" }))
+	migrated := func(flags ...string) func(*contender) string {
+		return func(c *contender) string {
+			dsn := b.postgres(c)
+			run(exec.Command(bin, append([]string{"migrate", "up", "--store", dsn}, flags...)...))
+			return dsn
+		}
+	}
+	b.add(nameMemory, only, dipwell(func(*contender) string { return "memory:" }))
 	b.add(nameRedis, only, dipwell(b.redis))
-	b.add(namePostgres, only, dipwell(func() string {
-		dsn := b.postgres()
-		migrate := exec.Command(bin, "migrate", "up", "--unlogged", "--store", dsn)
-		run(migrate)
-		return dsn
-	}))
+	b.add(nameLogged, only, dipwell(migrated()))
+	b.add(namePostgres, only, dipwell(migrated("--unlogged")))
 	rival := filepath.Join(dir, "service_cmd")
-	envoyproxy := func(more ...string) func(string) *exec.Cmd {
-		return func(addr string) *exec.Cmd {
+	envoyproxy := func(more ...string) func(*contender) *exec.Cmd {
+		return func(c *contender) *exec.Cmd {
 			if _, err := os.Stat(rival); err != nil {
 				install := exec.Command("go", "install", upstream)
 				install.Env = append(os.Environ(), "GOBIN="+dir)
 				install.Dir = dir
 				run(install)
 			}
-			return ratelimit(rival, dir, addr, strings.TrimPrefix(b.redis(), "redis://"), more...)
+			return ratelimit(rival, dir, c.addr, strings.TrimPrefix(b.redis(c), "redis://"), more...)
 		}
 	}
 	b.add(nameUpstream, only, envoyproxy())
@@ -110,7 +127,7 @@ func (b *bench) start(only string) {
 func ratelimit(bin, root, addr, redis string, more ...string) *exec.Cmd {
 	cmd := exec.Command(bin)
 	_, port, _ := net.SplitHostPort(addr)
-	cmd.Env = append(os.Environ(), "GRPC_HOST=127.0.0.1", "GRPC_PORT="+port, "HOST=127.0.0.1", "PORT="+portOf(freeAddr()), "DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+portOf(freeAddr()),
+	cmd.Env = append(cmd.Environ(), "GRPC_HOST=127.0.0.1", "GRPC_PORT="+port, "HOST=127.0.0.1", "PORT="+portOf(freeAddr()), "DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+portOf(freeAddr()),
 		"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis, "USE_STATSD=false", "LOG_LEVEL=error")
 	cmd.Env = append(cmd.Env, more...)
@@ -120,18 +137,19 @@ func ratelimit(bin, root, addr, redis string, more ...string) *exec.Cmd {
 func portOf(addr string) string { _, port, _ := net.SplitHostPort(addr); return port }
 
 // add starts a contender, when it is wanted, and waits until it answers.
-func (b *bench) add(name, only string, command func(addr string) *exec.Cmd) {
+func (b *bench) add(name, only string, command func(*contender) *exec.Cmd) {
 	if !wanted(name, only) {
 		return
 	}
-	addr := freeAddr()
-	cmd := command(addr)
+	c := &contender{name: name, addr: freeAddr(), conns: b.conns}
+	cmd := command(c)
+	cmd.Env = append(cmd.Environ(), gogc)
 	log := must(os.CreateTemp("", "bench-rls-log"))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}
-	c := &contender{name: name, addr: addr, pid: cmd.Process.Pid, conns: b.conns}
+	c.pid = cmd.Process.Pid
 	b.closers = append(b.closers, func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		late := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
@@ -150,14 +168,17 @@ func (b *bench) add(name, only string, command func(addr string) *exec.Cmd) {
 }
 
 // redis starts a server for one contender.
-func (b *bench) redis() string {
+func (b *bench) redis(c *contender) string {
 	s := must(redistest.New())
+	c.store = s.PID()
 	b.closers = append(b.closers, s.Close)
 	return s.URL()
 }
 
-func (b *bench) postgres() string {
-	s := must(pgtest.New("shared_buffers=256MB", "max_connections=100"))
+// postgres starts a server for one contender, with its default settings.
+func (b *bench) postgres(c *contender) string {
+	s := must(pgtest.New())
+	c.store = s.PID()
 	b.closers = append(b.closers, func() {
 		_ = s.Signal(syscall.SIGQUIT)
 		s.Wait()

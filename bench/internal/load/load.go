@@ -6,20 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/internal/latency"
 )
 
 // A Load is what a contender has to bear: clients that call as fast as they are
-// answered, each on a key drawn at random.
+// answered.
 type Load struct {
 	Clients  int
 	Keys     int
 	Length   time.Duration
-	Conflict func(error) bool // the server asks the caller to try again; nil: it never does
+	Draw     Draw                          // nil: uniform over Keys
+	Conflict func(error) bool              // the server asks the caller to try again; nil: it never does
+	Server   func() (time.Duration, error) // processor time of the server so far; nil: unknown
 }
 
 // A Session is one client's own way in: a connection, or a share of a store.
@@ -31,9 +33,12 @@ type Session struct {
 // A Result is what one round came to. Only answered calls count as decisions.
 type Result struct {
 	PerSecond float64
+	Length    time.Duration     // until the last client was answered
 	Times     latency.Histogram // of answered calls
 	Refused   int
 	Conflicts int // that reached the caller, who called again
+
+	Client, Server time.Duration // processor time used in the round
 }
 
 // warmUp is how often each client calls before the clock starts: from the sixth
@@ -45,6 +50,9 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 	if l.Conflict == nil {
 		l.Conflict = func(error) bool { return false }
 	}
+	if l.Draw == nil {
+		l.Draw = Uniform(l.Keys)
+	}
 	clients := make([]*client, l.Clients)
 	for i := range clients {
 		s, err := open(ctx)
@@ -54,23 +62,47 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 		if s.Close != nil {
 			defer s.Close()
 		}
-		clients[i] = &client{Session: s, Load: &l, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
+		clients[i] = &client{Session: s, Load: &l, key: l.Draw(rand.New(rand.NewPCG(uint64(i), rand.Uint64())))}
 	}
 	calls := context.Background() // a driver would watch one that can be cancelled, in a goroutine a call
 	if err := together(clients, func(c *client) error { return c.warm(calls) }); err != nil {
 		return Result{}, err
 	}
-	start := time.Now()
-	err := together(clients, func(c *client) error { return c.call(calls, start) })
-	took := time.Since(start)
 	var r Result
+	used, err := l.used()
+	if err != nil {
+		return r, err
+	}
+	start := time.Now()
+	err = together(clients, func(c *client) error { return c.call(calls, start) })
+	took := time.Since(start)
+	if e := used(&r); err == nil {
+		err = e
+	}
 	for _, c := range clients {
 		r.Times.Add(&c.times)
 		r.Refused += c.refused
 		r.Conflicts += c.conflicts
 	}
-	r.PerSecond = float64(r.Times.Count) / took.Seconds()
+	r.Length, r.PerSecond = took, float64(r.Times.Count)/took.Seconds()
 	return r, err
+}
+
+// used starts to count processor time, while the sessions are open. What it
+// returns notes what was used since.
+func (l Load) used() (func(*Result) error, error) {
+	server := l.Server
+	if server == nil {
+		server = func() (time.Duration, error) { return 0, nil }
+	}
+	before, err := server()
+	own := cpu.Own()
+	return func(r *Result) error {
+		r.Client = cpu.Own() - own
+		after, err := server()
+		r.Server = after - before
+		return err
+	}, err
 }
 
 func together(clients []*client, do func(*client) error) error {
@@ -86,7 +118,7 @@ func together(clients []*client, do func(*client) error) error {
 type client struct {
 	Session
 	*Load
-	random    *rand.Rand
+	key       func() string
 	times     latency.Histogram
 	refused   int
 	conflicts int
@@ -94,7 +126,7 @@ type client struct {
 
 func (c *client) warm(ctx context.Context) error {
 	for range warmUp {
-		if _, err := c.Take(ctx, Key(c.random.IntN(c.Keys))); err != nil && !c.Conflict(err) {
+		if _, err := c.Take(ctx, c.key()); err != nil && !c.Conflict(err) {
 			return err
 		}
 	}
@@ -105,7 +137,7 @@ func (c *client) warm(ctx context.Context) error {
 // One that conflicts is made again, as its author would have to.
 func (c *client) call(ctx context.Context, start time.Time) error {
 	for last := time.Since(start); last < c.Length; {
-		key := Key(c.random.IntN(c.Keys))
+		key := c.key()
 		allowed, err := c.Take(ctx, key)
 		for err != nil && c.Conflict(err) && time.Since(start) < c.Length {
 			c.conflicts++
@@ -125,23 +157,4 @@ func (c *client) call(ctx context.Context, start time.Time) error {
 		last = now
 	}
 	return nil
-}
-
-// keyNames are made once, so that no contender pays for making them; those of
-// large tables are made when they are needed.
-var keyNames []string
-
-// NameKeys makes sure of the names of the first n keys.
-func NameKeys(n int) {
-	for i := len(keyNames); i < n; i++ {
-		keyNames = append(keyNames, "user:"+strconv.Itoa(i))
-	}
-}
-
-// Key is the name of key i.
-func Key(i int) string {
-	if i < len(keyNames) {
-		return keyNames[i]
-	}
-	return "user:" + strconv.Itoa(i)
 }

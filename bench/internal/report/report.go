@@ -2,6 +2,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -42,6 +43,31 @@ func Table(w io.Writer, head []string, rows [][]string) {
 	fmt.Fprintln(w)
 }
 
+// A Ratio is our figure over a contender's.
+type Ratio struct {
+	Against string
+	Value   float64
+}
+
+// Spread writes the worst and the best of our ratios in a table, in which more
+// is better, so that whoever quotes one has the other beside it.
+func Spread(w io.Writer, ours string, ratios []Ratio) {
+	if len(ratios) == 0 {
+		return
+	}
+	byValue := func(a, b Ratio) int { return cmp.Compare(a.Value, b.Value) }
+	worst, best := slices.MinFunc(ratios, byValue), slices.MaxFunc(ratios, byValue)
+	fmt.Fprintf(w, "%s: worst %s × %s, best %s × %s.\n\n", ours, Figure(worst.Value), worst.Against, Figure(best.Value), best.Against)
+}
+
+// Figure writes a ratio with the digits that it deserves.
+func Figure(v float64) string {
+	if v >= 10 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
 // Verdict says whether a figure reaches its target.
 func Verdict(ok bool) string {
 	if ok {
@@ -60,10 +86,16 @@ func cpu() string {
 	return runtime.GOARCH
 }
 
+// commit is the short hash of what was measured. Results that were written
+// since are no change.
 func commit() string {
-	out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
+	hash, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	changed, err := exec.Command("git", "status", "--porcelain", "--", ":/", ":(top,exclude)bench/results").Output()
+	if err != nil || len(changed) > 0 {
+		return strings.TrimSpace(string(hash)) + " with changes"
+	}
+	return strings.TrimSpace(string(hash))
 }

@@ -1,5 +1,5 @@
--- The floor of any design: a counter that only counts, with as much room in its
--- pages as dipwell's table has.
+-- The floor of any design: a counter that only counts. All tables have as much room in their
+-- pages as dipwell's has.
 create schema counter;
 
 create unlogged table counter.buckets (

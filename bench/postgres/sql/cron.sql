@@ -5,6 +5,6 @@ create schema cron;
 create unlogged table cron.buckets (
     key text primary key,
     tokens bigint not null
-);
+) with (fillfactor = 70);
 
 create index on cron.buckets (tokens) where tokens < 1000000000;

@@ -1,13 +1,13 @@
 -- Rival (b): a function that brings back whole tokens for the time that passed
--- while it takes one, and inserts the row when there was none. Logged; callers
+-- while it takes one, and inserts the row when there was none. Callers
 -- run it under SERIALIZABLE and try again when the server asks them to.
 create schema proc;
 
-create table proc.buckets (
+create unlogged table proc.buckets (
     key text primary key,
     tokens bigint not null,
     refilled timestamptz not null
-);
+) with (fillfactor = 70);
 
 create function proc.take(bucket text, rate bigint, burst bigint) returns boolean
 language plpgsql as $$

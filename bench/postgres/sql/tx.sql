@@ -6,4 +6,4 @@ create unlogged table tx.buckets (
     key text primary key,
     tokens float8 not null,
     refilled_us bigint not null
-);
+) with (fillfactor = 70);

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+// indexOf lists the files, with what they aim at and what of it is not reached.
+func indexOf(all []*results) string {
+	var b strings.Builder
+	b.WriteString("# Results\n\nWritten by `make figures` from the files here. \"Reached\" counts the rows that have a target.\n\n")
+	var rows [][]string
+	var missed []string
+	for _, r := range all {
+		yes, no := r.targets()
+		reached := ""
+		if n := len(yes) + len(no); n > 0 {
+			reached = fmt.Sprintf("%d of %d", len(yes), n)
+		}
+		rows = append(rows, []string{"[" + strings.TrimSuffix(r.name, ".md") + "](" + r.name + ")", strings.TrimSuffix(strings.Split(r.made, " Made by")[0], "."), reached})
+		for _, m := range no {
+			missed = append(missed, "- "+strings.TrimSuffix(r.name, ".md")+": "+m)
+		}
+	}
+	report.Table(&b, []string{"", "made", "reached"}, rows)
+	if len(missed) > 0 {
+		b.WriteString("## Not reached\n\n" + strings.Join(missed, "\n") + "\n")
+	}
+	return b.String()
+}
+
+// targets are the rows and lines that end in yes or no.
+func (r *results) targets() (yes, no []string) {
+	add := func(verdict, what string) {
+		switch verdict {
+		case "yes":
+			yes = append(yes, what)
+		case "**no**":
+			no = append(no, what)
+		}
+	}
+	for _, t := range r.tables {
+		for _, row := range t.rows {
+			for i, c := range row {
+				if c == "yes" || c == "**no**" {
+					add(c, t.section+": "+row[0]+" ("+strings.Join(named(t.head[1:i], row[1:i]), ", ")+")")
+				}
+			}
+		}
+	}
+	for _, line := range r.lines {
+		if at := strings.LastIndex(line, ": "); at >= 0 {
+			add(line[at+2:], strings.TrimPrefix(line[:at], "- "))
+		}
+	}
+	return yes, no
+}
+
+// named are the cells of the target and of ratios.
+func named(head, row []string) (out []string) {
+	for i, c := range row {
+		if c != "" && (head[i] == "target" || strings.Contains(head[i], "÷") || strings.Contains(head[i], "×") || strings.HasPrefix(c, "≥") || strings.HasPrefix(c, "≤") || head[i] == "measured" || head[i] == "reached") {
+			out = append(out, head[i]+" "+c)
+		}
+	}
+	return out
+}

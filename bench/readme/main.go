@@ -1,0 +1,167 @@
+// Command readme writes the figures of README.md and the index of bench/results
+// from the tables in bench/results, so that nothing is quoted that is not there.
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+const (
+	begin = "<!-- figures: written by `make figures` from bench/results -->\n"
+	end   = "<!-- end of figures -->\n"
+)
+
+func main() {
+	if err := run(".."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run writes both files, below the repository's root.
+func run(root string) error {
+	readme, index, err := figures(root)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, "bench", "results", "README.md"), []byte(index), 0o644)
+}
+
+// figures are README.md and the index as they should be.
+func figures(root string) (readme, index string, err error) {
+	dir := filepath.Join(root, "bench", "results")
+	all, err := readAll(dir)
+	if err != nil {
+		return "", "", err
+	}
+	old, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		return "", "", err
+	}
+	before, rest, ok := strings.Cut(string(old), begin)
+	_, after, found := strings.Cut(rest, end)
+	if !ok || !found {
+		return "", "", fmt.Errorf("README.md has no place for the figures: %q and %q", begin, end)
+	}
+	block, err := quotesOf(all)
+	return before + begin + block + end + after, indexOf(all), err
+}
+
+// readAll reads every results file, by name.
+func readAll(dir string) ([]*results, error) {
+	var names []string
+	for _, pattern := range []string{"*.md", "*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, found...)
+	}
+	slices.Sort(names)
+	var all []*results
+	for _, path := range names {
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return nil, err
+		}
+		if name = filepath.ToSlash(name); name == "README.md" {
+			continue
+		}
+		r, err := read(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// quotesOf is README's table: a row a quote.
+func quotesOf(all []*results) (string, error) {
+	var b strings.Builder
+	b.WriteString("\n")
+	var rows [][]string
+	var used []*results
+	for _, q := range quotes {
+		i := slices.IndexFunc(all, func(r *results) bool { return r.name == q.file })
+		if i < 0 {
+			return "", fmt.Errorf("no bench/results/%s", q.file)
+		}
+		row, err := q.row(all[i])
+		if err != nil {
+			return "", err
+		}
+		rows = append(rows, row)
+		if !slices.Contains(used, all[i]) {
+			used = append(used, all[i])
+		}
+	}
+	report.Table(&b, []string{"", "tables", "rate: worst", "best", "processor time: worst", "best", "all of it"}, rows)
+	b.WriteString(madeWhen(used) + "\n\n")
+	return b.String(), nil
+}
+
+func (q *quote) row(r *results) ([]string, error) {
+	row := []string{q.what, q.tables}
+	for _, column := range []string{q.column, q.spent} {
+		if column == "" {
+			row = append(row, "", "")
+			continue
+		}
+		rs, err := q.ratios(r, column)
+		if err != nil {
+			return nil, err
+		}
+		worst, best := ends(rs)
+		row = append(row, worst, best)
+	}
+	return append(row, fmt.Sprintf("[%s](bench/results/%s#%s)", q.link(), q.file, anchor(q.sections[0]))), nil
+}
+
+func ends(rs []report.Ratio) (worst, best string) {
+	byValue := func(a, b report.Ratio) int { return cmp.Compare(a.Value, b.Value) }
+	text := func(r report.Ratio) string { return report.Figure(r.Value) + " × " + r.Against }
+	worst, best = text(slices.MinFunc(rs, byValue)), text(slices.MaxFunc(rs, byValue))
+	if len(rs) == 1 {
+		best = ""
+	}
+	return worst, best
+}
+
+var machine = regexp.MustCompile(`^(\d{4}-\d\d-\d\d), (.*?), go`)
+
+// madeWhen says on which machine and day the files were made.
+func madeWhen(used []*results) string {
+	var order []string
+	files := map[string][]string{}
+	for _, r := range used {
+		m := machine.FindStringSubmatch(r.made)
+		when := "unknown"
+		if m != nil {
+			when = m[1] + " on " + m[2]
+		}
+		if files[when] == nil {
+			order = append(order, when)
+		}
+		files[when] = append(files[when], strings.TrimSuffix(r.name, ".md"))
+	}
+	if len(order) == 1 {
+		return "Measured " + order[0] + "."
+	}
+	var parts []string
+	for _, when := range order {
+		parts = append(parts, when+" ("+strings.Join(files[when], ", ")+")")
+	}
+	return "Measured " + strings.Join(parts, "; ") + "."
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A table is one of a results file, under its heading.
+type table struct {
+	section string
+	head    []string
+	rows    [][]string
+}
+
+// results are a file's tables, and the line that says when and where they were made.
+type results struct {
+	name   string // under bench/results
+	made   string
+	tables []table
+	lines  []string // that are no table: where a target stands alone
+}
+
+func read(dir, name string) (*results, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := &results{name: name}
+	section, inTable := "", false
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "#"):
+			section = strings.TrimSpace(strings.TrimLeft(line, "#"))
+		case strings.HasPrefix(line, "| ---"), strings.HasPrefix(line, "|---"):
+		case strings.HasPrefix(line, "|") && inTable:
+			last := &r.tables[len(r.tables)-1]
+			last.rows = append(last.rows, cells(line))
+		case strings.HasPrefix(line, "|"):
+			r.tables = append(r.tables, table{section: section, head: cells(line)})
+			inTable = true
+			continue
+		case r.made == "" && machine.MatchString(line):
+			r.made = line
+		default:
+			r.lines = append(r.lines, line)
+		}
+		inTable = inTable && strings.HasPrefix(line, "|")
+	}
+	return r, nil
+}
+
+// cells are a row's, without the spaces around them.
+func cells(line string) (cs []string) {
+	for c := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+		cs = append(cs, strings.TrimSpace(c))
+	}
+	return cs
+}
+
+// column is the index of a column, or -1.
+func (t *table) column(name string) int {
+	for i, h := range t.head {
+		if h == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// number is what a cell says, with whatever stands around it.
+func number(cell string) (float64, bool) {
+	v, err := strconv.ParseFloat(strings.Trim(cell, " ×*"), 64)
+	return v, err == nil
+}
+
+// anchor is the fragment that a heading of a Markdown file has on the web.
+func anchor(heading string) string {
+	var b strings.Builder
+	for _, c := range strings.ToLower(heading) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c == '-', c == '_', c > 0x7f && c != '…' && c != '×' && c != '÷':
+			b.WriteRune(c)
+		case c == ' ':
+			b.WriteByte('-')
+		}
+	}
+	return b.String()
+}

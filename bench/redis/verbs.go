@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/cpu"
+	"github.com/dipwell/dipwell/bench/internal/load"
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+// limits are what everybody of ours takes from. The last begins without its tokens.
+var limits = []dipwell.Limit{
+	{Name: commonLimit, Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: "global", Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: windowLimit, Algorithm: dipwell.FixedWindow, Rate: burst, Period: time.Second},
+	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour},
+}
+
+// A verb is one kind of call. target is what it may cost at most, in times the
+// processor time of a Take; least what it must reach coalesced, in times the
+// rate of coalesced Takes. 0: there is no target.
+type verb struct {
+	name          string
+	call          caller
+	target, least float64
+}
+
+// A caller makes one call about a key, and reports whether it was allowed.
+type caller func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error)
+
+func one(v dipwell.Verb) caller { return of(commonLimit, v) }
+
+func of(limit string, v dipwell.Verb) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		var d dipwell.Decision
+		err := l.Do(ctx, &d, v, limit, key, 1)
+		return d.Allowed, err
+	}
+}
+
+func takeAll(limits ...string) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		takes := make([]dipwell.Take, len(limits))
+		for i, name := range limits {
+			takes[i] = dipwell.Take{Limit: name, Key: key, Cost: 1}
+		}
+		d, err := l.TakeAll(ctx, takes...)
+		return d.Allowed, err
+	}
+}
+
+var verbs = []verb{
+	{name: "Take", call: one(dipwell.VerbTake)},
+	{twoName, takeAll(commonLimit, "tenant"), 1.5, 0},
+	{"TakeAll of 3", takeAll(commonLimit, "tenant", "global"), 0, 0},
+	{"TakeUpTo", one(dipwell.VerbTakeUpTo), 1.5, 0.6},
+	{"Reserve", one(dipwell.VerbReserve), 1.5, 0.6},
+	{"Charge", one(dipwell.VerbCharge), 1.5, 0.6},
+	{"Refund", one(dipwell.VerbRefund), 0, 0},
+	{"Take of a window", of(windowLimit, dipwell.VerbTake), 0, 0},
+	{"Check", one(dipwell.VerbCheck), 1.5, 0},
+}
+
+// mixedCosts takes from 1 to 5 tokens.
+func mixedCosts() caller {
+	var n atomic.Int64
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		d, err := l.Take(ctx, commonLimit, key, 1+n.Add(1)%5)
+		return d.Allowed, err
+	}
+}
+
+// tenants takes from a user and from one of few tenants.
+func tenants(few int64) caller {
+	var n atomic.Int64
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		d, err := l.TakeAll(ctx, dipwell.Take{Limit: commonLimit, Key: key, Cost: 1}, dipwell.Take{Limit: "tenant", Key: load.Key(int(n.Add(1) % few)), Cost: 1})
+		return d.Allowed, err
+	}
+}
+
+// fivePercent has one caller in twenty take mixed costs from one hot key.
+func fivePercent(rare caller) caller {
+	var n atomic.Int64
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		if n.Add(1)%20 == 0 {
+			return rare(ctx, l, hotKey)
+		}
+		d, err := l.Take(ctx, commonLimit, key, 1)
+		return d.Allowed, err
+	}
+}
+
+// over makes contenders of calls, over the store as it is or coalesced.
+func over(l *dipwell.Limiter, c caller) contender {
+	return func(ctx context.Context, key string) (bool, error) { return c(ctx, l, key) }
+}
+
+// addCalls adds a contender for each verb coalesced, and the mixes.
+func (h *house) addCalls() {
+	for _, v := range verbs {
+		h.contenders[v.name] = over(h.together, v.call)
+	}
+	h.contenders[mixedName] = over(h.together, mixedCosts())
+	h.contenders[tenantsName] = over(h.together, tenants(10))
+	h.contenders[rareMixedName] = over(h.together, fivePercent(mixedCosts()))
+	h.contenders[rareName] = over(h.together, fivePercent(one(dipwell.VerbTake)))
+}
+
+// singleVerbs writes the processor time of each verb from one caller.
+func (h *house) singleVerbs(ctx context.Context, w io.Writer, rounds int, length time.Duration) (reached, asked int, err error) {
+	server, client := make([][]float64, len(verbs)), make([][]float64, len(verbs))
+	for round := range rounds {
+		for i := range verbs {
+			at := (i + round) % len(verbs)
+			s, c, err := h.timeVerb(ctx, verbs[at].call, length)
+			if err != nil {
+				return 0, 0, fmt.Errorf("%s: %w", verbs[at].name, err)
+			}
+			server[at], client[at] = append(server[at], s), append(client[at], c)
+		}
+	}
+	var rows [][]string
+	var take float64
+	for i, v := range verbs {
+		s, c := report.Median(server[i]), report.Median(client[i])
+		if i == 0 {
+			take = s + c
+		}
+		row := []string{v.name, fmt.Sprintf("%.1f", s), fmt.Sprintf("%.1f", c), fmt.Sprintf("%.2f", (s+c)/take), "", ""}
+		if v.target > 0 {
+			ok := (s+c)/take <= v.target
+			row[4], row[5] = fmt.Sprintf("≤ %g", v.target), report.Verdict(ok)
+			if asked++; ok {
+				reached++
+			}
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprint(w, "## Each verb alone, 10,000 keys, one goroutine\n\n")
+	report.Table(w, []string{"", "server µs a call", "client µs a call", "both × Take", "target", "reached"}, rows)
+	return reached, asked, nil
+}
+
+// timeVerb makes calls for a while from one goroutine, and returns the processor
+// time of a call in µs: the server's, and that of this process.
+func (h *house) timeVerb(ctx context.Context, call caller, length time.Duration) (server, client float64, err error) {
+	const warmUp = 200
+	random := rand.New(rand.NewPCG(1, 2))
+	calls := 0
+	var s0, c0 time.Duration
+	var end time.Time
+	for ; calls <= warmUp || time.Now().Before(end); calls++ {
+		if calls == warmUp {
+			if s0, err = redisTime(ctx, h.redis); err != nil {
+				return 0, 0, err
+			}
+			c0, end = cpu.Own(), time.Now().Add(length)
+		}
+		if allowed, err := call(ctx, h.single, load.Key(random.IntN(numKeys))); err != nil || !allowed {
+			return 0, 0, fmt.Errorf("allowed: %v, %w", allowed, err)
+		}
+	}
+	n := float64(calls-warmUp) * 1000
+	c1 := cpu.Own()
+	s1, err := redisTime(ctx, h.redis)
+	return float64(s1-s0) / n, float64(c1-c0) / n, err
+}
+
+// redisTime is the processor time that Redis has used.
+func redisTime(ctx context.Context, db *redis.Client) (sum time.Duration, err error) {
+	info, err := db.InfoMap(ctx, "cpu").Result()
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+		s, err := strconv.ParseFloat(info["CPU"][name], 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(s * 1e9)
+	}
+	return sum, nil
+}
