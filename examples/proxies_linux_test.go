@@ -1,6 +1,7 @@
 package examples
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -257,10 +258,9 @@ func (s *site) freeze() {
 
 func (s *site) url(_, path string) string { return "http://127.0.0.1:" + s.ports.proxy + path }
 
-// from is a client at an address of this machine's own.
-func from(addr string) *http.Client {
-	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}, Timeout: time.Minute}
-	return &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}, Timeout: time.Minute}
+// dial opens connections from an address of this machine's own.
+func dial(addr string) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}, Timeout: time.Minute}
 }
 
 // answer is what there is to say of a response that has been read.
@@ -287,7 +287,18 @@ func (s *site) do(addr, method, path string, body io.Reader, headers ...string) 
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := from(addr).Do(r)
+	c, err := dial(addr).DialContext(r.Context(), "tcp", r.URL.Host)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	// A proxy may refuse before it has read the body, and close: the rest of
+	// the body then has nowhere to go, but the answer is there to be read.
+	// http.Client returns the failed write in place of it.
+	r.Close = true
+	go func() { _ = r.Write(c) }()
+	res, err := http.ReadResponse(bufio.NewReader(c), r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -301,7 +312,7 @@ func (s *site) do(addr, method, path string, body io.Reader, headers ...string) 
 
 func (s *site) await(url string, ok func(*http.Response) bool) {
 	s.t.Helper()
-	client := from("127.0.0.1")
+	client := &http.Client{Transport: &http.Transport{DialContext: dial("127.0.0.1").DialContext, DisableKeepAlives: true}, Timeout: time.Minute}
 	var last error
 	for begun := time.Now(); time.Since(begun) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
 		r, err := client.Get(url)
