@@ -127,9 +127,14 @@ func (s *Store) readRecords(defs map[int64]*dipwell.Definition) (map[rowKey][]di
 }
 
 func checkRecord(d *dipwell.Definition, r *dipwell.Record) error {
-	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1, int64(r.Version), r.Due, r.Ends} {
+	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1, int64(r.Version)} {
 		if n < 0 || n > dipwell.MaxInt {
 			return fmt.Errorf("record %d of list %d has a number that cannot be: %d", r.Number, r.Mark, n)
+		}
+	}
+	for _, at := range []int64{r.Due, r.Ends} {
+		if at < 0 || at > 2*dipwell.MaxInt { // an instant and a delay, each of at most MaxInt
+			return fmt.Errorf("record %d of list %d has an instant that cannot be: %d", r.Number, r.Mark, at)
 		}
 	}
 	if r.Version > d.Number {

@@ -110,6 +110,36 @@ func TestStoreReopened(t *testing.T) {
 	}
 }
 
+// A reservation may fall due after the year 2255, where instants outgrow
+// dipwell.MaxInt: a file that has one can be opened again.
+func TestReservationInTheFarFuture(t *testing.T) {
+	path, now := inMemory(t), int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }}
+	limit := dipwell.Limit{Name: "x", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxDebt: 250}
+	s := open(t, path, c)
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := l.Reserve(ctx, "x", "k", 251)
+	if err != nil || now+d.Delay.Microseconds() <= dipwell.MaxInt {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, c)
+	if l, err = dipwell.New(s, limit); err != nil {
+		t.Fatal(err)
+	}
+	if err = l.Cancel(ctx, d.Reservation); err != nil {
+		t.Error(err)
+	}
+	if d, err = l.Check(ctx, "x", "k", 1); err != nil || !d.Allowed {
+		t.Errorf("after the cancellation: %+v, %v", d, err)
+	}
+}
+
 // A file of a program that kept no records: what it reserved can be cancelled
 // and gives nothing back. What such a program writes voids the lows of the row.
 func TestFilesOfOlderPrograms(t *testing.T) {
