@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,11 +15,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // The proxies' real programs run the files of this directory; only the ports
@@ -328,24 +328,13 @@ func (s *site) await(url string, ok func(*http.Response) bool) {
 	s.t.Fatalf("%s: %v", url, last)
 }
 
-// givenPorts are those of sites that may not listen yet.
-var givenPorts sync.Map
-
-// freePort is below the ports that this machine takes for outgoing connections,
-// any of which could come before the program that is to listen.
 func freePort(t *testing.T) string {
-	for range 100 {
-		port := strconv.Itoa(20_000 + rand.IntN(12_000))
-		if _, given := givenPorts.LoadOrStore(port, true); given {
-			continue
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			_ = l.Close()
-			return port
-		}
+	t.Helper()
+	port, err := procs.Port()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port from 20000 to 31999")
-	return ""
+	return strconv.Itoa(port)
 }
 
 // find looks where Debian keeps servers, too.

@@ -67,9 +67,9 @@ func TestClientMeetsServer(t *testing.T) {
 }
 
 func TestClientLimits(t *testing.T) {
-	l, _ := newLimiter(t, "out=20/1s,burst=1", "day=5/1d", "messages=1/1h,burst=2")
+	l, _ := newLimiter(t, "out=20/1s,burst=1", "day=5/1d", "messages=1/1h,burst=2", "hour=1/1h")
 	waits := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "out", Key: grpclimit.Metadata("user")}, {Name: "day", Key: grpclimit.Method()}}})
-	fast := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "out", Key: grpclimit.Metadata("user")}}, FailFast: true,
+	fast := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "hour", Key: grpclimit.Metadata("user")}}, FailFast: true,
 		Sent: []grpclimit.Limit{{Name: "messages"}}})
 	waiting, s := serveWith(t, nil, waits.Options()...)
 	start := time.Now()
@@ -87,7 +87,7 @@ func TestClientLimits(t *testing.T) {
 	}
 	_, err := failing.EmptyCall(user(t, "8"), &testpb.Empty{})
 	refused, ok := errors.AsType[*dipwell.RefusedError](err)
-	if _, retry := details(t, err); !ok || refused.Decision.Limit != "out" || !errors.Is(err, dipwell.ErrRefused) || retry == nil || s.calls.Load() != 1 {
+	if _, retry := details(t, err); !ok || refused.Decision.Limit != "hour" || !errors.Is(err, dipwell.ErrRefused) || retry == nil || s.calls.Load() != 1 {
 		t.Errorf("%v", err)
 	}
 	if _, err := failing.EmptyCall(t.Context(), &testpb.Empty{}); status.Code(err) != codes.InvalidArgument {

@@ -19,7 +19,7 @@ func Example() {
 	calls := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if calls++; calls > 1 {
-			w.Header().Set("Retry-After", "60")
+			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTooManyRequests)
 			return
 		}
@@ -31,12 +31,12 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	client := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	for range 3 {
 		resp, err := client.Get(service.URL)
 		if limited, ok := errors.AsType[*httpclient.LimitedError](err); ok {
-			fmt.Println("come back in", limited.Wait.Round(time.Second), "status", limited.Status)
+			fmt.Println("come back in", limited.Wait.Round(time.Minute), "status", limited.Status)
 			continue
 		} else if err != nil {
 			panic(err)
@@ -48,8 +48,8 @@ func Example() {
 	fmt.Println(calls, "requests were sent")
 	// Output:
 	// hello
-	// come back in 1m0s status 429
-	// come back in 1m0s status 0
+	// come back in 1h0m0s status 429
+	// come back in 1h0m0s status 0
 	// 2 requests were sent
 }
 
@@ -71,7 +71,7 @@ func ExampleNew_limits() {
 	if err != nil {
 		panic(err)
 	}
-	client := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	for range 3 {
 		resp, err := client.Get(service.URL)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/procs"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 )
@@ -25,7 +26,11 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := selfSigned(t, dir)
-	port := strconv.Itoa(freePort(t))
+	free, err := procs.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(free)
 	server := redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	_ = server
 	s, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port+"?ca="+cert, redisstore.Config{})
@@ -43,16 +48,6 @@ func TestTLS(t *testing.T) {
 	if _, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port+"?ca="+key, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "no certificate") {
 		t.Errorf("a file without certificates: %v", err)
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // selfSigned writes a certificate for 127.0.0.1 and its key.

@@ -5,10 +5,10 @@ package rls_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/dipwell/dipwell/internal/procs"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/rls"
@@ -211,13 +212,11 @@ func upstreamClient(t *testing.T, bin, root string) pb.RateLimitServiceClient {
 	redis := redistest.Start(t)
 	var ports []string
 	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := procs.Port()
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
-		l.Close()
+		ports = append(ports, strconv.Itoa(port))
 	}
 	cmd := exec.Command(bin)
 	cmd.Env = append(os.Environ(), "GRPC_HOST=127.0.0.1", "GRPC_PORT="+ports[0], "HOST=127.0.0.1", "PORT="+ports[1], "DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+ports[2],

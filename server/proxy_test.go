@@ -249,30 +249,32 @@ func silent(t *testing.T, says string) string {
 
 // An upstream that fails in any way has its answer, its count and one line a minute.
 func TestProxyFailures(t *testing.T) {
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	const short, ample = 50 * time.Millisecond, 500 * time.Millisecond // ample: the header comes in time
+	const short, ample = 50 * time.Millisecond, 4 * time.Second // ample: the header comes in time on a busy machine
 	for _, tc := range []struct {
 		name, kind string
 		u          server.Upstream
 		status     int
 	}{
-		{"nobody listens", "connect", server.Upstream{URL: gone.URL}, 502},
+		{"nobody listens", "connect", server.Upstream{URL: "http://127.0.0.1:1"}, 502},
 		{"no header comes", "timeout", server.Upstream{URL: "http://" + silent(t, ""), HeaderTimeout: short}, 504},
 		{"no TLS handshake comes", "timeout", server.Upstream{URL: "https://" + silent(t, ""), TLSTimeout: short}, 504},
 		{"no HTTP", "answer", server.Upstream{URL: "http://" + silent(t, "hello\r\n\r\n")}, 502},
 		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), HeaderTimeout: ample, IdleTimeout: ample}, 200},
 	} {
 		p := newProxied(t, server.Config{}, tc.u)
+		var requests sync.WaitGroup
 		for range 3 {
-			status, body, _, _ := p.raw("GET / HTTP/1.1", "Host: x")
-			if status != tc.status {
-				t.Errorf("%s: %d, want %d", tc.name, status, tc.status)
-			}
-			if _, err := io.ReadAll(body); (err != nil) != (tc.kind == "body") {
-				t.Errorf("%s: the body: %v", tc.name, err)
-			}
+			requests.Go(func() {
+				status, body, _, _ := p.raw("GET / HTTP/1.1", "Host: x")
+				if status != tc.status {
+					t.Errorf("%s: %d, want %d", tc.name, status, tc.status)
+				}
+				if _, err := io.ReadAll(body); (err != nil) != (tc.kind == "body") {
+					t.Errorf("%s: the body: %v", tc.name, err)
+				}
+			})
 		}
+		requests.Wait()
 		if want := fmt.Sprintf("dipwell_upstream_errors_total{kind=%q} 3", tc.kind); !strings.Contains(p.metrics(), want) {
 			t.Errorf("%s: %v, want %s", tc.name, grep(p.metrics(), "upstream_errors"), want)
 		}

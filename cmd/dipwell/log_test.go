@@ -35,9 +35,8 @@ func TestEachLineIsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.stderr.wait(t, `"msg":"stopping"(?s:.*)"msg":"stopped","took_us":\d+}`)
-	p.waiting.Do(func() { p.waited = p.cmd.Wait() }) // a second signal would end it at once
-	if p.waited != nil {
-		t.Error(p.waited)
+	if err := p.end(nil); err != nil { // a second signal would end it at once
+		t.Error(err)
 	}
 	for _, out := range []*lines{p.stdout, p.stderr} {
 		out.mu.Lock()

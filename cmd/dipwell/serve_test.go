@@ -86,20 +86,26 @@ type process struct {
 
 // lines are what a process has said so far; wait blocks until one matches.
 type lines struct {
-	mu   sync.Mutex
-	more *sync.Cond
-	all  bytes.Buffer
+	mu    sync.Mutex
+	more  *sync.Cond
+	all   bytes.Buffer
+	ended chan struct{} // closed when the process has closed its end
 }
 
 func newLines(r io.Reader) *lines {
-	l := &lines{}
+	l := &lines{ended: make(chan struct{})}
 	l.more = sync.NewCond(&l.mu)
 	go func() {
-		for s := bufio.NewScanner(r); s.Scan(); {
+		defer close(l.ended)
+		for b := bufio.NewReader(r); ; {
+			line, err := b.ReadString('\n')
 			l.mu.Lock()
-			l.all.WriteString(s.Text() + "\n")
+			l.all.WriteString(line)
 			l.more.Broadcast()
 			l.mu.Unlock()
+			if err != nil {
+				return
+			}
 		}
 	}()
 	return l
@@ -161,9 +167,17 @@ func startWith(t *testing.T, program func(*testing.T, ...string) *exec.Cmd, args
 }
 
 // stop asks the process to end and returns how it did.
-func (p *process) stop() error {
+func (p *process) stop() error { return p.end(syscall.SIGTERM) }
+
+// end sends a signal, unless it is nil, and returns how the process ended. What
+// it said is read first: Wait closes the pipes, whatever is still in them.
+func (p *process) end(by os.Signal) error {
 	p.waiting.Do(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		if by != nil {
+			_ = p.cmd.Process.Signal(by)
+		}
+		<-p.stdout.ended
+		<-p.stderr.ended
 		p.waited = p.cmd.Wait()
 	})
 	return p.waited

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -38,8 +37,8 @@ type Server struct {
 	done chan struct{} // closed when the postmaster has ended
 }
 
-// startTimeout bounds initdb and the first connection, on a busy machine.
-const startTimeout = time.Minute
+// startTimeout bounds the time to the first connection, on a busy machine.
+const startTimeout = 3 * time.Minute
 
 // ErrMissing: no PostgreSQL is installed here.
 var ErrMissing = errors.New("PostgreSQL's initdb and postgres are not installed here (Debian: apt-get install postgresql)")
@@ -98,7 +97,7 @@ func give(dir string) error {
 
 // settle finds a port and writes the server's command line.
 func (s *Server) settle(settings []string) (err error) {
-	if s.Port, err = freePort(); err != nil {
+	if s.Port, err = procs.Port(); err != nil {
 		return err
 	}
 	s.args = []string{"-D", s.data(), "-p", strconv.Itoa(s.Port), "-k", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=600"}
@@ -313,15 +312,6 @@ func directories() []string {
 		dirs = append(dirs, filepath.Dir(p))
 	}
 	return dirs
-}
-
-func freePort() (int, error) {
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Start starts a server of the test's own, ended with the test.

@@ -1,5 +1,6 @@
-// Package procs is for tests that need a server: it looks at other processes,
-// which are to hang or die, and says what becomes of a test without one.
+// Package procs is for tests that need a server: it reserves ports, looks at
+// other processes, which are to hang or die, and says what becomes of a test
+// without one.
 package procs
 
 import (

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,8 +35,12 @@ type Server struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// startTimeout bounds the first answer, on a busy machine.
-const startTimeout = 30 * time.Second
+// startTimeout bounds the time to the first answer, and to a healthy cluster,
+// on a busy machine.
+const startTimeout = 3 * time.Minute
+
+// busDistance is how far above a node's port its cluster bus listens.
+const busDistance = 10000
 
 // ErrMissing: no Redis is installed here.
 var ErrMissing = errors.New("redis-server is not installed here (Debian: apt-get install redis-server)")
@@ -66,7 +69,7 @@ func prepare(settings []string) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Dir: dir}
-	if s.Port, err = freePort(); err != nil {
+	if s.Port, err = procs.Port(busDistance); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
@@ -82,28 +85,6 @@ func binary() (string, error) {
 		}
 	}
 	return "", ErrMissing
-}
-
-// freePort finds a port whose cluster bus, 10000 above, is free as well.
-func freePort() (int, error) {
-	for range 100 {
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		if port > 55000 {
-			_ = l.Close()
-			continue
-		}
-		bus, err := new(net.ListenConfig).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port+10000))
-		_ = l.Close()
-		if err == nil {
-			_ = bus.Close()
-			return port, nil
-		}
-	}
-	return 0, errors.New("no free port")
 }
 
 // Start starts a server that was stopped or killed, on the same directory and
@@ -164,7 +145,7 @@ func (s *Server) URL() string  { return "redis://" + s.Addr() }
 
 // Client connects to this server alone. The caller closes it.
 func (s *Server) Client() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
+	return redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: 30 * time.Second,
 		ReadTimeout: 10 * time.Second, PoolSize: 2, DisableIdentity: true, ContextTimeoutEnabled: true})
 }
 

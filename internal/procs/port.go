@@ -1,0 +1,67 @@
+package procs
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+)
+
+// Ports are given out from this range. It and the range 10000 above, where the
+// bus of a Redis Cluster listens, are below the ports that the system gives to
+// outgoing connections (32768 and up on Linux): such a port could be taken
+// between its choice and the server's start, and while a server is stopped.
+const (
+	firstPort = 10240
+	ports     = 10000
+)
+
+// given are the ports of this process.
+var given struct {
+	sync.Mutex
+	locks map[int]net.Listener
+}
+
+// Port reserves a free port of 127.0.0.1 for a server of this process's tests.
+// also lists distances to ports that must be free as well. On Linux no other
+// process gets the port by Port until this one ends.
+func Port(also ...int) (int, error) {
+	given.Lock()
+	defer given.Unlock()
+	if given.locks == nil {
+		given.locks = map[int]net.Listener{}
+	}
+	for range 1000 {
+		port := firstPort + rand.IntN(ports)
+		if _, taken := given.locks[port]; taken {
+			continue
+		}
+		if lock, err := reserve(port, also); err == nil {
+			given.locks[port] = lock
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port")
+}
+
+func reserve(port int, also []int) (lock net.Listener, err error) {
+	if runtime.GOOS == "linux" { // an abstract socket: it is nowhere in the file system, and ends with its process
+		if lock, err = net.Listen("unix", fmt.Sprintf("@dipwell-test-port-%d", port)); err != nil {
+			return nil, err
+		}
+	}
+	for _, distance := range append([]int{0}, also...) {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+distance)))
+		if err != nil {
+			if lock != nil {
+				_ = lock.Close()
+			}
+			return nil, err
+		}
+		_ = l.Close()
+	}
+	return lock, nil
+}
