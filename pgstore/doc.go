@@ -16,7 +16,7 @@
 //	    Refund, a TakeUpTo that gets less    set.sql
 //	a batch
 //	    the same verbs and Check             added up by key; an INSERT … ON CONFLICT for each
-//	                                         limit, all in one trip (takeMany, takeBold,
+//	                                         limit, all in one trip (takeMany, takeWithoutLook,
 //	                                         chargeMany), and a SELECT about those that were
 //	                                         not charged (lookMany)
 //	    … where some of a key fit            decided in Go and written by set.sql

@@ -19,8 +19,8 @@ import (
 // newManySQL writes a version's statements for many keys. Keys come sorted and
 // are locked in that order, so that two batches cannot deadlock. takeMany
 // charges every call about a key or none; what its snapshot shows to be refused
-// it leaves alone. takeBold does not look first, which costs a third less where
-// hardly anything is refused, and locks what it refuses. lookMany reads.
+// it leaves alone. takeWithoutLook does not look first, and locks what it
+// refuses; it costs a third less where hardly anything is refused. lookMany reads.
 //
 // The arrays come by way of a subquery: where the planner sees their length, it
 // plans each execution anew.
@@ -48,7 +48,7 @@ where b.version = %[3]d and b.lows is null and %[8]s
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
 			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)))
 	}
-	s.takeBold, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
+	s.takeWithoutLook, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
 	s.takeMany = take(fmt.Sprintf(`
 where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
     from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number,
@@ -354,7 +354,7 @@ func (p *part) chargeSQL() string {
 	case p.bound > p.def.Rule.Cap:
 		return p.chargeMany
 	case p.clean.calm():
-		return p.takeBold
+		return p.takeWithoutLook
 	}
 	return p.takeMany
 }

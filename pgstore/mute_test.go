@@ -5,11 +5,15 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 )
 
@@ -72,4 +76,49 @@ func TestNewOverAHungServer(t *testing.T) {
 	if err := server.SignalAll(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// swallow is a connection that drops what is written to it, once on is true.
+type swallow struct {
+	net.Conn
+	on *atomic.Bool
+}
+
+func (c swallow) Write(b []byte) (int, error) {
+	if c.on.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// TestTimeoutWhilePreparing: a call whose context ends while its statement is
+// prepared has charged nothing, and says so.
+func TestTimeoutWhilePreparing(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := new(atomic.Bool)
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return swallow{conn, on}, err
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), drained("a", 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	on.Store(true)
+	ends(t, "Take", func(ctx context.Context) error {
+		_, err := l.Take(ctx, "a", "k", 1)
+		if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			t.Errorf("%v does not say that nothing was charged", err)
+		}
+		return err
+	})
 }

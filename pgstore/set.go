@@ -22,11 +22,12 @@ var setFirstSQL string
 // skipSQL waits for no lock: buckets that others have locked come back as gone.
 var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
-// boldSQL does not look first, and locks what it refuses. It costs a third less.
-var boldSQL = bold(setSQL, "hopeful as (select q.*, true as hope from q),\n", "select i, used, ts, n, plain, coalesce(done, false), used is null from judged\n")
+// withoutLookSQL does not look first, and locks what it refuses. It costs a
+// third less where hardly anything is refused.
+var withoutLookSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n", "select i, used, ts, n, plain, coalesce(done, false), used is null from judged\n")
 
-// bold puts other text where the marks are.
-func bold(sql string, instead ...string) string {
+// replaceMarked puts other text between the marks of a statement.
+func replaceMarked(sql string, instead ...string) string {
 	for _, text := range instead {
 		before, rest, _ := strings.Cut(sql, "-- look {\n")
 		_, after, _ := strings.Cut(rest, "-- }\n")
@@ -160,7 +161,7 @@ func (s *Store) setSQL(bundles []*bundle) string {
 	case !s.clean.calm() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
 		return setSQL
 	}
-	return boldSQL
+	return withoutLookSQL
 }
 
 // mayRefuse reports whether a bundle asks for something that is not always

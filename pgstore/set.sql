@@ -14,8 +14,8 @@
 -- Groups about a bucket that is not there are not decided: to make it would wait
 -- for whoever makes it too, out of the order of locks.
 --
--- A form of it that does not look first (set.go: boldSQL) has other text where
--- the marks are.
+-- A form of it that does not look first (set.go: withoutLookSQL) has other text
+-- between the marks.
 --
 -- Where the limit or the bucket has another version than the parameters, or the
 -- bucket has lows, nothing of the group is done, and other statements decide it.

@@ -27,12 +27,12 @@ const (
 // statements are a version's own, with its numbers as literals: what the
 // executor need not look up, it need not start.
 type statements struct {
-	take, first, insert          string
-	look, peek                   string
-	takeMany, takeBold, lookMany string
-	chargeMany                   string
-	clean                        *streak // of statements for many
-	new                          *newcomers
+	take, first, insert                 string
+	look, peek                          string
+	takeMany, takeWithoutLook, lookMany string
+	chargeMany                          string
+	clean                               *streak // of statements for many
+	new                                 *newcomers
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.

@@ -20,7 +20,8 @@ import (
 const maxWired = 256
 
 // update sends a version's conditional UPDATE of one row, or the INSERT that a
-// first call begins with, with takeArgs' parameters, and returns the row that it left and its clock, or pgx.ErrNoRows.
+// first call begins with, with takeArgs' parameters. It returns the row as the
+// statement left it and the statement's clock, or pgx.ErrNoRows.
 // Where it can it talks to the connection itself: pgx looks a statement up by its
 // text, plans how to encode and to scan each value, and makes a Rows, which
 // together is a tenth of a call.
@@ -47,7 +48,7 @@ func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, first bo
 	}
 	t, err := w.take(ctx, e, first)
 	if err != nil {
-		return row, 0, err
+		return row, 0, storeError(err, false) // nothing but the statement's text was sent
 	}
 	if t == nil {
 		return s.updateBy(ctx, conn, e, first, key, r, units, third)
