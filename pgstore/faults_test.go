@@ -498,6 +498,9 @@ func TestFailover(t *testing.T) {
 	admin, there := connect(t, primary.DSN("postgres")), connect(t, standby.DSN("postgres"))
 	must(t, admin, "alter system set synchronous_standby_names = '*'")
 	must(t, admin, "select pg_reload_conf()")
+	until(t, "a synchronous standby", func() (ok bool) { // from then on a commit that is answered is on both
+		return admin.QueryRow(ctx, "select exists (select from pg_stat_replication where sync_state = 'sync')").Scan(&ok) == nil && ok
+	})
 
 	_, l := opened(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write", primary.Port, standby.Port), drained("fail", burst))
 	if _, err := l.Take(ctx, "fail", "other", 1); err != nil {

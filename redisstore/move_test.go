@@ -59,7 +59,7 @@ func TestClusterChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, func() error {
+	within(t, patience, func() error {
 		d, err := l.Check(t.Context(), "m", "k", 0)
 		if err == nil && (1000000-d.Remaining < granted || 1000000-d.Remaining > granted+failed) {
 			t.Fatalf("%d granted and %d failed, and %d remain of 1000000", granted, failed, d.Remaining)

@@ -122,7 +122,7 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	if d, err := other.Take(t.Context(), "x", "late", 10); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	within(t, 10*time.Second, func() error {
+	within(t, patience, func() error {
 		if left := db.PTTL(t.Context(), prefix+":x:{late}").Val(); left < 50*time.Minute {
 			return errors.New("a row written late expires in " + left.String())
 		}
@@ -140,7 +140,7 @@ func TestWatch(t *testing.T) {
 		if _, err := a.Define(t.Context(), dipwell.Limit{Name: "w", Rate: 1, Period: time.Minute, Burst: burst}, dipwell.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 5*time.Second, func() error {
+		within(t, patience, func() error {
 			if d := b.Limit("w"); d == nil || d.Burst != burst {
 				return errors.New("not known")
 			}
@@ -150,7 +150,7 @@ func TestWatch(t *testing.T) {
 	if err := a.Drop(t.Context(), "w", dipwell.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, func() error {
+	within(t, patience, func() error {
 		if b.Limit("w") != nil {
 			return errors.New("still there")
 		}
@@ -226,7 +226,7 @@ func TestServerAway(t *testing.T) {
 	if err = server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, take)
+	within(t, patience, take)
 	server.Kill()
 	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, dipwell.ErrStore) {
 		t.Fatalf("a killed server: %v", err)
@@ -234,8 +234,8 @@ func TestServerAway(t *testing.T) {
 	if err = server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, take)
-	within(t, 10*time.Second, func() error {
+	within(t, patience, take)
+	within(t, patience, func() error {
 		other, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Poll: -1})
 		if err != nil {
 			return err
@@ -355,9 +355,12 @@ func TestSentinel(t *testing.T) {
 	}
 	replica := trio.Nodes[1].Client()
 	defer replica.Close()
-	within(t, 5*time.Second, func() error { return replica.Get(t.Context(), "dipwell:s:{k}").Err() })
+	within(t, patience, func() error { return replica.Get(t.Context(), "dipwell:s:{k}").Err() })
+	if err := trio.Watch(); err != nil {
+		t.Fatal(err)
+	}
 	trio.Nodes[0].Kill()
-	within(t, 30*time.Second, func() error {
+	within(t, patience, func() error {
 		d, err := l.Take(t.Context(), "s", "k", 1)
 		if err == nil && d.Remaining >= 8 {
 			t.Fatalf("the replica forgot: %+v", d)

@@ -24,15 +24,22 @@ const (
 	slots   = 16384
 )
 
-// nodeTimeout is after how many ms a silent master is replaced.
-const nodeTimeout = "2000"
+// A silent master is replaced after so many ms: formingTimeout while a cluster is
+// made, for the nodes meet the sooner the shorter it is; patientTimeout then, so
+// that no master is replaced that the machine was too busy to run; and
+// shortTimeout once a test has called Watch.
+const (
+	formingTimeout = "2000"
+	patientTimeout = "60000"
+	shortTimeout   = "2000"
+)
 
 // NewCluster starts a cluster and returns when all slots are served and every
 // master has its replica. settings go to every node.
 func NewCluster(settings ...string) (*Cluster, error) {
 	c := &Cluster{}
 	for range 2 * masters {
-		s, err := New(append([]string{"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", nodeTimeout,
+		s, err := New(append([]string{"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", formingTimeout,
 			"--appendonly", "no", "--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"}, settings...)...)
 		if err != nil {
 			c.Close()
@@ -95,7 +102,26 @@ func (c *Cluster) form() error {
 	}); err != nil {
 		return err
 	}
-	return c.WaitHealthy()
+	if err := c.WaitHealthy(); err != nil {
+		return err
+	}
+	return c.Patient()
+}
+
+// Patient makes the cluster replace a master that is silent for a minute, as it
+// does from its start.
+func (c *Cluster) Patient() error { return c.set(patientTimeout) }
+
+// Watch makes the cluster replace a master that is silent for two seconds.
+func (c *Cluster) Watch() error { return c.set(shortTimeout) }
+
+func (c *Cluster) set(timeout string) error {
+	for _, n := range c.Nodes {
+		if _, err := n.Do("config", "set", "cluster-node-timeout", timeout); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WaitHealthy returns when every living node sees all slots served, and every

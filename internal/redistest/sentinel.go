@@ -23,7 +23,8 @@ type Sentinel struct {
 }
 
 // NewSentinel starts a master, a replica, and three Sentinels that replace the
-// master when it is silent for a second.
+// master when it is silent for a minute, which no busy machine makes it, or for
+// a second once a test has called Watch.
 func NewSentinel(settings ...string) (*Sentinel, error) {
 	s := &Sentinel{}
 	err := s.start(settings)
@@ -60,7 +61,7 @@ func (s *Sentinel) start(settings []string) error {
 			return err
 		}
 		s.Sentinels = append(s.Sentinels, n)
-		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 5000\n",
+		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %[3]s 60000\nsentinel failover-timeout %[3]s 5000\n",
 			n.Port, n.Dir, MasterName, master.Port)
 		if err = os.WriteFile(filepath.Join(n.Dir, "sentinel.conf"), []byte(conf), 0o600); err != nil {
 			return err
@@ -78,6 +79,16 @@ func (s *Sentinel) start(settings []string) error {
 		}
 		return true
 	})
+}
+
+// Watch makes the Sentinels replace a master that is silent for a second.
+func (s *Sentinel) Watch() error {
+	for _, n := range s.Sentinels {
+		if _, err := n.Do("sentinel", "set", MasterName, "down-after-milliseconds", 1000); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Sentinel) until(what string, done func() bool) error {
