@@ -50,7 +50,11 @@ func versionOf(dsn, file, grants string) error {
 // afterwards, whether the program or psql upgrades it, and its rows go on.
 func TestUpgrade(t *testing.T) {
 	fresh := dump(t, newPool(t))
-	for from, fill := range map[int]func(dsn string) error{5: versionFive, 6: versionSix} {
+	from := map[int]func(dsn string) error{5: versionFive, 6: versionSix}
+	if from[pgstore.SchemaVersion-1] == nil {
+		t.Errorf("nothing upgrades from version %d: keep its schema in testdata", pgstore.SchemaVersion-1)
+	}
+	for from, fill := range from {
 		t.Run(fmt.Sprint("from ", from), func(t *testing.T) { upgrades(t, from, fill, fresh) })
 	}
 }
@@ -118,6 +122,62 @@ func goesOn(t *testing.T, pool *pgxpool.Pool) {
 	if err := pgstore.MigrateDown(t.Context(), pool); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestOldStatements: the program of the version before calls functions of the
+// upgraded schema with the same parameters, and gets the same columns, so that
+// old and new programs run side by side while a database is upgraded.
+func TestOldStatements(t *testing.T) {
+	old := pgstore.SchemaVersion - 1
+	text, err := os.ReadFile(fmt.Sprintf("testdata/statements-%d.sql", old))
+	if err != nil {
+		t.Fatalf("a new version of the schema needs the statements and the schema of the one before in testdata: %v", err)
+	}
+	before := connect(t, pgtest.Database(t, "version-6", versionSix))
+	after := newPool(t)
+	for i, sql := range strings.Split(strings.TrimSpace(string(text)), "\n\n")[1:] {
+		was, err := describe(t, before, sql)
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		if is, err := describe(t, after, sql); err != nil || is != was {
+			t.Errorf("statement %d: %s\nwas answered by %s\nand is by      %s %v", i+1, sql, was, is, err)
+		}
+	}
+
+	must(t, after, "select dipwell.define('login', 1, interval '1 second', burst => 5)")
+	must(t, after, "insert into dipwell.buckets (limit_id, key, version, used, ts) select id, 'k', version, 1, 0 from dipwell.limits")
+	var rows int
+	if err := after.QueryRow(t.Context(), "select dipwell_internal.sweep_at($1, coalesce($2, dipwell_internal.settled()))", 100, (*int64)(nil)).Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("the sweep of version 6 deleted %d rows, want 1: %v", rows, err)
+	}
+}
+
+// describe is the types of a statement's parameters and columns.
+func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err error) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Release()
+	d, err := conn.Conn().PgConn().Prepare(t.Context(), "", sql, nil)
+	if err != nil {
+		return "", err
+	}
+	named := func(oid uint32) string {
+		if oid >= 16384 { // of the schema, and another number in each database
+			return "dipwell"
+		}
+		return fmt.Sprint(oid)
+	}
+	for _, oid := range d.ParamOIDs {
+		types += "$" + named(oid) + " "
+	}
+	for _, f := range d.Fields {
+		types += f.Name + " " + named(f.DataTypeOID) + " "
+	}
+	return types, nil
 }
 
 // TestUpgradeKeepsGrants: what was granted by hand stays granted, also for a

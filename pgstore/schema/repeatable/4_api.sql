@@ -171,7 +171,7 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'max_rows',
             message = format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'));
     end if;
-    return (dipwell_internal.sweep_at(max_rows, dipwell_internal.settled())).swept;
+    return (dipwell_internal.sweep_at(max_rows, dipwell_internal.settled(), null)).swept;
 end $$;
 comment on function dipwell.sweep is
     'Deletes at most max_rows full rows and returns how many: fewer when it has gone over the whole table, or while somebody else sweeps. Call it again while it returns max_rows, each time in a transaction of its own.';

@@ -63,7 +63,7 @@ comment on function dipwell_internal.sweep_pages is
 
 -- Goes on where the last call stopped, whoever made it. Where max_rows end a call
 -- within a range of pages, the next one looks at that range again.
-create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint default null,
+create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint,
     out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -121,8 +121,15 @@ begin
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
-comment on function dipwell_internal.sweep_at is
+comment on function dipwell_internal.sweep_at(bigint, bigint, bigint) is
     'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null when somebody else sweeps), whether a pass over it ended, where the next call goes on, and when the last whole pass began, in µs: rows that were full then are gone, locked ones apart. max_rows 0 only looks.';
+
+-- Programs of schema version 6 call it, and run on while a database is upgraded.
+create function dipwell_internal.sweep_at(max_rows int, n bigint) returns bigint language sql volatile as $$
+    select s.swept from dipwell_internal.sweep_at(max_rows::bigint, n, null) s
+$$;
+comment on function dipwell_internal.sweep_at(int, bigint) is
+    'Deletes at most max_rows rows that are full at n, going once over all pages, and returns how many. For programs of schema version 6.';
 
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare
