@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
@@ -48,6 +49,17 @@ func (f *figures) add(r *load.Result) {
 
 func (f *figures) rate() float64 { return report.Median(f.perSecond) }
 
+// ratio is the median, over the rounds, of this contender's processor time ÷
+// the other's in the same round. Rounds of two contenders are next to each
+// other, so that whatever else runs meanwhile slows both alike.
+func (f *figures) ratio(other *figures) float64 {
+	var rs []float64
+	for i := range f.server {
+		rs = append(rs, (f.server[i]+f.client[i])/(other.server[i]+other.client[i]))
+	}
+	return report.Median(rs)
+}
+
 // spent is the processor time of a decision, of server and client, in µs.
 func (f *figures) spent() float64 { return report.Median(f.server) + report.Median(f.client) }
 
@@ -57,15 +69,20 @@ type runner func(context.Context, load.Load, contender) (load.Result, error)
 // rounds lets contenders take turns under one load. Each round begins with the
 // next of them, so that nobody always follows the same neighbour.
 func (b *bench) rounds(ctx context.Context, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
+	return b.turns(ctx, 1, title, l, run, cs...)
+}
+
+// turns is rounds with each round divided into n, which together last as long.
+func (b *bench) turns(ctx context.Context, n int, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
 	all := map[string]*figures{}
 	for _, c := range cs {
 		all[c.name] = new(figures)
 	}
-	l.Length, l.Conflict, l.Server = b.length, conflict, b.serverTime
-	for round := range b.numRounds {
+	l.Length, l.Conflict, l.Server = b.length/time.Duration(n), conflict, b.serverTime
+	for round := range b.numRounds * n {
 		for i := range cs {
 			c := cs[(i+round)%len(cs)]
-			progress("%s: round %d of %d, %s", title, round+1, b.numRounds, c.name)
+			progress("%s: round %d of %d, %s", title, round+1, b.numRounds*n, c.name)
 			r, err := b.round(ctx, l, run, c)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", title, c.name, err)

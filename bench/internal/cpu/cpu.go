@@ -22,8 +22,9 @@ func Own() time.Duration {
 // tick is the kernel's unit in /proc/PID/stat: USER_HZ is 100 on every platform.
 const tick = 10 * time.Millisecond
 
-// Process is the processor time of one process, to a hundredth of a second. An
-// error means that it has ended.
+// Process is the processor time of one process: to the nanosecond if it has one
+// thread and the kernel counts so, else to a hundredth of a second. An error
+// means that it has ended.
 func Process(pid int) (time.Duration, error) {
 	s, err := read(strconv.Itoa(pid))
 	return s.own, err
@@ -95,5 +96,23 @@ func read(pid string) (s stat, err error) {
 			return s, fmt.Errorf("/proc/%s/stat: %w", pid, err)
 		}
 	}
-	return stat{n[0], time.Duration(n[1]+n[2]) * tick, time.Duration(n[3]+n[4]) * tick}, nil
+	s = stat{n[0], time.Duration(n[1]+n[2]) * tick, time.Duration(n[3]+n[4]) * tick}
+	if string(f[17]) == "1" { // a process's schedstat is that of its first thread
+		if precise := scheduled(pid); precise > 0 {
+			s.own = precise
+		}
+	}
+	return s, nil
+}
+
+// scheduled is the first field of /proc/PID/schedstat, nanoseconds; 0 if the
+// kernel has no such file.
+func scheduled(pid string) time.Duration {
+	b, err := os.ReadFile("/proc/" + pid + "/schedstat")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := bytes.Cut(b, []byte(" "))
+	n, _ := strconv.ParseInt(string(first), 10, 64)
+	return time.Duration(n)
 }

@@ -2,6 +2,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ type Load struct {
 	Clients  int
 	Keys     int
 	Length   time.Duration
+	Warm     int                           // calls of each client before the clock starts; 0: warmUp
 	Draw     Draw                          // nil: uniform over Keys
 	Conflict func(error) bool              // the server asks the caller to try again; nil: it never does
 	Server   func() (time.Duration, error) // processor time of the server so far; nil: unknown
@@ -125,7 +127,7 @@ type client struct {
 }
 
 func (c *client) warm(ctx context.Context) error {
-	for range warmUp {
+	for range cmp.Or(c.Warm, warmUp) {
 		if _, err := c.Take(ctx, c.key()); err != nil && !c.Conflict(err) {
 			return err
 		}
