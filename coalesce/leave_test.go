@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -12,20 +11,29 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 )
 
-// slowEnd is a context that has ended for its caller, which does not know why
-// before the test lets it go on.
-type slowEnd struct {
-	context.Context
-	asked, on chan struct{}
+// stop holds a goroutine at a point until the test lets it go on.
+type stop struct {
+	reached, on chan struct{}
 }
 
-func (c *slowEnd) Err() error {
-	err := c.Context.Err()
-	if err != nil {
-		c.asked <- struct{}{}
-		<-c.on
+// stopAt stops the first goroutine that comes to each of the points.
+func stopAt(s *coalesce.Store, points ...coalesce.Point) (stops []stop) {
+	first := map[coalesce.Point]chan stop{}
+	for _, p := range points {
+		st := stop{make(chan struct{}), make(chan struct{})}
+		stops = append(stops, st)
+		first[p] = make(chan stop, 1)
+		first[p] <- st
 	}
-	return err
+	coalesce.StopAt(s, func(p coalesce.Point) {
+		select {
+		case st := <-first[p]:
+			st.reached <- struct{}{}
+			<-st.on
+		default:
+		}
+	})
+	return stops
 }
 
 // behind is a lane with a statement in flight for a, and two callers behind it:
@@ -35,27 +43,25 @@ type behind struct {
 	store                *coalesce.Store
 	first, leaver, other *call
 	one                  *statement
-	end                  *slowEnd // the leaver's context
+	stop                 stop
 }
 
-func newBehind(t *testing.T) *behind {
+// newBehind stops the first goroutine that comes to p.
+func newBehind(t *testing.T, p coalesce.Point) *behind {
 	t.Helper()
 	b := &behind{gate: newGate()}
 	b.store = over(t, coalesce.Config{}, b.gate)
+	b.stop = stopAt(b.store, p)[0]
 	b.first = ask(b.store, "a")
 	b.one = <-b.gate.arrived
-	ctx, cancel := context.WithCancel(context.Background())
-	b.end = &slowEnd{ctx, make(chan struct{}), make(chan struct{})}
-	b.leaver = askIn(b.end, b.store, "b")
-	b.leaver.cancel = cancel
-	b.other = ask(b.store, "c")
+	b.leaver, b.other = ask(b.store, "b"), ask(b.store, "c")
 	return b
 }
 
-// leave ends the leaver's context and returns when the leaver has noticed.
+// leave ends the leaver's context and returns when it is stopped.
 func (b *behind) leave() {
 	b.leaver.cancel()
-	<-b.end.asked
+	<-b.stop.reached
 }
 
 // next lets the first statement end and returns the second one.
@@ -87,9 +93,9 @@ func (b *behind) idle(t *testing.T) {
 func TestLeavingMeetsTheRunner(t *testing.T) {
 	t.Run("still queued", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newBehind(t, coalesce.Ending)
 			b.leave()
-			close(b.end.on)
+			close(b.stop.on)
 			b.leaver.fails(t, context.Canceled)
 			if errors.Is(b.leaver.err, dipwell.ErrOutcomeUnknown) {
 				t.Error("it was never sent")
@@ -105,10 +111,10 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 	t.Run("taken meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newBehind(t, coalesce.Ending)
 			b.leave()
 			two := b.next(t) // with the leaver's call
-			close(b.end.on)
+			close(b.stop.on)
 			b.leaver.fails(t, dipwell.ErrOutcomeUnknown)
 			b.leaver.fails(t, context.Canceled)
 			if !slices.Equal(two.keys, []string{"b", "c"}) {
@@ -121,40 +127,42 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 			b.idle(t)
 		})
 	})
-	t.Run("answered meanwhile", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
-			two := b.next(t)
-			b.leave()
-			two.finish <- outcome{}
-			b.other.turn(t) // and so the leaver's answer is there
-			close(b.end.on)
-			if b.leaver.turn(t) != 1 {
-				t.Error("an answer that is there is given, whatever became of the context")
-			}
-			b.idle(t)
+	for name, p := range map[string]coalesce.Point{"answered meanwhile": coalesce.Ending, "answered after it was seen as sent": coalesce.Giving} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBehind(t, p)
+				two := b.next(t)
+				b.leave()
+				two.finish <- outcome{}
+				b.other.turn(t) // and so the leaver's answer is there
+				close(b.stop.on)
+				if b.leaver.turn(t) != 1 {
+					t.Error("an answer that is there is given, whatever became of the context")
+				}
+				b.idle(t)
+			})
 		})
-	})
+	}
 	t.Run("failed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newBehind(t, coalesce.Giving)
 			two := b.next(t)
 			b.leave()
 			two.finish <- outcome{group: map[string]error{"b": dipwell.ErrStaleDefinition}}
 			b.other.turn(t)
-			close(b.end.on)
+			close(b.stop.on)
 			b.leaver.fails(t, dipwell.ErrStaleDefinition)
 			b.idle(t)
 		})
 	})
 	t.Run("closed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newBehind(t, coalesce.Ending)
 			b.leave()
 			closed := make(chan error)
 			go func() { closed <- b.store.Close() }()
 			synctest.Wait()
-			close(b.end.on)
+			close(b.stop.on)
 			b.leaver.fails(t, coalesce.ErrClosed)
 			b.other.fails(t, coalesce.ErrClosed)
 			b.one.finish <- outcome{}
@@ -166,41 +174,21 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 }
 
-// TestAllLeaveTheRunner: when a shared statement returns, all who waited for the
-// next one are gone: nothing is sent, and the lane is idle again.
+// TestAllLeaveTheRunner: a runner was started for callers who are gone before
+// it looks: it sends nothing, and the lane is idle again.
 func TestAllLeaveTheRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBehind(t)
-		two := b.next(t)
-		var late []*call
-		for range 3 {
-			late = append(late, ask(b.store, "d"))
-		}
-		for _, c := range late {
-			c.cancel()
-			c.fails(t, context.Canceled)
-		}
-		two.finish <- outcome{}
-		b.leaver.turn(t)
-		b.other.turn(t)
+		b := newBehind(t, coalesce.Beginning)
+		b.one.finish <- outcome{}
+		b.first.turn(t)
+		<-b.stop.reached
+		b.leaver.cancel()
+		b.leaver.fails(t, context.Canceled)
+		b.other.cancel()
+		b.other.fails(t, context.Canceled)
+		close(b.stop.on)
 		b.idle(t)
 	})
-}
-
-// slowLink is a spare lane's store that never has a connection, and lets the
-// test stop the first caller that asks for one.
-type slowLink struct {
-	*gate
-	first     sync.Once
-	asked, on chan struct{}
-}
-
-func (l *slowLink) Connected() bool {
-	l.first.Do(func() {
-		l.asked <- struct{}{}
-		<-l.on
-	})
-	return false
 }
 
 // TestLeavingWithTheLane: the lane falls idle before a caller has queued, so
@@ -209,19 +197,20 @@ func (l *slowLink) Connected() bool {
 func TestLeavingWithTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &behind{gate: newGate()}
-		spare := &slowLink{gate: newGate(), asked: make(chan struct{}), on: make(chan struct{})}
-		b.store = over(t, coalesce.Config{Spare: 1}, b.gate, spare)
-		earnCredits(t, b.store, b.gate)
+		b.store = over(t, coalesce.Config{}, b.gate)
+		stops := stopAt(b.store, coalesce.Arriving, coalesce.Leading)
+		arriving, leading := stops[0], stops[1]
 		first := ask(b.store, "a")
 		one := <-b.gate.arrived
 		leader := ask(b.store, "b")
-		<-spare.asked // the leader found no idle lane
+		<-arriving.reached
 		one.finish <- outcome{}
 		first.turn(t)
-		close(spare.on)
-		synctest.Wait() // for the leader to have the lane
+		close(arriving.on)
+		<-leading.reached
 		follower := ask(b.store, "c")
 		leader.cancel()
+		close(leading.on)
 		two := <-b.gate.arrived
 		if !slices.Equal(two.keys, []string{"b"}) || two.ctx.Err() == nil {
 			t.Errorf("asked about %v under a context that has %v", two.keys, two.ctx.Err())

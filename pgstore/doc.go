@@ -20,8 +20,10 @@
 //	                                         chargeMany), and a SELECT about those that were
 //	                                         not charged (lookMany)
 //	    … where some of a key fit            decided in Go and written by set.sql
-//	several keys in a call, Refund           set.sql for all of them; with set_first.sql where
-//	                                         keys are new
+//	several keys in a call                   for up to four that have rows, an UPDATE each in
+//	                                         one statement, which charges all or none (takeAll)
+//	    … that was not charged, or is not    set.sql for all of them; with set_first.sql where
+//	      such a call; Refund                keys are new
 //	Reset, Cancel, calendars, leaky          dipwell_internal.decide and give_back, a statement
 //	buckets, a Reserve that has to wait,     each
 //	rows with reservations or of another

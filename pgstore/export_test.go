@@ -38,11 +38,17 @@ func Statements(t testing.TB) map[Engine][]string {
 // MaxWired is for tests.
 const MaxWired = maxWired
 
+// Pairings is how many combinations of limits have a statement.
+func Pairings(s *Store) int { return len(s.pairs.sql) }
+
+// MaxPairings bounds them.
+const MaxPairings = maxPairings
+
 // Forget makes a store behave as if it had heard nothing of its limits for an hour.
 func Forget(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
 
-// ExpectRoom makes a store's next statements those of one that has refused nothing for long.
-func ExpectRoom(s *Store) {
+// Calm makes a store's next statements those of one that has long refused nothing.
+func Calm(s *Store) {
 	s.clean.n.Store(enoughClean)
 	for _, e := range *s.cat.entries.Load() {
 		if e.clean != nil {

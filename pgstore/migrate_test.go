@@ -199,9 +199,9 @@ func TestNoTransactionForRefusal(t *testing.T) {
 	}
 }
 
-func ownXID(t *testing.T, pool *pgxpool.Pool) (id int64) {
+func ownXID(t *testing.T, db pgstore.DB) (id int64) {
 	t.Helper()
-	if err := pool.QueryRow(context.Background(), "select pg_current_xact_id()::text::bigint").Scan(&id); err != nil {
+	if err := db.QueryRow(context.Background(), "select pg_current_xact_id()::text::bigint").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	return id

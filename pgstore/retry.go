@@ -35,6 +35,7 @@ const (
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
 	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
+	codeNotANumber    = "22P02" // invalid_text_representation
 	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 

@@ -56,6 +56,7 @@ type Store struct {
 	clock   func() int64
 	refused *keySet       // keys that lately refused a call, or gave less than it asked for: about those it pays to read first
 	clean   *streak       // of statements for sets
+	pairs   *pairings     // of limits that are taken from together
 	met     *keySet       // keys that have a row, or had one lately
 	lane    bool          // a statement that met a lock is not divided
 	heard   time.Duration // in a transaction: when it read the limits last, since cat.started
@@ -75,7 +76,7 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak)}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak), pairs: new(pairings)}
 	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}
@@ -192,6 +193,7 @@ func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, 
 	case !first, len(g.Ops) == 1 && op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
+		return s.takeAll(ctx, g, known)
 	case op.Verb == dipwell.VerbCheck, known[0].plain && reads(op):
 		return s.look(ctx, g, known[0])
 	case known[0].plain:
@@ -199,6 +201,11 @@ func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, 
 			return s.take(ctx, g, known[0])
 		}
 	}
+	return s.setOrDecide(ctx, g, known)
+}
+
+// setOrDecide decides a group by set.sql if it can, and else by the function.
+func (s *Store) setOrDecide(ctx context.Context, g *dipwell.Group, known []*entry) error {
 	if len(s.set(ctx, []*dipwell.Group{g})) == 0 {
 		return g.Err
 	}

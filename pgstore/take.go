@@ -63,20 +63,11 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	if testClock {
 		seen = now
 	}
-	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", now, grid)
+	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
+	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
+	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
-	if bareTicks(r) {
-		fits = sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
-	}
-	s.take = fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
-where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and b.lows is null and %[5]s
-returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), now, id, d.Number, fits, seen)
-	ticks = ticksSQL(r, "b.ts", "excluded.ts", grid)
-	fits = fitsSQL(r, ticks, sqlexpr.Int(0), room)
-	within := fits
-	if bareTicks(r) {
-		within = sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
-	}
+	within := withinSQL(r, ticks, room)
 	s.first = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %[2]s, %[3]d, %[4]d, $1::text)
 on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
 where b.version = %[4]d and b.lows is null and %[5]s
@@ -93,6 +84,30 @@ union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQ
 	newManySQL(&s, id, d, testClock)
 	s.clean, s.new = new(streak), new(newcomers)
 	return s
+}
+
+// charge is the parts of a statement that charges row b of a limit if its units
+// fit: what it sets, and its condition.
+type charge struct{ set, where string }
+
+// chargeSQL writes them. room is what function room computes.
+func chargeSQL(id int32, d *dipwell.Definition, now string, grid sqlexpr.Expr, key, units, room string) charge {
+	r := &d.Rule
+	ticks := ticksSQL(r, "b.ts", now, grid)
+	return charge{
+		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts)", leftSQL(r, ticks), units, now),
+		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and b.lows is null and %s",
+			id, key, d.Number, withinSQL(r, ticks, sqlexpr.Op(room))),
+	}
+}
+
+// withinSQL reports whether a row has room after ticks, where room is what
+// function room computes.
+func withinSQL(r *dipwell.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
+	if bareTicks(r) {
+		return sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
+	}
+	return fitsSQL(r, ticks, sqlexpr.Int(0), room)
 }
 
 // spread reports whether a key's statements are told where its windows begin.
@@ -300,13 +315,16 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 
 // admit answers an op whose tokens the server has charged; row is what that left.
 func admit(g *dipwell.Group, r *dipwell.Rule, tokens int64, row dipwell.State, now int64) {
-	op := &g.Ops[0]
+	granted(&g.Ops[0], r, tokens, row, now)
+	g.Allowed, g.Reserved = true, false
+}
+
+func granted(op *dipwell.Op, r *dipwell.Rule, tokens int64, row dipwell.State, now int64) {
 	op.Answer = dipwell.Answer{
 		Allowed: true, Granted: tokens,
 		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}
-	g.Allowed, g.Reserved = true, false
 }
 
 // look answers what writes nothing from one read.

@@ -1,0 +1,232 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+)
+
+// maxAll bounds the buckets of a group that has a statement of its own.
+const maxAll = 4
+
+// maxPairings bounds the combinations of limits that have such a statement, and
+// with them the statements that each connection keeps prepared. Groups of other
+// combinations are decided by set.sql.
+const maxPairings = 128
+
+// pairing is a combination of limits, in the order of their ids.
+type pairing [maxAll]*entry
+
+// pairings are the statements of combinations. Those of limits that were changed
+// are dropped when there is no room for more.
+type pairings struct {
+	mu  sync.RWMutex
+	sql map[pairing]string
+}
+
+// takeAll charges all buckets of a group or none by one statement, an UPDATE
+// each, if all of them are there with enough in them. Otherwise, and where one
+// of the keys was refused lately, set.sql decides.
+func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) error {
+	var parts [maxAll]charged
+	n := s.parts(g, known, parts[:])
+	sql := s.pairs.statement(parts[:n], s.cat)
+	if sql == "" {
+		return s.setOrDecide(ctx, g, known)
+	}
+	switch err := s.chargeAll(ctx, sql, g, parts[:n]); {
+	case err == nil:
+		return nil
+	case errors.Is(err, pgx.ErrNoRows), inPart(err):
+	default:
+		return storeError(err, true)
+	}
+	err := s.setOrDecide(ctx, g, known)
+	for i := range g.Ops {
+		if op := &g.Ops[i]; err == nil {
+			s.refused.note(known[i].id, op.Key, !op.Allowed)
+		}
+	}
+	return err
+}
+
+// charged is a bucket that takeAll charges.
+type charged struct {
+	*entry
+	op            *dipwell.Op
+	rule          *dipwell.Rule
+	scratch       dipwell.Rule
+	tokens, bound int64
+	used, ts      int64 // after the charge
+}
+
+// parts fills in the buckets of a group, in the order of limit and key. It
+// returns 0 if the group is not for takeAll.
+func (s *Store) parts(g *dipwell.Group, known []*entry, parts []charged) int {
+	if len(g.Ops) > len(parts) || !s.alone() {
+		return 0
+	}
+	for i := range g.Ops {
+		p := &parts[i]
+		p.entry, p.op = known[i], &g.Ops[i]
+		if p.plain {
+			p.tokens, p.bound = whole(p.op)
+		}
+		if p.tokens == 0 || s.refused.has(p.id, p.op.Key) || p.new.expects() && !s.met.has(p.id, p.op.Key) {
+			return 0
+		}
+	}
+	parts = parts[:len(g.Ops)]
+	slices.SortFunc(parts, func(x, y charged) int {
+		if x.id != y.id {
+			return int(x.id) - int(y.id)
+		}
+		return strings.Compare(x.op.Key, y.op.Key)
+	})
+	for i := range parts {
+		p := &parts[i]
+		if p.rule = p.op.RuleFor(&p.scratch); i > 0 && parts[i-1].id == p.id && parts[i-1].op.Key == p.op.Key {
+			return 0
+		}
+	}
+	return len(parts)
+}
+
+// chargeAll sends the statement. The error is pgx.ErrNoRows, or one that inPart
+// knows, if nothing was charged because something does not fit.
+func (s *Store) chargeAll(ctx context.Context, sql string, g *dipwell.Group, parts []charged) error {
+	args, row := make([]any, 0, 4*maxAll+1), make([]any, 0, 2*maxAll+1)
+	for i := range parts {
+		p := &parts[i]
+		units := p.tokens * p.rule.Unit
+		args = append(args, p.op.Key, units, room(p.rule, units, p.bound))
+		if spread(p.rule) {
+			args = append(args, gridOf(p.rule.Origin, p.rule.Every))
+		}
+		row = append(row, &p.used, &p.ts)
+	}
+	var now instant
+	if err := s.db.QueryRow(ctx, sql, s.withClock(args)...).Scan(append(row, &now)...); err != nil {
+		return err
+	}
+	for i := range parts {
+		p := &parts[i]
+		granted(p.op, p.rule, p.tokens, dipwell.State{Used: p.used, TS: p.ts}, int64(now))
+		if !s.met.has(p.id, p.op.Key) {
+			s.meet(p.entry, p.op.Key, false)
+		}
+	}
+	g.Allowed, g.Reserved = true, false
+	return nil
+}
+
+// statement returns that of a combination of limits, or "".
+func (p *pairings) statement(parts []charged, c *catalog) string {
+	if len(parts) == 0 {
+		return ""
+	}
+	var of pairing
+	for i := range parts {
+		of[i] = parts[i].entry
+	}
+	p.mu.RLock()
+	sql, ok := p.sql[of]
+	p.mu.RUnlock()
+	if ok {
+		return sql
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.sql) >= maxPairings {
+		entries := *c.entries.Load()
+		for of := range p.sql {
+			if slices.ContainsFunc(of[:], func(e *entry) bool { return e != nil && entries[e.def.Name] != e }) {
+				delete(p.sql, of)
+			}
+		}
+	}
+	if len(p.sql) >= maxPairings {
+		return ""
+	}
+	if p.sql == nil {
+		p.sql = map[pairing]string{}
+	}
+	p.sql[of] = allSQL(of[:len(parts)], c.testClock)
+	return p.sql[of]
+}
+
+// allSQL writes a statement that charges a row of each limit, or none. The first
+// UPDATE runs only if the snapshot shows that all others fit, and each of the
+// others only after the one before it has charged: so rows are locked in their
+// order, and a refusal locks nothing and uses no transaction id. Where a row has
+// changed since the snapshot so that it does not fit any more, an error undoes
+// the charges before it.
+func allSQL(of []*entry, testClock bool) string {
+	now, seen, params := stmtNow, "statement_timestamp()", 0
+	for _, e := range of {
+		if params += 3; spread(&e.def.Rule) {
+			params++
+		}
+	}
+	if testClock {
+		now = fmt.Sprintf("$%d::bigint", params+1)
+		seen = now
+	}
+	params = 0
+	param := func(kind string) string {
+		params++
+		return fmt.Sprintf("$%d::%s", params, kind)
+	}
+	charges := make([]charge, len(of))
+	for i, e := range of {
+		key, units, room := param("text"), param("bigint"), param("bigint")
+		grid := sqlexpr.Int(gridOf(e.def.Rule.Origin, e.def.Rule.Every))
+		if spread(&e.def.Rule) {
+			grid = sqlexpr.Op(param("bigint"))
+		}
+		charges[i] = chargeSQL(e.id, e.def, now, grid, key, units, room)
+	}
+	var with, columns, from strings.Builder
+	for i, c := range charges {
+		join, also := "with", ""
+		if i == 0 {
+			for _, other := range charges[1:] {
+				also += "\n    and (select true from dipwell.buckets b where " + other.where + ")"
+			}
+		} else {
+			join, also = ",", fmt.Sprintf(" and (select true from a%d)", i-1)
+		}
+		fmt.Fprintf(&with, "%s a%d as (update dipwell.buckets b set %s\n    where %s%s\n    returning b.used, b.ts)", join, i, c.set, c.where, also)
+		switch i {
+		case 0:
+			columns.WriteString("a0.used, a0.ts, ")
+			from.WriteString("a0")
+		case len(charges) - 1:
+			fmt.Fprintf(&columns, "coalesce(a%[1]d.used, ('%[2]s' || a0.ts)::bigint), a%[1]d.ts, ", i, chargedInPart)
+			fmt.Fprintf(&from, " left join a%d on true", i)
+		default:
+			fmt.Fprintf(&columns, "a%[1]d.used, a%[1]d.ts, ", i)
+			fmt.Fprintf(&from, " left join a%d on true", i)
+		}
+	}
+	return fmt.Sprintf("%s\nselect %s%s from %s", &with, &columns, seen, &from)
+}
+
+// chargedInPart is in the error, and so in the server's log, when a bucket was
+// emptied by somebody else while the statement waited for its lock.
+const chargedInPart = "dipwell: a bucket has changed, so nothing is charged, and the call is decided anew; at "
+
+// inPart reports whether the statement of takeAll undid itself.
+func inPart(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeNotANumber && strings.Contains(pg.Message, chargedInPart)
+}
