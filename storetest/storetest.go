@@ -47,6 +47,8 @@ var severalKeys = map[string]bool{
 var seed = flag.Uint64("seed", 0, "storetest: run only the random history with this seed")
 
 // Run checks a store against the contract. Every case opens a store of its own.
+// A failure ends with the duty of a store that the case is about, in the words of
+// docs/adding-a-store.md.
 func Run(t *testing.T, open Open, options ...Option) {
 	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1}
 	if testing.Short() {
@@ -55,14 +57,21 @@ func Run(t *testing.T, open Open, options ...Option) {
 	for _, o := range options {
 		o(&s)
 	}
-	for _, group := range [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases, goldenCases} {
+	for _, group := range cases() {
 		for _, c := range group {
 			if s.oneKey && severalKeys[c.name] {
 				continue
 			}
-			t.Run(c.name, func(t *testing.T) { c.run(newEnv(t, open, s)) })
+			t.Run(c.name, func(t *testing.T) {
+				names(t, c.name)
+				c.run(newEnv(t, open, s))
+			})
 		}
 	}
+}
+
+func cases() [][]testCase {
+	return [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases, goldenCases}
 }
 
 type testCase struct {

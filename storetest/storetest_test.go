@@ -3,7 +3,13 @@ package storetest_test
 import (
 	"testing"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 func TestReference(t *testing.T) { storetest.Run(t, openRef(bug{})) }
+
+// TestExampleStore: the store of the documentation passes.
+func TestExampleStore(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store { return newMapStore(now) })
+}

@@ -1,0 +1,165 @@
+package storetest_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// mapStore is a complete store: one lock, and a map of rows. Its tests are
+// storetest.Run alone.
+type mapStore struct {
+	now    func() int64     // the store's clock, in µs since the Unix epoch
+	limits dipwell.Registry // safe for concurrent use
+
+	mu   sync.Mutex // guards what follows
+	rows map[rowKey]row
+	held map[dipwell.Reservation]dipwell.Held
+}
+
+type rowKey struct{ limit, key string }
+
+type row struct {
+	state   dipwell.State
+	records []dipwell.Record
+}
+
+func newMapStore(now func() int64) *mapStore {
+	return &mapStore{now: now, rows: map[rowKey]row{}, held: map[dipwell.Reservation]dipwell.Held{}}
+}
+
+// Apply is the one method that every store has.
+func (s *mapStore) Apply(_ context.Context, b *dipwell.Batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		g.Err = g.DecideIn(mapTable{s}, &s.limits, s.now()) // reads the clock under the lock
+	}
+	return nil
+}
+
+// mapTable is the store while its lock is held.
+type mapTable struct{ *mapStore }
+
+func (t mapTable) Row(limit, key string) (dipwell.State, []dipwell.Record, error) {
+	r := t.rows[rowKey{limit, key}]
+	return r.state, r.records, nil
+}
+
+func (t mapTable) SetRow(limit, key string, state dipwell.State, records []dipwell.Record) error {
+	if state == (dipwell.State{}) && len(records) == 0 {
+		delete(t.rows, rowKey{limit, key})
+	} else {
+		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = row{state, records}
+	}
+	return nil
+}
+
+func (t mapTable) Held(id dipwell.Reservation) (dipwell.Held, error) { return t.held[id], nil }
+
+func (t mapTable) SetHeld(id dipwell.Reservation, h dipwell.Held) error {
+	if len(h.Parts) == 0 {
+		delete(t.held, id)
+	} else {
+		t.held[id] = h
+	}
+	return nil
+}
+
+// Registry, Define and Drop make it a Definer.
+
+func (s *mapStore) Registry() *dipwell.Registry { return &s.limits }
+
+func (s *mapStore) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits.Define(s.now(), l, owner)
+}
+
+func (s *mapStore) Drop(_ context.Context, name, owner string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.limits.Drop(name, owner); err != nil {
+		return err
+	}
+	for k := range s.rows {
+		if k.limit == name {
+			delete(s.rows, k)
+		}
+	}
+	return nil
+}
+
+// Now makes it a Clock.
+func (s *mapStore) Now(context.Context) (int64, error) { return s.now(), nil }
+
+// Sweep makes it a Sweeper.
+func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for id, h := range s.held {
+		if h.Due <= now {
+			delete(s.held, id)
+		}
+	}
+	for k := range s.rows {
+		if swept == n {
+			break
+		}
+		gone, err := dipwell.SweepRow(mapTable{s}, &s.limits, k.limit, k.key, now)
+		if err != nil {
+			return swept, err
+		}
+		if gone {
+			swept++
+		}
+	}
+	return swept, nil
+}
+
+// Keys makes it a Lister.
+func (s *mapStore) Keys(_ context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []dipwell.KeyState
+	for k, r := range s.rows {
+		if k.limit == d.Name && r.state != (dipwell.State{}) && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "") {
+			list = append(list, dipwell.KeyState{Key: k.key, State: r.state})
+		}
+	}
+	slices.SortFunc(list, func(a, b dipwell.KeyState) int { return cmp.Compare(a.Key, b.Key) })
+	return list[:min(n, len(list))], nil
+}
+
+// A complete store. Its test is one call:
+//
+//	func TestMapStore(t *testing.T) {
+//		storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store { return newMapStore(now) })
+//	}
+func Example() {
+	store := newMapStore(func() int64 { return time.Now().UnixMicro() })
+	limiter, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 6 {
+		d, err := limiter.Take(context.Background(), "login", "user:7", 1)
+		fmt.Println(d.Allowed, d.Remaining, err)
+	}
+	// Output:
+	// true 4 <nil>
+	// true 3 <nil>
+	// true 2 <nil>
+	// true 1 <nil>
+	// true 0 <nil>
+	// false 0 <nil>
+}

@@ -1,0 +1,82 @@
+package storetest_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// naiveStore decides by Group.Decide, and that is all it does.
+type naiveStore struct {
+	now  func() int64
+	mu   sync.Mutex
+	rows map[rowKey]dipwell.State
+}
+
+func (s *naiveStore) Apply(_ context.Context, b *dipwell.Batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if g.Cancel {
+			g.Err = dipwell.ErrReservation
+			continue
+		}
+		rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+		for j := range g.Ops {
+			rows[j] = s.rows[rowKey{g.Ops[j].Def.Name, g.Ops[j].Key}]
+		}
+		if g.Err = g.Decide(s.now(), rows, write); g.Err != nil {
+			continue
+		}
+		for j := range g.Ops {
+			if write[j] {
+				s.rows[rowKey{g.Ops[j].Def.Name, g.Ops[j].Key}] = rows[j]
+			}
+		}
+	}
+	return nil
+}
+
+func (s *naiveStore) Now(context.Context) (int64, error) { return s.now(), nil }
+
+// TestNaive is the child of TestFailuresNameDuties.
+func TestNaive(t *testing.T) {
+	if os.Getenv(mutantEnv) != "naive" {
+		return
+	}
+	storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store {
+		return &naiveStore{now: now, rows: map[rowKey]dipwell.State{}}
+	}, storetest.Quick)
+}
+
+// TestFailuresNameDuties: the messages say which duties a store does not do.
+func TestFailuresNameDuties(t *testing.T) {
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNaive$", "-test.timeout=5m")
+	child.Env = append(os.Environ(), mutantEnv+"=naive")
+	out, err := child.CombinedOutput()
+	if err == nil {
+		t.Fatal("a store that keeps no reservations passes")
+	}
+	var named []string
+	for _, m := range regexp.MustCompile(`duty "([a-z]+)": `).FindAllSubmatch(out, -1) {
+		named = append(named, string(m[1]))
+	}
+	failed := len(regexp.MustCompile(`(?m)^    --- FAIL: `).FindAll(out, -1))
+	if failed != len(named) {
+		t.Errorf("%d cases failed, and %d named a duty", failed, len(named))
+	}
+	slices.Sort(named)
+	named = slices.Compact(named)
+	named = slices.DeleteFunc(named, func(d string) bool { return d == "versions" }) // race-change, if a call meets a change
+	if want := []string{"all", "cancel", "drop", "records", "reservations", "reset"}; !slices.Equal(named, want) {
+		t.Errorf("duties named: %v, want %v\n%s", named, want, out)
+	}
+}
