@@ -3,8 +3,15 @@ package dipwell_test
 import (
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,45 +49,68 @@ func packages(t *testing.T) (out []goPackage) {
 	return out
 }
 
-// everywhere may be imported by every package but the root.
-var everywhere = []string{"internal/await", "internal/pace"}
-
-// imports lists what each package may import of this module besides the root
-// and everywhere. "*" is everything that is not for tests alone.
-var imports = map[string][]string{
-	"":     {},
-	"cmd/": {"*"},
-
-	"memstore":   {},
-	"filestore":  {"memstore"}, // memory decides for the file
-	"pgstore":    {"internal/algebra", "internal/sqlexpr", "internal/sqlstep"},
-	"redisstore": {"internal/algebra"},
-
-	"breaker":   {},
-	"coalesce":  {},
-	"denycache": {},
-	"fallback":  {"memstore"}, // decides while the store is away
-	"keyhash":   {},
-	"shadow":    {},
-	"tracing":   {},
-
-	"httplimit":  {},
-	"grpclimit":  {"httplimit"},
-	"httpclient": {"httplimit"},
-
-	"config": {"httplimit"},
-	"rls":    {"httplimit", "config"},
-	"server": {"httplimit", "internal/sketch", "proto/"},
-	"proto/": {},
-	"replay": {},
-
-	"storetest": {"testdata/golden"},
-	"examples/": {},
-	"internal/": {"internal/"},
+// rules is what CONTRIBUTING.md says of imports: its table and the two sentences
+// below it.
+type rules struct {
+	imports    map[string][]string // what each package may import besides everywhere; "*" is everything that is not for tests alone
+	everywhere []string            // what every package but the root may import
+	testsOnly  []string            // what tests alone may import
 }
 
-// testsOnly may be imported by tests alone.
-var testsOnly = []string{"storetest", "testdata/", "internal/pgtest", "internal/redistest", "internal/procs", "internal/tmpfs", "internal/lockstep"}
+// code matches a name in backticks.
+var code = regexp.MustCompile("`([^`]+)`")
+
+func names(text string) (list []string) {
+	for _, m := range code.FindAllStringSubmatch(text, -1) {
+		list = append(list, m[1])
+	}
+	return list
+}
+
+func readRules(t *testing.T) *rules {
+	t.Helper()
+	b, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rules{imports: map[string][]string{}}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		cells := strings.Split(strings.Trim(line, "|"), " | ")
+		switch {
+		case strings.HasPrefix(line, "Every package but the root may import "):
+			r.everywhere = names(line)
+		case strings.HasPrefix(line, "Only tests import "):
+			r.testsOnly = names(line)
+		case strings.HasPrefix(line, "| `") && len(cells) == 3:
+			r.row(t, names(cells[0]), strings.TrimSpace(cells[2]))
+		}
+	}
+	if len(r.imports) == 0 || len(r.everywhere) == 0 || len(r.testsOnly) == 0 {
+		t.Fatalf("CONTRIBUTING.md has %d packages in its table, %v for every package, and %v for tests alone", len(r.imports), r.everywhere, r.testsOnly)
+	}
+	return r
+}
+
+func (r *rules) row(t *testing.T, packages []string, may string) {
+	t.Helper()
+	list := names(may)
+	switch {
+	case may == "everything":
+		list = []string{"*"}
+	case len(list) == 0 && !strings.HasPrefix(may, "nothing"):
+		t.Errorf("CONTRIBUTING.md: %v: %q is neither everything, nothing nor a list of packages", packages, may)
+	}
+	for _, p := range packages {
+		if p == "dipwell" {
+			p = ""
+		}
+		if _, twice := r.imports[p]; twice {
+			t.Errorf("CONTRIBUTING.md names %q twice", p)
+		}
+		r.imports[p] = list
+	}
+}
 
 // in reports whether a package is in a list; an entry that ends in a slash stands
 // for all packages below it.
@@ -90,48 +120,147 @@ func in(path string, list []string) bool {
 	})
 }
 
-func allowed(path string) (list []string, ok bool) {
-	for room, list := range imports {
-		if in(path, []string{room}) {
+func (r *rules) allowed(path string) (list []string, ok bool) {
+	for name, list := range r.imports {
+		if in(path, []string{name}) {
 			return list, true
 		}
 	}
 	return nil, false
 }
 
-// The rules of who imports whom. A new package needs a line in imports.
+// The rules of who imports whom.
 func TestImportRules(t *testing.T) {
+	r := readRules(t)
+	used := map[string]bool{}
 	for _, p := range packages(t) {
 		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
-		list, ok := allowed(path)
+		list, ok := r.allowed(path)
 		if !ok {
-			t.Errorf("%s has no line in imports", p.ImportPath)
+			t.Errorf("the table of CONTRIBUTING.md does not name %s", p.ImportPath)
 			continue
 		}
 		for _, imp := range p.Imports {
-			if reason := forbidden(path, list, imp); reason != "" {
+			if reason := r.forbidden(path, list, imp); reason != "" {
 				t.Errorf("%s imports %s; %s", p.ImportPath, imp, reason)
 			}
+		}
+		for name := range r.imports {
+			used[name] = used[name] || in(path, []string{name})
+		}
+	}
+	for name := range r.imports {
+		if !used[name] {
+			t.Errorf("the table of CONTRIBUTING.md names %s, which is not there", name)
 		}
 	}
 }
 
-// forbidden says why a package may not import another, and nothing if it may.
-func forbidden(path string, list []string, imp string) string {
+// forbidden says why a package may not import another; it is empty if it may.
+func (r *rules) forbidden(path string, list []string, imp string) string {
 	imp, ours := strings.CutPrefix(imp, module)
 	imp = strings.TrimPrefix(imp, "/")
 	first, _, _ := strings.Cut(imp, "/")
 	switch {
 	case path == "" && (ours || strings.Contains(first, ".")):
-		return "the standard library is all that the root package may"
+		return "the root may import the standard library alone"
 	case !ours || imp == "" || in(imp, list):
 		return ""
-	case in(imp, testsOnly):
+	case in(imp, r.testsOnly) && !in(path, r.testsOnly):
 		return "only tests may"
-	case in(imp, everywhere) || slices.Contains(list, "*"):
+	case !in(imp, r.testsOnly) && (in(imp, r.everywhere) || slices.Contains(list, "*")):
 		return ""
 	}
-	return "its line in imports does not have it"
+	return "its line in CONTRIBUTING.md does not have it"
+}
+
+// The rules find what they are there to find.
+func TestImportRulesForbid(t *testing.T) {
+	r := readRules(t)
+	for _, c := range []struct {
+		path, imp string
+		allowed   bool
+	}{
+		{"", "context", true},
+		{"", module + "/internal/await", false},
+		{"", "github.com/jackc/pgx/v5", false},
+		{"memstore", module, true},
+		{"memstore", module + "/internal/await", true},
+		{"memstore", module + "/filestore", false},
+		{"filestore", module + "/memstore", true},
+		{"server", module + "/proto/dipwell/v1", true},
+		{"server", module + "/pgstore", false},
+		{"cmd/dipwell", module + "/pgstore", true},
+		{"cmd/dipwell", module + "/storetest", false},
+		{"internal/lockstep", module + "/internal/pgtest", false}, // but for its tests
+		{"internal/pgtest", module + "/internal/procs", true},
+		{"pgstore", module + "/internal/pgtest", false},
+	} {
+		list, ok := r.allowed(c.path)
+		if reason := r.forbidden(c.path, list, c.imp); !ok || (reason == "") != c.allowed {
+			t.Errorf("%q imports %s: %q, allowed %v", c.path, c.imp, reason, c.allowed)
+		}
+	}
+	if _, ok := r.allowed("internal/unheard"); ok {
+		t.Error("a new package under internal needs no line")
+	}
+}
+
+// sleeps lists the test files that may sleep in real time, and why no condition
+// can be awaited there.
+var sleeps = map[string]string{
+	"cmd/dipwell/soak_test.go":       "calls are sent on a schedule",
+	"redisstore/faults_help_test.go": "callers pause between calls",
+	"redisstore/faults_test.go":      "callers pause between calls, and appendfsync everysec loses what is younger than a time",
+	"rls/upstream_test.go":           "another program's windows follow the wall clock",
+}
+
+// A test waits for a condition, or sleeps in virtual time: a test that sleeps in
+// real time is slow on every machine and fails on a slow one.
+func TestNoTestSleeps(t *testing.T) {
+	sleeping := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		if sleepsInRealTime(f) {
+			sleeping[filepath.ToSlash(path)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range sleeping {
+		if sleeps[path] == "" {
+			t.Errorf("%s sleeps; await a condition, use testing/synctest, or give a reason in sleeps", path)
+		}
+	}
+	for path := range sleeps {
+		if !sleeping[path] {
+			t.Errorf("%s does not sleep any more; remove it from sleeps", path)
+		}
+	}
+}
+
+// sleepsInRealTime reports whether a file calls time.Sleep or await.Sleep and has
+// no bubble of testing/synctest to do so in.
+func sleepsInRealTime(f *ast.File) (found bool) {
+	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
+		return false
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Sleep" {
+			x, ok := s.X.(*ast.Ident)
+			found = found || ok && (x.Name == "time" || x.Name == "await")
+		}
+		return !found
+	})
+	return found
 }
 
 func TestEveryPackageHasADocSentence(t *testing.T) {

@@ -314,7 +314,9 @@ func (s *site) await(url string, ok func(*http.Response) bool) {
 	s.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: dial("127.0.0.1").DialContext, DisableKeepAlives: true}, Timeout: time.Minute}
 	var last error
-	for begun := time.Now(); time.Since(begun) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); time.Since(begun) < 2*time.Minute; <-again.C {
 		r, err := client.Get(url)
 		if last = err; err != nil {
 			continue

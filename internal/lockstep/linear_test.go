@@ -229,6 +229,7 @@ type racing struct {
 	reading       *atomic.Int64 // of instants
 	yield         func()
 	calls, beside int // calls, and how many of them began beside another
+	undecided     int // rounds: the search for an order takes milliseconds, and once in a long while for ever
 }
 
 func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.Store) *racing {
@@ -264,7 +265,6 @@ func overlapping(history []porcupine.Operation) (n int) {
 // check runs rounds of concurrent calls and reports the first whose answers no
 // order of the calls explains.
 func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
-	undecided := 0 // the search for an order takes milliseconds, and once in a long while for ever
 	for round := range rounds {
 		r.reading.Store(0)
 		random := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -282,8 +282,8 @@ func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
 			return fmt.Errorf("round %d: no order of the calls explains these answers about %s %q and %s %q:\n%s", round,
 				m.defs[0].Name, m.keys[0], m.defs[1].Name, m.keys[1], describe(history))
 		default:
-			if undecided++; undecided > rounds/4 {
-				return fmt.Errorf("%d of %d rounds could not be checked within %v each", undecided, round+1, checkTimeout)
+			if r.undecided++; r.undecided > rounds/4 {
+				return fmt.Errorf("%d of %d rounds could not be checked within %v each", r.undecided, round+1, checkTimeout)
 			}
 		}
 	}
@@ -455,7 +455,7 @@ func (r *racing) linearizable(t *testing.T) {
 	if err := r.check(t.Context(), seed, rounds); err != nil {
 		t.Errorf("with %s=%d, %v", seedSetting, seed, err)
 	}
-	if t.Logf("%d of %d calls began beside another", r.beside, r.calls); r.beside == 0 {
+	if t.Logf("%d of %d calls began beside another; %d rounds are undecided", r.beside, r.calls, r.undecided); r.beside == 0 {
 		t.Error("no two calls were under way together")
 	}
 }

@@ -1,6 +1,7 @@
 package procs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -49,12 +50,12 @@ func Port(also ...int) (int, error) {
 
 func reserve(port int, also []int) (lock net.Listener, err error) {
 	if runtime.GOOS == "linux" { // an abstract socket: it is nowhere in the file system, and ends with its process
-		if lock, err = net.Listen("unix", fmt.Sprintf("@dipwell-test-port-%d", port)); err != nil {
+		if lock, err = new(net.ListenConfig).Listen(context.Background(), "unix", fmt.Sprintf("@dipwell-test-port-%d", port)); err != nil {
 			return nil, err
 		}
 	}
 	for _, distance := range append([]int{0}, also...) {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+distance)))
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+distance)))
 		if err != nil {
 			if lock != nil {
 				_ = lock.Close()
