@@ -229,14 +229,14 @@ func (s *Store) idleFor(home *lane) *lane {
 	}
 	for _, l := range s.lanes[:s.home] {
 		if l.lead() {
-			s.spare.earn(busy < calm*s.home)
+			s.spare.earn(busy < earnBelow*s.home)
 			return l
 		}
 	}
 	if s.home == len(s.lanes) {
 		return nil
 	}
-	s.spare.earn(busy < calm*s.home)
+	s.spare.earn(busy < earnBelow*s.home)
 	return s.spareLane()
 }
 

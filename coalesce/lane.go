@@ -40,26 +40,6 @@ type lane struct {
 	batch dipwell.Batch // the runner's, and what it sends
 	sent  []*waiter
 	all   []dipwell.Group
-
-	at func(point) // tests stop a goroutine where two of them meet; nil otherwise
-}
-
-// A point is where what one goroutine does next depends on what another one
-// just did. None is on the way of a lone call.
-type point int
-
-const (
-	arriving  point = iota // no lane was idle, and the call is about to queue
-	leading                // the caller was handed the lane and has not asked yet
-	ending                 // the caller's context has ended; its call may be queued, sent or answered
-	giving                 // its call was not in the queue any more; the answer may come now
-	beginning              // a runner was started for those who waited
-)
-
-func (l *lane) stop(p point) {
-	if l.at != nil {
-		l.at(p)
-	}
 }
 
 // lead makes the lane busy if it was idle.
@@ -123,7 +103,6 @@ func (l *lane) rest() {
 func (l *lane) ride(c *call, b *dipwell.Batch) error {
 	g := &b.Groups[0]
 	w := l.waiter(c, g)
-	l.stop(arriving)
 	leads, err := l.join(w)
 	if leads || err != nil {
 		w.free()
@@ -132,7 +111,6 @@ func (l *lane) ride(c *call, b *dipwell.Batch) error {
 	case err != nil:
 		return err
 	case leads:
-		l.stop(leading)
 		return l.alone(c, b)
 	}
 	c.deadline = w.deadline
@@ -205,7 +183,6 @@ func (l *lane) wait(c *call, w *waiter, g *dipwell.Group) {
 // leave gives up on w and says what became of it, or returns nil when its
 // answer is there after all.
 func (l *lane) leave(w *waiter, why error) error {
-	l.stop(ending)
 	l.mu.Lock()
 	inQueue := w.state.Load() == queued
 	if inQueue {
@@ -216,7 +193,6 @@ func (l *lane) leave(w *waiter, why error) error {
 		w.free()
 		return notSent(why)
 	}
-	l.stop(giving)
 	if w.state.CompareAndSwap(sent, left) {
 		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, why)
 	}
@@ -225,7 +201,6 @@ func (l *lane) leave(w *waiter, why error) error {
 
 // run sends batches until nobody waits.
 func (l *lane) run() {
-	l.stop(beginning)
 	for l.next() {
 		l.send()
 		l.landed()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -11,29 +12,20 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 )
 
-// stop holds a goroutine at a point until the test lets it go on.
-type stop struct {
-	reached, on chan struct{}
+// slowEnd is a context that has ended for its caller, which does not know why
+// before the test lets it go on.
+type slowEnd struct {
+	context.Context
+	asked, on chan struct{}
 }
 
-// stopAt stops the first goroutine that comes to each of the points.
-func stopAt(s *coalesce.Store, points ...coalesce.Point) (stops []stop) {
-	first := map[coalesce.Point]chan stop{}
-	for _, p := range points {
-		st := stop{make(chan struct{}), make(chan struct{})}
-		stops = append(stops, st)
-		first[p] = make(chan stop, 1)
-		first[p] <- st
+func (c *slowEnd) Err() error {
+	err := c.Context.Err()
+	if err != nil {
+		c.asked <- struct{}{}
+		<-c.on
 	}
-	coalesce.StopAt(s, func(p coalesce.Point) {
-		select {
-		case st := <-first[p]:
-			st.reached <- struct{}{}
-			<-st.on
-		default:
-		}
-	})
-	return stops
+	return err
 }
 
 // behind is a lane with a statement in flight for a, and two callers behind it:
@@ -43,25 +35,27 @@ type behind struct {
 	store                *coalesce.Store
 	first, leaver, other *call
 	one                  *statement
-	stop                 stop
+	end                  *slowEnd // the leaver's context
 }
 
-// newBehind stops the first goroutine that comes to p.
-func newBehind(t *testing.T, p coalesce.Point) *behind {
+func newBehind(t *testing.T) *behind {
 	t.Helper()
 	b := &behind{gate: newGate()}
 	b.store = over(t, coalesce.Config{}, b.gate)
-	b.stop = stopAt(b.store, p)[0]
 	b.first = ask(b.store, "a")
 	b.one = <-b.gate.arrived
-	b.leaver, b.other = ask(b.store, "b"), ask(b.store, "c")
+	ctx, cancel := context.WithCancel(context.Background())
+	b.end = &slowEnd{ctx, make(chan struct{}), make(chan struct{})}
+	b.leaver = askIn(b.end, b.store, "b")
+	b.leaver.cancel = cancel
+	b.other = ask(b.store, "c")
 	return b
 }
 
-// leave ends the leaver's context and returns when it is stopped.
+// leave ends the leaver's context and returns when the leaver has noticed.
 func (b *behind) leave() {
 	b.leaver.cancel()
-	<-b.stop.reached
+	<-b.end.asked
 }
 
 // next lets the first statement end and returns the second one.
@@ -93,9 +87,9 @@ func (b *behind) idle(t *testing.T) {
 func TestLeavingMeetsTheRunner(t *testing.T) {
 	t.Run("still queued", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t, coalesce.Ending)
+			b := newBehind(t)
 			b.leave()
-			close(b.stop.on)
+			close(b.end.on)
 			b.leaver.fails(t, context.Canceled)
 			if errors.Is(b.leaver.err, dipwell.ErrOutcomeUnknown) {
 				t.Error("it was never sent")
@@ -111,10 +105,10 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 	t.Run("taken meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t, coalesce.Ending)
+			b := newBehind(t)
 			b.leave()
 			two := b.next(t) // with the leaver's call
-			close(b.stop.on)
+			close(b.end.on)
 			b.leaver.fails(t, dipwell.ErrOutcomeUnknown)
 			b.leaver.fails(t, context.Canceled)
 			if !slices.Equal(two.keys, []string{"b", "c"}) {
@@ -127,42 +121,40 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 			b.idle(t)
 		})
 	})
-	for name, p := range map[string]coalesce.Point{"answered meanwhile": coalesce.Ending, "answered after it was seen as sent": coalesce.Giving} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBehind(t, p)
-				two := b.next(t)
-				b.leave()
-				two.finish <- outcome{}
-				b.other.turn(t) // and so the leaver's answer is there
-				close(b.stop.on)
-				if b.leaver.turn(t) != 1 {
-					t.Error("an answer that is there is given, whatever became of the context")
-				}
-				b.idle(t)
-			})
+	t.Run("answered meanwhile", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBehind(t)
+			two := b.next(t)
+			b.leave()
+			two.finish <- outcome{}
+			b.other.turn(t) // and so the leaver's answer is there
+			close(b.end.on)
+			if b.leaver.turn(t) != 1 {
+				t.Error("an answer that is there is given, whatever became of the context")
+			}
+			b.idle(t)
 		})
-	}
+	})
 	t.Run("failed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t, coalesce.Giving)
+			b := newBehind(t)
 			two := b.next(t)
 			b.leave()
 			two.finish <- outcome{group: map[string]error{"b": dipwell.ErrStaleDefinition}}
 			b.other.turn(t)
-			close(b.stop.on)
+			close(b.end.on)
 			b.leaver.fails(t, dipwell.ErrStaleDefinition)
 			b.idle(t)
 		})
 	})
 	t.Run("closed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t, coalesce.Ending)
+			b := newBehind(t)
 			b.leave()
 			closed := make(chan error)
 			go func() { closed <- b.store.Close() }()
 			synctest.Wait()
-			close(b.stop.on)
+			close(b.end.on)
 			b.leaver.fails(t, coalesce.ErrClosed)
 			b.other.fails(t, coalesce.ErrClosed)
 			b.one.finish <- outcome{}
@@ -174,21 +166,41 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 }
 
-// TestAllLeaveTheRunner: a runner was started for callers who are gone before
-// it looks: it sends nothing, and the lane is idle again.
+// TestAllLeaveTheRunner: when a shared statement returns, all who waited for the
+// next one are gone: nothing is sent, and the lane is idle again.
 func TestAllLeaveTheRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBehind(t, coalesce.Beginning)
-		b.one.finish <- outcome{}
-		b.first.turn(t)
-		<-b.stop.reached
-		b.leaver.cancel()
-		b.leaver.fails(t, context.Canceled)
-		b.other.cancel()
-		b.other.fails(t, context.Canceled)
-		close(b.stop.on)
+		b := newBehind(t)
+		two := b.next(t)
+		var late []*call
+		for range 3 {
+			late = append(late, ask(b.store, "d"))
+		}
+		for _, c := range late {
+			c.cancel()
+			c.fails(t, context.Canceled)
+		}
+		two.finish <- outcome{}
+		b.leaver.turn(t)
+		b.other.turn(t)
 		b.idle(t)
 	})
+}
+
+// slowLink is a spare lane's store that never has a connection, and lets the
+// test stop the first caller that asks for one.
+type slowLink struct {
+	*gate
+	first     sync.Once
+	asked, on chan struct{}
+}
+
+func (l *slowLink) Connected() bool {
+	l.first.Do(func() {
+		l.asked <- struct{}{}
+		<-l.on
+	})
+	return false
 }
 
 // TestLeavingWithTheLane: the lane falls idle before a caller has queued, so
@@ -197,20 +209,19 @@ func TestAllLeaveTheRunner(t *testing.T) {
 func TestLeavingWithTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &behind{gate: newGate()}
-		b.store = over(t, coalesce.Config{}, b.gate)
-		stops := stopAt(b.store, coalesce.Arriving, coalesce.Leading)
-		arriving, leading := stops[0], stops[1]
+		spare := &slowLink{gate: newGate(), asked: make(chan struct{}), on: make(chan struct{})}
+		b.store = over(t, coalesce.Config{Spare: 1}, b.gate, spare)
+		earnCredits(t, b.store, b.gate)
 		first := ask(b.store, "a")
 		one := <-b.gate.arrived
 		leader := ask(b.store, "b")
-		<-arriving.reached
+		<-spare.asked // the leader found no idle lane
 		one.finish <- outcome{}
 		first.turn(t)
-		close(arriving.on)
-		<-leading.reached
+		close(spare.on)
+		synctest.Wait() // for the leader to have the lane
 		follower := ask(b.store, "c")
 		leader.cancel()
-		close(leading.on)
 		two := <-b.gate.arrived
 		if !slices.Equal(two.keys, []string{"b"}) || two.ctx.Err() == nil {
 			t.Errorf("asked about %v under a context that has %v", two.keys, two.ctx.Err())

@@ -25,13 +25,13 @@ type Connected interface {
 type credits struct{ n atomic.Int32 }
 
 const (
-	calm       = 3 // statements in flight for each lane with a queue, below which a call earns
+	earnBelow  = 3 // statements in flight for each lane with a queue, below which a call earns
 	spareCost  = 2
-	maxCredits = 64 // what a calm time leaves for a burst
+	maxCredits = 64 // what a time of low load leaves for a burst
 )
 
-func (c *credits) earn(calm bool) {
-	if calm && c.n.Load() < maxCredits {
+func (c *credits) earn(lowLoad bool) {
+	if lowLoad && c.n.Load() < maxCredits {
 		c.n.Add(1)
 	}
 }

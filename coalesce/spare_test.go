@@ -20,11 +20,11 @@ type absent struct {
 
 func (a *absent) Connected() bool { return a.connected }
 
-// calmly makes calls one after the other, so that there are credits.
-func calmly(t *testing.T, s dipwell.Store, home *gate) {
+// earnCredits makes calls one after the other: each earns a credit for a spare lane.
+func earnCredits(t *testing.T, s dipwell.Store, home *gate) {
 	t.Helper()
 	for range 20 {
-		c := ask(s, "calm")
+		c := ask(s, "lone")
 		(<-home.arrived).finish <- outcome{}
 		c.turn(t)
 	}
@@ -35,7 +35,7 @@ func TestFewCallersDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, first, second := newGate(), newGate(), newGate()
 		s := over(t, coalesce.Config{Spare: 2}, home, first, second)
-		calmly(t, s, home)
+		earnCredits(t, s, home)
 		calls := []*call{ask(s, "a")}
 		one := <-home.arrived
 		calls = append(calls, ask(s, "b"))
@@ -94,7 +94,7 @@ func TestASpareLaneMustBeConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, spare := newGate(), &absent{gate: newGate()}
 		s := over(t, coalesce.Config{Spare: 1}, home, spare)
-		calmly(t, s, home)
+		earnCredits(t, s, home)
 		first := ask(s, "a")
 		one := <-home.arrived
 		second := ask(s, "b")

@@ -47,8 +47,8 @@ const MaxPairings = maxPairings
 // Forget makes a store behave as if it had heard nothing of its limits for an hour.
 func Forget(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
 
-// Calm makes a store's next statements those of one that has long refused nothing.
-func Calm(s *Store) {
+// ExpectRoom makes a store's next statements those of one that has refused nothing for long.
+func ExpectRoom(s *Store) {
 	s.clean.n.Store(enoughClean)
 	for _, e := range *s.cat.entries.Load() {
 		if e.clean != nil {

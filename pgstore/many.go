@@ -338,7 +338,7 @@ type streak struct{ n atomic.Int32 }
 
 const enoughClean = 64
 
-func (c *streak) calm() bool { return c.n.Load() >= enoughClean }
+func (c *streak) longEnough() bool { return c.n.Load() >= enoughClean }
 
 func (c *streak) note(clean bool) {
 	switch n := c.n.Load(); {
@@ -353,7 +353,7 @@ func (p *part) chargeSQL() string {
 	switch {
 	case p.bound > p.def.Rule.Cap:
 		return p.chargeMany
-	case p.clean.calm():
+	case p.clean.longEnough():
 		return p.takeWithoutLook
 	}
 	return p.takeMany

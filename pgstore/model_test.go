@@ -204,7 +204,7 @@ func (m *modelRun) round() {
 		m.compareRows(m.model, true)
 	}
 	if m.IntN(3) == 0 {
-		pgstore.Calm(m.sql.Store)
+		pgstore.ExpectRoom(m.sql.Store)
 	}
 	if m.IntN(3) == 0 {
 		pgstore.ExpectNew(m.sql.Store)

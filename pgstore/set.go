@@ -158,7 +158,7 @@ func (s *Store) setSQL(bundles []*bundle) string {
 	switch {
 	case bundles[0].first:
 		return setFirstSQL
-	case !s.clean.calm() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
+	case !s.clean.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
 		return setSQL
 	}
 	return withoutLookSQL

@@ -213,8 +213,8 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 // and single calls get the answers of Group.Decide and leave its rows.
 func TestFormsAgreeWithGo(t *testing.T) {
 	for name, force := range map[string]func(*pgstore.Store){
-		"by itself": func(*pgstore.Store) {}, "calm": pgstore.Calm, "new keys": pgstore.ExpectNew,
-		"both": func(s *pgstore.Store) { pgstore.Calm(s); pgstore.ExpectNew(s) },
+		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew,
+		"both": func(s *pgstore.Store) { pgstore.ExpectRoom(s); pgstore.ExpectNew(s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
