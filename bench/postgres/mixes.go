@@ -29,11 +29,29 @@ func (b *bench) fresh(ctx context.Context) error {
 			}
 			b.compare(title, fs, names(cs), []string{takeName}, target{counterName, 0.75})
 		}
-		return nil
+		return b.freshInSQL(ctx, p)
 	})
 }
 
+// freshInSQL: the same by the SQL function, whose own floor is a function.
+func (b *bench) freshInSQL(ctx context.Context, p pair) error {
+	take := contender{name: sqlTake, script: "dipwell_fresh.pgbench", database: p.well.dsn, ours: true}
+	function := contender{name: upsertFunctionName, script: "counter_function_fresh.pgbench", database: p.rivals.dsn}
+	bare := contender{name: counterName, script: "counter_fresh.pgbench", database: p.rivals.dsn}
+	for _, clients := range []int{1, 8, 32} {
+		title, cs := plural(clients, "client")+", "+p.durability+", in SQL", []contender{take, function, bare}
+		fs, err := b.rounds(ctx, "fresh, "+title, load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{take.name}, target{upsertFunctionName, 0.75})
+	}
+	return nil
+}
+
 const (
+	upsertFunctionName = "bare counter upsert in a PL/pgSQL function"
+
 	stillName       = "(a) without its refill"
 	conditionalName = "bare conditional update"
 	refusedShare    = 0.9

@@ -17,3 +17,14 @@ begin
     return so_far;
 end
 $$;
+
+-- The floor of one that makes rows.
+create function counter.count(bucket text) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    so_far bigint;
+begin
+    insert into counter.buckets as c (key, n) values (bucket, 1) on conflict (key) do update set n = c.n + 1 returning c.n into so_far;
+    return so_far;
+end
+$$;
