@@ -10,6 +10,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 func TestParse(t *testing.T) {
@@ -59,8 +60,8 @@ limits:
 		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
 		t.Errorf("%+v", f)
 	}
-	if want := (config.UpstreamTimes{Dial: time.Second, TLS: 2 * time.Second, Header: 3 * time.Second, Idle: 4 * time.Second}); f.UpstreamTimes != want || f.UpstreamIdle != 5 {
-		t.Errorf("%+v %d", f.UpstreamTimes, f.UpstreamIdle)
+	if f.UpstreamDialTimeout != time.Second || f.UpstreamTLSTimeout != 2*time.Second || f.UpstreamHeaderTimeout != 3*time.Second || f.UpstreamIdleTimeout != 4*time.Second || f.UpstreamIdleConnections != 5 {
+		t.Errorf("%+v", f)
 	}
 	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
 		t.Error(f.TrustedProxies)
@@ -207,7 +208,7 @@ func TestLinesOfSyntax(t *testing.T) {
 
 func TestErrorFields(t *testing.T) {
 	_, err := config.Parse("f.yaml", []byte("\nlistne: x\n"))
-	var e *config.Error
+	var e *yamlfile.Error
 	if !errors.As(err, &e) || e.File != "f.yaml" || e.Line != 2 || e.Setting != "listne" {
 		t.Errorf("%+v", e)
 	}
@@ -227,8 +228,8 @@ func TestDenyMaxAge(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"-1s", "5", "1ns", "61m", "soon"} {
-		if d, err := config.ParseDenyMaxAge(bad); err == nil {
-			t.Error(bad, d)
+		if f, err := config.Parse("f.yaml", []byte("deny_max_age: "+bad)); err == nil {
+			t.Error(bad, f)
 		}
 	}
 }

@@ -2,44 +2,48 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 
-	"github.com/dipwell/dipwell"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
+// maxLimits bounds the limits of a file.
+const maxLimits = 10000
+
 func (p *parser) limits(n *yaml.Node) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) > maxLimits {
-		p.fail(n, "limits", "must be a list of at most %d limits, each beginning with '- name: ...'", maxLimits)
+	if n.Kind == yaml.SequenceNode && len(n.Content) > maxLimits {
+		p.Fail(n, "limits", "has %d limits; at most %d", len(n.Content), maxLimits)
 		return
 	}
 	p.Limits = []dipwell.Limit{} // named, if none: it is meant
 	lines := map[string]int{}
-	for i, item := range n.Content {
-		l, ok := p.limit(fmt.Sprintf("limits[%d]", i), deref(item))
+	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
+		l, ok := p.limit(where, item)
 		if !ok {
-			continue
+			return
 		}
 		if line, twice := lines[l.Name]; twice {
-			p.fail(item, fmt.Sprintf("limits[%d].name", i), "there are two limits called %s; the first is in line %d", l.Name, line)
-			continue
+			p.Fail(item, where+".name", "there are two limits called %s; the first is in line %d", l.Name, line)
+			return
 		}
 		lines[l.Name] = item.Line
 		p.Limits = append(p.Limits, l)
-	}
+	})
 }
 
 // limit reads one limit. Not ok: it has mistakes, and they are noted.
 func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 	if n.Kind != yaml.MappingNode {
-		p.fail(n, where, "must be settings such as {name: login, rate: 5, per: 1m}, not %s; NAME=RATE/PER is for command lines", kindOf(n))
+		p.Fail(n, where, "must be settings such as {name: login, rate: 5, per: 1m}, not %s; NAME=RATE/PER is for command lines", kindOf(n))
 		return l, false
 	}
-	before := len(p.errs)
+	before := p.Mistakes()
 	values := map[string]*yaml.Node{}
-	p.mapping(n, where+".", func(name string, value *yaml.Node) {
-		text, ok := p.scalar(where+"."+name, value)
+	p.Mapping(n, where+".", nil, func(name string, value *yaml.Node) {
+		text, ok := p.Text(value, where+"."+name)
 		if !ok {
 			return
 		}
@@ -48,15 +52,15 @@ func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 			p.failLimit(where, value, values, err)
 		}
 	})
-	if len(p.errs) > before {
+	if p.Mistakes() > before {
 		return l, false
 	}
 	for _, name := range []string{"name", "rate", "per"} {
 		if values[name] == nil {
-			p.fail(n, where+"."+name, "is missing")
+			p.Fail(n, where+"."+name, "is missing")
 		}
 	}
-	if len(p.errs) > before {
+	if p.Mistakes() > before {
 		return l, false
 	}
 	if _, _, err := l.Compile(); err != nil {
@@ -71,7 +75,7 @@ func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 func (p *parser) failLimit(where string, n *yaml.Node, values map[string]*yaml.Node, err error) {
 	var bad *dipwell.LimitError
 	if !errors.As(err, &bad) {
-		p.fail(n, where, "%v", err)
+		p.Fail(n, where, "%v", err)
 		return
 	}
 	if at := values[bad.Field]; at != nil {
@@ -81,7 +85,7 @@ func (p *parser) failLimit(where string, n *yaml.Node, values map[string]*yaml.N
 	if bad.Limit != "" {
 		reason += " (limit " + bad.Limit + ")"
 	}
-	p.fail(n, where+"."+bad.Field, "%s", reason)
+	p.Fail(n, where+"."+bad.Field, "%s", reason)
 }
 
 // kindOf describes a value that should have been a mapping.
@@ -89,7 +93,7 @@ func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case n.Tag == "!!null":
+	case yamlfile.IsNull(n):
 		return "nothing"
 	}
 	return strconv.Quote(n.Value)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 // settle is how long a file must lie still before it is read: editors and
@@ -93,7 +95,7 @@ func dirsOf(path string) []string {
 
 // content is a file's bytes; a file that cannot be read differs from any other.
 func content(path string) string {
-	b, err := Read(path)
+	b, err := yamlfile.Load(path)
 	if err != nil {
 		return "\x00" + err.Error()
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 // Load reads a file, or all files of a directory and of those below it that
@@ -68,7 +69,7 @@ func read(path string) (files []File, dirs []string, err error) {
 		r.file(path)
 	}
 	if r.err == nil && len(r.files) == 0 {
-		r.err = &config.Error{File: path, Reason: "has no file that ends in .yaml or .yml"}
+		r.err = &yamlfile.Error{File: path, Reason: "has no file that ends in .yaml or .yml"}
 	}
 	return r.files, r.dirs, r.err
 }
@@ -99,7 +100,7 @@ func resolved(path string) string {
 func (r *reader) dir(path string, depth int) {
 	r.looked(path)
 	if depth > maxDepth { // a link to a directory above, most likely
-		r.err = errors.Join(r.err, &config.Error{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
+		r.err = errors.Join(r.err, &yamlfile.Error{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
 		return
 	}
 	entries, err := os.ReadDir(path)
@@ -134,14 +135,14 @@ func (r *reader) entry(path string, depth int) {
 const maxTotal = 64 << 20
 
 func (r *reader) file(path string) {
-	b, err := config.Read(path)
+	b, err := yamlfile.Load(path)
 	if err != nil {
 		r.err = err
 		return
 	}
 	r.looked(filepath.Dir(resolved(path)))
 	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
-		r.err = &config.Error{File: path, Reason: fmt.Sprintf("is too much: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
+		r.err = &yamlfile.Error{File: path, Reason: fmt.Sprintf("is too much: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
 		return
 	}
 	r.files = append(r.files, File{path, b})

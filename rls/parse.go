@@ -1,13 +1,10 @@
 package rls
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,17 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 // Bounds of a configuration.
 const (
-	maxSize   = 4 << 20 // bytes of a file
-	maxFiles  = 1000
-	maxRules  = 10000
-	maxNodes  = 200000 // YAML nodes read in a file, with those that aliases repeat
-	maxDepth  = 32     // descriptors in each other
-	maxErrors = 100    // shown
+	maxFiles = 1000
+	maxRules = 10000
+	maxDepth = 32 // descriptors in each other
 )
 
 // Settings of each block. The last ones are our own.
@@ -55,81 +49,45 @@ type File struct {
 }
 
 // Parse reads the files of a configuration. The error has all mistakes, each a
-// *config.Error on a line of its own.
+// *yamlfile.Error on a line of its own.
 func Parse(def Defaults, files ...File) (*Rules, error) {
 	if len(files) > maxFiles {
 		return nil, fmt.Errorf("%d files; at most %d", len(files), maxFiles)
 	}
 	def.NearLimit = cmp.Or(def.NearLimit, 0.8)
-	p := &parser{Defaults: def, out: &Rules{domains: map[string]*domain{}}, seenIn: map[string]string{}}
+	p := &parser{Defaults: def, Reader: yamlfile.Reader{MergeKeys: true}, out: &Rules{domains: map[string]*domain{}}, seenIn: map[string]string{}}
 	for _, f := range files {
-		p.file, p.nodes, p.tooMany = f.Name, 0, false
-		p.document(f.YAML)
+		p.document(f)
 	}
-	if len(p.errs) == 0 {
-		p.nameLimits()
+	if err := p.Err(); err != nil {
+		return nil, err
 	}
-	if len(p.errs) > 0 {
-		return nil, errors.Join(p.errs...)
-	}
+	p.nameLimits()
 	return p.out, nil
 }
 
 type parser struct {
 	Defaults
-	out     *Rules
-	seenIn  map[string]string // the file of a domain
-	file    string
-	nodes   int
-	tooMany bool
-	errs    []error
+	yamlfile.Reader
+	out    *Rules
+	seenIn map[string]string // the file of a domain
 }
 
-func (p *parser) fail(n *yaml.Node, setting, format string, args ...any) {
-	if p.tooMany = p.tooMany || len(p.errs) >= maxErrors; len(p.errs) > maxErrors {
-		return
-	}
-	line := 0
-	if n != nil {
-		line = n.Line
-	}
-	p.errs = append(p.errs, &config.Error{File: p.file, Line: line, Setting: setting, Reason: fmt.Sprintf(format, args...)})
-}
-
-// lineOf finds the line in the YAML library's own errors, which carry it as text.
-var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
-
-func (p *parser) document(b []byte) {
-	if len(b) > maxSize {
-		p.fail(nil, "", "has more than 4 MiB")
-		return
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(b))
-	var doc, more yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		p.fail(nil, "domain", "is missing: the file is empty")
-		return
-	case err != nil:
-		e := &config.Error{File: p.file, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
-		if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
-			e.Line, _ = strconv.Atoi(m[1])
-			e.Reason = strings.TrimPrefix(err.Error(), m[0])
-		}
-		p.errs = append(p.errs, e)
-		return
-	}
-	p.root(doc.Content[0])
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		p.fail(nil, "", "has more than one document")
+func (p *parser) document(f File) {
+	switch n, ok := p.Document(f.Name, f.YAML); {
+	case !ok:
+	case n == nil:
+		p.Fail(nil, "domain", "is missing: the file is empty")
+	default:
+		p.root(n, f.Name)
 	}
 }
 
-func (p *parser) root(n *yaml.Node) {
+func (p *parser) root(n *yaml.Node, file string) {
 	d := &domain{chargeAll: p.ChargeAll, near: p.NearLimit}
 	d.override = p.AllowOverride
 	var list *yaml.Node
-	p.mapping(n, "", rootSettings, func(name string, v *yaml.Node) {
+	p.Mapping(n, "", rootSettings, func(name string, v *yaml.Node) {
 		switch name {
 		case "domain":
 			d.name = p.text(v, name)
@@ -142,17 +100,17 @@ func (p *parser) root(n *yaml.Node) {
 		}
 	})
 	if d.name == "" {
-		p.fail(n, "domain", "is missing or empty")
+		p.Fail(n, "domain", "is missing or empty")
 		return
 	}
 	if old := p.out.domains[d.name]; old != nil {
 		if !p.MergeDomains {
-			p.fail(n, "domain", "%q is in %s as well; the files of one domain must be merged on purpose", d.name, p.seenIn[d.name])
+			p.Fail(n, "domain", "%q is in %s as well; the files of one domain must be merged on purpose", d.name, p.seenIn[d.name])
 			return
 		}
 		d = old
 	}
-	p.out.domains[d.name], p.seenIn[d.name] = d, p.file
+	p.out.domains[d.name], p.seenIn[d.name] = d, file
 	p.descriptors(&d.node, list, "descriptors", path{metric: d.name, depth: 1, override: d.override})
 }
 
@@ -165,23 +123,14 @@ type path struct {
 }
 
 func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above path) {
-	if list == nil || isNull(list) {
-		return
-	}
-	if list.Kind != yaml.SequenceNode {
-		p.fail(list, where, "must be a list, each beginning with '- key: ...'")
+	if list == nil || yamlfile.IsNull(list) {
 		return
 	}
 	if above.depth > maxDepth {
-		p.fail(list, where, "is nested more than %d deep", maxDepth)
+		p.Fail(list, where, "is nested more than %d deep", maxDepth)
 		return
 	}
-	for i, item := range list.Content {
-		if p.tooMany {
-			return
-		}
-		p.descriptor(parent, deref(item), fmt.Sprintf("%s[%d]", where, i), above)
-	}
+	p.List(list, where, ", each beginning with '- key: ...'", func(where string, item *yaml.Node) { p.descriptor(parent, item, where, above) })
 }
 
 // descriptor reads one entry of a list and what is below it.
@@ -190,8 +139,8 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	var e entry
 	var limit, list, share *yaml.Node
 	var detailed, shadow, sharing bool
-	before := len(p.errs)
-	p.mapping(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
+	before := p.Mistakes()
+	p.Mapping(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
 		at := where + "." + name
 		switch name {
 		case "key":
@@ -214,11 +163,11 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 			d.override = p.boolean(v, at)
 		}
 	})
-	if len(p.errs) > before {
+	if p.Mistakes() > before {
 		return // what is below would only repeat it
 	}
 	if e.key == "" {
-		p.fail(n, where+".key", "is missing or empty")
+		p.Fail(n, where+".key", "is missing or empty")
 		return
 	}
 	if d.metric = e.key; e.value != "" {
@@ -226,17 +175,17 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	}
 	starred := strings.HasSuffix(d.metric, "*")
 	if sharing && !starred {
-		p.fail(share, where+".share_threshold", "is for values that end in *, as in 'value: files/*'")
+		p.Fail(share, where+".share_threshold", "is for values that end in *, as in 'value: files/*'")
 	}
 	if sharing {
 		d.shared = cmp.Or(e.value, e.key)
 	}
 	if !p.place(parent, d, e, starred) {
-		p.fail(n, where, "there is another descriptor with key %s and value %q beside it", e.key, e.value)
+		p.Fail(n, where, "there is another descriptor with key %s and value %q beside it", e.key, e.value)
 		return
 	}
 	below := path{above.metric + "." + d.metric, above.depth + 1, above.byValue || d.byValue, d.override}
-	if limit != nil && !isNull(limit) {
+	if limit != nil && !yamlfile.IsNull(limit) {
 		d.rule = p.rateLimit(limit, where+".rate_limit", shadow)
 	}
 	if d.rule != nil {
@@ -281,23 +230,23 @@ func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 
 // rateLimit reads a rate_limit. nil: it has mistakes, and they are noted.
 func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
-	before := len(p.errs)
+	before := p.Mistakes()
 	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}
 	b.limit.Algorithm, b.limit.Name = dipwell.FixedWindow, "x"
-	p.mapping(n, where+".", limitSettings, b.set)
-	if len(p.errs) > before {
+	p.Mapping(n, where+".", limitSettings, b.set)
+	if p.Mistakes() > before {
 		return nil
 	}
 	r := b.rule(n)
-	if len(p.errs) > before {
+	if p.Mistakes() > before {
 		return nil
 	}
 	if shadow {
 		r.limit.Mode = dipwell.Shadow
 	}
 	if len(p.out.rules) == maxRules {
-		p.fail(n, where, "is one of more than %d", maxRules)
-		p.tooMany = true
+		p.Fail(n, where, "is one of more than %d", maxRules)
+		p.Stop()
 		return nil
 	}
 	if !r.unlimited {
@@ -349,44 +298,39 @@ func (b *limitBlock) readUnit(v *yaml.Node, at string) pb.RateLimitResponse_Rate
 	text := b.text(v, at)
 	u := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(text)]
 	if u == 0 && text != "" && !strings.EqualFold(text, "unknown") {
-		b.fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), dipwell.Suggest(strings.ToLower(text), units))
+		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), dipwell.Suggest(strings.ToLower(text), units))
 	}
 	return pb.RateLimitResponse_RateLimit_Unit(u)
 }
 
 func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
-	if isNull(v) {
+	if yamlfile.IsNull(v) {
 		return
 	}
-	if v.Kind != yaml.SequenceNode {
-		b.fail(v, at, "must be a list, each '- name: ...'")
-		return
-	}
-	for i, item := range v.Content {
+	b.List(v, at, ", each '- name: ...'", func(where string, item *yaml.Node) {
 		name := ""
-		where := fmt.Sprintf("%s[%d]", at, i)
-		b.mapping(deref(item), where+".", []string{"name"}, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
+		b.Mapping(item, where+".", []string{"name"}, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
 		if name == "" {
-			b.fail(item, where+".name", "is missing or empty")
+			b.Fail(item, where+".name", "is missing or empty")
 		}
 		b.r.replaces = append(b.r.replaces, name)
-	}
+	})
 }
 
 // rule checks the block as a whole.
 func (b *limitBlock) rule(n *yaml.Node) *rule {
 	r := &b.r
 	if r.name != "" && slices.Contains(r.replaces, r.name) {
-		b.fail(b.values["replaces"], b.where+".replaces", "names this very limit, %s", r.name)
+		b.Fail(b.values["replaces"], b.where+".replaces", "names this very limit, %s", r.name)
 	}
 	if r.unlimited {
 		if b.unit != 0 {
-			b.fail(b.values["unit"], b.where+".unit", "contradicts unlimited: true")
+			b.Fail(b.values["unit"], b.where+".unit", "contradicts unlimited: true")
 		}
 		return r
 	}
 	if b.unit == 0 {
-		b.fail(cmp.Or(b.values["unit"], n), b.where+".unit", "is missing; it is one of %s", strings.Join(units, ", "))
+		b.Fail(cmp.Or(b.values["unit"], n), b.where+".unit", "is missing; it is one of %s", strings.Join(units, ", "))
 		return r
 	}
 	b.complete()
@@ -410,19 +354,19 @@ func (b *limitBlock) complete() {
 	l, r := &b.limit, &b.r
 	length := unitLength(b.unit)
 	if b.multiplier > int64(maxPeriod/length) {
-		b.fail(b.values["unit_multiplier"], b.where+".unit_multiplier", "%d %ss is longer than 285 years", b.multiplier, strings.ToLower(b.unit.String()))
+		b.Fail(b.values["unit_multiplier"], b.where+".unit_multiplier", "%d %ss is longer than 285 years", b.multiplier, strings.ToLower(b.unit.String()))
 		return
 	}
 	l.Period = length * time.Duration(b.multiplier)
 	if l.Rate = b.requests; b.requests == 0 {
 		l.Rate, r.none = 1, true
 		if b.values["burst"] != nil {
-			b.fail(b.values["burst"], b.where+".burst", "has no meaning when requests_per_unit is 0")
+			b.Fail(b.values["burst"], b.where+".burst", "has no meaning when requests_per_unit is 0")
 		}
 	}
 	switch r.windowed = l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval; {
 	case l.Algorithm == dipwell.LeakyBucket:
-		b.fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
+		b.Fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
 	case r.windowed && l.Start == "":
 		l.Start = "0s"
 	}
@@ -445,7 +389,7 @@ func (b *limitBlock) failLimit(n *yaml.Node, err error) {
 	if setting != "" {
 		at += "." + setting
 	}
-	b.fail(cmp.Or(b.values[setting], n), at, "%s", reason)
+	b.Fail(cmp.Or(b.values[setting], n), at, "%s", reason)
 }
 
 func nearLimit(ratio float64, limit int64) int64 {

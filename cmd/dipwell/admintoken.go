@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,18 +11,18 @@ import (
 
 const tokenVariable = "DIPWELL_ADMIN_TOKEN"
 
-// adminToken is the token and the file that it was read from: the flag's, or
-// the configuration's unless the environment has the token itself. Without any
-// both are empty.
-func adminToken(flag, configured string) (token, file string, err error) {
-	if token = os.Getenv(tokenVariable); flag == "" && token != "" {
+// adminToken returns the token and the file that it was read from. A file that
+// was given by a flag or the environment comes before the variable, and that
+// before a file of the configuration. Without any both are empty.
+func adminToken(path string, given bool) (token, file string, err error) {
+	if token = os.Getenv(tokenVariable); token != "" && !given {
 		return token, "", nil
 	}
-	if file = cmp.Or(flag, configured); file == "" {
+	if path == "" {
 		return "", "", nil
 	}
-	token, err = readToken(file)
-	return token, file, err
+	token, err = readToken(path)
+	return token, path, err
 }
 
 func readToken(path string) (string, error) {

@@ -181,7 +181,7 @@ func (b *bench) hear(err error) { b.heard.Store(&err) }
 
 // open opens the store as serve does, or without what makes calls ride together.
 func (b *bench) open() (closeStore func() error, err error) {
-	secret, err := keySecret(b.KeySecretFile, "")
+	secret, err := keySecret(b.KeySecretFile, b.KeySecretFile != "")
 	if err != nil {
 		return nil, err
 	}

@@ -236,19 +236,18 @@ func TestSettingsAgree(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nmax_keys: 3\nlimits:\n  - {name: a, rate: 1, per: 1s}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := ServeCmd{Config: file, Listen: "127.0.0.1:9", Limit: []string{"b=1/1s"}}
-	s, err := c.settings()
+	s, err := serveCommand(t, "--config", file, "--listen", "127.0.0.1:9", "--limit", "b=1/1s").settings()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Listen != "127.0.0.1:9" || s.Admin != "127.0.0.1:2" || s.MaxKeys != 3 || s.Store != "memory:" || strings.Join(s.names(), ",") != "b,a" {
 		t.Errorf("%+v", s)
 	}
-	for _, bad := range []ServeCmd{
-		{Config: file, Limit: []string{"a=1/1s"}}, {Limit: []string{"a=1/1s", "a=2/1s"}}, {Limit: []string{"a"}}, {UpstreamFlags: UpstreamFlags{By: "ip"}},
-		{Headers: "ITEF"}, {TrustedProxies: []string{"x"}}, {AdminTokenFile: file + ".none"}, {MaxKeys: -1}, {Config: file + ".none"},
+	for _, bad := range [][]string{
+		{"--config", file, "--limit", "a=1/1s"}, {"--limit", "a=1/1s", "--limit", "a=2/1s"}, {"--limit", "a"}, {"--by", "ip"},
+		{"--headers", "ITEF"}, {"--trusted-proxies", "x"}, {"--admin-token-file", file + ".none"}, {"--max-keys=-1"}, {"--config", file + ".none"},
 	} {
-		if _, err := bad.settings(); err == nil {
+		if _, err := serveCommand(t, bad...).settings(); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/rls"
 	"github.com/dipwell/dipwell/server"
@@ -60,7 +61,7 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 
 // inFile names the file in an error that does not.
 func inFile(path string, err error) error {
-	var named *config.Error
+	var named *yamlfile.Error
 	var open *fs.PathError
 	if errors.As(err, &named) || errors.As(err, &open) && open.Path == path {
 		return err

@@ -38,7 +38,7 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"client_ca: /tmp/c.pem\n", "client_ca: needs tls_cert and tls_key"},
 		{"tls_cert: " + short + "\ntls_key: " + short + "\n", "tls_cert " + short},
 		{"key_secret_file: " + short + "\n", "key_secret_file: the secret has 3 bytes; at least 16"},
-		{"log_refusals: 1001\n", "log_refusals: 1001 is not between 0 and 1000"},
+		{"log_refusals: 1001\n", "log_refusals: \"1001\" is not a whole number from 0 to 1000"},
 		{"otlp_endpoint: x\n", `otlp_endpoint: "x" is not a URL`},
 		{"store: memory:x\n", `store: "memory:x": memory: takes nothing`},
 		{"store: postgres://h:x/d\n", "store: "},

@@ -86,7 +86,7 @@ func fileOwner(f *config.File) dipwell.FileOwner {
 
 // declared are the limits of the flags and of the file, with their owners.
 func (s *settings) declared(file dipwell.FileOwner) (out []declaredLimit) {
-	for _, l := range s.flagLimits {
+	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, dipwell.OwnerCode})
 	}
 	for _, l := range s.Limits {

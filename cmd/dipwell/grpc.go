@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,57 +17,15 @@ import (
 	"github.com/dipwell/dipwell/server"
 )
 
-// GRPCFlags are serve's settings of gRPC.
-type GRPCFlags struct {
-	GRPC             string `name:"grpc" placeholder:"ADDR" env:"DIPWELL_GRPC" help:"Address of a gRPC listener: Envoy's RateLimitService, and the verbs of the HTTP API."`
-	RLSConfig        string `name:"rls-config" placeholder:"PATH" env:"DIPWELL_RLS_CONFIG" help:"Descriptors of the RateLimitService, a file or a directory, as envoyproxy/ratelimit reads them; a change takes effect at once, and on SIGHUP."`
-	RLSChargeAll     *bool  `name:"rls-charge-all" env:"DIPWELL_RLS_CHARGE_ALL" help:"Charge every descriptor of a request even when another is over its limit, as envoyproxy/ratelimit does; by default all or nothing."`
-	RLSAllowOverride *bool  `name:"rls-allow-override" env:"DIPWELL_RLS_ALLOW_OVERRIDE" help:"Requests may bring limits of their own; otherwise only where the configuration says allow_override."`
-	RLSMergeDomains  *bool  `name:"rls-merge-domains" env:"DIPWELL_RLS_MERGE_DOMAINS" help:"Several files may be about one domain."`
-	RLSHeaders       string `name:"rls-headers" placeholder:"KIND" env:"DIPWELL_RLS_HEADERS" help:"Header fields that the proxy is told to add: off (default), ratelimit, ietf."`
-	RLSNearLimit     string `name:"rls-near-limit-ratio" placeholder:"N" env:"DIPWELL_RLS_NEAR_LIMIT_RATIO" help:"Share of a limit above which hits count as near it (default 0.8)."`
-	RLSLimitHeader   string `name:"rls-limit-header" placeholder:"NAME" env:"DIPWELL_RLS_LIMIT_HEADER" help:"Name of the field with the limit, of --rls-headers ratelimit (default RateLimit-Limit)."`
-	RLSRemaining     string `name:"rls-remaining-header" placeholder:"NAME" env:"DIPWELL_RLS_REMAINING_HEADER" help:"Name of the field with what remains (default RateLimit-Remaining)."`
-	RLSReset         string `name:"rls-reset-header" placeholder:"NAME" env:"DIPWELL_RLS_RESET_HEADER" help:"Name of the field with the seconds until the reset (default RateLimit-Reset)."`
-}
-
-// over puts what was given before what the file says.
-func (c *GRPCFlags) over(f *config.File) error {
-	f.GRPC = cmp.Or(c.GRPC, f.GRPC)
-	f.RLSConfig = cmp.Or(c.RLSConfig, f.RLSConfig)
-	f.RLSHeaders = cmp.Or(c.RLSHeaders, f.RLSHeaders, rls.NoHeaders.String())
-	for to, given := range map[*bool]*bool{&f.RLSChargeAll: c.RLSChargeAll, &f.RLSAllowOverride: c.RLSAllowOverride, &f.RLSMergeDomains: c.RLSMergeDomains} {
-		if given != nil {
-			*to = *given
-		}
-	}
-	if err := config.CheckRLSHeaders(f.RLSHeaders); err != nil {
-		return fmt.Errorf("rls_headers: %w", err)
-	}
-	if c.RLSNearLimit != "" {
-		var err error
-		if f.RLSNearLimit, err = config.ParseRatio(c.RLSNearLimit); err != nil {
-			return fmt.Errorf("rls_near_limit_ratio: %w", err)
-		}
-	}
-	return c.names(f)
-}
-
-// names are those of the header fields that the proxy is told to add.
-func (c *GRPCFlags) names(f *config.File) error {
-	for _, h := range []struct {
-		setting, given string
-		to             *string
-	}{
-		{"rls_limit_header", c.RLSLimitHeader, &f.RLSLimitHeader}, {"rls_remaining_header", c.RLSRemaining, &f.RLSRemainingHeader}, {"rls_reset_header", c.RLSReset, &f.RLSResetHeader},
-	} {
-		*h.to = cmp.Or(h.given, *h.to)
+// checkRLS checks the names of the header fields that the proxy is told to add.
+func (s *settings) checkRLS() error {
+	for _, h := range [][2]string{{"rls_limit_header", s.RLSLimitHeader}, {"rls_remaining_header", s.RLSRemainingHeader}, {"rls_reset_header", s.RLSResetHeader}} {
 		switch {
-		case *h.to == "":
-		case f.RLSHeaders != rls.RateLimit3.String():
-			return fmt.Errorf("%s: needs rls_headers: ratelimit", h.setting)
-		case !server.IsHeaderName(*h.to):
-			return fmt.Errorf("%s: %q is not the name of a header field", h.setting, *h.to)
+		case h[1] == "":
+		case s.RLSHeaders != rls.RateLimit3.String():
+			return fmt.Errorf("%s: needs rls_headers: ratelimit", h[0])
+		case !server.IsHeaderName(h[1]):
+			return fmt.Errorf("%s: %q is not the name of a header field", h[0], h[1])
 		}
 	}
 	return nil

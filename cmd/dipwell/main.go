@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}()
 	e := &env{ctx, stdin, stdout, stderr}
-	parser, err := kong.New(new(commands), kong.Name("dipwell"), kong.Description(description),
+	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, kong.Name("dipwell"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))
 	if err != nil {

@@ -218,20 +218,16 @@ func TestOperationSettings(t *testing.T) {
 	if err := os.WriteFile(file, []byte("max_in_flight: 7\nlog_refusals: 0\nlog_format: json\ntls_cert: c\ntls_key: k\nclient_ca: a\notlp_endpoint: http://c:4318\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := 3
-	c := ServeCmd{Config: file, OperationFlags: OperationFlags{MaxInFlight: 9, LogRefusals: &n}}
-	s, err := c.settings()
-	if err != nil || s.MaxInFlight != 9 || *s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" || s.OTLPEndpoint != "http://c:4318" {
+	s, err := serveCommand(t, "--config", file, "--max-in-flight", "9", "--log-refusals", "3").settings()
+	if err != nil || s.MaxInFlight != 9 || s.LogRefusals != 3 || s.LogFormat != "json" || s.TLSCert != "c" || s.ClientCA != "a" || s.OTLPEndpoint != "http://c:4318" {
 		t.Errorf("%+v %v", s, err)
 	}
-	minus := -1
-	for want, o := range map[string]OperationFlags{
-		"max_in_flight: -1 is negative": {MaxInFlight: -1}, "one is given without the other": {TLSCert: "c"}, "client_ca: needs": {ClientCA: "c"},
-		"log_refusals: -1": {LogRefusals: &minus}, `log_format: "xml"`: {LogFormat: "xml"}, "key_secret_file: ": {KeySecretFile: file + ".none"},
+	for want, arg := range map[string]string{
+		`max_in_flight: "-1" is not`: "--max-in-flight=-1", "one is given without the other": "--tls-cert=c", "client_ca: needs": "--client-ca=c",
+		`log_refusals: "-1" is not`: "--log-refusals=-1", `log_format: "xml"`: "--log-format=xml", "key_secret_file: ": "--key-secret-file=" + file + ".none",
 	} {
-		c := ServeCmd{OperationFlags: o}
-		if _, err := c.settings(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %s", o, err, want)
+		if _, err := serveCommand(t, arg).settings(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", arg, err, want)
 		}
 	}
 	t.Setenv("DIPWELL_KEY_SECRET", "short")

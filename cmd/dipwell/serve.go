@@ -10,6 +10,8 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/server"
@@ -17,22 +19,8 @@ import (
 
 // ServeCmd runs the service.
 type ServeCmd struct {
-	Config         string   `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file; a change of it takes effect at once, and on SIGHUP."`
-	Store          string   `placeholder:"URL" env:"DIPWELL_STORE" help:"Where the buckets are kept (default memory:)."`
-	Data           string   `placeholder:"DIR" env:"DIPWELL_DATA" help:"Keep the buckets in this directory: --store file:DIR/dipwell.db."`
-	WaitForStore   bool     `name:"wait-for-store" env:"DIPWELL_WAIT_FOR_STORE" help:"Start also when the store refuses the role, the user or the database, and ask again; otherwise that ends the program. A store that does not answer is always waited for."`
-	Listen         string   `placeholder:"ADDR" env:"DIPWELL_LISTEN" help:"Address of the service (default 127.0.0.1:8080)."`
-	Admin          string   `placeholder:"ADDR" env:"DIPWELL_ADMIN" help:"Address of a second listener, the only one then that answers admin calls."`
-	Limit          []string `placeholder:"LIMIT" sep:";" env:"DIPWELL_LIMIT" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate by semicolons."`
-	Headers        string   `placeholder:"KIND" env:"DIPWELL_HEADERS" help:"Header fields that announce limits: ietf (default), x-ratelimit, off."`
-	TrustedProxies []string `placeholder:"CIDR" env:"DIPWELL_TRUSTED_PROXIES" help:"Whose X-Forwarded-For is believed (default nobody's)."`
-	MaxKeys        int      `placeholder:"N" env:"DIPWELL_MAX_KEYS" help:"Keys that memory: may hold."`
-	DenyMaxAge     string   `placeholder:"TIME" env:"DIPWELL_DENY_MAX_AGE" help:"How long a refusal is believed without asking a store outside this process again (default 1s; 0: never)."`
-	AdminTokenFile string   `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN. Without one they need a loopback listener."`
-	AdminOnly      []string `placeholder:"WHAT" env:"DIPWELL_ADMIN_ONLY" help:"Answer these on --admin alone as well: metrics, limits (GET /v1/limits)."`
-	UpstreamFlags
-	GRPCFlags
-	OperationFlags
+	Config       string `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file; a change of it takes effect at once, and on SIGHUP."`
+	kong.Plugins        // what serveFlags returns
 }
 
 func (ServeCmd) Help() string {
@@ -55,7 +43,9 @@ const gcPercent = 150
 // Run opens everything, serves until it is told to stop, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
 	say := &complaints{to: e.stderr}
-	say.use(c.LogFormat)
+	given := &settings{}
+	_ = c.over(given) // the format of the log counts before the file is read
+	say.use(given.LogFormat)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // it ends nothing: it makes files be read again, where there are any
 	defer signal.Stop(hangups)
@@ -68,7 +58,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: c.WaitForStore,
+	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore,
 		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { say.say("store: %s", text) }})
 	if err != nil {
 		return err
@@ -103,7 +93,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return 0
 	})
 	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that the store has otherwise, or not at all.", s.declared.drifted)
-	s.logRefusals(set, hasher)
+	s.server.LogRefusals(e.ctx, say.logger(), set.LogRefusals, hasher.Redact)
 	if err = s.openTLS(set); err != nil {
 		return err
 	}

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/config"
 	"github.com/dipwell/dipwell/rls"
 	"github.com/dipwell/dipwell/server"
 	"github.com/dipwell/dipwell/tracing"
@@ -51,21 +55,14 @@ func (s *service) reload() {
 		s.kept("the last good configuration stays in force", err)
 		return
 	}
-	s.say("configuration read again: %s%s", howMany(len(set.flagLimits)+len(set.Limits), "limit"), unchanged)
-	if set.Store != s.started.Store || set.DenyMaxAge != s.started.DenyMaxAge || set.Listen != s.started.Listen || set.Admin != s.started.Admin ||
-		set.Upstream != s.started.Upstream || set.By != s.started.By || set.MaxKeys != s.started.MaxKeys || set.operation() != s.started.operation() {
-		s.say("store, listen, admin, admin_only, upstream, upstream_…, by, max_keys, deny_max_age, tls_cert, tls_key, client_ca, key_secret_file, otlp_endpoint, log_refusals, log_format, shadow, metric_labels, grpc and rls_… change only with a restart")
+	s.say("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)
+	restart := config.Restart(&s.started.File, &set.File)
+	if !bytes.Equal(set.keySecret, s.started.keySecret) && !slices.Contains(restart, "key_secret_file") {
+		restart = append(restart, "key_secret_file")
 	}
-}
-
-// operation is what of running the service counts only at the start.
-func (s *settings) operation() string {
-	n := defaultLogRefusals
-	if s.LogRefusals != nil {
-		n = *s.LogRefusals
+	if len(restart) > 0 {
+		s.say("changed, and in force only with a restart: %s", strings.Join(restart, ", "))
 	}
-	return fmt.Sprint(s.RLSNearLimit, s.RLSLimitHeader, s.RLSRemainingHeader, s.RLSResetHeader, s.Shadow, s.MetricLabels) +
-		fmt.Sprintf(" %q %v %d %q %q %q %v %v %v %q %q %q %q %q %d %q", s.AdminOnly, s.UpstreamTimes, s.UpstreamIdle, s.GRPC, s.RLSConfig, s.RLSHeaders, s.RLSChargeAll, s.RLSAllowOverride, s.RLSMergeDomains, s.TLSCert, s.TLSKey, s.ClientCA, s.keySecret, s.OTLPEndpoint, n, s.LogFormat)
 }
 
 // use puts settings in force: all limits compile, because they were read, so

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/config"
-	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/server"
 )
@@ -20,10 +21,10 @@ import (
 // before defaults.
 type settings struct {
 	config.File
-	flagLimits []dipwell.Limit
-	token      string
-	tokenFile  string // where it was read; empty: the environment, or there is none
-	keySecret  []byte // nil: keys are stored as they are
+	given     map[string]bool // by flags or the environment
+	token     string
+	tokenFile string // where it was read; empty: the environment, or there is none
+	keySecret []byte // nil: keys are stored as they are
 }
 
 // settings reads everything anew, so that a reload is a start without a stop.
@@ -37,17 +38,17 @@ func (c *ServeCmd) settings() (*settings, error) {
 			return nil, err
 		}
 	}
-	if s.token, s.tokenFile, err = adminToken(c.AdminTokenFile, s.AdminTokenFile); err != nil {
+	if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
 		return nil, err
 	}
-	s.keySecret, err = keySecret(c.KeySecretFile, s.KeySecretFile)
+	s.keySecret, err = keySecret(s.KeySecretFile, s.given["key_secret_file"])
 	return s, err
 }
 
 // merge puts flags, environment and file together and checks them. It opens
 // nothing else: serve and config check refuse the same settings.
 func (c *ServeCmd) merge() (*settings, error) {
-	s := &settings{}
+	s := &settings{File: *config.Defaults()}
 	if c.Config != "" {
 		f, err := config.Load(c.Config)
 		if err != nil {
@@ -55,41 +56,40 @@ func (c *ServeCmd) merge() (*settings, error) {
 		}
 		s.File = *f
 	}
-	if err := c.place(s); err != nil {
+	if err := c.over(s); err != nil {
 		return nil, err
 	}
-	s.Listen = cmp.Or(c.Listen, s.Listen, "127.0.0.1:8080")
-	s.Admin = cmp.Or(c.Admin, s.Admin)
-	if len(c.AdminOnly) > 0 {
-		s.AdminOnly = c.AdminOnly
-	}
-	s.MaxKeys = cmp.Or(c.MaxKeys, s.MaxKeys)
-	c.OperationFlags.over(&s.File)
-	if err := c.UpstreamFlags.over(&s.File); err != nil {
+	if err := s.place(); err != nil {
 		return nil, err
 	}
-	if err := c.GRPCFlags.over(&s.File); err != nil {
-		return nil, err
-	}
-	if c.DenyMaxAge != "" {
-		var err error
-		if s.DenyMaxAge, err = config.ParseDenyMaxAge(c.DenyMaxAge); err != nil {
-			return nil, fmt.Errorf("deny_max_age: %w", err)
-		}
-	}
-	for _, step := range []func(*settings) error{c.announce, c.addLimits} {
-		if err := step(s); err != nil {
-			return nil, err
+	for _, l := range s.FlagLimits {
+		if slices.ContainsFunc(s.Limits, func(f dipwell.Limit) bool { return f.Name == l.Name }) {
+			return nil, fmt.Errorf("limit %s is given by --limit and by %s; keep one", l.Name, c.Config)
 		}
 	}
 	return s, s.check()
 }
 
-// place says where the buckets are kept: by the flags, else by the file.
-func (c *ServeCmd) place(s *settings) (err error) {
-	if c.Store != "" || c.Data != "" {
-		s.Store, s.Data = c.Store, c.Data
+// over puts what was given before what the file says.
+func (c *ServeCmd) over(s *settings) error {
+	var errs []error
+	s.given = map[string]bool{}
+	for _, setting := range config.Settings {
+		texts := c.given(setting)
+		if len(texts) == 0 {
+			continue
+		}
+		if (setting.Name == "store" || setting.Name == "data") && !s.given["store"] {
+			s.Store, s.Data = "", "" // those of the file: either names the store
+		}
+		s.given[setting.Name] = true
+		errs = append(errs, setting.Set(&s.File, texts...))
 	}
+	return errors.Join(append(errs, uniqueLimits(s.FlagLimits))...)
+}
+
+// place says where the buckets are kept.
+func (s *settings) place() (err error) {
 	switch {
 	case s.Data == "":
 		s.Store = cmp.Or(s.Store, "memory:")
@@ -97,32 +97,6 @@ func (c *ServeCmd) place(s *settings) (err error) {
 		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
 	default:
 		s.Store, err = dataURL(s.Data)
-	}
-	return err
-}
-
-func (c *ServeCmd) announce(s *settings) (err error) {
-	if c.Headers != "" {
-		if s.Headers, err = httplimit.ParseHeaders(c.Headers); err != nil {
-			return fmt.Errorf("headers: %w", err)
-		}
-	}
-	if len(c.TrustedProxies) > 0 {
-		if s.TrustedProxies, err = httplimit.ParseProxies(c.TrustedProxies); err != nil {
-			return fmt.Errorf("trusted_proxies: %w", err)
-		}
-	}
-	return nil
-}
-
-func (c *ServeCmd) addLimits(s *settings) (err error) {
-	s.flagLimits, err = parseLimits(c.Limit)
-	for _, l := range s.flagLimits {
-		for _, f := range s.Limits {
-			if f.Name == l.Name {
-				return fmt.Errorf("limit %s is given by --limit and by %s; keep one", l.Name, c.Config)
-			}
-		}
 	}
 	return err
 }
@@ -135,36 +109,39 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, other := range out {
-			if other.Name == l.Name {
-				return nil, fmt.Errorf("limit %s is given twice", l.Name)
-			}
-		}
 		out = append(out, l)
 	}
-	return out, nil
+	return out, uniqueLimits(out)
 }
 
-// keySecret is that of hashed keys, nil where keys are stored as they are.
-func keySecret(flagFile, configFile string) ([]byte, error) {
-	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", flagFile, configFile)
+func uniqueLimits(list []dipwell.Limit) error {
+	seen := map[string]bool{}
+	for _, l := range list {
+		if seen[l.Name] {
+			return fmt.Errorf("limit %s is given twice", l.Name)
+		}
+		seen[l.Name] = true
+	}
+	return nil
+}
+
+// keySecret returns the secret of hashed keys, nil where keys are stored as they are.
+func keySecret(path string, given bool) ([]byte, error) {
+	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", path, given)
 	if err == nil && b != nil && len(b) < keyhash.MinSecret {
 		return nil, fmt.Errorf("key_secret_file: the secret has %d bytes; at least %d", len(b), keyhash.MinSecret)
 	}
 	return b, err
 }
 
-// secret reads a secret from a flag's file, else from the environment, else from
-// the file that the configuration names.
-func secret(setting, variable, flagFile, configFile string) ([]byte, error) {
-	path := flagFile
+// secret reads a secret from the variable, unless the file's path was given by a
+// flag or the environment, and else from that file.
+func secret(setting, variable, path string, given bool) ([]byte, error) {
+	if value := os.Getenv(variable); value != "" && !given {
+		return []byte(value), nil
+	}
 	if path == "" {
-		if value := os.Getenv(variable); value != "" {
-			return []byte(value), nil
-		}
-		if path = configFile; path == "" {
-			return nil, nil
-		}
+		return nil, nil
 	}
 	return readSecret(setting, path)
 }
@@ -183,8 +160,6 @@ func readSecret(setting, path string) ([]byte, error) {
 
 func (s *settings) check() error {
 	switch {
-	case s.MaxKeys < 0:
-		return fmt.Errorf("max_keys: %d is negative", s.MaxKeys)
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
 	case s.Upstream != "" && len(s.names()) > dipwell.MaxTakes:
@@ -212,12 +187,10 @@ func (s *settings) check() error {
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
 		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
 	}
-	for _, what := range s.AdminOnly {
-		if err := config.CheckAdminOnly(what); err != nil {
-			return fmt.Errorf("admin_only: %w", err)
-		}
+	if err := s.checkOperation(); err != nil {
+		return err
 	}
-	return s.checkOperation()
+	return s.checkRLS()
 }
 
 // checkAddress says what is wrong with the address of a listener.
@@ -250,10 +223,16 @@ func (s *settings) server() server.Config {
 		Labels: s.MetricLabels, Shadow: s.Shadow}
 }
 
+// upstream is what the service passes requests on to.
+func (s *settings) upstream(report func(error)) server.Upstream {
+	return server.Upstream{URL: s.Upstream, By: s.By, DialTimeout: s.UpstreamDialTimeout, TLSTimeout: s.UpstreamTLSTimeout,
+		HeaderTimeout: s.UpstreamHeaderTimeout, IdleTimeout: s.UpstreamIdleTimeout, IdleConnections: s.UpstreamIdleConnections, Report: report}
+}
+
 // names are those of all limits that this process declares.
 func (s *settings) names() []string {
 	var names []string
-	for _, l := range append(s.flagLimits[:len(s.flagLimits):len(s.flagLimits)], s.Limits...) {
+	for _, l := range slices.Concat(s.FlagLimits, s.Limits) {
 		names = append(names, l.Name)
 	}
 	return names

@@ -137,7 +137,7 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	if err != nil {
 		return err
 	}
-	secret, err := keySecret(t.KeySecretFile, "")
+	secret, err := keySecret(t.KeySecretFile, t.KeySecretFile != "")
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (t *target) post(e *env, verb dipwell.Verb, limit string, key *string, cost
 // http asks the server. 2xx and 429 are answers; the rest are errors in the
 // server's words.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
-	token, _, err := adminToken(t.AdminTokenFile, "")
+	token, _, err := adminToken(t.AdminTokenFile, t.AdminTokenFile != "")
 	if err != nil {
 		return nil, err
 	}

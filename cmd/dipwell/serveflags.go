@@ -1,0 +1,62 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell/config"
+)
+
+// serveFlags makes a struct with a field for each setting that has a flag: a
+// list of texts for one that can have several values, else a text or a switch.
+func serveFlags() any {
+	var fields []reflect.StructField
+	for _, s := range config.Settings {
+		if s.Flag == "" {
+			continue
+		}
+		t := reflect.TypeFor[string]()
+		switch s.Type.Kind() {
+		case reflect.Slice, reflect.Map:
+			t = reflect.TypeFor[[]string]()
+		case reflect.Bool:
+			t = reflect.TypeFor[*bool]()
+		}
+		help := plainHelp(s.Tag.Get("help"))
+		if absent := s.Absent(); absent != "" && t.Kind() != reflect.Pointer {
+			help += " Default: " + strings.Trim(absent, "'") + "."
+		}
+		tag := fmt.Sprintf("name:%q env:%q placeholder:%q sep:%q help:%q", s.Flag, s.Variable(), s.Tag.Get("kind"), cmp.Or(s.Tag.Get("sep"), ","), help)
+		fields = append(fields, reflect.StructField{Name: s.StructField.Name, Type: t, Tag: reflect.StructTag(tag)})
+	}
+	return reflect.New(reflect.StructOf(fields)).Interface()
+}
+
+var helpLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+
+// plainHelp is a line of help without links.
+func plainHelp(help string) string { return helpLink.ReplaceAllString(help, "$1") }
+
+// given is what the command line or the environment has for a setting, as
+// texts. Empty ones are as good as none.
+func (c *ServeCmd) given(s *config.Setting) (texts []string) {
+	if len(c.Plugins) == 0 || s.Flag == "" {
+		return nil
+	}
+	switch v := reflect.ValueOf(c.Plugins[0]).Elem().FieldByName(s.StructField.Name).Interface().(type) {
+	case *bool:
+		if v != nil {
+			return []string{strconv.FormatBool(*v)}
+		}
+	case string:
+		texts = []string{v}
+	case []string:
+		texts = v
+	}
+	return slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return text == "" })
+}

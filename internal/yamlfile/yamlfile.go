@@ -1,0 +1,239 @@
+// Package yamlfile reads YAML files of settings. Every mistake is reported with
+// its file, line and setting; nothing is guessed.
+package yamlfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Bounds of a file.
+const (
+	MaxSize   = 4 << 20
+	maxNodes  = 400000 // members read, with those that aliases repeat
+	maxMerges = 32     // merge keys in each other
+	maxErrors = 100    // reported
+)
+
+// Error is one mistake in a file.
+type Error struct {
+	File    string
+	Line    int    // 0: the file as a whole
+	Setting string // as "listen" or "limits[2].burst"; empty where there is none
+	Reason  string
+}
+
+func (e *Error) Error() string {
+	s := e.File
+	if e.Line > 0 {
+		s += ":" + strconv.Itoa(e.Line)
+	}
+	if e.Setting != "" {
+		s += ": " + e.Setting
+	}
+	return s + ": " + e.Reason
+}
+
+// Load returns a file's bytes, at most MaxSize.
+func Load(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return b, tooLarge(path, b)
+}
+
+func tooLarge(path string, b []byte) error {
+	if len(b) > MaxSize {
+		return &Error{File: path, Reason: "has more than 4 MiB"}
+	}
+	return nil
+}
+
+// Reader reads files and collects their mistakes.
+type Reader struct {
+	MergeKeys bool // members of a merge key (<<) count where a mapping has none of their name
+
+	file    string
+	nodes   int // of this file
+	errs    []error
+	stopped bool
+}
+
+// Err has all mistakes so far, at most 101, each an *Error.
+func (r *Reader) Err() error { return errors.Join(r.errs...) }
+
+// Mistakes is how many mistakes were noted.
+func (r *Reader) Mistakes() int { return len(r.errs) }
+
+// Stop ends the reading of lists until the next document.
+func (r *Reader) Stop() { r.stopped = true }
+
+// Fail notes a mistake at the line of n; nil is the file as a whole.
+func (r *Reader) Fail(n *yaml.Node, setting, format string, args ...any) {
+	line := 0
+	if n != nil {
+		line = n.Line
+	}
+	r.fail(&Error{r.file, line, setting, fmt.Sprintf(format, args...)})
+}
+
+func (r *Reader) fail(err error) {
+	r.stopped = r.stopped || len(r.errs) >= maxErrors
+	if len(r.errs) <= maxErrors {
+		r.errs = append(r.errs, err)
+	}
+}
+
+// Document parses a file that is called name in errors. It returns false, and
+// has noted why, if that fails, and nil for a file without any content.
+func (r *Reader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
+	r.file, r.nodes, r.stopped = name, 0, false
+	if err := tooLarge(name, b); err != nil {
+		r.fail(err)
+		return nil, false
+	}
+	in := &lineReader{rest: b}
+	dec := yaml.NewDecoder(in)
+	var doc, more yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, true
+	case err != nil:
+		r.fail(syntaxError(name, b, in.lines, err))
+		return nil, false
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		r.fail(&Error{File: name, Line: in.lines, Reason: "has more than one document"})
+	}
+	return doc.Content[0], true
+}
+
+// Mapping calls f for each member of a mapping, once. A member that is not
+// known is a mistake; if known is nil, all names are known.
+func (r *Reader) Mapping(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
+	if n = Deref(n); n.Kind != yaml.MappingNode {
+		r.Fail(n, strings.TrimSuffix(where, "."), "must be settings, one a line, as in '%s: ...'", slices.Concat(known, []string{"name"})[0])
+		return
+	}
+	m := mapping{r, where, known, f, map[string]bool{}}
+	m.read(n, 0)
+}
+
+// mapping is a mapping while it is read, with what is merged into it.
+type mapping struct {
+	*Reader
+	where string
+	known []string
+	f     func(name string, v *yaml.Node)
+	seen  map[string]bool
+}
+
+func (m *mapping) read(n *yaml.Node, depth int) {
+	var merges []*yaml.Node
+	own := map[string]int{} // lines
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if m.nodes++; m.nodes > maxNodes {
+			if !m.stopped {
+				m.Fail(n, "", "has more than %d settings, aliases resolved", maxNodes)
+			}
+			m.stopped = true
+			return
+		}
+		name, v := n.Content[i], *Deref(n.Content[i+1])
+		v.Line = name.Line // a value may begin on a later one
+		if m.MergeKeys && name.Tag == "!!merge" {
+			merges = append(merges, &v)
+			continue
+		}
+		if line, twice := own[name.Value]; twice {
+			m.Fail(name, m.where+name.Value, "is given twice; first in line %d", line)
+			continue
+		}
+		own[name.Value] = name.Line
+		if m.seen[name.Value] {
+			continue
+		}
+		m.seen[name.Value] = true
+		if name.Kind != yaml.ScalarNode || m.known != nil && !slices.Contains(m.known, name.Value) {
+			m.Fail(name, m.where+name.Value, "unknown setting%s", dipwell.Suggest(name.Value, m.known))
+			continue
+		}
+		m.f(name.Value, &v)
+	}
+	for _, v := range merges {
+		m.merge(v, depth)
+	}
+}
+
+// merge reads what a merge key adds.
+func (m *mapping) merge(n *yaml.Node, depth int) {
+	switch {
+	case depth > maxMerges:
+		m.Fail(n, m.where+"<<", "merges more than %d deep", maxMerges)
+	case n.Kind == yaml.MappingNode:
+		m.read(n, depth+1)
+	case n.Kind == yaml.SequenceNode && depth == 0:
+		for _, item := range n.Content {
+			m.merge(Deref(item), 1)
+		}
+	default:
+		m.Fail(n, m.where+"<<", "must be settings")
+	}
+}
+
+// List calls f for each item of a list, whose name is setting with its index.
+// like ends the sentence that says what the list must be.
+func (r *Reader) List(n *yaml.Node, setting, like string, f func(where string, item *yaml.Node)) {
+	if n.Kind != yaml.SequenceNode {
+		r.Fail(n, setting, "must be a list%s", like)
+		return
+	}
+	for i, item := range n.Content {
+		if r.stopped {
+			return
+		}
+		f(fmt.Sprintf("%s[%d]", setting, i), Deref(item))
+	}
+}
+
+// Text returns the text of a value. It returns false, and has noted why, if n
+// is not one value.
+func (r *Reader) Text(n *yaml.Node, setting string) (string, bool) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		r.Fail(n, setting, "must be one value")
+	case IsNull(n):
+		r.Fail(n, setting, "has no value; leave the line out for the default")
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+// IsNull reports whether nothing stands where a value may.
+func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+// Deref returns the value that an alias stands for, at the line of the alias.
+func Deref(n *yaml.Node) *yaml.Node {
+	if n.Kind != yaml.AliasNode {
+		return n
+	}
+	there := *n.Alias
+	there.Line = n.Line // a mistake is where the value is used
+	return &there
+}
