@@ -32,7 +32,7 @@ func TestSynchronousCommitOff(t *testing.T) {
 	if err := pool.QueryRow(ctx, "select pg_current_wal_insert_lsn()::text").Scan(&written); err != nil {
 		t.Fatal(err)
 	}
-	must(t, pool, "set synchronous_commit = on; create table flush_now (); set synchronous_commit = off") // flushes what came before
+	must(t, pool, "begin; set local synchronous_commit = on; create table flush_now (); commit") // flushes what came before
 	until(t, "written", func() bool {
 		var done bool
 		err := pool.QueryRow(ctx, "select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", written).Scan(&done)
@@ -61,6 +61,7 @@ func TestSynchronousCommitOff(t *testing.T) {
 // server restarts all of them. Logged tables keep everything; unlogged ones are
 // empty afterwards, so that every bucket is full.
 func TestOneBackendKilled(t *testing.T) {
+	t.Parallel()
 	const burst = 5
 	for tables, left := range map[pgstore.Durability]int64{pgstore.Logged: 0, pgstore.Unlogged: burst} {
 		server := ownServerAs(t, pgstore.MigrateOptions{Tables: tables}, "fsync=off")

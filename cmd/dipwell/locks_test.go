@@ -30,7 +30,7 @@ func TestLockedRows(t *testing.T) {
 		{name: "one caller of one key", keys: 1, callers: 1},
 		{name: "20 callers of one key", keys: 1, callers: 20},
 		{name: "20 callers of four keys", keys: 4, callers: 20},
-		{name: "with a statement timeout", setting: "statement_timeout = '100ms'", keys: 2, callers: 8},
+		{name: "with a statement timeout", setting: "statement_timeout = '500ms'", keys: 2, callers: 8},
 		{name: "with killed backends", keys: 2, callers: 8, kill: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestLockedRows(t *testing.T) {
 				execute(t, stranger, fmt.Sprintf("do $$ begin execute format('alter database %%I set %s', current_database()); end $$", strings.ReplaceAll(tc.setting, "'", "''")))
 			}
 			p := start(t, "--listen", "127.0.0.1:0", "--store", dsn, "--log-refusals", "0", "--deny-max-age", "0",
-				"--limit", "big=1000000/1s,timeout=300ms", "--limit", "all=1000000/1s,timeout=4s")
+				"--limit", "big=1000000/1s,timeout=700ms", "--limit", "all=1000000/1s,timeout=15s")
 			eventually(t, func() error { return isReady(t, p.url) })
 			execute(t, stranger, "begin")
 			for i := range tc.keys {

@@ -256,6 +256,7 @@ func TestSQLIsGo(t *testing.T) {
 	pool, p := connect(t), loaded(t)
 	for _, f := range p.Funcs {
 		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
 			n := newNumbers(1)
 			for _, grid := range []bool{true, false} {
 				if f.Name == "ticksSinceOnce" && !grid {
