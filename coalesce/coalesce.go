@@ -6,10 +6,12 @@
 // flight queue up, first come first served, and are sent together when it
 // returns. No call takes longer than Config.Timeout, waiting included.
 //
-// Each lane has at most one statement in flight. Calls that queue do so at the
-// lane of their key, always the same one, so that two lanes do not fight over a
-// row; while nobody queues there, a call may go by any lane that is idle. A
-// group of several keys goes whole to the lane of one of them and stays all or
+// Each lane has at most one statement in flight. While few calls share a
+// statement, all that queue do so at the first lane: one statement for all of
+// them costs less than two for a half each. Otherwise they queue at the lane of
+// their key, always the same one, so that two lanes do not fight over a row.
+// While nobody queues there, a call may go by any lane that is idle. A group of
+// several keys goes whole to the lane of one of them and stays all or
 // nothing. It may touch rows of other lanes: inner stores that lock rows must
 // lock those of a batch in one order, so that two lanes cannot deadlock.
 //
@@ -97,6 +99,7 @@ type Store struct {
 	bounds     bounds
 	seed       maphash.Seed
 	busy       atomic.Int32 // lanes with a statement in flight
+	riders     riders
 }
 
 var _ dipwell.Store = (*Store)(nil)
@@ -117,7 +120,7 @@ func New(lanes []dipwell.Store, c Config) (*Store, error) {
 		if inner == nil {
 			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
 		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, bounds: &s.bounds, quarantine: s.quarantine})
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
 	}
 	return s, nil
 }
@@ -274,11 +277,12 @@ func (s *Store) scatter(c *call, b *dipwell.Batch) error {
 	return nil
 }
 
-// laneOf is the lane of a group: that of its smallest key hash, so that the
-// same keys in another order meet the same lane.
+// laneOf is the lane of a group: the first one while riders are few, otherwise
+// that of its smallest key hash, so that the same keys in another order meet the
+// same lane.
 func (s *Store) laneOf(g *dipwell.Group) *lane {
 	n := uint64(s.home)
-	if n == 1 {
+	if n == 1 || s.riders.few() {
 		return s.lanes[0]
 	}
 	if g.Cancel {

@@ -398,49 +398,70 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestALaneOfItsOwnForEachKey: calls that queue wait at their key's lane; one
-// that need not goes by the first lane that is idle.
+// TestFewCallersShareOneLane: while few calls share a statement, all that queue
+// do so at the first lane.
+func TestFewCallersShareOneLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newGate(), newGate()
+		s := over(t, coalesce.Config{}, a, b)
+		for range 3 {
+			calls := []*call{ask(s, "k")}
+			oneA := <-a.arrived
+			calls = append(calls, ask(s, "k"))
+			oneB := <-b.arrived
+			for i := range 40 {
+				calls = append(calls, ask(s, fmt.Sprint("k", i)))
+			}
+			finish(oneB)
+			calls = append(calls, ask(s, "late")) // others wait, so it does as well
+			finish(oneA)
+			together := <-a.arrived
+			if len(together.keys) != 41 {
+				t.Errorf("%d calls share a statement, want 41", len(together.keys))
+			}
+			finish(together)
+			for _, c := range calls {
+				c.turn(t)
+			}
+			synctest.Wait() // both lanes are idle
+		}
+	})
+}
+
+// TestALaneOfItsOwnForEachKey: many calls queue at their key's lane, always the
+// same one; one that need not goes by the first lane that is idle.
 func TestALaneOfItsOwnForEachKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newGate(), newGate()
 		s := over(t, coalesce.Config{}, a, b)
 		home := map[string]*gate{}
-		for i := range 64 {
-			key := fmt.Sprint("k", i)
-			for range 2 {
-				first := ask(s, key)
-				oneA := <-a.arrived
-				second := ask(s, key)
-				oneB := <-b.arrived
-				c := ask(s, key)
-				synctest.Wait()
-				finish(oneA)
-				finish(oneB)
-				var at *gate
-				select {
-				case one := <-a.arrived:
-					at, one.finish = a, finish(one)
-				case one := <-b.arrived:
-					at, one.finish = b, finish(one)
+		for round := range 3 {
+			calls := []*call{ask(s, "k")}
+			oneA := <-a.arrived
+			calls = append(calls, ask(s, "k"))
+			oneB := <-b.arrived
+			for i := range 200 {
+				calls = append(calls, ask(s, fmt.Sprint("k", i)))
+			}
+			finish(oneA)
+			finish(oneB)
+			for _, at := range []*gate{a, b} {
+				together := <-at.arrived
+				if round > 0 && (len(together.keys) < 60 || len(together.keys) > 140) {
+					t.Errorf("%d of 200 keys on one of two lanes", len(together.keys))
 				}
-				first.turn(t)
-				second.turn(t)
+				for _, key := range together.keys {
+					if round > 1 && home[key] != at {
+						t.Errorf("%s changed its lane", key)
+					}
+					home[key] = at
+				}
+				finish(together)
+			}
+			for _, c := range calls {
 				c.turn(t)
-				if home[key] != nil && home[key] != at {
-					t.Fatalf("%s changed its lane", key)
-				}
-				home[key] = at
-				synctest.Wait() // both lanes are idle
 			}
-		}
-		n := 0
-		for _, at := range home {
-			if at == a {
-				n++
-			}
-		}
-		if n < 10 || n > 54 {
-			t.Errorf("%d of 64 keys on one of two lanes", n)
+			synctest.Wait() // both lanes are idle
 		}
 	})
 }

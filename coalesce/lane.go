@@ -19,6 +19,7 @@ type lane struct {
 	store dipwell.Store
 	Config
 	allBusy    *atomic.Int32 // of all lanes
+	riders     *riders       // of all lanes
 	bounds     *bounds       // of the store
 	quarantine *quarantine   // nil: there is none
 
@@ -154,6 +155,7 @@ func (l *lane) push(w *waiter) error {
 		l.watch(w)
 	}
 	l.queue.push(w)
+	l.riders.wait(l.queue.len)
 	return nil
 }
 
@@ -210,7 +212,7 @@ func (l *lane) run() {
 		}
 		clear(l.sent)
 		clear(l.all)
-		l.yield(woken)
+		l.gather(woken)
 	}
 }
 
@@ -222,13 +224,23 @@ func (l *lane) landed() {
 	l.mu.Unlock()
 }
 
-// yield lets those who were just answered ask again before the next batch is
-// closed, where they are more than those who wait already.
-func (l *lane) yield(woken int) {
-	l.mu.Lock()
-	few := l.queue.len < woken
-	l.mu.Unlock()
-	if few {
+// gatherBelow is how many calls in the queue are worth a statement of their own:
+// one for fewer costs hardly less than one that the others share as well.
+const gatherBelow = 32
+
+// gather lets callers that were just answered call again before the next batch is
+// closed. It goes on as long as more come, until as many wait as were answered,
+// or gatherBelow if that is more. Otherwise callers fall into two halves, one of
+// which waits while the other one's statement runs.
+func (l *lane) gather(answered int) {
+	for before := -1; ; {
+		l.mu.Lock()
+		waiting := l.queue.len
+		l.mu.Unlock()
+		if waiting >= max(answered, gatherBelow) || waiting == before {
+			return
+		}
+		before = waiting
 		runtime.Gosched()
 	}
 }
@@ -249,6 +261,7 @@ func (l *lane) next() bool {
 		l.sent = append(l.sent, w)
 		l.all = append(l.all, w.group)
 	}
+	l.riders.sent(len(l.sent))
 	if l.inFlight = l.sent; len(l.sent) == 0 {
 		l.rest()
 	}

@@ -29,7 +29,7 @@ func (c *counter) Apply(_ context.Context, b *dipwell.Batch) error {
 		panic("two statements on one lane")
 	}
 	defer c.busy.Store(false)
-	runtime.Gosched()
+	yield(rand.IntN(8))
 	if c.fault() {
 		return errFault
 	}
@@ -42,6 +42,13 @@ func (c *counter) Apply(_ context.Context, b *dipwell.Batch) error {
 		g.Allowed = true
 	}
 	return nil
+}
+
+// yield lets others run.
+func yield(times int) {
+	for range times {
+		runtime.Gosched()
+	}
 }
 
 // Callers come, leave and fail at random: what they were told adds up to what
@@ -100,7 +107,10 @@ func (y *tally) call(s dipwell.Store, a, b int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rand.IntN(4) == 0 {
-		go cancel()
+		go func() {
+			yield(rand.IntN(64))
+			cancel()
+		}()
 	}
 	var batch dipwell.Batch
 	g, _ := batch.Single()

@@ -151,9 +151,9 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 	return nil
 }
 
-// openLanes gives coalesce connections of its own: a key always goes to the
-// same one, so that two of them never fight over a row. Two more look after rows
-// that other programs' transactions have locked.
+// openLanes gives coalesce connections of its own: while many calls wait, a key
+// always goes to the same one, so that two of them do not fight over a row. Two
+// more look after rows that other programs' transactions have locked.
 func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report func(error)) (*coalesce.Store, error) {
 	p.tally.open()
 	wait, err := laneWaitOf(config)
