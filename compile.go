@@ -238,7 +238,7 @@ func (c *compiler) fill(most, charge int64) {
 // Ready recomputes cached values. Call it after changing a Rule's fields.
 func (r *Rule) Ready() {
 	r.plain = r.plain && r.Every == 1 && !r.Leaky
-	r.inv = 1 / float64(r.Unit)
+	r.each = math.MaxUint64 / uint64(r.Unit)
 	r.enough = enoughTicks(r.MaxUsed, r.Add)
 	if r.even = r.Every > 1 && !r.Leaky; r.even {
 		r.part = math.MaxUint64 / uint64(r.Every)

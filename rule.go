@@ -23,10 +23,10 @@ type Rule struct {
 	Spread bool // Origin depends on the key: see Definition.RuleFor
 
 	cal   *calendar
-	plain bool    // TakePlain may decide a Take
-	even  bool    // TakeEven may
-	inv   float64 // 1 / Unit, for both
-	part  uint64  // 2^64 / Every, for TakeEven
+	plain bool   // TakePlain may decide a Take
+	even  bool   // TakeEven may
+	each  uint64 // 2^64 / Unit, for both
+	part  uint64 // 2^64 / Every, for TakeEven
 
 	enough int64 // enoughTicks
 }
@@ -101,9 +101,9 @@ func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
 // counted in µs, which is what most limits are.
 func (r *Rule) Plain() bool { return r.plain }
 
-// TakePlain is Apply for a Take of at most Burst tokens, and what there is to
-// say of it, in registers alone: it is the call that everybody makes. t is the
-// instant decided at, after what is used then; the rest is an Answer's.
+// TakePlain is the fast path of Apply for VerbTake with a cost of at most Burst.
+// It returns the units used after the call, the time of the decision, and the
+// Remaining, Retry and Reset of Answer.
 func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry, reset int64, allowed bool) {
 	if t = max(now, ts); used != 0 {
 		if ticks := t - ts; r.Add == 1 {
@@ -128,16 +128,16 @@ func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry,
 	return after, t, remaining, retry, reset, allowed
 }
 
-// tokens is how many whole tokens are in units that are free.
+// tokens is the number of whole tokens in free units. The product is at most one
+// too small. With quo a Take is 4 % slower, with the processor's division 1 %:
+// more where that takes 40 cycles, as on Intel's before 2019.
 func (r *Rule) tokens(free int64) int64 {
 	if free <= 0 {
 		return 0
 	}
-	n := int64(float64(free) * r.inv)
-	for n*r.Unit > free { // a product of rounded factors may be off by one or two
-		n--
-	}
-	for (n+1)*r.Unit <= free {
+	hi, _ := bits.Mul64(uint64(free), r.each)
+	n := int64(hi)
+	if free-n*r.Unit >= r.Unit {
 		n++
 	}
 	return n
@@ -176,7 +176,7 @@ func (r *Rule) TakeEven(used, ts, now, cost int64, phase Phase) (after, t, remai
 }
 
 // ticksIn is x / Every rounded down, for a rule that is Even. The product is at
-// most one too small.
+// most one too small. Dividing instead makes a Take of a window 11 % slower.
 func (r *Rule) ticksIn(x int64) int64 {
 	if x < 0 {
 		return floorDiv(x, r.Every)

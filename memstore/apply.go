@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"time"
+	"unsafe"
 
 	"github.com/dipwell/dipwell"
 )
@@ -30,9 +31,10 @@ func (s *Store) place(p *place, op *dipwell.Op) (err error) {
 
 // hash is a key's identity, 96 bits by folded multiplication with secret
 // numbers, as wyhash has it: 16 bytes at a time go through a 64 by 64 bit
-// product, and the last product, whole, makes both parts. Never 0.
+// product, and the last product, whole, makes both parts. The limit's salt is
+// mixed in last, so that the key's part does not wait for the limit. Never 0.
 func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
-	h, n := s.secret[0]^b.salt[0], len(key)
+	h, n := s.secret[0], len(key)
 	var x, y uint64
 	switch {
 	case n > 8:
@@ -48,8 +50,9 @@ func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
 		x = uint64(key[0])<<16 | uint64(key[n/2])<<8 | uint64(key[n-1])
 	}
 	hi, lo := bits.Mul64(x^s.secret[1], y^h)
-	lo ^= s.secret[2] ^ b.salt[1]
 	hi ^= s.secret[3] ^ uint64(n) // here: beside y it could make up for a byte of the key
+	lo ^= s.secret[2]
+	lo, hi = lo^b.salt[1], hi^b.salt[0]
 	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
 }
 
@@ -71,51 +74,48 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Quick is the fast path of Apply for one op that changes nothing but its row. A
-// Take on a bucket or window with a row of the current version is decided inline.
-// If Quick cannot decide the call, it returns false and has no side effects.
-func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
+// Known decides a Take of a key that has a row of the current version, if the
+// limit is a bucket or has windows of one length. Otherwise it returns false and
+// has no side effects.
+func (s *Store) Known(d *dipwell.Decision, def *dipwell.Definition, key string, n int64) bool {
 	b := s.limits.near(def)
-	if verb != dipwell.VerbTake || b == nil || !b.plain && !b.even || uint64(n-1) >= uint64(def.Rule.Burst) {
-		return s.rarer(d, def, key, verb, n)
+	if b == nil || !b.plain && !b.even || uint64(n-1) >= uint64(def.Rule.Burst) {
+		return false
 	}
 	id, tag := s.hash(key, b)
 	sh := &s.shards[uint32(id)&s.mask]
-	i, count := sh.glance(id)
-	if i < 0 {
-		return s.rarer(d, def, key, verb, n)
+	v := sh.view.Load()
+	if v == nil {
+		return false
 	}
+	i := v.home(id)
+	row := &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
+	count := fetch(unsafe.Pointer(row)) // not read before the lock is held
 	sh.mu.Lock()
-	if sh.closed || b.dead.Load() || !s.take(d, sh, b, i, id, tag, count, n) {
+	if sh.closed || b.dead.Load() {
 		sh.mu.Unlock()
-		return s.rarer(d, def, key, verb, n)
-	}
-	sh.mu.Unlock()
-	return true
-}
-
-// take decides a Take of a key that has a row. It returns false if it cannot.
-func (s *Store) take(d *dipwell.Decision, sh *shard, b *binding, i int, id uint64, tag uint32, count uint64, n int64) bool {
-	i, found := sh.seek(i, id, tag)
-	if !found {
 		return false
 	}
-	row, r, now := sh.at(i), &b.def.Rule, s.nowIn(sh, count)
-	if row.handle != b.handle {
+	if row.id != id || row.tag != tag {
+		i, row = sh.row(id, tag)
+	}
+	if row == nil || row.handle != b.handle {
+		sh.mu.Unlock()
 		return false
+	}
+	now, ok := sh.ticker.at(count)
+	if !ok {
+		now = s.readClock(sh, count)
 	}
 	var after, t, left, wait, full int64
 	var allowed bool
 	if b.plain {
-		after, t, left, wait, full, allowed = r.TakePlain(row.used, row.ts, now, n)
+		after, t, left, wait, full, allowed = def.Rule.TakePlain(row.used, row.ts, now, n)
+	} else if phase := sh.phase(i); phase != 0 || !def.Rule.Spread {
+		after, t, left, wait, full, allowed = def.Rule.TakeEven(row.used, row.ts, now, n, phase)
 	} else {
-		var phase dipwell.Phase
-		if r.Spread {
-			if phase = sh.phase(i); phase == 0 {
-				return false
-			}
-		}
-		after, t, left, wait, full, allowed = r.TakeEven(row.used, row.ts, now, n, phase)
+		sh.mu.Unlock()
+		return false
 	}
 	d.Granted = 0
 	if allowed {
@@ -124,6 +124,7 @@ func (s *Store) take(d *dipwell.Decision, sh *shard, b *binding, i int, id uint6
 	}
 	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, dipwell.SourceStore
 	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, us(wait), us(full), 0
+	sh.mu.Unlock()
 	return true
 }
 
@@ -132,7 +133,9 @@ func us(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
 
-func (s *Store) rarer(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
+// Quick is the fast path of Apply for one op that changes nothing but its row.
+// If it cannot decide the call, it returns false and has no side effects.
+func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
 	if verb == dipwell.VerbReset {
 		return false
 	}

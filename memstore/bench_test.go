@@ -39,6 +39,23 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
+// BenchmarkVerbs is a call of one key by the verbs that have no way of their own,
+// and a Take into a decision of the caller's.
+func BenchmarkVerbs(b *testing.B) {
+	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo} {
+		b.Run(verb.String(), func(b *testing.B) {
+			l, keys := filled(b, 1)
+			var d dipwell.Decision
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.Do(ctx, &d, verb, "api", keys[0], 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkTakeWith is a call site with a definition of its own: the one in
 // force, the same in other words, and one that differs.
 func BenchmarkTakeWith(b *testing.B) {

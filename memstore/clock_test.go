@@ -8,6 +8,15 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
+// now is the ticker's time in ns since start, with the counter read now.
+func (t *ticker) now(start time.Time) int64 {
+	count := counter()
+	if us, ok := t.at(count); ok {
+		return us * 1000
+	}
+	return t.read(start, 0, count) * 1000
+}
+
 // The ticker's time lies within its bound of the system's, read before and
 // after, for as long as the two are compared.
 func TestTickerKeepsTime(t *testing.T) {
@@ -63,6 +72,37 @@ func TestStoreInSynctest(t *testing.T) {
 				t.Fatal(d, err)
 			}
 			time.Sleep(d.RetryAfter)
+		}
+	})
+}
+
+// The counter goes on while the time of a bubble stands still, so it is never
+// used in one, whatever the pace at which the bubble's sleeps pass.
+func TestStoreInSynctestIgnoresTheCounter(t *testing.T) {
+	spin := func(counts uint64) {
+		for begun := counter(); counter() != 0 && counter()-begun < counts; {
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(2 * 366 * 24 * time.Hour) // no year is a sign of a bubble
+		s := open(t, Config{})
+		l := limiter(t, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100})
+		for range 20 { // a millisecond of the bubble for about as long a time of the counter
+			time.Sleep(time.Millisecond)
+			spin(3_000_000)
+			take(t, l, "api", "k", 1)
+		}
+		before, err := l.Check(ctx, "api", "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spin(1_000_000)
+		after, err := l.Check(ctx, "api", "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before.ResetAfter != after.ResetAfter {
+			t.Errorf("full in %v, then in %v; the bubble's time stood still", before.ResetAfter, after.ResetAfter)
 		}
 	})
 }

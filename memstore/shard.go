@@ -41,7 +41,6 @@ type shardFields struct {
 	view   atomic.Pointer[view] // in a line that is rarely written
 	ticker ticker
 	store  *Store
-	_      [cacheLine - 48]byte
 
 	rows   int
 	top    int // no row is at top or beyond
@@ -102,6 +101,15 @@ func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
 		p = sh.at(i)
 	}
 	return i, false
+}
+
+// row returns a row and its slot, or nil.
+func (sh *shard) row(id uint64, tag uint32) (int, *slot) {
+	i, found := sh.find(id, tag)
+	if !found {
+		return 0, nil
+	}
+	return i, sh.at(i)
 }
 
 // insert adds a row at i, the place that find returned. With reclaim, it takes
@@ -240,25 +248,12 @@ func (sh *shard) show() {
 	sh.view.Store(v)
 }
 
-// glance says where a row most likely is, before the caller has the lock, and
-// has its cache line fetched. It also reads the counter.
-func (sh *shard) glance(id uint64) (i int, count uint64) {
-	v := sh.view.Load()
-	if v == nil {
-		return -1, 0
-	}
+// home says where a row most likely is.
+func (v *view) home(id uint64) int {
 	size := v.size
 	if ^id >= v.bound.Load() {
 		size = v.next
 	}
 	hi, _ := bits.Mul64(^id, size)
-	return int(hi), fetch(unsafe.Pointer(&v.ext[hi/uint64(extentSlots)][hi%uint64(extentSlots)]))
-}
-
-// seek is find for a row that most likely is at i, or soon after it.
-func (sh *shard) seek(i int, id uint64, tag uint32) (int, bool) {
-	if p := sh.at(i); p.id == id && p.tag == tag {
-		return i, true
-	}
-	return sh.find(id, tag)
+	return int(hi)
 }

@@ -51,7 +51,6 @@ type Store struct {
 	start  time.Time
 	epoch  int64     // µs, the wall clock at start
 	secret [4]uint64 // of the hash of keys
-	bubble bool      // time is testing/synctest's
 	max    int64
 	limits limits
 	reg    dipwell.Registry
@@ -88,7 +87,9 @@ func New(c Config) (*Store, error) {
 	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
 	s.epoch = max(s.start.UnixMicro(), c.NotBefore)
 	s.secret = [4]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
-	s.bubble = s.start.Year() == 2000 // where synctest's time begins, and nobody else's is
+	if s.clock == nil && !monotonic(s.start) {
+		s.clock = s.wall
+	}
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.held.max = c.MaxReservations
@@ -150,15 +151,33 @@ func (s *Store) now() int64 {
 	if s.clock != nil {
 		return s.clock()
 	}
-	return s.epoch + time.Since(s.start).Microseconds()
+	return s.wall()
 }
 
-// nowIn is now, for a caller who holds the shard's lock.
+// monotonic reports whether t has a monotonic reading. Where it has none, as in a
+// bubble of testing/synctest, the time may stand still or jump while the counter
+// goes on, so the counter cannot tell it.
+func monotonic(t time.Time) bool { return t != t.Round(0) }
+
+// wall is the default clock, read from the system.
+func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
+
+// nowIn is now, for a caller who holds the shard's lock and has just read the
+// counter.
 func (s *Store) nowIn(sh *shard, count uint64) int64 {
-	if s.clock != nil || s.bubble {
-		return s.now()
+	if now, ok := sh.ticker.at(count); ok {
+		return now
 	}
-	return s.epoch + sh.ticker.at(s.start, count)/1000
+	return s.readClock(sh, count)
+}
+
+// readClock is nowIn where the shard's ticker does not know, as it never does
+// where the store has a clock of its own.
+func (s *Store) readClock(sh *shard, count uint64) int64 {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return sh.ticker.read(s.start, s.epoch, count)
 }
 
 // Now is the store's time.
