@@ -51,7 +51,15 @@ func writes(t *testing.T, tx pgx.Tx) (inserted, again int) {
 // one trip and one write, whatever its verb. Keys that were there all the same
 // are charged and refused as they are elsewhere.
 func TestFirstCalls(t *testing.T) {
-	t.Parallel()
+	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "only new": pgstore.CertainlyNew} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			firstCalls(t, force)
+		})
+	}
+}
+
+func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	ctx := context.Background()
 	conn, asked := counted(t)
 	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 9)")
@@ -74,6 +82,8 @@ func TestFirstCalls(t *testing.T) {
 	for i := range 20 {
 		first(l, i)
 	}
+	force(store)
+	first(l, 1000) // may prepare a statement
 	for i := range 20 {
 		*asked = 0
 		if first(l, 20+i); *asked != 1 {
@@ -90,6 +100,7 @@ func TestFirstCalls(t *testing.T) {
 		}
 	})
 	for key, left := range map[string]int64{"half": 4, "older": 5, "drained": -1} {
+		force(store)
 		d, err := l.Take(ctx, "x", key, 1)
 		if err != nil || d.Allowed != (left >= 0) || d.Remaining != max(left, 0) || !d.Allowed && d.RetryAfter > time.Hour {
 			t.Errorf("%s: %+v, %v", key, d, err)

@@ -61,7 +61,7 @@ func (k *keySet) note(id int32, key string, in bool) {
 // newcomers estimates how likely a key that this program has not met is new to
 // the database. Most limits see the same keys again, and then an UPDATE is the
 // cheaper way to ask; a call that is the first of its key takes a trip more by it.
-type newcomers struct{ score atomic.Int32 }
+type newcomers struct{ score, inARow atomic.Int32 }
 
 // A new key costs a second trip, one that was there a tenth of one: where one in
 // five is new, or more, the score stays high.
@@ -70,11 +70,24 @@ const (
 	newcomerMost = 64
 )
 
+// So many new keys in a row make the next one certain. If it was there, that
+// costs a trip or two, ten times what is saved if it is new.
+const enoughNew = 64
+
 // expects reports whether the next key that is not known is taken for new.
 func (n *newcomers) expects() bool { return n.score.Load() >= newcomerMost/2 }
 
+// certain reports whether the last keys that were not known all were new.
+func (n *newcomers) certain() bool { return n.inARow.Load() >= enoughNew }
+
 // note remembers whether a key that was not known turned out to be new.
 func (n *newcomers) note(isNew bool) {
+	switch row := n.inARow.Load(); {
+	case !isNew && row > 0:
+		n.inARow.Store(0)
+	case isNew && row < enoughNew:
+		n.inARow.Add(1)
+	}
 	switch score := n.score.Load(); {
 	case isNew && score < newcomerMost:
 		n.score.Store(min(score+newcomerGain, newcomerMost))

@@ -118,7 +118,7 @@ func TestPlansGo(t *testing.T) {
 // TestPlansNeverAnalyzed: batches of a store find rows by the index on a table
 // with many rows that nobody has analyzed.
 func TestPlansNeverAnalyzed(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew} {
+	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew, "new keys only": pgstore.CertainlyNew} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plansNeverAnalyzed(t, force)

@@ -213,7 +213,7 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 // and single calls get the answers of Group.Decide and leave its rows.
 func TestFormsAgreeWithGo(t *testing.T) {
 	for name, force := range map[string]func(*pgstore.Store){
-		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew,
+		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew, "new keys only": pgstore.CertainlyNew,
 		"both": func(s *pgstore.Store) { pgstore.ExpectRoom(s); pgstore.ExpectNew(s) },
 	} {
 		t.Run(name, func(t *testing.T) {

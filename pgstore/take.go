@@ -27,7 +27,7 @@ const (
 // statements are a version's own, with its numbers as literals: what the
 // executor need not look up, it need not start.
 type statements struct {
-	take, first, insert                 string
+	take, first, onlyNew, insert        string
 	look, peek                          string
 	takeMany, takeWithoutLook, lookMany string
 	chargeMany                          string
@@ -72,6 +72,14 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
 where b.version = %[4]d and b.lows is null and %[5]s
 returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen)
+	newNow, newSeen := reads, seen
+	if testClock {
+		newNow = "$3::bigint"
+		newSeen = newNow
+	}
+	s.onlyNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %s, %d, %d, $1::text)
+on conflict do nothing
+returning b.used, b.ts, %s`, newNow, id, d.Number, newSeen)
 	s.insert = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
@@ -211,7 +219,9 @@ func gotWhole(op *dipwell.Op) bool {
 // for: one conditional UPDATE, which answers if it does and the key is known. A
 // second trip inserts, or reads why not; what that reads may refuse the call,
 // and writes nothing. Keys that did not get all lately are read first, and those
-// that are probably new are inserted at once.
+// that are probably new are inserted at once: where all others lately were new,
+// by an INSERT that does not charge a row which is there, and so costs an eighth
+// less of the server's time.
 func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch dipwell.Rule
@@ -228,17 +238,28 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	}
 	met := s.met.has(e.id, op.Key)
 	for range maxRounds {
-		first := !met && e.new.expects()
-		row, now, err := s.update(ctx, e, first, op.Key, rule, units, room(rule, units, bound))
+		f := formTake
+		switch {
+		case !met && e.new.certain():
+			f = formNew
+		case !met && e.new.expects():
+			f = formFirst
+		}
+		row, now, err := s.update(ctx, e, f, op.Key, rule, units, room(rule, units, bound))
 		if err == nil {
 			admit(g, rule, tokens, row, now)
 			if !met {
-				s.meet(e, op.Key, first && row.Used == units)
+				s.meet(e, op.Key, f != formTake && row.Used == units)
 			}
 			return nil
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
+		}
+		if f == formNew { // it was there
+			s.meet(e, op.Key, false)
+			met = true
+			continue
 		}
 		var taken, plain bool
 		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)

@@ -19,60 +19,66 @@ import (
 // beside those in pgx's own cache.
 const maxWired = 256
 
-// update sends a version's conditional UPDATE of one row, or the INSERT that a
-// first call begins with, with takeArgs' parameters. It returns the row as the
+// update sends a version's conditional UPDATE of one row, or one of the INSERTs
+// that a first call begins with. It returns the row as the
 // statement left it and the statement's clock, or pgx.ErrNoRows.
 // Where it can it talks to the connection itself: pgx looks a statement up by its
 // text, plans how to encode and to scan each value, and makes a Rows, which
 // together is a tenth of a call.
-func (s *Store) update(ctx context.Context, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
-		return s.updateOn(ctx, db, e, first, key, r, units, third)
+		return s.updateOn(ctx, db, e, f, key, r, units, third)
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
 			return row, 0, err
 		}
 		defer c.Release()
-		return s.updateOn(ctx, c.Conn(), e, first, key, r, units, third)
+		return s.updateOn(ctx, c.Conn(), e, f, key, r, units, third)
 	}
-	return s.updateBy(ctx, s.db, e, first, key, r, units, third)
+	return s.updateBy(ctx, s.db, e, f, key, r, units, third)
 }
 
 // updateOn is update on a connection.
-func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
 	w := wireOf(conn)
 	if w == nil {
-		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+		return s.updateBy(ctx, conn, e, f, key, r, units, third)
 	}
-	t, err := w.take(ctx, e, first)
+	t, err := w.take(ctx, e, f)
 	if err != nil {
 		return row, 0, storeError(err, false) // nothing but the statement's text was sent
 	}
 	if t == nil {
-		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+		return s.updateBy(ctx, conn, e, f, key, r, units, third)
 	}
 	w.begin(key)
 	w.add(units)
-	w.add(third)
-	if spread(r) {
-		w.add(gridOf(r.Origin, r.Every))
+	if f != formNew {
+		w.add(third)
+		if spread(r) {
+			w.add(gridOf(r.Origin, r.Every))
+		}
 	}
 	if s.clock != nil {
 		w.add(s.clock())
 	}
 	row, now, err = w.send(ctx, t)
-	if err != nil && w.forget(wiredKey{e.id, first}, err) {
-		return s.updateBy(ctx, conn, e, first, key, r, units, third)
+	if err != nil && w.forget(wiredKey{e.id, f}, err) {
+		return s.updateBy(ctx, conn, e, f, key, r, units, third)
 	}
 	return row, now, err
 }
 
 // updateBy is update through pgx, whatever its mode.
-func (s *Store) updateBy(ctx context.Context, db DB, e *entry, first bool, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) updateBy(ctx context.Context, db DB, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
 	var seen instant
-	err = db.QueryRow(ctx, e.wired(first), s.takeArgs(key, r, units, third)...).Scan(&row.Used, &row.TS, &seen)
+	args := s.takeArgs(key, r, units, third)
+	if f == formNew {
+		args = s.withClock([]any{key, units})
+	}
+	err = db.QueryRow(ctx, e.wired(f), args...).Scan(&row.Used, &row.TS, &seen)
 	return row, int64(seen), err
 }
 
@@ -89,15 +95,19 @@ type wire struct {
 // wiredKey names a statement of a limit, whatever its version.
 type wiredKey struct {
 	limit int32
-	first bool
+	form  form
 }
 
-func (s *statements) wired(first bool) string {
-	if first {
-		return s.first
-	}
-	return s.take
-}
+// form is one of a version's statements for a call of one key.
+type form int
+
+const (
+	formTake  form = iota // charges a row
+	formFirst             // inserts a row or charges it
+	formNew               // inserts a row
+)
+
+func (s *statements) wired(f form) string { return [...]string{s.take, s.first, s.onlyNew}[f] }
 
 type wiredTake struct {
 	sql string
@@ -170,8 +180,8 @@ func instantOf(oid uint32, v []byte) int64 {
 
 // take returns the prepared statement of a limit's version, or nil where pgx is
 // to send it. A limit has one name for each, so that versions do not pile up.
-func (w *wire) take(ctx context.Context, e *entry, first bool) (*wiredTake, error) {
-	key, sql := wiredKey{e.id, first}, e.wired(first)
+func (w *wire) take(ctx context.Context, e *entry, f form) (*wiredTake, error) {
+	key, sql := wiredKey{e.id, f}, e.wired(f)
 	t := w.takes[key]
 	if t != nil && t.sql == sql {
 		return t, nil
@@ -179,11 +189,7 @@ func (w *wire) take(ctx context.Context, e *entry, first bool) (*wiredTake, erro
 	if t == nil && len(w.takes) >= maxWired {
 		return nil, nil
 	}
-	name := "dipwell_take_"
-	if first {
-		name = "dipwell_first_"
-	}
-	name += strconv.Itoa(int(e.id))
+	name := [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_"}[f] + strconv.Itoa(int(e.id))
 	pg := w.conn.PgConn()
 	if t != nil {
 		delete(w.takes, key)
