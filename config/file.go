@@ -21,8 +21,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, b)
 }
 
-// Parse reads the bytes of a file that is called name in errors. Settings that
-// it does not have are the defaults.
+// Parse reads the bytes of a file that is called name in errors. A setting that
+// the file does not have is its default.
 func Parse(name string, b []byte) (*File, error) {
 	p := parser{File: Defaults()}
 	p.Digest = digest(b)

@@ -45,10 +45,10 @@ type File struct {
 	Data         string `name:"data" kind:"DIR" help:"A directory to keep the buckets in, in place of a store: [the file 'dipwell.db'](file.md) in it."`
 	WaitForStore bool   `name:"wait_for_store" in:"flag" default:"false" help:"Start also when the store refuses the role, the user or the database, and ask again; otherwise that ends the program. A store that does not answer is always waited for."`
 	Listen       string `name:"listen" kind:"ADDR" default:"127.0.0.1:8080" help:"Address of the service."`
-	Admin        string `name:"admin" kind:"ADDR" help:"Address of a second listener, the only one then that answers admin calls."`
+	Admin        string `name:"admin" kind:"ADDR" help:"Address of a second listener. It alone then answers admin calls."`
 
-	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate by semicolons. In the file they are limits."`
-	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). 'limits: []' says that none are meant."` // nil: the file does not have it
+	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons. In a file limits are a list."`
+	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil: the file does not have it
 
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
@@ -56,8 +56,8 @@ type File struct {
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
 	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls under way at one time; more are answered 503 with 'Retry-After'."`
 
-	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"Holds the token of admin calls, and is read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
-	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What the admin listener alone answers as well: a list of 'metrics', 'limits' (reading definitions)."`
+	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
+	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
 	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
 	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"Whose bucket a proxied request takes from: 'ip', 'shared' or 'header:NAME'."`
@@ -79,8 +79,8 @@ type File struct {
 	RLSResetHeader     string  `name:"rls_reset_header" kind:"NAME" unset:"'RateLimit-Reset'" help:"Name of the field with the seconds until the reset."`
 
 	TLSCert       string            `name:"tls_cert" kind:"FILE" help:"Certificate chain (PEM): all listeners but a loopback admin speak TLS then. A change of the file takes effect at once, and on SIGHUP."`
-	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Its key (PEM)."`
-	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate of theirs may connect."`
+	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Private key (PEM) of the certificate."`
+	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate that one of them signed may connect."`
 	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
 	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
 	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
@@ -133,7 +133,8 @@ func (s *Setting) Variable() string {
 	return "DIPWELL_" + strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_"))
 }
 
-// Absent says what counts when the setting is not given, "" for nothing.
+// Absent returns the default, or what it means that the setting is not given.
+// It is empty if the setting is then off.
 func (s *Setting) Absent() string {
 	if text := s.Tag.Get("default"); text != "" {
 		return "'" + text + "'"
@@ -141,7 +142,7 @@ func (s *Setting) Absent() string {
 	return s.Tag.Get("unset")
 }
 
-// Defaults are the settings of a service to which nothing was given.
+// Defaults returns the settings of a service to which nothing is given.
 func Defaults() *File {
 	f := &File{}
 	for _, s := range Settings {
@@ -154,7 +155,8 @@ func Defaults() *File {
 	return f
 }
 
-// Restart names the settings that differ and that only a restart puts in force.
+// Restart returns the names of the settings that differ between a and b and take
+// effect only with a restart.
 func Restart(a, b *File) (names []string) {
 	for _, s := range Settings {
 		if !s.Live && !reflect.DeepEqual(s.of(a).Interface(), s.of(b).Interface()) {
@@ -164,8 +166,8 @@ func Restart(a, b *File) (names []string) {
 	return names
 }
 
-// Set replaces what a setting of f is by texts as flags have them: one, of a
-// list any number, of labels each NAME=VALUE.
+// Set replaces the value of the setting in f. A list takes any number of texts,
+// labels take NAME=VALUE each, all others take one. The error names the setting.
 func (s *Setting) Set(f *File, texts ...string) error {
 	s.of(f).SetZero()
 	for _, text := range texts {
@@ -186,7 +188,8 @@ func (s *Setting) Set(f *File, texts ...string) error {
 	return nil
 }
 
-// add sets a value, of a list one more, of labels that of a name.
+// add sets the value of the setting in f. It appends to a list, and sets the
+// label name.
 func (s *Setting) add(f *File, name, text string) error {
 	v, err := s.parse(s.Tag, text)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/dipwell/dipwell/config"
 )
 
-// serveFlags makes a struct with a field for each setting that has a flag: a
-// list of texts for one that can have several values, else a text or a switch.
+// serveFlags returns a pointer to a struct that kong reads: it has a field for
+// each setting with a flag, a []string if the setting can have several values, a
+// *bool if it is a switch, else a string.
 func serveFlags() any {
 	var fields []reflect.StructField
 	for _, s := range config.Settings {
@@ -39,11 +40,11 @@ func serveFlags() any {
 
 var helpLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
 
-// plainHelp is a line of help without links.
+// plainHelp returns a line of help with the text of its links alone.
 func plainHelp(help string) string { return helpLink.ReplaceAllString(help, "$1") }
 
-// given is what the command line or the environment has for a setting, as
-// texts. Empty ones are as good as none.
+// given returns the texts that the command line gives for a setting, or if there
+// are none the environment. Empty texts do not count.
 func (c *ServeCmd) given(s *config.Setting) (texts []string) {
 	if len(c.Plugins) == 0 || s.Flag == "" {
 		return nil

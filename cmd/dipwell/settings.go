@@ -17,8 +17,8 @@ import (
 	"github.com/dipwell/dipwell/server"
 )
 
-// settings are what a service runs on: flags before environment before file
-// before defaults.
+// settings are what a service runs on. A flag comes before the environment, that
+// before the file, and that before the default.
 type settings struct {
 	config.File
 	given     map[string]bool // by flags or the environment
@@ -70,7 +70,7 @@ func (c *ServeCmd) merge() (*settings, error) {
 	return s, s.check()
 }
 
-// over puts what was given before what the file says.
+// over replaces what the file says by what the flags and the environment say.
 func (c *ServeCmd) over(s *settings) error {
 	var errs []error
 	s.given = map[string]bool{}
@@ -88,7 +88,7 @@ func (c *ServeCmd) over(s *settings) error {
 	return errors.Join(append(errs, uniqueLimits(s.FlagLimits))...)
 }
 
-// place says where the buckets are kept.
+// place sets Store, if Data is given to the file in that directory.
 func (s *settings) place() (err error) {
 	switch {
 	case s.Data == "":

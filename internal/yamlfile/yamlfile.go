@@ -74,10 +74,10 @@ type Reader struct {
 	stopped bool
 }
 
-// Err has all mistakes so far, at most 101, each an *Error.
+// Err returns all mistakes so far, at most 101, each an *Error. It is nil if there are none.
 func (r *Reader) Err() error { return errors.Join(r.errs...) }
 
-// Mistakes is how many mistakes were noted.
+// Mistakes returns the number of mistakes in Err.
 func (r *Reader) Mistakes() int { return len(r.errs) }
 
 // Stop ends the reading of lists until the next document.
@@ -99,8 +99,8 @@ func (r *Reader) fail(err error) {
 	}
 }
 
-// Document parses a file that is called name in errors. It returns false, and
-// has noted why, if that fails, and nil for a file without any content.
+// Document parses a file that is called name in errors. If that fails it notes
+// why and returns false. A file without any content is nil and true.
 func (r *Reader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
 	r.file, r.nodes, r.stopped = name, 0, false
 	if err := tooLarge(name, b); err != nil {
@@ -196,8 +196,8 @@ func (m *mapping) merge(n *yaml.Node, depth int) {
 	}
 }
 
-// List calls f for each item of a list, whose name is setting with its index.
-// like ends the sentence that says what the list must be.
+// List calls f for each item of a list. where is the setting with the item's
+// index. like is the end of the error "must be a list".
 func (r *Reader) List(n *yaml.Node, setting, like string, f func(where string, item *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		r.Fail(n, setting, "must be a list%s", like)
@@ -211,8 +211,8 @@ func (r *Reader) List(n *yaml.Node, setting, like string, f func(where string, i
 	}
 }
 
-// Text returns the text of a value. It returns false, and has noted why, if n
-// is not one value.
+// Text returns the text of a value. If n is not one value it notes that and
+// returns false.
 func (r *Reader) Text(n *yaml.Node, setting string) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
