@@ -105,8 +105,7 @@ func TestDecideInRefuses(t *testing.T) {
 	const now = int64(1e15)
 	var reg, other dipwell.Registry
 	l := dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10}
-	d, err := reg.Define(now, l, dipwell.OwnerCode)
-	if err != nil {
+	if _, err := reg.Define(now, l, dipwell.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	older, err := other.Define(now, l, dipwell.OwnerCode)
@@ -114,7 +113,8 @@ func TestDecideInRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Rate = 2
-	if d, err = reg.Define(now, l, dipwell.OwnerCode); err != nil || d.Number != 2 {
+	d, err := reg.Define(now, l, dipwell.OwnerCode)
+	if err != nil || d.Number != 2 {
 		t.Fatal(d, err)
 	}
 	table := newMapTable()
