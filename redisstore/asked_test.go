@@ -74,6 +74,7 @@ func TestCallsPerDecision(t *testing.T) {
 	}{
 		{"warm", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "warm", 1) }), ""},
 		{"warm, several rows", takes("b", "warm", "warmer"), ""},
+		{"warm, refund", one(func() (dipwell.Decision, error) { return l.Refund(ctx, "b", "warm", 1) }), ""},
 		{"warm, several limits", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "b", Key: "warm", Cost: 1}, dipwell.Take{Limit: "b", Key: "warmer", Cost: 1})
 		}), ""},

@@ -34,3 +34,8 @@ func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *dipwell.Group,
 	}
 	return len(p.calls)
 }
+
+// ScriptName is the name of a script that decides takes of several buckets, by its hash.
+func ScriptName(sha any) string {
+	return map[any]string{byServer.takeMany.sha: "take_many", byServer.set.sha: "set", byServer.takeAll.sha: "take_all"}[sha]
+}

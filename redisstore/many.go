@@ -81,14 +81,15 @@ func (p *pipeline) row(row *dipwell.Row) {
 		}
 		return
 	}
+	name := e.row(row.Key)
 	for groups := row.Groups; ; {
 		n := min(len(groups), maxCosts)
-		q := p.set(e.row(row.Key), 1, n, e)
-		q.run(groups[:n], q.add(e, &groups[0].Ops[0]))
+		q := p.set(name, 1, n, e)
+		q.run(groups[:n], q.add(e, &groups[0].Ops[0], name))
 		if groups = groups[n:]; len(groups) == 0 {
 			return
 		}
-		p.close(q, e.row(row.Key)) // a call must not name a row twice
+		p.close(q, name) // a call must not name a row twice
 	}
 }
 
@@ -127,7 +128,7 @@ func (p *pipeline) set(row string, rows, costs int, known ...*entry) *set {
 		if p.open == nil {
 			p.open = map[uint16]*set{}
 		}
-		q = &set{s: p.s}
+		q = newSet(p.s)
 		p.open[at] = q
 	}
 	return q
@@ -150,6 +151,7 @@ func (p *pipeline) slot(row string) uint16 {
 // send makes the call of a set.
 func (p *pipeline) send(q *set) {
 	p.add(q.call(p.ctx), func(c call, err error) {
+		defer q.free()
 		switch {
 		case len(q.groups) > 1 && replied(err, "OOM "): // some of them may need no memory
 			p.rest = append(p.rest, q.groups...)

@@ -26,6 +26,8 @@ var (
 	reserveGiven string
 	//go:embed take_all.lua
 	takeAllLua string
+	//go:embed take_many.lua
+	takeManyLua string
 	//go:embed set.lua
 	setLua string
 	//go:embed take_one.lua
@@ -53,7 +55,7 @@ type script struct {
 	words     bool // answers in one string, which costs the server less than a list
 }
 
-type scripts struct{ takeOne, takeAll, set, decide, cancel, swap, define, lengthen, now *script }
+type scripts struct{ takeOne, takeAll, takeMany, set, decide, cancel, swap, define, lengthen, now *script }
 
 var byServer, byCaller = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
 
@@ -63,10 +65,10 @@ func newScripts(clock, reserve string) *scripts {
 		sum := sha1.Sum([]byte(text))
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
-	one, all, set := with(takeOneLua), with(takeAllLua), with(setLua)
-	one.words, all.words, set.words = true, true, true
+	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
+	one.words, all.words, many.words, set.words = true, true, true, true
 	return &scripts{
-		takeOne: one, takeAll: all, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
+		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
 		swap: with(swapLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }

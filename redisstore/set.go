@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -29,12 +30,15 @@ const (
 )
 
 // A set is one call of set.lua: some rows, and what groups ask of them, in order.
+// If nothing but pieces of its limit's cap are asked of each row, and at once, it
+// is a call of take_many.lua instead.
 type set struct {
 	s      *Store
 	rows   []setRow
 	index  map[rowName]int // of rows
 	limits []*entry
 	asked  packed
+	mixed  bool             // take_many.lua cannot decide it
 	costs  int              // in asked
 	groups []*dipwell.Group // in the order in which they are decided
 	of     []int            // rows of the groups' ops, one after the other
@@ -52,10 +56,30 @@ type setRow struct {
 	origin int64 // of spread windows
 	phase  dipwell.Phase
 
+	units, pieces int64 // for take_many.lua
+
 	state   dipwell.State
 	left    bool // alone: it is of another version, has records, or is no bucket
 	closed  bool // a reservation did not fit: the script charges nothing more
 	written bool
+}
+
+// sets keeps the memory of sets for the next batch.
+var sets = sync.Pool{New: func() any { return new(set) }}
+
+func newSet(s *Store) *set {
+	q := sets.Get().(*set)
+	q.s = s
+	return q
+}
+
+// free gives the set's memory back. Its answers must have been made.
+func (q *set) free() {
+	clear(q.rows)
+	clear(q.limits)
+	clear(q.groups)
+	*q = set{rows: q.rows[:0], limits: q.limits[:0], asked: packed{b: q.asked.b[:0]}, groups: q.groups[:0], of: q.of[:0]}
+	sets.Put(q)
 }
 
 // fits reports whether the set has room for a group, or for the calls about a row.
@@ -86,7 +110,7 @@ func (q *set) row(e *entry, op *dipwell.Op) int {
 				return i
 			}
 		}
-		return q.add(e, op)
+		return q.add(e, op, e.row(op.Key))
 	}
 	if q.index == nil {
 		q.index = make(map[rowName]int, maxRows)
@@ -97,15 +121,15 @@ func (q *set) row(e *entry, op *dipwell.Op) int {
 	if at, there := q.index[name]; there {
 		return at
 	}
-	return q.add(e, op)
+	return q.add(e, op, e.row(op.Key))
 }
 
 // fewRows are compared one by one faster than a map finds one.
 const fewRows = 8
 
-// add appends a row that is not in the set.
-func (q *set) add(e *entry, op *dipwell.Op) int {
-	name, limit := rowName{e, op.Key}, len(q.limits)
+// add appends a row that is not in the set. name is that of its key in Redis.
+func (q *set) add(e *entry, op *dipwell.Op, name string) int {
+	limit := len(q.limits)
 	for limit > 0 && q.limits[limit-1] != e {
 		limit--
 	}
@@ -113,13 +137,13 @@ func (q *set) add(e *entry, op *dipwell.Op) int {
 		q.limits = append(q.limits, e)
 		limit = len(q.limits)
 	}
-	r := setRow{rowName: name, name: e.row(op.Key), limit: limit}
+	r := setRow{rowName: rowName{e, op.Key}, name: name, limit: limit}
 	if e.def.Rule.Spread {
 		var scratch dipwell.Rule
 		r.origin, r.phase = op.RuleFor(&scratch).Origin, op.Phase
 	}
 	if q.index != nil {
-		q.index[name] = len(q.rows)
+		q.index[r.rowName] = len(q.rows)
 	}
 	q.rows = append(q.rows, r)
 	return len(q.rows) - 1
@@ -164,6 +188,7 @@ func (q *set) group(g *dipwell.Group, known []*entry) {
 			kind = askReserve
 		}
 	}
+	q.mixed = true
 	q.asked.add(int64(kind), int64(len(g.Ops)))
 	q.groups = append(q.groups, g)
 	for i := range g.Ops {
@@ -222,19 +247,28 @@ func (q *set) calls(verb dipwell.Verb, groups []*dipwell.Group, row int64) {
 	switch verb {
 	case dipwell.VerbTakeUpTo: // each takes single tokens while there are any
 		if n := total(groups, dipwell.MaxInt); n > 0 {
-			q.asked.add(askPieces, row, r.Unit, r.Cap, n)
+			q.pieces(row, r.Unit, r.Cap, n)
 		}
 	case dipwell.VerbCharge: // and each single units, up to MaxUsed
 		if n := unitsOf(total(groups, r.MaxCharge), r); n > 0 {
-			q.asked.add(askPieces, row, 1, r.MaxUsed, n)
+			q.pieces(row, 1, r.MaxUsed, n)
 		}
 	case dipwell.VerbRefund:
 		if n := unitsOf(total(groups, dipwell.MaxInt), r); n > 0 {
+			q.mixed = true
 			q.asked.add(askRefund, row, n)
 		}
 	case dipwell.VerbTake, dipwell.VerbReserve:
 		q.takes(groups, row)
 	}
+}
+
+// pieces appends pieces of so many units, as many of n as fit below a cap.
+func (q *set) pieces(row, units, most, n int64) {
+	r := &q.rows[row-1]
+	q.mixed = q.mixed || r.pieces > 0 || most != r.e.def.Rule.Cap
+	r.units, r.pieces = units, n
+	q.asked.add(askPieces, row, units, most, n)
 }
 
 // total adds up costs, each at most so much, to MaxInt at the most.
@@ -262,12 +296,14 @@ func (q *set) takes(groups []*dipwell.Group, row int64) {
 	case n == 0:
 		return
 	case reserve && n == 1 && units < tooMany:
+		q.mixed = true
 		q.asked.add(askReserve, 1, row, units, algebra.RoomBefore(units, r.Cap))
 		return
 	case alike && !reserve:
-		q.asked.add(askPieces, row, units, r.Cap, n)
+		q.pieces(row, units, r.Cap, n)
 		return
 	}
+	q.mixed = true
 	stop := int64(0)
 	if reserve {
 		stop = 1
@@ -302,25 +338,35 @@ func (q *set) call(ctx context.Context) call {
 		args = append(args, q.rows[i].name)
 	}
 	args[2] = len(q.rows)
-	head := packed{b: make([]byte, arrayHead, arrayHead+24*len(q.limits)+10*len(q.rows)+len(q.asked.b))}
+	head := packed{b: make([]byte, arrayHead, arrayHead+33*len(q.limits)+12*len(q.rows)+len(q.asked.b))}
 	head.add(int64(len(q.limits)))
 	for _, e := range q.limits {
 		r := &e.def.Rule
 		head.add(int64(e.def.Number), r.Every, r.Add, r.Origin)
+		if !q.mixed {
+			head.add(r.Cap)
+		}
+	}
+	for i := range q.rows {
+		r := &q.rows[i]
+		if r.e.def.Rule.Spread {
+			head.add(-int64(r.limit), r.origin)
+		} else {
+			head.add(int64(r.limit))
+		}
+		if !q.mixed {
+			head.add(max(r.units, 1), r.pieces) // of a row that is only looked at, none
+		}
 	}
 	writes := false
 	for _, g := range q.groups {
 		writes = writes || g.Ops[0].Verb != dipwell.VerbCheck
 	}
-	for i := range q.rows {
-		if r := &q.rows[i]; r.e.def.Rule.Spread {
-			head.add(-int64(r.limit), r.origin)
-		} else {
-			head.add(int64(r.limit))
-		}
+	script, asked := q.s.scripts.takeMany, &packed{}
+	if q.mixed {
+		script, asked = q.s.scripts.set, &q.asked
 	}
-	args = append(args, head.array(&q.asked))
-	c := newCall(ctx, q.s.scripts.set, writes, q.s.withClock(args))
+	c := newCall(ctx, script, writes, q.s.withClock(append(args, head.array(asked))))
 	c.split = len(q.rows) > 1
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,9 +74,14 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "batches") {
 			now := clock.Add(rapid.Int64Range(0, 20e6).Draw(t, "later"))
 			var groups []dipwell.Group
+			alike, costs := rapid.Bool().Draw(t, "alike"), rapid.SliceOfN(rapid.Int64Range(0, 12), len(limits), len(limits)).Draw(t, "costs")
 			for i := range rapid.IntRange(1, 40).Draw(t, "groups") {
 				g := dipwell.Group{ID: dipwell.Reservation{1, byte(i), 15: byte(now)}, Ops: []dipwell.Op{op(debt, dipwell.VerbReset)}}
-				if rapid.Bool().Draw(t, "several") {
+				if alike { // for take_many.lua: one verb and cost a bucket
+					o := &g.Ops[0]
+					o.Verb = map[string]dipwell.Verb{"": dipwell.VerbTake, "k": dipwell.VerbTakeUpTo, "l": dipwell.VerbCheck}[o.Key]
+					o.Cost = costs[slices.IndexFunc(limits, func(l dipwell.Limit) bool { return l.Name == o.Def.Name })]
+				} else if rapid.Bool().Draw(t, "several") {
 					g.Ops, g.ID = nil, dipwell.Reservation{}
 					seen := map[row]bool{}
 					for range rapid.IntRange(1, 4).Draw(t, "ops") {
@@ -228,6 +234,67 @@ func TestGroupsInOrder(t *testing.T) {
 		limit, key, _ := strings.Cut(row, " ")
 		if n := left(t, l, limit, key); n != want {
 			t.Errorf("%s: %d left, not %d", row, n, want)
+		}
+	}
+}
+
+// asked is the scripts that a client was asked to run.
+type asked struct{ list []string }
+
+func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); args[0] == "evalsha" {
+			a.list = append(a.list, redisstore.ScriptName(args[1]))
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// Where nothing but takes of one cost is asked of each bucket, a batch goes by
+// take_many.lua, and else by set.lua; either answers all of it.
+func TestScriptOfABatch(t *testing.T) {
+	t.Parallel()
+	db, a := client(t), &asked{}
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	window := drained("window", 99)
+	window.Algorithm = dipwell.FixedWindow
+	l := limiter(t, s, drained("user", 99), drained("tenant", 99), window)
+	take := func(row string, cost int64) dipwell.Group {
+		g := group(l, dipwell.VerbTake, row)
+		g.Ops[0].Cost = cost
+		return g
+	}
+	apply(t, s, take("user a", 2), take("user b", 2)) // the server has the scripts
+	apply(t, s, take("user a", 1), take("user a", 2))
+	db.AddHook(a)
+	for name, c := range map[string]struct {
+		groups []dipwell.Group
+		want   string
+	}{
+		"takes":             {[]dipwell.Group{take("user a", 1), take("tenant a", 2), take("window a", 1), take("user a", 1)}, "take_many"},
+		"takes and a look":  {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbCheck, "user b")}, "take_many"},
+		"a take of nothing": {[]dipwell.Group{take("user a", 0), take("user b", 1)}, "take_many"},
+		"take up to":        {[]dipwell.Group{group(l, dipwell.VerbTakeUpTo, "user c"), take("user d", 1)}, "take_many"},
+		"costs":             {[]dipwell.Group{take("user a", 1), take("user a", 2)}, "set"},
+		"verbs of a bucket": {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbTakeUpTo, "user a")}, "set"},
+		"a charge":          {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbCharge, "user b")}, "set"},
+		"a refund":          {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbRefund, "user b")}, "set"},
+		"several":           {[]dipwell.Group{take("user c", 1), group(l, dipwell.VerbTake, "user d", "tenant d")}, "set"},
+	} {
+		a.list = nil
+		for i, g := range apply(t, s, c.groups...) {
+			if g.Err != nil || !g.Allowed {
+				t.Errorf("%s: group %d: %v, %v", name, i, g.Allowed, g.Err)
+			}
+		}
+		if !slices.Equal(a.list, []string{c.want}) {
+			t.Errorf("%s: by %v, not %s", name, a.list, c.want)
 		}
 	}
 }

@@ -142,7 +142,8 @@ func (s *Store) one(ctx context.Context, g *dipwell.Group, known []*entry) (done
 	if err = s.names.oneSlot(g, known); err != nil {
 		return false, err
 	}
-	q := &set{s: s}
+	q := newSet(s)
+	defer q.free()
 	q.group(g, known)
 	c := q.call(ctx)
 	c.split = false
