@@ -128,32 +128,47 @@ local function giveRests(l, waits, rests)
   return units
 end
 
--- store writes what has changed. A rest that nothing can free any more goes:
--- none that waits was made after it.
-local function store(key, waits, rests)
-  local last = 0
+-- store writes what has changed. A rest of which nothing can come back goes: no
+-- record that waits was made after it, or newer rests hold all that is left of
+-- what it took. Those are tried first, and where they are held back, so is it.
+-- So rests hold no more units than are used, but for the oldest of each low.
+local function store(key, l, waits, rests)
+  local last, low, newer = 0, nil, 0
   for _, w in ipairs(waits) do
     last = math.max(last, w.number)
     if w.slack ~= w.was then
       redis.call('HSET', key, w.id, (string.gsub(w.text, '^(%d+ %d+) %d+', string.format('%%1 %.0f', w.slack))))
     end
   end
+  table.sort(rests, newerFirst)
   for _, r in ipairs(rests) do
-    if r.units == 0 or r.number >= last then
+    local i = covers(l, r.number)
+    if i ~= low then
+      low, newer = i, 0
+    end
+    if r.units == 0 or r.number >= last or not i or newer >= l.lows[i] then
       redis.call('HDEL', key, r.id)
-    elseif r.units ~= r.was then
-      redis.call('HSET', key, r.id, recordText(r))
+    else
+      newer = newer + r.units
+      if r.units ~= r.was then
+        redis.call('HSET', key, r.id, recordText(r))
+      end
     end
   end
 end
 
 -- giveBack cancels a record and tries what was withheld of others again. It
 -- returns the units that come back. Where a later record waits with a slack of
--- 0, none do, and the others need not be read.
+-- 0, none do, and the others need not be read. They are, with a chance of 8 in
+-- their number, to let rests go of which nothing can come back any more: where
+-- somebody always waits there would be ever more of them. An id is random.
 local function giveBack(l, r, key)
   r.slack = -2
   if r.number < l.zero then
     redis.call('HSET', key, r.id, recordText(r))
+    if tonumber(string.sub(r.id, -8), 16) % redis.call('HLEN', key) < 8 then
+      store(key, l, others(key, l, {}))
+    end
     return 0
   end
   local waits, rests = others(key, l, r)
@@ -170,7 +185,7 @@ local function giveBack(l, r, key)
     end
   end
   rests[#rests + 1] = r
-  store(key, waits, rests)
+  store(key, l, waits, rests)
   return given
 end
 
