@@ -84,6 +84,7 @@ const day = 24 * time.Hour
 // clock while its limit changes 300 times. What was granted is what is missing:
 // less than a thousandth of a token comes back meanwhile.
 func TestChangeRace(t *testing.T) {
+	t.Parallel()
 	const callers, calls, changes, burst = 12, 375, 300, 5000
 	for _, way := range waysIn {
 		t.Run(way.name, func(t *testing.T) {
@@ -143,6 +144,7 @@ func remaining(t *testing.T, pool *pgxpool.Pool) int64 {
 // meanwhile the limit changes and the transaction takes once more, under the new
 // version. The call gets what is left and no more.
 func TestChangeBehindALock(t *testing.T) {
+	t.Parallel()
 	for _, way := range waysIn {
 		if way.name == "portable" { // has no functions to hold the row with
 			continue
@@ -203,6 +205,7 @@ func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb dipwell.Verb,
 // that it has not heard of, while the only other connection of its pool waits
 // for that row. It decides on the transaction's own connection.
 func TestChangeInATransaction(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	dsn := pgtest.Database(t, "dipwell", migrated)
@@ -220,6 +223,7 @@ func TestChangeInATransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
 	must(t, tx, "select dipwell.take('x', 'k', 50)")
 	waited := make(chan error, 1)
 	go func() {
@@ -227,7 +231,7 @@ func TestChangeInATransaction(t *testing.T) {
 		waited <- err
 	}()
 	until(t, "waiting for the row", func() (waits bool) {
-		err := tx.QueryRow(ctx, "select exists (select from pg_locks where not granted)").Scan(&waits)
+		err := tx.QueryRow(ctx, "select exists (select from pg_locks where not granted and pg_backend_pid() = any (pg_blocking_pids(pid)))").Scan(&waits)
 		return err == nil && waits
 	})
 	if d, err := l.With(s.With(tx)).Take(ctx, "x", "k", 40); err != nil || !d.Allowed || d.Remaining != 10 {

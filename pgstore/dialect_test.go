@@ -23,7 +23,7 @@ func TestPortable(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
 		return newStore(t, usedPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
-	}, storetest.Quick)
+	}, storetest.Quick, storetest.Parallel)
 }
 
 // TestPortableSerializable: they too get the exact count and no error where

@@ -125,6 +125,7 @@ func (o *load) promise(t *testing.T, l *dipwell.Limiter, limit, key string, burs
 // TestCrash: a server that is killed under load and comes back has granted no
 // more than the limit, and the same store goes on.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	const burst = 4000
 	server := ownServer(t, "fsync=off") // the processes die, not the machine
 	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
@@ -276,6 +277,7 @@ func (p *proxy) carry(client net.Conn) {
 // TestCut: a call whose connection is cut in mid-statement is an error that says
 // so, and is never asked again behind the caller's back.
 func TestCut(t *testing.T) {
+	t.Parallel()
 	server := ownServer(t, "fsync=off")
 	p := newProxy(t, server)
 	config, err := pgxpool.ParseConfig(fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&pool_max_conns=1", p.Addr()))
@@ -335,6 +337,7 @@ func TestCut(t *testing.T) {
 // TestPortableCut: a take that is one statement, and a transaction whose commit
 // is cut, are of unknown outcome; a transaction cut before it did nothing.
 func TestPortableCut(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
 	if err := migratedFor(server.DSN("postgres"), pgstore.Portable); err != nil {
 		t.Fatal(err)
@@ -491,6 +494,7 @@ func TestCancelled(t *testing.T) {
 // TestFailover: a read-only standby decides nothing; once it is promoted, a
 // store that names both servers follows, and no grant is beyond the promise.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	const burst = 4000
 	ctx := context.Background()
 	primary := ownServer(t, "fsync=off")
@@ -537,6 +541,7 @@ func TestFailover(t *testing.T) {
 // TestSweepUnderLoad: 10,000 keys are swept while they are in use, and none of
 // them grants more or less than it has.
 func TestSweepUnderLoad(t *testing.T) {
+	t.Parallel()
 	const keys, burst = 10000, 5
 	ctx := context.Background()
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
@@ -615,6 +620,7 @@ func TestSweepUnderLoad(t *testing.T) {
 // TestLocalStartsFromKnown: a limit that is decided here while the server is
 // away starts from what this process last saw of each key.
 func TestLocalStartsFromKnown(t *testing.T) {
+	t.Parallel()
 	server := ownServer(t, "fsync=off")
 	limit := drained("local", 10)
 	limit.OnStoreError, limit.Timeout = dipwell.FailLocal, 5*time.Second
@@ -658,6 +664,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 // TestCrashUnlogged: after a crash of the server, keys in unlogged tables are
 // full again and their reservations forgotten; limits stay, and the store heals.
 func TestCrashUnlogged(t *testing.T) {
+	t.Parallel()
 	const burst = 5
 	server := pgtest.Start(t, "fsync=off")
 	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {

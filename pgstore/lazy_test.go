@@ -14,6 +14,7 @@ import (
 // TestAbsentAtStart: a store opens without its server, answers by the failure
 // modes, and heals by itself: limits that were defined meanwhile are told.
 func TestAbsentAtStart(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
 	ctx := context.Background()
 	if err := migrated(server.DSN("postgres")); err != nil {
@@ -91,6 +92,7 @@ func TestLazySchema(t *testing.T) {
 // TestDefinedWhileAway: limits that the program changes while the server is away
 // count here at once as far as they can, and are told when it is back.
 func TestDefinedWhileAway(t *testing.T) {
+	t.Parallel()
 	server := ownServer(t, "fsync=off")
 	ctx := context.Background()
 	limit := drained("moved", 5)

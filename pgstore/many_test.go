@@ -25,7 +25,7 @@ func TestBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		return &crowd{Store: s, bystander: d}
-	}, storetest.Quick)
+	}, storetest.Quick, storetest.Parallel)
 }
 
 // crowd sends each group with company on both sides.

@@ -86,6 +86,7 @@ func persistence(t *testing.T, pool *pgxpool.Pool) (p string) {
 // and by polling alone, behind a proxy that swallows notifications as PgBouncer
 // does in transaction mode.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	t.Run("told", func(t *testing.T) {
 		dsn := pgtest.Database(t, "dipwell", migrated)
 		pool := connect(t, dsn)

@@ -22,7 +22,7 @@ import (
 // TestSQL runs the suite on the SQL functions alone.
 func TestSQL(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, openSQL, storetest.Quick)
+	storetest.Run(t, openSQL, storetest.Quick, storetest.Parallel)
 }
 
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // most tests wait for the server rather than compute
 	forget := movedZone()
 	code := pgtest.Main(m)
 	forget()
@@ -26,7 +29,7 @@ func TestMain(m *testing.M) {
 // The runs of the suite have a database for each case, and wait a lot.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, open)
+	storetest.Run(t, open, storetest.Parallel)
 }
 
 // open is a store on a fresh database, under the test's clock.

@@ -49,6 +49,7 @@ func versionOf(dsn, file, grants string) error {
 // TestUpgrade: a database of version 5 or 6 has the schema of a new one
 // afterwards, whether the program or psql upgrades it, and its rows go on.
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	fresh := dump(t, newPool(t))
 	from := map[int]func(dsn string) error{5: versionFive, 6: versionSix}
 	if from[pgstore.SchemaVersion-1] == nil {
@@ -183,6 +184,7 @@ func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err e
 // TestUpgradeKeepsGrants: what was granted by hand stays granted, also for a
 // function that has moved.
 func TestUpgradeKeepsGrants(t *testing.T) {
+	t.Parallel()
 	t.Run("from 5", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-5", versionFive)) })
 	t.Run("from 6", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-6", versionSix)) })
 }

@@ -49,7 +49,7 @@ func TestBatches(t *testing.T) {
 					t.Fatal(err)
 				}
 				return &crowd{s, d}
-			}, storetest.Quick, c.option)
+			}, storetest.Quick, c.option, storetest.Parallel)
 		})
 	}
 }

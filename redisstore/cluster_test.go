@@ -18,7 +18,7 @@ func TestCluster(t *testing.T) {
 		t.Run(tag, func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
 				return newStore(t, db, redisstore.Config{Clock: now, Poll: -1, HashTag: tag})
-			}, option)
+			}, option, storetest.Parallel)
 		})
 	}
 }

@@ -34,7 +34,7 @@ func TestStore(t *testing.T) {
 	db := client(t)
 	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
 		return newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
-	})
+	}, storetest.Parallel)
 }
 
 // client is connected to the one server of these tests.

@@ -28,15 +28,20 @@ type size struct {
 	vectors   int // golden vectors: one of so many
 	part      int // series of calls that are alike are one such part as long
 	oneKey    bool
+	parallel  bool
 }
 
 // Quick is a fraction of the rounds and histories: for -short, and for stores
 // over stores that were tested in full.
-func Quick(s *size) { *s = size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4} }
+func Quick(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 5, 6, 150, 16, 4 }
 
 // OneKey is for stores that can ask several limits in one call only about one
 // key: cases that ask about several are left out, and histories keep to one.
 func OneKey(s *size) { s.oneKey = true }
+
+// Parallel runs the cases at once, as many as -parallel says. It is for stores
+// whose calls wait more than they compute.
+func Parallel(s *size) { s.parallel = true }
 
 var severalKeys = map[string]bool{
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
@@ -63,6 +68,9 @@ func Run(t *testing.T, open Open, options ...Option) {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
+				if s.parallel {
+					t.Parallel()
+				}
 				names(t, c.name)
 				c.run(newEnv(t, open, s))
 			})
