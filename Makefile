@@ -2,6 +2,8 @@
 GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
 CROSS         ?= linux/386 linux/arm64 darwin/arm64 windows/amd64
+# The packages that synchronise goroutines, for race-concurrent.
+CONCURRENT    ?= ./breaker ./coalesce ./config ./denycache ./keyhash ./shadow ./internal/await ./internal/pace
 INTSIZE       ?= . ./memstore ./filestore ./coalesce ./internal/sketch
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
@@ -29,6 +31,12 @@ test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with
 
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
+
+race-concurrent: ## tests under the race detector of the packages that synchronise goroutines (part of ci)
+	CGO_ENABLED=1 $(GO) test -race -vet=off -timeout 30m $(CONCURRENT)
+
+ci: ## all that CI runs (under 20 minutes on 2 cores, from an empty build cache)
+	.ci/run
 
 verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
 
@@ -103,4 +111,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
