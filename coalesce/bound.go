@@ -2,7 +2,6 @@ package coalesce
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -19,19 +18,7 @@ type call struct {
 
 // bounds gives calls that have no deadline, or a late one, a deadline at most
 // Timeout after they came.
-type bounds struct {
-	timeout time.Duration
-	shared  atomic.Pointer[shared]
-}
-
-// shared is a deadline for all lone calls whose context cannot end and that
-// begin within a tenth of timeout. A timer for each would cost a hundredth of a
-// call, and more where processors are waked by it.
-type shared struct {
-	context.Context
-	cancel context.CancelFunc
-	until  time.Time // serves calls that begin before
-}
+type bounds struct{ timeout time.Duration }
 
 // call reads no clock for a ctx without a deadline: that would be a tenth of
 // what a call in a large batch costs.
@@ -42,58 +29,15 @@ func (b *bounds) call(ctx context.Context) call {
 	return call{ctx: ctx, ours: true}
 }
 
-// bound returns the call's context with its deadline, which is at most timeout
-// away, and for a ctx that cannot end at least nine tenths of it. done releases it.
+// bound returns the call's context with its deadline. done releases it.
 func (b *bounds) bound(c *call) (ctx context.Context, done context.CancelFunc) {
-	switch {
-	case !c.ours:
-		return c.ctx, nothing
-	case !c.deadline.IsZero():
-		return context.WithDeadline(c.ctx, c.deadline)
-	case c.ctx.Done() != nil:
+	if !c.ours {
+		return c.ctx, func() {}
+	}
+	if c.deadline.IsZero() {
 		c.deadline = time.Now().Add(b.timeout)
-		return context.WithDeadline(c.ctx, c.deadline)
 	}
-	now := time.Now()
-	s := b.shared.Load()
-	if s == nil || !now.Before(s.until) {
-		s = b.renew(s, now)
-	}
-	c.deadline = s.until.Add(b.timeout - b.timeout/10)
-	return valued{s.Context, c.ctx}, nothing
-}
-
-// renew replaces a shared deadline that is used up.
-func (b *bounds) renew(old *shared, now time.Time) *shared {
-	next := &shared{until: now.Add(b.timeout / 10)}
-	next.Context, next.cancel = context.WithDeadline(context.Background(), now.Add(b.timeout))
-	if b.shared.CompareAndSwap(old, next) {
-		return next
-	}
-	next.cancel()
-	return b.shared.Load()
-}
-
-// close ends the calls that share a deadline.
-func (b *bounds) close() {
-	if s := b.shared.Load(); s != nil {
-		s.cancel()
-	}
-}
-
-func nothing() {}
-
-// valued has the deadline of one context and the values of another.
-type valued struct {
-	context.Context
-	values context.Context
-}
-
-func (v valued) Value(key any) any {
-	if x := v.values.Value(key); x != nil {
-		return x
-	}
-	return v.Context.Value(key) // package context looks for its own here
+	return context.WithDeadline(c.ctx, c.deadline)
 }
 
 // A lane reads the clock each tenth of Timeout while there are calls whose end is

@@ -175,7 +175,6 @@ func (s *Store) Close() error {
 		l.drained()
 	}
 	s.quarantine.drained()
-	s.bounds.close()
 	return nil
 }
 

@@ -50,52 +50,32 @@ func TestALoneCallerAsksByItself(t *testing.T) {
 	})
 }
 
-// TestALoneCallerIsBounded: a call whose context has no end gets one, by
-// Timeout and not much earlier, and the end of one call is not that of the next.
+// TestALoneCallerIsBounded: a call whose context has no end gets one, after
+// Timeout, and keeps the values of its own.
 func TestALoneCallerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 10 * time.Second
 		g := newGate()
 		s := over(t, coalesce.Config{Timeout: most}, g)
 		ctx := context.WithValue(context.Background(), ctxKey{}, "mine")
-		begin := func() (*call, *statement) {
+		for range 2 {
 			c := askIn(ctx, s, "a")
 			one := <-g.arrived
-			if v := one.ctx.Value(ctxKey{}); v != "mine" {
-				t.Errorf("value %v", v)
+			time.Sleep(most - 1)
+			if v, err := one.ctx.Value(ctxKey{}), one.ctx.Err(); v != "mine" || err != nil {
+				t.Errorf("value %v, ended early: %v", v, err)
 			}
-			return c, one
-		}
-		var last context.Context
-		for range 3 {
-			for range 4 {
-				c, one := begin()
-				time.Sleep(8900 * time.Millisecond)
-				if err := one.ctx.Err(); err != nil {
-					t.Errorf("ended early: %v", err)
-				}
-				one.finish <- outcome{}
-				c.turn(t)
-				time.Sleep(300 * time.Millisecond)
-			}
-			c, one := begin()
-			start := time.Now()
-			inner, cancel := context.WithTimeout(one.ctx, time.Hour)
-			<-inner.Done()
-			cancel()
-			if took := time.Since(start); took < most*9/10 || took > most || one.ctx.Err() != context.DeadlineExceeded || inner.Err() != context.DeadlineExceeded {
-				t.Errorf("ended after %v: %v, %v", took, one.ctx.Err(), inner.Err())
-			}
-			if <-c.done; !errors.Is(c.err, context.DeadlineExceeded) {
-				t.Errorf("the caller heard %v", c.err)
-			}
-			c, one = begin()
-			last = one.ctx
 			one.finish <- outcome{}
 			c.turn(t)
-		}
-		if err := s.Close(); err != nil || last.Err() == nil {
-			t.Errorf("closed: %v; the last context: %v", err, last.Err())
+			if one.ctx.Err() == nil {
+				t.Error("its context was not released")
+			}
+			start := time.Now()
+			c = askIn(ctx, s, "a")
+			<-g.arrived
+			if <-c.done; !errors.Is(c.err, context.DeadlineExceeded) || time.Since(start) != most {
+				t.Errorf("the caller heard %v after %v", c.err, time.Since(start))
+			}
 		}
 	})
 }
