@@ -23,12 +23,31 @@
 //	several keys in a call                   for up to four that have rows, an UPDATE each in
 //	                                         one statement, which charges all or none (takeAll)
 //	    … that was not charged, or is not    set.sql for all of them; with set_first.sql where
-//	      such a call; Refund                keys are new
-//	Reset, Cancel, calendars, leaky          dipwell_internal.decide and give_back, a statement
-//	buckets, a Reserve that has to wait,     each
-//	rows with reservations or of another
-//	version, and in the caller's
-//	transaction what set.sql would decide
+//	      such a call; Refund; calendars,    keys are new
+//	      leaky buckets
+//	Reset                                    reset.sql for all of them
+//	Cancel, a Reserve that has to wait,      alone dipwell_internal.decide or give_back; in a
+//	rows with reservations                   batch one read for all of them, a decision in Go,
+//	                                         and one statement that writes it (kept)
+//	rows of another version                  dipwell_internal.decide, a statement each
+//
+// The function dipwell_internal.decide decides one group under the locks, and costs
+// the server several times what a statement does. What still goes by it:
+//
+//   - A Cancel, a Reserve or a leaky bucket's Take that has to wait, and a call
+//     about a row with lows, where fewer than four come in a batch: two statements
+//     are not worth it for so few.
+//   - Rows of an older version, which have to be stepped under each version since.
+//   - Reset of a key with reservations, or whose row was changed while the Reset
+//     waited for its lock; Reset beside other verbs about the same key in a batch.
+//   - Limits in a zone of which the database knows other clocks than this program,
+//     which could not say when to retry; and rows with lows of a calendar limit.
+//   - Groups whose rows others have changed in each of several statements, and keys
+//     with more than 250 reservations.
+//
+// In the caller's transaction the same statements are used, except set_first.sql,
+// which takes each row that the transaction has written for one that it has made,
+// and takeAll, which fails where a charge does not fit.
 //
 // [Config.Clock] aside, all of them go by the server's clock, and lock rows in the
 // order of limit id and key. Engines other than PostgreSQL are asked by portable

@@ -67,6 +67,9 @@ func CertainlyNew(s *Store) {
 	}
 }
 
+// Keep makes a store decide every group of a batch that walks lists by kept.
+func Keep(s *Store) { s.minKept = 1 }
+
 // ExpectNew makes a store take every key for new.
 func ExpectNew(s *Store) {
 	s.met.slots.Store(nil)

@@ -140,3 +140,22 @@ func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *dipwell.Group) (failed erro
 }
 
 var errEnded = errors.New("the connection ended before the answer")
+
+// planned adds to the parameters of a statement that it is to be planned each
+// time: a plan that was made while the tables were small may read all of them.
+// Modes of pgx that prepare nothing do so anyway.
+func (s *Store) planned(args ...any) []any {
+	mode := pgx.QueryExecModeCacheStatement
+	switch db := s.db.(type) {
+	case *pgxpool.Pool:
+		mode = db.Config().ConnConfig.DefaultQueryExecMode
+	case *pgx.Conn:
+		mode = db.Config().DefaultQueryExecMode
+	case pgx.Tx:
+		mode = db.Conn().Config().DefaultQueryExecMode
+	}
+	if mode != pgx.QueryExecModeCacheStatement {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+}

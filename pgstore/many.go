@@ -69,7 +69,8 @@ var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
 // many decides a batch. Calls about one key each are added up by key where they
 // may get all that they ask for: those of one limit go in one statement, however
 // many keys and callers, and the statements of several limits in one trip. The
-// rest goes to set, and what that cannot decide is decided one by one.
+// rest goes to set, what that cannot decide to kept, and what is left is decided
+// one by one.
 func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 	m := merges.Get().(*dipwell.Merge)
 	defer merges.Put(m)
@@ -92,18 +93,20 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 		s.together(ctx, parts)
 	}
 	groups := m.Whole
+	var lists []*dipwell.Group
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.limitRows(ctx, p)...)
 		decided = append(decided, p.decided...)
+		lists = append(lists, p.lists...)
 	}
-	rest := s.set(ctx, groups, decided...)
+	rest := append(s.set(ctx, groups, decided...), lists...)
 	for _, g := range groups {
 		if collided(g.Err) && s.alone() {
 			rest = append(rest, g)
 		}
 	}
-	s.oneByOne(ctx, s.inTurn(ctx, rest))
+	s.oneByOne(ctx, s.inTurn(ctx, s.kept(ctx, rest)))
 }
 
 // pending is what is still to be decided about a row: the first of its groups
@@ -125,7 +128,8 @@ type part struct {
 	rest    []*pending // in the order of the keys
 	refused []*pending // were lately, or only ask, and are read first
 	single  []*dipwell.Group
-	decided []*bundle // to be written
+	lists   []*dipwell.Group // about rows with lists, or that have to wait
+	decided []*bundle        // to be written
 
 	failed   error // of the statement that charges rest, with others in one trip
 	failures int   // of statements about its rows
@@ -383,7 +387,7 @@ func (p *part) chargeable(rows []*pending) []*pending {
 	return slices.DeleteFunc(rows, func(row *pending) bool {
 		switch {
 		case row.other:
-			p.single = append(p.single, row.Groups...)
+			p.lists = append(p.lists, row.Groups...)
 		case row.decided != nil:
 			p.decided = append(p.decided, row.decided)
 		}

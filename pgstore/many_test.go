@@ -28,6 +28,21 @@ func TestBatches(t *testing.T) {
 	}, storetest.Quick, storetest.Parallel)
 }
 
+// TestKept: batches whose groups walk the lists of their rows are read at once,
+// decided in Go, and written, with the results of the function that decides one.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		s := open(t, now).(*pgstore.Store)
+		pgstore.Keep(s)
+		d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &crowd{Store: s, bystander: d}
+	}, storetest.Quick)
+}
+
 // crowd sends each group with company on both sides.
 type crowd struct {
 	*pgstore.Store

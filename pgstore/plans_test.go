@@ -158,7 +158,9 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 				dipwell.Group{Ops: []dipwell.Op{op("user", key, dipwell.VerbTake)}},
 				dipwell.Group{Ops: []dipwell.Op{op("user", 500+key, dipwell.VerbTake), op("tenant", key, dipwell.VerbTake)}},
 				dipwell.Group{Ops: []dipwell.Op{op("tenant", 500+key, dipwell.VerbTake), op("tenant", 900+key, dipwell.VerbTake)}},
-				dipwell.Group{Ops: []dipwell.Op{op("tenant", 1500+key, dipwell.VerbTakeUpTo)}})
+				dipwell.Group{Ops: []dipwell.Op{op("tenant", 1500+key, dipwell.VerbTakeUpTo)}},
+				dipwell.Group{Ops: []dipwell.Op{op("tenant", 2500+key, dipwell.VerbReset)}},
+				dipwell.Group{ID: dipwell.Reservation{byte(round), byte(i), 15: 1}, Ops: []dipwell.Op{op("user", 3500+key, dipwell.VerbReserve)}})
 		}
 		force(store)
 		if err := store.Apply(ctx, &b); err != nil {
@@ -169,7 +171,7 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 			t.Fatal(d, err)
 		}
 		for i := range b.Groups {
-			if g := &b.Groups[i]; g.Err != nil || g.Allowed != (i%4 > 1) {
+			if g := &b.Groups[i]; g.Err != nil || g.Allowed != (i%6 > 1) {
 				t.Fatalf("group %d: %v, %v", i, g.Allowed, g.Err)
 			}
 		}

@@ -19,12 +19,16 @@ var setSQL string
 //go:embed set_first.sql
 var setFirstSQL string
 
+//go:embed reset.sql
+var resetSQL string
+
 // skipSQL waits for no lock: buckets that others have locked come back as gone.
 var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
 // withoutLookSQL does not look first, and locks what it refuses. It costs a
 // third less where hardly anything is refused.
-var withoutLookSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n", "select i, used, ts, n, plain, coalesce(done, false), used is null from judged\n")
+var withoutLookSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n",
+	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
 // replaceMarked puts other text between the marks of a statement.
 func replaceMarked(sql string, instead ...string) string {
@@ -49,6 +53,7 @@ type bundle struct {
 	places  [][]int  // of each group's ops, in buckets
 	buckets []bucket // each once
 	mixed   bool     // the groups ask more than one verb, so that their costs do not add up
+	resets  bool     // a group resets
 
 	now   int64
 	odd   bool // a bucket is not what set.sql can decide
@@ -57,8 +62,8 @@ type bundle struct {
 	lacks bool // buckets are to be made, and the bundle is to be asked again
 	first bool // a bucket is to be made with its charge in it: see setFirstSQL
 
-	waited bool // for a lock, in vain: not again
-	put    bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
+	notFirst bool // setFirstSQL cannot decide it: it waited for a lock in vain, or is in the caller's transaction, which may have made the rows itself
+	put      bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
 }
 
 // bucket is one row of a bundle.
@@ -67,8 +72,11 @@ type bucket struct {
 	op    *dipwell.Op   // the first about it
 	cost  int64         // units that all ops ask of it, at most tooMany
 	found dipwell.State // the row before the statement
+	held  *int64        // what is used of it at the statement's clock, where the server had to work that out
 	read  dipwell.State // the row that a bundle to put was decided on
 	after dipwell.State // and what the groups leave
+
+	start, length int64 // of the present window, in µs, where they differ in length
 }
 
 type bucketKey struct {
@@ -82,23 +90,15 @@ type where struct {
 	at int
 }
 
-// set decides groups by set.sql, all in one statement. It returns those that
-// need another way: calendars, leaky buckets, resets, cancellations,
-// reservations that have to wait, and rows of another version. In the caller's
-// transaction nothing is decided here: what it locked already is not in the
-// order of these statements.
+// set decides groups by set.sql, all in one statement, and resets by reset.sql.
+// It returns those that need another way: cancellations, reservations that have
+// to wait, resets of keys with reservations, and rows with lows or of another version.
 //
 // Groups that share buckets are charged together if all of them fit. Otherwise
 // they are decided here one after the other, on the rows that the statement
 // found, and the next statement writes the outcome if the rows still stand. So
 // it does for bundles that were decided before.
 func (s *Store) set(ctx context.Context, groups []*dipwell.Group, decided ...*bundle) (rest []*dipwell.Group) {
-	if !s.alone() {
-		for _, b := range decided {
-			groups = append(groups, b.groups...)
-		}
-		return groups
-	}
 	bundles, rest := s.bundles(ctx, groups, decided)
 	for range maxWaves {
 		var again []*bundle
@@ -120,9 +120,9 @@ func (s *Store) set(ctx context.Context, groups []*dipwell.Group, decided ...*bu
 // again, and the groups that need another way.
 func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*dipwell.Group) {
 	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
-	if errors.Is(err, dipwell.ErrLocked) && !s.lane {
+	if errors.Is(err, dipwell.ErrLocked) && !s.lane && s.alone() && !bundles[0].resets {
 		for _, b := range bundles {
-			b.first, b.waited = false, true
+			b.first, b.notFirst = false, true
 		}
 		err, locked = s.askSet(ctx, skipSQL, bundles), err
 	}
@@ -139,6 +139,11 @@ func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, r
 		b.odd = b.odd || locked != nil && b.gone
 		more, other := b.answer()
 		s.meetAll(b)
+		for i := range b.buckets {
+			if row := &b.buckets[i]; row.def.Rule.Leaky {
+				s.refused.note(row.id, row.op.Key, other)
+			}
+		}
 		switch {
 		case other:
 			rest = append(rest, b.groups...)
@@ -158,6 +163,8 @@ func (s *Store) setSQL(bundles []*bundle) string {
 	switch {
 	case bundles[0].first:
 		return setFirstSQL
+	case bundles[0].resets:
+		return resetSQL
 	case !s.clean.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
 		return setSQL
 	}
@@ -177,14 +184,18 @@ func adding(v dipwell.Verb) bool {
 
 // split separates bundles that are asked by different statements.
 func split(bundles []*bundle) (parts [][]*bundle) {
-	n := 0
-	for i, b := range bundles {
-		if b.first {
-			bundles[n], bundles[i] = bundles[i], bundles[n]
-			n++
+	var first, resets, others []*bundle
+	for _, b := range bundles {
+		switch {
+		case b.first:
+			first = append(first, b)
+		case b.resets:
+			resets = append(resets, b)
+		default:
+			others = append(others, b)
 		}
 	}
-	for _, part := range [][]*bundle{bundles[:n], bundles[n:]} {
+	for _, part := range [][]*bundle{first, resets, others} {
 		if len(part) > 0 {
 			parts = append(parts, part)
 		}
@@ -195,7 +206,7 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 // unsettled gives the groups of a statement that failed its error, and returns
 // those that are to be decided by themselves: which of several is at fault is not known.
 func (s *Store) unsettled(bundles []*bundle, err error) (rest []*dipwell.Group) {
-	again := (rowAtFault(err) || collided(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) &&
+	again := (rowAtFault(err) || collided(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.alone() &&
 		(!s.lane || !errors.Is(err, dipwell.ErrLocked))
 	for _, b := range bundles {
 		if again {
@@ -258,7 +269,14 @@ func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group, decided []
 		}
 		rows++
 	}
-	all = slices.DeleteFunc(all, func(b *bundle) bool { return len(b.groups) == 0 })
+	inside := !s.alone()
+	all = slices.DeleteFunc(all, func(b *bundle) bool {
+		b.notFirst = inside
+		if b.mixed && b.resets {
+			rest = append(rest, b.groups...)
+		}
+		return len(b.groups) == 0 || b.mixed && b.resets
+	})
 	s.expectNew(all)
 	return all, rest
 }
@@ -285,6 +303,7 @@ func (b *bundle) join(other *bundle, of map[bucketKey]where) {
 		of[bucketKey{row.id, row.op.Key}] = where{b, shift + i}
 	}
 	b.mixed = b.mixed || other.mixed || b.verb() != other.verb()
+	b.resets = b.resets || other.resets
 	b.groups, b.places, b.buckets = append(b.groups, other.groups...), append(b.places, other.places...), append(b.buckets, other.buckets...)
 	other.groups = nil
 }
@@ -310,6 +329,7 @@ func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
 			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
 		}
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
+		b.resets = b.resets || op.Verb == dipwell.VerbReset
 	}
 	b.groups, b.places = append(b.groups, g), append(b.places, places)
 }
@@ -322,12 +342,12 @@ func (s *Store) fitsSet(ctx context.Context, g *dipwell.Group, known []*entry) b
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		switch r := &op.Def.Rule; {
-		case r.Every == 0, r.Leaky, op.Bounded:
+		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
-		case op.Cost == 0 && op.Verb != dipwell.VerbCheck && len(g.Ops) > 1: // a check beside calls that write
+		case op.Cost == 0 && op.Verb != dipwell.VerbCheck && op.Verb != dipwell.VerbReset && len(g.Ops) > 1: // a check beside calls that write
 			return false
-		case op.Verb == dipwell.VerbReset, op.Verb == dipwell.VerbCharge && op.Cost > r.MaxCharge,
-			op.Verb == dipwell.VerbReserve && op.Def.Mode == dipwell.Shadow:
+		case op.Verb == dipwell.VerbCharge && op.Cost > r.MaxCharge,
+			(op.Verb == dipwell.VerbReserve || r.Leaky) && op.Def.Mode == dipwell.Shadow:
 			return false
 		}
 	}
@@ -339,7 +359,7 @@ type setArgs struct {
 	groups, limits, versions, kinds                 []int32
 	keys                                            []string
 	costs, bounds, units, every, add, grids, enough []int64
-	shadow                                          []bool
+	shadow, calendar                                []bool
 }
 
 // askSet sends the statement and reads what became of each bundle.
@@ -361,10 +381,13 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	})
 	var a setArgs
 	for _, p := range places {
+		if p.def.Rule.Every == 0 {
+			p.start, p.length = s.window(p.entry, p.op)
+		}
 		a.append(p.of, p.bundle, p.bucket)
 	}
 	at := s.testNow()
-	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, at}
+	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, a.calendar, at}
 	var rows pgx.Rows
 	var err error
 	if bundles[0].first {
@@ -380,6 +403,8 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 		if _, err = results.Exec(); err == nil {
 			rows, err = results.Query()
 		}
+	} else if bundles[0].resets {
+		rows, err = s.db.Query(ctx, sql, s.planned(a.groups, a.limits, a.keys, a.versions, at)...)
 	} else {
 		rows, err = s.db.Query(ctx, sql, args...)
 	}
@@ -387,11 +412,12 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 		return storeError(err, true)
 	}
 	var i int
-	var used, ts *int64
+	var used, ts, held *int64
 	var now int64
 	var plain, done, gone bool
-	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done, &gone}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done, &gone, &held}, func() error {
 		p := places[i-1]
+		p.held = held
 		p.now, p.odd, p.gone, p.done = now, p.odd || !plain, p.gone || gone, p.done && done
 		if p.found = (dipwell.State{}); used != nil {
 			p.found = dipwell.State{Used: *used, TS: *ts, Version: p.def.Number}
@@ -406,7 +432,12 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	var scratch dipwell.Rule
 	r := row.def.RuleFor(row.op.Key, &scratch)
 	kind, cost, bound := row.op.Verb, row.cost, r.Cap
-	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, gridOf(r.Origin, r.Every), (r.MaxUsed+r.Add-1)/r.Add
+	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, int64(0), (r.MaxUsed+r.Add-1)/r.Add
+	if r.Every == 0 {
+		every, grid = row.length, row.start
+	} else {
+		grid = gridOf(r.Origin, r.Every)
+	}
 	switch {
 	case b.put:
 		kind, cost, bound, unit, every, adds, grid, enough = verbPut, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
@@ -423,13 +454,18 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	a.costs, a.bounds, a.units = append(a.costs, cost), append(a.bounds, bound), append(a.units, unit)
 	a.every, a.add, a.grids, a.enough = append(a.every, every), append(a.add, adds), append(a.grids, grid), append(a.enough, enough)
 	a.shadow = append(a.shadow, row.def.Mode == dipwell.Shadow && !b.put && len(b.groups) == 1)
+	a.calendar = append(a.calendar, r.Every == 0 && !b.put)
 }
 
 // answer decides the groups on the rows that the statement found. It reports
 // whether to ask again, or in another way.
 func (b *bundle) answer() (again, other bool) {
 	if b.lacks = false; b.odd {
-		return false, true
+		return b.turned(), !b.turned()
+	}
+	if b.resets {
+		b.decide()
+		return false, !b.done
 	}
 	if b.put && b.done { // the groups are answered
 		return false, false
@@ -450,7 +486,7 @@ func (b *bundle) answer() (again, other bool) {
 // firstable reports whether the bundle's buckets can be made with their charges
 // in them.
 func (b *bundle) firstable() bool {
-	return !b.waited && !b.mixed && !b.put && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
+	return !b.notFirst && !b.mixed && !b.put && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
 		return row.def.Mode == dipwell.Shadow || row.cost == 0 || row.cost > row.bound()
 	})
 }
@@ -487,6 +523,9 @@ func (b *bundle) decide() (write, waits bool) {
 	for i := range b.buckets {
 		row := &b.buckets[i]
 		row.read, row.after = row.found, row.found
+		if row.held != nil {
+			row.after.Used, row.after.TS = *row.held, max(b.now, row.found.TS)
+		}
 	}
 	for i, g := range b.groups {
 		var rows [dipwell.MaxTakes]dipwell.State

@@ -2,13 +2,17 @@
 -- Decides any number of groups at once, each all or nothing. There is a row in
 -- the parameters for each bucket that is asked, sorted by limit and key, so that
 -- two statements that lock the same buckets cannot deadlock. No bucket is asked
--- twice. Limits are plain: their ticks are evenly spaced and nobody waits.
+-- twice. Nobody waits: what has to is not charged.
 --
 -- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (dipwell.Verb), 6 put.
 -- cost: units. bound: the most units that may be used after it. enough: ticks
 -- after which everything has come back. put writes cost as used and unit as ts
 -- if the bucket still has bound as used and grid as ts.
--- $14 is a test's clock, else null. The arrays come by way of subqueries: where
+-- calendar: the windows have differing lengths. grid is where the present one
+-- begins, every is its length; at other times the bucket is not decided here. A
+-- row of an earlier window is stepped by the function used_at, and the column
+-- held of the answer has what of it is used now.
+-- $15 is a test's clock, else null. The arrays come by way of subqueries: where
 -- the planner sees their length, it plans each execution anew.
 --
 -- Groups about a bucket that is not there are not decided: to make it would wait
@@ -19,25 +23,29 @@
 --
 -- Where the limit or the bucket has another version than the parameters, or the
 -- bucket has lows, nothing of the group is done, and other statements decide it.
--- The last column says that the bucket was there and could not be locked.
+-- The last column but one says that the bucket was there and could not be locked.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]), (select $5::int[]),
         (select $6::bigint[]), (select $7::bigint[]), (select $8::bigint[]), (select $9::bigint[]), (select $10::bigint[]),
-        (select $11::bigint[]), (select $12::bigint[]), (select $13::boolean[]))
-        with ordinality q(grp, limit_id, key, version, kind, cost, bound, unit, every, add, grid, enough, shadow, i)
+        (select $11::bigint[]), (select $12::bigint[]), (select $13::boolean[]), (select $14::boolean[]))
+        with ordinality q(grp, limit_id, key, version, kind, cost, bound, unit, every, add, grid, enough, shadow, calendar, i)
 ),
 -- look {
 -- Groups that the snapshot shows to be refused are answered from it: they lock
 -- nothing and use no transaction id.
 seen as materialized (
     select q.*, b.used, b.ts, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version
+            and not (q.calendar and (c.n < q.grid or c.n >= q.grid + q.every))
             and coalesce(b.version = q.version and b.lows is null, true), false) as plain,
-        coalesce($14::bigint, (date_part('epoch', statement_timestamp()) * 1000000)::bigint) as n
-    from q left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
+        case when q.calendar and b.ts < q.grid then (select dipwell_internal.used_at(dipwell_internal.spread(v, (select x.name from dipwell.limits x where x.id = q.limit_id), q.key), b.used, b.ts, c.n)
+            from dipwell.versions v where v.limit_id = q.limit_id and v.number = q.version) end as held,
+        c.n
+    from q cross join (select coalesce($15::bigint, (date_part('epoch', statement_timestamp()) * 1000000)::bigint) as n) c
+    left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
 hopeful as materialized (
-    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or kind = 4 then true
+    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or held is not null or kind = 4 then true
             when kind = 6 then used = bound and ts = grid
             when kind = 5 then used > least((greatest(n, ts) - grid) / every - (ts - grid) / every, enough) * add -- else it is full
             else used - least((greatest(n, ts) - grid) / every - (ts - grid) / every, enough) * add <= bound - case kind when 2 then unit else cost end end) over (partition by grp) as hope
@@ -51,11 +59,14 @@ locked as materialized (
 ),
 -- The clock is read when all locks are held.
 clock as materialized (
-    select coalesce($14::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from (select count(*) from locked) l
+    select coalesce($15::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from (select count(*) from locked) l
 ),
 stepped as materialized (
-    select q.*, l.used, l.ts, l.plain, c.n, case when q.kind = 6 then q.unit else greatest(c.n, l.ts) end as t,
-        greatest(l.used - least((greatest(c.n, l.ts) - q.grid) / q.every - (l.ts - q.grid) / q.every, q.enough) * q.add, 0) as used0
+    select q.*, l.used, l.ts, l.plain and not (q.calendar and (c.n < q.grid or c.n >= q.grid + q.every)) as plain, c.n,
+        case when q.kind = 6 then q.unit else greatest(c.n, l.ts) end as t,
+        case when q.calendar and l.ts < q.grid then (select dipwell_internal.used_at(dipwell_internal.spread(v, (select x.name from dipwell.limits x where x.id = q.limit_id), q.key), l.used, l.ts, c.n)
+            from dipwell.versions v where v.limit_id = q.limit_id and v.number = q.version)
+            else greatest(l.used - least((greatest(c.n, l.ts) - q.grid) / q.every - (l.ts - q.grid) / q.every, q.enough) * q.add, 0) end as used0
     from locked l join q on q.i = l.i cross join clock c
 ),
 decided as materialized (
@@ -77,6 +88,7 @@ changed as (
 )
 -- look {
 select s.i, case when j.i is null then s.used else j.used end, case when j.i is null then s.ts else j.ts end,
-    coalesce(j.n, s.n), coalesce(j.plain, s.plain), coalesce(j.done, false), j.i is not null and j.used is null
+    coalesce(j.n, s.n), coalesce(j.plain, s.plain), coalesce(j.done, false), j.i is not null and j.used is null,
+    case when s.calendar then coalesce(j.used0, s.held) end
 from seen s left join judged j on j.i = s.i
 -- }

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -218,21 +219,28 @@ func TestFormsAgreeWithGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			formsAgree(t, force)
+			formsAgree(t, force, false)
 		})
 	}
+	t.Run("in a transaction", func(t *testing.T) {
+		t.Parallel()
+		formsAgree(t, pgstore.ExpectNew, true)
+	})
 }
 
-func formsAgree(t *testing.T, force func(*pgstore.Store)) {
+func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 	ctx := context.Background()
 	clock := int64(1_800_000_000_000_000)
-	s := open(t, func() int64 { return clock }).(*pgstore.Store)
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return clock }, Poll: -1})
 	random := rand.New(rand.NewPCG(3, 4))
 	var defs []*dipwell.Definition
 	for _, l := range []dipwell.Limit{
 		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: dipwell.NoDebt},
 		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: dipwell.NoDebt},
 		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
+		{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 8, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 12, MaxDebt: dipwell.NoDebt},
+		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 8, Period: dipwell.Month, MaxDebt: dipwell.NoDebt},
 	} {
 		d, err := s.Define(ctx, l, dipwell.OwnerCode)
 		if err != nil {
@@ -240,10 +248,21 @@ func formsAgree(t *testing.T, force func(*pgstore.Store)) {
 		}
 		defs = append(defs, d)
 	}
-	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund}
+	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset}
+	decide := s
+	if inside {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		decide = s.With(tx)
+	}
 	rows := map[string]dipwell.State{}
 	for round := range 150 {
-		clock += random.Int64N(300_000)
+		if clock += random.Int64N(300_000); round%10 == 9 {
+			clock += random.Int64N(30 * 3600 * 1e6)
+		}
 		force(s)
 		var b dipwell.Batch
 		for i := range 1 + random.IntN(4) { // of keys that no other group has
@@ -267,12 +286,15 @@ func formsAgree(t *testing.T, force func(*pgstore.Store)) {
 			}
 			for i := range w.Ops {
 				if write[i] {
+					if w.Ops[i].Verb == dipwell.VerbReset {
+						states[i] = dipwell.State{}
+					}
 					rows[w.Ops[i].Def.Name+w.Ops[i].Key] = states[i]
 				}
 			}
 			want = append(want, w)
 		}
-		if err := s.Apply(ctx, &b); err != nil {
+		if err := decide.Apply(ctx, &b); err != nil {
 			t.Fatal(err)
 		}
 		for i := range b.Groups {
@@ -373,5 +395,125 @@ func TestSetAnswersOfOneInstant(t *testing.T) {
 				t.Errorf("%+v; want a refusal, 0 left of a and 994 of b", d)
 			}
 		})
+	}
+}
+
+// TestResetWaitsForAReservation: a Reset that waits for the row while somebody
+// reserves ends that reservation too.
+func TestResetWaitsForAReservation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []string{"", "select dipwell.refund('x', 'k', 20)"} { // which leaves a full row without a list
+		if d, err := l.Take(ctx, "x", "k", 3); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id string
+		if err := tx.QueryRow(ctx, "select reservation from dipwell.reserve('x', 'k', 5)").Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		if after != "" {
+			must(t, tx, after)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.Reset(ctx, "x", "k")
+			done <- err
+		}()
+		until(t, "waiting for the row", func() (waits bool) {
+			err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
+			return err == nil && waits
+		})
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		r, err := dipwell.ParseReservation(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Cancel(ctx, r); !errors.Is(err, dipwell.ErrReservation) {
+			t.Errorf("%q: the reservation of a key that was reset: %v", after, err)
+		}
+		if d, err := l.Check(ctx, "x", "k", 0); err != nil || d.Remaining != 5 {
+			t.Errorf("%q: %+v, %v", after, d, err)
+		}
+	}
+}
+
+// TestStatementsOfABatch: a batch of calls of any kind that nobody has to wait
+// for is decided by few statements, however many keys it is about.
+func TestStatementsOfABatch(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	conn, asked := counted(t)
+	s := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "plain", Rate: 1, Period: time.Hour, Burst: 9},
+		dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"},
+		dipwell.Limit{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 99},
+		dipwell.Limit{Name: "queue", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := func(limit string, verb dipwell.Verb) *dipwell.Batch {
+		var b dipwell.Batch
+		for i := range 50 {
+			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
+			_, _ = crand.Read(b.Groups[i].ID[:])
+		}
+		return &b
+	}
+	for _, c := range []struct {
+		limit string
+		verb  dipwell.Verb
+		most  int // trips
+	}{{"plain", dipwell.VerbReset, 1}, {"day", dipwell.VerbTake, 1}, {"day", dipwell.VerbCharge, 1}, {"day", dipwell.VerbReset, 1},
+		{"leaky", dipwell.VerbTake, 2}, {"queue", dipwell.VerbReserve, 4}} {
+		for round := range 5 { // the first ones make rows and prepare statements
+			*asked = 0
+			b := batch(c.limit, c.verb)
+			if err := s.Apply(ctx, b); err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Groups {
+				if g := &b.Groups[i]; g.Err != nil || !g.Allowed {
+					t.Fatal(c.limit, c.verb, g.Err, g.Allowed)
+				}
+			}
+			if round > 2 && *asked > c.most {
+				t.Errorf("%s of %s: %d trips for 50 keys", c.verb, c.limit, *asked)
+			}
+			if round < 4 || c.verb != dipwell.VerbReserve {
+				continue
+			}
+			var cancels dipwell.Batch
+			for i := range b.Groups {
+				cancels.Groups = append(cancels.Groups, dipwell.Group{ID: b.Groups[i].ID, Cancel: true})
+			}
+			for _, want := range []error{nil, dipwell.ErrReservation} {
+				*asked = 0
+				if err := s.Apply(ctx, &cancels); err != nil {
+					t.Fatal(err)
+				}
+				for i := range cancels.Groups {
+					if err := cancels.Groups[i].Err; !errors.Is(err, want) {
+						t.Fatalf("cancelled: %v, want %v", err, want)
+					}
+				}
+				if *asked > 4 { // pgx asks for a statement's parameters first
+					t.Errorf("cancelled: %d trips for 50 keys", *asked)
+				}
+			}
+		}
 	}
 }

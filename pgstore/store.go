@@ -58,6 +58,7 @@ type Store struct {
 	clean   *streak       // of statements for sets
 	pairs   *pairings     // of limits that are taken from together
 	met     *keySet       // keys that have a row, or had one lately
+	minKept int           // groups that walk lists, from which on two statements decide them
 	lane    bool          // a statement that met a lock is not divided
 	heard   time.Duration // in a transaction: when it read the limits last, since cat.started
 	owned   *pgxpool.Pool // made by Open
@@ -76,7 +77,7 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak), pairs: new(pairings)}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak), pairs: new(pairings), minKept: minKept}
 	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}
@@ -190,10 +191,11 @@ func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error
 // quickly may be ahead again, and the function reads it under the lock.
 func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, first bool) error {
 	switch op := &g.Ops[0]; {
-	case !first, len(g.Ops) == 1 && op.Def.Rule.Every == 0: // Go may know other clocks of a calendar's zone
+	case !first:
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
 		return s.takeAll(ctx, g, known)
+	case op.Def.Rule.Every == 0:
 	case op.Verb == dipwell.VerbCheck, known[0].plain && reads(op):
 		return s.look(ctx, g, known[0])
 	case known[0].plain:
@@ -209,5 +211,9 @@ func (s *Store) setOrDecide(ctx context.Context, g *dipwell.Group, known []*entr
 	if len(s.set(ctx, []*dipwell.Group{g})) == 0 {
 		return g.Err
 	}
-	return s.decide(ctx, g, known)
+	err := s.decide(ctx, g, known)
+	if op := &g.Ops[0]; err == nil && op.Def.Rule.Leaky {
+		s.refused.note(known[0].id, op.Key, !op.Allowed || op.Delay > 0)
+	}
+	return err
 }

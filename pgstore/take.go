@@ -33,6 +33,7 @@ type statements struct {
 	chargeMany                          string
 	clean                               *streak // of statements for many
 	new                                 *newcomers
+	windows                             *windows // of a calendar
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
@@ -55,6 +56,7 @@ func newStatements(id int32, d *dipwell.Definition, testClock bool) (s statement
 	}
 	s.look = fmt.Sprintf(`select %s, b.used, b.ts, b.version from (select 1) one
 left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, id)
+	s.clean, s.new, s.windows = new(streak), new(newcomers), new(windows)
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
@@ -90,7 +92,6 @@ i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select i.used, i.ts, %[4]d, c.n, true, true from i, c
 union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits)
 	newManySQL(&s, id, d, testClock)
-	s.clean, s.new = new(streak), new(newcomers)
 	return s
 }
 

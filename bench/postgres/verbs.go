@@ -19,11 +19,14 @@ import (
 func init() { register("verbs", (*bench).verbs) }
 
 // otherLimits are what groups of several take from beside the common limit, what
-// Reset empties, and what reservations wait for.
+// Reset empties, a calendar's window, a leaky bucket that hardly anyone waits
+// for, and what reservations wait for.
 var otherLimits = []dipwell.Limit{
 	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "global", Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "resets", Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: "day", Algorithm: dipwell.FixedWindow, Rate: burst, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"},
+	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: perSecond, Period: time.Second, MaxDebt: burst},
 	{Name: "queue", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 1_000_000},
 }
 
@@ -40,8 +43,12 @@ type verb struct {
 type caller func(ctx context.Context, l *dipwell.Limiter, c *pgx.Conn, key string) (bool, error)
 
 func one(do func(*dipwell.Limiter, context.Context, string, string, int64) (dipwell.Decision, error)) caller {
+	return oneOf(apiLimit, do)
+}
+
+func oneOf(limit string, do func(*dipwell.Limiter, context.Context, string, string, int64) (dipwell.Decision, error)) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
-		d, err := do(l, ctx, apiLimit, key, 1)
+		d, err := do(l, ctx, limit, key, 1)
 		return d.Allowed, err
 	}
 }
@@ -109,6 +116,8 @@ var verbs = []verb{
 	{"Refund", one((*dipwell.Limiter).Refund), verbTake, 0, 0.6},
 	{"Check", one((*dipwell.Limiter).Check), verbTake, 1.5, 0.6},
 	{"Take of 1 to 5", mixedCosts(), verbTake, 0, 0},
+	{"Take of a day's window", oneOf("day", (*dipwell.Limiter).Take), verbTake, 0, 0},
+	{"Take of a leaky bucket", oneOf("leaky", (*dipwell.Limiter).Take), verbTake, 0, 0},
 	{"Reset", reset, verbTake, 0, 0},
 	{"Reserve that waits, and Cancel", cancelled, verbTake, 0, 0},
 }

@@ -1,0 +1,491 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dipwell/dipwell"
+)
+
+//go:embed kept.sql
+var keptSQL string
+
+//go:embed kept_put.sql
+var keptPutSQL string
+
+const (
+	minKept        = 4   // groups: fewer are decided by the function, a call each
+	maxKept        = 256 // groups that are read at once
+	maxKeptRecords = 250 // of a bucket; the function walks longer lists where they are
+	keptWaves      = 3   // how often groups are read and decided anew after others changed their rows
+)
+
+// keptBucket is a bucket with its lists, as read and as the groups leave it.
+type keptBucket struct {
+	id          int32
+	key         string
+	def         *dipwell.Definition
+	place, made string // of the row; "" where there is none
+	state       dipwell.State
+	before      []dipwell.Record
+	after       []dipwell.Record
+	notes       map[recordKey]note // what the server keeps of a record besides
+	odd         bool               // decided by the function
+	touched     bool
+	set         int // the buckets that are written together, by their first bucket
+}
+
+type recordKey struct{ number, mark int64 }
+
+type note struct {
+	id    pgtype.UUID
+	place string // of the record; "" where it is new
+	parts int32
+}
+
+// heldPart is one part of a reservation that is to be cancelled.
+type heldPart struct {
+	bucket bucketKey
+	number int64
+	mark   int64
+	parts  int
+}
+
+// kept decides groups that walk the lists of their rows: reservations that have
+// to wait, leaky buckets, cancellations, and calls about rows with such lists. One
+// statement reads the rows and lists of all groups, Go decides the groups one after
+// the other, and a second statement writes what they leave where the rows still
+// stand. It returns the groups that need another way.
+func (s *Store) kept(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+	for some := range slices.Chunk(groups, maxKept) {
+		for wave := 0; wave < keptWaves && len(some) >= s.minKept; wave++ {
+			k, err := s.readKept(ctx, some)
+			if err != nil {
+				some = s.failKept(some, err)
+				break
+			}
+			again, others := s.decideKept(ctx, k, some)
+			some, rest = again, append(rest, others...)
+		}
+		rest = append(rest, some...)
+	}
+	return rest
+}
+
+// failKept gives groups the error of their statement, and returns those that are
+// to be decided by themselves.
+func (s *Store) failKept(groups []*dipwell.Group, err error) (rest []*dipwell.Group) {
+	b := &bundle{groups: groups}
+	return s.unsettled([]*bundle{b}, err)
+}
+
+// keptRead is what kept.sql has found.
+type keptRead struct {
+	now     int64
+	buckets map[bucketKey]*keptBucket
+	defs    map[int32]*dipwell.Definition
+	ids     map[*dipwell.Definition]int32
+	parts   map[dipwell.Reservation][]heldPart
+}
+
+func (s *Store) readKept(ctx context.Context, groups []*dipwell.Group) (*keptRead, error) {
+	k := &keptRead{buckets: map[bucketKey]*keptBucket{}, defs: map[int32]*dipwell.Definition{},
+		ids: map[*dipwell.Definition]int32{}, parts: map[dipwell.Reservation][]heldPart{}}
+	var ids []int32
+	var keys []string
+	var cancels []pgtype.UUID
+	for _, g := range groups {
+		if g.Cancel {
+			if _, twice := k.parts[g.ID]; !twice {
+				k.parts[g.ID] = nil
+				cancels = append(cancels, uuidOf(g.ID))
+			}
+			continue
+		}
+		var known [dipwell.MaxTakes]*entry
+		if s.resolve(ctx, g, known[:]) != nil {
+			continue // decided by itself, and its error found there
+		}
+		for i := range g.Ops {
+			at := bucketKey{known[i].id, g.Ops[i].Key}
+			k.defs[at.id], k.ids[known[i].def] = known[i].def, at.id
+			if k.buckets[at] == nil {
+				k.buckets[at] = &keptBucket{}
+				ids, keys = append(ids, at.id), append(keys, at.key)
+			}
+		}
+	}
+	rows, err := s.db.Query(ctx, keptSQL, s.planned(ids, keys, cancels, s.testNow(), maxKeptRecords)...)
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	var id int32
+	var key string
+	var used, ts *int64
+	var version, present, parts *int32
+	var lows []int64
+	var place, made *string
+	var i int
+	var r recordColumns
+	_, err = pgx.ForEachRow(rows, append([]any{&k.now, &id, &key, &used, &ts, &version, &lows, &place, &made, &present, &parts, &i}, r.fields()...), func() error {
+		at := bucketKey{id, key}
+		if parts != nil {
+			held := dipwell.Reservation(cancels[i-1].Bytes)
+			k.parts[held] = append(k.parts[held], heldPart{at, *used, *ts, int(*parts)})
+			return nil
+		}
+		b := &keptBucket{id: id, key: key, def: k.defs[id]}
+		if b.def == nil { // of a reservation that is to be cancelled
+			b.def = s.cat.byID(id)
+			k.defs[id] = b.def
+		}
+		b.odd = b.def == nil || present == nil || uint32(*present) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxKeptRecords
+		if used != nil {
+			b.place, b.made = *place, *made
+			b.state = dipwell.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
+			b.odd = b.odd || b.state.Version != b.def.Number
+		}
+		b.before, b.notes = r.records()
+		b.after = slices.Clone(b.before)
+		k.buckets[at] = b
+		return nil
+	})
+	return k, storeError(err, false)
+}
+
+// recordColumns are the records of a bucket as kept.sql returns them.
+type recordColumns struct {
+	ids                                        []pgtype.UUID
+	places                                     []string
+	numbers, marks, units, slacks, dues, stops []int64
+	versions                                   []int32
+	rests                                      []bool
+}
+
+func (r *recordColumns) fields() []any {
+	return []any{&r.ids, &r.places, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
+}
+
+func (r *recordColumns) records() (rs []dipwell.Record, notes map[recordKey]note) {
+	notes = make(map[recordKey]note, len(r.numbers))
+	for i := range r.numbers {
+		rs = append(rs, dipwell.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
+			Version: uint32(r.versions[i]), Due: r.dues[i], Ends: r.stops[i], Rest: r.rests[i]})
+		notes[recordKey{r.numbers[i], r.marks[i]}] = note{id: r.ids[i], place: r.places[i]}
+	}
+	return rs, notes
+}
+
+// keptSet is groups whose buckets are written together or not at all.
+type keptSet struct {
+	groups  []*dipwell.Group
+	buckets []*keptBucket
+	odd     bool
+}
+
+// decideKept decides groups on what was read and writes what they leave. It returns
+// those that are to be read again, and those that need another way.
+func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*dipwell.Group) (again, rest []*dipwell.Group) {
+	var sets, written []*keptSet
+	var missing []*keptBucket
+	of := map[*keptBucket]*keptSet{}
+	for _, g := range groups {
+		buckets, ok := k.bucketsOf(g)
+		if !ok {
+			rest = append(rest, g)
+			continue
+		}
+		if len(buckets) == 0 { // a reservation that nobody knows
+			g.Err = dipwell.ErrReservation
+			continue
+		}
+		var into *keptSet
+		for _, b := range buckets {
+			switch other := of[b]; {
+			case other == nil || other == into:
+			case into == nil:
+				into = other
+			default:
+				into.groups, into.buckets = append(into.groups, other.groups...), append(into.buckets, other.buckets...)
+				for _, x := range other.buckets {
+					of[x] = into
+				}
+				other.groups, other.buckets = nil, nil
+			}
+		}
+		if into == nil {
+			into = new(keptSet)
+			sets = append(sets, into)
+		}
+		into.groups = append(into.groups, g)
+		for _, b := range buckets {
+			if of[b] == nil {
+				of[b] = into
+				into.buckets = append(into.buckets, b)
+			}
+		}
+	}
+	for _, set := range sets {
+		switch lacks, ok := k.decide(set); {
+		case !ok:
+			rest = append(rest, set.groups...)
+		case len(lacks) > 0:
+			missing, again = append(missing, lacks...), append(again, set.groups...)
+		case slices.ContainsFunc(set.buckets, func(b *keptBucket) bool { return b.touched }):
+			written = append(written, set)
+		}
+	}
+	if len(missing) > 0 {
+		var ids, versions []int32
+		var keys []string
+		slices.SortFunc(missing, (*keptBucket).compare)
+		for _, b := range missing {
+			ids, versions, keys = append(ids, b.id), append(versions, int32(b.def.Number)), append(keys, b.key)
+		}
+		if _, err := s.db.Exec(ctx, makeBucketsSQL, ids, versions, keys); err != nil {
+			rest = append(rest, s.failKept(again, storeError(err, true))...)
+			again = nil
+		}
+	}
+	if len(written) > 0 {
+		done, err := s.putKept(ctx, written)
+		for i, set := range written {
+			switch {
+			case err != nil:
+				rest = append(rest, s.failKept(set.groups, err)...)
+			case !done[i]:
+				again = append(again, set.groups...)
+			default:
+				s.noteWaits(set)
+			}
+		}
+	}
+	return again, rest
+}
+
+func (b *keptBucket) compare(other *keptBucket) int {
+	return cmp.Or(cmp.Compare(b.id, other.id), cmp.Compare(b.key, other.key))
+}
+
+// bucketsOf finds the buckets of a group. None: its reservation is unknown, or
+// was reset in part. Not ok: the function decides the group.
+func (k *keptRead) bucketsOf(g *dipwell.Group) (buckets []*keptBucket, ok bool) {
+	if g.Cancel {
+		parts := k.parts[g.ID]
+		if len(parts) == 0 || len(parts) != parts[0].parts {
+			return nil, true
+		}
+		for _, p := range parts {
+			b := k.buckets[p.bucket]
+			if b == nil || b.odd || b.place == "" { // of a bucket that is full the function forgets the record
+				return nil, false
+			}
+			buckets = append(buckets, b)
+		}
+		return buckets, true
+	}
+	for i := range g.Ops {
+		b := k.buckets[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
+		if b == nil || b.def == nil || b.odd || g.Ops[i].Verb == dipwell.VerbReset { // which deletes the row
+			return nil, false
+		}
+		buckets = append(buckets, b)
+	}
+	return buckets, true
+}
+
+// decide decides the groups of a set in turn. lacks are buckets that are to be
+// made first.
+func (k *keptRead) decide(set *keptSet) (lacks []*keptBucket, ok bool) {
+	for _, g := range set.groups {
+		if g.Err = nil; g.Cancel {
+			if !k.cancel(g) {
+				return nil, false
+			}
+		} else if !k.group(g) {
+			return nil, false
+		}
+	}
+	for _, b := range set.buckets {
+		if b.touched && b.place == "" {
+			lacks = append(lacks, b)
+		}
+	}
+	return lacks, true
+}
+
+// group decides a group on its buckets.
+func (k *keptRead) group(g *dipwell.Group) (ok bool) {
+	buckets, _ := k.bucketsOf(g)
+	rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+	after := make([][]dipwell.Record, len(g.Ops))
+	for i, b := range buckets {
+		rows[i], after[i] = b.state, b.after
+		if b.state.Lows == nil {
+			continue
+		}
+		var err error
+		if rows[i], after[i], err = b.def.Settle(b.state, b.key, k.now, slices.Clone(b.after)); err != nil {
+			return false
+		}
+	}
+	if g.Decide(k.now, rows, write) != nil {
+		return false
+	}
+	if !g.Allowed {
+		return true
+	}
+	for i, b := range buckets {
+		op := &g.Ops[i]
+		if g.Reserved && op.Granted > 0 {
+			r := op.Record(&rows[i], g.ID, k.now, k.now+g.Due())
+			after[i] = append(slices.Clone(after[i]), r)
+			b.notes[recordKey{r.Number, r.Mark}] = note{id: uuidOf(g.ID), parts: int32(parts(g))}
+			write[i] = true
+		}
+		if write[i] {
+			b.state, b.after, b.touched = rows[i], after[i], true
+		}
+	}
+	return true
+}
+
+// cancel gives a reservation back. Another group of the set may have ended it.
+func (k *keptRead) cancel(g *dipwell.Group) (ok bool) {
+	parts := k.parts[g.ID]
+	for _, p := range parts {
+		if !slices.ContainsFunc(k.buckets[p.bucket].after, func(r dipwell.Record) bool {
+			return r.Number == p.number && r.Mark == p.mark && !r.Rest
+		}) {
+			g.Err = dipwell.ErrReservation
+			return true
+		}
+	}
+	for _, p := range parts {
+		b := k.buckets[p.bucket]
+		row, after, err := b.def.GiveBack(b.state, b.key, k.now, slices.Clone(b.after), p.number, p.mark)
+		if err != nil {
+			return false
+		}
+		b.state, b.after, b.touched = row, after, true
+	}
+	return true
+}
+
+// keptArgs are the parameters of kept_put.sql.
+type keptArgs struct {
+	sets, ids, versions []int32
+	keys, places, made  []string
+	used, ts            []int64
+	lows                []*string
+
+	records struct {
+		sets, limits, versions, parts            []int32
+		ids                                      []pgtype.UUID
+		keys                                     []string
+		units, due, partDue, number, mark, slack []int64
+		rests                                    []bool
+	}
+	ended struct {
+		sets   []int32
+		places []string
+		ids    []pgtype.UUID
+	}
+}
+
+// noteWaits remembers for which keys of leaky buckets calls have to wait, so
+// that set.sql is not asked about them.
+func (s *Store) noteWaits(set *keptSet) {
+	for _, b := range set.buckets {
+		if b.def.Rule.Leaky {
+			s.refused.note(b.id, b.key, b.state.Used > 0 && b.state.Lows != nil)
+		}
+	}
+}
+
+// putKept writes what sets leave, and reports which of them were written.
+func (s *Store) putKept(ctx context.Context, sets []*keptSet) (done []bool, err error) {
+	var buckets []*keptBucket
+	for i, set := range sets {
+		for _, b := range set.buckets {
+			b.set = i
+			if b.touched {
+				buckets = append(buckets, b)
+			}
+		}
+	}
+	slices.SortFunc(buckets, (*keptBucket).compare)
+	var a keptArgs
+	for _, b := range buckets {
+		a.add(b)
+	}
+	r, e := &a.records, &a.ended
+	rows, err := s.db.Query(ctx, keptPutSQL, s.planned(
+		a.sets, a.ids, a.keys, a.places, a.made, a.used, a.ts, a.versions, a.lows,
+		r.sets, r.ids, r.limits, r.keys, r.units, r.versions, r.due, r.partDue, r.number, r.mark, r.slack, r.parts, r.rests,
+		e.sets, e.places, e.ids)...)
+	if err != nil {
+		return nil, storeError(err, true)
+	}
+	done = make([]bool, len(sets))
+	var i int
+	_, err = pgx.ForEachRow(rows, []any{&i}, func() error {
+		done[i] = true
+		return nil
+	})
+	return done, storeError(err, true)
+}
+
+// add adds a bucket and what changed of its records.
+func (a *keptArgs) add(b *keptBucket) {
+	set := int32(b.set)
+	a.sets, a.ids, a.keys = append(a.sets, set), append(a.ids, b.id), append(a.keys, b.key)
+	a.places, a.made = append(a.places, b.place), append(a.made, b.made)
+	a.used, a.ts, a.versions = append(a.used, b.state.Used), append(a.ts, b.state.TS), append(a.versions, int32(b.def.Number))
+	a.lows = append(a.lows, lowsText(b.state.Lows))
+	before := make(map[recordKey]dipwell.Record, len(b.before))
+	for _, r := range b.before {
+		before[recordKey{r.Number, r.Mark}] = r
+	}
+	for _, r := range b.after {
+		at := recordKey{r.Number, r.Mark}
+		old, known := before[at]
+		delete(before, at)
+		if known && old == r {
+			continue
+		}
+		n, to := b.notes[at], &a.records
+		to.sets, to.ids, to.limits, to.keys = append(to.sets, set), append(to.ids, n.id), append(to.limits, b.id), append(to.keys, b.key)
+		to.units, to.versions, to.due, to.partDue = append(to.units, r.Units), append(to.versions, int32(r.Version)), append(to.due, r.Ends), append(to.partDue, r.Due)
+		to.number, to.mark, to.slack, to.parts = append(to.number, r.Number), append(to.mark, r.Mark), append(to.slack, r.Slack), append(to.parts, n.parts)
+		to.rests = append(to.rests, r.Rest)
+	}
+	for at := range before {
+		n := b.notes[at]
+		a.ended.sets, a.ended.places, a.ended.ids = append(a.ended.sets, set), append(a.ended.places, n.place), append(a.ended.ids, n.id)
+	}
+}
+
+// lowsText is the column lows as text: an array of arrays would need them to be
+// of one length.
+func lowsText(l *dipwell.Lows) *string {
+	column := lowsColumn(l)
+	if column == nil {
+		return nil
+	}
+	var b strings.Builder
+	for i, n := range column {
+		b.WriteByte("{,"[min(i, 1)])
+		b.WriteString(strconv.FormatInt(n, 10))
+	}
+	b.WriteByte('}')
+	text := b.String()
+	return &text
+}

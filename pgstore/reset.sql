@@ -1,0 +1,38 @@
+-- Deletes buckets, in groups (grp) that are deleted all or none. There is a row in
+-- the parameters for each bucket, sorted by limit and key. A group is not done
+-- where a limit has another version, or a key has reservations, which go with its
+-- bucket, or where a bucket was changed before it was locked and may have got some.
+-- A bucket that is not there is done. $5 is a test's clock, or null.
+--
+-- It must be planned each time: a plan that was made for a small table reads all
+-- of it in order to delete.
+with q as materialized (
+    select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]))
+        with ordinality q(grp, limit_id, key, version, i)
+),
+seen as materialized (
+    select q.*, b.used, b.ts, b.place, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version, false)
+            and (select x.number from dipwell.reservations x where x.limit_id = q.limit_id and x.key = q.key limit 1) is null as plain
+    from q left join lateral (select b.used, b.ts, b.ctid as place from dipwell.buckets b
+        where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
+),
+hopeful as materialized (
+    select s.*, bool_and(plain) over (partition by grp) as hope from seen s
+),
+locked as materialized (
+    select h.i, coalesce(b.place = h.place, false) as same
+    from (select * from hopeful where hope and place is not null order by i) h left join lateral (select b.ctid as place from dipwell.buckets b
+        where b.limit_id = h.limit_id and b.key = h.key for update) b on true
+),
+clock as materialized (
+    select coalesce($5::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from (select count(*) from locked) l
+),
+judged as materialized (
+    select h.*, bool_and(h.hope and (h.place is null or coalesce(l.same, false))) over (partition by h.grp) as done
+    from hopeful h left join locked l on l.i = h.i
+),
+gone as (
+    delete from dipwell.buckets where ctid = any (array(select place from judged where done and place is not null))
+        and (select count(*) from judged where done and place is not null) > 0
+)
+select i, used, ts, n, true, done, false, null::bigint from judged cross join clock
