@@ -3,8 +3,8 @@ GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
 CROSS         ?= linux/386 linux/arm64 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
-CONCURRENT    ?= ./breaker ./coalesce ./config ./denycache ./fallback ./grpclimit ./httpclient ./httplimit ./keyhash ./memstore ./rls \
-                 ./server ./shadow ./internal/await ./internal/pace ./internal/sketch
+CONCURRENT    ?= ./breaker ./coalesce ./config ./denycache ./fallback ./grpclimit ./httpclient ./httplimit ./keyhash ./memstore ./redisstore \
+                 ./rls ./server ./shadow ./internal/await ./internal/pace ./internal/sketch
 # Tests of one goroutine that take minutes under the race detector.
 ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey
 INTSIZE       ?= . ./memstore ./filestore ./coalesce ./internal/sketch
