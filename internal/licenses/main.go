@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -78,7 +79,7 @@ func linked(program string) ([]module, error) {
 	all := map[string]module{}
 	for _, system := range systems {
 		goos, goarch, _ := strings.Cut(system, "/")
-		cmd := exec.Command("go", "list", "-deps", "-json=Module", program)
+		cmd := exec.CommandContext(context.Background(), "go", "list", "-deps", "-json=Module", program)
 		cmd.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
