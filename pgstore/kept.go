@@ -187,7 +187,6 @@ func (r *recordColumns) records() (rs []dipwell.Record, notes map[recordKey]note
 type keptSet struct {
 	groups  []*dipwell.Group
 	buckets []*keptBucket
-	odd     bool
 }
 
 // decideKept decides groups on what was read and writes what they leave. It returns
