@@ -3,11 +3,11 @@ GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
 CROSS         ?= linux/386 linux/arm64 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
-CONCURRENT    ?= ./breaker ./coalesce ./config ./denycache ./fallback ./grpclimit ./httpclient ./httplimit ./keyhash ./memstore ./redisstore \
-                 ./rls ./server ./shadow ./internal/await ./internal/pace ./internal/sketch
+CONCURRENT    ?= ./breaker ./coalesce ./denycache ./fallback ./grpclimit ./httpclient ./httplimit ./keyhash ./memstore ./redisstore \
+                 ./internal/config ./internal/rls ./internal/server ./shadow ./internal/await ./internal/pace ./internal/sketch
 # Tests of one goroutine that take minutes under the race detector.
 ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey
-INTSIZE       ?= . ./memstore ./filestore ./coalesce ./internal/sketch
+INTSIZE       ?= . ./store ./memstore ./filestore ./coalesce ./internal/sketch
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
 
@@ -85,7 +85,7 @@ bench-api: ## the JSON API against a no-op net/http handler, and on PostgreSQL a
 
 same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours, and compare the answers
 	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest
-	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./rls -run TestUpstream -v
+	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./internal/rls -run TestUpstream -v
 
 bench-rls: ## Envoy's RateLimitService against a no-op gRPC handler and envoyproxy/ratelimit, with the Redis and PostgreSQL it starts
 	cd bench && $(GO) run ./rls -o results/rls.md

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // The example of the documentation, byte for byte.
@@ -44,11 +45,11 @@ func FuzzDecisionJSON(f *testing.F) {
 	f.Add("a\"b", "\\\x01\u2028<&>", false, false, int64(1), uint8(3))
 	f.Add("", "\xff鍵", false, true, int64(0), uint8(5))
 	f.Fuzz(func(t *testing.T, limit, key string, allowed, never bool, retry int64, source uint8) {
-		if retry < 0 || retry > dipwell.MaxInt/1000 {
+		if retry < 0 || retry > store.MaxInt/1000 {
 			return
 		}
 		d := dipwell.Decision{Allowed: allowed, Never: never && !allowed, Limit: limit, Key: key, RetryAfter: time.Duration(retry) * time.Microsecond,
-			Source: dipwell.Source(source % 6), Limits: []dipwell.Decision{{Limit: limit, Key: key}}}
+			Source: store.Source(source % 6), Limits: []dipwell.Decision{{Limit: limit, Key: key}}}
 		b, err := json.Marshal(d)
 		if err != nil {
 			t.Fatal(err)
@@ -92,12 +93,12 @@ func TestDecisionErr(t *testing.T) {
 
 func TestReservationText(t *testing.T) {
 	const s = "0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11"
-	r, err := dipwell.ParseReservation(s)
+	r, err := store.ParseReservation(s)
 	if err != nil || r.String() != s {
 		t.Errorf("%v, %v", r, err)
 	}
 	for _, bad := range []string{"", s[1:], s + "0", "0198c2f3x5b6e-7cc1-9d1a-3f0a5b7c9d11", "g198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11"} {
-		if _, err := dipwell.ParseReservation(bad); err == nil {
+		if _, err := store.ParseReservation(bad); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}

@@ -3,77 +3,52 @@ package dipwell
 import (
 	"errors"
 	"fmt"
+
+	"github.com/dipwell/dipwell/store"
 )
 
-// Classes of errors, for errors.Is.
+// Classes of errors, for errors.Is. Those of a store wrap ErrStore.
 var (
 	// ErrStore: the store could not decide. Nobody knows whether the call was charged
 	// unless the error says more.
-	ErrStore = errors.New("the store cannot answer")
+	ErrStore = store.ErrStore
 	// ErrFull: the store holds as many keys as it may, and this one is new.
-	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
+	ErrFull = store.ErrFull
 	// ErrOutcomeUnknown: the store may or may not have charged this call.
-	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
+	ErrOutcomeUnknown = store.ErrOutcomeUnknown
 	// ErrLocked: another transaction holds the row, or seems to, and the store gave
 	// up waiting for it: after its lock timeout, or its statement timeout. The call
 	// was not charged.
-	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
+	ErrLocked = store.ErrLocked
 	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
-	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
+	ErrNoSpace = store.ErrNoSpace
 	// ErrReservation: the reservation is unknown, spent, due or reset.
-	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
+	ErrReservation = store.ErrReservation
 	// ErrUnknownLimit: no limit of that name is defined.
-	ErrUnknownLimit = errors.New("unknown limit")
+	ErrUnknownLimit = store.ErrUnknownLimit
 	// ErrRefused is what Decision.Err returns for a refusal.
 	ErrRefused = errors.New("rate limited")
 	// ErrDenied: the store does not let this program define limits. Nothing was changed.
-	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
+	ErrDenied = store.ErrDenied
 	// ErrOwner: the limit belongs to somebody else.
-	ErrOwner = errors.New("the limit has another owner")
+	ErrOwner = store.ErrOwner
 	// ErrNotSupported: the store lacks an optional ability.
-	ErrNotSupported = errors.New("not supported by this store")
+	ErrNotSupported = store.ErrNotSupported
 )
 
-// FieldError is bad input: which field, and what is wrong with it. It is always
-// the caller's mistake and nothing was changed.
-type FieldError struct {
-	Field  string // as the caller wrote it: "cost", "takes[2].key", "limits[0].burst"
-	Reason string // a sentence without a full stop
-}
+// A FieldError is bad input: which field, and what is wrong with it. It is
+// always the caller's mistake, and nothing was changed.
+type FieldError = store.FieldError
 
-func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+// A LimitError is a definition that cannot be. Field is the setting at fault,
+// spelled as in configuration files.
+type LimitError = store.LimitError
 
-func badField(field, format string, args ...any) error {
-	return &FieldError{field, fmt.Sprintf(format, args...)}
-}
+// An OwnerError refuses a change of a limit that belongs to somebody else.
+type OwnerError = store.OwnerError
 
-// LimitError is a definition that cannot be. Field is the setting at fault, as
-// configuration files spell it.
-type LimitError struct {
-	Limit, Field, Reason string
-}
-
-func (e *LimitError) Error() string {
-	if e.Limit == "" {
-		return e.Field + ": " + e.Reason
-	}
-	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
-}
-
-// OwnerError refuses a change of a limit that belongs to somebody else.
-type OwnerError struct{ Limit, Owner string }
-
-func (e *OwnerError) Error() string {
-	return fmt.Sprintf("limit %s belongs to %s and can only be changed there", e.Limit, ownerWords(e.Owner))
-}
-
-func (e *OwnerError) Is(target error) bool { return target == ErrOwner }
-
-// UnknownLimitError names a limit that is not defined.
-type UnknownLimitError struct{ Limit string }
-
-func (e *UnknownLimitError) Error() string        { return fmt.Sprintf("unknown limit %q", e.Limit) }
-func (e *UnknownLimitError) Is(target error) bool { return target == ErrUnknownLimit }
+// An UnknownLimitError names a limit that is not defined.
+type UnknownLimitError = store.UnknownLimitError
 
 // RefusedError is a refusal as an error, with the decision behind it.
 type RefusedError struct{ Decision Decision }
@@ -88,6 +63,6 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// ErrStaleDefinition: a row names a version that this definition does not know.
-// Stores read their limits again when they see it; callers do not.
-var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)
+func badField(field, format string, args ...any) error {
+	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}

@@ -7,33 +7,34 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // answering fails every call in its own way.
 type answering struct{ err error }
 
-func (s answering) Apply(context.Context, *dipwell.Batch) error { return s.err }
+func (s answering) Apply(context.Context, *store.Batch) error { return s.err }
 
 // An open limit allows what the store cannot decide, and never what the caller
 // has asked wrongly.
 func TestFailureModes(t *testing.T) {
-	away, wrong := errors.New("away"), &dipwell.FieldError{Field: "takes", Reason: "cannot be asked together"}
+	away, wrong := errors.New("away"), &store.FieldError{Field: "takes", Reason: "cannot be asked together"}
 	for _, c := range []struct {
-		mode    dipwell.FailureMode
+		mode    store.FailureMode
 		err     error
 		allowed bool
 	}{
-		{dipwell.FailOpen, away, true},
-		{dipwell.FailOpen, wrong, false},
-		{dipwell.FailClosed, away, false},
-		{dipwell.FailClosed, wrong, false},
+		{store.FailOpen, away, true},
+		{store.FailOpen, wrong, false},
+		{store.FailClosed, away, false},
+		{store.FailClosed, wrong, false},
 	} {
-		l, err := dipwell.New(answering{c.err}, dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, OnStoreError: c.mode})
+		l, err := dipwell.New(answering{c.err}, store.Limit{Name: "l", Rate: 1, Period: time.Hour, OnStoreError: c.mode})
 		if err != nil {
 			t.Fatal(err)
 		}
 		d, err := l.Take(t.Context(), "l", "k", 1)
-		if d.Allowed != c.allowed || (err == nil) != c.allowed || d.Granted != 0 || errors.Is(err, dipwell.ErrStore) != (!c.allowed && errors.Is(c.err, away)) {
+		if d.Allowed != c.allowed || (err == nil) != c.allowed || d.Granted != 0 || errors.Is(err, store.ErrStore) != (!c.allowed && errors.Is(c.err, away)) {
 			t.Errorf("%v on %v: %+v, %v", c.mode, c.err, d, err)
 		}
 	}
@@ -42,16 +43,16 @@ func TestFailureModes(t *testing.T) {
 // In a call of several limits one closed limit refuses for all.
 func TestFailureModesOfSeveral(t *testing.T) {
 	l, err := dipwell.New(answering{errors.New("away")},
-		dipwell.Limit{Name: "open", Rate: 1, Period: time.Hour, OnStoreError: dipwell.FailOpen},
-		dipwell.Limit{Name: "closed", Rate: 1, Period: time.Hour})
+		store.Limit{Name: "open", Rate: 1, Period: time.Hour, OnStoreError: store.FailOpen},
+		store.Limit{Name: "closed", Rate: 1, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	open, closed := dipwell.Take{Limit: "open", Key: "k", Cost: 1}, dipwell.Take{Limit: "closed", Key: "k", Cost: 1}
-	if d, err := l.TakeAll(t.Context(), open, closed); !errors.Is(err, dipwell.ErrStore) || d.Allowed {
+	if d, err := l.TakeAll(t.Context(), open, closed); !errors.Is(err, store.ErrStore) || d.Allowed {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if d, err := l.TakeAll(t.Context(), open, open); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+	if d, err := l.TakeAll(t.Context(), open, open); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

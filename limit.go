@@ -1,118 +1,95 @@
 package dipwell
 
-import "time"
+import (
+	"time"
 
-// Algorithm says how a limit gives back what was taken.
-type Algorithm uint8
-
-const (
-	TokenBucket Algorithm = iota // refills continuously, exact to the tick
-	FixedWindow                  // Rate per window; unused tokens roll over up to Burst
-	Interval                     // Rate tokens at each interval, up to Burst
-	LeakyBucket                  // smooth output: one token at a time, a queue of MaxDebt; Take reserves
+	"github.com/dipwell/dipwell/store"
 )
 
-// Values for Limit fields whose zero means the default.
+// A Store decides calls and keeps the buckets: memstore, filestore, pgstore or
+// redisstore, or one of these behind a decorator. Package store says what a
+// store must do.
+type Store = store.Store
+
+// A Limit is the definition of one rate limit. A zero field means the default
+// that its comment names. New and Define check the whole and return a
+// *LimitError for what cannot be.
+type Limit = store.Limit
+
+// A Definition is a limit as a store keeps it: the Limit, its owner and its
+// versions. It is immutable.
+type Definition = store.Definition
+
+// An Algorithm says how a limit gives back what was taken.
+type Algorithm = store.Algorithm
+
 const (
-	NoBurst       = -1 // Burst: nothing may be taken ahead; needs MaxDebt
-	NoDebt        = -1 // MaxDebt: Reserve never goes into debt
-	UnlimitedDebt = -2 // MaxDebt: as far into debt as can be counted exactly
+	TokenBucket = store.TokenBucket // refills continuously, exact to the tick; the default
+	FixedWindow = store.FixedWindow // Rate per window; unused tokens roll over up to Burst
+	Interval    = store.Interval    // Rate tokens at each interval, up to Burst
+	LeakyBucket = store.LeakyBucket // smooth output: one token at a time, a queue of MaxDebt; Take reserves
+)
+
+// Values for fields of a Limit whose zero means the default.
+const (
+	NoBurst       = store.NoBurst       // Burst: nothing may be taken ahead; needs MaxDebt
+	NoDebt        = store.NoDebt        // MaxDebt: Reserve never goes into debt
+	UnlimitedDebt = store.UnlimitedDebt // MaxDebt: as far into debt as can be counted exactly
 )
 
 // Calendar periods, for windows and intervals. They are markers, not lengths:
 // a month is as long as its calendar says. Multiples work: 3*Month is a quarter.
 const (
-	Month time.Duration = -1
-	Year                = 12 * Month
+	Month = store.Month
+	Year  = store.Year
 )
 
-// Bounds, chosen so that every number fits int64, bigint and a double exactly.
-const (
-	MaxInt    = 1<<53 - 1 // the largest number any store holds
-	MaxKey    = 512       // bytes in a key
-	MaxName   = 128       // bytes in a limit's name
-	MaxTakes  = 16        // takes in one call
-	maxMonths = 1200      // months in a period
-)
+// Shared is the key of a limit's one shared bucket. An empty key is an error:
+// it would merge everyone by accident.
+const Shared = store.Shared
 
-// ChangePolicy says what becomes of the tokens in use when a limit is redefined.
-type ChangePolicy uint8
+// A ChangePolicy says what becomes of the tokens in use when a limit is redefined.
+type ChangePolicy = store.ChangePolicy
 
 const (
-	Keep         ChangePolicy = iota // the same number of tokens stays used
-	Proportional                     // the same fraction of the capacity stays used
-	StartOver                        // every bucket is full again
+	Keep         = store.Keep         // the same number of tokens stays used; the default
+	Proportional = store.Proportional // the same fraction of the capacity stays used
+	StartOver    = store.StartOver    // every bucket is full again
 )
 
-// Mode says whether a limit refuses.
-type Mode uint8
+// A Mode says whether a limit refuses.
+type Mode = store.Mode
 
 const (
-	Enforce Mode = iota
-	Shadow       // never refuses; the answer says when enforcing would have
+	Enforce = store.Enforce // the default
+	Shadow  = store.Shadow  // never refuses; the answer says when enforcing would have
 )
 
-// FailureMode says what a caller is told when the store cannot decide.
-type FailureMode uint8
+// A FailureMode says what a caller is told when the store cannot decide.
+type FailureMode = store.FailureMode
 
 const (
-	FailClosed FailureMode = iota // refused, with the error
-	FailOpen                      // allowed, and the answer says so
-	FailLocal                     // decided from this process's own memory, and the answer says so
+	FailClosed = store.FailClosed // refused, with the error; the default
+	FailOpen   = store.FailOpen   // allowed, and the answer says so
+	FailLocal  = store.FailLocal  // decided from this process's own memory, and the answer says so
 )
 
-// Limit is the definition of one rate limit. A zero field means the default
-// named in its comment; New and Define check the whole and answer in a sentence.
-type Limit struct {
-	Name      string        // 1 to 128 bytes of printable ASCII
-	Algorithm Algorithm     // default TokenBucket
-	Rate      int64         // tokens given back each Period, at least 1
-	Period    time.Duration // whole microseconds; windows and intervals also n*Month, n*Year
-	Burst     int64         // tokens that may be taken at once; default Rate; NoBurst is 0
-	MaxDebt   int64         // tokens Reserve may go below empty; default one burst; NoDebt is 0; UnlimitedDebt
-	MaxCharge int64         // the largest Charge, in tokens; default ten bursts
+// A Source says how an answer was made.
+type Source = store.Source
 
-	// Start places the boundaries of windows and intervals: an offset from the
-	// Unix epoch ("0s"), or a wall clock with an IANA zone ("06:00 Europe/Rome";
-	// weeks begin on Monday, months on the 1st, years on January 1).
-	// Default: spread by key, so that not all windows turn at once.
-	Start string
+// A Reservation names tokens that were taken ahead of time, for Cancel.
+type Reservation = store.Reservation
 
-	OnChange     ChangePolicy  // default Keep
-	Mode         Mode          // default Enforce
-	Auth         bool          // may be asked through the forward-auth endpoint
-	RetryJitter  int           // percent, 0 to 100: widens Retry-After upward; RetryAfter stays exact
-	OnStoreError FailureMode   // default FailClosed
-	Timeout      time.Duration // how long to wait for the store; default: as long as the context allows
-	ListKeys     bool          // keep the text of keys in stores that would otherwise forget it
-}
+// ParseReservation reads what Reservation.String writes.
+func ParseReservation(s string) (Reservation, error) { return store.ParseReservation(s) }
+
+// ParseLimit reads a limit as command lines write it: NAME=RATE/PER and more
+// settings after commas, as in "login=5/1m,burst=20".
+func ParseLimit(s string) (Limit, error) { return store.ParseLimit(s) }
 
 // BurstCredit returns a token bucket that lets a caller spend at once what it
 // did not use during the last credit: burst = rate × credit / per, at least 1.
 // 100 a second with five minutes of credit is a burst of 30,000.
 func BurstCredit(name string, rate int64, per, credit time.Duration) Limit {
-	l := Limit{Name: name, Rate: rate, Period: per}
-	if rate > 0 && per > 0 && credit > 0 {
-		l.Burst = max(1, mulDiv(rate, int64(credit), int64(per), false))
-	}
-	return l
-}
-
-func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }
-func (p ChangePolicy) String() string { return nameOf(policies, int(p)) }
-func (m Mode) String() string         { return nameOf(modes, int(m)) }
-func (f FailureMode) String() string  { return nameOf(failures, int(f)) }
-
-var (
-	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket"}
-	policies   = []string{"keep", "proportional", "reset"}
-	modes      = []string{"enforce", "shadow"}
-	failures   = []string{"closed", "open", "local"}
-)
-
-func nameOf(names []string, i int) string {
-	if i < len(names) {
-		return names[i]
-	}
-	return "unknown"
+	return store.BurstCredit(name, rate, per, credit)
 }

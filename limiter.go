@@ -10,18 +10,17 @@ import (
 	"time"
 	"unicode/utf8"
 	"unsafe"
-)
 
-// Shared is the key of a limit's one shared bucket. An empty key is an error:
-// it would merge everyone by accident.
-const Shared = "\x00"
+	"github.com/dipwell/dipwell/store"
+)
 
 // A Limiter answers calls against limits kept in a store. It is safe for
 // concurrent use.
 type Limiter struct {
-	store Store
-	def   Definer
-	reg   *Registry
+	over  Store
+	def   store.Definer
+	reg   *store.Registry
+	alike *alike
 	local bool // the store never waits, so a timeout would only cost
 	quick quick
 }
@@ -35,7 +34,7 @@ type quick interface {
 	// a key that must not be has no row, and a cost above Burst is left to Apply.
 	Known(d *Decision, def *Definition, key string, n int64) bool
 	// Quick decides a call of any verb that was checked.
-	Quick(d *Decision, def *Definition, key string, verb Verb, n int64) bool
+	Quick(d *Decision, def *Definition, key string, verb store.Verb, n int64) bool
 	// Itself is the store that they are about: one that embeds another is not.
 	Itself() Store
 }
@@ -53,43 +52,43 @@ const newTimeout = 30 * time.Second
 // New returns a limiter over a store and defines the limits on it, as the
 // program's own. Limits that the store already holds can be used as well. The
 // store has 30 seconds for it; NewContext sets another bound.
-func New(store Store, limits ...Limit) (*Limiter, error) {
+func New(s Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
-	return NewContext(ctx, store, limits...)
+	return NewContext(ctx, s, limits...)
 }
 
 // NewContext is New that ends with ctx at the latest, with an error of the store.
-func NewContext(ctx context.Context, store Store, limits ...Limit) (*Limiter, error) {
-	l := over(store)
+func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error) {
+	l := over(s)
 	for _, limit := range limits {
-		if _, err := l.def.Define(ctx, limit, OwnerCode); err != nil {
+		if _, err := l.def.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
-func over(store Store) *Limiter {
-	def, ok := As[Definer](store)
+func over(s Store) *Limiter {
+	def, ok := store.As[store.Definer](s)
 	if !ok {
-		def = &ownLimits{store: store}
+		def = &ownLimits{over: s}
 	}
-	l := &Limiter{def: def, reg: def.Registry()}
-	return l.With(store)
+	l := &Limiter{def: def, reg: def.Registry(), alike: new(alike)}
+	return l.With(s)
 }
 
 // With returns a limiter with the same limits over another store: one that is
 // bound to the caller's own transaction, say.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	local, ok := As[interface{ InProcess() bool }](s)
-	c.store, c.quick, c.local = s, quickOf(s), ok && local.InProcess()
+	local, ok := store.As[interface{ InProcess() bool }](s)
+	c.over, c.quick, c.local = s, quickOf(s), ok && local.InProcess()
 	return &c
 }
 
 // Store returns the store behind the limiter.
-func (l *Limiter) Store() Store { return l.store }
+func (l *Limiter) Store() Store { return l.over }
 
 // Take takes n tokens if all of them are there.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
@@ -99,39 +98,39 @@ func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decis
 
 // Check answers as Take would, and changes nothing.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbCheck, limit, key, n)
+	err = l.one(ctx, &d, store.VerbCheck, limit, key, n)
 	return
 }
 
 // TakeUpTo takes as many whole tokens as there are, up to n, and at least one:
 // Granted says how many.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbTakeUpTo, limit, key, n)
+	err = l.one(ctx, &d, store.VerbTakeUpTo, limit, key, n)
 	return
 }
 
 // Reserve takes n tokens ahead of time, into debt as far as the limit's
 // MaxDebt. The caller acts after Delay, or gives the tokens back by Cancel.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbReserve, limit, key, n)
+	err = l.one(ctx, &d, store.VerbReserve, limit, key, n)
 	return
 }
 
 // Charge takes n tokens whatever is left: it settles a cost that is known only afterwards.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbCharge, limit, key, n)
+	err = l.one(ctx, &d, store.VerbCharge, limit, key, n)
 	return
 }
 
 // Refund gives n tokens back, up to a full bucket.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbRefund, limit, key, n)
+	err = l.one(ctx, &d, store.VerbRefund, limit, key, n)
 	return
 }
 
 // Reset makes a bucket full and forgets its reservations.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
-	err = l.one(ctx, &d, VerbReset, limit, key, 0)
+	err = l.one(ctx, &d, store.VerbReset, limit, key, 0)
 	return
 }
 
@@ -142,7 +141,7 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err == nil {
-		err = l.ask(ctx, &d, VerbTake, def, key, n)
+		err = l.ask(ctx, &d, store.VerbTake, def, key, n)
 	}
 	return
 }
@@ -150,7 +149,7 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 // Do asks any verb of one key; the thin methods above are its spellings. The
 // decision may be used again and again: all of it is of the last call that
 // returned no error.
-func (l *Limiter) Do(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
+func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
 	return l.one(ctx, d, verb, limit, key, n)
 }
 
@@ -168,11 +167,11 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
 	if def == nil {
 		var err error
-		if def, err = l.def.Define(ctx, *limit, ownerCallSite); err != nil || def.Limit == *limit {
+		if def, err = l.def.Define(ctx, *limit, store.OwnerCallSite); err != nil || def.Limit == *limit {
 			return def, err
 		}
 	}
-	return def, l.reg.agrees(def, limit)
+	return def, l.alike.agrees(def, limit)
 }
 
 // take is one for a Take, and a zero Decision. A key that has a row was checked
@@ -180,39 +179,39 @@ func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit)
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return l.reg.missing(limit)
+		return l.reg.Missing(limit)
 	}
-	if l.quick == nil || len(key) < 2 || len(key) > MaxKey { // Shared is not the key of its row
-		return l.ask(ctx, d, VerbTake, def, key, n)
+	if l.quick == nil || len(key) < 2 || len(key) > store.MaxKey { // Shared is not the key of its row
+		return l.ask(ctx, d, store.VerbTake, def, key, n)
 	}
 	d.about(def, key, n)
 	if l.quick.Known((*Decision)(unseen(unsafe.Pointer(d))), def, key, n) {
 		return nil
 	}
-	key, err := check(def, VerbTake, key, n)
+	key, err := check(def, store.VerbTake, key, n)
 	if err != nil {
 		*d = Decision{}
 		return err
 	}
-	return l.askStore(ctx, d, VerbTake, def, key, n)
+	return l.askStore(ctx, d, store.VerbTake, def, key, n)
 }
 
 // one decides a single call. The decision is filled in place: returned through
 // each layer by value it would cost a third of the call.
-func (l *Limiter) one(ctx context.Context, d *Decision, verb Verb, limit, key string, n int64) error {
+func (l *Limiter) one(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return l.reg.missing(limit)
+		return l.reg.Missing(limit)
 	}
 	return l.ask(ctx, d, verb, def, key, n)
 }
 
-func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
+func (l *Limiter) ask(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	key, err := check(def, verb, key, n)
 	if err != nil {
 		return err
 	}
-	if verb == VerbTake && l.quick != nil {
+	if verb == store.VerbTake && l.quick != nil {
 		d.about(def, key, n)
 		if l.quick.Known((*Decision)(unseen(unsafe.Pointer(d))), def, key, n) {
 			return nil
@@ -222,8 +221,8 @@ func (l *Limiter) ask(ctx context.Context, d *Decision, verb Verb, def *Definiti
 }
 
 // check checks what a caller gave, and returns the key as the store knows it.
-func check(def *Definition, verb Verb, key string, n int64) (string, error) {
-	if uint64(n) > MaxInt || verb == VerbCharge {
+func check(def *Definition, verb store.Verb, key string, n int64) (string, error) {
+	if uint64(n) > store.MaxInt || verb == store.VerbCharge {
 		if err := checkCost(def, verb, n); err != nil {
 			return "", err
 		}
@@ -232,7 +231,7 @@ func check(def *Definition, verb Verb, key string, n int64) (string, error) {
 }
 
 // askStore asks the store about a call that was checked.
-func (l *Limiter) askStore(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
+func (l *Limiter) askStore(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	if l.quick != nil {
 		d.about(def, key, n)
 		if l.quick.Quick((*Decision)(unseen(unsafe.Pointer(d))), def, key, verb, n) {
@@ -253,14 +252,14 @@ func unseen(p unsafe.Pointer) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&x))
 }
 
-var batches = sync.Pool{New: func() any { return new(Batch) }}
+var batches = sync.Pool{New: func() any { return new(store.Batch) }}
 
-func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb Verb, def *Definition, key string, n int64) error {
-	b := batches.Get().(*Batch)
+func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+	b := batches.Get().(*store.Batch)
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
-	if verb == VerbReserve || def.Rule.Leaky && verb == VerbTake {
-		g.ID = newReservation()
+	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
+		g.ID = store.NewReservation()
 	}
 	err := l.decide(ctx, b, def.Timeout)
 	d.Fill(op)
@@ -274,26 +273,26 @@ func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb Verb, def *Def
 
 // decide runs a batch of one group, and answers by the limits' failure mode
 // when the store cannot.
-func (l *Limiter) decide(ctx context.Context, b *Batch, timeout time.Duration) error {
+func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Duration) error {
 	if timeout > 0 && !l.local {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	err := l.store.Apply(ctx, b)
+	err := l.over.Apply(ctx, b)
 	g := &b.Groups[0]
 	if err == nil {
 		if err = g.Err; err == nil {
 			return nil
 		}
 	}
-	return g.fail(err)
+	return fail(g, err)
 }
 
 // fail answers for a store that could not. An open limit allows and says so;
 // a closed one refuses, and the error says why. In a group one closed limit
 // refuses for all.
-func (g *Group) fail(err error) error {
+func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
 		open = open && g.Ops[i].Def.OnStoreError == FailOpen
@@ -303,9 +302,9 @@ func (g *Group) fail(err error) error {
 	open = open && !asked
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		op.Answer = Answer{Source: SourceFallbackClosed}
+		op.Answer = store.Answer{Source: store.SourceFallbackClosed}
 		if open {
-			op.Answer = Answer{Source: SourceFallbackOpen, Allowed: true}
+			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true}
 		}
 	}
 	if g.Allowed, g.Reserved = open, false; open {
@@ -318,7 +317,7 @@ func (g *Group) fail(err error) error {
 }
 
 // Fill makes the decision of an op that a store has answered, for its Quick.
-func (d *Decision) Fill(op *Op) {
+func (d *Decision) Fill(op *store.Op) {
 	d.about(op.Def, op.Key, op.Cost)
 	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
@@ -340,21 +339,21 @@ func us(n int64) time.Duration {
 // Cancel gives a reservation's tokens back, once, before it is due. Otherwise
 // the error is ErrReservation and nothing changes.
 func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
-	b := batches.Get().(*Batch)
+	b := batches.Get().(*store.Batch)
 	defer batches.Put(b)
 	g, _ := b.Single()
 	g.Ops, g.ID, g.Cancel = nil, id, true
-	if err := l.store.Apply(ctx, b); err != nil {
+	if err := l.over.Apply(ctx, b); err != nil {
 		return err
 	}
 	return g.Err
 }
 
-func checkCost(def *Definition, verb Verb, n int64) error {
-	if n < 0 || n > MaxInt {
+func checkCost(def *Definition, verb store.Verb, n int64) error {
+	if n < 0 || n > store.MaxInt {
 		return badField("cost", "%d is not between 0 and 2^53-1", n)
 	}
-	if verb == VerbCharge && n > def.Rule.MaxCharge {
+	if verb == store.VerbCharge && n > def.Rule.MaxCharge {
 		return badField("cost", "%d is more than limit %s lets a charge be, %d", n, def.Name, def.Rule.MaxCharge)
 	}
 	return nil
@@ -362,7 +361,7 @@ func checkCost(def *Definition, verb Verb, n int64) error {
 
 // checkKey checks a caller's key and turns Shared into the store's "".
 func checkKey(key string) (string, error) {
-	if len(key) > MaxKey || key == "" {
+	if len(key) > store.MaxKey || key == "" {
 		return checkRareKey(key)
 	}
 	// Tests eight bytes at a time for 0x01-0x7f. A borrow between bytes can only
@@ -411,8 +410,8 @@ func checkRareKey(key string) (string, error) {
 		return "", nil
 	case key == "":
 		return "", badField("key", "is empty; leave it out (in Go: dipwell.Shared) for the limit's one shared bucket")
-	case len(key) > MaxKey:
-		return "", badField("key", "has %d bytes; at most %d", len(key), MaxKey)
+	case len(key) > store.MaxKey:
+		return "", badField("key", "has %d bytes; at most %d", len(key), store.MaxKey)
 	case !utf8.ValidString(key):
 		return "", badField("key", "is not valid UTF-8")
 	case strings.IndexByte(key, 0) >= 0:

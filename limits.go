@@ -3,6 +3,8 @@ package dipwell
 import (
 	"context"
 	"time"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // Limit returns the definition of a limit, or nil.
@@ -24,12 +26,12 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 }
 
 // Keys pages through the live keys of a limit, in byte order.
-func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]KeyState, error) {
+func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return nil, l.reg.missing(limit)
+		return nil, l.reg.Missing(limit)
 	}
-	lister, ok := As[Lister](l.store)
+	lister, ok := store.As[store.Lister](l.over)
 	if !ok {
 		return nil, ErrNotSupported
 	}
@@ -38,16 +40,16 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 
 // ownLimits keeps the limits of a store that keeps none itself.
 type ownLimits struct {
-	store Store
-	reg   Registry
+	over Store
+	reg  store.Registry
 }
 
-var _ Definer = (*ownLimits)(nil)
+var _ store.Definer = (*ownLimits)(nil)
 
-func (o *ownLimits) Registry() *Registry { return &o.reg }
+func (o *ownLimits) Registry() *store.Registry { return &o.reg }
 
 func (o *ownLimits) Define(ctx context.Context, l Limit, owner string) (*Definition, error) {
-	now, err := nowOf(ctx, o.store)
+	now, err := nowOf(ctx, o.over)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func (o *ownLimits) Drop(_ context.Context, name, owner string) error { return o
 
 // nowOf is the store's time, or this machine's where the store does not tell.
 func nowOf(ctx context.Context, s Store) (int64, error) {
-	if c, ok := As[Clock](s); ok {
+	if c, ok := store.As[store.Clock](s); ok {
 		return c.Now(ctx)
 	}
 	return time.Now().UnixMicro(), nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // A Take is one of several costs in a call.
@@ -18,34 +20,34 @@ type Take struct {
 // TakeAll takes all costs at one instant, or none of them. A limit and key that
 // are named twice add up.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoAll(ctx, &d, VerbTake, takes)
+	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
 }
 
 // CheckAll answers as TakeAll would, and changes nothing.
 func (l *Limiter) CheckAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoAll(ctx, &d, VerbCheck, takes)
+	err = l.DoAll(ctx, &d, store.VerbCheck, takes)
 	return
 }
 
 // ReserveAll reserves all costs or none. The call has one reservation, due
 // when the latest of its limits is.
 func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoAll(ctx, &d, VerbReserve, takes)
+	err = l.DoAll(ctx, &d, store.VerbReserve, takes)
 	return
 }
 
 // DoAll asks Take, Check or Reserve of several keys, all or nothing.
-func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Take) error {
-	if verb > VerbReserve || verb == VerbTakeUpTo {
+func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
+	if verb > store.VerbReserve || verb == store.VerbTakeUpTo {
 		return badField("takes", "%s asks one key at a time", verb)
 	}
-	if len(takes) == 0 || len(takes) > MaxTakes {
-		return badField("takes", "has %d entries; from 1 to %d", len(takes), MaxTakes)
+	if len(takes) == 0 || len(takes) > store.MaxTakes {
+		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	ops := make([]Op, len(takes))
-	var op [MaxTakes]int // of a take
-	n, timeout, reserves := 0, time.Duration(0), verb == VerbReserve
+	ops := make([]store.Op, len(takes))
+	var op [store.MaxTakes]int // of a take
+	n, timeout, reserves := 0, time.Duration(0), verb == store.VerbReserve
 	for i := range takes {
 		t := &takes[i]
 		next, err := l.op(ctx, verb, t)
@@ -61,22 +63,22 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 		if op[i] < n { // the same limit and key again: the costs add up
 			same := &ops[op[i]]
 			same.Def = next.Def // the later one: somebody may have changed the limit meanwhile
-			if same.Cost += next.Cost; same.Cost > MaxInt {
+			if same.Cost += next.Cost; same.Cost > store.MaxInt {
 				return badField("takes", "the costs of limit %s add up to more than 2^53-1", t.Limit)
 			}
 			continue
 		}
-		reserves = reserves || next.Def.Rule.Leaky && verb == VerbTake
+		reserves = reserves || next.Def.Rule.Leaky && verb == store.VerbTake
 		ops[n] = next
 		if n++; next.Def.Timeout > 0 && (timeout == 0 || next.Def.Timeout < timeout) {
 			timeout = next.Def.Timeout
 		}
 	}
-	b := batches.Get().(*Batch)
+	b := batches.Get().(*store.Batch)
 	g, _ := b.Single()
 	g.Ops = ops[:n]
 	if reserves {
-		g.ID = newReservation()
+		g.ID = store.NewReservation()
 	}
 	err := l.decide(ctx, b, timeout)
 	d.fillAll(g, takes, op[:len(takes)])
@@ -85,12 +87,12 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb Verb, takes []Tak
 	return err
 }
 
-func (l *Limiter) op(ctx context.Context, verb Verb, t *Take) (op Op, err error) {
+func (l *Limiter) op(ctx context.Context, verb store.Verb, t *Take) (op store.Op, err error) {
 	op.Verb, op.Cost = verb, t.Cost
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
 	} else if op.Def = l.reg.Lookup(t.Limit); op.Def == nil {
-		err = l.reg.missing(t.Limit)
+		err = l.reg.Missing(t.Limit)
 	}
 	if err == nil {
 		err = checkCost(op.Def, verb, t.Cost)
@@ -105,14 +107,14 @@ func (l *Limiter) op(ctx context.Context, verb Verb, t *Take) (op Op, err error)
 func at(err error, list string, i int) error {
 	var f *FieldError
 	if errors.As(err, &f) {
-		return &FieldError{fmt.Sprintf("%s[%d].%s", list, i, f.Field), f.Reason}
+		return &FieldError{Field: fmt.Sprintf("%s[%d].%s", list, i, f.Field), Reason: f.Reason}
 	}
 	return err
 }
 
 // fillAll makes the decision of a group: each limit's own, and on top the one
 // that decides.
-func (d *Decision) fillAll(g *Group, takes []Take, op []int) {
+func (d *Decision) fillAll(g *store.Group, takes []Take, op []int) {
 	limits := make([]Decision, len(takes))
 	top := 0
 	for i := range takes {

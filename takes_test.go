@@ -6,24 +6,25 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Two call sites may name the same limit in different words. The bucket is one:
 // what both ask adds up.
 func TestTakeAllOfTwoSpellingsAddsUp(t *testing.T) {
-	store, err := memstore.New(memstore.Config{})
+	st, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
-	l, err := dipwell.New(store)
+	defer st.Close()
+	l, err := dipwell.New(st)
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := func(l dipwell.Limit, n int64) dipwell.Take {
+	of := func(l store.Limit, n int64) dipwell.Take {
 		return dipwell.Take{Limit: l.Name, With: &l, Key: "k", Cost: n}
 	}
-	old := dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
+	old := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
 	other := old
 	other.MaxDebt, other.MaxCharge = 10, 100 // the defaults
 	d, err := l.TakeAll(t.Context(), of(old, 4), of(other, 3))
@@ -37,21 +38,21 @@ func TestTakeAllOfTwoSpellingsAddsUp(t *testing.T) {
 
 // A decision that is used again has nothing left of the call before.
 func TestDoFillsADecisionAnew(t *testing.T) {
-	store, err := memstore.New(memstore.Config{})
+	st, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
-	l, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 10})
+	defer st.Close()
+	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var d dipwell.Decision
-	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReset} {
-		if err := l.DoAll(t.Context(), &d, dipwell.VerbReserve, []dipwell.Take{{Limit: "api", Key: "k", Cost: 3}}); err != nil || d.Reservation == (dipwell.Reservation{}) {
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbReset} {
+		if err := l.DoAll(t.Context(), &d, store.VerbReserve, []dipwell.Take{{Limit: "api", Key: "k", Cost: 3}}); err != nil || d.Reservation == (store.Reservation{}) {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		if err := l.Do(t.Context(), &d, verb, "api", "k", 1); err != nil || d.Reservation != (dipwell.Reservation{}) || d.Limits != nil {
+		if err := l.Do(t.Context(), &d, verb, "api", "k", 1); err != nil || d.Reservation != (store.Reservation{}) || d.Limits != nil {
 			t.Errorf("%v: reservation %v and %d limits, %v", verb, d.Reservation, len(d.Limits), err)
 		}
 	}

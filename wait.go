@@ -3,6 +3,8 @@ package dipwell
 import (
 	"context"
 	"time"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // Wait reserves n tokens and sleeps until they are due. If they would be due
@@ -16,7 +18,7 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 	}
 	def := l.reg.Lookup(limit)
 	if def == nil {
-		return d, l.reg.missing(limit)
+		return d, l.reg.Missing(limit)
 	}
 	if def.Rule.Debt == 0 {
 		return l.retry(ctx, limit, key, n)
@@ -59,20 +61,20 @@ func (l *Limiter) giveUp(ctx context.Context, id Reservation) {
 }
 
 func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definition, key string, n int64) error {
-	if err := checkCost(def, VerbReserve, n); err != nil {
+	if err := checkCost(def, store.VerbReserve, n); err != nil {
 		return err
 	}
 	key, err := checkKey(key)
 	if err != nil {
 		return err
 	}
-	b := new(Batch) // a wait can afford one
+	b := new(store.Batch) // a wait can afford one
 	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = def, key, VerbReserve, n
+	op.Def, op.Key, op.Verb, op.Cost = def, key, store.VerbReserve, n
 	if deadline, ok := ctx.Deadline(); ok {
 		op.Bounded, op.MaxDelay = true, max(0, time.Until(deadline).Microseconds())
 	}
-	g.ID = newReservation()
+	g.ID = store.NewReservation()
 	err = l.decide(ctx, b, def.Timeout)
 	d.Fill(op)
 	if g.Reserved {

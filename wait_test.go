@@ -9,17 +9,18 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A wait that was given up has no tokens, and its decision says so.
 func TestWaitGivenUpIsNotAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := memstore.New(memstore.Config{})
+		st, err := memstore.New(memstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.Close()
-		l, err := dipwell.New(store, dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 5})
+		defer st.Close()
+		l, err := dipwell.New(st, store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +30,7 @@ func TestWaitGivenUpIsNotAllowed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
 		d, err := l.Wait(ctx, "work", "k", 2)
-		if !errors.Is(err, context.Canceled) || d.Allowed || d.Granted != 0 || d.Reservation != (dipwell.Reservation{}) || d.Cost != 2 {
+		if !errors.Is(err, context.Canceled) || d.Allowed || d.Granted != 0 || d.Reservation != (store.Reservation{}) || d.Cost != 2 {
 			t.Errorf("a wait that was given up: %+v, %v", d, err)
 		}
 	})
@@ -39,12 +40,12 @@ func TestWaitGivenUpIsNotAllowed(t *testing.T) {
 // that lies beyond its deadline.
 func TestWaitWithoutDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := memstore.New(memstore.Config{})
+		st, err := memstore.New(memstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.Close()
-		l, err := dipwell.New(store, dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: dipwell.NoDebt})
+		defer st.Close()
+		l, err := dipwell.New(st, store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: store.NoDebt})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,11 +65,11 @@ func TestWaitWithoutDebt(t *testing.T) {
 }
 
 // slowCancel takes five seconds to cancel.
-type slowCancel struct{ dipwell.Store }
+type slowCancel struct{ store.Store }
 
-func (s slowCancel) Unwrap() dipwell.Store { return s.Store }
+func (s slowCancel) Unwrap() store.Store { return s.Store }
 
-func (s slowCancel) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s slowCancel) Apply(ctx context.Context, b *store.Batch) error {
 	if b.Groups[0].Cancel {
 		select {
 		case <-time.After(5 * time.Second):
@@ -83,12 +84,12 @@ func (s slowCancel) Apply(ctx context.Context, b *dipwell.Batch) error {
 // second, and gives the tokens back.
 func TestWaitGivenUpOverASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := memstore.New(memstore.Config{})
+		st, err := memstore.New(memstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.Close()
-		l, err := dipwell.New(slowCancel{store}, dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
+		defer st.Close()
+		l, err := dipwell.New(slowCancel{st}, store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,13 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // silent never answers.
 type silent struct{}
 
-func (silent) Apply(ctx context.Context, _ *dipwell.Batch) error {
+func (silent) Apply(ctx context.Context, _ *store.Batch) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -22,19 +23,19 @@ func (silent) Apply(ctx context.Context, _ *dipwell.Batch) error {
 // Memory needs no timeout. Another store that takes its place does.
 func TestWithKeepsTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := memstore.New(memstore.Config{})
+		st, err := memstore.New(memstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.Close()
-		l, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Timeout: time.Second})
+		defer st.Close()
+		l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Timeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start := time.Now()
-		if d, err := l.With(silent{}).Take(ctx, "api", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed || time.Since(start) != time.Second {
+		if d, err := l.With(silent{}).Take(ctx, "api", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || time.Since(start) != time.Second {
 			t.Errorf("after %v: %+v, %v", time.Since(start), d, err)
 		}
 	})
@@ -44,12 +45,12 @@ func TestWithKeepsTheTimeout(t *testing.T) {
 // wait is longer than a Duration holds, and must not turn out negative.
 func TestWaitsLongerThanADuration(t *testing.T) {
 	now := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
-	store, err := memstore.New(memstore.Config{Clock: func() int64 { return now }})
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
-	l, err := dipwell.New(store, dipwell.Limit{Name: "slow", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxCharge: 280})
+	defer st.Close()
+	l, err := dipwell.New(st, store.Limit{Name: "slow", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxCharge: 280})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestWaitsLongerThanADuration(t *testing.T) {
 		t.Fatal(d, err)
 	}
 	now = 0
-	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve} {
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbReserve} {
 		var d dipwell.Decision
 		if err := l.Do(t.Context(), &d, verb, "slow", "k", 1); err != nil || d.Allowed || d.RetryAfter <= 0 || d.ResetAfter <= 0 {
 			t.Errorf("%v: retry after %v, reset after %v, %v", verb, d.RetryAfter, d.ResetAfter, err)
@@ -69,9 +70,9 @@ func TestWaitsLongerThanADuration(t *testing.T) {
 func TestShortestTimeoutOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := dipwell.New(silent{},
-			dipwell.Limit{Name: "long", Rate: 1, Period: time.Hour, Timeout: 3 * time.Second},
-			dipwell.Limit{Name: "short", Rate: 1, Period: time.Hour, Timeout: time.Second},
-			dipwell.Limit{Name: "none", Rate: 1, Period: time.Hour})
+			store.Limit{Name: "long", Rate: 1, Period: time.Hour, Timeout: 3 * time.Second},
+			store.Limit{Name: "short", Rate: 1, Period: time.Hour, Timeout: time.Second},
+			store.Limit{Name: "none", Rate: 1, Period: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +82,7 @@ func TestShortestTimeoutOfSeveral(t *testing.T) {
 				takes = append(takes, dipwell.Take{Limit: n, Key: "k", Cost: 1})
 			}
 			start := time.Now()
-			if d, err := l.TakeAll(t.Context(), takes...); !errors.Is(err, dipwell.ErrStore) || d.Allowed || time.Since(start) != time.Second {
+			if d, err := l.TakeAll(t.Context(), takes...); !errors.Is(err, store.ErrStore) || d.Allowed || time.Since(start) != time.Second {
 				t.Errorf("%v: after %v: %+v, %v", names, time.Since(start), d, err)
 			}
 		}

@@ -26,11 +26,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // ErrOpen is the error of calls that were not sent.
-var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not charged", dipwell.ErrStore)
+var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not charged", store.ErrStore)
 
 // Config is when a breaker opens. A zero field means the default named in its comment.
 type Config struct {
@@ -53,7 +53,7 @@ const (
 
 // Store is a store behind a breaker. It is safe for concurrent use.
 type Store struct {
-	inner dipwell.Store
+	inner store.Store
 	Config
 
 	open     atomic.Bool
@@ -72,14 +72,14 @@ type Store struct {
 
 // doubt lasts from the failures that start probes to the next answer.
 type doubt struct {
-	def *dipwell.Definition // what probes ask about
+	def *store.Definition // what probes ask about
 	key string
 }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store that asks inner while inner answers. Close ends its probes.
-func New(inner dipwell.Store, c Config) (*Store, error) {
+func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, errors.New("breaker: the inner store is nil")
 	}
@@ -118,7 +118,7 @@ func (c *Config) check() error {
 }
 
 // Unwrap returns the inner store.
-func (s *Store) Unwrap() dipwell.Store { return s.inner }
+func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Open reports whether calls are answered without the store.
 func (s *Store) Open() bool { return s.open.Load() }
@@ -136,7 +136,7 @@ func (s *Store) Close() error {
 }
 
 // Apply asks the inner store unless the breaker is open.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if s.open.Load() {
 		s.refused.Add(uint64(len(b.Groups)))
 		return ErrOpen
@@ -164,7 +164,7 @@ const (
 )
 
 // outcomeOf is what a batch tells about the store. One answer is enough.
-func outcomeOf(err error, b *dipwell.Batch) outcome {
+func outcomeOf(err error, b *store.Batch) outcome {
 	if err != nil {
 		return outcomeOfError(err)
 	}
@@ -185,7 +185,7 @@ func outcomeOfError(err error) outcome {
 	switch {
 	case err == nil:
 		return answered
-	case errors.Is(err, context.Canceled), errors.Is(err, dipwell.ErrLocked): // who waits for a row need not have heard from the store
+	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrLocked): // who waits for a row need not have heard from the store
 		return unclear
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

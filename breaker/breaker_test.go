@@ -15,17 +15,17 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		must(t, err)
 		s, err := breaker.New(inner, breaker.Config{})
@@ -42,7 +42,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-var def = dipwell.MustDefinition(dipwell.Limit{Name: "test", Rate: 1, Period: 1e9})
+var def = store.MustDefinition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
 // server answers after a while, or hangs, or fails.
 type server struct {
@@ -55,9 +55,9 @@ type server struct {
 	asked, checks, most, now atomic.Int64 // calls; probes; probes at one time
 }
 
-func (s *server) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *server) Apply(ctx context.Context, b *store.Batch) error {
 	s.asked.Add(1)
-	if b.Groups[0].Ops[0].Verb == dipwell.VerbCheck {
+	if b.Groups[0].Ops[0].Verb == store.VerbCheck {
 		s.checks.Add(1)
 		s.most.Store(max(s.most.Load(), s.now.Add(1)))
 		defer s.now.Add(-1)
@@ -69,11 +69,11 @@ func (s *server) Apply(ctx context.Context, b *dipwell.Batch) error {
 		select {
 		case <-hung:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, ctx.Err())
+			return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 		}
 	}
 	if err := await.Sleep(ctx, takes); err != nil {
-		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 	}
 	for i := range b.Groups {
 		b.Groups[i].Allowed, b.Groups[i].Err = true, group
@@ -108,7 +108,7 @@ func (s *state) told() []error {
 	return slices.Clone(s.tells)
 }
 
-func over(t *testing.T, inner dipwell.Store) (*breaker.Store, *state) {
+func over(t *testing.T, inner store.Store) (*breaker.Store, *state) {
 	t.Helper()
 	var heard state
 	s, err := breaker.New(inner, breaker.Config{OnChange: heard.hear})
@@ -118,14 +118,14 @@ func over(t *testing.T, inner dipwell.Store) (*breaker.Store, *state) {
 }
 
 // take asks with a timeout, and says how long it took.
-func take(s dipwell.Store, timeout time.Duration) (time.Duration, error) {
+func take(s store.Store, timeout time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return takeIn(ctx, s)
 }
 
-func takeIn(ctx context.Context, s dipwell.Store) (time.Duration, error) {
-	var b dipwell.Batch
+func takeIn(ctx context.Context, s store.Store) (time.Duration, error) {
+	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Cost = def, "k", 1
 	start := time.Now()
@@ -158,7 +158,7 @@ func TestHung(t *testing.T) {
 		}
 		before := inner.asked.Load() - inner.checks.Load()
 		for range 1000 {
-			if took, err := take(s, 100*time.Millisecond); took != 0 || !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			if took, err := take(s, 100*time.Millisecond); took != 0 || !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Fatalf("open: %v after %v", err, took)
 			}
 		}
@@ -245,14 +245,14 @@ func TestWhatCounts(t *testing.T) {
 		fault, group error
 		opens        bool
 	}{
-		"no connection":         {fault: fmt.Errorf("%w: %w", dipwell.ErrStore, netError), opens: true},
-		"connection cut":        {group: fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, io.ErrUnexpectedEOF), opens: true},
-		"timeout of a group":    {group: fmt.Errorf("%w: %w", dipwell.ErrStore, context.DeadlineExceeded), opens: true},
-		"bad input":             {group: &dipwell.FieldError{Field: "cost", Reason: "is bad"}},
-		"an error of the store": {group: fmt.Errorf("%w: read only", dipwell.ErrStore)},
-		"full":                  {group: dipwell.ErrFull},
-		"a caller that left":    {fault: fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.Canceled)},
-		"a locked row":          {group: fmt.Errorf("%w: %w", dipwell.ErrLocked, context.DeadlineExceeded)},
+		"no connection":         {fault: fmt.Errorf("%w: %w", store.ErrStore, netError), opens: true},
+		"connection cut":        {group: fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, io.ErrUnexpectedEOF), opens: true},
+		"timeout of a group":    {group: fmt.Errorf("%w: %w", store.ErrStore, context.DeadlineExceeded), opens: true},
+		"bad input":             {group: &store.FieldError{Field: "cost", Reason: "is bad"}},
+		"an error of the store": {group: fmt.Errorf("%w: read only", store.ErrStore)},
+		"full":                  {group: store.ErrFull},
+		"a caller that left":    {fault: fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.Canceled)},
+		"a locked row":          {group: fmt.Errorf("%w: %w", store.ErrLocked, context.DeadlineExceeded)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -281,10 +281,10 @@ func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{}
 		inner.hang()
-		held := storeFunc(func(ctx context.Context, b *dipwell.Batch) error {
+		held := storeFunc(func(ctx context.Context, b *store.Batch) error {
 			if b.Groups[0].Ops[0].Key == "locked" {
 				<-ctx.Done()
-				b.Groups[0].Err = fmt.Errorf("%w: %w", dipwell.ErrLocked, ctx.Err())
+				b.Groups[0].Err = fmt.Errorf("%w: %w", store.ErrLocked, ctx.Err())
 				return nil
 			}
 			return inner.Apply(ctx, b)
@@ -292,7 +292,7 @@ func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
 		s, _ := over(t, held)
 		for range 20 {
 			_, _ = take(s, 50*time.Millisecond)
-			var b dipwell.Batch
+			var b store.Batch
 			_, op := b.Single()
 			op.Def, op.Key, op.Cost = def, "locked", 1
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -305,9 +305,9 @@ func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
 	})
 }
 
-type storeFunc func(context.Context, *dipwell.Batch) error
+type storeFunc func(context.Context, *store.Batch) error
 
-func (f storeFunc) Apply(ctx context.Context, b *dipwell.Batch) error { return f(ctx, b) }
+func (f storeFunc) Apply(ctx context.Context, b *store.Batch) error { return f(ctx, b) }
 
 // TestCloseEndsProbes: Close waits for the probe under way and starts none.
 func TestCloseEndsProbes(t *testing.T) {

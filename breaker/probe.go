@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 // suspect starts probes about an op of a batch without an answer, unless they
 // are under way or were lately.
-func (s *Store) suspect(b *dipwell.Batch) {
+func (s *Store) suspect(b *store.Batch) {
 	op := firstOp(b)
 	if op == nil { // a cancellation names no key
 		return
@@ -28,7 +28,7 @@ func (s *Store) suspect(b *dipwell.Batch) {
 	s.done.Go(func() { s.probe(d) })
 }
 
-func firstOp(b *dipwell.Batch) *dipwell.Op {
+func firstOp(b *store.Batch) *store.Op {
 	for i := range b.Groups {
 		if ops := b.Groups[i].Ops; len(ops) > 0 {
 			return &ops[0]
@@ -74,9 +74,9 @@ func (s *Store) ask(d *doubt) error {
 	defer cancel()
 	late := time.AfterFunc(s.Patience, func() { s.trip(d, fmt.Errorf("no answer within %v", s.Patience)) })
 	defer late.Stop()
-	var b dipwell.Batch
+	var b store.Batch
 	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = d.def, d.key, dipwell.VerbCheck, 1
+	op.Def, op.Key, op.Verb, op.Cost = d.def, d.key, store.VerbCheck, 1
 	if err := s.inner.Apply(ctx, &b); err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 // slow answers as a store a network away does: one statement at a time, each
@@ -19,7 +19,7 @@ type slow struct {
 	statements int
 }
 
-func (s *slow) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *slow) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.statements++
@@ -34,7 +34,7 @@ func (s *slow) Apply(_ context.Context, b *dipwell.Batch) error {
 // free answers at once: what is left is the cost of coalescing.
 type free struct{}
 
-func (free) Apply(_ context.Context, b *dipwell.Batch) error {
+func (free) Apply(_ context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		b.Groups[i].Allowed = true
 	}
@@ -46,19 +46,19 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(fmt.Sprintf("direct/%d", callers), func(b *testing.B) { load(b, callers, &slow{}) })
 		b.Run(fmt.Sprintf("coalesced/%d", callers), func(b *testing.B) {
 			inner := &slow{}
-			s, _ := coalesce.New([]dipwell.Store{inner}, coalesce.Config{})
+			s, _ := coalesce.New([]store.Store{inner}, coalesce.Config{})
 			load(b, callers, s)
 			b.ReportMetric(float64(b.N)/float64(inner.statements), "groups/statement")
 		})
 		b.Run(fmt.Sprintf("overhead/%d", callers), func(b *testing.B) {
-			s, _ := coalesce.New([]dipwell.Store{free{}}, coalesce.Config{})
+			s, _ := coalesce.New([]store.Store{free{}}, coalesce.Config{})
 			load(b, callers, s)
 		})
 	}
 }
 
 // load runs b.N calls from a number of goroutines.
-func load(b *testing.B, callers int, s dipwell.Store) {
+func load(b *testing.B, callers int, s store.Store) {
 	b.ReportAllocs()
 	ctx := context.Background()
 	var left atomic.Int64
@@ -67,7 +67,7 @@ func load(b *testing.B, callers int, s dipwell.Store) {
 	b.ResetTimer()
 	for range callers {
 		wg.Go(func() {
-			var batch dipwell.Batch
+			var batch store.Batch
 			for left.Add(-1) >= 0 {
 				g, op := batch.Single()
 				op.Def, op.Key, op.Cost = def, "user:7", 1

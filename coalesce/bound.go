@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A call is a caller's context and when the call ends at the latest. Only a call
@@ -74,7 +74,7 @@ func (l *lane) expire() {
 		if w = w.next; l.due(late) {
 			l.queue.unlink(late)
 			late.state.Store(sent)
-			late.finish(&dipwell.Group{Err: notSent(context.DeadlineExceeded)})
+			late.finish(&store.Group{Err: notSent(context.DeadlineExceeded)})
 		}
 	}
 	for _, w := range l.inFlight {

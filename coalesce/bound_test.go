@@ -9,14 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 // deaf answers when it is told to, whatever becomes of its contexts.
 type deaf struct{ answer chan struct{} }
 
-func (d deaf) Apply(_ context.Context, b *dipwell.Batch) error {
+func (d deaf) Apply(_ context.Context, b *store.Batch) error {
 	<-d.answer
 	for i := range b.Groups {
 		b.Groups[i].Allowed = true
@@ -32,7 +32,7 @@ func TestCallsEndWithoutTheirStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = time.Minute
 		d := deaf{make(chan struct{})}
-		s, err := coalesce.New([]dipwell.Store{d}, coalesce.Config{Timeout: most, MaxBatch: 4})
+		s, err := coalesce.New([]store.Store{d}, coalesce.Config{Timeout: most, MaxBatch: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestCallsEndWithoutTheirStatement(t *testing.T) {
 		ask := func(ctx context.Context) {
 			calls.Go(func() {
 				start := time.Now()
-				var b dipwell.Batch
+				var b store.Batch
 				g, op := b.Single()
 				op.Def, op.Key, op.Cost = def, "k", 1
 				err := errors.Join(s.Apply(ctx, &b), g.Err)
@@ -54,7 +54,7 @@ func TestCallsEndWithoutTheirStatement(t *testing.T) {
 					answered.Add(1)
 				case !errors.Is(err, context.DeadlineExceeded) || took < most*9/10 || took > most:
 					t.Errorf("after %v: %v", took, err)
-				case errors.Is(err, dipwell.ErrOutcomeUnknown):
+				case errors.Is(err, store.ErrOutcomeUnknown):
 					unknown.Add(1)
 				}
 			})

@@ -50,13 +50,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Errors of calls that were certainly not charged.
 var (
-	ErrBusy   = fmt.Errorf("%w: too many calls are waiting; this one was not charged", dipwell.ErrStore)
-	ErrClosed = fmt.Errorf("%w: it is closed; the call was not charged", dipwell.ErrStore)
+	ErrBusy   = fmt.Errorf("%w: too many calls are waiting; this one was not charged", store.ErrStore)
+	ErrClosed = fmt.Errorf("%w: it is closed; the call was not charged", store.ErrStore)
 )
 
 // Config bounds a Store. A zero field means the default named in its comment.
@@ -75,7 +75,7 @@ type Config struct {
 	// lanes must give up a lock after LockWait, the sorter after 1 to 2 ms, with
 	// dipwell.ErrLocked for the groups at fault, or for all of a statement's.
 	// Default nil, of both: calls get that error.
-	Sorter     dipwell.Store // finds out which keys of a statement are locked
+	Sorter     store.Store   // finds out which keys of a statement are locked
 	Quarantine Patient       // waits for the locked ones
 	LockWait   time.Duration // default 10 ms
 }
@@ -102,12 +102,12 @@ type Store struct {
 	riders     riders
 }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store over lanes: inner stores that share one state, each with
 // a connection of its own. One lane is enough where the inner store has no
 // connections to keep busy. Optional abilities are those of the first lane.
-func New(lanes []dipwell.Store, c Config) (*Store, error) {
+func New(lanes []store.Store, c Config) (*Store, error) {
 	if len(lanes) == 0 || len(lanes) > maxLanes {
 		return nil, fmt.Errorf("coalesce: %d lanes; from 1 to %d", len(lanes), maxLanes)
 	}
@@ -159,7 +159,7 @@ func (c *Config) check(lanes int) error {
 }
 
 // Unwrap returns the first lane's store.
-func (s *Store) Unwrap() dipwell.Store { return s.lanes[0].store }
+func (s *Store) Unwrap() store.Store { return s.lanes[0].store }
 
 // InProcess is false whatever the inner store is: a call may have to queue.
 func (s *Store) InProcess() bool { return false }
@@ -181,7 +181,7 @@ func (s *Store) Close() error {
 // Apply sends the batch at once by a lane that is idle, unless others wait at
 // its own; otherwise each of its groups goes on the next statement of the
 // group's lane. Groups whose row is locked go to the quarantine.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return notSent(err)
 	}
@@ -201,7 +201,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return s.quarantine.admit(&s.bounds, &c, b, err)
 }
 
-func (s *Store) send(c *call, b *dipwell.Batch) error {
+func (s *Store) send(c *call, b *store.Batch) error {
 	if s.hasty(c) {
 		return s.scatter(c, b)
 	}
@@ -255,7 +255,7 @@ func (s *Store) hasty(c *call) bool {
 }
 
 // scatter sends each group by itself and waits for all.
-func (s *Store) scatter(c *call, b *dipwell.Batch) error {
+func (s *Store) scatter(c *call, b *store.Batch) error {
 	waiters := make([]*waiter, len(b.Groups))
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -279,7 +279,7 @@ func (s *Store) scatter(c *call, b *dipwell.Batch) error {
 // laneOf is the lane of a group: the first one while riders are few, otherwise
 // that of its smallest key hash, so that the same keys in another order meet the
 // same lane.
-func (s *Store) laneOf(g *dipwell.Group) *lane {
+func (s *Store) laneOf(g *store.Group) *lane {
 	n := uint64(s.home)
 	if n == 1 || s.riders.few() {
 		return s.lanes[0]
@@ -295,16 +295,16 @@ func (s *Store) laneOf(g *dipwell.Group) *lane {
 	return s.lanes[hi]
 }
 
-func (s *Store) hash(op *dipwell.Op) uint64 {
+func (s *Store) hash(op *store.Op) uint64 {
 	return bits.RotateLeft64(maphash.String(s.seed, op.Def.Name), 31) ^ maphash.String(s.seed, op.Key)
 }
 
 func notSent(err error) error {
-	return fmt.Errorf("%w: not sent and not charged: %w", dipwell.ErrStore, err)
+	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }
 
 // again reports whether a statement that failed certainly changed nothing.
 func again(err error) bool {
-	return !errors.Is(err, dipwell.ErrOutcomeUnknown) &&
+	return !errors.Is(err, store.ErrOutcomeUnknown) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestWaitersRideOnTheNextStatement(t *testing.T) {
@@ -118,7 +118,7 @@ func TestLeavingWhileQueued(t *testing.T) {
 		for _, leaver := range []*call{c, b} { // from the middle, then the head
 			leaver.cancel()
 			leaver.fails(t, context.Canceled)
-			if errors.Is(leaver.err, dipwell.ErrOutcomeUnknown) {
+			if errors.Is(leaver.err, store.ErrOutcomeUnknown) {
 				t.Error("a call that was never sent was certainly not charged")
 			}
 		}
@@ -144,9 +144,9 @@ func TestLeavingWhileInFlight(t *testing.T) {
 		first.turn(t)
 		two := <-g.arrived
 		leaver.cancel()
-		leaver.fails(t, dipwell.ErrOutcomeUnknown)
+		leaver.fails(t, store.ErrOutcomeUnknown)
 		leaver.fails(t, context.Canceled)
-		leaver.batch.Groups[0].Ops[0] = dipwell.Op{Key: "reused"} // its memory is its own again
+		leaver.batch.Groups[0].Ops[0] = store.Op{Key: "reused"} // its memory is its own again
 		synctest.Wait()
 		if two.ctx.Err() != nil {
 			t.Error("one caller's end must not end the statement of the others")
@@ -274,8 +274,8 @@ func TestAGroupsErrorStaysItsOwn(t *testing.T) {
 		b, c := ask(s, "b"), ask(s, "c")
 		one.finish <- outcome{}
 		first.turn(t)
-		(<-g.arrived).finish <- outcome{group: map[string]error{"b": dipwell.ErrFull}}
-		b.fails(t, dipwell.ErrFull)
+		(<-g.arrived).finish <- outcome{group: map[string]error{"b": store.ErrFull}}
+		b.fails(t, store.ErrFull)
 		c.turn(t)
 	})
 }
@@ -289,9 +289,9 @@ func TestAnUnknownOutcomeIsNotSentAgain(t *testing.T) {
 		b, c := ask(s, "b"), ask(s, "c")
 		one.finish <- outcome{}
 		first.turn(t)
-		(<-g.arrived).finish <- outcome{err: dipwell.ErrOutcomeUnknown}
-		b.fails(t, dipwell.ErrOutcomeUnknown)
-		c.fails(t, dipwell.ErrOutcomeUnknown)
+		(<-g.arrived).finish <- outcome{err: store.ErrOutcomeUnknown}
+		b.fails(t, store.ErrOutcomeUnknown)
+		c.fails(t, store.ErrOutcomeUnknown)
 	})
 }
 
@@ -338,8 +338,8 @@ func TestAPanicOfTheStore(t *testing.T) {
 			t.Errorf("a lone caller gets the panic itself, not %v", first.panic)
 		}
 		(<-g.arrived).finish <- outcome{panic: "shared"}
-		b.fails(t, dipwell.ErrOutcomeUnknown)
-		c.fails(t, dipwell.ErrOutcomeUnknown)
+		b.fails(t, store.ErrOutcomeUnknown)
+		c.fails(t, store.ErrOutcomeUnknown)
 		if !strings.Contains(b.err.Error(), "shared") {
 			t.Errorf("%v does not say what happened", b.err)
 		}
@@ -482,9 +482,9 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := []*gate{newGate(), newGate(), newGate()}
 		s := over(t, coalesce.Config{}, gates[0], gates[1], gates[2])
-		var b dipwell.Batch
+		var b store.Batch
 		for i := range 20 {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: def, Key: fmt.Sprint("k", i), Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: def, Key: fmt.Sprint("k", i), Cost: 1}}})
 		}
 		done := make(chan error)
 		go func() { done <- s.Apply(t.Context(), &b) }()
@@ -509,7 +509,7 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 func TestAnEndedContextSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var b dipwell.Batch
+	var b store.Batch
 	b.Single()
 	if err := over(t, coalesce.Config{}, newGate()).Apply(ctx, &b); !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v", err)
@@ -524,14 +524,14 @@ func TestBadConfig(t *testing.T) {
 		"Timeout":  {Timeout: -1},
 		"Spare":    {Spare: 1},
 	} {
-		if _, err := coalesce.New([]dipwell.Store{g}, c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := coalesce.New([]store.Store{g}, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	if _, err := coalesce.New(nil, coalesce.Config{}); err == nil {
 		t.Error("no lanes")
 	}
-	if _, err := coalesce.New([]dipwell.Store{nil}, coalesce.Config{}); err == nil {
+	if _, err := coalesce.New([]store.Store{nil}, coalesce.Config{}); err == nil {
 		t.Error("a lane that is nil")
 	}
 }

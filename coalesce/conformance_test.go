@@ -3,27 +3,27 @@ package coalesce_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 func TestStore(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
 		t.Run(map[int]string{1: "one lane", 3: "three lanes"}[lanes], func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store { return open(t, now, lanes) }, storetest.Quick)
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store { return open(t, now, lanes) }, storetest.Quick)
 		})
 	}
 }
 
 // open is a coalesced store with lanes over one state.
-func open(t testing.TB, now func() int64, lanes int) dipwell.Store {
+func open(t testing.TB, now func() int64, lanes int) store.Store {
 	inner, err := memstore.New(memstore.Config{Clock: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := make([]dipwell.Store, lanes)
+	all := make([]store.Store, lanes)
 	for i := range all {
 		all[i] = inner
 	}

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +38,7 @@ func newGate() *gate {
 	return &gate{arrived: make(chan *statement), turn: map[string]int64{}}
 }
 
-func (g *gate) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (g *gate) Apply(ctx context.Context, b *store.Batch) error {
 	s := &statement{ctx: ctx, finish: make(chan outcome)}
 	for i := range b.Groups {
 		s.keys = append(s.keys, keysOf(&b.Groups[i]))
@@ -59,7 +59,7 @@ func (g *gate) Apply(ctx context.Context, b *dipwell.Batch) error {
 	return o.err
 }
 
-func (g *gate) answer(group *dipwell.Group, o outcome) {
+func (g *gate) answer(group *store.Group, o outcome) {
 	if group.Err = o.group[keysOf(group)]; group.Err != nil || o.err != nil {
 		return
 	}
@@ -67,11 +67,11 @@ func (g *gate) answer(group *dipwell.Group, o outcome) {
 	for i := range group.Ops {
 		op := &group.Ops[i]
 		g.turn[op.Key]++
-		op.Answer = dipwell.Answer{Allowed: true, Granted: op.Cost, Remaining: g.turn[op.Key]}
+		op.Answer = store.Answer{Allowed: true, Granted: op.Cost, Remaining: g.turn[op.Key]}
 	}
 }
 
-func keysOf(g *dipwell.Group) (s string) {
+func keysOf(g *store.Group) (s string) {
 	for i := range g.Ops {
 		if i > 0 {
 			s += "+"
@@ -81,12 +81,12 @@ func keysOf(g *dipwell.Group) (s string) {
 	return s
 }
 
-var def = dipwell.MustDefinition(dipwell.Limit{Name: "test", Rate: 1, Period: 1e9})
+var def = store.MustDefinition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
 // call is one caller on its way.
 type call struct {
 	cancel context.CancelFunc
-	batch  dipwell.Batch
+	batch  store.Batch
 	err    error
 	panic  any
 	done   chan struct{}
@@ -94,11 +94,11 @@ type call struct {
 
 // ask sends one group with the keys from a goroutine of its own and returns
 // when everybody waits for something.
-func ask(s dipwell.Store, keys ...string) *call {
+func ask(s store.Store, keys ...string) *call {
 	return askWith(context.Background(), s, keys...)
 }
 
-func askWith(ctx context.Context, s dipwell.Store, keys ...string) *call {
+func askWith(ctx context.Context, s store.Store, keys ...string) *call {
 	ctx, cancel := context.WithCancel(ctx)
 	c := askIn(ctx, s, keys...)
 	c.cancel = cancel
@@ -106,12 +106,12 @@ func askWith(ctx context.Context, s dipwell.Store, keys ...string) *call {
 }
 
 // askIn asks in this very context.
-func askIn(ctx context.Context, s dipwell.Store, keys ...string) *call {
+func askIn(ctx context.Context, s store.Store, keys ...string) *call {
 	c := &call{cancel: func() {}, done: make(chan struct{})}
 	g, _ := c.batch.Single()
 	g.Ops = nil
 	for _, k := range keys {
-		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: k, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: def, Key: k, Cost: 1})
 	}
 	go func() {
 		defer close(c.done)
@@ -145,7 +145,7 @@ func (c *call) fails(t *testing.T, want error) {
 	}
 }
 
-func over(t *testing.T, c coalesce.Config, lanes ...dipwell.Store) *coalesce.Store {
+func over(t *testing.T, c coalesce.Config, lanes ...store.Store) *coalesce.Store {
 	t.Helper()
 	s, err := coalesce.New(lanes, c)
 	if err != nil {

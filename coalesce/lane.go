@@ -9,14 +9,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A lane is an inner store with at most one statement in flight, and the queue
 // of those who wait for it. Whoever makes the lane busy either asks for itself
 // and releases it, or is the runner, which sends batches until nobody waits.
 type lane struct {
-	store dipwell.Store
+	store store.Store
 	Config
 	allBusy    *atomic.Int32 // of all lanes
 	riders     *riders       // of all lanes
@@ -38,9 +38,9 @@ type lane struct {
 	watching bool        // it will fire
 	now      time.Time   // when it was started, or fired last
 
-	batch dipwell.Batch // the runner's, and what it sends
+	batch store.Batch // the runner's, and what it sends
 	sent  []*waiter
-	all   []dipwell.Group
+	all   []store.Group
 }
 
 // lead makes the lane busy if it was idle.
@@ -64,7 +64,7 @@ func (l *lane) crowded() bool {
 }
 
 // alone asks for one caller on its own goroutine.
-func (l *lane) alone(c *call, b *dipwell.Batch) error {
+func (l *lane) alone(c *call, b *store.Batch) error {
 	defer l.release()
 	if l.closed.Load() {
 		return ErrClosed
@@ -101,7 +101,7 @@ func (l *lane) rest() {
 }
 
 // ride queues a batch of one group and waits for its answer.
-func (l *lane) ride(c *call, b *dipwell.Batch) error {
+func (l *lane) ride(c *call, b *store.Batch) error {
 	g := &b.Groups[0]
 	w := l.waiter(c, g)
 	leads, err := l.join(w)
@@ -160,7 +160,7 @@ func (l *lane) push(w *waiter) error {
 }
 
 // wait returns with the answer of w in g, or when the call ends.
-func (l *lane) wait(c *call, w *waiter, g *dipwell.Group) {
+func (l *lane) wait(c *call, w *waiter, g *store.Group) {
 	answered := false
 	if gone := c.ctx.Done(); gone == nil { // half the price of a select
 		answered = <-w.ready
@@ -175,7 +175,7 @@ func (l *lane) wait(c *call, w *waiter, g *dipwell.Group) {
 		}
 	}
 	if !answered {
-		g.Err = fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.DeadlineExceeded)
+		g.Err = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExceeded)
 		return
 	}
 	w.answer(g)
@@ -196,7 +196,7 @@ func (l *lane) leave(w *waiter, why error) error {
 		return notSent(why)
 	}
 	if w.state.CompareAndSwap(sent, left) {
-		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, why)
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, why)
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (l *lane) next() bool {
 		l.queue.unlink(w)
 		w.state.Store(sent)
 		if l.quarantine.holds(&w.group) { // since it came
-			w.finish(&dipwell.Group{Err: errHeld})
+			w.finish(&store.Group{Err: errHeld})
 			continue
 		}
 		l.sent = append(l.sent, w)
@@ -297,21 +297,21 @@ func (l *lane) deadline() time.Time {
 }
 
 // decide sends groups, and their halves again where the whole certainly failed.
-func (l *lane) decide(ctx context.Context, groups []dipwell.Group, failures *int) {
+func (l *lane) decide(ctx context.Context, groups []store.Group, failures *int) {
 	err := l.apply(ctx, groups)
 	if err == nil {
 		return
 	}
 	*failures++
-	held := l.quarantine != nil && errors.Is(err, dipwell.ErrLocked)
+	held := l.quarantine != nil && errors.Is(err, store.ErrLocked)
 	if len(groups) > 1 && *failures < maxFailures && again(err) && !held && ctx.Err() == nil {
 		half := len(groups) / 2
 		l.decide(ctx, groups[:half], failures)
 		l.decide(ctx, groups[half:], failures)
 		return
 	}
-	if !errors.Is(err, dipwell.ErrStore) {
-		err = fmt.Errorf("%w: in a statement for %d calls: %w", dipwell.ErrStore, len(groups), err)
+	if !errors.Is(err, store.ErrStore) {
+		err = fmt.Errorf("%w: in a statement for %d calls: %w", store.ErrStore, len(groups), err)
 	}
 	for i := range groups {
 		groups[i].Err = err
@@ -319,7 +319,7 @@ func (l *lane) decide(ctx context.Context, groups []dipwell.Group, failures *int
 }
 
 // apply asks the inner store about groups.
-func (l *lane) apply(ctx context.Context, groups []dipwell.Group) error {
+func (l *lane) apply(ctx context.Context, groups []store.Group) error {
 	for i := range groups {
 		groups[i].Err = nil
 	}
@@ -331,10 +331,10 @@ func (l *lane) apply(ctx context.Context, groups []dipwell.Group) error {
 
 // guarded asks a store. One that panics must not take down callers who only
 // shared a statement, so they get an error.
-func guarded(ctx context.Context, b *dipwell.Batch, apply func(context.Context, *dipwell.Batch) error) (err error) {
+func guarded(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the store panicked: %v", dipwell.ErrOutcomeUnknown, p)
+			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
 		}
 	}()
 	return apply(ctx, b)
@@ -349,7 +349,7 @@ func (l *lane) close() {
 		w := l.queue.head
 		l.queue.unlink(w)
 		w.state.Store(sent)
-		w.finish(&dipwell.Group{Err: ErrClosed})
+		w.finish(&store.Group{Err: ErrClosed})
 	}
 	if l.idle == nil && l.busy.Load() {
 		l.idle = make(chan struct{})

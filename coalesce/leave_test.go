@@ -8,8 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 // slowEnd is a context that has ended for its caller, which does not know why
@@ -91,7 +91,7 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 			b.leave()
 			close(b.end.on)
 			b.leaver.fails(t, context.Canceled)
-			if errors.Is(b.leaver.err, dipwell.ErrOutcomeUnknown) {
+			if errors.Is(b.leaver.err, store.ErrOutcomeUnknown) {
 				t.Error("it was never sent")
 			}
 			two := b.next(t)
@@ -109,7 +109,7 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 			b.leave()
 			two := b.next(t) // with the leaver's call
 			close(b.end.on)
-			b.leaver.fails(t, dipwell.ErrOutcomeUnknown)
+			b.leaver.fails(t, store.ErrOutcomeUnknown)
 			b.leaver.fails(t, context.Canceled)
 			if !slices.Equal(two.keys, []string{"b", "c"}) {
 				t.Errorf("sent %v", two.keys)
@@ -140,10 +140,10 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 			b := newBehind(t)
 			two := b.next(t)
 			b.leave()
-			two.finish <- outcome{group: map[string]error{"b": dipwell.ErrStaleDefinition}}
+			two.finish <- outcome{group: map[string]error{"b": store.ErrStaleDefinition}}
 			b.other.turn(t)
 			close(b.end.on)
-			b.leaver.fails(t, dipwell.ErrStaleDefinition)
+			b.leaver.fails(t, store.ErrStaleDefinition)
 			b.idle(t)
 		})
 	})

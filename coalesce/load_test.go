@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 // counter charges every op once, fails some statements as a whole without
@@ -24,7 +24,7 @@ type counter struct {
 
 var errFault = errors.New("nothing was charged")
 
-func (c *counter) Apply(_ context.Context, b *dipwell.Batch) error {
+func (c *counter) Apply(_ context.Context, b *store.Batch) error {
 	if !c.busy.CompareAndSwap(false, true) {
 		panic("two statements on one lane")
 	}
@@ -37,7 +37,7 @@ func (c *counter) Apply(_ context.Context, b *dipwell.Batch) error {
 		g := &b.Groups[i]
 		for j := range g.Ops {
 			n, _ := c.charged.LoadOrStore(g.Ops[j].Key, new(atomic.Int64))
-			g.Ops[j].Answer = dipwell.Answer{Allowed: true, Granted: 1, Remaining: n.(*atomic.Int64).Add(1)}
+			g.Ops[j].Answer = store.Answer{Allowed: true, Granted: 1, Remaining: n.(*atomic.Int64).Add(1)}
 		}
 		g.Allowed = true
 	}
@@ -55,7 +55,7 @@ func yield(times int) {
 // was charged, and no two were given the same turn.
 func TestWhatCallersAreToldAddsUp(t *testing.T) {
 	var charged sync.Map
-	var lanes []dipwell.Store
+	var lanes []store.Store
 	for range 3 {
 		lanes = append(lanes, &counter{charged: &charged, fault: func() bool { return rand.IntN(40) == 0 }})
 	}
@@ -103,7 +103,7 @@ type tally struct {
 	turns            map[string]bool
 }
 
-func (y *tally) call(s dipwell.Store, a, b int) {
+func (y *tally) call(s store.Store, a, b int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rand.IntN(4) == 0 {
@@ -112,11 +112,11 @@ func (y *tally) call(s dipwell.Store, a, b int) {
 			cancel()
 		}()
 	}
-	var batch dipwell.Batch
+	var batch store.Batch
 	g, _ := batch.Single()
-	g.Ops = []dipwell.Op{{Def: def, Key: fmt.Sprint(a), Cost: 1}}
+	g.Ops = []store.Op{{Def: def, Key: fmt.Sprint(a), Cost: 1}}
 	if a != b {
-		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: fmt.Sprint(b), Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: def, Key: fmt.Sprint(b), Cost: 1})
 	}
 	err := s.Apply(ctx, &batch)
 	if err == nil {
@@ -128,7 +128,7 @@ func (y *tally) call(s dipwell.Store, a, b int) {
 			y.granted++
 			y.turns[fmt.Sprint(g.Ops[i].Key, " ", g.Ops[i].Remaining)] = true
 		}
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		y.unknown += int64(len(g.Ops))
 	}
 }

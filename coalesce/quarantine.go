@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Patient is a store that can be told how long to wait for a lock.
 type Patient interface {
-	dipwell.Store
+	store.Store
 	// ApplyWithin is Apply whose statements wait at most wait for a lock. After
 	// that the error of the groups at fault is dipwell.ErrLocked.
-	ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Duration) error
+	ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error
 }
 
 // Bounds of the quarantine.
@@ -33,7 +33,7 @@ const (
 )
 
 // errHeld stands for ErrLocked where nobody had to be asked.
-var errHeld = fmt.Errorf("%w: others wait for it already", dipwell.ErrLocked)
+var errHeld = fmt.Errorf("%w: others wait for it already", store.ErrLocked)
 
 // quarantine asks about keys whose row another transaction has locked, so that
 // no lane has to wait for them.
@@ -87,7 +87,7 @@ func newQuarantine(c Config) *quarantine {
 }
 
 // holds reports whether a group has a key in quarantine. Checks lock nothing.
-func (q *quarantine) holds(g *dipwell.Group) bool {
+func (q *quarantine) holds(g *store.Group) bool {
 	if q == nil || q.count.Load() == 0 {
 		return false
 	}
@@ -97,17 +97,17 @@ func (q *quarantine) holds(g *dipwell.Group) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range g.Ops {
-		if g.Ops[i].Verb != dipwell.VerbCheck && q.wards[nameOf(&g.Ops[i])] != nil {
+		if g.Ops[i].Verb != store.VerbCheck && q.wards[nameOf(&g.Ops[i])] != nil {
 			return true
 		}
 	}
 	return false
 }
 
-func nameOf(op *dipwell.Op) name { return name{op.Def.Name, op.Key} }
+func nameOf(op *store.Op) name { return name{op.Def.Name, op.Key} }
 
 // names calls f for each name of a group.
-func names(g *dipwell.Group, f func(name)) {
+func names(g *store.Group, f func(name)) {
 	if g.Cancel {
 		f(name{key: string(g.ID[:])})
 		return
@@ -119,13 +119,13 @@ func names(g *dipwell.Group, f func(name)) {
 
 // suspect makes wards of the keys of groups that met a lock. A group of several
 // keys with one in quarantine already needs no more. err speaks for all groups.
-func (q *quarantine) suspect(groups []dipwell.Group, err error) {
+func (q *quarantine) suspect(groups []store.Group, err error) {
 	if q == nil {
 		return
 	}
 	for i := range groups {
 		g := &groups[i]
-		if errors.Is(g.Err, dipwell.ErrLocked) || errors.Is(err, dipwell.ErrLocked) {
+		if errors.Is(g.Err, store.ErrLocked) || errors.Is(err, store.ErrLocked) {
 			q.mu.Lock()
 			if q.wardOf(g) == nil {
 				names(g, q.add)
@@ -137,7 +137,7 @@ func (q *quarantine) suspect(groups []dipwell.Group, err error) {
 
 // wardOf is the ward that a group waits in: of its keys the one most likely to
 // be locked, or nil.
-func (q *quarantine) wardOf(g *dipwell.Group) (w *ward) {
+func (q *quarantine) wardOf(g *store.Group) (w *ward) {
 	names(g, func(n name) {
 		if other := q.wards[n]; other != nil && (w == nil || other.refuses >= w.refuses) {
 			w = other
@@ -186,8 +186,8 @@ func (q *quarantine) sweep() {
 
 // admit asks about the groups of a batch that a lane could not decide because of
 // a lock, and waits for their answers.
-func (q *quarantine) admit(bounds *bounds, c *call, b *dipwell.Batch, err error) error {
-	if err != nil && !errors.Is(err, dipwell.ErrLocked) {
+func (q *quarantine) admit(bounds *bounds, c *call, b *store.Batch, err error) error {
+	if err != nil && !errors.Is(err, store.ErrLocked) {
 		return err
 	}
 	var first [1]*waiter
@@ -198,7 +198,7 @@ func (q *quarantine) admit(bounds *bounds, c *call, b *dipwell.Batch, err error)
 		if err != nil {
 			g.Err = err
 		}
-		if !errors.Is(g.Err, dipwell.ErrLocked) {
+		if !errors.Is(g.Err, store.ErrLocked) {
 			continue
 		}
 		if ctx == nil {
@@ -220,7 +220,7 @@ func (q *quarantine) admit(bounds *bounds, c *call, b *dipwell.Batch, err error)
 }
 
 // join queues a group, or says in it why not.
-func (q *quarantine) join(c *call, g *dipwell.Group) *waiter {
+func (q *quarantine) join(c *call, g *store.Group) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	in := q.wardOf(g)
@@ -234,7 +234,7 @@ func (q *quarantine) join(c *call, g *dipwell.Group) *waiter {
 		return nil
 	case in == nil || in.len >= maxPerWard || q.waiting >= maxPatient:
 		q.refused.Add(1)
-		g.Err = fmt.Errorf("%w, and too many calls wait for such rows", dipwell.ErrLocked)
+		g.Err = fmt.Errorf("%w, and too many calls wait for such rows", store.ErrLocked)
 		return nil
 	}
 	w := &waiter{ready: make(chan bool, 1), asker: g}
@@ -274,7 +274,7 @@ func (q *quarantine) draw(w *waiter) {
 }
 
 // wait returns with the answer of w in g, or when the caller's context ends.
-func (q *quarantine) wait(ctx context.Context, w *waiter, g *dipwell.Group) {
+func (q *quarantine) wait(ctx context.Context, w *waiter, g *store.Group) {
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
@@ -294,10 +294,10 @@ func (q *quarantine) leave(w *waiter, why error) error {
 	switch w.state.Load() {
 	case queued:
 		q.draw(w)
-		return fmt.Errorf("%w: %w", dipwell.ErrLocked, why)
+		return fmt.Errorf("%w: %w", store.ErrLocked, why)
 	case sent:
 		w.state.Store(left)
-		return fmt.Errorf("%w: %w: %w", dipwell.ErrOutcomeUnknown, errSlow, why)
+		return fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, errSlow, why)
 	}
 	return nil
 }
@@ -319,7 +319,7 @@ func (q *quarantine) close() {
 		for in.head != nil {
 			w := in.head
 			q.draw(w)
-			w.finish(&dipwell.Group{Err: ErrClosed})
+			w.finish(&store.Group{Err: ErrClosed})
 		}
 	}
 }

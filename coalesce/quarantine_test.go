@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/store"
 )
 
 // rows is a table whose rows can be locked by somebody else. A statement takes
@@ -57,11 +57,11 @@ type conn struct {
 	lane bool
 }
 
-func (c conn) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (c conn) Apply(ctx context.Context, b *store.Batch) error {
 	return c.ApplyWithin(ctx, b, map[bool]time.Duration{true: 10 * time.Millisecond, false: 2 * time.Millisecond}[c.lane])
 }
 
-func (c conn) ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Duration) error {
+func (c conn) ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	time.Sleep(time.Millisecond)
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -84,19 +84,19 @@ func (c conn) ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Durat
 	return nil
 }
 
-func (c conn) charge(g *dipwell.Group) {
+func (c conn) charge(g *store.Group) {
 	g.Allowed = true
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Verb != dipwell.VerbCheck {
+		if op.Verb != store.VerbCheck {
 			c.charged[op.Key]++
 		}
-		op.Answer = dipwell.Answer{Allowed: true, Granted: 1, Remaining: c.charged[op.Key]}
+		op.Answer = store.Answer{Allowed: true, Granted: 1, Remaining: c.charged[op.Key]}
 	}
 }
 
 // waitFor waits for the locks of a group.
-func (c conn) waitFor(ctx context.Context, g *dipwell.Group, wait time.Duration) error {
+func (c conn) waitFor(ctx context.Context, g *store.Group, wait time.Duration) error {
 	for i := range g.Ops {
 		c.mu.Lock()
 		free := c.locked[g.Ops[i].Key]
@@ -104,15 +104,15 @@ func (c conn) waitFor(ctx context.Context, g *dipwell.Group, wait time.Duration)
 			c.waits[g.Ops[i].Key]++
 		}
 		c.mu.Unlock()
-		if free == nil || g.Ops[i].Verb == dipwell.VerbCheck {
+		if free == nil || g.Ops[i].Verb == store.VerbCheck {
 			continue
 		}
 		select {
 		case <-free:
 		case <-time.After(wait):
-			return fmt.Errorf("%w: %s", dipwell.ErrLocked, g.Ops[i].Key)
+			return fmt.Errorf("%w: %s", store.ErrLocked, g.Ops[i].Key)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, ctx.Err())
+			return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 		}
 	}
 	return nil
@@ -121,7 +121,7 @@ func (c conn) waitFor(ctx context.Context, g *dipwell.Group, wait time.Duration)
 // lanesOver is a store with a quarantine over rows.
 func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
 	t.Helper()
-	var all []dipwell.Store
+	var all []store.Store
 	for range lanes {
 		all = append(all, conn{r, true})
 	}
@@ -133,14 +133,14 @@ func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
 }
 
 // one is a call of one group, whatever its verb.
-func one(s dipwell.Store, timeout time.Duration, keys ...string) (took time.Duration, err error) {
+func one(s store.Store, timeout time.Duration, keys ...string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	var b dipwell.Batch
+	var b store.Batch
 	g, _ := b.Single()
 	g.Ops = nil
 	for _, k := range keys {
-		g.Ops = append(g.Ops, dipwell.Op{Def: def, Key: k, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: def, Key: k, Cost: 1})
 	}
 	start := time.Now()
 	if err = s.Apply(ctx, &b); err == nil {
@@ -153,7 +153,7 @@ func one(s dipwell.Store, timeout time.Duration, keys ...string) (took time.Dura
 type crowd struct {
 	sync.WaitGroup
 	t     *testing.T
-	s     dipwell.Store
+	s     store.Store
 	until time.Time
 }
 
@@ -176,7 +176,7 @@ func (c *crowd) stuck(n int, timeout time.Duration, keys func(i int) []string) {
 		c.Go(func() {
 			for time.Now().Before(c.until) {
 				took, err := one(c.s, timeout, keys(i)...)
-				if !errors.Is(err, dipwell.ErrStore) || took != timeout {
+				if !errors.Is(err, store.ErrStore) || took != timeout {
 					c.t.Errorf("%v took %v: %v", keys(i), took, err)
 				}
 			}
@@ -378,9 +378,9 @@ func TestChecksOfALockedRow(t *testing.T) {
 		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil {
 			t.Fatal("answered")
 		}
-		var b dipwell.Batch
+		var b store.Batch
 		g, op := b.Single()
-		op.Def, op.Key, op.Verb = def, "stuck", dipwell.VerbCheck
+		op.Def, op.Key, op.Verb = def, "stuck", store.VerbCheck
 		start := time.Now()
 		if err := s.Apply(t.Context(), &b); err != nil || g.Err != nil || time.Since(start) > 2*time.Millisecond {
 			t.Errorf("%v, %v after %v", err, g.Err, time.Since(start))
@@ -401,7 +401,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		atOnce := 0
 		for range 1500 {
 			calls.Go(func() {
-				if took, err := one(s, 2*time.Second, "stuck"); !errors.Is(err, dipwell.ErrLocked) && !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+				if took, err := one(s, 2*time.Second, "stuck"); !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrOutcomeUnknown) {
 					t.Error(err)
 				} else if took < time.Second {
 					mu.Lock()
@@ -497,7 +497,7 @@ func TestLocksAndWhatCallersAreTold(t *testing.T) {
 						switch {
 						case err == nil:
 							told[k].granted++
-						case errors.Is(err, dipwell.ErrOutcomeUnknown):
+						case errors.Is(err, store.ErrOutcomeUnknown):
 							told[k].unknown++
 						}
 					}

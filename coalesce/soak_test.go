@@ -10,15 +10,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // moody is a store that takes its time, which now and then does not end before
 // its context, and now and then fails before it decides, or after.
 type moody struct {
-	dipwell.Store
+	store.Store
 	locks bool
 
 	mu  sync.Mutex
@@ -33,26 +33,26 @@ func (m *moody) chance() float64 {
 	return m.rnd.Float64()
 }
 
-func (m *moody) ApplyWithin(ctx context.Context, b *dipwell.Batch, _ time.Duration) error {
+func (m *moody) ApplyWithin(ctx context.Context, b *store.Batch, _ time.Duration) error {
 	return m.Apply(ctx, b)
 }
 
-func (m *moody) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (m *moody) Apply(ctx context.Context, b *store.Batch) error {
 	wait, mood := time.Duration(m.chance()*float64(2*time.Millisecond)), m.chance()
 	if mood < 0.02 {
 		wait = time.Hour
 	}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, ctx.Err())
+		return fmt.Errorf("%w: %w", store.ErrStore, ctx.Err())
 	case <-time.After(wait):
 	}
 	switch {
 	case mood < 0.04:
-		return dipwell.ErrStore
+		return store.ErrStore
 	case m.locks && mood < 0.09:
 		for i := range b.Groups {
-			b.Groups[i].Err = dipwell.ErrLocked
+			b.Groups[i].Err = store.ErrLocked
 		}
 		return nil
 	}
@@ -60,7 +60,7 @@ func (m *moody) Apply(ctx context.Context, b *dipwell.Batch) error {
 		return err
 	}
 	if mood > 0.98 {
-		return dipwell.ErrOutcomeUnknown
+		return store.ErrOutcomeUnknown
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	newMoody := func() *moody {
 		return &moody{Store: inner, locks: locks, rnd: rand.New(rand.NewPCG(seed, rnd.Uint64()))}
 	}
-	lanes := make([]dipwell.Store, 2+rnd.IntN(5))
+	lanes := make([]store.Store, 2+rnd.IntN(5))
 	for i := range lanes {
 		lanes[i] = newMoody()
 	}
@@ -103,7 +103,7 @@ func soak(t *testing.T, seed uint64, locks bool) {
 		t.Fatal(err)
 	}
 	const burst = 1 << 20
-	def := dipwell.MustDefinition(dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: burst})
+	def := store.MustDefinition(store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: burst})
 	a := account{seen: map[[2]string]bool{}, granted: map[string]int64{}, unknown: map[string]int64{}}
 	var callers sync.WaitGroup
 	for range 1 + rnd.IntN(60) {
@@ -119,9 +119,9 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	b := dipwell.Batch{Groups: []dipwell.Group{{}}}
+	b := store.Batch{Groups: []store.Group{{}}}
 	for key, granted := range a.granted {
-		b.Groups[0].Ops = []dipwell.Op{{Def: def, Key: key, Verb: dipwell.VerbCheck}}
+		b.Groups[0].Ops = []store.Op{{Def: def, Key: key, Verb: store.VerbCheck}}
 		if err := inner.Apply(context.Background(), &b); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ type account struct {
 }
 
 // call makes a call of one or several groups, whose caller may leave.
-func (a *account) call(t *testing.T, s *coalesce.Store, def *dipwell.Definition, rnd *rand.Rand) {
+func (a *account) call(t *testing.T, s *coalesce.Store, def *store.Definition, rnd *rand.Rand) {
 	ctx, cancel := context.Background(), func() {}
 	latest := soakTimeout + soakTimeout/10
 	switch rnd.IntN(4) {
@@ -153,9 +153,9 @@ func (a *account) call(t *testing.T, s *coalesce.Store, def *dipwell.Definition,
 		defer time.AfterFunc(latest, after).Stop()
 	}
 	defer cancel()
-	b := dipwell.Batch{Groups: make([]dipwell.Group, 1+rnd.IntN(8)/6)}
+	b := store.Batch{Groups: make([]store.Group, 1+rnd.IntN(8)/6)}
 	for i := range b.Groups {
-		b.Groups[i].Ops = []dipwell.Op{{Def: def, Key: fmt.Sprint(rnd.IntN(5)), Verb: dipwell.VerbTake, Cost: 1}}
+		b.Groups[i].Ops = []store.Op{{Def: def, Key: fmt.Sprint(rnd.IntN(5)), Verb: store.VerbTake, Cost: 1}}
 	}
 	began := time.Now()
 	err := s.Apply(ctx, &b)
@@ -170,7 +170,7 @@ func (a *account) call(t *testing.T, s *coalesce.Store, def *dipwell.Definition,
 			g.Err = err
 		}
 		switch {
-		case errors.Is(g.Err, dipwell.ErrOutcomeUnknown):
+		case errors.Is(g.Err, store.ErrOutcomeUnknown):
 			a.unknown[op.Key]++
 		case g.Err == nil:
 			token := [2]string{op.Key, fmt.Sprint(op.Remaining)}

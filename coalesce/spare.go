@@ -3,14 +3,14 @@ package coalesce
 import (
 	"sync/atomic"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Connected is a store that knows whether it can answer without connecting
 // first. A spare lane that cannot is passed over: the call waits for a statement
 // instead, which takes less time and does not fail where connections are scarce.
 type Connected interface {
-	dipwell.Store
+	store.Store
 	Connected() bool
 }
 

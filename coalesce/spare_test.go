@@ -6,9 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -21,7 +21,7 @@ type absent struct {
 func (a *absent) Connected() bool { return a.connected }
 
 // earnCredits makes calls one after the other: each earns a credit for a spare lane.
-func earnCredits(t *testing.T, s dipwell.Store, home *gate) {
+func earnCredits(t *testing.T, s store.Store, home *gate) {
 	t.Helper()
 	for range 20 {
 		c := ask(s, "lone")
@@ -120,12 +120,12 @@ func TestASpareLaneMustBeConnected(t *testing.T) {
 
 // TestStoreWithSpares: what every store must do.
 func TestStoreWithSpares(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := coalesce.New([]dipwell.Store{inner, inner, inner, inner}, coalesce.Config{MaxBatch: 8, Spare: 2})
+		s, err := coalesce.New([]store.Store{inner, inner, inner, inner}, coalesce.Config{MaxBatch: 8, Spare: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

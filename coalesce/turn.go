@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // sort asks about suspects until nobody waits for one.
 func (q *quarantine) sort() {
-	var b dipwell.Batch
+	var b store.Batch
 	for {
 		q.mu.Lock()
 		asked := q.suspects()
@@ -25,7 +25,7 @@ func (q *quarantine) sort() {
 
 // takeTurns asks about locked keys until nobody waits for one.
 func (q *quarantine) takeTurns() {
-	var b dipwell.Batch
+	var b store.Batch
 	for {
 		q.mu.Lock()
 		w, wait := q.next()
@@ -34,7 +34,7 @@ func (q *quarantine) takeTurns() {
 		if w == nil {
 			return
 		}
-		q.ask(&b, []*waiter{w}, wait+q.grace(), func(ctx context.Context, b *dipwell.Batch) error {
+		q.ask(&b, []*waiter{w}, wait+q.grace(), func(ctx context.Context, b *store.Batch) error {
 			return q.Quarantine.ApplyWithin(ctx, b, wait)
 		})
 	}
@@ -102,7 +102,7 @@ func (w *ward) latest() *waiter {
 
 // ask sends the groups of waiters and hands out what came of it. The statement
 // has at least the time least.
-func (q *quarantine) ask(b *dipwell.Batch, asked []*waiter, least time.Duration, apply func(context.Context, *dipwell.Batch) error) {
+func (q *quarantine) ask(b *store.Batch, asked []*waiter, least time.Duration, apply func(context.Context, *store.Batch) error) {
 	b.Groups = b.Groups[:0]
 	last := time.Now().Add(least)
 	for _, w := range asked {
@@ -121,7 +121,7 @@ func (q *quarantine) ask(b *dipwell.Batch, asked []*waiter, least time.Duration,
 		if err != nil {
 			g.Err = err
 		}
-		if errors.Is(g.Err, dipwell.ErrLocked) {
+		if errors.Is(g.Err, store.ErrLocked) {
 			q.again(w, g)
 		} else {
 			q.answered(w, g)
@@ -132,7 +132,7 @@ func (q *quarantine) ask(b *dipwell.Batch, asked []*waiter, least time.Duration,
 
 // again puts w back that was refused because of a lock, unless its caller has
 // left. Its likeliest key is locked.
-func (q *quarantine) again(w *waiter, g *dipwell.Group) {
+func (q *quarantine) again(w *waiter, g *store.Group) {
 	names(g, func(n name) {
 		if in := q.wards[n]; in != nil {
 			in.refuses++
@@ -152,7 +152,7 @@ func (q *quarantine) again(w *waiter, g *dipwell.Group) {
 	switch {
 	case w.state.Load() == left:
 	case q.closed:
-		w.finish(&dipwell.Group{Err: ErrClosed})
+		w.finish(&store.Group{Err: ErrClosed})
 	case in == nil:
 		q.refused.Add(1)
 		w.finish(g)
@@ -163,7 +163,7 @@ func (q *quarantine) again(w *waiter, g *dipwell.Group) {
 
 // answered hands out an answer. The keys of a group that was decided are not
 // locked; those that have met no lock for long enough go back to their lanes.
-func (q *quarantine) answered(w *waiter, g *dipwell.Group) {
+func (q *quarantine) answered(w *waiter, g *store.Group) {
 	if g.Err == nil {
 		names(g, func(n name) {
 			if in := q.wards[n]; in != nil {

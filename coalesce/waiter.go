@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A waiter is one group on its way. It holds copies, because a caller that
@@ -17,12 +17,12 @@ type waiter struct {
 	deadline   time.Time // when the call ends
 	ours       bool      // the caller's own context does not end then: the lane must
 
-	ward  *ward          // in whose queue it is, in quarantine
-	asker *dipwell.Group // the caller's own, in quarantine
+	ward  *ward        // in whose queue it is, in quarantine
+	asker *store.Group // the caller's own, in quarantine
 
-	group dipwell.Group
-	one   [1]dipwell.Op
-	many  []dipwell.Op
+	group store.Group
+	one   [1]store.Op
+	many  []store.Op
 }
 
 const (
@@ -33,7 +33,7 @@ const (
 	expired               // the caller was told that its time is over; the waiter is not used again
 )
 
-func (l *lane) waiter(c *call, g *dipwell.Group) *waiter {
+func (l *lane) waiter(c *call, g *store.Group) *waiter {
 	w, _ := l.free.Get().(*waiter)
 	if w == nil {
 		w = &waiter{lane: l, ready: make(chan bool, 1)}
@@ -44,7 +44,7 @@ func (l *lane) waiter(c *call, g *dipwell.Group) *waiter {
 }
 
 // copy takes over the group of a caller.
-func (w *waiter) copy(deadline time.Time, g *dipwell.Group) {
+func (w *waiter) copy(deadline time.Time, g *store.Group) {
 	w.state.Store(queued)
 	w.deadline = deadline
 	w.group = *g
@@ -65,13 +65,13 @@ func (w *waiter) free() {
 	}
 	clear(w.many)
 	w.many = w.many[:0]
-	w.one[0], w.group = dipwell.Op{}, dipwell.Group{}
+	w.one[0], w.group = store.Op{}, store.Group{}
 	w.prev, w.next = nil, nil
 	w.lane.free.Put(w)
 }
 
 // answer copies the outcome into the caller's group.
-func (w *waiter) answer(g *dipwell.Group) {
+func (w *waiter) answer(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = w.group.Err, w.group.Allowed, w.group.Reserved
 	for i := range g.Ops {
 		g.Ops[i].Answer = w.group.Ops[i].Answer
@@ -79,7 +79,7 @@ func (w *waiter) answer(g *dipwell.Group) {
 }
 
 // finish hands the outcome to the caller, or frees the waiter of one that left.
-func (w *waiter) finish(g *dipwell.Group) {
+func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
 	if w.state.CompareAndSwap(sent, done) {
 		w.ready <- true

@@ -8,19 +8,20 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // BenchmarkTake shows what a refusal costs here, and what a grant pays for it.
 func BenchmarkTake(b *testing.B) {
-	hour := dipwell.Limit{Name: "hour", Rate: 1, Period: time.Hour}
-	much := dipwell.Limit{Name: "much", Rate: 1e6, Period: time.Microsecond}
-	for _, limit := range []dipwell.Limit{hour, much} {
+	hour := store.Limit{Name: "hour", Rate: 1, Period: time.Hour}
+	much := store.Limit{Name: "much", Rate: 1e6, Period: time.Microsecond}
+	for _, limit := range []store.Limit{hour, much} {
 		inner, err := memstore.New(memstore.Config{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer inner.Close()
-		for name, s := range map[string]dipwell.Store{"direct": inner, "cached": open(b, inner, denycache.Config{MaxAge: time.Hour})} {
+		for name, s := range map[string]store.Store{"direct": inner, "cached": open(b, inner, denycache.Config{MaxAge: time.Hour})} {
 			l, err := dipwell.New(s, limit)
 			if err != nil {
 				b.Fatal(err)

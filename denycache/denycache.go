@@ -4,7 +4,7 @@
 // The cache keeps the row behind a refusal and goes on from it with the limit's
 // own algebra. While that row refuses a call, for the cost that was refused,
 // any above it and any other that does not fit, the answer is made here: its
-// source is dipwell.SourceDenyCache, and its retry counts down to the µs. A
+// source is store.SourceDenyCache, and its retry counts down to the µs. A
 // call that fits, a smaller cost perhaps, goes to the store.
 //
 // What is exact: everything done through this Store. A grant, refund, charge,
@@ -47,7 +47,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Config bounds a Store. A zero field means the default named in its comment.
@@ -66,7 +66,7 @@ const (
 
 // Store answers refused keys itself. It is safe for concurrent use.
 type Store struct {
-	inner  dipwell.Store
+	inner  store.Store
 	now    func() int64
 	maxAge int64 // µs
 	table  table
@@ -76,10 +76,10 @@ type Store struct {
 	hits, misses, refused atomic.Uint64
 }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store that asks inner for what it cannot refuse itself.
-func New(inner dipwell.Store, c Config) (*Store, error) {
+func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, fmt.Errorf("denycache: the inner store is nil")
 	}
@@ -113,10 +113,10 @@ func (c *Config) check() error {
 }
 
 // Unwrap returns the inner store.
-func (s *Store) Unwrap() dipwell.Store { return s.inner }
+func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Apply refuses what is known to be refused, and sends the rest to the inner store.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.now()
 	if len(b.Groups) != 1 || len(b.Groups[0].Ops) > 1 {
 		return s.several(ctx, b, sent)
@@ -130,7 +130,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 }
 
 // several refuses what it can of a batch and sends the rest as one.
-func (s *Store) several(ctx context.Context, b *dipwell.Batch, sent int64) error {
+func (s *Store) several(ctx context.Context, b *store.Batch, sent int64) error {
 	p := s.parts.Get().(*part)
 	defer s.parts.Put(p)
 	for i := range b.Groups {
@@ -155,21 +155,21 @@ func (s *Store) several(ctx context.Context, b *dipwell.Batch, sent int64) error
 
 // part is the groups of a batch that the inner store must answer.
 type part struct {
-	batch dipwell.Batch
+	batch store.Batch
 	from  []int      // the group's place in the whole
 	known []refusals // of the group: the store is asked about the other ops alone
 	marks []mark
 }
 
 // add takes in what of a group the inner store must answer.
-func (p *part) add(from int, g *dipwell.Group, known refusals) {
+func (p *part) add(from int, g *store.Group, known refusals) {
 	switch rest := known.rest(g); {
 	case known == 0:
 		p.batch.Groups = append(p.batch.Groups, *g)
 	case len(rest) == 0:
 		return
 	default:
-		p.batch.Groups = append(p.batch.Groups, dipwell.Group{Ops: rest})
+		p.batch.Groups = append(p.batch.Groups, store.Group{Ops: rest})
 	}
 	p.from, p.known = append(p.from, from), append(p.known, known)
 }
@@ -182,7 +182,7 @@ func (p *part) clear() {
 // refuse answers the ops of a call that rows kept here refuse, and says which
 // those are: with one of them the call is refused. It appends a mark for each
 // other op.
-func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, refusals) {
+func (s *Store) refuse(marks []mark, g *store.Group, now int64) ([]mark, refusals) {
 	var known refusals
 	may := answerable(g)
 	for i := range g.Ops {
@@ -202,8 +202,8 @@ func (s *Store) refuse(marks []mark, g *dipwell.Group, now int64) ([]mark, refus
 }
 
 // knows is fresh, counted for the calls that a row kept here could answer.
-func (s *Store) knows(e *slot, op *dipwell.Op, now int64) bool {
-	if op.Verb > dipwell.VerbReserve || op.Def.Mode == dipwell.Shadow {
+func (s *Store) knows(e *slot, op *store.Op, now int64) bool {
+	if op.Verb > store.VerbReserve || op.Def.Mode == store.Shadow {
 		return false
 	}
 	fresh := s.fresh(e, op, now)
@@ -216,28 +216,28 @@ func (s *Store) knows(e *slot, op *dipwell.Op, now int64) bool {
 }
 
 // fresh reports whether what is kept may still be believed about the op.
-func (s *Store) fresh(e *slot, op *dipwell.Op, now int64) bool {
+func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 	age := now - e.sent
 	return e.full() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load()
 }
 
 // refuses answers the op if the row that is kept refuses it at the latest time
 // that the store's clock can show now. The answer is of the earliest such time.
-func refuses(e *slot, op *dipwell.Op, now int64) bool {
-	row := dipwell.State{Used: e.used, TS: e.ts, Version: e.version}
+func refuses(e *slot, op *store.Op, now int64) bool {
+	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
 	latest := e.at + (now - e.sent)
 	for _, at := range [...]int64{latest, latest - int64(e.trip)} {
 		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed {
-			op.Answer = dipwell.Answer{}
+			op.Answer = store.Answer{}
 			return false
 		}
 	}
-	op.Source = dipwell.SourceDenyCache
+	op.Source = store.SourceDenyCache
 	return true
 }
 
 // ask passes a batch on and learns from its answers.
-func (s *Store) ask(ctx context.Context, b *dipwell.Batch, marks []mark, sent int64) error {
+func (s *Store) ask(ctx context.Context, b *store.Batch, marks []mark, sent int64) error {
 	epoch := s.epoch.Load()
 	err := s.inner.Apply(ctx, b)
 	trip := s.now() - sent
@@ -259,13 +259,13 @@ func (s *Store) ask(ctx context.Context, b *dipwell.Batch, marks []mark, sent in
 }
 
 // kept reports whether an answer is a refusal to remember, and not an effect.
-func kept(g *dipwell.Group, op *dipwell.Op) bool {
-	return !g.Allowed && !op.Allowed && op.Source == dipwell.SourceStore && op.TS != 0
+func kept(g *store.Group, op *store.Op) bool {
+	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0
 }
 
 // keep remembers the row behind a refusal, unless something happened to the key
 // since the request was sent.
-func (s *Store) keep(m mark, op *dipwell.Op, sent, trip int64, epoch uint64) {
+func (s *Store) keep(m mark, op *store.Op, sent, trip int64, epoch uint64) {
 	s.table.put(m, slot{
 		used: op.Used, ts: op.TS, version: op.Def.Number,
 		at: op.At(), sent: sent, trip: uint32(trip), epoch: epoch,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,7 +23,7 @@ type bench struct {
 	*testing.T
 	clock atomic.Int64 // both the store's and the process's, in µs
 	asked int          // calls that reached the store
-	inner dipwell.Store
+	inner store.Store
 	s     *denycache.Store
 	l     *dipwell.Limiter
 	after func() // runs when the store has answered, before the cache learns of it
@@ -31,7 +32,7 @@ type bench struct {
 
 const start = int64(1767225600e6)
 
-func setup(t *testing.T, limits ...dipwell.Limit) *bench {
+func setup(t *testing.T, limits ...store.Limit) *bench {
 	b := &bench{T: t, after: func() {}}
 	b.clock.Store(start)
 	b.inner = memory(t, b.clock.Load)
@@ -43,9 +44,9 @@ func setup(t *testing.T, limits ...dipwell.Limit) *bench {
 	return b
 }
 
-func (b *bench) Unwrap() dipwell.Store { return b.inner }
+func (b *bench) Unwrap() store.Store { return b.inner }
 
-func (b *bench) Apply(ctx context.Context, batch *dipwell.Batch) error {
+func (b *bench) Apply(ctx context.Context, batch *store.Batch) error {
 	b.asked++
 	err := b.inner.Apply(ctx, batch)
 	b.after()
@@ -68,7 +69,7 @@ func (b *bench) take(key string, n int64) dipwell.Decision {
 }
 
 // want checks an answer, and that only those from the store reached it.
-func (b *bench) want(d dipwell.Decision, allowed bool, source dipwell.Source) {
+func (b *bench) want(d dipwell.Decision, allowed bool, source store.Source) {
 	b.Helper()
 	if d.Allowed != allowed || d.Source != source {
 		b.Errorf("allowed %v from %v, want %v from %v", d.Allowed, d.Source, allowed, source)
@@ -76,12 +77,12 @@ func (b *bench) want(d dipwell.Decision, allowed bool, source dipwell.Source) {
 }
 
 const (
-	fromStore = dipwell.SourceStore
-	fromCache = dipwell.SourceDenyCache
+	fromStore = store.SourceStore
+	fromCache = store.SourceDenyCache
 )
 
 // login gives one token each 200 ms.
-var login = dipwell.Limit{Name: "login", Rate: 5, Period: time.Second, Burst: 20}
+var login = store.Limit{Name: "login", Rate: 5, Period: time.Second, Burst: 20}
 
 func TestARefusedKeyIsAnsweredUntilItsRetryTime(t *testing.T) {
 	b := setup(t, login)
@@ -128,8 +129,8 @@ func TestOtherVerbsAreJudgedByTheirOwnRule(t *testing.T) {
 	b := setup(t, login) // may go 20 into debt
 	b.take("k", 20)
 	b.want(b.take("k", 1), false, fromStore)
-	for verb, source := range map[dipwell.Verb]dipwell.Source{
-		dipwell.VerbCheck: fromCache, dipwell.VerbTakeUpTo: fromCache, dipwell.VerbTake: fromCache,
+	for verb, source := range map[store.Verb]store.Source{
+		store.VerbCheck: fromCache, store.VerbTakeUpTo: fromCache, store.VerbTake: fromCache,
 	} {
 		var d dipwell.Decision
 		if err := b.l.Do(t.Context(), &d, verb, "login", "k", 1); err != nil {
@@ -151,7 +152,7 @@ func TestWhatHappensHereIsSeenAtOnce(t *testing.T) {
 		"change": func(b *bench) error {
 			l := login
 			l.Burst = 30
-			_, err := b.l.Define(b.Context(), l, dipwell.OwnerCode)
+			_, err := b.l.Define(b.Context(), l, store.OwnerCode)
 			if err == nil {
 				b.pass(time.Microsecond)
 			}
@@ -159,15 +160,15 @@ func TestWhatHappensHereIsSeenAtOnce(t *testing.T) {
 		},
 		"shadow": func(b *bench) error {
 			l := login
-			l.Mode = dipwell.Shadow
-			_, err := b.l.Define(b.Context(), l, dipwell.OwnerCode)
+			l.Mode = store.Shadow
+			_, err := b.l.Define(b.Context(), l, store.OwnerCode)
 			return err
 		},
 		"drop and define": func(b *bench) error {
-			if err := b.l.Drop(b.Context(), "login", dipwell.OwnerCode); err != nil {
+			if err := b.l.Drop(b.Context(), "login", store.OwnerCode); err != nil {
 				return err
 			}
-			_, err := b.l.Define(b.Context(), login, dipwell.OwnerCode)
+			_, err := b.l.Define(b.Context(), login, store.OwnerCode)
 			return err
 		},
 	} {
@@ -221,9 +222,9 @@ func TestARefusalInFlightIsNotKept(t *testing.T) {
 		"refund": func(b *bench) error { _, err := b.l.Refund(b.Context(), "login", "k", 1); return err },
 		"reset":  func(b *bench) error { _, err := b.l.Reset(b.Context(), "login", "k"); return err },
 		"unknown outcome": func(b *bench) error {
-			b.fail = dipwell.ErrOutcomeUnknown
+			b.fail = store.ErrOutcomeUnknown
 			_, err := b.l.Refund(b.Context(), "login", "k", 1)
-			if b.fail = nil; !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			if b.fail = nil; !errors.Is(err, store.ErrOutcomeUnknown) {
 				return fmt.Errorf("refund: %w", err)
 			}
 			return nil
@@ -264,7 +265,7 @@ func TestARefusalInFlightIsNotKept(t *testing.T) {
 
 // What another process does is seen MaxAge after the refused request was sent.
 func TestOthersAreSeenWithinMaxAge(t *testing.T) {
-	slow := dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour}
+	slow := store.Limit{Name: "login", Rate: 1, Period: time.Hour}
 	b := setup(t, slow)
 	other, err := dipwell.New(b.inner)
 	if err != nil {
@@ -346,7 +347,7 @@ func TestGroupsOfSeveralKeys(t *testing.T) {
 	}
 	b.fail = errors.New("gone")
 	b.pass(first.RetryAfter) // k may be free again, other is not
-	if _, err := b.l.TakeAll(t.Context(), takes...); !errors.Is(err, dipwell.ErrStore) {
+	if _, err := b.l.TakeAll(t.Context(), takes...); !errors.Is(err, store.ErrStore) {
 		t.Errorf("the store's error about the rest is %v", err)
 	}
 	if st := b.s.Stats(); st.Refused != 6 {
@@ -361,7 +362,7 @@ func TestReservationsOfSeveralKeysPassThrough(t *testing.T) {
 	b.take("k", 21)
 	takes := []dipwell.Take{{Limit: "login", Key: "k", Cost: 1}, {Limit: "login", Key: "free", Cost: 1}}
 	var d dipwell.Decision
-	if err := b.l.DoAll(t.Context(), &d, dipwell.VerbReserve, takes); err != nil {
+	if err := b.l.DoAll(t.Context(), &d, store.VerbReserve, takes); err != nil {
 		t.Fatal(err)
 	}
 	b.want(d, true, fromStore)
@@ -370,7 +371,7 @@ func TestReservationsOfSeveralKeysPassThrough(t *testing.T) {
 // Stats tell lookups that found a refusal, those that did not, what was refused
 // here, and what is in memory.
 func TestStats(t *testing.T) {
-	b := setup(t, login, dipwell.Limit{Name: "watched", Rate: 1, Period: time.Hour, Mode: dipwell.Shadow})
+	b := setup(t, login, store.Limit{Name: "watched", Rate: 1, Period: time.Hour, Mode: store.Shadow})
 	want := func(w denycache.Stats) {
 		t.Helper()
 		if got := b.s.Stats(); got != w {
@@ -408,9 +409,9 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 	}
 	asked := b.asked
 	def := b.l.Limit("login")
-	var batch dipwell.Batch
+	var batch store.Batch
 	for _, key := range []string{"a", "b", "c", "d", "e"} {
-		batch.Groups = append(batch.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: def, Key: key, Cost: 20}}})
+		batch.Groups = append(batch.Groups, store.Group{Ops: []store.Op{{Def: def, Key: key, Cost: 20}}})
 	}
 	for round, fromStore := range []string{"ace", "ace", ""} { // granted, refused, all known
 		if err := b.s.Apply(t.Context(), &batch); err != nil {
@@ -430,7 +431,7 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 
 func TestShadowPassesThrough(t *testing.T) {
 	l := login
-	l.Mode = dipwell.Shadow
+	l.Mode = store.Shadow
 	b := setup(t, l)
 	b.take("k", 20)
 	for range 3 {
@@ -444,7 +445,7 @@ func TestAnErrorForgets(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.take("k", 1)
-	b.fail = dipwell.ErrOutcomeUnknown
+	b.fail = store.ErrOutcomeUnknown
 	if _, err := b.l.Refund(t.Context(), "login", "k", 1); err == nil {
 		t.Fatal("no error")
 	}

@@ -1,21 +1,21 @@
 package denycache
 
-import "github.com/dipwell/dipwell"
+import "github.com/dipwell/dipwell/store"
 
 // refusals are the ops of a group that rows kept here refuse: bit i is op i.
-// dipwell.MaxTakes bounds them.
+// store.MaxTakes bounds them.
 type refusals uint16
 
-var _ [16]struct{} = [dipwell.MaxTakes]struct{}{}
+var _ [16]struct{} = [store.MaxTakes]struct{}{}
 
 // answerable reports whether a group may be refused from rows kept here: a
 // single op, or takes and checks, whose others a check can speak for.
-func answerable(g *dipwell.Group) bool {
+func answerable(g *store.Group) bool {
 	if g.Cancel {
 		return false
 	}
 	for i := range g.Ops {
-		if op := &g.Ops[i]; len(g.Ops) > 1 && (op.Verb > dipwell.VerbCheck || op.Def.Rule.Leaky) {
+		if op := &g.Ops[i]; len(g.Ops) > 1 && (op.Verb > store.VerbCheck || op.Def.Rule.Leaky) {
 			return false
 		}
 	}
@@ -23,12 +23,12 @@ func answerable(g *dipwell.Group) bool {
 }
 
 // rest asks about the other ops of a refused group, and charges nothing.
-func (known refusals) rest(g *dipwell.Group) []dipwell.Op {
-	var out []dipwell.Op
+func (known refusals) rest(g *store.Group) []store.Op {
+	var out []store.Op
 	for i := range g.Ops {
 		if known != 0 && known>>i&1 == 0 {
 			op := g.Ops[i]
-			op.Verb = dipwell.VerbCheck
+			op.Verb = store.VerbCheck
 			out = append(out, op)
 		}
 	}
@@ -36,7 +36,7 @@ func (known refusals) rest(g *dipwell.Group) []dipwell.Op {
 }
 
 // join puts the answers about the rest beside those that were known.
-func (known refusals) join(g, rest *dipwell.Group) {
+func (known refusals) join(g, rest *store.Group) {
 	g.Err, g.Allowed, g.Reserved = rest.Err, false, false
 	from := 0
 	for i := range g.Ops {

@@ -10,31 +10,32 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // slow is a store that takes time to be reached and to answer.
 type slow struct {
-	dipwell.Store
+	store.Store
 	there, back int64 // µs
 	clock       int64 // µs, of the store and of the process
 }
 
-func (s *slow) Unwrap() dipwell.Store { return s.Store }
-func (s *slow) now() int64            { return s.clock }
+func (s *slow) Unwrap() store.Store { return s.Store }
+func (s *slow) now() int64          { return s.clock }
 
-func (s *slow) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *slow) Apply(ctx context.Context, b *store.Batch) error {
 	s.clock += s.there
 	err := s.Store.Apply(ctx, b)
 	s.clock += s.back
 	return err
 }
 
-var slowLimits = []dipwell.Limit{
+var slowLimits = []store.Limit{
 	{Name: "bucket", Rate: 1, Period: time.Second, Burst: 3},
 	{Name: "fast", Rate: 7, Period: 10 * time.Millisecond, Burst: 20},
-	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 2, Period: 500 * time.Millisecond},
-	{Name: "interval", Algorithm: dipwell.Interval, Rate: 3, Period: 200 * time.Millisecond, Burst: 7},
-	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: 4},
+	{Name: "window", Algorithm: store.FixedWindow, Rate: 2, Period: 500 * time.Millisecond},
+	{Name: "interval", Algorithm: store.Interval, Rate: 3, Period: 200 * time.Millisecond, Burst: 7},
+	{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: 4},
 }
 
 // A refusal from the cache is never later than the store's, and its times are
@@ -65,14 +66,14 @@ func TestASlowStoresRefusal(t *testing.T) {
 
 func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
 	name := l.Limits()[0].Name
-	verb := rapid.SampledFrom([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbCheck, dipwell.VerbReserve}).Draw(t, "verb")
+	verb := rapid.SampledFrom([]store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbCheck, store.VerbReserve}).Draw(t, "verb")
 	cost := rapid.Int64Range(1, 4).Draw(t, "cost")
 	s.there, s.back = rapid.Int64Range(0, 400_000).Draw(t, "there"), rapid.Int64Range(0, 400_000).Draw(t, "back")
 	var d dipwell.Decision
 	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
 		t.Fatal(err)
 	}
-	if d.Source != dipwell.SourceDenyCache {
+	if d.Source != store.SourceDenyCache {
 		return
 	}
 	s.there, s.back = 0, 0
@@ -92,14 +93,14 @@ func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
 }
 
 // dry is a verb that is refused when v is, and changes nothing.
-func dry(v dipwell.Verb) dipwell.Verb {
-	if v == dipwell.VerbTake {
-		return dipwell.VerbCheck
+func dry(v store.Verb) store.Verb {
+	if v == store.VerbTake {
+		return store.VerbCheck
 	}
 	return v
 }
 
-func ask(t *rapid.T, l *dipwell.Limiter, verb dipwell.Verb, name string, cost int64) (d dipwell.Decision) {
+func ask(t *rapid.T, l *dipwell.Limiter, verb store.Verb, name string, cost int64) (d dipwell.Decision) {
 	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
 		t.Fatal(err)
 	}

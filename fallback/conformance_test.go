@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -20,15 +21,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // never does, so that all is decided here.
 func TestStore(t *testing.T) {
 	t.Run("store answers", func(t *testing.T) {
-		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 			s, _ := setup(t, now)
 			return &allLocal{Store: s}
 		}, storetest.Quick)
 	})
 	t.Run("store is away", func(t *testing.T) {
-		storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 			s, inner := setup(t, now)
-			l, err := dipwell.New(s, dipwell.Limit{Name: "tells the time", Rate: 1, Period: 1e9, OnStoreError: dipwell.FailLocal})
+			l, err := dipwell.New(s, store.Limit{Name: "tells the time", Rate: 1, Period: 1e9, OnStoreError: store.FailLocal})
 			if err == nil {
 				_, err = l.Reset(context.Background(), "tells the time", "k")
 			}
@@ -46,13 +47,13 @@ var errAway = errors.New("connection refused")
 // faulty is a memstore that fails on command.
 type faulty struct {
 	*memstore.Store
-	fail    error          // of the batch
-	failing error          // of each group
-	source  dipwell.Source // of its answers, where a decorator below makes them
-	after   func()         // runs when the store has answered
+	fail    error        // of the batch
+	failing error        // of each group
+	source  store.Source // of its answers, where a decorator below makes them
+	after   func()       // runs when the store has answered
 }
 
-func (f *faulty) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (f *faulty) Apply(ctx context.Context, b *store.Batch) error {
 	if f.fail != nil {
 		return f.fail
 	}
@@ -99,17 +100,17 @@ type allLocal struct {
 	defs sync.Map // *Definition → the same, failing local
 }
 
-func (a *allLocal) def(d *dipwell.Definition) *dipwell.Definition {
+func (a *allLocal) def(d *store.Definition) *store.Definition {
 	c, ok := a.defs.Load(d)
 	if !ok {
 		failing := *d
-		failing.OnStoreError = dipwell.FailLocal
+		failing.OnStoreError = store.FailLocal
 		c, _ = a.defs.LoadOrStore(d, &failing)
 	}
-	return c.(*dipwell.Definition)
+	return c.(*store.Definition)
 }
 
-func (a *allLocal) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (a *allLocal) Apply(ctx context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		for j := range b.Groups[i].Ops {
 			op := &b.Groups[i].Ops[j]
@@ -119,7 +120,7 @@ func (a *allLocal) Apply(ctx context.Context, b *dipwell.Batch) error {
 	err := a.Store.Apply(ctx, b)
 	for i := range b.Groups {
 		for j := range b.Groups[i].Ops {
-			b.Groups[i].Ops[j].Source = dipwell.SourceStore
+			b.Groups[i].Ops[j].Source = store.SourceStore
 		}
 	}
 	return err
@@ -133,27 +134,27 @@ type awayStore struct {
 	local           *memstore.Store
 }
 
-func (a awayStore) Unwrap() dipwell.Store { return a.Store }
+func (a awayStore) Unwrap() store.Store { return a.Store }
 
 // Define tells the local store at once: with a clock that steps back, the suite
 // can tell whether a row was reclaimed before the first call under the new rule.
-func (a awayStore) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (a awayStore) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	d, err := a.Store.Define(ctx, l, owner)
 	if err == nil {
-		err = a.local.Put(a.def(d), "", dipwell.State{Version: d.Number})
+		err = a.local.Put(a.def(d), "", store.State{Version: d.Number})
 	}
 	return d, err
 }
 
-func (a awayStore) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (a awayStore) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.allLocal.Apply(ctx, b)
 	if g := &b.Groups[0]; g.Cancel && errors.Is(g.Err, errAway) {
-		g.Err = dipwell.ErrReservation
+		g.Err = store.ErrReservation
 	}
 	return err
 }
 
-func (a awayStore) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (a awayStore) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	return a.local.Keys(ctx, d, prefix, after, n)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // remote is a store that goes away.
@@ -17,7 +18,7 @@ type remote struct {
 	away bool
 }
 
-func (r *remote) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	if r.away {
 		return errors.New("connection refused")
 	}

@@ -5,7 +5,7 @@
 // FailLocal leaves its row in a bounded memstore. When the store fails, calls
 // about such limits are decided there, starting from the row that this process
 // last knew and not from a full bucket; the source of such an answer is
-// dipwell.SourceFallbackLocal. The store is asked first at every call, so it
+// store.SourceFallbackLocal. The store is asked first at every call, so it
 // decides again as soon as it can.
 //
 // What this costs in exactness: each process decides by itself, so n processes
@@ -34,8 +34,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Config bounds a Store. A zero field means the default named in its comment.
@@ -51,22 +51,22 @@ const (
 
 // Store falls back to local decisions. It is safe for concurrent use.
 type Store struct {
-	inner  dipwell.Store
+	inner  store.Store
 	local  *memstore.Store
 	clock  func() int64
 	guess  int64        // µs from clock to the wall clock, until the inner store has answered
 	offset atomic.Int64 // µs from clock to the inner store's time, or less; unknown before its first answer
 
-	defined  *dipwell.Registry // nil: nobody says which limits are gone
+	defined  *store.Registry // nil: nobody says which limits are gone
 	mu       sync.Mutex
 	reserved map[string]uint32 // limits with reservations made here, and the version of the last
 }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store that asks inner, and itself where inner cannot answer.
 // Close gives its memory back.
-func New(inner dipwell.Store, c Config) (*Store, error) {
+func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, errors.New("fallback: the inner store is nil")
 	}
@@ -80,7 +80,7 @@ func New(inner dipwell.Store, c Config) (*Store, error) {
 	}
 	s.guess = time.Now().UnixMicro() - s.clock()
 	s.offset.Store(unknown)
-	if d, ok := dipwell.As[dipwell.Definer](inner); ok {
+	if d, ok := store.As[store.Definer](inner); ok {
 		s.defined = d.Registry()
 	}
 	var err error
@@ -91,7 +91,7 @@ func New(inner dipwell.Store, c Config) (*Store, error) {
 }
 
 // Unwrap returns the inner store.
-func (s *Store) Unwrap() dipwell.Store { return s.inner }
+func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Close gives the memory back. The inner store stays open.
 func (s *Store) Close() error { return s.local.Close() }
@@ -119,7 +119,7 @@ func (s *Store) learn(at, sent, now int64) {
 }
 
 // Apply asks the inner store and decides what it could not.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.clock()
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
@@ -137,35 +137,35 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 }
 
 // note remembers the rows behind the answers of a group that was sent at sent.
-func (s *Store) note(g *dipwell.Group, sent int64) {
+func (s *Store) note(g *store.Group, sent int64) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Def.OnStoreError != dipwell.FailLocal || op.Source != dipwell.SourceStore || op.TS == 0 {
+		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
 			continue
 		}
 		s.learn(op.At(), sent, s.clock())
 		// A full memory is counted by itself: the key would start full then.
-		_ = s.local.Put(op.Def, op.Key, dipwell.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
+		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
 	}
 }
 
 // decide answers a group that the store could not, or returns why it did not.
-func (s *Store) decide(g *dipwell.Group, why error) error {
+func (s *Store) decide(g *store.Group, why error) error {
 	if g.Cancel {
 		return s.cancel(g, why)
 	}
 	if !away(why) {
 		return why
 	}
-	var ours dipwell.Batch
-	var ops [dipwell.MaxTakes]dipwell.Op
+	var ours store.Batch
+	var ops [store.MaxTakes]store.Op
 	here, _ := ours.Single()
 	here.Ops, here.ID = ops[:0], g.ID
 	for i := range g.Ops {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
-		case dipwell.FailClosed:
+		case store.FailClosed:
 			return why
-		case dipwell.FailLocal:
+		case store.FailLocal:
 			here.Ops = append(here.Ops, *op)
 		}
 	}
@@ -184,7 +184,7 @@ func (s *Store) decide(g *dipwell.Group, why error) error {
 }
 
 // ask decides a batch of one group locally.
-func (s *Store) ask(b *dipwell.Batch) error {
+func (s *Store) ask(b *store.Batch) error {
 	if err := s.local.Apply(context.Background(), b); err != nil {
 		return err
 	}
@@ -193,25 +193,25 @@ func (s *Store) ask(b *dipwell.Batch) error {
 
 // answer copies what was decided here into the caller's group. Limits that fail
 // open only pass.
-func answer(g, here *dipwell.Group) {
+func answer(g, here *store.Group) {
 	g.Err, g.Allowed, g.Reserved = nil, here.Allowed, here.Reserved
 	next := 0
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Def.OnStoreError == dipwell.FailLocal {
+		if op.Def.OnStoreError == store.FailLocal {
 			*op = here.Ops[next]
-			op.Source = dipwell.SourceFallbackLocal
+			op.Source = store.SourceFallbackLocal
 			next++
 		} else {
-			op.Answer = dipwell.Answer{Source: dipwell.SourceFallbackOpen, Allowed: true}
+			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true}
 		}
 	}
 }
 
 // cancel gives back a reservation that was made here, whether the store is away
 // or does not know it.
-func (s *Store) cancel(g *dipwell.Group, why error) error {
-	var b dipwell.Batch
+func (s *Store) cancel(g *store.Group, why error) error {
+	var b store.Batch
 	here, _ := b.Single()
 	here.Ops, here.ID, here.Cancel = nil, g.ID, true
 	s.forget()
@@ -222,7 +222,7 @@ func (s *Store) cancel(g *dipwell.Group, why error) error {
 }
 
 // keep remembers which limits have reservations here.
-func (s *Store) keep(ops []dipwell.Op) {
+func (s *Store) keep(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reserved == nil {
@@ -243,7 +243,7 @@ func (s *Store) forget() {
 	}
 	for name, number := range s.reserved {
 		d := s.defined.Lookup(name)
-		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v dipwell.Version) bool { return v.Number == number }) {
+		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == number }) {
 			s.local.ForgetReservations(name)
 			delete(s.reserved, name)
 		}
@@ -253,8 +253,8 @@ func (s *Store) forget() {
 // away reports whether an error says that the store could not decide, rather
 // than that the caller was wrong or gone.
 func away(err error) bool {
-	var field *dipwell.FieldError
-	return !errors.As(err, &field) && !errors.Is(err, dipwell.ErrReservation) &&
-		!errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrNotSupported) &&
+	var field *store.FieldError
+	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&
+		!errors.Is(err, store.ErrUnknownLimit) && !errors.Is(err, store.ErrNotSupported) &&
 		!errors.Is(err, context.Canceled)
 }

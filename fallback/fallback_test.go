@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // bench is a fallback between a limiter and a store that fails on command.
@@ -25,10 +26,10 @@ type bench struct {
 
 // The limits of the tests, named after what they do when the store is away.
 var (
-	local  = dipwell.Limit{Name: "local", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: dipwell.FailLocal}
-	tenant = dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Minute, Burst: 3, OnStoreError: dipwell.FailLocal}
-	open   = dipwell.Limit{Name: "open", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: dipwell.FailOpen}
-	closed = dipwell.Limit{Name: "closed", Rate: 1, Period: time.Minute, Burst: 10}
+	local  = store.Limit{Name: "local", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: store.FailLocal}
+	tenant = store.Limit{Name: "tenant", Rate: 1, Period: time.Minute, Burst: 3, OnStoreError: store.FailLocal}
+	open   = store.Limit{Name: "open", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: store.FailOpen}
+	closed = store.Limit{Name: "closed", Rate: 1, Period: time.Minute, Burst: 10}
 )
 
 func begin(t *testing.T) *bench {
@@ -53,18 +54,18 @@ func (b *bench) take(limit, key string, n int64) dipwell.Decision {
 	return d
 }
 
-func (b *bench) want(d dipwell.Decision, allowed bool, remaining int64, source dipwell.Source) {
+func (b *bench) want(d dipwell.Decision, allowed bool, remaining int64, source store.Source) {
 	b.Helper()
 	if d.Allowed != allowed || d.Remaining != remaining || d.Source != source {
 		b.Errorf("allowed %v, %d remaining, by %v; want %v, %d, by %v", d.Allowed, d.Remaining, d.Source, allowed, remaining, source)
 	}
 }
 
-const here = dipwell.SourceFallbackLocal
+const here = store.SourceFallbackLocal
 
 func TestItStartsFromWhatWasLastKnown(t *testing.T) {
 	b := begin(t)
-	b.want(b.take("local", "k", 7), true, 3, dipwell.SourceStore)
+	b.want(b.take("local", "k", 7), true, 3, store.SourceStore)
 	b.pass(90 * time.Second) // one token comes back, and half of another
 	b.inner.fail = errAway
 	b.want(b.take("local", "k", 4), true, 0, here)
@@ -85,7 +86,7 @@ func TestRefusalsAreKnownToo(t *testing.T) {
 	if _, err := other.Take(t.Context(), "local", "k", 9); err != nil { // by another process
 		t.Fatal(err)
 	}
-	b.want(b.take("local", "k", 2), false, 1, dipwell.SourceStore)
+	b.want(b.take("local", "k", 2), false, 1, store.SourceStore)
 	b.inner.fail = errAway
 	b.want(b.take("local", "k", 2), false, 1, here)
 	b.want(b.take("local", "k", 1), true, 0, here)
@@ -99,7 +100,7 @@ func TestTheStoreDecidesAgainAtOnce(t *testing.T) {
 	b.want(b.take("local", "k", 5), true, 3, here)
 	b.inner.fail = nil
 	b.pass(time.Second)
-	b.want(b.take("local", "k", 1), true, 7, dipwell.SourceStore)
+	b.want(b.take("local", "k", 1), true, 7, store.SourceStore)
 	b.inner.fail = errAway
 	b.want(b.take("local", "k", 1), true, 6, here) // the store's word counts again
 }
@@ -108,9 +109,9 @@ func TestEachFailureMode(t *testing.T) {
 	b := begin(t)
 	b.inner.fail = errAway
 	b.want(b.take("local", "k", 1), true, 9, here)
-	b.want(b.take("open", "k", 1), true, 0, dipwell.SourceFallbackOpen)
+	b.want(b.take("open", "k", 1), true, 0, store.SourceFallbackOpen)
 	d, err := b.l.Take(t.Context(), "closed", "k", 1)
-	if !errors.Is(err, dipwell.ErrStore) || !errors.Is(err, errAway) || d.Allowed {
+	if !errors.Is(err, store.ErrStore) || !errors.Is(err, errAway) || d.Allowed {
 		t.Errorf("closed: %v, allowed %v", err, d.Allowed)
 	}
 }
@@ -137,7 +138,7 @@ func TestGroups(t *testing.T) {
 		b := begin(t)
 		b.inner.fail = errAway
 		d, err := b.l.TakeAll(t.Context(), takes("open", "tenant")...)
-		if err != nil || !d.Allowed || d.Limits[0].Source != dipwell.SourceFallbackOpen || d.Limits[1].Source != here {
+		if err != nil || !d.Allowed || d.Limits[0].Source != store.SourceFallbackOpen || d.Limits[1].Source != here {
 			t.Errorf("%+v (%v)", d, err)
 		}
 		d, err = b.l.TakeAll(t.Context(), takes("open", "tenant")...)
@@ -165,9 +166,9 @@ func TestGroups(t *testing.T) {
 
 func TestOneGroupOfABatchFails(t *testing.T) {
 	b := begin(t)
-	b.inner.failing = dipwell.ErrOutcomeUnknown
+	b.inner.failing = store.ErrOutcomeUnknown
 	b.want(b.take("local", "k", 4), true, 6, here)
-	if _, err := b.l.Take(t.Context(), "closed", "k", 1); !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if _, err := b.l.Take(t.Context(), "closed", "k", 1); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 }
@@ -175,9 +176,9 @@ func TestOneGroupOfABatchFails(t *testing.T) {
 func TestABatchOfSeveralGroups(t *testing.T) {
 	b := begin(t)
 	b.inner.fail = errAway
-	var batch dipwell.Batch
+	var batch store.Batch
 	for _, name := range []string{"local", "closed", "tenant"} {
-		batch.Groups = append(batch.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: b.l.Limit(name), Key: "k", Cost: 1}}})
+		batch.Groups = append(batch.Groups, store.Group{Ops: []store.Op{{Def: b.l.Limit(name), Key: "k", Cost: 1}}})
 	}
 	if err := b.s.Apply(t.Context(), &batch); err != nil {
 		t.Fatal(err)
@@ -193,8 +194,8 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 // What is the caller's fault, or of no interest to it any more, is not decided here.
 func TestErrorsThatAreNotOurs(t *testing.T) {
 	for _, err := range []error{
-		&dipwell.FieldError{Field: "cost", Reason: "is wrong"}, dipwell.ErrReservation,
-		&dipwell.UnknownLimitError{Limit: "local"}, dipwell.ErrNotSupported, context.Canceled,
+		&store.FieldError{Field: "cost", Reason: "is wrong"}, store.ErrReservation,
+		&store.UnknownLimitError{Limit: "local"}, store.ErrNotSupported, context.Canceled,
 	} {
 		b := begin(t)
 		b.inner.fail = err
@@ -206,7 +207,7 @@ func TestErrorsThatAreNotOurs(t *testing.T) {
 
 func TestATimeoutIsDecidedHere(t *testing.T) {
 	b := begin(t)
-	b.inner.fail = fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, context.DeadlineExceeded)
+	b.inner.fail = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExceeded)
 	b.want(b.take("local", "k", 1), true, 9, here)
 }
 
@@ -220,7 +221,7 @@ func TestReservations(t *testing.T) {
 	b.inner.fail = errAway
 	b.pass(time.Millisecond)
 	mine, err := b.l.Reserve(t.Context(), "local", "k", 2)
-	if err != nil || mine.Reservation == (dipwell.Reservation{}) || mine.Source != here {
+	if err != nil || mine.Reservation == (store.Reservation{}) || mine.Source != here {
 		t.Fatalf("%+v (%v)", mine, err)
 	}
 	if err := b.l.Cancel(t.Context(), inStore.Reservation); !errors.Is(err, errAway) {
@@ -230,7 +231,7 @@ func TestReservations(t *testing.T) {
 	if err := b.l.Cancel(t.Context(), mine.Reservation); err != nil {
 		t.Errorf("a reservation made here, with the store back: %v", err)
 	}
-	if err := b.l.Cancel(t.Context(), mine.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+	if err := b.l.Cancel(t.Context(), mine.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Errorf("the same again: %v", err)
 	}
 	if err := b.l.Cancel(t.Context(), inStore.Reservation); err != nil {
@@ -256,7 +257,7 @@ func TestAFullMemoryFailsClosed(t *testing.T) {
 		t.Errorf("%+v (%v)", d, err)
 	}
 	d, err := l.Take(t.Context(), "local", "c", 1)
-	if !errors.Is(err, errAway) || !errors.Is(err, dipwell.ErrFull) || d.Allowed {
+	if !errors.Is(err, errAway) || !errors.Is(err, store.ErrFull) || d.Allowed {
 		t.Errorf("allowed %v (%v)", d.Allowed, err)
 	}
 }
@@ -264,7 +265,7 @@ func TestAFullMemoryFailsClosed(t *testing.T) {
 // An answer that a decorator below made up is not the store's word.
 func TestOnlyTheStoresWordIsRemembered(t *testing.T) {
 	b := begin(t)
-	b.inner.source = dipwell.SourceDenyCache
+	b.inner.source = store.SourceDenyCache
 	b.take("local", "k", 10)
 	if n := b.s.local.Stats().Keys; n != 0 {
 		t.Errorf("%d keys in memory", n)
@@ -287,12 +288,12 @@ func TestAnswersOutOfOrder(t *testing.T) {
 // A store whose clock differs from this process's: windows turn by the store's.
 func TestTheStoresTimeGoesOn(t *testing.T) {
 	b := begin(t)
-	day := dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "0s", OnStoreError: dipwell.FailLocal}
-	if _, err := b.l.Define(t.Context(), day, dipwell.OwnerCode); err != nil {
+	day := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "0s", OnStoreError: store.FailLocal}
+	if _, err := b.l.Define(t.Context(), day, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	b.pass(24*time.Hour - time.Second)
-	b.want(b.take("day", "k", 5), true, 0, dipwell.SourceStore)
+	b.want(b.take("day", "k", 5), true, 0, store.SourceStore)
 	b.inner.fail = errAway
 	d := b.take("day", "k", 1)
 	if b.want(d, false, 0, here); d.RetryAfter != time.Second {

@@ -4,22 +4,22 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 // TestStack is the suite over all decorators in the order in which a service
 // has them: none may hide what another needs.
 func TestStack(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		must(t, err)
-		together, err := coalesce.New([]dipwell.Store{inner, inner}, coalesce.Config{})
+		together, err := coalesce.New([]store.Store{inner, inner}, coalesce.Config{})
 		must(t, err)
 		guarded, err := breaker.New(together, breaker.Config{})
 		must(t, err)

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // The test's own binary is the process that is killed.
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 var ctx = context.Background()
 
 // slow is a limit whose buckets tell how much was ever taken.
-var slow = dipwell.Limit{Name: "slow", Rate: 1, Period: 10 * time.Minute, Burst: 10_000_000, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
+var slow = store.Limit{Name: "slow", Rate: 1, Period: 10 * time.Minute, Burst: 10_000_000, MaxDebt: store.NoDebt, MaxCharge: 1}
 
 func child(what, path string) {
 	c := Config{Every: Each}
@@ -203,7 +204,7 @@ func TestFileSizeLimit(t *testing.T) {
 	path := fresh(t)
 	lines := run(t, "fsize", path, 0)
 	var granted int
-	if len(lines) != 2 || !strings.Contains(lines[0], dipwell.ErrStore.Error()) || !strings.Contains(lines[0], path) {
+	if len(lines) != 2 || !strings.Contains(lines[0], store.ErrStore.Error()) || !strings.Contains(lines[0], path) {
 		t.Fatalf("%q", lines)
 	}
 	if _, err := fmt.Sscanf(lines[1], "granted %d", &granted); err != nil || granted == 0 {

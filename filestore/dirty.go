@@ -8,7 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // dirty is the keys that changed since they were written last, each once.
@@ -44,7 +44,7 @@ type turn struct {
 
 // A mark is a key to be written.
 type mark struct {
-	def  *dipwell.Definition
+	def  *store.Definition
 	key  string
 	gave bool // something was given back: a row that is on the disk may have to go
 	wipe bool // it was reset: so may its records
@@ -98,13 +98,13 @@ func (d *dirty) next(into []mark) (*turn, []mark) {
 // keepMarks is the room for marks that a shard keeps for the next turn.
 const keepMarks = 1 << 14
 
-func (d *dirty) print(def *dipwell.Definition, key string) uint64 {
+func (d *dirty) print(def *store.Definition, key string) uint64 {
 	return maphash.String(d.seed, key) ^ uint64(uintptr(unsafe.Pointer(def)))*0xff51afd7ed558ccd
 }
 
 // mark notes that a key changed. It comes after the change: a turn that ended
 // before the mark has not seen it, and the next one will.
-func (d *dirty) mark(def *dipwell.Definition, key string) {
+func (d *dirty) mark(def *store.Definition, key string) {
 	p := d.print(def, key)
 	if d.cells[p%dirtyCells].Load() != p^d.now.Load().salt {
 		d.slow(p, mark{def: def, key: key})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestDiskFull has SQLite run out of pages.
@@ -21,8 +22,8 @@ func TestDiskFull(t *testing.T) {
 	var heard []error
 	s := open(t, path, Config{Every: Each, OnError: func(err error) { heard = append(heard, err) }})
 	open1, here := slow, slow
-	open1.Name, open1.OnStoreError = "open", dipwell.FailOpen
-	here.Name, here.OnStoreError = "here", dipwell.FailLocal
+	open1.Name, open1.OnStoreError = "open", store.FailOpen
+	here.Name, here.OnStoreError = "here", store.FailLocal
 	l, err := dipwell.New(s, slow, open1, here)
 	if err != nil {
 		t.Fatal(err)
@@ -35,22 +36,22 @@ func TestDiskFull(t *testing.T) {
 		_, err = l.Take(ctx, "slow", fmt.Sprintf("%0400d", granted), 1)
 	}
 	granted--
-	if !errors.Is(err, dipwell.ErrOutcomeUnknown) || !strings.Contains(err.Error(), path) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("after %d keys: %v", granted, err)
 	}
-	if d, err := l.Take(ctx, "slow", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed {
+	if d, err := l.Take(ctx, "slow", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed {
 		t.Errorf("closed: %+v, %v", d, err)
 	}
-	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 		t.Errorf("open: %+v, %v", d, err)
 	}
 	for i := range int64(3) {
 		d, err := l.Take(ctx, "here", "k", 1)
-		if err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackLocal || d.Remaining != slow.Burst-i-1 {
+		if err != nil || !d.Allowed || d.Source != store.SourceFallbackLocal || d.Remaining != slow.Burst-i-1 {
 			t.Errorf("local: %+v, %v", d, err)
 		}
 	}
-	if _, err = l.Define(ctx, dipwell.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, dipwell.OwnerCode); err == nil {
+	if _, err = l.Define(ctx, store.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, store.OwnerCode); err == nil {
 		t.Log("there was room for a limit")
 	}
 	if st := s.Stats(); st.Err == nil || st.Failures == 0 || s.Ready(ctx) == nil || len(heard) == 0 {
@@ -62,7 +63,7 @@ func TestDiskFull(t *testing.T) {
 	if err = s.keep.flush(); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.Take(ctx, "here", "k", 1); err != nil || d.Source != dipwell.SourceStore || d.Remaining != slow.Burst-4 {
+	if d, err := l.Take(ctx, "here", "k", 1); err != nil || d.Source != store.SourceStore || d.Remaining != slow.Burst-4 {
 		t.Errorf("healed: %+v, %v", d, err)
 	}
 	if err = s.Close(); err != nil {
@@ -194,14 +195,14 @@ func TestRestart(t *testing.T) {
 	now.Store(1767225600e6)
 	c := Config{Clock: now.Load}
 	s := open(t, path, c)
-	limits := []dipwell.Limit{
-		{Name: "bucket", Rate: 999_983, Period: 30 * 24 * time.Hour, Burst: 7, OnChange: dipwell.Proportional, Mode: dipwell.Enforce, Auth: true, RetryJitter: 10,
-			OnStoreError: dipwell.FailOpen, Timeout: 50 * time.Millisecond, ListKeys: true, MaxDebt: 5, MaxCharge: 9},
-		{Name: "window=,\"é", Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month},
-		{Name: "rome", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 9},
-		{Name: "grid", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s", Mode: dipwell.Shadow},
-		{Name: "jobs", Algorithm: dipwell.LeakyBucket, Rate: 3, Period: 7 * time.Hour, MaxDebt: 30},
-		{Name: "spaced", Rate: 1, Period: time.Minute, Burst: dipwell.NoBurst, MaxDebt: dipwell.UnlimitedDebt, OnChange: dipwell.StartOver},
+	limits := []store.Limit{
+		{Name: "bucket", Rate: 999_983, Period: 30 * 24 * time.Hour, Burst: 7, OnChange: store.Proportional, Mode: store.Enforce, Auth: true, RetryJitter: 10,
+			OnStoreError: store.FailOpen, Timeout: 50 * time.Millisecond, ListKeys: true, MaxDebt: 5, MaxCharge: 9},
+		{Name: "window=,\"é", Algorithm: store.FixedWindow, Rate: 5, Period: store.Month},
+		{Name: "rome", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 9},
+		{Name: "grid", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s", Mode: store.Shadow},
+		{Name: "jobs", Algorithm: store.LeakyBucket, Rate: 3, Period: 7 * time.Hour, MaxDebt: 30},
+		{Name: "spaced", Rate: 1, Period: time.Minute, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt, OnChange: store.StartOver},
 	}
 	limits[1].Name = "window=,\"x"
 	l, err := dipwell.New(s, limits...)
@@ -219,7 +220,7 @@ func TestRestart(t *testing.T) {
 			}
 			limits[i].Rate += 2
 			limits[i].Auth = !limits[i].Auth
-			if _, err = l.Define(ctx, limits[i], dipwell.OwnerCode); err != nil {
+			if _, err = l.Define(ctx, limits[i], store.OwnerCode); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -233,13 +234,13 @@ func TestRestart(t *testing.T) {
 	if err != nil || held.Delay == 0 {
 		t.Fatal(held, err)
 	}
-	if _, err = l.Define(ctx, dipwell.Limit{Name: "gone", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, store.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = l.Take(ctx, "gone", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err = l.Drop(ctx, "gone", dipwell.OwnerAPI); err != nil {
+	if err = l.Drop(ctx, "gone", store.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	ask := func() (out []string) {
@@ -274,7 +275,7 @@ func TestRestart(t *testing.T) {
 	if again := fmt.Sprint(ask()); again != answers || len(l.Limits()) != len(defs) {
 		t.Errorf("answers:\n  were %s\n  are  %s", answers, again)
 	}
-	if _, err = l.Define(ctx, dipwell.Limit{Name: "gone", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, store.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Take(ctx, "gone", "k", 1); err != nil || !d.Allowed {
@@ -287,7 +288,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("cancelled: %+v, %v", d, err)
 	}
 	reopen()
-	if err = l.Cancel(ctx, held.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+	if err = l.Cancel(ctx, held.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Errorf("cancelled twice: %v", err)
 	}
 	if _, err = l.Reset(ctx, "jobs", dipwell.Shared); err != nil {
@@ -315,7 +316,7 @@ func TestRestart(t *testing.T) {
 }
 
 // numbers are all that counts of a definition.
-func numbers(d *dipwell.Definition) string {
+func numbers(d *store.Definition) string {
 	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
 	for _, v := range append(d.Past[:len(d.Past):len(d.Past)], d.Version()) {
 		out += fmt.Sprintf("\n%d %d %v %+v %+v", v.Number, v.Since, v.Policy, plainRule(&v.Rule), v.Rule.Calendar())
@@ -341,14 +342,14 @@ func TestClockGoesOn(t *testing.T) {
 func TestManyVersions(t *testing.T) {
 	path := fresh(t)
 	s := open(t, path, Config{})
-	limit := dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
+	limit := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
 	l, err := dipwell.New(s, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 1200 {
 		limit.Rate = int64(1 + i%2)
-		if _, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			t.Fatal(i, err)
 		}
 		if d, err := l.Take(ctx, "api", "k", 1); err != nil || d.Remaining != 4999-int64(i) {

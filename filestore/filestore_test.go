@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/tmpfs"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -31,14 +31,14 @@ func inMemory(t testing.TB) string { return filepath.Join(tmpfs.Dir(t), "dipwell
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, inMemory(t), Config{Clock: now})
 	})
 }
 
 func TestStoreEach(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, inMemory(t), Config{Clock: now, Every: Each})
 	}, shorter(storetest.Quick)...)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A call of two keys that comes between the reading of one of them and of the
@@ -23,7 +24,7 @@ func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
 		return 1767225600e6
 	}
 	s := open(t, fresh(t), Config{Clock: clock, Every: time.Hour})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "x", Rate: 1, Period: 24 * time.Hour, Burst: 100})
+	l, err := dipwell.New(s, store.Limit{Name: "x", Rate: 1, Period: 24 * time.Hour, Burst: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

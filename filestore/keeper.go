@@ -12,8 +12,8 @@ import (
 
 	"modernc.org/sqlite"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A keeper writes what changed, one turn after the other, on a goroutine of its own.
@@ -21,9 +21,9 @@ type keeper struct {
 	store           *Store
 	mu              sync.Mutex // one turn at a time; Keys and Define write as well
 	marks           []mark     // of the turns that are being written, or failed
-	touched         map[dipwell.Reservation]struct{}
+	touched         map[store.Reservation]struct{}
 	recs            []rec
-	records         map[rowKey]map[recordID]*dipwell.Record // that changed; nil: it ended
+	records         map[rowKey]map[recordID]*store.Record // that changed; nil: it ended
 	sweeping        sweeper
 	sweepingRecords sweeper      // where sweeping records goes on
 	took            atomic.Int64 // ns, by the last turn's writing
@@ -44,7 +44,7 @@ type keeper struct {
 type rec struct {
 	limit int64 // id
 	key   string
-	row   dipwell.State
+	row   store.State
 	gave  bool // something was given back
 	wipe  bool // the row was reset: its records go first
 }
@@ -57,7 +57,7 @@ const (
 
 func (k *keeper) start(s *Store) {
 	k.store, k.end = s, make(chan struct{})
-	k.touched, k.records = map[dipwell.Reservation]struct{}{}, map[rowKey]map[recordID]*dipwell.Record{}
+	k.touched, k.records = map[store.Reservation]struct{}{}, map[rowKey]map[recordID]*store.Record{}
 	s.dirty.behind = func() { s.state.Or(stateBehind) }
 	s.mem.WatchReservations()
 	k.gone.Go(k.run)
@@ -154,7 +154,7 @@ func (k *keeper) flush() error {
 // A group is what one transaction writes.
 type group struct {
 	recs         []rec
-	records      map[rowKey]map[recordID]*dipwell.Record
+	records      map[rowKey]map[recordID]*store.Record
 	reservations []reservation
 	now          int64 // the store's time, none of its rows being later
 }
@@ -250,9 +250,9 @@ func classOf(err error) error {
 	const full = 13 // SQLITE_FULL
 	var of *sqlite.Error
 	if errors.As(err, &of) && of.Code()&0xff == full {
-		return dipwell.ErrNoSpace
+		return store.ErrNoSpace
 	}
-	return dipwell.ErrStore
+	return store.ErrStore
 }
 
 // failed keeps the marks for another try and lets calls know.

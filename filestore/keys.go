@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // MaxPage bounds the keys of one call of Keys.
@@ -13,7 +13,7 @@ const MaxPage = 10_000
 
 // Keys pages through the live keys of any limit, in byte order. What changed is
 // written first, so that it sees what was decided before it.
-func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) (out []dipwell.KeyState, err error) {
+func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.KeyState, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return nil, s.why()
 	}
@@ -25,7 +25,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	}
 	id, ok := s.plan.id(d.Name)
 	if !ok {
-		return nil, &dipwell.UnknownLimitError{Limit: d.Name}
+		return nil, &store.UnknownLimitError{Limit: d.Name}
 	}
 	from, more := max(after, prefix), after != "" && after >= prefix
 	for len(out) < n && ctx.Err() == nil {
@@ -38,7 +38,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 				return out, nil
 			}
 			if len(out) < n && s.live(d, r.key, r.row) {
-				out = append(out, dipwell.KeyState{Key: r.key, State: r.row})
+				out = append(out, store.KeyState{Key: r.key, State: r.row})
 			}
 		}
 		if len(rows) < n {
@@ -50,8 +50,8 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 }
 
 // live reports whether a row is more than a full bucket.
-func (s *Store) live(d *dipwell.Definition, key string, row dipwell.State) bool {
-	op := dipwell.Op{Def: d, Key: key, Verb: dipwell.VerbCheck}
+func (s *Store) live(d *store.Definition, key string, row store.State) bool {
+	op := store.Op{Def: d, Key: key, Verb: store.VerbCheck}
 	_, _, err := op.Step(s.now(), row, true)
 	return err != nil || op.Reset > 0
 }

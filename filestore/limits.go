@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/jsontext"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // limits are the definitions as the file has them, which may be a moment ahead
@@ -15,7 +17,7 @@ import (
 // rows that name it may be written at any time after.
 type limits struct {
 	mu  sync.Mutex
-	reg dipwell.Registry
+	reg store.Registry
 	ids sync.Map // name → id, int64
 }
 
@@ -32,7 +34,7 @@ func (l *limits) id(name string) (int64, bool) {
 const manyPast = 512
 
 // Define adds a limit or changes it, on the disk first.
-func (s *Store) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return nil, s.why()
 	}
@@ -62,13 +64,13 @@ func (s *Store) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwe
 
 // failure1 is an error of one change of the limits.
 func (s *Store) failure1(err error) error {
-	if errors.Is(err, dipwell.ErrStore) {
+	if errors.Is(err, store.ErrStore) {
 		return err
 	}
-	return fmt.Errorf("%w: file %s: %w", dipwell.ErrStore, s.path, err)
+	return fmt.Errorf("%w: file %s: %w", store.ErrStore, s.path, err)
 }
 
-func (s *Store) putLimit(d, old *dipwell.Definition) error {
+func (s *Store) putLimit(d, old *store.Definition) error {
 	text, err := settingsOf(&d.Limit)
 	if err != nil {
 		return err
@@ -92,17 +94,17 @@ func (s *Store) putLimit(d, old *dipwell.Definition) error {
 	return err
 }
 
-func (d *disk) putVersion(id int64, v dipwell.Version, l *dipwell.Limit) error {
+func (d *disk) putVersion(id int64, v store.Version, l *store.Limit) error {
 	r := &v.Rule
 	return d.exec(`insert into versions (limit_id, number, since, policy, unit, every, "add", cap, origin, burst, debt, most, max_charge, max_used, leaky, spread, per, start)
 		values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, id, int64(v.Number), v.Since, v.Policy.String(),
 		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
-		dipwell.FormatPeriod(l.Period), l.Start)
+		store.FormatPeriod(l.Period), l.Start)
 }
 
 // retire forgets the versions that no row and no reservation names any more.
 // All rows are written first: what memory holds is not older than the file then.
-func (s *Store) retire(d *dipwell.Definition) error {
+func (s *Store) retire(d *store.Definition) error {
 	if err := s.keep.flush(); err != nil {
 		return err
 	}
@@ -151,14 +153,14 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 }
 
 // settingsOf writes a limit as a JSON object, spelled as in a configuration.
-func settingsOf(l *dipwell.Limit) (string, error) {
+func settingsOf(l *store.Limit) (string, error) {
 	b := []byte{'{'}
 	for i, s := range l.Explicit() {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(dipwell.AppendJSONString(b, s[0]), ':')
-		b = dipwell.AppendJSONString(b, s[1])
+		b = append(jsontext.AppendString(b, s[0]), ':')
+		b = jsontext.AppendString(b, s[1])
 	}
 	text := string(append(b, '}'))
 	back, err := limitOf(text)
@@ -171,7 +173,7 @@ func settingsOf(l *dipwell.Limit) (string, error) {
 	return text, nil
 }
 
-func limitOf(text string) (l dipwell.Limit, err error) {
+func limitOf(text string) (l store.Limit, err error) {
 	var settings map[string]string
 	if err = json.Unmarshal([]byte(text), &settings); err != nil {
 		return l, err

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // load brings memory to what the file keeps.
@@ -19,7 +19,7 @@ func (s *Store) load(c Config) error {
 	if err := s.disk.conn.QueryRowContext(background, "select now from clock").Scan(&now); err != nil {
 		return s.disk.wrong(err)
 	}
-	if now < 0 || now > dipwell.MaxInt {
+	if now < 0 || now > store.MaxInt {
 		return s.disk.wrong(fmt.Errorf("its clock says %d", now))
 	}
 	mem, err := memstore.New(memstore.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, NotBefore: now})
@@ -42,7 +42,7 @@ func (s *Store) load(c Config) error {
 }
 
 // loadLimits reads the definitions, by the ids of their limits.
-func (s *Store) loadLimits() (map[int64]*dipwell.Definition, error) {
+func (s *Store) loadLimits() (map[int64]*store.Definition, error) {
 	versions, err := s.loadVersions()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (s *Store) loadLimits() (map[int64]*dipwell.Definition, error) {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	defs := map[int64]*dipwell.Definition{}
+	defs := map[int64]*store.Definition{}
 	for rows.Next() {
 		var id, number int64
 		var name, text, owner string
@@ -77,7 +77,7 @@ func (s *Store) loadLimits() (map[int64]*dipwell.Definition, error) {
 // definition puts a limit together from its versions. The numbers are as they
 // were stored, so that rows keep their meaning whatever a newer program would
 // compile.
-func definition(l dipwell.Limit, owner string, number uint32, versions []dipwell.Version) (*dipwell.Definition, error) {
+func definition(l store.Limit, owner string, number uint32, versions []store.Version) (*store.Definition, error) {
 	n := len(versions)
 	if n == 0 || versions[n-1].Number != number {
 		return nil, fmt.Errorf("limit %s: its version %d is not there", l.Name, number)
@@ -90,26 +90,26 @@ func definition(l dipwell.Limit, owner string, number uint32, versions []dipwell
 	if plainRule(&r) != plainRule(&v.Rule) {
 		r = v.Rule
 	}
-	return &dipwell.Definition{Limit: l, Owner: owner, Warning: warning, Number: number, Since: v.Since, Rule: r, Policy: v.Policy, Past: versions[:n-1]}, nil
+	return &store.Definition{Limit: l, Owner: owner, Warning: warning, Number: number, Since: v.Since, Rule: r, Policy: v.Policy, Past: versions[:n-1]}, nil
 }
 
 // plainRule is a rule's numbers alone.
-func plainRule(r *dipwell.Rule) dipwell.Rule {
-	return dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt, Most: r.Most,
+func plainRule(r *store.Rule) store.Rule {
+	return store.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt, Most: r.Most,
 		MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky, Spread: r.Spread}
 }
 
-func (s *Store) loadVersions() (map[int64][]dipwell.Version, error) {
+func (s *Store) loadVersions() (map[int64][]store.Version, error) {
 	rows, err := s.disk.conn.QueryContext(background, `select limit_id, number, since, policy, unit, every, "add", cap, origin, burst, debt, most, max_charge, max_used,
 		leaky, spread, per, start from versions order by limit_id, number`)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	out := map[int64][]dipwell.Version{}
+	out := map[int64][]store.Version{}
 	for rows.Next() {
 		var limit, number int64
-		var v dipwell.Version
+		var v store.Version
 		var policy, per, start string
 		r := &v.Rule
 		if err = rows.Scan(&limit, &number, &v.Since, &policy, &r.Unit, &r.Every, &r.Add, &r.Cap, &r.Origin, &r.Burst, &r.Debt, &r.Most, &r.MaxCharge, &r.MaxUsed,
@@ -117,7 +117,7 @@ func (s *Store) loadVersions() (map[int64][]dipwell.Version, error) {
 			return nil, err
 		}
 		v.Number = uint32(number)
-		var l dipwell.Limit
+		var l store.Limit
 		if err = l.Set("on_change", policy); err == nil {
 			v.Policy = l.OnChange
 			err = checkRule(r, per, start)
@@ -132,22 +132,22 @@ func (s *Store) loadVersions() (map[int64][]dipwell.Version, error) {
 
 // checkRule refuses numbers that no limit compiles to, and gives a calendar's
 // rule its calendar.
-func checkRule(r *dipwell.Rule, per, start string) error {
+func checkRule(r *store.Rule, per, start string) error {
 	for _, n := range []int64{r.Every, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed} {
-		if n < 0 || n > dipwell.MaxInt {
+		if n < 0 || n > store.MaxInt {
 			return fmt.Errorf("%d is not between 0 and 2^53-1", n)
 		}
 	}
-	if r.Unit < 1 || r.Unit > dipwell.MaxInt || r.Add < 1 || r.Add > dipwell.MaxInt {
+	if r.Unit < 1 || r.Unit > store.MaxInt || r.Add < 1 || r.Add > store.MaxInt {
 		return fmt.Errorf("a unit of %d, of which %d come back", r.Unit, r.Add)
 	}
 	if r.Every != 0 {
 		r.Ready()
 		return nil
 	}
-	shape := dipwell.Limit{Name: "calendar", Algorithm: dipwell.FixedWindow, Rate: 1, Start: start}
+	shape := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Start: start}
 	var err error
-	if shape.Period, err = dipwell.ParsePeriod(per); err != nil {
+	if shape.Period, err = store.ParsePeriod(per); err != nil {
 		return err
 	}
 	c, _, err := shape.Compile()
@@ -170,7 +170,7 @@ const loadChunk = 1024
 
 // loadRows puts all rows that are not full into memory. One goroutine reads and
 // one puts: with a million keys that is where the time of a start goes.
-func (s *Store) loadRows(defs map[int64]*dipwell.Definition) error {
+func (s *Store) loadRows(defs map[int64]*store.Definition) error {
 	chunks, failed := make(chan []rec, 4), make(chan error, 1)
 	var wrong error
 	go func() {
@@ -222,7 +222,7 @@ func readRows(conn any, chunks chan<- []rec) error {
 		if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || version < 1 || version > 1<<32-1 {
 			return fmt.Errorf("a row of buckets has %v", values)
 		}
-		recs = append(recs, rec{limit: limit, key: key, row: dipwell.State{Used: used, TS: ts, Version: uint32(version)}})
+		recs = append(recs, rec{limit: limit, key: key, row: store.State{Used: used, TS: ts, Version: uint32(version)}})
 		if len(recs) == loadChunk {
 			chunks <- recs
 			recs = make([]rec, 0, loadChunk)
@@ -230,7 +230,7 @@ func readRows(conn any, chunks chan<- []rec) error {
 	}
 }
 
-func (s *Store) putRows(defs map[int64]*dipwell.Definition, recs []rec) error {
+func (s *Store) putRows(defs map[int64]*store.Definition, recs []rec) error {
 	now := s.now()
 	for i := range recs {
 		r := &recs[i]
@@ -244,7 +244,7 @@ func (s *Store) putRows(defs map[int64]*dipwell.Definition, recs []rec) error {
 		if d.Full(r.row, now) {
 			continue
 		}
-		if err := s.mem.Put(d, r.key, r.row); errors.Is(err, dipwell.ErrFull) {
+		if err := s.mem.Put(d, r.key, r.row); errors.Is(err, store.ErrFull) {
 			return fmt.Errorf("file %s holds more than %d keys in use: MaxKeys (max_keys) must be larger", s.path, s.mem.Stats().Keys)
 		} else if err != nil {
 			return s.disk.wrong(err)
@@ -253,24 +253,24 @@ func (s *Store) putRows(defs map[int64]*dipwell.Definition, recs []rec) error {
 	return nil
 }
 
-func checkRow(d *dipwell.Definition, key string, row dipwell.State) error {
+func checkRow(d *store.Definition, key string, row store.State) error {
 	switch {
-	case row.Used < 0 || row.Used > dipwell.MaxInt || row.TS < 0 || row.TS > dipwell.MaxInt:
+	case row.Used < 0 || row.Used > store.MaxInt || row.TS < 0 || row.TS > store.MaxInt:
 		return fmt.Errorf("%d units used at %d cannot be", row.Used, row.TS)
 	case row.Version > d.Number:
 		return fmt.Errorf("version %d of the limit is not there", row.Version)
-	case len(key) > dipwell.MaxKey || !utf8.ValidString(key):
+	case len(key) > store.MaxKey || !utf8.ValidString(key):
 		return errors.New("no such key can be")
 	}
 	return nil
 }
 
-func (s *Store) loadReservations(defs map[int64]*dipwell.Definition) error {
+func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 	records, held, err := s.readRecords(defs)
 	if err != nil {
 		return s.disk.wrong(err)
 	}
-	if err = s.loadRecords(defs, records); errors.Is(err, dipwell.ErrFull) {
+	if err = s.loadRecords(defs, records); errors.Is(err, store.ErrFull) {
 		return fmt.Errorf("file %s holds more reservations than MaxReservations", s.path)
 	} else if err != nil {
 		return s.disk.wrong(err)
@@ -283,7 +283,7 @@ func (s *Store) loadReservations(defs map[int64]*dipwell.Definition) error {
 		if h.Due <= now {
 			continue
 		}
-		if err = s.mem.Hold(*h); errors.Is(err, dipwell.ErrFull) {
+		if err = s.mem.Hold(*h); errors.Is(err, store.ErrFull) {
 			return fmt.Errorf("file %s holds more reservations than MaxReservations", s.path)
 		} else if err != nil {
 			return s.disk.wrong(err)
@@ -295,7 +295,7 @@ func (s *Store) loadReservations(defs map[int64]*dipwell.Definition) error {
 // readOldReservations reads those of a program that kept no records. How much of
 // what they took is still there is not known: they can be cancelled, and give
 // nothing back.
-func (s *Store) readOldReservations(defs map[int64]*dipwell.Definition, held map[string]*memstore.Held) error {
+func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[string]*memstore.Held) error {
 	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key from reservations r join reserved p on p.id = r.id")
 	if err != nil {
 		return err
@@ -308,7 +308,7 @@ func (s *Store) readOldReservations(defs map[int64]*dipwell.Definition, held map
 		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
 			return err
 		}
-		id, err := dipwell.ParseReservation(text)
+		id, err := store.ParseReservation(text)
 		d := defs[limit]
 		if err != nil || d == nil {
 			continue

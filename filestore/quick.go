@@ -1,10 +1,13 @@
 package filestore
 
-import "github.com/dipwell/dipwell"
+import (
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
 
 // Quick is memstore's, for calls that are answered from memory.
-func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
-	if s.state.Load() != 0 || verb >= dipwell.VerbReserve && verb != dipwell.VerbCharge || !s.mem.Quick(d, def, key, verb, n) {
+func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
+	if s.state.Load() != 0 || verb >= store.VerbReserve && verb != store.VerbCharge || !s.mem.Quick(d, def, key, verb, n) {
 		return false
 	}
 	if d.Granted > 0 {
@@ -14,7 +17,7 @@ func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, 
 }
 
 // Known is memstore's.
-func (s *Store) Known(d *dipwell.Decision, def *dipwell.Definition, key string, n int64) bool {
+func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
 	if s.state.Load() != 0 || !s.mem.Known(d, def, key, n) {
 		return false
 	}
@@ -25,4 +28,4 @@ func (s *Store) Known(d *dipwell.Decision, def *dipwell.Definition, key string, 
 }
 
 // Itself is the store that Quick is about.
-func (s *Store) Itself() dipwell.Store { return s }
+func (s *Store) Itself() store.Store { return s }

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 //go:embed records.sql
@@ -31,7 +31,7 @@ func (k *keeper) noteRecords(row rowKey, c *memstore.Changes, wipe bool) {
 	}
 	of := k.records[row]
 	if of == nil {
-		of = map[recordID]*dipwell.Record{}
+		of = map[recordID]*store.Record{}
 		k.records[row] = of
 	}
 	for i := range c.Records {
@@ -71,7 +71,7 @@ func (d *disk) writeLows(r *rec) error {
 }
 
 // writeRecords stores the records that changed and deletes those that ended.
-func (d *disk) writeRecords(of map[rowKey]map[recordID]*dipwell.Record) error {
+func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
 	for row, records := range of {
 		for id, r := range records {
 			var err error
@@ -92,16 +92,16 @@ func (d *disk) writeRecords(of map[rowKey]map[recordID]*dipwell.Record) error {
 
 // readRecords reads the records of each row, in the order of their numbers, and
 // which of them a reservation can be cancelled by.
-func (s *Store) readRecords(defs map[int64]*dipwell.Definition) (map[rowKey][]dipwell.Record, map[string]*memstore.Held, error) {
+func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memstore.Held, error) {
 	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, coalesce(id, '') from records order by number")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	records, held := map[rowKey][]dipwell.Record{}, map[string]*memstore.Held{}
+	records, held := map[rowKey][]store.Record{}, map[string]*memstore.Held{}
 	for rows.Next() {
 		var row rowKey
-		var r dipwell.Record
+		var r store.Record
 		var text string
 		if err = rows.Scan(&row.limit, &row.key, &r.Mark, &r.Number, &r.Units, &r.Slack, &r.Version, &r.Due, &r.Ends, &r.Rest, &text); err != nil {
 			return nil, nil, err
@@ -114,7 +114,7 @@ func (s *Store) readRecords(defs map[int64]*dipwell.Definition) (map[rowKey][]di
 			return nil, nil, fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
 		}
 		records[row] = append(records[row], r)
-		id, err := dipwell.ParseReservation(text)
+		id, err := store.ParseReservation(text)
 		if err != nil {
 			continue // nothing cancels it
 		}
@@ -126,14 +126,14 @@ func (s *Store) readRecords(defs map[int64]*dipwell.Definition) (map[rowKey][]di
 	return records, held, rows.Err()
 }
 
-func checkRecord(d *dipwell.Definition, r *dipwell.Record) error {
+func checkRecord(d *store.Definition, r *store.Record) error {
 	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1, int64(r.Version)} {
-		if n < 0 || n > dipwell.MaxInt {
+		if n < 0 || n > store.MaxInt {
 			return fmt.Errorf("record %d of list %d has a number that cannot be: %d", r.Number, r.Mark, n)
 		}
 	}
 	for _, at := range []int64{r.Due, r.Ends} {
-		if at < 0 || at > 2*dipwell.MaxInt { // an instant and a delay, each of at most MaxInt
+		if at < 0 || at > 2*store.MaxInt { // an instant and a delay, each of at most MaxInt
 			return fmt.Errorf("record %d of list %d has an instant that cannot be: %d", r.Number, r.Mark, at)
 		}
 	}
@@ -145,7 +145,7 @@ func checkRecord(d *dipwell.Definition, r *dipwell.Record) error {
 
 // loadRecords puts lows and records into memory. Lows of a row that has changed
 // since, or that has no records, count no more.
-func (s *Store) loadRecords(defs map[int64]*dipwell.Definition, records map[rowKey][]dipwell.Record) error {
+func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey][]store.Record) error {
 	rows, err := s.disk.conn.QueryContext(background, `select l.limit_id, l.key, l.used, l.ts, l.version, l.mark, l.next, l.entries
 		from lows l join buckets b on b.limit_id = l.limit_id and b.key = l.key and b.used = l.used and b.ts = l.ts and b.version = l.version`)
 	if err != nil {
@@ -155,8 +155,8 @@ func (s *Store) loadRecords(defs map[int64]*dipwell.Definition, records map[rowK
 	now := s.now()
 	for rows.Next() {
 		var row rowKey
-		var state dipwell.State
-		var l dipwell.Lows
+		var state store.State
+		var l store.Lows
 		var text string
 		if err = rows.Scan(&row.limit, &row.key, &state.Used, &state.TS, &state.Version, &l.Mark, &l.Next, &text); err != nil {
 			return err
@@ -185,21 +185,21 @@ func (s *Store) loadRecords(defs map[int64]*dipwell.Definition, records map[rowK
 }
 
 // entriesOf reads the entries of a list, which must rise.
-func entriesOf(text string, next int64) (out []dipwell.Low, err error) {
+func entriesOf(text string, next int64) (out []store.Low, err error) {
 	var entries [][2]int64
 	if err = json.Unmarshal([]byte(text), &entries); err != nil {
 		return nil, err
 	}
-	last := dipwell.Low{Used: -1}
+	last := store.Low{Used: -1}
 	for _, e := range entries {
-		low := dipwell.Low{Number: e[0], Used: e[1]}
-		if low.Number <= last.Number || low.Used <= last.Used || low.Number >= next || low.Used > dipwell.MaxInt {
+		low := store.Low{Number: e[0], Used: e[1]}
+		if low.Number <= last.Number || low.Used <= last.Used || low.Number >= next || low.Used > store.MaxInt {
 			return nil, fmt.Errorf("lows that do not rise: %s", text)
 		}
 		out, last = append(out, low), low
 	}
-	if len(out) == 0 || len(out) > dipwell.MaxLows {
-		return nil, fmt.Errorf("%d lows; from 1 to %d", len(out), dipwell.MaxLows)
+	if len(out) == 0 || len(out) > store.MaxLows {
+		return nil, fmt.Errorf("%d lows; from 1 to %d", len(out), store.MaxLows)
 	}
 	return out, nil
 }
@@ -249,8 +249,8 @@ func (d *disk) recordKeys(at *sweeper, page int) (keys []rowKey, err error) {
 }
 
 // definitions are the limits in force by their ids.
-func (s *Store) definitions() map[int64]*dipwell.Definition {
-	defs := map[int64]*dipwell.Definition{}
+func (s *Store) definitions() map[int64]*store.Definition {
+	defs := map[int64]*store.Definition{}
 	for _, def := range s.mem.Registry().All() {
 		if id, ok := s.plan.id(def.Name); ok {
 			defs[id] = def

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -17,7 +18,7 @@ type reopened struct {
 	t     testing.TB
 	c     Config
 	after int // calls
-	reg   dipwell.Registry
+	reg   store.Registry
 
 	mu    sync.RWMutex
 	s     *Store
@@ -26,13 +27,13 @@ type reopened struct {
 }
 
 var (
-	_ dipwell.Definer = (*reopened)(nil)
-	_ dipwell.Sweeper = (*reopened)(nil)
-	_ dipwell.Clock   = (*reopened)(nil)
-	_ dipwell.Lister  = (*reopened)(nil)
+	_ store.Definer = (*reopened)(nil)
+	_ store.Sweeper = (*reopened)(nil)
+	_ store.Clock   = (*reopened)(nil)
+	_ store.Lister  = (*reopened)(nil)
 )
 
-func (r *reopened) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {
 	r.again()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -59,9 +60,9 @@ func (r *reopened) again() {
 	r.s = open(r.t, path, r.c)
 }
 
-func (r *reopened) Registry() *dipwell.Registry { return &r.reg }
+func (r *reopened) Registry() *store.Registry { return &r.reg }
 
-func (r *reopened) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (r *reopened) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	d, err := r.s.Define(ctx, l, owner)
@@ -89,7 +90,7 @@ func (r *reopened) Now(ctx context.Context) (int64, error) {
 	return r.s.Now(ctx)
 }
 
-func (r *reopened) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (r *reopened) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.s.Keys(ctx, d, prefix, after, n)
@@ -102,7 +103,7 @@ func TestStoreReopened(t *testing.T) {
 	for name, every := range map[string]time.Duration{"each": Each, "every": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				c := Config{Clock: now, Every: every}
 				return &reopened{t: t, c: c, after: 7, s: open(t, inMemory(t), c)}
 			}, storetest.Brief)
@@ -111,18 +112,18 @@ func TestStoreReopened(t *testing.T) {
 }
 
 // A reservation may fall due after the year 2255, where instants outgrow
-// dipwell.MaxInt: a file that has one can be opened again.
+// store.MaxInt: a file that has one can be opened again.
 func TestReservationInTheFarFuture(t *testing.T) {
 	path, now := inMemory(t), int64(1767225600e6)
 	c := Config{Clock: func() int64 { return now }}
-	limit := dipwell.Limit{Name: "x", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxDebt: 250}
+	limit := store.Limit{Name: "x", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 1, MaxDebt: 250}
 	s := open(t, path, c)
 	l, err := dipwell.New(s, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := l.Reserve(ctx, "x", "k", 251)
-	if err != nil || now+d.Delay.Microseconds() <= dipwell.MaxInt {
+	if err != nil || now+d.Delay.Microseconds() <= store.MaxInt {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	if err = s.Close(); err != nil {
@@ -145,7 +146,7 @@ func TestReservationInTheFarFuture(t *testing.T) {
 func TestFilesOfOlderPrograms(t *testing.T) {
 	path, now := inMemory(t), int64(1767225600e6)
 	c := Config{Clock: func() int64 { return now }}
-	limit := dipwell.Limit{Name: "x", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 20}
+	limit := store.Limit{Name: "x", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 20}
 	var l *dipwell.Limiter
 	var s *Store
 	reopen := func(change string) {
@@ -171,7 +172,7 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reserve := func(key string) dipwell.Reservation {
+	reserve := func(key string) store.Reservation {
 		t.Helper()
 		d, err := l.Reserve(ctx, "x", key, 10)
 		if err != nil || d.Delay != 5*time.Second {
@@ -179,7 +180,7 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 		}
 		return d.Reservation
 	}
-	full := func(key string, id dipwell.Reservation, want time.Duration) {
+	full := func(key string, id store.Reservation, want time.Duration) {
 		t.Helper()
 		if err := l.Cancel(ctx, id); err != nil {
 			t.Errorf("%s: %v", key, err)
@@ -198,7 +199,7 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 	full("changed", changed, 11*time.Second)
 	full("old", old, 10*time.Second)
 	reopen("")
-	if err := l.Cancel(ctx, old); !errors.Is(err, dipwell.ErrReservation) {
+	if err := l.Cancel(ctx, old); !errors.Is(err, store.ErrReservation) {
 		t.Errorf("cancelled twice: %v", err)
 	}
 	now += 60e6

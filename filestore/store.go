@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Each, as Config.Every, answers a decision once it is on the disk.
@@ -71,19 +71,19 @@ const (
 )
 
 var (
-	_ dipwell.Store   = (*Store)(nil)
-	_ dipwell.Definer = (*Store)(nil)
-	_ dipwell.Clock   = (*Store)(nil)
-	_ dipwell.Sweeper = (*Store)(nil)
-	_ dipwell.Lister  = (*Store)(nil)
+	_ store.Store   = (*Store)(nil)
+	_ store.Definer = (*Store)(nil)
+	_ store.Clock   = (*Store)(nil)
+	_ store.Sweeper = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
 )
 
 // ErrClosed is what calls get after Close.
-var ErrClosed = fmt.Errorf("%w: it is closed", dipwell.ErrStore)
+var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 
 // ErrBehind is what calls get while so many keys wait to be written that there
 // is no room for more.
-var ErrBehind = fmt.Errorf("%w: the disk is too far behind", dipwell.ErrStore)
+var ErrBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 
 // Open opens the file, or makes it, and loads what it keeps. The errors are an
 // *InUseError, or a sentence that names the file and says what is wrong with it;
@@ -137,7 +137,7 @@ func (s *Store) maxKeys(c Config) int {
 func (s *Store) InProcess() bool { return s.every != 0 }
 
 // Apply decides a batch in memory, and waits for the disk where it has to.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	state := s.state.Load()
 	if state&^stateEach != 0 {
 		return s.applyFailing(ctx, b)
@@ -151,15 +151,15 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 		if last.err == nil {
 			return nil
 		}
-		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, last.err)
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, last.err)
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, ctx.Err())
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 	}
 }
 
 // apply decides in memory, marks what changed, and returns the last turn of the
 // keeper that has some of it; nil when nothing changed.
-func (s *Store) apply(ctx context.Context, b *dipwell.Batch) (last *turn, err error) {
+func (s *Store) apply(ctx context.Context, b *store.Batch) (last *turn, err error) {
 	if jointly(b) {
 		s.together.RLock()
 		defer s.together.RUnlock()
@@ -176,13 +176,13 @@ func (s *Store) apply(ctx context.Context, b *dipwell.Batch) (last *turn, err er
 }
 
 // decide is apply for all groups but cancellations.
-func (s *Store) decide(ctx context.Context, b *dipwell.Batch) (last *turn) {
+func (s *Store) decide(ctx context.Context, b *store.Batch) (last *turn) {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
 			continue
 		}
-		one := dipwell.Batch{Groups: b.Groups[i : i+1]}
+		one := store.Batch{Groups: b.Groups[i : i+1]}
 		if err := s.mem.Apply(ctx, &one); err != nil {
 			g.Err = err
 		}
@@ -192,13 +192,13 @@ func (s *Store) decide(ctx context.Context, b *dipwell.Batch) (last *turn) {
 		joint := len(g.Ops) > 1 || g.Reserved // see jointly
 		for j := range g.Ops {
 			op := &g.Ops[j]
-			gave := op.Verb == dipwell.VerbRefund || op.Verb == dipwell.VerbReset
+			gave := op.Verb == store.VerbRefund || op.Verb == store.VerbReset
 			if op.Granted == 0 && !gave {
 				continue
 			}
-			m := mark{op.Def, op.Key, gave, op.Verb == dipwell.VerbReset}
+			m := mark{op.Def, op.Key, gave, op.Verb == store.VerbReset}
 			last = later(last, s.dirty.put(m))
-			if joint || op.Verb == dipwell.VerbReset {
+			if joint || op.Verb == store.VerbReset {
 				s.join(m)
 			}
 		}
@@ -207,9 +207,9 @@ func (s *Store) decide(ctx context.Context, b *dipwell.Batch) (last *turn) {
 }
 
 // cancel gives a reservation back and marks the keys that had it.
-func (s *Store) cancel(ctx context.Context, g *dipwell.Group) (last *turn) {
+func (s *Store) cancel(ctx context.Context, g *store.Group) (last *turn) {
 	held, _ := s.mem.Reservation(g.ID)
-	one := dipwell.Batch{Groups: []dipwell.Group{*g}}
+	one := store.Batch{Groups: []store.Group{*g}}
 	err := s.mem.Apply(ctx, &one)
 	if *g = one.Groups[0]; err != nil {
 		g.Err = err
@@ -235,10 +235,10 @@ func (s *Store) join(m mark) {
 }
 
 // jointly reports whether the batch may change several things at once.
-func jointly(b *dipwell.Batch) bool {
+func jointly(b *store.Batch) bool {
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Cancel || len(g.Ops) != 1 || g.Ops[0].Verb == dipwell.VerbReserve || g.Ops[0].Verb == dipwell.VerbReset || g.Ops[0].Def.Rule.Leaky {
+		if g.Cancel || len(g.Ops) != 1 || g.Ops[0].Verb == store.VerbReserve || g.Ops[0].Verb == store.VerbReset || g.Ops[0].Def.Rule.Leaky {
 			return true
 		}
 	}
@@ -247,7 +247,7 @@ func jointly(b *dipwell.Batch) bool {
 
 // applyFailing answers while the disk does not: limits that ask for it are
 // decided in memory, and the answer says so; the rest fail.
-func (s *Store) applyFailing(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) applyFailing(ctx context.Context, b *store.Batch) error {
 	err := s.why()
 	state := s.state.Load()
 	for i := range b.Groups {
@@ -255,20 +255,20 @@ func (s *Store) applyFailing(ctx context.Context, b *dipwell.Batch) error {
 		if g.Err = err; state&stateFailed == 0 || state&(stateClosed|stateBehind) != 0 || !local(g) {
 			continue
 		}
-		one := dipwell.Batch{Groups: b.Groups[i : i+1]}
+		one := store.Batch{Groups: b.Groups[i : i+1]}
 		if _, g.Err = s.apply(ctx, &one); g.Err != nil {
 			continue
 		}
 		for j := range g.Ops {
-			g.Ops[j].Source = dipwell.SourceFallbackLocal
+			g.Ops[j].Source = store.SourceFallbackLocal
 		}
 	}
 	return nil
 }
 
-func local(g *dipwell.Group) bool {
+func local(g *store.Group) bool {
 	for i := range g.Ops {
-		if g.Ops[i].Def.OnStoreError != dipwell.FailLocal {
+		if g.Ops[i].Def.OnStoreError != store.FailLocal {
 			return false
 		}
 	}
@@ -285,7 +285,7 @@ func (s *Store) why() error {
 		if err := s.failure.Load(); err != nil {
 			return *err
 		}
-		return dipwell.ErrStore
+		return store.ErrStore
 	case state&stateBehind != 0:
 		return ErrBehind
 	}
@@ -299,7 +299,7 @@ func (s *Store) Ready(context.Context) error { return s.why() }
 func (s *Store) Now(ctx context.Context) (int64, error) { return s.mem.Now(ctx) }
 
 // Registry holds the store's limits.
-func (s *Store) Registry() *dipwell.Registry { return s.mem.Registry() }
+func (s *Store) Registry() *store.Registry { return s.mem.Registry() }
 
 // Path is the file.
 func (s *Store) Path() string { return s.path }

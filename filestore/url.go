@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/store"
 )
 
 // ParseURL reads file:PATH or file:PATH?durability=each|100ms into a path and
@@ -33,7 +34,7 @@ func ParseURL(text string) (path string, every time.Duration, err error) {
 	}
 	for name, v := range values {
 		if name != "durability" {
-			return "", 0, fmt.Errorf("store: %q: file: has no parameter %s%s", text, name, dipwell.Suggest(name, []string{"durability"}))
+			return "", 0, fmt.Errorf("store: %q: file: has no parameter %s%s", text, name, suggest.Name(name, []string{"durability"}))
 		}
 		if len(v) != 1 {
 			return "", 0, fmt.Errorf("store: %q: durability is given twice", text)
@@ -49,7 +50,7 @@ func parseEvery(s string) (time.Duration, error) {
 	if s == "each" {
 		return Each, nil
 	}
-	every, err := dipwell.ParsePeriod(s)
+	every, err := store.ParsePeriod(s)
 	if err != nil || every < minEvery || every > maxEvery {
 		return 0, fmt.Errorf("%q is neither each nor a time from %v to %v, such as 100ms", s, minEvery, maxEvery)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Limit is one limit that a call or a message is held to.
@@ -17,8 +18,8 @@ type Limit struct {
 }
 
 func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
-	if len(limits) > dipwell.MaxTakes {
-		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), dipwell.MaxTakes)
+	if len(limits) > store.MaxTakes {
+		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
 	}
 	for _, l := range limits {
 		if limiter == nil {

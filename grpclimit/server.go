@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/store"
 	"google.golang.org/grpc"
 )
 
@@ -71,7 +72,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // decided reports whether there is a decision to announce, rather than an error.
 func decided(d *dipwell.Decision) bool {
-	return d.Limit != "" && d.Source != dipwell.SourceFallbackClosed
+	return d.Limit != "" && d.Source != store.SourceFallbackClosed
 }
 
 func (s *Server) skips(method string) bool { return s.Skip != nil && s.Skip(method) }

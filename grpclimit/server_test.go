@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/grpclimit"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -80,7 +81,7 @@ type failing struct {
 
 func (f *failing) Itself() dipwell.Store { return nil } // no short cut past Apply
 
-func (f *failing) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (f *failing) Apply(ctx context.Context, b *store.Batch) error {
 	if err := f.err.Load(); err != nil {
 		return *err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Limit is one limit that outgoing requests are held to, as httplimit has it.
@@ -85,8 +86,8 @@ func New(c Config) (*Transport, error) {
 	if c.MaxRemembered < 0 {
 		return nil, fmt.Errorf("httpclient: MaxRemembered: %d is negative", c.MaxRemembered)
 	}
-	if len(c.Limits) > dipwell.MaxTakes {
-		return nil, fmt.Errorf("httpclient: %d limits; at most %d", len(c.Limits), dipwell.MaxTakes)
+	if len(c.Limits) > store.MaxTakes {
+		return nil, fmt.Errorf("httpclient: %d limits; at most %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
 		if c.Limiter == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Headers is a version of the header fields that announce a limit. Retry-After
@@ -93,7 +94,7 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 // known reports whether a decision tells the state of a bucket: an answer made
 // without the store does not.
 func known(d *dipwell.Decision) bool {
-	return d.Source != dipwell.SourceFallbackOpen && d.Source != dipwell.SourceFallbackClosed
+	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
 }
 
 func named(limits []dipwell.Decision, name string) bool {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dunglas/httpsfv"
 )
 
@@ -119,7 +120,7 @@ func TestHeadersAreStructuredFields(t *testing.T) {
 	names := []string{"login", `a"b\c`, "with space", "~!@#$%^&*(){}[]|;:'<>?/"}
 	for _, name := range names {
 		l, _ := newLimiter(t)
-		if _, err := l.Define(t.Context(), dipwell.Limit{Name: name, Rate: 5, Period: time.Minute, Burst: 20}, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(t.Context(), dipwell.Limit{Name: name, Rate: 5, Period: time.Minute, Burst: 20}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 		d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: name, Key: "a", Cost: 3}, dipwell.Take{Limit: name, Key: "b", Cost: 4})

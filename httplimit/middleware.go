@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Config says what a request costs, and of which limits.
@@ -32,8 +33,8 @@ type CostFunc func(*http.Request) (int64, error)
 // runs. A refused request gets 429 and never reaches it; one whose key or cost
 // cannot be told gets 400, and 503 is for a store that cannot answer.
 func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, error) {
-	if len(c.Limits) == 0 || len(c.Limits) > dipwell.MaxTakes {
-		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), dipwell.MaxTakes)
+	if len(c.Limits) == 0 || len(c.Limits) > store.MaxTakes {
+		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
 		if limiter.Limit(l.Name) == nil {
@@ -99,10 +100,10 @@ func (m *middleware) take(r *http.Request, d *dipwell.Decision) error {
 
 func (m *middleware) ask(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) error {
 	if len(takes) > 1 {
-		return m.limiter.DoAll(r.Context(), d, dipwell.VerbTake, takes)
+		return m.limiter.DoAll(r.Context(), d, store.VerbTake, takes)
 	}
 	t := &takes[0]
-	return m.limiter.Do(r.Context(), d, dipwell.VerbTake, t.Limit, t.Key, t.Cost)
+	return m.limiter.Do(r.Context(), d, store.VerbTake, t.Limit, t.Key, t.Cost)
 }
 
 // of is what a request takes from a limit.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // policy is what the headers say of a definition, made once.
@@ -109,7 +110,7 @@ func policyWindow(def *dipwell.Definition) int64 {
 }
 
 // ceilSeconds is the time in which a bucket gives n tokens back, in seconds rounded up.
-func ceilSeconds(n int64, r *dipwell.Rule) int64 {
+func ceilSeconds(n int64, r *store.Rule) int64 {
 	us := mulDivUp(n, r.Unit, r.Add) // ticks
 	hi, lo := bits.Mul64(uint64(us), uint64(r.Every))
 	if hi >= 1e6 {
@@ -122,17 +123,17 @@ func ceilSeconds(n int64, r *dipwell.Rule) int64 {
 	return int64(min(q, maxInteger))
 }
 
-// mulDivUp is a × b / c rounded up; what does not fit is dipwell.MaxInt.
+// mulDivUp is a × b / c rounded up; what does not fit is store.MaxInt.
 func mulDivUp(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
-		return dipwell.MaxInt
+		return store.MaxInt
 	}
 	q, rem := bits.Div64(hi, lo, uint64(c))
 	if rem > 0 {
 		q++
 	}
-	return int64(min(q, dipwell.MaxInt))
+	return int64(min(q, store.MaxInt))
 }
 
 // maxInteger is the largest integer of a structured field: 15 digits.

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/jsontext"
+
 	"github.com/dipwell/dipwell"
 )
 
@@ -34,7 +36,7 @@ func AppendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	}
 	b = append(b, `,"violated-policies":[`...)
 	if d.Limits == nil {
-		b = dipwell.AppendJSONString(b, d.Limit)
+		b = jsontext.AppendString(b, d.Limit)
 	}
 	first := true
 	for i := range d.Limits {
@@ -42,7 +44,7 @@ func AppendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 			if !first {
 				b = append(b, ',')
 			}
-			b, first = dipwell.AppendJSONString(b, e.Limit), false
+			b, first = jsontext.AppendString(b, e.Limit), false
 		}
 	}
 	return append(d.AppendMembers(append(b, `],`...)), '}')
@@ -63,11 +65,11 @@ func Problem(w http.ResponseWriter, status int, field, detail string) {
 	buf := buffers.Get().(*[]byte)
 	b := (*buf)[:0]
 	b = append(b, `{"type":"about:blank","title":`...)
-	b = dipwell.AppendJSONString(b, http.StatusText(status))
+	b = jsontext.AppendString(b, http.StatusText(status))
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
-	b = dipwell.AppendJSONString(append(b, `,"detail":`...), detail)
+	b = jsontext.AppendString(append(b, `,"detail":`...), detail)
 	if field != "" {
-		b = dipwell.AppendJSONString(append(b, `,"field":`...), field)
+		b = jsontext.AppendString(append(b, `,"field":`...), field)
 	}
 	b = append(b, '}', '\n')
 	*buf = b

@@ -6,19 +6,20 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // clockStore is the smallest store whose time the test sets.
 type clockStore struct {
 	mu   sync.Mutex
 	now  int64
-	rows map[[2]string]dipwell.State
+	rows map[[2]string]store.State
 	err  error
 }
 
 func (s *clockStore) Now(context.Context) (int64, error) { return s.now, nil }
 
-func (s *clockStore) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *clockStore) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -26,8 +27,8 @@ func (s *clockStore) Apply(_ context.Context, b *dipwell.Batch) error {
 	}
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		var rows [dipwell.MaxTakes]dipwell.State
-		var write [dipwell.MaxTakes]bool
+		var rows [store.MaxTakes]store.State
+		var write [store.MaxTakes]bool
 		for j := range g.Ops {
 			rows[j] = s.rows[[2]string{g.Ops[j].Def.Name, g.Ops[j].Key}]
 		}
@@ -44,7 +45,7 @@ func (s *clockStore) Apply(_ context.Context, b *dipwell.Batch) error {
 // newLimiter returns a limiter at second 1,000,000,000 over limits as flags have them.
 func newLimiter(t testing.TB, limits ...string) (*dipwell.Limiter, *clockStore) {
 	t.Helper()
-	s := &clockStore{now: 1e15, rows: map[[2]string]dipwell.State{}}
+	s := &clockStore{now: 1e15, rows: map[[2]string]store.State{}}
 	var parsed []dipwell.Limit
 	for _, text := range limits {
 		l, err := dipwell.ParseLimit(text)

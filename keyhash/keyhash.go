@@ -21,7 +21,7 @@ import (
 	"hash"
 	"sync"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // MinSecret is the fewest bytes of a secret.
@@ -78,21 +78,21 @@ func (h *Hasher) Redact(limit, key string) string { return "hash:" + h.Hash(limi
 
 // Store hashes the keys of what it passes on. Shared buckets have no key.
 type Store struct {
-	inner  dipwell.Store
+	inner  store.Store
 	hasher *Hasher
 }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store over inner that hashes keys.
-func New(inner dipwell.Store, h *Hasher) *Store { return &Store{inner, h} }
+func New(inner store.Store, h *Hasher) *Store { return &Store{inner, h} }
 
 // Unwrap returns the inner store: what it lists are hashes.
-func (s *Store) Unwrap() dipwell.Store { return s.inner }
+func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Apply decides on hashes, and gives each op its own key back.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
-	var few [dipwell.MaxTakes]string
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	var few [store.MaxTakes]string
 	keys := few[:0]
 	for i := range b.Groups {
 		ops := b.Groups[i].Ops

@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -36,7 +37,7 @@ func open(t testing.TB, now func() int64) (*keyhash.Store, *keyhash.Hasher) {
 // begin from it. So what it judges is a store below which hashes become texts
 // again, by the list that is made above.
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		if err != nil {
 			t.Fatal(err)
@@ -47,11 +48,11 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		texts := new(sync.Map)
-		list := func(op *dipwell.Op) string {
+		list := func(op *store.Op) string {
 			texts.Store(h.Hash(op.Def.Name, op.Key), op.Key)
 			return op.Key
 		}
-		back := func(op *dipwell.Op) string {
+		back := func(op *store.Op) string {
 			text, ok := texts.Load(op.Key)
 			if !ok {
 				t.Errorf("the store saw the key %q", op.Key)
@@ -65,13 +66,13 @@ func TestStore(t *testing.T) {
 
 // mapped is a store that is asked about other keys.
 type mapped struct {
-	inner dipwell.Store
-	to    func(*dipwell.Op) string
+	inner store.Store
+	to    func(*store.Op) string
 }
 
-func (m *mapped) Unwrap() dipwell.Store { return m.inner }
+func (m *mapped) Unwrap() store.Store { return m.inner }
 
-func (m *mapped) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (m *mapped) Apply(ctx context.Context, b *store.Batch) error {
 	var keys []string
 	for i := range b.Groups {
 		for j := range b.Groups[i].Ops {
@@ -92,8 +93,8 @@ func (m *mapped) Apply(ctx context.Context, b *dipwell.Batch) error {
 
 func TestOnlyHashesAreStored(t *testing.T) {
 	s, h := open(t, func() int64 { return 1e15 })
-	l, err := dipwell.New(s, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 3, ListKeys: true},
-		dipwell.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 3, ListKeys: true})
+	l, err := dipwell.New(s, store.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 3, ListKeys: true},
+		store.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 3, ListKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}

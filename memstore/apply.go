@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A place is where an op's row lives.
@@ -21,7 +22,7 @@ type place struct {
 
 // place finds an op's shard and the identity of its key. The limit is mixed
 // into each hash.
-func (s *Store) place(p *place, op *dipwell.Op) (err error) {
+func (s *Store) place(p *place, op *store.Op) (err error) {
 	if p.binding, err = s.limits.bind(op); err == nil {
 		p.id, p.tag = s.hash(op.Key, p.binding)
 		p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
@@ -77,7 +78,7 @@ func fold(a, b uint64) uint64 {
 // Known decides a Take of a key that has a row of the current version, if the
 // limit is a bucket or has windows of one length. Otherwise it returns false and
 // has no side effects.
-func (s *Store) Known(d *dipwell.Decision, def *dipwell.Definition, key string, n int64) bool {
+func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
 	b := s.limits.near(def)
 	if b == nil || !b.plain && !b.even || uint64(n-1) >= uint64(def.Rule.Burst) {
 		return false
@@ -122,7 +123,7 @@ func (s *Store) Known(d *dipwell.Decision, def *dipwell.Definition, key string, 
 		d.Granted = n
 		row.used, row.ts = after, t
 	}
-	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, dipwell.SourceStore
+	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, store.SourceStore
 	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, us(wait), us(full), 0
 	sh.mu.Unlock()
 	return true
@@ -135,11 +136,11 @@ func us(n int64) time.Duration {
 
 // Quick is the fast path of Apply for one op that changes nothing but its row.
 // If it cannot decide the call, it returns false and has no side effects.
-func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, verb dipwell.Verb, n int64) bool {
-	if verb == dipwell.VerbReset {
+func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
+	if verb == store.VerbReset {
 		return false
 	}
-	var op dipwell.Op // set field by field: a literal would be copied
+	var op store.Op // set field by field: a literal would be copied
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
 	if !s.single(&op) {
 		return false
@@ -150,7 +151,7 @@ func (s *Store) Quick(d *dipwell.Decision, def *dipwell.Definition, key string, 
 
 // single decides a batch of one op, the common case. It returns false, and
 // does nothing, if the op needs more than its row; the caller then uses group.
-func (s *Store) single(op *dipwell.Op) (ok bool) {
+func (s *Store) single(op *store.Op) (ok bool) {
 	def := op.Def
 	var p place
 	if err := s.place(&p, op); err != nil || p.def != def { // gone, or superseded
@@ -163,9 +164,9 @@ func (s *Store) single(op *dipwell.Op) (ok bool) {
 	return ok
 }
 
-func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
+func (s *Store) decide(sh *shard, p *place, op *store.Op) bool {
 	now := s.nowIn(sh, counter())
-	var row dipwell.State
+	var row store.State
 	i, found := sh.find(p.id, p.tag)
 	if found {
 		if sh.at(i).handle&withLows != 0 {
@@ -191,7 +192,7 @@ func (s *Store) decide(sh *shard, p *place, op *dipwell.Op) bool {
 }
 
 // insert adds the row of a key that is new.
-func (s *Store) insert(sh *shard, i int, p *place, op *dipwell.Op, row dipwell.State, now int64) bool {
+func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State, now int64) bool {
 	if !sh.ready(1, op) || !s.room(sh, i, 1, now) {
 		return false
 	}
@@ -202,8 +203,8 @@ func (s *Store) insert(sh *shard, i int, p *place, op *dipwell.Op, row dipwell.S
 }
 
 // state reads a row.
-func (sh *shard) state(r *slot, p *place) dipwell.State {
-	row := dipwell.State{Used: r.used, TS: r.ts, Version: p.def.Number}
+func (sh *shard) state(r *slot, p *place) store.State {
+	row := store.State{Used: r.used, TS: r.ts, Version: p.def.Number}
 	handle := r.handle &^ withLows
 	if handle != p.handle {
 		row.Version = (*sh.store.limits.handles.Load())[handle].version
@@ -218,7 +219,7 @@ func (sh *shard) state(r *slot, p *place) dipwell.State {
 
 // rewrite changes the row at i, or removes it if nothing is used: a missing row
 // means a full bucket.
-func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
+func (sh *shard) rewrite(i int, p *place, key string, row store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
 	was := r.handle
@@ -235,7 +236,7 @@ func (sh *shard) rewrite(i int, p *place, key string, row dipwell.State) {
 }
 
 // setLows keeps the lows of a row, or ends those that it had.
-func (sh *shard) setLows(r *slot, p *place, key string, lows *dipwell.Lows, had bool) {
+func (sh *shard) setLows(r *slot, p *place, key string, lows *store.Lows, had bool) {
 	switch {
 	case lows != nil:
 		r.handle |= withLows
@@ -246,7 +247,7 @@ func (sh *shard) setLows(r *slot, p *place, key string, lows *dipwell.Lows, had 
 }
 
 // add inserts a row. ready and room must have been called for it.
-func (sh *shard) add(i int, p *place, op *dipwell.Op, row dipwell.State, now int64, reclaim bool) {
+func (sh *shard) add(i int, p *place, op *store.Op, row store.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
 	sh.setPhase(i, op.Phase)
 	sh.setLows(sh.at(i), p, op.Key, row.Lows, false)
@@ -311,19 +312,19 @@ func (s *Store) another() *shard {
 }
 
 // group decides several ops at one instant, all or nothing.
-func (s *Store) group(g *dipwell.Group, now int64) error {
+func (s *Store) group(g *store.Group, now int64) error {
 	n := len(g.Ops)
-	if n > dipwell.MaxTakes {
-		return fmt.Errorf("memstore: %d operations in a group; at most %d", n, dipwell.MaxTakes)
+	if n > store.MaxTakes {
+		return fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
 	}
-	var places [dipwell.MaxTakes]place
+	var places [store.MaxTakes]place
 	locks, err := s.lock(g, places[:n])
 	if err != nil {
 		return err
 	}
 	defer s.release(locks)
-	var rows [dipwell.MaxTakes]dipwell.State
-	var write [dipwell.MaxTakes]bool
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
 	for i := range places[:n] {
 		p := &places[i]
 		sh := &s.shards[p.shard]
@@ -339,7 +340,7 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 		return nil
 	}
 	for i := range g.Ops {
-		if g.Ops[i].Verb == dipwell.VerbReset {
+		if g.Ops[i].Verb == store.VerbReset {
 			write[i] = true // a row that is full goes too: the clock may step back
 		} else if write[i] && rows[i].Lows != nil {
 			if err := s.settle(&g.Ops[i], &places[i], &rows[i], now); err != nil {
@@ -352,7 +353,7 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 		return err
 	}
 	for i := range g.Ops {
-		if p := &places[i]; g.Ops[i].Verb == dipwell.VerbReset {
+		if p := &places[i]; g.Ops[i].Verb == store.VerbReset {
 			s.held.reset(p)
 			if sh := &s.shards[p.shard]; sh.kept[rowID{p.id, p.tag}] != nil {
 				sh.unkeep(sh.kept[rowID{p.id, p.tag}])
@@ -365,14 +366,14 @@ func (s *Store) group(g *dipwell.Group, now int64) error {
 // settle settles a row that is about to be written, where something has fallen
 // due, and decides the op again, which changes nothing but its lows. Refusals
 // settle nothing: beside thousands who wait they cost what others cost.
-func (s *Store) settle(op *dipwell.Op, p *place, row *dipwell.State, now int64) (err error) {
+func (s *Store) settle(op *store.Op, p *place, row *store.State, now int64) (err error) {
 	sh := &s.shards[p.shard]
 	k := sh.kept[rowID{p.id, p.tag}]
 	if k.next > now {
 		return nil
 	}
 	sh.settleKey(k, p.binding, now)
-	var was dipwell.State
+	var was store.State
 	if i, found := sh.find(p.id, p.tag); found {
 		was = sh.state(sh.at(i), p)
 	}
@@ -381,7 +382,7 @@ func (s *Store) settle(op *dipwell.Op, p *place, row *dipwell.State, now int64) 
 }
 
 // lock takes the locks of the group's shards, in order, and returns their set.
-func (s *Store) lock(g *dipwell.Group, places []place) (uint64, error) {
+func (s *Store) lock(g *store.Group, places []place) (uint64, error) {
 	for {
 		var locks uint64
 		for i := range g.Ops {
@@ -416,13 +417,13 @@ func (s *Store) release(locks uint64) {
 }
 
 // write stores the rows that a group changed, all or none.
-func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, locks uint64, now int64) error {
+func (s *Store) write(g *store.Group, places []place, rows []store.State, write []bool, locks uint64, now int64) error {
 	room, err := s.prepare(g, places, rows, write, now)
 	if err != nil {
 		return err
 	}
-	var made []dipwell.Record
-	if g.Reserved = g.Reserved && g.ID != (dipwell.Reservation{}); g.Reserved {
+	var made []store.Record
+	if g.Reserved = g.Reserved && g.ID != (store.Reservation{}); g.Reserved {
 		if made = s.reserve(g, places, rows, locks, now); made == nil {
 			s.keys.Add(-room)
 			return s.fullError()
@@ -464,7 +465,7 @@ func (s *Store) write(g *dipwell.Group, places []place, rows []dipwell.State, wr
 // prepare makes room for the group's new rows and returns their number. It
 // loops because making room may reclaim full rows of the group itself; each row
 // is reclaimed at most once, so the loop ends.
-func (s *Store) prepare(g *dipwell.Group, places []place, rows []dipwell.State, write []bool, now int64) (int64, error) {
+func (s *Store) prepare(g *store.Group, places []place, rows []store.State, write []bool, now int64) (int64, error) {
 	var room int64
 	for {
 		var missing int64

@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
-var api = dipwell.Limit{Name: "api", Rate: 1000, Period: time.Second, Burst: 1000}
+var api = store.Limit{Name: "api", Rate: 1000, Period: time.Second, Burst: 1000}
 
 // BenchmarkTake is Limiter.Take, everything included. The bench of 10M keys
 // needs a gigabyte and runs with DIPWELL_BENCH_KEYS=10000000.
@@ -42,7 +43,7 @@ func BenchmarkTake(b *testing.B) {
 // BenchmarkVerbs is a call of one key by the verbs that have no way of their own,
 // and a Take into a decision of the caller's.
 func BenchmarkVerbs(b *testing.B) {
-	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo} {
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo} {
 		b.Run(verb.String(), func(b *testing.B) {
 			l, keys := filled(b, 1)
 			var d dipwell.Decision
@@ -64,8 +65,8 @@ func BenchmarkTakeWith(b *testing.B) {
 	other.Rate = 5
 	for _, tc := range []struct {
 		name string
-		with []dipwell.Limit
-	}{{"equal", []dipwell.Limit{api, api}}, {"other words", []dipwell.Limit{spelled, spelled}}, {"two rates", []dipwell.Limit{api, other}}} {
+		with []store.Limit
+	}{{"equal", []store.Limit{api, api}}, {"other words", []store.Limit{spelled, spelled}}, {"two rates", []store.Limit{api, other}}} {
 		b.Run(tc.name, func(b *testing.B) {
 			l := limiter(b, open(b, Config{}), api)
 			b.ReportAllocs()
@@ -128,7 +129,7 @@ func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
 // BenchmarkInsert takes from a new key each time.
 func BenchmarkInsert(b *testing.B) {
 	s := open(b, Config{MaxKeys: 1 << 26})
-	l := limiter(b, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(b, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
 	var buf [16]byte
 	i := uint64(0)
 	for b.Loop() {
@@ -142,11 +143,11 @@ func BenchmarkInsert(b *testing.B) {
 
 // BenchmarkAlgorithms is a call of one key of each kind of limit.
 func BenchmarkAlgorithms(b *testing.B) {
-	for _, l := range []dipwell.Limit{
+	for _, l := range []store.Limit{
 		{Name: "bucket", Rate: 1000, Period: time.Hour, Burst: 1000},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: time.Hour},
-		{Name: "window with start", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: time.Hour, Start: "0s"},
-		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 1000, Period: -1},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 1000, Period: time.Hour},
+		{Name: "window with start", Algorithm: store.FixedWindow, Rate: 1000, Period: time.Hour, Start: "0s"},
+		{Name: "month", Algorithm: store.FixedWindow, Rate: 1000, Period: -1},
 	} {
 		b.Run(l.Name, func(b *testing.B) {
 			lim := limiter(b, open(b, Config{}), l)

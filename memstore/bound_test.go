@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestFull(t *testing.T) {
@@ -17,18 +18,18 @@ func TestFull(t *testing.T) {
 		clock := &fake{1e15}
 		s := open(t, Config{Clock: clock.now, MaxKeys: 1000, Shards: shards})
 		l := limiter(t, s,
-			dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5},
-			dipwell.Limit{Name: "open", Rate: 1, Period: time.Hour, Burst: 5, OnStoreError: dipwell.FailOpen})
+			store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5},
+			store.Limit{Name: "open", Rate: 1, Period: time.Hour, Burst: 5, OnStoreError: store.FailOpen})
 		for i := range 1000 {
 			take(t, l, "slow", fmt.Sprint(i), 2)
 		}
-		if d, err := l.Take(ctx, "slow", "new", 1); !errors.Is(err, dipwell.ErrFull) || d.Allowed {
+		if d, err := l.Take(ctx, "slow", "new", 1); !errors.Is(err, store.ErrFull) || d.Allowed {
 			t.Fatalf("a new key: %+v, %v", d, err)
 		}
-		if d, err := l.Take(ctx, "open", "new", 1); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+		if d, err := l.Take(ctx, "open", "new", 1); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 			t.Fatalf("a new key of an open limit: %+v, %v", d, err)
 		}
-		if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "slow", Key: "7", Cost: 1}, dipwell.Take{Limit: "slow", Key: "new", Cost: 1}); !errors.Is(err, dipwell.ErrFull) {
+		if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "slow", Key: "7", Cost: 1}, dipwell.Take{Limit: "slow", Key: "new", Cost: 1}); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("a group with a new key: %v", err)
 		}
 		if d := take(t, l, "slow", "check", 0); !d.Allowed {
@@ -46,7 +47,7 @@ func TestFull(t *testing.T) {
 		for i := range 1000 {
 			take(t, l, "slow", fmt.Sprint("second ", i), 3)
 		}
-		if _, err := l.Take(ctx, "slow", "third", 1); !errors.Is(err, dipwell.ErrFull) {
+		if _, err := l.Take(ctx, "slow", "third", 1); !errors.Is(err, store.ErrFull) {
 			t.Errorf("a thousand and one keys: %v", err)
 		}
 		if n := s.keys.Load(); n != 1000 {
@@ -59,7 +60,7 @@ func TestFull(t *testing.T) {
 func TestOneFullRow(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxKeys: 20_000})
-	l := limiter(t, s, dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
 	take(t, l, "slow", "short", 1)
 	for i := range 19_999 {
 		take(t, l, "slow", fmt.Sprint(i), 5)
@@ -79,7 +80,7 @@ func TestOneFullRow(t *testing.T) {
 func TestChurn(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
-	l := limiter(t, s, dipwell.Limit{Name: "fast", Rate: 1, Period: time.Millisecond, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "fast", Rate: 1, Period: time.Millisecond, Burst: 5})
 	for i := range 500_000 {
 		clock.us++
 		take(t, l, "fast", fmt.Sprint(i), 2)
@@ -101,8 +102,8 @@ func TestSpreadWindowsGo(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
 	l := limiter(t, s,
-		dipwell.Limit{Name: "minute", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute},
-		dipwell.Limit{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month})
+		store.Limit{Name: "minute", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute},
+		store.Limit{Name: "month", Algorithm: store.FixedWindow, Rate: 5, Period: store.Month})
 	for i := range 100 {
 		take(t, l, "minute", fmt.Sprint(i), 2)
 		take(t, l, "month", fmt.Sprint(i), 2)
@@ -120,7 +121,7 @@ func TestSpreadWindowsGo(t *testing.T) {
 
 func TestLimitsAreApart(t *testing.T) {
 	s := open(t, Config{})
-	l := limiter(t, s, dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 5}, dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 5}, store.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
 	for i := range 1000 {
 		key := fmt.Sprint(i)
 		take(t, l, "a", key, 5)
@@ -132,15 +133,15 @@ func TestLimitsAreApart(t *testing.T) {
 
 func TestDrop(t *testing.T) {
 	s := open(t, Config{MaxKeys: 100})
-	slow := dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5}
+	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5}
 	l := limiter(t, s, slow)
 	for i := range 100 {
 		take(t, l, "slow", fmt.Sprint(i), 5)
 	}
-	if err := l.Drop(ctx, "slow", dipwell.OwnerCode); err != nil {
+	if err := l.Drop(ctx, "slow", store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Define(ctx, slow, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(ctx, slow, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 200 {
@@ -148,7 +149,7 @@ func TestDrop(t *testing.T) {
 			t.Fatalf("key %d after a drop: %+v", i, d)
 		}
 	}
-	if err := l.Drop(ctx, "slow", dipwell.OwnerCode); err != nil {
+	if err := l.Drop(ctx, "slow", store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.Sweep(ctx, 1000); n != 100 || err != nil {
@@ -160,11 +161,11 @@ func TestDrop(t *testing.T) {
 func TestManyVersions(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
-	limit := dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
+	limit := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
 	l := limiter(t, s, limit)
 	for i := range 3000 {
 		limit.Rate = int64(1 + i%2)
-		if _, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			t.Fatal(i, err)
 		}
 		if d := take(t, l, "api", "k", 1); !d.Allowed || d.Remaining != 4999-int64(i) {
@@ -182,7 +183,7 @@ func TestManyVersions(t *testing.T) {
 func TestReservationsAreBounded(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxReservations: 2})
-	l := limiter(t, s, dipwell.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	l := limiter(t, s, store.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
 	reserve := func(key string) (dipwell.Decision, error) { return l.Reserve(ctx, "work", key, 2) }
 	first, err := reserve("a")
 	if err != nil || first.Delay != time.Second {
@@ -191,7 +192,7 @@ func TestReservationsAreBounded(t *testing.T) {
 	if _, err = reserve("b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = reserve("c"); !errors.Is(err, dipwell.ErrFull) {
+	if _, err = reserve("c"); !errors.Is(err, store.ErrFull) {
 		t.Fatalf("a third reservation: %v", err)
 	}
 	if d := take(t, l, "work", "c", 1); !d.Allowed {
@@ -200,7 +201,7 @@ func TestReservationsAreBounded(t *testing.T) {
 	if err = l.Cancel(ctx, first.Reservation); err != nil {
 		t.Fatal(err)
 	}
-	if err = l.Cancel(ctx, first.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+	if err = l.Cancel(ctx, first.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Errorf("a second cancel: %v", err)
 	}
 	if d, err := reserve("d"); err != nil || d.Delay != time.Second {
@@ -220,8 +221,8 @@ func TestReservationsAreBounded(t *testing.T) {
 func TestKeys(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
-	slow := dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true}
-	quiet := dipwell.Limit{Name: "quiet", Rate: 1, Period: time.Hour, Burst: 5}
+	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true}
+	quiet := store.Limit{Name: "quiet", Rate: 1, Period: time.Hour, Burst: 5}
 	l := limiter(t, s, slow, quiet)
 	var want []string
 	for i := range 20_000 {
@@ -256,11 +257,11 @@ func TestKeys(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%d keys listed; want %d", len(got), len(want))
 	}
-	if _, err := l.Keys(ctx, "quiet", "", "", 10); !errors.Is(err, dipwell.ErrNotSupported) {
+	if _, err := l.Keys(ctx, "quiet", "", "", 10); !errors.Is(err, store.ErrNotSupported) {
 		t.Errorf("a limit without a list: %v", err)
 	}
 	quiet.ListKeys = true
-	if _, err := l.Define(ctx, quiet, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(ctx, quiet, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	take(t, l, "quiet", want[0], 1)
@@ -279,8 +280,8 @@ func TestKeys(t *testing.T) {
 func TestRace(t *testing.T) {
 	s := open(t, Config{})
 	l := limiter(t, s,
-		dipwell.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 3, ListKeys: true},
-		dipwell.Limit{Name: "gone", Rate: 1000, Period: time.Millisecond, Burst: 1000})
+		store.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 3, ListKeys: true},
+		store.Limit{Name: "gone", Rate: 1000, Period: time.Millisecond, Burst: 1000})
 	const callers, keys = 8, 3000
 	var granted atomic.Int64
 	var ready, done sync.WaitGroup
@@ -330,12 +331,12 @@ func TestRace(t *testing.T) {
 func TestFailedReservationsTakeNoRoom(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxReservations: 1, MaxKeys: 4})
-	l := limiter(t, s, dipwell.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	l := limiter(t, s, store.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
 	if _, err := l.Reserve(ctx, "work", "a", 2); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
-		if _, err := l.Reserve(ctx, "work", "b", 2); !errors.Is(err, dipwell.ErrFull) {
+		if _, err := l.Reserve(ctx, "work", "b", 2); !errors.Is(err, store.ErrFull) {
 			t.Fatalf("a second reservation: %v", err)
 		}
 	}
@@ -348,11 +349,11 @@ func TestFailedReservationsTakeNoRoom(t *testing.T) {
 // ever more of them.
 func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
 	s := open(t, Config{})
-	limit := dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}
 	l := limiter(t, s, limit)
 	for i := range 10 * aliveMax {
 		limit.RetryJitter = 1 + i%100
-		if _, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 		if d := take(t, l, "l", "k", 1); !d.Allowed || d.Remaining != int64(999-i) {

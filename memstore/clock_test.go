@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // now is the ticker's time in ns since start, with the counter read now.
@@ -62,7 +62,7 @@ func TestTickerDistrusts(t *testing.T) {
 // In a bubble of testing/synctest, time is the bubble's.
 func TestStoreInSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, open(t, Config{}), dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute})
+		l := limiter(t, open(t, Config{}), store.Limit{Name: "api", Rate: 1, Period: time.Minute})
 		for range 3 {
 			if d, err := l.Take(ctx, "api", "k", 1); err != nil || !d.Allowed {
 				t.Fatal(d, err)
@@ -86,7 +86,7 @@ func TestStoreInSynctestIgnoresTheCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(2 * 366 * 24 * time.Hour) // no year is a sign of a bubble
 		s := open(t, Config{})
-		l := limiter(t, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100})
+		l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100})
 		for range 20 { // a millisecond of the bubble for about as long a time of the counter
 			time.Sleep(time.Millisecond)
 			spin(3_000_000)

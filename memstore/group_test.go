@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Groups that share but their last key meet at that key's lock: it counts each
@@ -20,7 +21,7 @@ func TestGroupsThatShareOneKey(t *testing.T) {
 	}
 	defer s.Close()
 	const callers, calls = 4, 20_000
-	l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: callers * calls})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: callers * calls})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	limit := dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 10}
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 10}
 	l, err := dipwell.New(s, limit)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,7 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 	old := l.Limit("l")
 	var d dipwell.Decision
 	for range 2 { // the first makes the row
-		if err := l.Do(t.Context(), &d, dipwell.VerbTake, "l", "k", 1); err != nil || !d.Allowed {
+		if err := l.Do(t.Context(), &d, store.VerbTake, "l", "k", 1); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
@@ -69,10 +70,10 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 		t.Fatalf("the common call: %+v", d)
 	}
 	limit.Rate = 2
-	if _, err := l.Define(t.Context(), limit, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if s.Known(&d, old, "k", 1) || s.Quick(&d, old, "k", dipwell.VerbTake, 1) {
+	if s.Known(&d, old, "k", 1) || s.Quick(&d, old, "k", store.VerbTake, 1) {
 		t.Errorf("decided under version %d: %+v", old.Number, d)
 	}
 }

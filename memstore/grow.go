@@ -1,10 +1,10 @@
 package memstore
 
-import "github.com/dipwell/dipwell"
+import "github.com/dipwell/dipwell/store"
 
 // ready makes room for n more rows as the op's, and starts to grow in time.
 // Inserts that follow cannot fail.
-func (sh *shard) ready(n int, op *dipwell.Op) bool {
+func (sh *shard) ready(n int, op *store.Op) bool {
 	if sh.size == 0 {
 		sh.size, sh.next = minSize, minSize
 	}
@@ -81,7 +81,7 @@ func (sh *shard) moveLast() {
 	var same [4]struct {
 		row   slot
 		text  uint32
-		phase dipwell.Phase
+		phase store.Phase
 	}
 	n := 0
 	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {

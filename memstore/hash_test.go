@@ -4,13 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestHashReadsEachByte tells keys apart that differ in one byte or in length.
 func TestHashReadsEachByte(t *testing.T) {
 	s := open(t, Config{})
-	b := &binding{def: &dipwell.Definition{}}
+	b := &binding{def: &store.Definition{}}
 	seen := map[uint64]string{}
 	add := func(key string) {
 		id, _ := s.hash(key, b)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Each key of a reservation takes memory, so each counts.
@@ -18,7 +19,7 @@ func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "w", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	l, err := dipwell.New(s, store.Limit{Name: "w", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,10 +31,10 @@ func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 		return l.ReserveAll(t.Context(), takes...)
 	}
 	d, err := reserve("a", "b", "c")
-	if err != nil || d.Reservation == (dipwell.Reservation{}) {
+	if err != nil || d.Reservation == (store.Reservation{}) {
 		t.Fatal(d, err)
 	}
-	if _, err := reserve("d", "e"); !errors.Is(err, dipwell.ErrFull) {
+	if _, err := reserve("d", "e"); !errors.Is(err, store.ErrFull) {
 		t.Errorf("3 and 2 of 4: %v", err)
 	}
 	if _, err := reserve("d"); err != nil {
@@ -61,7 +62,7 @@ func TestTextsAreUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1, Period: time.Second, ListKeys: true})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Second, ListKeys: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // What a store needs that decides here and keeps the rows elsewhere: Changes,
@@ -14,16 +14,16 @@ import (
 // Changes is a key's row as it is held, full or not, and what has happened to its
 // records since the last call. Not held: the bucket is full, or the limit is gone.
 type Changes struct {
-	Row     dipwell.State
+	Row     store.State
 	Held    bool
-	Records []dipwell.Record // made or changed
-	Ended   [][2]int64       // marks and numbers of records that are gone
+	Records []store.Record // made or changed
+	Ended   [][2]int64     // marks and numbers of records that are gone
 }
 
 // Changes returns what a key is, and which records of it changed. With all set
 // it returns all records that there are.
-func (s *Store) Changes(d *dipwell.Definition, key string, all bool) (c Changes) {
-	op := dipwell.Op{Def: d, Key: key}
+func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
+	op := store.Op{Def: d, Key: key}
 	var p place
 	if s.place(&p, &op) != nil {
 		return c
@@ -52,8 +52,8 @@ func (s *Store) Changes(d *dipwell.Definition, key string, all bool) (c Changes)
 }
 
 // Kept reports whether there are records of a key, or lows.
-func (s *Store) Kept(d *dipwell.Definition, key string) bool {
-	op := dipwell.Op{Def: d, Key: key}
+func (s *Store) Kept(d *store.Definition, key string) bool {
+	op := store.Op{Def: d, Key: key}
 	var p place
 	if s.place(&p, &op) != nil {
 		return false
@@ -66,8 +66,8 @@ func (s *Store) Kept(d *dipwell.Definition, key string) bool {
 
 // PutRecords takes over all records of a key, in the order of their numbers, as
 // long as there is room. Its row, if it has one, comes first, with its lows.
-func (s *Store) PutRecords(d *dipwell.Definition, key string, records []dipwell.Record) error {
-	op := dipwell.Op{Def: d, Key: key}
+func (s *Store) PutRecords(d *store.Definition, key string, records []store.Record) error {
+	op := store.Op{Def: d, Key: key}
 	var p place
 	if err := s.place(&p, &op); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *Store) PutRecords(d *dipwell.Definition, key string, records []dipwell.
 // Install replaces all definitions by others that were made elsewhere. Rows of a
 // limit that is not among them no longer count, and reservations that hold
 // tokens of such a limit are dropped.
-func (s *Store) Install(defs []*dipwell.Definition) error {
+func (s *Store) Install(defs []*store.Definition) error {
 	gone := map[string]bool{}
 	for _, d := range s.reg.All() {
 		gone[d.Name] = true
@@ -110,7 +110,7 @@ func (s *Store) Install(defs []*dipwell.Definition) error {
 
 // Held is a reservation.
 type Held struct {
-	ID    dipwell.Reservation
+	ID    store.Reservation
 	Due   int64 // µs on the store's clock
 	Parts []HeldPart
 }
@@ -122,7 +122,7 @@ type HeldPart struct {
 }
 
 // Reservation returns a reservation that the store holds, due or not.
-func (s *Store) Reservation(id dipwell.Reservation) (h Held, held bool) {
+func (s *Store) Reservation(id store.Reservation) (h Held, held bool) {
 	r := &s.held
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,9 +146,9 @@ func (s *Store) Hold(h Held) error {
 	for i, of := range h.Parts {
 		d := s.reg.Lookup(of.Limit)
 		if d == nil {
-			return &dipwell.UnknownLimitError{Limit: of.Limit}
+			return &store.UnknownLimitError{Limit: of.Limit}
 		}
-		op := dipwell.Op{Def: d, Key: of.Key}
+		op := store.Op{Def: d, Key: of.Key}
 		var p place
 		if err := s.place(&p, &op); err != nil {
 			return err
@@ -169,12 +169,12 @@ func (s *Store) WatchReservations() {
 	s.watched.Store(true)
 	s.held.mu.Lock()
 	defer s.held.mu.Unlock()
-	s.held.touched = map[dipwell.Reservation]struct{}{}
+	s.held.touched = map[store.Reservation]struct{}{}
 }
 
 // TouchedReservations returns the reservations that were added or removed since
 // the previous call.
-func (s *Store) TouchedReservations() []dipwell.Reservation {
+func (s *Store) TouchedReservations() []store.Reservation {
 	r := &s.held
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +185,7 @@ func (s *Store) TouchedReservations() []dipwell.Reservation {
 
 // touch records that a reservation was added or removed, if WatchReservations
 // was called.
-func (r *reservations) touch(id dipwell.Reservation) {
+func (r *reservations) touch(id store.Reservation) {
 	if r.touched != nil {
 		r.touched[id] = struct{}{}
 	}

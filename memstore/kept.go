@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // withLows is the bit of a slot's handle that says that the row has lows. Quick
@@ -24,8 +24,8 @@ type kept struct {
 	*limit
 	rowID
 	key     string
-	lows    *dipwell.Lows // of the row, whose handle has withLows; else nil
-	records []dipwell.Record
+	lows    *store.Lows // of the row, whose handle has withLows; else nil
+	records []store.Record
 	next    int64 // µs: from then on Settle may change something
 	index   int   // in the shard's heap
 
@@ -35,7 +35,7 @@ type kept struct {
 type recordID struct{ mark, number int64 }
 
 // until is how long Settle changes nothing of a record.
-func until(r *dipwell.Record) int64 {
+func until(r *store.Record) int64 {
 	switch {
 	case r.Rest:
 		return math.MaxInt64 // it goes with others
@@ -68,7 +68,7 @@ func (sh *shard) unkeep(k *kept) {
 }
 
 // set replaces the records of a key.
-func (sh *shard) set(k *kept, records []dipwell.Record) {
+func (sh *shard) set(k *kept, records []store.Record) {
 	if sh.store.watched.Load() {
 		k.compare(records)
 	}
@@ -81,7 +81,7 @@ func (sh *shard) set(k *kept, records []dipwell.Record) {
 }
 
 // append adds a record that s.records has counted.
-func (sh *shard) append(k *kept, r dipwell.Record) {
+func (sh *shard) append(k *kept, r store.Record) {
 	if sh.store.watched.Load() {
 		k.touch(&r)
 	}
@@ -92,7 +92,7 @@ func (sh *shard) append(k *kept, r dipwell.Record) {
 
 // compare notes which records differ from those that there were. Records stay
 // in their order.
-func (k *kept) compare(records []dipwell.Record) {
+func (k *kept) compare(records []store.Record) {
 	i := 0
 	for j := range k.records {
 		was := &k.records[j]
@@ -105,7 +105,7 @@ func (k *kept) compare(records []dipwell.Record) {
 	}
 }
 
-func (k *kept) touch(r *dipwell.Record) {
+func (k *kept) touch(r *store.Record) {
 	if k.changed == nil {
 		k.changed = map[recordID]struct{}{}
 	}
@@ -124,8 +124,8 @@ func (sh *shard) lose(id rowID) {
 }
 
 // withoutRests leaves out what was withheld, of a list that is gone.
-func withoutRests(records []dipwell.Record) []dipwell.Record {
-	return slices.DeleteFunc(slices.Clone(records), func(r dipwell.Record) bool { return r.Rest })
+func withoutRests(records []store.Record) []store.Record {
+	return slices.DeleteFunc(slices.Clone(records), func(r store.Record) bool { return r.Rest })
 }
 
 // tidy removes the entry of a key that has neither lows nor records.
@@ -149,7 +149,7 @@ func (sh *shard) purge(now int64, n int) {
 // settleKey settles the records of a key under a definition, and its row.
 func (sh *shard) settleKey(k *kept, b *binding, now int64) {
 	p := place{binding: b, id: k.id, tag: k.tag}
-	row := dipwell.State{Version: b.def.Number}
+	row := store.State{Version: b.def.Number}
 	i, found := sh.find(k.id, k.tag)
 	if found = found && k.lows != nil; found {
 		row = sh.state(sh.at(i), &p)

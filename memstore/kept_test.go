@@ -8,25 +8,26 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // waits is a store of which so many callers wait on one key.
-func waits(t testing.TB, n int, now *int64) (*memstore.Store, *dipwell.Limiter, []dipwell.Reservation) {
+func waits(t testing.TB, n int, now *int64) (*memstore.Store, *dipwell.Limiter, []store.Reservation) {
 	t.Helper()
 	s, err := memstore.New(memstore.Config{Clock: func() int64 { return *now }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1000, Period: time.Second, Burst: 1000, MaxDebt: 1 << 30},
-		dipwell.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 30})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1000, Period: time.Second, Burst: 1000, MaxDebt: 1 << 30},
+		store.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids []dipwell.Reservation
+	var ids []store.Reservation
 	for range n {
 		d, err := l.ReserveAll(t.Context(), dipwell.Take{Limit: "l", Key: "k", Cost: 1}, dipwell.Take{Limit: "late", Key: "k", Cost: 1})
-		if err != nil || d.Reservation == (dipwell.Reservation{}) {
+		if err != nil || d.Reservation == (store.Reservation{}) {
 			t.Fatal(d, err)
 		}
 		ids = append(ids, d.Reservation)
@@ -35,21 +36,21 @@ func waits(t testing.TB, n int, now *int64) (*memstore.Store, *dipwell.Limiter, 
 }
 
 // A key on which thousands wait settles only where something has fallen due, and
-// is to the unit what the reference in the root package makes of it.
+// is to the unit what the reference in package store makes of it.
 func TestThousandsWait(t *testing.T) {
 	now := int64(1e15)
 	_, l, ids := waits(t, 3000, &now)
 	def := l.Limit("l")
-	row, records := dipwell.State{}, []dipwell.Record(nil)
+	row, records := store.State{}, []store.Record(nil)
 	settle := func() {
 		var err error
 		if row, records, err = def.Settle(row, "k", now, records); err != nil {
 			t.Fatal(err)
 		}
 	}
-	number := map[dipwell.Reservation][2]int64{}
+	number := map[store.Reservation][2]int64{}
 	for i, id := range ids {
-		op := dipwell.Op{Def: def, Key: "k", Verb: dipwell.VerbReserve, Cost: 1}
+		op := store.Op{Def: def, Key: "k", Verb: store.VerbReserve, Cost: 1}
 		next, _, err := op.Step(now, row, false)
 		if err != nil {
 			t.Fatal(err)
@@ -64,8 +65,8 @@ func TestThousandsWait(t *testing.T) {
 		now += rnd.Int64N(20_000)
 		switch step % 3 {
 		case 0: // a call that writes, before and after something falls due
-			op := dipwell.Op{Def: def, Key: "k", Verb: dipwell.VerbTake, Cost: 1 + rnd.Int64N(20)}
-			before, held := row, append([]dipwell.Record(nil), records...)
+			op := store.Op{Def: def, Key: "k", Verb: store.VerbTake, Cost: 1 + rnd.Int64N(20)}
+			before, held := row, append([]store.Record(nil), records...)
 			if row.Lows != nil {
 				settle()
 			}
@@ -91,7 +92,7 @@ func TestThousandsWait(t *testing.T) {
 				t.Fatalf("step %d: %v", step, err)
 			}
 		}
-		op := dipwell.Op{Def: def, Key: "k", Verb: dipwell.VerbCheck}
+		op := store.Op{Def: def, Key: "k", Verb: store.VerbCheck}
 		if _, _, err := op.Step(now, row, true); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +110,7 @@ func TestRecordsThatEndedGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

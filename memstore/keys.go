@@ -5,7 +5,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // MaxPage bounds the keys of one call of Keys.
@@ -53,9 +53,9 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 // limit asked for the list appear once they are used again. The shared bucket
 // comes first; to go on after it, after is dipwell.Shared. A call looks through
 // the whole table, a little at a time.
-func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	if !d.ListKeys {
-		return nil, dipwell.ErrNotSupported
+		return nil, store.ErrNotSupported
 	}
 	page := page{most: min(max(n, 0), MaxPage)}
 	if page.most == 0 {
@@ -77,7 +77,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 			if after != "" && string(key) <= after || !strings.HasPrefix(string(key), prefix) || !page.wants(key) {
 				return
 			}
-			row := dipwell.KeyState{Key: string(key), State: dipwell.State{Used: p.used, TS: p.ts, Version: h.version}}
+			row := store.KeyState{Key: string(key), State: store.State{Used: p.used, TS: p.ts, Version: h.version}}
 			if live(d, row, now) {
 				page.add(row)
 			}
@@ -87,8 +87,8 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 }
 
 // live reports whether the row is of an existing limit and not a full bucket.
-func live(d *dipwell.Definition, row dipwell.KeyState, now int64) bool {
-	op := dipwell.Op{Def: d, Key: row.Key, Verb: dipwell.VerbCheck}
+func live(d *store.Definition, row store.KeyState, now int64) bool {
+	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
 }
@@ -96,24 +96,24 @@ func live(d *dipwell.Definition, row dipwell.KeyState, now int64) bool {
 // page is a heap of the keys that sort first, with the last of them on top.
 type page struct {
 	most int
-	rows []dipwell.KeyState
+	rows []store.KeyState
 }
 
 func (p *page) wants(key []byte) bool {
 	return len(p.rows) < p.most || string(key) < p.rows[0].Key
 }
 
-func (p *page) add(row dipwell.KeyState) {
+func (p *page) add(row store.KeyState) {
 	if len(p.rows) == p.most {
 		heap.Pop(p)
 	}
 	heap.Push(p, row)
 }
 
-func (p *page) sorted() []dipwell.KeyState {
-	out := make([]dipwell.KeyState, len(p.rows))
+func (p *page) sorted() []store.KeyState {
+	out := make([]store.KeyState, len(p.rows))
 	for i := len(out) - 1; i >= 0; i-- {
-		out[i] = heap.Pop(p).(dipwell.KeyState)
+		out[i] = heap.Pop(p).(store.KeyState)
 	}
 	return out
 }
@@ -121,7 +121,7 @@ func (p *page) sorted() []dipwell.KeyState {
 func (p *page) Len() int           { return len(p.rows) }
 func (p *page) Less(i, j int) bool { return p.rows[i].Key > p.rows[j].Key }
 func (p *page) Swap(i, j int)      { p.rows[i], p.rows[j] = p.rows[j], p.rows[i] }
-func (p *page) Push(x any)         { p.rows = append(p.rows, x.(dipwell.KeyState)) }
+func (p *page) Push(x any)         { p.rows = append(p.rows, x.(store.KeyState)) }
 func (p *page) Pop() any {
 	last := p.rows[len(p.rows)-1]
 	p.rows = p.rows[:len(p.rows)-1]

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // limits gives each definition in use a short handle, which rows store. Calls
@@ -16,7 +16,7 @@ import (
 type limits struct {
 	seed    [2]maphash.Seed // of the salts
 	recent  [256]atomic.Pointer[binding]
-	bound   sync.Map                   // *dipwell.Definition → *binding
+	bound   sync.Map                   // *store.Definition → *binding
 	handles atomic.Pointer[[]handleOf] // read without a lock; replaced, never changed where it can be read
 
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ type limit struct {
 
 // A binding is a definition that calls may use.
 type binding struct {
-	def    *dipwell.Definition
+	def    *store.Definition
 	limit  *limit
 	salt   [2]uint64
 	handle uint32
@@ -70,7 +70,7 @@ func (l *limits) init() {
 
 // bind returns the binding of the op's definition. A definition that has been
 // superseded is replaced in the op.
-func (l *limits) bind(op *dipwell.Op) (*binding, error) {
+func (l *limits) bind(op *store.Op) (*binding, error) {
 	if b := l.near(op.Def); b != nil && !b.dead.Load() {
 		return b, nil
 	}
@@ -79,7 +79,7 @@ func (l *limits) bind(op *dipwell.Op) (*binding, error) {
 
 // near returns a recently used definition's binding, or nil. It is a
 // direct-mapped cache in front of the map, without which a Take is 20 % slower.
-func (l *limits) near(d *dipwell.Definition) *binding {
+func (l *limits) near(d *store.Definition) *binding {
 	p := uintptr(unsafe.Pointer(d))
 	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == d {
 		return b
@@ -87,7 +87,7 @@ func (l *limits) near(d *dipwell.Definition) *binding {
 	return nil
 }
 
-func (l *limits) bindRare(op *dipwell.Op) (*binding, error) {
+func (l *limits) bindRare(op *store.Op) (*binding, error) {
 	b, ok := l.bound.Load(op.Def)
 	if !ok {
 		var err error
@@ -103,13 +103,13 @@ func (l *limits) bindRare(op *dipwell.Op) (*binding, error) {
 }
 
 // add binds a definition, or returns the one that has superseded it.
-func (l *limits) add(d *dipwell.Definition) (any, error) {
+func (l *limits) add(d *store.Definition) (any, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.named(d.Name)
 	cur := of.current.Load()
 	if cur == nil && of.last >= d.Number {
-		return nil, &dipwell.UnknownLimitError{Limit: d.Name}
+		return nil, &store.UnknownLimitError{Limit: d.Name}
 	}
 	if cur != nil && cur.def.Number > d.Number {
 		return cur, nil
@@ -123,7 +123,7 @@ func (l *limits) add(d *dipwell.Definition) (any, error) {
 		l.end(of)
 	}
 	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}),
-		plain: d.Rule.Plain() && d.Mode == dipwell.Enforce, even: d.Rule.Even() && d.Mode == dipwell.Enforce}
+		plain: d.Rule.Plain() && d.Mode == store.Enforce, even: d.Rule.Even() && d.Mode == store.Enforce}
 	of.last, of.bindings = d.Number, append(of.bindings, b)
 	of.current.Store(b)
 	l.bound.Store(d, b)
@@ -179,7 +179,7 @@ func (l *limits) drop(name string) {
 }
 
 // Define changes a limit at the present instant of the store's clock.
-func (s *Store) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	d, err := s.reg.Define(s.now(), l, owner)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 var ctx = context.Background()
@@ -34,7 +35,7 @@ func open(t testing.TB, c Config) *Store {
 	return s
 }
 
-func limiter(t testing.TB, s dipwell.Store, limits ...dipwell.Limit) *dipwell.Limiter {
+func limiter(t testing.TB, s store.Store, limits ...store.Limit) *dipwell.Limiter {
 	t.Helper()
 	l, err := dipwell.New(s, limits...)
 	if err != nil {
@@ -57,21 +58,21 @@ func take(t testing.TB, l *dipwell.Limiter, limit, key string, n int64) dipwell.
 func TestAgreesWithMap(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
-	slow := dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 20}
-	fast := dipwell.Limit{Name: "fast", Rate: 50, Period: time.Second, Burst: 20}
+	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 20}
+	fast := store.Limit{Name: "fast", Rate: 50, Period: time.Second, Burst: 20}
 	limiter(t, s, slow, fast)
-	model := map[string]dipwell.State{}
+	model := map[string]store.State{}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 700_000 {
 		clock.us += rnd.Int64N(20)
 		name := []string{"slow", "fast"}[rnd.IntN(2)]
 		key := fmt.Sprint(rnd.IntN(200_000))
-		verb := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbRefund}[rnd.IntN(4)]
+		verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbRefund}[rnd.IntN(4)]
 		got := ask(t, s, name, key, verb, 1+rnd.Int64N(8))
 		want := got
 		var err error
 		var write bool
-		var row dipwell.State
+		var row store.State
 		if row, write, err = want.Step(clock.us, model[name+key], false); err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +85,9 @@ func TestAgreesWithMap(t *testing.T) {
 	}
 }
 
-func ask(t testing.TB, s *Store, name, key string, verb dipwell.Verb, cost int64) dipwell.Op {
+func ask(t testing.TB, s *Store, name, key string, verb store.Verb, cost int64) store.Op {
 	t.Helper()
-	var b dipwell.Batch
+	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = s.Registry().Lookup(name), key, verb, cost
 	if err := s.Apply(ctx, &b); err != nil || g.Err != nil {
@@ -97,7 +98,7 @@ func ask(t testing.TB, s *Store, name, key string, verb dipwell.Verb, cost int64
 
 func TestNoAllocations(t *testing.T) {
 	s := open(t, Config{})
-	l := limiter(t, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 1 << 20})
+	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 1 << 20})
 	keys := make([]string, 1000)
 	for i := range keys {
 		keys[i] = fmt.Sprint("user:", i)
@@ -113,14 +114,14 @@ func TestClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter(t, s, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
 	take(t, l, "api", "k", 1)
 	for range 2 {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Take(ctx, "api", "k", 1); !errors.Is(err, ErrClosed) || !errors.Is(err, dipwell.ErrStore) {
+	if _, err := l.Take(ctx, "api", "k", 1); !errors.Is(err, ErrClosed) || !errors.Is(err, store.ErrStore) {
 		t.Errorf("after Close: %v", err)
 	}
 }

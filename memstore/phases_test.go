@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // windows are limits whose windows begin where the key says.
-var windows = []dipwell.Limit{
-	{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Hour, Burst: 50, OnChange: dipwell.Keep},
-	{Name: "listed", Algorithm: dipwell.Interval, Rate: 3, Period: 7 * time.Minute, Burst: 20, ListKeys: true},
+var windows = []store.Limit{
+	{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: time.Hour, Burst: 50, OnChange: store.Keep},
+	{Name: "listed", Algorithm: store.Interval, Rate: 3, Period: 7 * time.Minute, Burst: 20, ListKeys: true},
 }
 
 // row returns where a key's row is.
 func (s *Store) row(t testing.TB, limit, key string) (sh *shard, i int, found bool) {
 	t.Helper()
-	op := dipwell.Op{Def: s.reg.Lookup(limit), Key: key}
+	op := store.Op{Def: s.reg.Lookup(limit), Key: key}
 	var p place
 	if err := s.place(&p, &op); err != nil {
 		t.Fatal(err)
@@ -36,13 +37,13 @@ func TestPhaseIsRemembered(t *testing.T) {
 	l := limiter(t, s, windows...)
 	take(t, l, "w", "k", 1)
 	sh, i, _ := s.row(t, "w", "k")
-	if got := sh.phase(i); got != dipwell.PhaseOf("w", "k") {
-		t.Fatalf("phase %d, want %d", got, dipwell.PhaseOf("w", "k"))
+	if got := sh.phase(i); got != store.PhaseOf("w", "k") {
+		t.Fatalf("phase %d, want %d", got, store.PhaseOf("w", "k"))
 	}
 	sh.setPhase(i, 1+7e6)
 	const hour = int64(3600e6)
 	want := time.Duration(hour-clock.us%hour+7e6) * time.Microsecond
-	for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		d, err := dipwell.Decision{}, error(nil)
 		if err = l.Do(ctx, &d, verb, "w", "k", 1); err != nil || d.ResetAfter%time.Hour != want%time.Hour || d.ResetAfter == 0 {
 			t.Errorf("%s: full in %v, want %v, %v", verb, d.ResetAfter, want, err)
@@ -61,7 +62,7 @@ func TestPhases(t *testing.T) {
 	s := open(t, Config{Clock: clock.now, Shards: 2, MaxKeys: 3000})
 	l := limiter(t, s, windows...)
 	for _, name := range []string{"x", "y"} { // no windows
-		if _, err := l.Define(ctx, dipwell.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 9}, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(ctx, store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 9}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +73,7 @@ func TestPhases(t *testing.T) {
 			for k := range 4000 {
 				key := fmt.Sprint(k)
 				if sh, i, found := s.row(t, name, key); found {
-					if got := sh.phase(i); got != 0 && got != dipwell.PhaseOf(name, key) {
+					if got := sh.phase(i); got != 0 && got != store.PhaseOf(name, key) {
 						t.Fatalf("%s of %s has the phase of another: %d", key, name, got)
 					} else if got != 0 {
 						known++
@@ -85,7 +86,7 @@ func TestPhases(t *testing.T) {
 	changed, known := windows[0], 0
 	for n := range 60_000 {
 		name, key := names[rnd.IntN(len(names))], fmt.Sprint(rnd.IntN(1+rnd.IntN(4000)))
-		verb := dipwell.Verb(rnd.IntN(int(dipwell.VerbReset) + 1))
+		verb := store.Verb(rnd.IntN(int(store.VerbReset) + 1))
 		var d dipwell.Decision
 		var err error
 		switch at := rnd.IntN(100); {
@@ -93,15 +94,15 @@ func TestPhases(t *testing.T) {
 			_, err = l.TakeAll(ctx, dipwell.Take{Limit: "w", Key: key, Cost: 1}, dipwell.Take{Limit: "x", Key: key, Cost: 1})
 		case at < 5:
 			def := s.reg.Lookup(name)
-			err = s.Put(def, key, dipwell.State{Used: def.Rule.Unit, TS: clock.us, Version: def.Number})
+			err = s.Put(def, key, store.State{Used: def.Rule.Unit, TS: clock.us, Version: def.Number})
 		case n%6000 == 7:
 			clock.add(3 * time.Hour)
 			_, err = s.Sweep(ctx, 100_000)
 		case n%7000 == 9: // a bucket now, then windows of another length
-			if changed.Algorithm++; changed.Algorithm > dipwell.Interval {
-				changed.Algorithm, changed.Period = dipwell.TokenBucket, changed.Period+time.Minute
+			if changed.Algorithm++; changed.Algorithm > store.Interval {
+				changed.Algorithm, changed.Period = store.TokenBucket, changed.Period+time.Minute
 			}
-			_, err = l.Define(ctx, changed, dipwell.OwnerCode)
+			_, err = l.Define(ctx, changed, store.OwnerCode)
 		default:
 			err = l.Do(ctx, &d, verb, name, key, 1)
 		}
@@ -122,7 +123,7 @@ func TestPhases(t *testing.T) {
 // that they still do when the table has grown.
 func TestWindowBytesPerKey(t *testing.T) {
 	s := open(t, Config{Clock: (&fake{1e15}).now})
-	l := limiter(t, s, dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour})
+	l := limiter(t, s, store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour})
 	const keys = 300_000
 	for i := range keys {
 		take(t, l, "w", fmt.Sprint(i), 1)
@@ -132,7 +133,7 @@ func TestWindowBytesPerKey(t *testing.T) {
 	}
 	for i := range keys {
 		key := fmt.Sprint(i)
-		if sh, i, found := s.row(t, "w", key); !found || sh.phase(i) != dipwell.PhaseOf("w", key) {
+		if sh, i, found := s.row(t, "w", key); !found || sh.phase(i) != store.PhaseOf("w", key) {
 			t.Fatalf("key %s: phase %d, found %v", key, sh.phase(i), found)
 		}
 	}
@@ -142,9 +143,9 @@ func TestWindowBytesPerKey(t *testing.T) {
 // window needs it for its phase, or its first listed key for its text. That call
 // fails, and buckets of the shard go on.
 func TestNoMemoryForMore(t *testing.T) {
-	for _, more := range []dipwell.Limit{windows[0], {Name: "listed", Rate: 1, Period: time.Hour, ListKeys: true}} {
+	for _, more := range []store.Limit{windows[0], {Name: "listed", Rate: 1, Period: time.Hour, ListKeys: true}} {
 		s := open(t, Config{Clock: (&fake{1e15}).now, Shards: 1})
-		l := limiter(t, s, dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5}, more)
+		l := limiter(t, s, store.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5}, more)
 		for i := range 20 {
 			take(t, l, "b", fmt.Sprint(i), 1)
 		}

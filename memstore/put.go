@@ -1,14 +1,14 @@
 package memstore
 
-import "github.com/dipwell/dipwell"
+import "github.com/dipwell/dipwell/store"
 
 // Put sets a key's row to one that another store returned under d, unless the
 // store holds a later row, or one of the same instant with as much or more used.
 // The records of a row that Put replaces give nothing back. Put returns
 // dipwell.ErrFull if the key is new and the store is full.
-func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error {
+func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 	for {
-		op := dipwell.Op{Def: d, Key: key}
+		op := store.Op{Def: d, Key: key}
 		var p place
 		err := s.place(&p, &op)
 		if err != nil {
@@ -16,7 +16,7 @@ func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error 
 		}
 		row, known := op.Def.Carry(row, key)
 		if !known {
-			return dipwell.ErrStaleDefinition
+			return store.ErrStaleDefinition
 		}
 		if again, err := s.put(&p, &op, row); !again {
 			return err
@@ -26,7 +26,7 @@ func (s *Store) Put(d *dipwell.Definition, key string, row dipwell.State) error 
 
 // put stores a row of the binding's version. It returns again if the binding was
 // superseded; the caller then retries with the newer one.
-func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, err error) {
+func (s *Store) put(p *place, op *store.Op, row store.State) (again bool, err error) {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -55,6 +55,6 @@ func (s *Store) put(p *place, op *dipwell.Op, row dipwell.State) (again bool, er
 	return false, nil
 }
 
-func older(a, b dipwell.State) bool {
+func older(a, b store.State) bool {
 	return a.TS < b.TS || a.TS == b.TS && a.Used < b.Used
 }

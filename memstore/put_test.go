@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestPut(t *testing.T) {
 	now := int64(1e15)
 	s := open(t, Config{Clock: func() int64 { return now }, MaxKeys: 2})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10})
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func TestPut(t *testing.T) {
 		{5, now + 1, 5},
 		{0, now + 2, 10}, // full: the row goes
 	} {
-		if err := s.Put(def, "k", dipwell.State{Used: c.used * unit, TS: c.ts, Version: 1}); err != nil {
+		if err := s.Put(def, "k", store.State{Used: c.used * unit, TS: c.ts, Version: 1}); err != nil {
 			t.Fatal(err)
 		}
 		now = max(now, c.ts)
@@ -35,8 +36,8 @@ func TestPut(t *testing.T) {
 			t.Errorf("%+v: %d remaining (%v)", c, d.Remaining, err)
 		}
 	}
-	for i, want := range []error{nil, nil, dipwell.ErrFull} {
-		if err := s.Put(def, string(rune('p'+i)), dipwell.State{Used: unit, TS: now, Version: 1}); !errors.Is(err, want) {
+	for i, want := range []error{nil, nil, store.ErrFull} {
+		if err := s.Put(def, string(rune('p'+i)), store.State{Used: unit, TS: now, Version: 1}); !errors.Is(err, want) {
 			t.Errorf("key %d: %v", i, err)
 		}
 	}
@@ -46,23 +47,23 @@ func TestPut(t *testing.T) {
 func TestPutCarries(t *testing.T) {
 	now := int64(1e15)
 	s := open(t, Config{Clock: func() int64 { return now }})
-	limit := dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10}
+	limit := store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10}
 	l, err := dipwell.New(s, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := l.Limit("a")
 	limit.Burst = 20
-	if _, err := l.Define(t.Context(), limit, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Put(old, "k", dipwell.State{Used: 4 * old.Rule.Unit, TS: now, Version: 1}); err != nil {
+	if err := s.Put(old, "k", store.State{Used: 4 * old.Rule.Unit, TS: now, Version: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Check(t.Context(), "a", "k", 0); err != nil || d.Remaining != 16 {
 		t.Errorf("%d remaining (%v), want 16", d.Remaining, err)
 	}
-	if err := s.Put(old, "k", dipwell.State{Used: 1, TS: now, Version: 9}); !errors.Is(err, dipwell.ErrStaleDefinition) {
+	if err := s.Put(old, "k", store.State{Used: 1, TS: now, Version: 9}); !errors.Is(err, store.ErrStaleDefinition) {
 		t.Errorf("a version to come: %v", err)
 	}
 }

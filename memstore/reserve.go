@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // reservations are those that are not yet due, by their ids, by the keys that
@@ -17,17 +17,17 @@ type reservations struct {
 	mu    sync.Mutex
 	max   int // parts
 	parts int
-	byID  map[dipwell.Reservation]*reservation
+	byID  map[store.Reservation]*reservation
 	byKey map[identity]*part
 	due   dueHeap
 
-	touched map[dipwell.Reservation]struct{} // see WatchReservations
+	touched map[store.Reservation]struct{} // see WatchReservations
 }
 
 // A reservation lives until it is due, cancelled, or one of its keys is reset
 // or loses its limit.
 type reservation struct {
-	id    dipwell.Reservation
+	id    store.Reservation
 	due   int64 // µs on the store's clock
 	index int   // in the heap
 	parts []part
@@ -58,9 +58,9 @@ func (r *reservations) len() int {
 
 // reserve makes the records of a group, in their ops' places, and remembers whom
 // to ask for them. It returns nil where there is no room for them. Rows get their lows.
-func (s *Store) reserve(g *dipwell.Group, places []place, rows []dipwell.State, locks uint64, now int64) []dipwell.Record {
+func (s *Store) reserve(g *store.Group, places []place, rows []store.State, locks uint64, now int64) []store.Record {
 	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
-	made := make([]dipwell.Record, len(places))
+	made := make([]store.Record, len(places))
 	for i := range places {
 		op, p := &g.Ops[i], &places[i]
 		if op.Granted == 0 {
@@ -130,7 +130,7 @@ func (r *reservations) hold(v *reservation) bool {
 		return false
 	}
 	if r.byID == nil {
-		r.byID, r.byKey = map[dipwell.Reservation]*reservation{}, map[identity]*part{}
+		r.byID, r.byKey = map[store.Reservation]*reservation{}, map[identity]*part{}
 	}
 	for i := range v.parts {
 		r.link(&v.parts[i])
@@ -196,7 +196,7 @@ func (r *reservations) drop(name string) {
 
 // find returns the reservation and the set of its shards, or nil if the
 // reservation is due or unknown.
-func (r *reservations) find(id dipwell.Reservation, now int64) (v *reservation, shards uint64) {
+func (r *reservations) find(id store.Reservation, now int64) (v *reservation, shards uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v = r.byID[id]; v == nil || v.due <= now {
@@ -220,17 +220,17 @@ func (r *reservations) take(v *reservation) bool {
 }
 
 // cancel gives a reservation's tokens back and forgets it, in one step.
-func (s *Store) cancel(g *dipwell.Group, now int64) error {
+func (s *Store) cancel(g *store.Group, now int64) error {
 	v, locks := s.held.find(g.ID, now)
 	if v == nil {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	for left := locks; left != 0; left &= left - 1 {
 		s.shards[bits.TrailingZeros64(left)].mu.Lock()
 	}
 	defer s.release(locks)
 	if !s.held.take(v) {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	for i := range v.parts {
 		s.giveBack(&v.parts[i], now)
@@ -247,7 +247,7 @@ func (s *Store) giveBack(p *part, now int64) {
 		return
 	}
 	at := place{binding: b, id: p.identity.id, tag: p.identity.tag, shard: p.identity.shard}
-	var row dipwell.State
+	var row store.State
 	i, found := sh.find(at.id, at.tag)
 	if found {
 		row = sh.state(sh.at(i), &at)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A slot is one row. The zero slot is empty.
@@ -48,7 +48,7 @@ type shardFields struct {
 	hand   int // where sweeping goes on
 	moved  int // slots moved or visited by growing and inserting, ever: for tests
 	texts  texts
-	phases []*[extentPhases]dipwell.Phase // of the row in each slot
+	phases []*[extentPhases]store.Phase // of the row in each slot
 	kept   map[rowID]*kept
 	due    keptHeap
 }
@@ -194,7 +194,7 @@ func (sh *shard) close1(i int) {
 func (sh *shard) full(p *slot, now int64) bool {
 	h := &(*sh.store.limits.handles.Load())[p.handle&^withLows]
 	cur := h.limit.current.Load()
-	return cur == nil || cur.def.Full(dipwell.State{Used: p.used, TS: p.ts, Version: h.version}, now)
+	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.version}, now)
 }
 
 // sweep looks at n slots and reclaims those that are full.

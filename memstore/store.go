@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Defaults and bounds of Config.
@@ -53,7 +53,7 @@ type Store struct {
 	secret [4]uint64 // of the hash of keys
 	max    int64
 	limits limits
-	reg    dipwell.Registry
+	reg    store.Registry
 	shards []shard
 	mask   uint32 // of a shard's number
 	arena  arena
@@ -69,15 +69,15 @@ type Store struct {
 }
 
 var (
-	_ dipwell.Store   = (*Store)(nil)
-	_ dipwell.Definer = (*Store)(nil)
-	_ dipwell.Clock   = (*Store)(nil)
-	_ dipwell.Sweeper = (*Store)(nil)
-	_ dipwell.Lister  = (*Store)(nil)
+	_ store.Store   = (*Store)(nil)
+	_ store.Definer = (*Store)(nil)
+	_ store.Clock   = (*Store)(nil)
+	_ store.Sweeper = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
 )
 
 // ErrClosed is what calls get after Close.
-var ErrClosed = fmt.Errorf("%w: it is closed", dipwell.ErrStore)
+var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 
 // New makes an empty store. Close gives its memory back.
 func New(c Config) (*Store, error) {
@@ -125,10 +125,10 @@ func (c *Config) check() error {
 
 // Apply decides a batch at one instant of the store's clock. It waits only for
 // other calls that use the same shards.
-func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 	if len(b.Groups) == 1 {
 		g := &b.Groups[0]
-		if len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != dipwell.VerbReset && s.single(&g.Ops[0]) {
+		if len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != store.VerbReset && s.single(&g.Ops[0]) {
 			g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil
 			return nil
 		}
@@ -145,7 +145,7 @@ func (s *Store) Apply(_ context.Context, b *dipwell.Batch) error {
 }
 
 // Itself is the store that Quick is about.
-func (s *Store) Itself() dipwell.Store { return s }
+func (s *Store) Itself() store.Store { return s }
 
 func (s *Store) now() int64 {
 	if s.clock != nil {
@@ -187,7 +187,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 func (s *Store) InProcess() bool { return true }
 
 // Registry holds the store's limits.
-func (s *Store) Registry() *dipwell.Registry { return &s.reg }
+func (s *Store) Registry() *store.Registry { return &s.reg }
 
 // Stats are counts of a store at one time.
 type Stats struct {
@@ -217,5 +217,5 @@ func (s *Store) Close() error {
 // fullError counts a group that found no room.
 func (s *Store) fullError() error {
 	s.refused.Add(1)
-	return dipwell.ErrFull
+	return store.ErrFull
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // mix is a fixed hash, so that the tests of growing are the same each time.
@@ -19,12 +19,12 @@ func mix(x uint64) uint64 {
 // bare is a store of one shard, and the handle of a limit whose rows stay.
 func bare(t testing.TB) (*Store, *shard, uint32) {
 	s := open(t, Config{Clock: (&fake{1e15}).now, Shards: 1})
-	d, err := s.Define(ctx, dipwell.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 100}, dipwell.OwnerCode)
+	d, err := s.Define(ctx, store.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 100}, store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var p place
-	if err = s.place(&p, &dipwell.Op{Def: d}); err != nil {
+	if err = s.place(&p, &store.Op{Def: d}); err != nil {
 		t.Fatal(err)
 	}
 	return s, &s.shards[0], p.handle
@@ -33,7 +33,7 @@ func bare(t testing.TB) (*Store, *shard, uint32) {
 func (sh *shard) put(t testing.TB, id uint64, tag, handle uint32) {
 	t.Helper()
 	now := sh.store.now()
-	if !sh.ready(1, &dipwell.Op{Def: &dipwell.Definition{}}) {
+	if !sh.ready(1, &store.Op{Def: &store.Definition{}}) {
 		t.Fatal("no memory")
 	}
 	i, found := sh.find(id, tag)
@@ -133,7 +133,7 @@ func TestRemove(t *testing.T) {
 // TestBytesPerKey holds the memory of the table at every size on the way.
 func TestBytesPerKey(t *testing.T) {
 	s := open(t, Config{Clock: (&fake{1e15}).now})
-	l := limiter(t, s, dipwell.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
 	worst := 0.0
 	for i := range 1_200_000 {
 		take(t, l, "slow", fmt.Sprint(i), 1)

@@ -5,7 +5,7 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // texts keeps the keys of rows whose limits ask for it. A text is two bytes of
@@ -21,12 +21,12 @@ type texts struct {
 const (
 	extentRefs  = extentBytes / 4
 	chunkUnits  = extentBytes / 4
-	unitsMax    = (2 + dipwell.MaxKey + 3) / 4
+	unitsMax    = (2 + store.MaxKey + 3) / 4
 	refsPerSlot = extentRefs / int(extentSlots)
 )
 
 // textSize is the memory that the op's key needs, in bytes.
-func textSize(op *dipwell.Op) int {
+func textSize(op *store.Op) int {
 	if !op.Def.ListKeys {
 		return 0
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/store"
 )
 
 // maxAll bounds the buckets of a group that has a statement of its own.
@@ -36,7 +36,7 @@ type pairings struct {
 // takeAll charges all buckets of a group or none by one statement, an UPDATE
 // each, if all of them are there with enough in them. Otherwise, and where one
 // of the keys was refused lately, set.sql decides.
-func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) error {
+func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
 	var parts [maxAll]charged
 	n := s.parts(g, known, parts[:])
 	sql := s.pairs.statement(parts[:n], s.cat)
@@ -62,16 +62,16 @@ func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) e
 // charged is a bucket that takeAll charges.
 type charged struct {
 	*entry
-	op            *dipwell.Op
-	rule          *dipwell.Rule
-	scratch       dipwell.Rule
+	op            *store.Op
+	rule          *store.Rule
+	scratch       store.Rule
 	tokens, bound int64
 	used, ts      int64 // after the charge
 }
 
 // parts fills in the buckets of a group, in the order of limit and key. It
 // returns 0 if the group is not for takeAll.
-func (s *Store) parts(g *dipwell.Group, known []*entry, parts []charged) int {
+func (s *Store) parts(g *store.Group, known []*entry, parts []charged) int {
 	if len(g.Ops) > len(parts) || !s.alone() {
 		return 0
 	}
@@ -103,7 +103,7 @@ func (s *Store) parts(g *dipwell.Group, known []*entry, parts []charged) int {
 
 // chargeAll sends the statement. The error is pgx.ErrNoRows, or one that inPart
 // knows, if nothing was charged because something does not fit.
-func (s *Store) chargeAll(ctx context.Context, sql string, g *dipwell.Group, parts []charged) error {
+func (s *Store) chargeAll(ctx context.Context, sql string, g *store.Group, parts []charged) error {
 	args, row := make([]any, 0, 4*maxAll+1), make([]any, 0, 2*maxAll+1)
 	for i := range parts {
 		p := &parts[i]
@@ -120,7 +120,7 @@ func (s *Store) chargeAll(ctx context.Context, sql string, g *dipwell.Group, par
 	}
 	for i := range parts {
 		p := &parts[i]
-		granted(p.op, p.rule, p.tokens, dipwell.State{Used: p.used, TS: p.ts}, int64(now))
+		granted(p.op, p.rule, p.tokens, store.State{Used: p.used, TS: p.ts}, int64(now))
 		if !s.met.has(p.id, p.op.Key) {
 			s.meet(p.entry, p.op.Key, false)
 		}

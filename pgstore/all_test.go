@@ -12,14 +12,15 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // pairLimits give back nothing while a test lasts.
-var pairLimits = []dipwell.Limit{
+var pairLimits = []store.Limit{
 	{Name: "bucket", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 20},
-	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 20, Period: 100 * 24 * time.Hour, Start: "0s"},
-	{Name: "spread", Algorithm: dipwell.FixedWindow, Rate: 20, Period: 100 * 24 * time.Hour},
-	{Name: "interval", Algorithm: dipwell.Interval, Rate: 3, Period: 100 * 24 * time.Hour, Burst: 20, Start: "0s"},
+	{Name: "window", Algorithm: store.FixedWindow, Rate: 20, Period: 100 * 24 * time.Hour, Start: "0s"},
+	{Name: "spread", Algorithm: store.FixedWindow, Rate: 20, Period: 100 * 24 * time.Hour},
+	{Name: "interval", Algorithm: store.Interval, Rate: 3, Period: 100 * 24 * time.Hour, Burst: 20, Start: "0s"},
 }
 
 func takesOf(key string, cost int64, limits ...string) (takes []dipwell.Take) {
@@ -223,7 +224,7 @@ func TestTakeAllPairings(t *testing.T) {
 
 func define(t *testing.T, s *pgstore.Store, name string, burst int64) {
 	t.Helper()
-	if _, err := s.Define(t.Context(), dipwell.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}, dipwell.OwnerCode); err != nil {
+	if _, err := s.Define(t.Context(), store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // fault is a row that no statement can get past.
@@ -27,13 +28,13 @@ type fault struct {
 }
 
 var rowFaults = []fault{
-	{"locked", "&lock_timeout=20", dipwell.ErrLocked, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
-	{"new and locked", "&lock_timeout=20", dipwell.ErrLocked, func(t *testing.T, dsn string) {
+	{"locked", "&lock_timeout=20", store.ErrLocked, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"new and locked", "&lock_timeout=20", store.ErrLocked, func(t *testing.T, dsn string) {
 		stranger(t, dsn, "delete from dipwell.buckets where key = 'bad'") // and commits
 		stranger(t, dsn, "select dipwell.take('one', 'bad')")
 	}},
-	{"locked, with a statement timeout", "&statement_timeout=300", dipwell.ErrStore, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
-	{"bad numbers", "", dipwell.ErrStore, func(t *testing.T, dsn string) {
+	{"locked, with a statement timeout", "&statement_timeout=300", store.ErrStore, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"bad numbers", "", store.ErrStore, func(t *testing.T, dsn string) {
 		if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d where key = 'bad'", int64(math.MinInt64+1))); err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestOneRowAtFault(t *testing.T) {
 			t.Parallel()
 			s, _ := faulty(t, &f)
 			ctx := context.Background()
-			var b dipwell.Batch
+			var b store.Batch
 			for i := range 300 {
 				limit, key := "one", fmt.Sprint("k", i%100)
 				switch {
@@ -97,7 +98,7 @@ func TestOneRowAtFault(t *testing.T) {
 				case i%20 == 0:
 					key = "bad"
 				}
-				b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: dipwell.VerbTake, Cost: 1}}})
+				b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: store.VerbTake, Cost: 1}}})
 			}
 			if err := s.Apply(ctx, &b); err != nil {
 				t.Fatal(err)
@@ -107,7 +108,7 @@ func TestOneRowAtFault(t *testing.T) {
 				g := &b.Groups[i]
 				op := &g.Ops[0]
 				if op.Key == "bad" {
-					if !errors.Is(g.Err, f.want) || errors.Is(g.Err, dipwell.ErrOutcomeUnknown) {
+					if !errors.Is(g.Err, f.want) || errors.Is(g.Err, store.ErrOutcomeUnknown) {
 						t.Errorf("the row at fault: %v", g.Err)
 					}
 					continue
@@ -118,9 +119,9 @@ func TestOneRowAtFault(t *testing.T) {
 				}
 			}
 			for row, n := range asked {
-				left := dipwell.Batch{}
+				left := store.Batch{}
 				g, op := left.Single()
-				op.Def, op.Key, op.Verb = s.Registry().Lookup(row[0]), row[1], dipwell.VerbCheck
+				op.Def, op.Key, op.Verb = s.Registry().Lookup(row[0]), row[1], store.VerbCheck
 				if err := s.Apply(ctx, &left); err != nil || g.Err != nil || op.Remaining != 100_000-n {
 					t.Errorf("%v: %d left after %d takes, %v %v", row, op.Remaining, n, err, g.Err)
 				}
@@ -149,13 +150,13 @@ func TestManyRowsAtFault(t *testing.T) {
 	db := &asking{Pool: connect(t, dsn+"&lock_timeout=1")}
 	s := newStore(t, db, pgstore.Config{Poll: -1})
 	ctx := context.Background()
-	d, err := s.Define(ctx, drained("one", 9), dipwell.OwnerCode)
+	d, err := s.Define(ctx, drained("one", 9), store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var b dipwell.Batch
+	var b store.Batch
 	for i := range 1000 {
-		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: dipwell.VerbTake, Cost: 1}}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: store.VerbTake, Cost: 1}}})
 	}
 	if err := s.Apply(ctx, &b); err != nil || b.Groups[999].Err != nil {
 		t.Fatal(err, b.Groups[999].Err)
@@ -168,9 +169,9 @@ func TestManyRowsAtFault(t *testing.T) {
 	locked := 0
 	for i := range b.Groups {
 		switch err := b.Groups[i].Err; {
-		case !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown):
+		case !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown):
 			t.Fatal(err)
-		case errors.Is(err, dipwell.ErrLocked):
+		case errors.Is(err, store.ErrLocked):
 			locked++
 		}
 	}
@@ -193,9 +194,9 @@ func TestConnectionLostWithMany(t *testing.T) {
 	if _, err = conn.Exec(ctx, "set lock_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
-	var b dipwell.Batch
+	var b store.Batch
 	for i := range 50 {
-		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: s.Registry().Lookup("one"), Key: fmt.Sprint("a", i), Verb: dipwell.VerbTake, Cost: 1}}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup("one"), Key: fmt.Sprint("a", i), Verb: store.VerbTake, Cost: 1}}})
 	}
 	b.Groups[7].Ops[0].Key = "bad"
 	applied := make(chan error, 1)
@@ -209,7 +210,7 @@ func TestConnectionLostWithMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range b.Groups {
-		if err := b.Groups[i].Err; !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		if err := b.Groups[i].Err; !errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("group %d: %v", i, err)
 		}
 	}
@@ -223,7 +224,7 @@ func TestOneRowAtFaultInLanes(t *testing.T) {
 			t.Parallel()
 			s, pool := faulty(t, &f)
 			ctx := context.Background()
-			var lanes []dipwell.Store
+			var lanes []store.Store
 			for range 2 {
 				conn, err := pool.Acquire(ctx)
 				if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 // catalog is the limits of one database, as read last.
 type catalog struct {
 	db        DB
 	testClock bool
-	reg       dipwell.Registry
+	reg       store.Registry
 	entries   atomic.Pointer[map[string]*entry]
 
 	mu       await.Gate // one reading or change over db at a time
@@ -33,9 +33,9 @@ type catalog struct {
 	started  time.Time
 	report   func(error)
 
-	installs sync.Mutex                  // held without asking the server
-	bad      map[string]error            // limits that cannot be read; under installs
-	zones    map[dipwell.Calendar]string // what zoneWarning found; under installs
+	installs sync.Mutex                // held without asking the server
+	bad      map[string]error          // limits that cannot be read; under installs
+	zones    map[store.Calendar]string // what zoneWarning found; under installs
 
 	stop func()
 	done sync.WaitGroup
@@ -45,13 +45,13 @@ type catalog struct {
 type entry struct {
 	statements
 	id    int32
-	def   *dipwell.Definition
+	def   *store.Definition
 	plain bool // a Take is arithmetic on the row
 }
 
 func newCatalog(db DB, c Config) *catalog {
 	cat := &catalog{db: db, testClock: c.Clock != nil, mu: make(await.Gate, 1), lazy: c.Lazy, report: c.OnError,
-		zones: map[dipwell.Calendar]string{}, started: time.Now()}
+		zones: map[store.Calendar]string{}, started: time.Now()}
 	if cat.report == nil {
 		cat.report = func(error) {}
 	}
@@ -88,7 +88,7 @@ func (s *Store) hear(ctx context.Context) error {
 
 // resolve finds the entries of a group's limits. Definitions of another store,
 // or older ones, are replaced by what this database holds.
-func (s *Store) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
+func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error {
 	if err := s.hear(ctx); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (s *Store) resolve(ctx context.Context, g *dipwell.Group, out []*entry) err
 				return err
 			}
 			if e = (*c.entries.Load())[op.Def.Name]; e == nil {
-				return &dipwell.UnknownLimitError{Limit: op.Def.Name}
+				return &store.UnknownLimitError{Limit: op.Def.Name}
 			}
 		}
 		op.Def, out[i] = e.def, e
@@ -221,7 +221,7 @@ type querier interface {
 
 // limitsRead is what readLimits found.
 type limitsRead struct {
-	defs     []*dipwell.Definition
+	defs     []*store.Definition
 	ids      map[string]int32
 	revision int64            // -1 where there are none: it is to be asked for again
 	bad      map[string]error // of limits that this program cannot read, such as one of an algorithm that it does not know
@@ -236,7 +236,7 @@ func readLimits(ctx context.Context, db querier) (*limitsRead, error) {
 	read := &limitsRead{ids: map[string]int32{}, bad: map[string]error{}, revision: -1}
 	var l limitRow
 	var v versionRow
-	var past []dipwell.Version
+	var past []store.Version
 	_, err = pgx.ForEachRow(rows, append(append([]any{&read.revision}, l.fields()...), v.fields()...), func() error {
 		if _, unreadable := read.bad[l.Name]; unreadable {
 			return nil
@@ -246,12 +246,12 @@ func readLimits(ctx context.Context, db querier) (*limitsRead, error) {
 			past = append(past, version)
 			return nil
 		}
-		var d *dipwell.Definition
+		var d *store.Definition
 		if err == nil {
 			d, err = l.definition(version, past)
 		}
 		if past = nil; err != nil {
-			read.bad[l.Name] = fmt.Errorf("%w: limit %s cannot be read: %w", dipwell.ErrStore, l.Name, err)
+			read.bad[l.Name] = fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, l.Name, err)
 			return nil
 		}
 		read.defs, read.ids[d.Name] = append(read.defs, d), l.ID
@@ -260,7 +260,7 @@ func readLimits(ctx context.Context, db querier) (*limitsRead, error) {
 	return read, err
 }
 
-func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {
+func (c *catalog) newEntry(id int32, d *store.Definition, old *entry) *entry {
 	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky}
 	if old != nil && old.id == id && old.def.Number == d.Number {
 		e.statements = old.statements
@@ -274,7 +274,7 @@ func (c *catalog) newEntry(id int32, d *dipwell.Definition, old *entry) *entry {
 type limitRow struct {
 	ID      int32
 	Version int32
-	dipwell.Limit
+	store.Limit
 	Owner                   string
 	algorithm, per          string
 	burst, debt, charge     *int64
@@ -288,22 +288,22 @@ func (l *limitRow) fields() []any {
 		&l.jitter, &l.onError, &l.timeout, &l.ListKeys, &l.Owner, &l.Version}
 }
 
-func (l *limitRow) definition(v dipwell.Version, past []dipwell.Version) (*dipwell.Definition, error) {
+func (l *limitRow) definition(v store.Version, past []store.Version) (*store.Definition, error) {
 	limit := l.Limit
 	for _, s := range [][2]string{{"algorithm", l.algorithm}, {"per", l.per}, {"on_change", l.onChange}, {"mode", l.mode}, {"on_store_error", l.onError}} {
 		if err := limit.Set(s[0], s[1]); err != nil {
 			return nil, err
 		}
 	}
-	limit.Burst = orElse(l.burst, dipwell.NoBurst, 0)
-	limit.MaxDebt = orElse(l.debt, dipwell.NoDebt, dipwell.UnlimitedDebt)
+	limit.Burst = orElse(l.burst, store.NoBurst, 0)
+	limit.MaxDebt = orElse(l.debt, store.NoDebt, store.UnlimitedDebt)
 	limit.MaxCharge = orElse(l.charge, 0, 0)
 	limit.RetryJitter, limit.Timeout = int(l.jitter), time.Duration(l.timeout)*time.Microsecond
 	_, warning, err := limit.Compile()
 	if err != nil {
 		return nil, err
 	}
-	return &dipwell.Definition{Limit: limit, Owner: l.Owner, Warning: warning,
+	return &store.Definition{Limit: limit, Owner: l.Owner, Warning: warning,
 		Number: v.Number, Since: v.Since, Rule: v.Rule, Policy: v.Policy, Past: past}, nil
 }
 
@@ -339,12 +339,12 @@ func (v *versionRow) fields() []any {
 
 // version takes the numbers as they were stored, so that rows keep their
 // meaning whatever a newer program would compile; only a calendar is made anew.
-func (v *versionRow) version(name string) (out dipwell.Version, err error) {
-	shape := dipwell.Limit{Name: name, Rate: 1, Burst: 1, MaxDebt: dipwell.NoDebt, MaxCharge: 1, Start: v.start}
+func (v *versionRow) version(name string) (out store.Version, err error) {
+	shape := store.Limit{Name: name, Rate: 1, Burst: 1, MaxDebt: store.NoDebt, MaxCharge: 1, Start: v.start}
 	if v.unit == 1 && (v.every == 0 || v.spread || v.start != "") {
-		shape.Algorithm = dipwell.FixedWindow
+		shape.Algorithm = store.FixedWindow
 	}
-	if shape.Period, err = dipwell.ParsePeriod(v.per); err != nil {
+	if shape.Period, err = store.ParsePeriod(v.per); err != nil {
 		return out, fmt.Errorf("limit %s, version %d: %w", name, v.number, err)
 	}
 	r, _, err := shape.Compile()
@@ -355,13 +355,13 @@ func (v *versionRow) version(name string) (out dipwell.Version, err error) {
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.burst, v.debt, v.most, v.charge, v.maxUsed
 	r.Leaky, r.Spread = v.leaky, v.spread
 	r.Ready()
-	var l dipwell.Limit
+	var l store.Limit
 	err = l.Set("on_change", v.policy)
-	return dipwell.Version{Number: uint32(v.number), Since: v.since, Rule: r, Policy: l.OnChange}, err
+	return store.Version{Number: uint32(v.number), Since: v.since, Rule: r, Policy: l.OnChange}, err
 }
 
 // Registry holds the limits as they were read last.
-func (s *Store) Registry() *dipwell.Registry { return &s.cat.reg }
+func (s *Store) Registry() *store.Registry { return &s.cat.reg }
 
 // putSQL stores a definition that Go compiled.
 const putSQL = `select dipwell_internal.put_limit(
@@ -373,7 +373,7 @@ const putSQL = `select dipwell_internal.put_limit(
 
 // Define adds a limit or changes it, for every program on this database at
 // their next look, at most Config.Poll later; for this one at once.
-func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if _, _, err := l.Compile(); err != nil {
 		return nil, err
 	}
@@ -394,11 +394,11 @@ func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dip
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, &dipwell.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
 }
 
 // put stores a limit that compiles.
-func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *int64) error {
+func (c *catalog) put(ctx context.Context, l store.Limit, owner string, now *int64) error {
 	r, _, err := l.Compile()
 	if err != nil {
 		return err
@@ -406,13 +406,13 @@ func (c *catalog) put(ctx context.Context, l dipwell.Limit, owner string, now *i
 	return defineError(c.engine().put(ctx, l, &r, owner, now), l.Name)
 }
 
-func (s functions) put(ctx context.Context, l dipwell.Limit, r *dipwell.Rule, owner string, now *int64) error {
+func (s functions) put(ctx context.Context, l store.Limit, r *store.Rule, owner string, now *int64) error {
 	if err := s.cat.checkZone(ctx, l); err != nil {
 		return err
 	}
 	cal := r.Calendar()
-	return s.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, dipwell.FormatPeriod(l.Period),
-		column(l.Burst, dipwell.NoBurst), column(l.MaxDebt, dipwell.NoDebt), column(l.MaxCharge, 0), text(l.Start),
+	return s.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, store.FormatPeriod(l.Period),
+		column(l.Burst, store.NoBurst), column(l.MaxDebt, store.NoDebt), column(l.MaxCharge, 0), text(l.Start),
 		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
 		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, now)
@@ -463,22 +463,22 @@ func text(s string) *string {
 
 func defineError(err error, name string) error {
 	var pg *pgconn.PgError
-	var limit *dipwell.LimitError
-	if errors.Is(err, dipwell.ErrOwner) || errors.Is(err, dipwell.ErrUnknownLimit) || errors.As(err, &limit) {
+	var limit *store.LimitError
+	if errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {
 		return err
 	}
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42501" && pg.ConstraintName == "owner":
-			return &dipwell.OwnerError{Limit: name, Owner: pg.Detail}
+			return &store.OwnerError{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
-			return &dipwell.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
+			return &store.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "42501":
-			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", dipwell.ErrDenied, name, err)
+			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)
 		case pg.Code == "42704":
-			return &dipwell.UnknownLimitError{Limit: name}
+			return &store.UnknownLimitError{Limit: name}
 		case pg.Code == "54000" && pg.ConstraintName == "version":
-			return &dipwell.LimitError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+			return &store.LimitError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}
 	}
 	return storeError(err, true)

@@ -14,10 +14,11 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // asker asks a verb of the key k of limit x and returns what was granted.
-type asker func(ctx context.Context, verb dipwell.Verb, cost int64) (int64, error)
+type asker func(ctx context.Context, verb store.Verb, cost int64) (int64, error)
 
 // A wayIn is a way to ask about limits of one database.
 type wayIn struct {
@@ -30,7 +31,7 @@ type wayIn struct {
 // store behind coalesced batches, and the portable statements.
 var waysIn = []wayIn{
 	{"SQL", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
-		return func(ctx context.Context, verb dipwell.Verb, cost int64) (n int64, err error) {
+		return func(ctx context.Context, verb store.Verb, cost int64) (n int64, err error) {
 			err = pool.QueryRow(ctx, fmt.Sprintf("select granted from dipwell.%s('x', 'k', $1)", verb), cost).Scan(&n)
 			return n, err
 		}
@@ -40,8 +41,8 @@ var waysIn = []wayIn{
 		return limiting(t, newStore(t, pool, pgstore.Config{Poll: -1}))
 	}},
 	{"coalesced", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
-		store := newStore(t, pool, pgstore.Config{})
-		together, err := coalesce.New([]dipwell.Store{store, store}, coalesce.Config{})
+		st := newStore(t, pool, pgstore.Config{})
+		together, err := coalesce.New([]store.Store{st, st}, coalesce.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,15 +51,15 @@ var waysIn = []wayIn{
 	{"portable", portablePool, func(t *testing.T, pool *pgxpool.Pool) asker { return limiting(t, newStore(t, pool, pgstore.Config{})) }},
 }
 
-func limiting(t *testing.T, store dipwell.Store) asker {
+func limiting(t *testing.T, st store.Store) asker {
 	t.Helper()
-	l, err := dipwell.New(store)
+	l, err := dipwell.New(st)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs := map[dipwell.Verb]func(context.Context, string, string, int64) (dipwell.Decision, error){
-		dipwell.VerbTake: l.Take, dipwell.VerbCharge: l.Charge, dipwell.VerbReserve: l.Reserve, dipwell.VerbTakeUpTo: l.TakeUpTo}
-	return func(ctx context.Context, verb dipwell.Verb, cost int64) (int64, error) {
+	verbs := map[store.Verb]func(context.Context, string, string, int64) (dipwell.Decision, error){
+		store.VerbTake: l.Take, store.VerbCharge: l.Charge, store.VerbReserve: l.Reserve, store.VerbTakeUpTo: l.TakeUpTo}
+	return func(ctx context.Context, verb store.Verb, cost int64) (int64, error) {
 		d, err := verbs[verb](ctx, "x", "k", cost)
 		return d.Granted, err
 	}
@@ -67,9 +68,9 @@ func limiting(t *testing.T, store dipwell.Store) asker {
 // definer changes limit x between one a day and one an hour, from elsewhere.
 func definer(t *testing.T, pool *pgxpool.Pool, burst int64) func(per time.Duration) error {
 	t.Helper()
-	store := newStore(t, pool, pgstore.Config{Poll: -1})
+	st := newStore(t, pool, pgstore.Config{Poll: -1})
 	define := func(per time.Duration) error {
-		_, err := store.Define(context.Background(), dipwell.Limit{Name: "x", Rate: 1, Period: per, Burst: burst, MaxCharge: burst}, dipwell.OwnerCode)
+		_, err := st.Define(context.Background(), store.Limit{Name: "x", Rate: 1, Period: per, Burst: burst, MaxCharge: burst}, store.OwnerCode)
 		return err
 	}
 	if err := define(day); err != nil {
@@ -100,7 +101,7 @@ func TestChangeRace(t *testing.T) {
 						if (c+i)%15 == 0 {
 							turn <- struct{}{}
 						}
-						verb := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbCharge, dipwell.VerbReserve}[(c+i)%3]
+						verb := []store.Verb{store.VerbTake, store.VerbCharge, store.VerbReserve}[(c+i)%3]
 						n, err := ask(context.Background(), verb, 1)
 						if err != nil {
 							t.Error(verb, err)
@@ -149,7 +150,7 @@ func TestChangeBehindALock(t *testing.T) {
 		if way.name == "portable" { // has no functions to hold the row with
 			continue
 		}
-		for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbCharge, dipwell.VerbReserve} {
+		for _, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbCharge, store.VerbReserve} {
 			for _, to := range []time.Duration{time.Hour, day} {
 				t.Run(fmt.Sprint(way.name, "/", verb, " to 1 per ", to), func(t *testing.T) {
 					pool := way.pool(t)
@@ -165,7 +166,7 @@ func TestChangeBehindALock(t *testing.T) {
 	}
 }
 
-func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb dipwell.Verb, change func() error) {
+func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb store.Verb, change func() error) {
 	ctx := context.Background()
 	tx, err := pool.Begin(ctx)
 	if err != nil {
@@ -174,7 +175,7 @@ func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb dipwell.Verb,
 	defer func() { _ = tx.Rollback(ctx) }()
 	must(t, tx, "select dipwell.take('x', 'k', 50)")
 	cost := int64(49)
-	if verb == dipwell.VerbTakeUpTo {
+	if verb == store.VerbTakeUpTo {
 		cost = 100
 	}
 	got := make(chan int64, 1)
@@ -257,7 +258,7 @@ func TestVersionsAreKept(t *testing.T) {
 	now.Store(time.Now().UnixMicro())
 	s := newStore(t, pool, pgstore.Config{Poll: -1, Clock: now.Load})
 	for _, rate := range []int64{1, 2} {
-		if _, err := s.Define(ctx, dipwell.Limit{Name: "x", Rate: rate, Period: time.Hour}, dipwell.OwnerCode); err != nil {
+		if _, err := s.Define(ctx, store.Limit{Name: "x", Rate: rate, Period: time.Hour}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 	}

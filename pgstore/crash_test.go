@@ -5,8 +5,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestSynchronousCommitOff: with synchronous_commit=off a crash forgets what the
@@ -46,7 +46,7 @@ func TestSynchronousCommitOff(t *testing.T) {
 	until(t, "started again", func() bool { return server.Start() == nil })
 	until(t, "healed", func() bool {
 		d, err := l.Check(ctx, "crash", "k", 1)
-		if err != nil || d.Source != dipwell.SourceStore {
+		if err != nil || d.Source != store.SourceStore {
 			return false
 		}
 		t.Logf("%d granted, %d of them written when the server died; %d are gone", early+late, early, burst-d.Remaining)
@@ -86,7 +86,7 @@ func TestOneBackendKilled(t *testing.T) {
 		other.Release()
 		until(t, "healed", func() bool {
 			d, err := l.Check(ctx, "crash", "k", 1)
-			if err != nil || d.Source != dipwell.SourceStore {
+			if err != nil || d.Source != store.SourceStore {
 				return false
 			}
 			if d.Remaining != left {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestDeadlock: somebody else's transactions lock the rows of a call in the
@@ -30,7 +31,7 @@ func TestDeadlock(t *testing.T) {
 	}
 	t.Cleanup(victims.Close)
 	l, err := dipwell.New(newStore(t, victims, pgstore.Config{Poll: -1}),
-		dipwell.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 9}, dipwell.Limit{Name: "second", Rate: 1, Period: 24 * time.Hour, Burst: 9})
+		store.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 9}, store.Limit{Name: "second", Rate: 1, Period: 24 * time.Hour, Burst: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestDeadlock(t *testing.T) {
 	partners()
 	wg.Wait()
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != "40P01" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if !errors.As(err, &pg) || pg.Code != "40P01" || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("a call that always deadlocks: %v", err)
 	}
 	until(t, "counted", func() bool { // the server counts with a delay

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // decideSQL decides any group in one call: every verb, several keys, calendars,
@@ -14,7 +14,7 @@ import (
 const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version
 from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
-func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) error {
+func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) error {
 	rows, err := s.db.Query(ctx, decideSQL, s.decideArgs(g, entries)...)
 	if err == nil {
 		err = readDecided(rows, g)
@@ -22,7 +22,7 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry) 
 	return storeError(err, writes(g))
 }
 
-func (s *Store) decideArgs(g *dipwell.Group, entries []*entry) []any {
+func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	n := len(g.Ops)
 	ids, keys, verbs := make([]int32, n), make([]string, n), make([]int32, n)
 	costs, delays := make([]int64, n), make([]*int64, n)
@@ -38,11 +38,11 @@ func (s *Store) decideArgs(g *dipwell.Group, entries []*entry) []any {
 
 // uuidOf is a parameter that pgx can also send where it does not ask the server
 // for types, as behind a proxy that knows no prepared statements.
-func uuidOf(id dipwell.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+func uuidOf(id store.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // readDecided fills the answers of a group.
-func readDecided(rows pgx.Rows, g *dipwell.Group) error {
-	var a dipwell.Answer
+func readDecided(rows pgx.Rows, g *store.Group) error {
+	var a store.Answer
 	var version uint32
 	i := 0
 	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version}, func() error {
@@ -54,7 +54,7 @@ func readDecided(rows pgx.Rows, g *dipwell.Group) error {
 		return nil
 	})
 	if err == nil && i < len(g.Ops) {
-		err = dipwell.ErrStaleDefinition // a limit is gone
+		err = store.ErrStaleDefinition // a limit is gone
 	}
 	if err == nil {
 		settle(g)
@@ -63,7 +63,7 @@ func readDecided(rows pgx.Rows, g *dipwell.Group) error {
 }
 
 // settle draws the group's verdict from the answers of its ops.
-func settle(g *dipwell.Group) {
+func settle(g *store.Group) {
 	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -73,9 +73,9 @@ func settle(g *dipwell.Group) {
 	g.Reserved = g.Reserved && g.Allowed
 }
 
-func writes(g *dipwell.Group) bool {
+func writes(g *store.Group) bool {
 	for i := range g.Ops {
-		if g.Ops[i].Verb != dipwell.VerbCheck {
+		if g.Ops[i].Verb != store.VerbCheck {
 			return true
 		}
 	}
@@ -91,14 +91,14 @@ func (s *Store) testNow() *int64 {
 	return &now
 }
 
-func (s functions) cancel(ctx context.Context, id dipwell.Reservation) error {
+func (s functions) cancel(ctx context.Context, id store.Reservation) error {
 	var done bool
 	err := s.db.QueryRow(ctx, "select dipwell_internal.give_back($1::uuid, $2::bigint)", uuidOf(id), s.testNow()).Scan(&done)
 	if err != nil {
 		return storeError(err, true)
 	}
 	if !done {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Engine is a database that speaks PostgreSQL's protocol.
@@ -93,7 +93,7 @@ func spaced(s string) string {
 // excluded.ts only, so that a clock is read once, before the statement is sent
 // to where the row lives. Parameters: key, units, where windows are spread the
 // grid, under a test's clock the time.
-func (d *dialect) takeSQL(id int32, def *dipwell.Definition, testClock bool) string {
+func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
 	params, clock := 2, d.clock
 	var grid sqlexpr.Expr

@@ -14,6 +14,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -21,7 +22,7 @@ import (
 // over PostgreSQL itself: it proves their algebra, not the engines.
 func TestPortable(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return newStore(t, usedPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
 	}, storetest.Quick, storetest.Parallel)
 }
@@ -81,7 +82,7 @@ func TestEngines(t *testing.T) {
 			continue
 		}
 		t.Run(engine.String(), func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				pool := connect(t, pgstore.ConnString(dsn))
 				down := func() {
 					if err := pgstore.MigrateDown(context.Background(), pool); err != nil {
@@ -190,7 +191,7 @@ func TestURLs(t *testing.T) {
 func TestPortableClock(t *testing.T) {
 	ctx := context.Background()
 	s := newStore(t, portablePool(t), pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "hour", Rate: 2, Period: time.Hour, MaxDebt: 2})
+	l, err := dipwell.New(s, store.Limit{Name: "hour", Rate: 2, Period: time.Hour, MaxDebt: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

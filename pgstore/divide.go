@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A statement for many rows that failed is divided into at most divisions
@@ -26,7 +26,7 @@ const (
 // failed and changed nothing. One row alone gets the error, and so do all rows
 // where err is not about rows. ask returns what is still undecided.
 func (s *Store) divide(ctx context.Context, p *part, rows []*pending, err error, ask func([]*pending) []*pending) (rest []*pending) {
-	if p.failures++; len(rows) == 1 || !s.alone() || !rowAtFault(err) || s.lane && errors.Is(err, dipwell.ErrLocked) {
+	if p.failures++; len(rows) == 1 || !s.alone() || !rowAtFault(err) || s.lane && errors.Is(err, store.ErrLocked) {
 		if !rowAtFault(err) {
 			p.failures = maxFailures
 		}
@@ -35,7 +35,7 @@ func (s *Store) divide(ctx context.Context, p *part, rows []*pending, err error,
 	}
 	for some := range slices.Chunk(rows, (len(rows)+divisions-1)/divisions) {
 		if p.failures >= maxFailures || ctx.Err() != nil {
-			settleAll(some, fmt.Errorf("%w: not tried and not charged, because too many rows of its statement failed: %v", dipwell.ErrStore, err)) //nolint:errorlint // it is not this row's error
+			settleAll(some, fmt.Errorf("%w: not tried and not charged, because too many rows of its statement failed: %v", store.ErrStore, err)) //nolint:errorlint // it is not this row's error
 			continue
 		}
 		rest = append(rest, ask(some)...)
@@ -51,7 +51,7 @@ func rowAtFault(err error) bool {
 	var unread pgx.ScanArgError
 	var pg *pgconn.PgError
 	switch {
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		return false
 	case errors.As(err, &unread):
 		return true

@@ -3,7 +3,7 @@ package pgstore
 import (
 	"context"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // An engine is how a database is asked: PostgreSQL by functions and by
@@ -12,14 +12,14 @@ import (
 // it late.
 type engine interface {
 	// apply decides a batch.
-	apply(ctx context.Context, b *dipwell.Batch)
+	apply(ctx context.Context, b *store.Batch)
 	// group decides a group by the limits that were found. first is false when it
 	// is asked again because a row was of a later version.
-	group(ctx context.Context, g *dipwell.Group, known []*entry, first bool) error
-	cancel(ctx context.Context, id dipwell.Reservation) error
+	group(ctx context.Context, g *store.Group, known []*entry, first bool) error
+	cancel(ctx context.Context, id store.Reservation) error
 
-	statements(id int32, d *dipwell.Definition) statements
-	put(ctx context.Context, l dipwell.Limit, r *dipwell.Rule, owner string, now *int64) error
+	statements(id int32, d *store.Definition) statements
+	put(ctx context.Context, l store.Limit, r *store.Rule, owner string, now *int64) error
 	drop(ctx context.Context, name, owner string, now *int64) error
 
 	sweep(ctx context.Context, n int) (int, error)
@@ -60,10 +60,10 @@ func (c *catalog) engine() engine { return (&Store{db: c.db, cat: c}).engine() }
 func (functions) hasFunctions() bool { return true }
 func (portable) hasFunctions() bool  { return false }
 
-func (s functions) statements(id int32, d *dipwell.Definition) statements {
+func (s functions) statements(id int32, d *store.Definition) statements {
 	return newStatements(id, d, s.cat.testClock)
 }
 
-func (s portable) statements(id int32, d *dipwell.Definition) statements {
+func (s portable) statements(id int32, d *store.Definition) statements {
 	return statements{take: s.dialect.takeSQL(id, d, s.cat.testClock)}
 }

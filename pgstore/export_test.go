@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Repeatable makes all functions anew.
@@ -22,13 +22,13 @@ func Statements(t testing.TB) map[Engine][]string {
 		list := append(d.tables(0), markSQL(), "select "+d.clock, loadSQL, keysSQL,
 			rowSQL, lockSQL, makeSQL, storeSQL, dropSQL, sweepSQL, holdSQL, heldSQL, recordsSQL, changeSQL, endSQL, unholdSQL, dueSQL, endDueSQL, pageSQL)
 		list = append(list, portableDown...)
-		for _, l := range []dipwell.Limit{
+		for _, l := range []store.Limit{
 			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},
 			{Name: "slow", Rate: 999_983, Period: 30 * 24 * time.Hour},
-			{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
-			{Name: "spread", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute},
+			{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
+			{Name: "spread", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute},
 		} {
-			list = append(list, d.takeSQL(1, dipwell.MustDefinition(l), false), d.takeSQL(1, dipwell.MustDefinition(l), true))
+			list = append(list, d.takeSQL(1, store.MustDefinition(l), false), d.takeSQL(1, store.MustDefinition(l), true))
 		}
 		out[e] = list
 	}

@@ -20,20 +20,21 @@ import (
 	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // drained is a limit that gives nothing back while a test runs.
-func drained(name string, burst int64) dipwell.Limit {
-	return dipwell.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}
+func drained(name string, burst int64) store.Limit {
+	return store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}
 }
 
 // opened is a store by URL, with a limiter over it.
-func opened(t testing.TB, url string, limits ...dipwell.Limit) (*pgstore.Store, *dipwell.Limiter) {
+func opened(t testing.TB, url string, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
 	t.Helper()
 	return polling(t, url, 50*time.Millisecond, limits...)
 }
 
-func polling(t testing.TB, url string, poll time.Duration, limits ...dipwell.Limit) (*pgstore.Store, *dipwell.Limiter) {
+func polling(t testing.TB, url string, poll time.Duration, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
 	t.Helper()
 	s, err := pgstore.Open(context.Background(), url, pgstore.Config{Poll: poll})
 	if err != nil {
@@ -91,7 +92,7 @@ func startLoad(l *dipwell.Limiter, limit, key string, workers int) *load {
 
 func (o *load) count(d dipwell.Decision, err error) {
 	switch {
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		o.unknown.Add(1)
 	case err != nil:
 		o.failed.Add(1)
@@ -147,15 +148,15 @@ func TestCrash(t *testing.T) {
 // when its time is up, goroutines do not pile up, and it heals by itself.
 func TestHung(t *testing.T) {
 	server := ownServer(t, "fsync=off")
-	limit := func(name string, f dipwell.FailureMode) dipwell.Limit {
+	limit := func(name string, f store.FailureMode) store.Limit {
 		l := drained(name, 10000)
 		l.Timeout, l.OnStoreError = 50*time.Millisecond, f
 		return l
 	}
-	_, l := opened(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", dipwell.FailClosed), limit("open", dipwell.FailOpen))
+	_, l := opened(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", store.FailClosed), limit("open", store.FailOpen))
 	ctx := context.Background()
 	for _, name := range []string{"closed", "open"} {
-		until(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == dipwell.SourceStore })
+		until(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == store.SourceStore })
 	}
 	before := runtime.NumGoroutine()
 	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
@@ -169,10 +170,10 @@ func TestHung(t *testing.T) {
 			for range calls {
 				name := []string{"closed", "open"}[w%2]
 				d, err := l.Take(ctx, name, "k", 1)
-				if name == "open" && (err != nil || d.Source != dipwell.SourceFallbackOpen) {
+				if name == "open" && (err != nil || d.Source != store.SourceFallbackOpen) {
 					t.Errorf("open: %+v, %v", d, err)
 				}
-				if name == "closed" && (!errors.Is(err, dipwell.ErrStore) || d.Allowed) {
+				if name == "closed" && (!errors.Is(err, store.ErrStore) || d.Allowed) {
 					t.Errorf("closed: %+v, %v", d, err)
 				}
 				most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
@@ -189,7 +190,7 @@ func TestHung(t *testing.T) {
 	}
 	until(t, "healed", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 1)
-		return err == nil && d.Source == dipwell.SourceStore
+		return err == nil && d.Source == store.SourceStore
 	})
 }
 
@@ -323,7 +324,7 @@ func TestCut(t *testing.T) {
 			was := left()
 			p.cut.Store(cut)
 			d, err := call()
-			if !errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+			if !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
 			}
 			until(t, "done by the server", func() bool { return left() == was-cost })
@@ -346,13 +347,13 @@ func TestPortableCut(t *testing.T) {
 	for _, c := range []struct {
 		only    string
 		cut     int32
-		verb    dipwell.Verb
+		verb    store.Verb
 		unknown bool
 		gone    int64
 	}{
-		{"", cutBefore, dipwell.VerbTake, true, 0}, {"", cutAfter, dipwell.VerbTake, true, 1},
-		{"commit", cutBefore, dipwell.VerbCharge, true, 0}, {"commit", cutAfter, dipwell.VerbCharge, true, 1},
-		{"begin", cutAfter, dipwell.VerbCharge, false, 0},
+		{"", cutBefore, store.VerbTake, true, 0}, {"", cutAfter, store.VerbTake, true, 1},
+		{"commit", cutBefore, store.VerbCharge, true, 0}, {"commit", cutAfter, store.VerbCharge, true, 1},
+		{"begin", cutAfter, store.VerbCharge, false, 0},
 	} {
 		name := fmt.Sprint(c.verb, c.cut, c.only)
 		p := newProxy(t, server)
@@ -368,7 +369,7 @@ func TestPortableCut(t *testing.T) {
 		}
 		p.cut.Store(c.cut)
 		err := l.Do(ctx, &d, c.verb, name, "k", 1)
-		if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) != c.unknown {
+		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) != c.unknown {
 			t.Errorf("%s: %v", name, err)
 		}
 		until(t, "done by the server", func() bool {
@@ -401,7 +402,7 @@ func TestPoolExhausted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if d, err := l.Take(ctx, "busy", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+		if d, err := l.Take(ctx, "busy", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 			t.Errorf("without a connection: %+v, %v", d, err)
 		}
 	}
@@ -440,7 +441,7 @@ func TestStatementTimeout(t *testing.T) {
 	unlock := locked(t, admin)
 	must(t, only, "set statement_timeout = 50")
 	var pg *pgconn.PgError
-	if _, err = l.Take(ctx, "slow", "k", 1); !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if _, err = l.Take(ctx, "slow", "k", 1); !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("behind a lock: %v", err)
 	}
 	unlock()
@@ -473,7 +474,7 @@ func TestCancelled(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, err := l.Take(ctx, "gone", "k", 1); !errors.Is(err, context.Canceled) || !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+			if _, err := l.Take(ctx, "gone", "k", 1); !errors.Is(err, context.Canceled) || !errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("cancelled: %v", err)
 			}
 		})
@@ -520,7 +521,7 @@ func TestFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pg *pgconn.PgError
-	if _, err := reader.Take(ctx, "fail", "other", 1); !errors.As(err, &pg) || pg.Code != "25006" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if _, err := reader.Take(ctx, "fail", "other", 1); !errors.As(err, &pg) || pg.Code != "25006" || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("on a standby: %v", err)
 	}
 	if d, err := reader.Check(ctx, "fail", "other", 1); err != nil || !d.Allowed {
@@ -545,11 +546,11 @@ func TestSweepUnderLoad(t *testing.T) {
 	const keys, burst = 10000, 5
 	ctx := context.Background()
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
-	slow, err := s.Define(ctx, drained("slow", burst), dipwell.OwnerCode)
+	slow, err := s.Define(ctx, drained("slow", burst), store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 1000}, dipwell.OwnerCode)
+	fast, err := s.Define(ctx, store.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 1000}, store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -580,10 +581,10 @@ func TestSweepUnderLoad(t *testing.T) {
 					continue
 				}
 				for from := w * keys / 4; from < (w+1)*keys/4; from += 500 {
-					var b dipwell.Batch
+					var b store.Batch
 					for k := from; k < from+500; k++ {
-						for _, d := range []*dipwell.Definition{slow, fast} {
-							b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", k), Verb: dipwell.VerbTake, Cost: 1}}})
+						for _, d := range []*store.Definition{slow, fast} {
+							b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", k), Verb: store.VerbTake, Cost: 1}}})
 						}
 					}
 					if err := s.Apply(ctx, &b); err != nil {
@@ -623,7 +624,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "fsync=off")
 	limit := drained("local", 10)
-	limit.OnStoreError, limit.Timeout = dipwell.FailLocal, 5*time.Second
+	limit.OnStoreError, limit.Timeout = store.FailLocal, 5*time.Second
 	s, err := pgstore.Open(context.Background(), server.DSN("postgres"), pgstore.Config{Poll: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -640,7 +641,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 	}
 	ctx := context.Background()
 	for key, n := range map[string]int64{"seven": 7, "ten": 10} {
-		if d, err := l.Take(ctx, "local", key, n); err != nil || !d.Allowed || d.Source != dipwell.SourceStore {
+		if d, err := l.Take(ctx, "local", key, n); err != nil || !d.Allowed || d.Source != store.SourceStore {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
@@ -655,7 +656,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 	server.Wait()
 	for key, want := range map[string]int64{"seven": 3, "ten": 0, "charged": 2, "new": 10} {
 		d, err := l.TakeUpTo(ctx, "local", key, 100)
-		if err != nil || d.Granted != want || d.Source != dipwell.SourceFallbackLocal {
+		if err != nil || d.Granted != want || d.Source != store.SourceFallbackLocal {
 			t.Errorf("%s: %d granted, not %d; %+v, %v", key, d.Granted, want, d, err)
 		}
 	}
@@ -689,13 +690,13 @@ func TestCrashUnlogged(t *testing.T) {
 		if err == nil && !d.Allowed {
 			t.Fatalf("after the crash: %+v", d)
 		}
-		return err == nil && d.Source == dipwell.SourceStore
+		return err == nil && d.Source == store.SourceStore
 	})
 	until(t, "forgotten", func() bool { // the pool may have another connection that was cut
 		err := l.Cancel(ctx, held.Reservation)
 		if err == nil {
 			t.Fatal("a reservation of before was cancelled")
 		}
-		return errors.Is(err, dipwell.ErrReservation)
+		return errors.Is(err, store.ErrReservation)
 	})
 }

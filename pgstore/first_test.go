@@ -14,6 +14,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // counted is a connection that counts what it sends.
@@ -66,12 +67,12 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	must(t, conn, "select dipwell.take('x', 'older', 4)")
 	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 10)")
 	must(t, conn, "select dipwell.take('x', 'half', 5), dipwell.take('x', 'drained', 10)")
-	store := newStore(t, conn, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(store)
+	st := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(st)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+	verbs := []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge}
 	first := func(l *dipwell.Limiter, i int) {
 		t.Helper()
 		var d dipwell.Decision
@@ -82,7 +83,7 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	for i := range 20 {
 		first(l, i)
 	}
-	force(store)
+	force(st)
 	first(l, 1000) // may prepare a statement
 	for i := range 20 {
 		*asked = 0
@@ -93,14 +94,14 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	inTx(t, conn, func(tx pgx.Tx) {
 		inserted, again := writes(t, tx)
 		for i := range 20 {
-			first(l.With(store.With(tx)), 40+i)
+			first(l.With(st.With(tx)), 40+i)
 		}
 		if in, up := writes(t, tx); in != inserted+20 || up != again {
 			t.Errorf("%d rows inserted for 20 keys, and %d written again", in-inserted, up-again)
 		}
 	})
 	for key, left := range map[string]int64{"half": 4, "older": 5, "drained": -1} {
-		force(store)
+		force(st)
 		d, err := l.Take(ctx, "x", key, 1)
 		if err != nil || d.Allowed != (left >= 0) || d.Remaining != max(left, 0) || !d.Allowed && d.RetryAfter > time.Hour {
 			t.Errorf("%s: %+v, %v", key, d, err)
@@ -114,7 +115,7 @@ func TestFirstCallsTogether(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t)
-	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 20})
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestFirstGroups(t *testing.T) {
 	ctx := context.Background()
 	conn, asked := counted(t)
 	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}),
-		dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
+		store.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,19 +213,19 @@ func TestFirstGroupsAreWrittenOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := newStore(t, conn, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(store, dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
+	st := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(st, store.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
 	inserted, again := written()
 	for round := range 20 {
-		var b dipwell.Batch
+		var b store.Batch
 		for i := range 4 {
 			key := fmt.Sprint("k", round, "-", i)
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("user"), Key: key, Cost: 1}, {Def: l.Limit("tenant"), Key: key, Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit("user"), Key: key, Cost: 1}, {Def: l.Limit("tenant"), Key: key, Cost: 1}}})
 		}
-		if err := store.Apply(ctx, &b); err != nil || !b.Groups[3].Allowed {
+		if err := st.Apply(ctx, &b); err != nil || !b.Groups[3].Allowed {
 			t.Fatal(err, b.Groups[3].Err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // golden reads a file of vectors as one JSON array.
@@ -124,11 +124,11 @@ func withCalendar(t *testing.T, vector json.RawMessage) json.RawMessage {
 	if err := d.Decode(&v); err != nil {
 		t.Fatal(err)
 	}
-	period, err := dipwell.ParsePeriod(v["per"].(string))
+	period, err := store.ParsePeriod(v["per"].(string))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := dipwell.MustDefinition(dipwell.Limit{Name: "c", Algorithm: dipwell.FixedWindow, Rate: 1, Period: period, Start: v["start"].(string)}).Rule
+	r := store.MustDefinition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: v["start"].(string)}).Rule
 	c := r.Calendar()
 	v["rule"] = map[string]any{"every": 0, "months": c.Months, "days": c.Days, "clock": c.Clock, "zone": c.Zone}
 	out, err := json.Marshal(v)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestLimitsInsideATransaction: a store in the caller's transaction reads limits
@@ -19,7 +19,7 @@ import (
 func TestLimitsInsideATransaction(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(string) error{"functions": migrated, "portable": migratedPortable} {
-		gone := dipwell.ErrUnknownLimit
+		gone := store.ErrUnknownLimit
 		if name == "portable" { // which charges a row of the limit that was, as a Take does
 			gone = nil
 		}
@@ -61,11 +61,11 @@ func TestLimitsInsideATransaction(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() { _ = tx.Rollback(ctx) }()
-				var b dipwell.Batch
+				var b store.Batch
 				g, _ := b.Single()
 				g.Ops = nil
 				for _, key := range []string{"k", "l"} {
-					g.Ops = append(g.Ops, dipwell.Op{Def: dipwell.MustDefinition(limitX), Key: key, Cost: 9})
+					g.Ops = append(g.Ops, store.Op{Def: store.MustDefinition(limitX), Key: key, Cost: 9})
 				}
 				if err := s.With(tx).Apply(ctx, &b); err != nil {
 					t.Fatal(err)
@@ -78,18 +78,18 @@ func TestLimitsInsideATransaction(t *testing.T) {
 	}
 }
 
-var limitX = dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 9}
+var limitX = store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 9}
 
 func defineX(t *testing.T, s *pgstore.Store) {
 	t.Helper()
-	if _, err := s.Define(context.Background(), limitX, dipwell.OwnerCode); err != nil {
+	if _, err := s.Define(context.Background(), limitX, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func drop(t *testing.T, s *pgstore.Store, name string) {
 	t.Helper()
-	if err := s.Drop(context.Background(), name, dipwell.OwnerCode); err != nil {
+	if err := s.Drop(context.Background(), name, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // inTurn decides groups that need the function: a statement each, and each a
@@ -18,7 +18,7 @@ import (
 // trip and the others in a second one, so that only one of them waits for a row
 // that is locked. It returns the groups that are still to be decided: others,
 // and those that are to be asked again.
-func (s *Store) inTurn(ctx context.Context, groups []*dipwell.Group) []*dipwell.Group {
+func (s *Store) inTurn(ctx context.Context, groups []*store.Group) []*store.Group {
 	first, others := firstOfEach(groups)
 	rest := s.trips(ctx, first)
 	if len(others) > 0 {
@@ -32,7 +32,7 @@ func (s *Store) inTurn(ctx context.Context, groups []*dipwell.Group) []*dipwell.
 }
 
 // trips decides groups in one trip, where it can.
-func (s *Store) trips(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+func (s *Store) trips(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	if len(groups) < 2 {
 		return groups
 	}
@@ -47,7 +47,7 @@ func (s *Store) trips(ctx context.Context, groups []*dipwell.Group) (rest []*dip
 	}
 	p := conn.PgConn().StartPipeline(ctx)
 	defer func() { _ = p.Close() }()
-	var asked []*dipwell.Group
+	var asked []*store.Group
 	for _, g := range groups {
 		if s.queue(ctx, p, conn.TypeMap(), statement, g) {
 			asked = append(asked, g)
@@ -61,7 +61,7 @@ func (s *Store) trips(ctx context.Context, groups []*dipwell.Group) (rest []*dip
 			g.Err = readNext(p, conn, g)
 		}
 		switch {
-		case errors.Is(g.Err, dipwell.ErrStaleDefinition), collided(g.Err) && s.alone():
+		case errors.Is(g.Err, store.ErrStaleDefinition), collided(g.Err) && s.alone():
 			rest = append(rest, g)
 		case g.Err != nil:
 			if conn.IsClosed() {
@@ -99,12 +99,12 @@ func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
 }
 
 // queue adds a group's statement, if it is one for the function.
-func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *dipwell.Group) bool {
-	var known [dipwell.MaxTakes]*entry
+func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
+	var known [store.MaxTakes]*entry
 	if g.Cancel || s.resolve(ctx, g, known[:]) != nil {
 		return false
 	}
-	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == dipwell.VerbCheck || op.Verb == dipwell.VerbTake && !op.Def.Rule.Leaky) {
+	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == store.VerbCheck || op.Verb == store.VerbTake && !op.Def.Rule.Leaky) {
 		return false
 	}
 	var b pgx.ExtendedQueryBuilder
@@ -117,7 +117,7 @@ func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map
 }
 
 // readNext reads a group's answers, up to the end of its transaction.
-func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *dipwell.Group) (failed error) {
+func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error) {
 	for {
 		next, err := p.GetResults()
 		switch next := next.(type) {

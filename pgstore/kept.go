@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 //go:embed kept.sql
@@ -31,11 +31,11 @@ const (
 type keptBucket struct {
 	id          int32
 	key         string
-	def         *dipwell.Definition
+	def         *store.Definition
 	place, made string // of the row; "" where there is none
-	state       dipwell.State
-	before      []dipwell.Record
-	after       []dipwell.Record
+	state       store.State
+	before      []store.Record
+	after       []store.Record
 	notes       map[recordKey]note // what the server keeps of a record besides
 	odd         bool               // decided by the function
 	touched     bool
@@ -63,7 +63,7 @@ type heldPart struct {
 // statement reads the rows and lists of all groups, Go decides the groups one after
 // the other, and a second statement writes what they leave where the rows still
 // stand. It returns the groups that need another way.
-func (s *Store) kept(ctx context.Context, groups []*dipwell.Group) (rest []*dipwell.Group) {
+func (s *Store) kept(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	for some := range slices.Chunk(groups, maxKept) {
 		for wave := 0; wave < keptWaves && len(some) >= s.minKept; wave++ {
 			k, err := s.readKept(ctx, some)
@@ -81,7 +81,7 @@ func (s *Store) kept(ctx context.Context, groups []*dipwell.Group) (rest []*dipw
 
 // failKept gives groups the error of their statement, and returns those that are
 // to be decided by themselves.
-func (s *Store) failKept(groups []*dipwell.Group, err error) (rest []*dipwell.Group) {
+func (s *Store) failKept(groups []*store.Group, err error) (rest []*store.Group) {
 	b := &bundle{groups: groups}
 	return s.unsettled([]*bundle{b}, err)
 }
@@ -90,14 +90,14 @@ func (s *Store) failKept(groups []*dipwell.Group, err error) (rest []*dipwell.Gr
 type keptRead struct {
 	now     int64
 	buckets map[bucketKey]*keptBucket
-	defs    map[int32]*dipwell.Definition
-	ids     map[*dipwell.Definition]int32
-	parts   map[dipwell.Reservation][]heldPart
+	defs    map[int32]*store.Definition
+	ids     map[*store.Definition]int32
+	parts   map[store.Reservation][]heldPart
 }
 
-func (s *Store) readKept(ctx context.Context, groups []*dipwell.Group) (*keptRead, error) {
-	k := &keptRead{buckets: map[bucketKey]*keptBucket{}, defs: map[int32]*dipwell.Definition{},
-		ids: map[*dipwell.Definition]int32{}, parts: map[dipwell.Reservation][]heldPart{}}
+func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead, error) {
+	k := &keptRead{buckets: map[bucketKey]*keptBucket{}, defs: map[int32]*store.Definition{},
+		ids: map[*store.Definition]int32{}, parts: map[store.Reservation][]heldPart{}}
 	var ids []int32
 	var keys []string
 	var cancels []pgtype.UUID
@@ -109,7 +109,7 @@ func (s *Store) readKept(ctx context.Context, groups []*dipwell.Group) (*keptRea
 			}
 			continue
 		}
-		var known [dipwell.MaxTakes]*entry
+		var known [store.MaxTakes]*entry
 		if s.resolve(ctx, g, known[:]) != nil {
 			continue // decided by itself, and its error found there
 		}
@@ -137,7 +137,7 @@ func (s *Store) readKept(ctx context.Context, groups []*dipwell.Group) (*keptRea
 	_, err = pgx.ForEachRow(rows, append([]any{&k.now, &id, &key, &used, &ts, &version, &lows, &place, &made, &present, &parts, &i}, r.fields()...), func() error {
 		at := bucketKey{id, key}
 		if parts != nil {
-			held := dipwell.Reservation(cancels[i-1].Bytes)
+			held := store.Reservation(cancels[i-1].Bytes)
 			k.parts[held] = append(k.parts[held], heldPart{at, *used, *ts, int(*parts)})
 			return nil
 		}
@@ -149,7 +149,7 @@ func (s *Store) readKept(ctx context.Context, groups []*dipwell.Group) (*keptRea
 		b.odd = b.def == nil || present == nil || uint32(*present) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxKeptRecords
 		if used != nil {
 			b.place, b.made = *place, *made
-			b.state = dipwell.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
+			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
 			b.odd = b.odd || b.state.Version != b.def.Number
 		}
 		b.before, b.notes = r.records()
@@ -173,10 +173,10 @@ func (r *recordColumns) fields() []any {
 	return []any{&r.ids, &r.places, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
 }
 
-func (r *recordColumns) records() (rs []dipwell.Record, notes map[recordKey]note) {
+func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]note) {
 	notes = make(map[recordKey]note, len(r.numbers))
 	for i := range r.numbers {
-		rs = append(rs, dipwell.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
+		rs = append(rs, store.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
 			Version: uint32(r.versions[i]), Due: r.dues[i], Ends: r.stops[i], Rest: r.rests[i]})
 		notes[recordKey{r.numbers[i], r.marks[i]}] = note{id: r.ids[i], place: r.places[i]}
 	}
@@ -185,13 +185,13 @@ func (r *recordColumns) records() (rs []dipwell.Record, notes map[recordKey]note
 
 // keptSet is groups whose buckets are written together or not at all.
 type keptSet struct {
-	groups  []*dipwell.Group
+	groups  []*store.Group
 	buckets []*keptBucket
 }
 
 // decideKept decides groups on what was read and writes what they leave. It returns
 // those that are to be read again, and those that need another way.
-func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*dipwell.Group) (again, rest []*dipwell.Group) {
+func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*store.Group) (again, rest []*store.Group) {
 	var sets, written []*keptSet
 	var missing []*keptBucket
 	of := map[*keptBucket]*keptSet{}
@@ -202,7 +202,7 @@ func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*dipwell.G
 			continue
 		}
 		if len(buckets) == 0 { // a reservation that nobody knows
-			g.Err = dipwell.ErrReservation
+			g.Err = store.ErrReservation
 			continue
 		}
 		var into *keptSet
@@ -275,7 +275,7 @@ func (b *keptBucket) compare(other *keptBucket) int {
 
 // bucketsOf finds the buckets of a group. None: its reservation is unknown, or
 // was reset in part. Not ok: the function decides the group.
-func (k *keptRead) bucketsOf(g *dipwell.Group) (buckets []*keptBucket, ok bool) {
+func (k *keptRead) bucketsOf(g *store.Group) (buckets []*keptBucket, ok bool) {
 	if g.Cancel {
 		parts := k.parts[g.ID]
 		if len(parts) == 0 || len(parts) != parts[0].parts {
@@ -292,7 +292,7 @@ func (k *keptRead) bucketsOf(g *dipwell.Group) (buckets []*keptBucket, ok bool) 
 	}
 	for i := range g.Ops {
 		b := k.buckets[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
-		if b == nil || b.def == nil || b.odd || g.Ops[i].Verb == dipwell.VerbReset { // which deletes the row
+		if b == nil || b.def == nil || b.odd || g.Ops[i].Verb == store.VerbReset { // which deletes the row
 			return nil, false
 		}
 		buckets = append(buckets, b)
@@ -321,10 +321,10 @@ func (k *keptRead) decide(set *keptSet) (lacks []*keptBucket, ok bool) {
 }
 
 // group decides a group on its buckets.
-func (k *keptRead) group(g *dipwell.Group) (ok bool) {
+func (k *keptRead) group(g *store.Group) (ok bool) {
 	buckets, _ := k.bucketsOf(g)
-	rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
-	after := make([][]dipwell.Record, len(g.Ops))
+	rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
+	after := make([][]store.Record, len(g.Ops))
 	for i, b := range buckets {
 		rows[i], after[i] = b.state, b.after
 		if b.state.Lows == nil {
@@ -357,13 +357,13 @@ func (k *keptRead) group(g *dipwell.Group) (ok bool) {
 }
 
 // cancel gives a reservation back. Another group of the set may have ended it.
-func (k *keptRead) cancel(g *dipwell.Group) (ok bool) {
+func (k *keptRead) cancel(g *store.Group) (ok bool) {
 	parts := k.parts[g.ID]
 	for _, p := range parts {
-		if !slices.ContainsFunc(k.buckets[p.bucket].after, func(r dipwell.Record) bool {
+		if !slices.ContainsFunc(k.buckets[p.bucket].after, func(r store.Record) bool {
 			return r.Number == p.number && r.Mark == p.mark && !r.Rest
 		}) {
-			g.Err = dipwell.ErrReservation
+			g.Err = store.ErrReservation
 			return true
 		}
 	}
@@ -449,7 +449,7 @@ func (a *keptArgs) add(b *keptBucket) {
 	a.places, a.made = append(a.places, b.place), append(a.made, b.made)
 	a.used, a.ts, a.versions = append(a.used, b.state.Used), append(a.ts, b.state.TS), append(a.versions, int32(b.def.Number))
 	a.lows = append(a.lows, lowsText(b.state.Lows))
-	before := make(map[recordKey]dipwell.Record, len(b.before))
+	before := make(map[recordKey]store.Record, len(b.before))
 	for _, r := range b.before {
 		before[recordKey{r.Number, r.Mark}] = r
 	}
@@ -474,7 +474,7 @@ func (a *keptArgs) add(b *keptBucket) {
 
 // lowsText is the column lows as text: an array of arrays would need them to be
 // of one length.
-func lowsText(l *dipwell.Lows) *string {
+func lowsText(l *store.Lows) *string {
 	column := lowsColumn(l)
 	if column == nil {
 		return nil

@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 const keysSQL = `select key, used, ts, version from dipwell.buckets
@@ -13,12 +13,12 @@ where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) 
 order by key limit $4`
 
 // Keys pages through the live keys of a limit, in byte order.
-func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := (*s.cat.entries.Load())[d.Name]
 	if e == nil {
-		return nil, &dipwell.UnknownLimitError{Limit: d.Name}
+		return nil, &store.UnknownLimitError{Limit: d.Name}
 	}
-	shared := after == dipwell.Shared // a text that no column can hold
+	shared := after == store.Shared // a text that no column can hold
 	if shared {
 		after = ""
 	}
@@ -30,7 +30,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	if err != nil {
 		return nil, storeError(err, false)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k dipwell.KeyState, err error) {
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.KeyState, err error) {
 		err = row.Scan(&k.Key, &k.Used, &k.TS, &k.Version)
 		return k, err
 	})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // keySlots bounds what is remembered of keys: half a megabyte a set, and nothing
@@ -98,13 +98,13 @@ func (n *newcomers) note(isNew bool) {
 
 // stillRefused reads the row of a key that was refused lately, and answers the
 // call where it changes nothing again.
-func (s *Store) stillRefused(ctx context.Context, g *dipwell.Group, e *entry) (bool, error) {
+func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (bool, error) {
 	op := &g.Ops[0]
-	var row dipwell.State
+	var row store.State
 	var now int64
 	err := s.db.QueryRow(ctx, e.peek, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, &row.Version)
 	if errors.Is(err, pgx.ErrNoRows) { // a full bucket, whatever the time
-		row, err = dipwell.State{}, nil
+		row, err = store.State{}, nil
 	}
 	if err != nil {
 		return false, storeError(err, false)

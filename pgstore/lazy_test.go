@@ -9,6 +9,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestAbsentAtStart: a store opens without its server, answers by the failure
@@ -22,7 +23,7 @@ func TestAbsentAtStart(t *testing.T) {
 	}
 	other := newStore(t, connect(t, server.DSN("postgres")), pgstore.Config{Poll: -1})
 	for _, name := range []string{"theirs", "sql"} {
-		if _, err := other.Define(ctx, dipwell.Limit{Name: name, Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); err != nil {
+		if _, err := other.Define(ctx, store.Limit{Name: name, Rate: 1, Period: time.Hour}, store.OwnerAPI); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,25 +35,25 @@ func TestAbsentAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "closed", Rate: 5, Period: time.Hour},
-		dipwell.Limit{Name: "open", Rate: 5, Period: time.Hour, OnStoreError: dipwell.FailOpen},
-		dipwell.Limit{Name: "theirs", Rate: 5, Period: time.Hour})
+	l, err := dipwell.New(s, store.Limit{Name: "closed", Rate: 5, Period: time.Hour},
+		store.Limit{Name: "open", Rate: 5, Period: time.Hour, OnStoreError: store.FailOpen},
+		store.Limit{Name: "theirs", Rate: 5, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 		t.Errorf("closed: %+v, %v", d, err)
 	}
-	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != dipwell.SourceFallbackOpen {
+	if d, err := l.Take(ctx, "open", "k", 1); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 		t.Errorf("open: %+v, %v", d, err)
 	}
-	if _, err := l.Take(ctx, "sql", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrUnknownLimit) {
+	if _, err := l.Take(ctx, "sql", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that only the database knows: %v", err)
 	}
-	if _, err := l.Define(ctx, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour}, dipwell.OwnerAPI); !errors.Is(err, dipwell.ErrStore) {
+	if _, err := l.Define(ctx, store.Limit{Name: "api", Rate: 1, Period: time.Hour}, store.OwnerAPI); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a definition that somebody waits for: %v", err)
 	}
-	if _, err := s.Now(ctx); !errors.Is(err, dipwell.ErrStore) {
+	if _, err := s.Now(ctx); !errors.Is(err, store.ErrStore) {
 		t.Errorf("now: %v", err)
 	}
 
@@ -61,17 +62,17 @@ func TestAbsentAtStart(t *testing.T) {
 	}
 	until(t, "healed", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 5)
-		return err == nil && d.Allowed && d.Source == dipwell.SourceStore
+		return err == nil && d.Allowed && d.Source == store.SourceStore
 	})
 	until(t, "told of a limit that only the database knows", func() bool {
 		d, err := l.Take(ctx, "sql", "k", 1)
 		return err == nil && d.Allowed
 	})
-	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != dipwell.OwnerAPI {
+	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != store.OwnerAPI {
 		t.Errorf("a limit of somebody else became %+v", d)
 	}
-	until(t, "told that a limit has another owner", func() bool { return healed.heard(dipwell.ErrOwner) })
-	if _, err := l.Take(ctx, "missing", "k", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+	until(t, "told that a limit has another owner", func() bool { return healed.heard(store.ErrOwner) })
+	if _, err := l.Take(ctx, "missing", "k", 1); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that nobody has: %v", err)
 	}
 }
@@ -102,13 +103,13 @@ func TestDefinedWhileAway(t *testing.T) {
 	}
 	server.Stop()
 	limit.Burst = 50
-	if d, err := l.Define(ctx, limit, dipwell.OwnerCode); err != nil || d.Burst != 50 {
+	if d, err := l.Define(ctx, limit, store.OwnerCode); err != nil || d.Burst != 50 {
 		t.Errorf("changed: %+v, %v", d, err)
 	}
-	if _, err := l.Define(ctx, drained("new", 3), dipwell.OwnerFile); err != nil {
+	if _, err := l.Define(ctx, drained("new", 3), store.OwnerFile); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Take(ctx, "new", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+	if _, err := l.Take(ctx, "new", "k", 1); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a new limit without its server: %v", err)
 	}
 	if err := server.Start(); err != nil {
@@ -122,7 +123,7 @@ func TestDefinedWhileAway(t *testing.T) {
 		d, err := l.Take(ctx, "new", "k", 3)
 		return err == nil && d.Allowed
 	})
-	if _, near := opened(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != dipwell.OwnerFile {
+	if _, near := opened(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != store.OwnerFile {
 		t.Errorf("the server has %+v and %+v", near.Limit("moved"), near.Limit("new"))
 	}
 }

@@ -3,7 +3,7 @@ package pgstore
 import (
 	"errors"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // lockedRows are rows on which a group of a batch gave up waiting for a lock.
@@ -14,8 +14,8 @@ type rowName struct{ limit, key string }
 
 // note remembers the row of a group that met a lock. Of several rows it is not
 // known which one was locked.
-func (r *lockedRows) note(g *dipwell.Group) {
-	if len(g.Ops) != 1 || !errors.Is(g.Err, dipwell.ErrLocked) {
+func (r *lockedRows) note(g *store.Group) {
+	if len(g.Ops) != 1 || !errors.Is(g.Err, store.ErrLocked) {
 		return
 	}
 	if *r == nil {
@@ -25,9 +25,9 @@ func (r *lockedRows) note(g *dipwell.Group) {
 }
 
 // err is the error of a group that would wait for one of the rows, or nil.
-func (r lockedRows) err(g *dipwell.Group) error {
+func (r lockedRows) err(g *store.Group) error {
 	for i := 0; r != nil && i < len(g.Ops); i++ {
-		if err := r[nameOf(&g.Ops[i])]; err != nil && g.Ops[i].Verb != dipwell.VerbCheck {
+		if err := r[nameOf(&g.Ops[i])]; err != nil && g.Ops[i].Verb != store.VerbCheck {
 			return err
 		}
 	}
@@ -35,7 +35,7 @@ func (r lockedRows) err(g *dipwell.Group) error {
 }
 
 // fail gives groups that would wait their error, and returns the others.
-func (r lockedRows) fail(groups []*dipwell.Group) (others []*dipwell.Group) {
+func (r lockedRows) fail(groups []*store.Group) (others []*store.Group) {
 	for _, g := range groups {
 		if g.Err = r.err(g); g.Err == nil {
 			others = append(others, g)
@@ -44,11 +44,11 @@ func (r lockedRows) fail(groups []*dipwell.Group) (others []*dipwell.Group) {
 	return others
 }
 
-func nameOf(op *dipwell.Op) rowName { return rowName{op.Def.Name, op.Key} }
+func nameOf(op *store.Op) rowName { return rowName{op.Def.Name, op.Key} }
 
 // firstOfEach separates groups whose rows all are new from those that share one
 // with an earlier group.
-func firstOfEach(groups []*dipwell.Group) (first, others []*dipwell.Group) {
+func firstOfEach(groups []*store.Group) (first, others []*store.Group) {
 	if len(groups) < 2 {
 		return groups, nil
 	}

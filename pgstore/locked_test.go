@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // lockedRow is a store on a database in which the row of "one", "bad" is locked,
@@ -55,7 +56,7 @@ func TestALaneWaitsOnce(t *testing.T) {
 	t.Parallel()
 	s, pool, waits := lockedRow(t, migrated)
 	lane := s.Lane(pool)
-	var b dipwell.Batch
+	var b store.Batch
 	for i := range 100 {
 		limit, key := "one", fmt.Sprint("k", i)
 		switch {
@@ -64,14 +65,14 @@ func TestALaneWaitsOnce(t *testing.T) {
 		case i == 50:
 			key = "bad"
 		}
-		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: dipwell.VerbTake, Cost: 1}}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: store.VerbTake, Cost: 1}}})
 	}
 	if err := lane.Apply(context.Background(), &b); err != nil {
 		t.Fatal(err)
 	}
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if locked := g.Ops[0].Def.Name == "one"; errors.Is(g.Err, dipwell.ErrLocked) != locked || !locked && (g.Err != nil || !g.Allowed) {
+		if locked := g.Ops[0].Def.Name == "one"; errors.Is(g.Err, store.ErrLocked) != locked || !locked && (g.Err != nil || !g.Allowed) {
 			t.Errorf("%s %s: %v, %v", g.Ops[0].Def.Name, g.Ops[0].Key, g.Allowed, g.Err)
 		}
 	}
@@ -97,31 +98,31 @@ func TestManyCallsOfALockedRow(t *testing.T) {
 	portable := func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
 	for name, c := range map[string]struct {
 		migrate func(string) error
-		verbs   [2]dipwell.Verb
+		verbs   [2]store.Verb
 		waits   int64
 	}{
-		"charged together": {migrated, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbReserve}, 2},
-		"in one set":       {migrated, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbRefund}, 1},
-		"portable":         {portable, [2]dipwell.Verb{dipwell.VerbCharge, dipwell.VerbReserve}, 1},
+		"charged together": {migrated, [2]store.Verb{store.VerbCharge, store.VerbReserve}, 2},
+		"in one set":       {migrated, [2]store.Verb{store.VerbCharge, store.VerbRefund}, 1},
+		"portable":         {portable, [2]store.Verb{store.VerbCharge, store.VerbReserve}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _, waits := lockedRow(t, c.migrate)
-			var b dipwell.Batch
+			var b store.Batch
 			for i := range 60 {
 				key := fmt.Sprint("k", i)
 				if i%3 > 0 {
 					key = "bad"
 				}
-				b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{byte(i), 1},
-					Ops: []dipwell.Op{{Def: s.Registry().Lookup("one"), Key: key, Verb: c.verbs[i%2], Cost: 1}}})
+				b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1},
+					Ops: []store.Op{{Def: s.Registry().Lookup("one"), Key: key, Verb: c.verbs[i%2], Cost: 1}}})
 			}
 			if err := s.Apply(context.Background(), &b); err != nil {
 				t.Fatal(err)
 			}
 			for i := range b.Groups {
 				g := &b.Groups[i]
-				if locked := g.Ops[0].Key == "bad"; errors.Is(g.Err, dipwell.ErrLocked) != locked || !locked && g.Err != nil {
+				if locked := g.Ops[0].Key == "bad"; errors.Is(g.Err, store.ErrLocked) != locked || !locked && g.Err != nil {
 					t.Errorf("%s: %v", g.Ops[0].Key, g.Err)
 				}
 			}

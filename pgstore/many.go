@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
+	"github.com/dipwell/dipwell/store"
 )
 
 // newManySQL writes a version's statements for many keys. Keys come sorted and
@@ -24,7 +24,7 @@ import (
 //
 // The arrays come by way of a subquery: where the planner sees their length, it
 // plans each execution anew.
-func newManySQL(s *statements, id int32, d *dipwell.Definition, testClock bool) {
+func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
 	grid := sqlexpr.Int(gridOf(r.Origin, r.Every))
@@ -64,15 +64,15 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 		lookNow, id)
 }
 
-var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
+var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 
 // many decides a batch. Calls about one key each are added up by key where they
 // may get all that they ask for: those of one limit go in one statement, however
 // many keys and callers, and the statements of several limits in one trip. The
 // rest goes to set, what that cannot decide to kept, and what is left is decided
 // one by one.
-func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
-	m := merges.Get().(*dipwell.Merge)
+func (s *Store) many(ctx context.Context, b *store.Batch) {
+	m := merges.Get().(*store.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
 	var parts, charges []*part
@@ -93,7 +93,7 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 		s.together(ctx, parts)
 	}
 	groups := m.Whole
-	var lists []*dipwell.Group
+	var lists []*store.Group
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.limitRows(ctx, p)...)
@@ -112,10 +112,10 @@ func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
 // pending is what is still to be decided about a row: the first of its groups
 // at once, as many as may get all that they ask for.
 type pending struct {
-	*dipwell.Row
+	*store.Row
 	try   int
-	units int64        // what these take
-	rule  dipwell.Rule // the key's own, where windows are spread
+	units int64      // what these take
+	rule  store.Rule // the key's own, where windows are spread
 
 	other   bool    // its groups are decided by other statements
 	decided *bundle // its groups are decided, and what they leave is to be written
@@ -127,9 +127,9 @@ type part struct {
 	bound   int64      // units that may be used after a charge
 	rest    []*pending // in the order of the keys
 	refused []*pending // were lately, or only ask, and are read first
-	single  []*dipwell.Group
-	lists   []*dipwell.Group // about rows with lists, or that have to wait
-	decided []*bundle        // to be written
+	single  []*store.Group
+	lists   []*store.Group // about rows with lists, or that have to wait
+	decided []*bundle      // to be written
 
 	failed   error // of the statement that charges rest, with others in one trip
 	failures int   // of statements about its rows
@@ -137,7 +137,7 @@ type part struct {
 
 // part sorts out rows of one limit; nil where the limit is not to be had. Rows
 // that are only charged have a bound of their own, and so a part, if there are any.
-func (s *Store) part(ctx context.Context, rows []dipwell.Row) (takes, charges *part) {
+func (s *Store) part(ctx context.Context, rows []store.Row) (takes, charges *part) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
 		fail(rows, err)
@@ -176,8 +176,8 @@ func (s *Store) part(ctx context.Context, rows []dipwell.Row) (takes, charges *p
 
 // adds reports whether the calls about a row of a plain limit can be added up,
 // and whether any of them asks for tokens; bound is the least that one of those has.
-func adds(row *dipwell.Row) (asks bool, bound int64, ok bool) {
-	bound = dipwell.MaxInt
+func adds(row *store.Row) (asks bool, bound int64, ok bool) {
+	bound = store.MaxInt
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
 		if reads(op) {
@@ -212,7 +212,7 @@ func (p *pending) first(n int, bound int64) bool {
 
 // limitRows decides what is left about rows of one limit, and returns the groups
 // that are to be decided one by one.
-func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
+func (s *Store) limitRows(ctx context.Context, p *part) []*store.Group {
 	if len(p.refused) > 0 {
 		p.rest = append(p.rest, s.refuse(ctx, p, p.refused)...)
 		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
@@ -229,7 +229,7 @@ func (s *Store) limitRows(ctx context.Context, p *part) []*dipwell.Group {
 	return p.single
 }
 
-func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
+func (s *Store) oneByOne(ctx context.Context, groups []*store.Group) {
 	var locked lockedRows
 	for _, g := range groups {
 		if g.Err = locked.err(g); g.Err == nil {
@@ -239,7 +239,7 @@ func (s *Store) oneByOne(ctx context.Context, groups []*dipwell.Group) {
 	}
 }
 
-func fail(rows []dipwell.Row, err error) {
+func fail(rows []store.Row, err error) {
 	for i := range rows {
 		for _, g := range rows[i].Groups {
 			g.Err = err
@@ -323,7 +323,7 @@ func (p *part) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 	var key string
 	var i int
 	var now int64
-	var row dipwell.State
+	var row store.State
 	_, err := pgx.ForEachRow(found, []any{&key, &row.Used, &row.TS, &now}, func() error {
 		for rows[i].Key != key { // they come in the order of the keys
 			i = (i + 1) % len(rows)
@@ -365,7 +365,7 @@ func (p *part) chargeSQL() string {
 
 // admit answers the groups that were charged together, each as if it had come
 // alone and in its turn; row is what the last of them left.
-func (p *pending) admit(row dipwell.State, now int64) {
+func (p *pending) admit(row store.State, now int64) {
 	row.Used = algebra.Without(row.Used, p.units)
 	for _, g := range p.Groups[:p.try] {
 		op := &g.Ops[0]
@@ -420,7 +420,7 @@ func (s *Store) lookArgs(rows []*pending) []any {
 // answered.
 func (s *Store) looked(p *part, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
 	var i, now int64
-	var state dipwell.State
+	var state store.State
 	var listed bool
 	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, &state.Version, &listed, &now}, func() error {
 		row := rows[i-1]
@@ -447,9 +447,9 @@ func settleAll(rows []*pending, err error) {
 // written those are the answers. If only the first groups take tokens, and all
 // that they ask for, these are to be charged: as an addition, which others may
 // come before. Otherwise what the groups leave is to be written.
-func (p *pending) answered(of *part, found dipwell.State, now int64, listed bool) (done bool) {
+func (p *pending) answered(of *part, found store.State, now int64, listed bool) (done bool) {
 	after, write := p.Decide(now, found)
-	clips := listed && slices.ContainsFunc(p.Groups, func(g *dipwell.Group) bool { return g.Ops[0].Verb == dipwell.VerbCharge })
+	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	if !write && p.Groups[0].Err == nil && !clips { // a charge that changes nothing else may end the lows
 		return true
 	}
@@ -457,8 +457,8 @@ func (p *pending) answered(of *part, found dipwell.State, now int64, listed bool
 	for n < len(p.Groups) && (reads(&p.Groups[n].Ops[0]) || gotWhole(&p.Groups[n].Ops[0])) {
 		n++
 	}
-	more := slices.ContainsFunc(p.Groups[n:], func(g *dipwell.Group) bool { return g.Ops[0].Granted > 0 })
-	waits := slices.ContainsFunc(p.Groups, func(g *dipwell.Group) bool { return g.Reserved || g.Err != nil })
+	more := slices.ContainsFunc(p.Groups[n:], func(g *store.Group) bool { return g.Ops[0].Granted > 0 })
+	waits := slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Reserved || g.Err != nil })
 	switch {
 	case waits || listed:
 		p.other = true

@@ -12,15 +12,16 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 // TestBatches runs the suite with each call in a batch of several.
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		s := open(t, now).(*pgstore.Store)
-		d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+		d, err := s.Define(context.Background(), store.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,10 +33,10 @@ func TestBatches(t *testing.T) {
 // decided in Go, and written, with the results of the function that decides one.
 func TestKept(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		s := open(t, now).(*pgstore.Store)
 		pgstore.Keep(s)
-		d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+		d, err := s.Define(context.Background(), store.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,14 +47,14 @@ func TestKept(t *testing.T) {
 // crowd sends each group with company on both sides.
 type crowd struct {
 	*pgstore.Store
-	bystander *dipwell.Definition
+	bystander *store.Definition
 }
 
-func (c *crowd) Apply(ctx context.Context, b *dipwell.Batch) error {
-	company := func(key string) dipwell.Group {
-		return dipwell.Group{Ops: []dipwell.Op{{Def: c.bystander, Key: key, Verb: dipwell.VerbTake, Cost: 1}}}
+func (c *crowd) Apply(ctx context.Context, b *store.Batch) error {
+	company := func(key string) store.Group {
+		return store.Group{Ops: []store.Op{{Def: c.bystander, Key: key, Verb: store.VerbTake, Cost: 1}}}
 	}
-	all := dipwell.Batch{Groups: []dipwell.Group{company("a")}}
+	all := store.Batch{Groups: []store.Group{company("a")}}
 	all.Groups = append(append(all.Groups, b.Groups...), company("b"), company("a"))
 	err := c.Store.Apply(ctx, &all)
 	copy(b.Groups, all.Groups[1:])
@@ -68,40 +69,40 @@ func TestManyAgreesWithGo(t *testing.T) {
 	clock.Store(1_800_000_000_000_000)
 	s := open(t, clock.Load).(*pgstore.Store)
 	random := rand.New(rand.NewPCG(1, 2))
-	var defs []*dipwell.Definition
-	for _, l := range []dipwell.Limit{
-		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: dipwell.NoDebt},
-		{Name: "slow", Rate: 7, Period: time.Hour, Burst: 9, MaxDebt: dipwell.NoDebt},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: dipwell.NoDebt},
-		{Name: "grid", Algorithm: dipwell.Interval, Rate: 3, Period: time.Second, Burst: 15, Start: "0s", MaxDebt: dipwell.NoDebt},
-		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
+	var defs []*store.Definition
+	for _, l := range []store.Limit{
+		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: store.NoDebt},
+		{Name: "slow", Rate: 7, Period: time.Hour, Burst: 9, MaxDebt: store.NoDebt},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: store.NoDebt},
+		{Name: "grid", Algorithm: store.Interval, Rate: 3, Period: time.Second, Burst: 15, Start: "0s", MaxDebt: store.NoDebt},
+		{Name: "shadow", Rate: 5, Period: time.Second, Mode: store.Shadow, MaxDebt: store.NoDebt},
 	} {
-		d, err := s.Define(ctx, l, dipwell.OwnerCode)
+		d, err := s.Define(ctx, l, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defs = append(defs, d)
 	}
-	rows := map[string]dipwell.State{}
+	rows := map[string]store.State{}
 	for round := range 60 {
 		clock.Add(random.Int64N(500_000))
-		got, want := dipwell.Batch{}, dipwell.Batch{}
+		got, want := store.Batch{}, store.Batch{}
 		for range 2 + random.IntN(40) {
-			op := dipwell.Op{Def: defs[random.IntN(len(defs))], Key: fmt.Sprint("k", random.IntN(4)), Verb: dipwell.VerbTake, Cost: 1}
+			op := store.Op{Def: defs[random.IntN(len(defs))], Key: fmt.Sprint("k", random.IntN(4)), Verb: store.VerbTake, Cost: 1}
 			if round%2 == 0 && random.IntN(8) == 0 {
 				op.Cost = random.Int64N(12)
 			}
 			if round%2 == 1 { // any verb whose calls are added up, any cost
-				verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+				verbs := []store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge}
 				op.Verb, op.Cost = verbs[random.IntN(len(verbs))], random.Int64N(6)
 			}
-			got.Groups = append(got.Groups, dipwell.Group{Ops: []dipwell.Op{op}})
-			want.Groups = append(want.Groups, dipwell.Group{Ops: []dipwell.Op{op}})
+			got.Groups = append(got.Groups, store.Group{Ops: []store.Op{op}})
+			want.Groups = append(want.Groups, store.Group{Ops: []store.Op{op}})
 		}
 		if err := s.Apply(ctx, &got); err != nil {
 			t.Fatal(err)
 		}
-		var m dipwell.Merge
+		var m store.Merge
 		m.Arrange(&want)
 		for i := range m.Rows {
 			name := m.Rows[i].Limit + "/" + m.Rows[i].Key
@@ -124,7 +125,7 @@ func TestLanes(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	var lanes []dipwell.Store
+	var lanes []store.Store
 	for range 4 {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
@@ -138,7 +139,7 @@ func TestLanes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	l, err := dipwell.New(c, dipwell.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 200}, dipwell.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 1000})
+	l, err := dipwell.New(c, store.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 200}, store.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
 	names := []string{"z", "m", "a"} // their ids rise
 	for _, name := range names {
-		if _, err := s.Define(ctx, dipwell.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: 10000}, dipwell.OwnerCode); err != nil {
+		if _, err := s.Define(ctx, store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: 10000}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,15 +190,15 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 	for caller := range 8 {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(caller)))
-			group := func(limits ...int) (g dipwell.Group) {
+			group := func(limits ...int) (g store.Group) {
 				for _, i := range limits {
 					asked[i].Add(1)
-					g.Ops = append(g.Ops, dipwell.Op{Def: s.Registry().Lookup(names[i]), Key: fmt.Sprint("k", random.IntN(4)), Verb: dipwell.VerbTake, Cost: 1})
+					g.Ops = append(g.Ops, store.Op{Def: s.Registry().Lookup(names[i]), Key: fmt.Sprint("k", random.IntN(4)), Verb: store.VerbTake, Cost: 1})
 				}
 				return g
 			}
 			for range 60 {
-				var b dipwell.Batch
+				var b store.Batch
 				for range 10 {
 					b.Groups = append(b.Groups, group(random.IntN(3)))
 				}
@@ -205,7 +206,7 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 					b.Groups = append(b.Groups, group(random.Perm(3)...))
 				}
 				b.Groups = append(b.Groups, group(0))
-				b.Groups[len(b.Groups)-1].Ops[0].Verb = dipwell.VerbTakeUpTo
+				b.Groups[len(b.Groups)-1].Ops[0].Verb = store.VerbTakeUpTo
 				err := s.Apply(ctx, &b)
 				for i := range b.Groups {
 					if g := &b.Groups[i]; err != nil || g.Err != nil || !g.Allowed {
@@ -219,9 +220,9 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 	for i, name := range names {
 		var left int64
 		for k := range 4 {
-			b := dipwell.Batch{}
+			b := store.Batch{}
 			g, op := b.Single()
-			op.Def, op.Key, op.Verb = s.Registry().Lookup(name), fmt.Sprint("k", k), dipwell.VerbCheck
+			op.Def, op.Key, op.Verb = s.Registry().Lookup(name), fmt.Sprint("k", k), store.VerbCheck
 			if err := s.Apply(ctx, &b); err != nil || g.Err != nil {
 				t.Fatal(err, g.Err)
 			}

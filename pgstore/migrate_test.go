@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestMigrate: up, up again at the same time, another durability, down; and a
@@ -139,10 +140,10 @@ func follows(t *testing.T, pool *pgxpool.Pool, l *dipwell.Limiter) {
 	arrives(5)
 	must(t, pool, "select dipwell.define('login', 7, interval '1 minute')")
 	arrives(7)
-	if d := l.Limit("login"); d.Number != 2 || len(d.Past) != 1 || d.Owner != dipwell.OwnerSQL {
+	if d := l.Limit("login"); d.Number != 2 || len(d.Past) != 1 || d.Owner != store.OwnerSQL {
 		t.Errorf("%+v", d)
 	}
-	if _, err := l.Define(ctx, dipwell.Limit{Name: "login", Rate: 9, Period: time.Minute}, dipwell.OwnerCode); !errors.Is(err, dipwell.ErrOwner) {
+	if _, err := l.Define(ctx, store.Limit{Name: "login", Rate: 9, Period: time.Minute}, store.OwnerCode); !errors.Is(err, store.ErrOwner) {
 		t.Errorf("a program changes SQL's limit: %v", err)
 	}
 	must(t, pool, "select dipwell.drop('login')")
@@ -171,7 +172,7 @@ func TestChangedElsewhere(t *testing.T) {
 	if _, err := l.Check(ctx, "login", "u", 1); err != nil {
 		t.Errorf("a look at a limit that was dropped a moment ago: %v", err)
 	}
-	if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "u", Cost: 1}, dipwell.Take{Limit: "login", Key: "v", Cost: 1}); !errors.Is(err, dipwell.ErrUnknownLimit) {
+	if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "u", Cost: 1}, dipwell.Take{Limit: "login", Key: "v", Cost: 1}); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that is gone: %v", err)
 	}
 }
@@ -180,7 +181,7 @@ func TestChangedElsewhere(t *testing.T) {
 func TestNoTransactionForRefusal(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
-	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour})
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "login", Rate: 1, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

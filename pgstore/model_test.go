@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestModel sends random batches to a store in every way there is, changes and
@@ -43,9 +43,9 @@ type aRow struct{ limit, key string }
 
 // model is what the rows of a database mean.
 type model struct {
-	rows    map[aRow]dipwell.State
-	records map[aRow][]dipwell.Record
-	held    map[dipwell.Reservation]heldCall
+	rows    map[aRow]store.State
+	records map[aRow][]store.Record
+	held    map[store.Reservation]heldCall
 }
 
 // heldCall is a reservation that waits.
@@ -69,18 +69,18 @@ func (m model) clone() model {
 
 // forget ends the records of some buckets, and each reservation that has one.
 func (m model) forget(of func(aRow) bool) {
-	maps.DeleteFunc(m.records, func(r aRow, _ []dipwell.Record) bool { return of(r) })
-	maps.DeleteFunc(m.held, func(_ dipwell.Reservation, h heldCall) bool {
+	maps.DeleteFunc(m.records, func(r aRow, _ []store.Record) bool { return of(r) })
+	maps.DeleteFunc(m.held, func(_ store.Reservation, h heldCall) bool {
 		return slices.ContainsFunc(h.parts, func(p heldPart) bool { return of(p.aRow) })
 	})
 }
 
-func (m model) decide(g *dipwell.Group, now int64, reg *dipwell.Registry) error {
+func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 	if g.Cancel {
 		return m.cancel(g.ID, now, reg)
 	}
-	states, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
-	records := make([][]dipwell.Record, len(g.Ops))
+	states, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
+	records := make([][]store.Record, len(g.Ops))
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		at := aRow{op.Def.Name, op.Key}
@@ -100,7 +100,7 @@ func (m model) decide(g *dipwell.Group, now int64, reg *dipwell.Registry) error 
 		op := &g.Ops[i]
 		at := aRow{op.Def.Name, op.Key}
 		switch {
-		case g.Allowed && op.Verb == dipwell.VerbReset:
+		case g.Allowed && op.Verb == store.VerbReset:
 			delete(m.rows, at)
 			m.forget(func(r aRow) bool { return r == at })
 		case g.Reserved && op.Granted > 0:
@@ -119,10 +119,10 @@ func (m model) decide(g *dipwell.Group, now int64, reg *dipwell.Registry) error 
 	return nil
 }
 
-func (m model) cancel(id dipwell.Reservation, now int64, reg *dipwell.Registry) error {
+func (m model) cancel(id store.Reservation, now int64, reg *store.Registry) error {
 	call, known := m.held[id]
 	if !known || call.due <= now {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	delete(m.held, id)
 	for _, p := range call.parts {
@@ -149,7 +149,7 @@ type modelRun struct {
 
 func newModelRun(t *testing.T, seed uint64) *modelRun {
 	m := &modelRun{t: t, Rand: rand.New(rand.NewPCG(seed, 11)), now: 1_800_000_000_000_000, back: seed%2 == 0,
-		model: model{map[aRow]dipwell.State{}, map[aRow][]dipwell.Record{}, map[dipwell.Reservation]heldCall{}}}
+		model: model{map[aRow]store.State{}, map[aRow][]store.Record{}, map[store.Reservation]heldCall{}}}
 	m.sql = openSQL(t, func() int64 { return m.now }).(*sqlStore)
 	for _, name := range []string{"bucket", "slow", "window", "grid", "day", "leaky", "shadow", "big", "fast", "nothing"} {
 		m.names = append(m.names, name)
@@ -161,30 +161,30 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 // define adds or changes a limit.
 func (m *modelRun) define(name string) {
 	n := 1 + m.Int64N(9)
-	l := map[string]dipwell.Limit{
-		"bucket":  {Rate: 10 * n, Period: time.Second, Burst: 3 * n, MaxDebt: dipwell.NoDebt},
+	l := map[string]store.Limit{
+		"bucket":  {Rate: 10 * n, Period: time.Second, Burst: 3 * n, MaxDebt: store.NoDebt},
 		"slow":    {Rate: n, Period: 3 * time.Second, Burst: 9, MaxDebt: 20, MaxCharge: 12},
-		"window":  {Algorithm: dipwell.FixedWindow, Rate: n, Period: time.Second, Burst: 2 * n},
-		"grid":    {Algorithm: dipwell.Interval, Rate: n, Period: 2 * time.Second, Burst: 15, Start: "0s"},
-		"day":     {Algorithm: dipwell.FixedWindow, Rate: 3 * n, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
-		"leaky":   {Algorithm: dipwell.LeakyBucket, Rate: n, Period: time.Second, MaxDebt: 8},
-		"shadow":  {Rate: n, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
-		"big":     {Rate: 1, Period: 2 * time.Microsecond, Burst: (dipwell.MaxInt - 1) / 2 >> m.IntN(3), MaxDebt: dipwell.NoDebt},
+		"window":  {Algorithm: store.FixedWindow, Rate: n, Period: time.Second, Burst: 2 * n},
+		"grid":    {Algorithm: store.Interval, Rate: n, Period: 2 * time.Second, Burst: 15, Start: "0s"},
+		"day":     {Algorithm: store.FixedWindow, Rate: 3 * n, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
+		"leaky":   {Algorithm: store.LeakyBucket, Rate: n, Period: time.Second, MaxDebt: 8},
+		"shadow":  {Rate: n, Period: time.Second, Mode: store.Shadow, MaxDebt: store.NoDebt},
+		"big":     {Rate: 1, Period: 2 * time.Microsecond, Burst: (store.MaxInt - 1) / 2 >> m.IntN(3), MaxDebt: store.NoDebt},
 		"fast":    {Rate: 300_000 + n, Period: time.Second, Burst: 2},
-		"nothing": {Rate: n, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 10},
+		"nothing": {Rate: n, Period: time.Second, Burst: store.NoBurst, MaxDebt: 10},
 	}[name]
 	l.Name = name
-	l.OnChange = []dipwell.ChangePolicy{dipwell.Keep, dipwell.Proportional, dipwell.StartOver}[m.IntN(3)]
-	if _, err := m.sql.Define(context.Background(), l, dipwell.OwnerCode); err != nil {
+	l.OnChange = []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver}[m.IntN(3)]
+	if _, err := m.sql.Define(context.Background(), l, store.OwnerCode); err != nil {
 		m.t.Fatal(name, err)
 	}
 }
 
 func (m *modelRun) drop(name string) {
-	if err := m.sql.Drop(context.Background(), name, dipwell.OwnerCode); err != nil {
+	if err := m.sql.Drop(context.Background(), name, store.OwnerCode); err != nil {
 		m.t.Fatal(name, err)
 	}
-	maps.DeleteFunc(m.model.rows, func(r aRow, _ dipwell.State) bool { return r.limit == name })
+	maps.DeleteFunc(m.model.rows, func(r aRow, _ store.State) bool { return r.limit == name })
 	m.model.forget(func(r aRow) bool { return r.limit == name })
 	m.define(name)
 }
@@ -225,41 +225,41 @@ func (m *modelRun) move() {
 	m.high = max(m.high, m.now)
 }
 
-func (m *modelRun) group() dipwell.Group {
-	g := dipwell.Group{}
+func (m *modelRun) group() store.Group {
+	g := store.Group{}
 	for i := range g.ID {
 		g.ID[i] = byte(m.Uint32())
 	}
 	if m.IntN(12) == 0 {
-		var ids []dipwell.Reservation
+		var ids []store.Reservation
 		for id, h := range m.model.held {
 			if h.due > m.high {
 				ids = append(ids, id)
 			}
 		}
-		slices.SortFunc(ids, func(a, b dipwell.Reservation) int { return slices.Compare(a[:], b[:]) })
+		slices.SortFunc(ids, func(a, b store.Reservation) int { return slices.Compare(a[:], b[:]) })
 		if g.Cancel = true; len(ids) > 0 && m.IntN(10) > 0 {
 			g.ID = ids[m.IntN(len(ids))]
 		}
 		return g
 	}
-	verb, n := dipwell.Verb(m.IntN(7)), 1
+	verb, n := store.Verb(m.IntN(7)), 1
 	if m.IntN(3) == 0 {
 		n = 2 + m.IntN(2)
 	}
 	for len(g.Ops) < n {
-		op := dipwell.Op{Def: m.sql.Registry().Lookup(m.names[m.hot(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", ""}[m.hot(4)]}
+		op := store.Op{Def: m.sql.Registry().Lookup(m.names[m.hot(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", ""}[m.hot(4)]}
 		if m.IntN(20) == 0 {
 			op.Key = fmt.Sprint("new", m.count)
 		}
 		if n > 1 && m.IntN(6) == 0 {
-			op.Verb = dipwell.Verb(m.IntN(7))
+			op.Verb = store.Verb(m.IntN(7))
 		}
-		if slices.ContainsFunc(g.Ops, func(o dipwell.Op) bool { return o.Def == op.Def && o.Key == op.Key }) {
+		if slices.ContainsFunc(g.Ops, func(o store.Op) bool { return o.Def == op.Def && o.Key == op.Key }) {
 			continue
 		}
 		op.Cost = m.cost(&op)
-		if op.Verb == dipwell.VerbReserve && m.IntN(5) == 0 {
+		if op.Verb == store.VerbReserve && m.IntN(5) == 0 {
 			op.Bounded, op.MaxDelay = true, m.Int64N(3e6)
 		}
 		g.Ops = append(g.Ops, op)
@@ -275,7 +275,7 @@ func (m *modelRun) hot(n int) int {
 	return m.IntN(n)
 }
 
-func (m *modelRun) cost(op *dipwell.Op) int64 {
+func (m *modelRun) cost(op *store.Op) int64 {
 	r := &op.Def.Rule
 	switch m.IntN(16) {
 	case 0:
@@ -283,11 +283,11 @@ func (m *modelRun) cost(op *dipwell.Op) int64 {
 	case 1:
 		return r.Burst + m.Int64N(3) - min(1, r.Burst)
 	case 2:
-		return min(dipwell.MaxInt, r.Most+m.Int64N(2))
+		return min(store.MaxInt, r.Most+m.Int64N(2))
 	case 3:
-		return min(dipwell.MaxInt, r.MaxCharge+m.Int64N(2))
+		return min(store.MaxInt, r.MaxCharge+m.Int64N(2))
 	case 4:
-		return dipwell.MaxInt - m.Int64N(2)
+		return store.MaxInt - m.Int64N(2)
 	case 5, 6, 7:
 		return 1 + m.Int64N(max(1, r.Burst))
 	}
@@ -296,16 +296,16 @@ func (m *modelRun) cost(op *dipwell.Op) int64 {
 
 // ask sends a batch in one of the ways, and looks for an order that explains it.
 func (m *modelRun) ask() {
-	var b dipwell.Batch
+	var b store.Batch
 	for range 1 + m.IntN(4) {
 		b.Groups = append(b.Groups, m.group())
 	}
 	if m.IntN(3) == 0 { // many calls of few keys
-		verb := dipwell.Verb(m.IntN(5))
+		verb := store.Verb(m.IntN(5))
 		for i := range b.Groups {
 			g, key := &b.Groups[i], []string{"a", "b"}[m.IntN(2)]
 			for j := range g.Ops[:min(2, len(g.Ops))] {
-				g.Ops[j] = dipwell.Op{Def: m.sql.Registry().Lookup(m.names[(i+j)%2]), Verb: verb, Key: key, Cost: 1 + m.Int64N(9)}
+				g.Ops[j] = store.Op{Def: m.sql.Registry().Lookup(m.names[(i+j)%2]), Verb: verb, Key: key, Cost: 1 + m.Int64N(9)}
 			}
 			g.Ops = g.Ops[:min(2, len(g.Ops))]
 		}
@@ -334,7 +334,7 @@ func (m *modelRun) ask() {
 	m.t.Fatalf("round %d at %d, %s: no order explains\n%s\n%s", m.count, m.now, way, described(b.Groups), strings.Join(why, "\n"))
 }
 
-func described(groups []dipwell.Group) string {
+func described(groups []store.Group) string {
 	var s strings.Builder
 	for i := range groups {
 		g := &groups[i]
@@ -348,7 +348,7 @@ func described(groups []dipwell.Group) string {
 
 // send reports how the batch was sent, whether what it did is kept, and whether
 // its groups are decided in their order.
-func (m *modelRun) send(b *dipwell.Batch) (way string, keeps, inOrder bool) {
+func (m *modelRun) send(b *store.Batch) (way string, keeps, inOrder bool) {
 	ctx := context.Background()
 	var err error
 	defer func() {
@@ -362,7 +362,7 @@ func (m *modelRun) send(b *dipwell.Batch) (way string, keeps, inOrder bool) {
 		return "SQL", true, true
 	case 1:
 		for i := range b.Groups {
-			one := dipwell.Batch{Groups: b.Groups[i : i+1]}
+			one := store.Batch{Groups: b.Groups[i : i+1]}
 			if err == nil {
 				err = m.sql.Store.Apply(ctx, &one)
 			}
@@ -385,7 +385,7 @@ func (m *modelRun) send(b *dipwell.Batch) (way string, keeps, inOrder bool) {
 }
 
 // explain decides the groups in an order and compares the answers.
-func (m *modelRun) explain(after model, b *dipwell.Batch, asked []dipwell.Group, order []int, way string) string {
+func (m *modelRun) explain(after model, b *store.Batch, asked []store.Group, order []int, way string) string {
 	for _, i := range order {
 		got, want := &b.Groups[i], asked[i]
 		want.Ops, want.ID = slices.Clone(want.Ops), got.ID
@@ -424,10 +424,10 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	found := map[aRow]dipwell.State{}
+	found := map[aRow]store.State{}
 	listed := map[aRow]bool{}
 	var at aRow
-	var s dipwell.State
+	var s store.State
 	var list bool
 	if _, err = pgx.ForEachRow(rows, []any{&at.limit, &at.key, &s.Used, &s.TS, &s.Version, &list}, func() error {
 		found[at], listed[at] = s, list
@@ -443,7 +443,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 			carried, _ := d.Carry(want, at.key)
 			full = full || carried.Used == 0
 			if !full {
-				var scratch dipwell.Rule
+				var scratch store.Rule
 				full = d.RuleFor(at.key, &scratch).FullIn(carried.Used, carried.TS, m.now) <= 0
 			}
 		}

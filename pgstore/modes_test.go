@@ -8,6 +8,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestExecModes: every statement works in each of pgx's ways to send one, on
@@ -27,15 +28,15 @@ func TestExecModes(t *testing.T) {
 func checkMode(t *testing.T, s *pgstore.Store) {
 	t.Helper()
 	ctx := context.Background()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20, MaxDebt: 20}, dipwell.Limit{Name: "b", Rate: 1, Period: day, Burst: 20, MaxDebt: 20},
-		dipwell.Limit{Name: "daily", Algorithm: dipwell.FixedWindow, Rate: 20, Period: day, Start: "00:00 Europe/Rome"})
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20, MaxDebt: 20}, store.Limit{Name: "b", Rate: 1, Period: day, Burst: 20, MaxDebt: 20},
+		store.Limit{Name: "daily", Algorithm: store.FixedWindow, Rate: 20, Period: day, Start: "00:00 Europe/Rome"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := `k"',\{}é`
 	for _, limit := range []string{"a", "daily"} {
-		for verb, want := range []int64{dipwell.VerbTake: 1, dipwell.VerbCheck: 0, dipwell.VerbTakeUpTo: 1, dipwell.VerbReserve: 1, dipwell.VerbCharge: 1, dipwell.VerbRefund: 0} {
-			verb := dipwell.Verb(verb)
+		for verb, want := range []int64{store.VerbTake: 1, store.VerbCheck: 0, store.VerbTakeUpTo: 1, store.VerbReserve: 1, store.VerbCharge: 1, store.VerbRefund: 0} {
+			verb := store.Verb(verb)
 			var d dipwell.Decision
 			if err := l.Do(ctx, &d, verb, limit, key, 1); err != nil || !d.Allowed || d.Granted != want {
 				t.Error(limit, verb, d, err)
@@ -52,13 +53,13 @@ func checkMode(t *testing.T, s *pgstore.Store) {
 	if err := l.Cancel(ctx, d.Reservation); err != nil {
 		t.Error(err)
 	}
-	if err := l.Cancel(ctx, d.Reservation); !errors.Is(err, dipwell.ErrReservation) {
+	if err := l.Cancel(ctx, d.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Error("cancelled twice:", err)
 	}
-	var b dipwell.Batch
-	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCharge, dipwell.VerbTakeUpTo} {
+	var b store.Batch
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbTake, store.VerbCharge, store.VerbTakeUpTo} {
 		for _, limit := range []string{"a", "b", "daily"} {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}}})
 		}
 	}
 	if err := s.Apply(ctx, &b); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // mute is the address of a server that accepts connections and never answers.
@@ -68,7 +69,7 @@ func TestNewOverAHungServer(t *testing.T) {
 	}
 	ends(t, "NewContext", func(ctx context.Context) error {
 		_, err := dipwell.NewContext(ctx, s, drained("late", 5))
-		if err != nil && !errors.Is(err, dipwell.ErrStore) {
+		if err != nil && !errors.Is(err, store.ErrStore) {
 			t.Errorf("%v is no error of the store", err)
 		}
 		return err
@@ -116,7 +117,7 @@ func TestTimeoutWhilePreparing(t *testing.T) {
 	on.Store(true)
 	ends(t, "Take", func(ctx context.Context) error {
 		_, err := l.Take(ctx, "a", "k", 1)
-		if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("%v does not say that nothing was charged", err)
 		}
 		return err

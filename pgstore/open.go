@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of what Open lets a connection cost, where the URL does not say.
@@ -58,7 +58,7 @@ func ConnString(url string) string {
 }
 
 // errUnread is what calls get before the limits could be read.
-var errUnread = fmt.Errorf("%w: the database could not be reached yet", dipwell.ErrStore)
+var errUnread = fmt.Errorf("%w: the database could not be reached yet", store.ErrStore)
 
 // open reads the limits. A lazy store opens without, unless the server answers
 // and the schema does not fit or the role may not use it.
@@ -132,14 +132,14 @@ func (c *catalog) refresh(ctx context.Context) error {
 
 // A pendingLimit waits to be told to the server.
 type pendingLimit struct {
-	limit dipwell.Limit
+	limit store.Limit
 	owner string
 }
 
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
-func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Definition, error) {
-	if !c.lazy || !away(why) || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
+func (c *catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
+	if !c.lazy || !away(why) || owner == store.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, why
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // mostPages bounds how many pages of tables and indexes a call touches for each
@@ -58,21 +59,21 @@ var pagedCalls = []struct {
 	}},
 	{"TakeAll", 2, goTakeAll("user", "tenant")},
 	{"TakeAll, refused", 2, goTakeAll("user", "empty")},
-	{"batch of takes", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
-		return []dipwell.Op{op(l, "user", keyFor("k", 20*i+j), dipwell.VerbTake)}
+	{"batch of takes", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "user", keyFor("k", 20*i+j), store.VerbTake)}
 	})},
-	{"batch of takes, refused", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
-		return []dipwell.Op{op(l, "empty", keyFor("k", 20*i+j), dipwell.VerbTake)}
+	{"batch of takes, refused", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "empty", keyFor("k", 20*i+j), store.VerbTake)}
 	})},
-	{"batch of takes, first", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
-		return []dipwell.Op{op(l, "user", keyFor("batch", 20*i+j), dipwell.VerbTake)}
+	{"batch of takes, first", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "user", keyFor("batch", 20*i+j), store.VerbTake)}
 	})},
-	{"batch of groups", 40, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
+	{"batch of groups", 40, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
 		key := keyFor("k", 20*i+j)
-		return []dipwell.Op{op(l, "user", key, dipwell.VerbTake), op(l, "tenant", key, dipwell.VerbTake)}
+		return []store.Op{op(l, "user", key, store.VerbTake), op(l, "tenant", key, store.VerbTake)}
 	})},
-	{"batch of verbs", 20, goBatch(func(l *dipwell.Limiter, i, j int) []dipwell.Op {
-		return []dipwell.Op{op(l, "user", keyFor("k", 20*i+j), dipwell.Verb(j%5+1))}
+	{"batch of verbs", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "user", keyFor("k", 20*i+j), store.Verb(j%5+1))}
 	})},
 	{"Keys", 10, func(ctx context.Context, s asked, i int) error {
 		_, err := s.store.Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
@@ -116,11 +117,11 @@ func goTakeAll(limits ...string) func(context.Context, asked, int) error {
 	}
 }
 
-func goBatch(ops func(l *dipwell.Limiter, i, j int) []dipwell.Op) func(context.Context, asked, int) error {
+func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Context, asked, int) error {
 	return func(ctx context.Context, s asked, i int) error {
-		var b dipwell.Batch
+		var b store.Batch
 		for j := range 20 {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: ops(s.Limiter, i, j)})
+			b.Groups = append(b.Groups, store.Group{Ops: ops(s.Limiter, i, j)})
 		}
 		err := s.store.Apply(ctx, &b)
 		for i := range b.Groups {
@@ -138,8 +139,8 @@ func keyFor(name string, i int) string {
 	return fmt.Sprint(name, i)
 }
 
-func op(l *dipwell.Limiter, limit, key string, verb dipwell.Verb) dipwell.Op {
-	return dipwell.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}
+func op(l *dipwell.Limiter, limit, key string, verb store.Verb) store.Op {
+	return store.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}
 }
 
 func sqlCall(call string) func(context.Context, asked, int) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestPlansSQL: a transaction that starts on an empty table touches as many
@@ -78,13 +79,13 @@ func TestPlansGo(t *testing.T) {
 			for _, sql := range before {
 				must(t, pool, sql)
 			}
-			store := newStore(t, pool, pgstore.Config{Poll: -1})
-			l, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 3, Period: time.Hour})
+			st := newStore(t, pool, pgstore.Config{Poll: -1})
+			l, err := dipwell.New(st, store.Limit{Name: "login", Rate: 3, Period: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
 			inTx(t, pool, func(tx pgx.Tx) {
-				in := l.With(store.With(tx))
+				in := l.With(st.With(tx))
 				before, _ := scans(t, tx) // what this connection did earlier counts as well
 				for i := range 600 {
 					key := fmt.Sprint("k", i%500)
@@ -97,13 +98,13 @@ func TestPlansGo(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				var b dipwell.Batch
+				var b store.Batch
 				for round := range 20 {
 					b.Groups = b.Groups[:0]
 					for i := range 100 {
-						b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("login"), Key: fmt.Sprint("k", 10*round+i), Cost: 1}}})
+						b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit("login"), Key: fmt.Sprint("k", 10*round+i), Cost: 1}}})
 					}
-					if err := store.With(tx).Apply(ctx, &b); err != nil || b.Groups[0].Err != nil {
+					if err := st.With(tx).Apply(ctx, &b); err != nil || b.Groups[0].Err != nil {
 						t.Fatal(err, b.Groups[0].Err)
 					}
 				}
@@ -133,8 +134,8 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := newStore(t, conn, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(store, dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 900})
+	st := newStore(t, conn, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(st, store.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 900})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,25 +149,25 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 	}
 	before, _, _ := read()
 	for round := range 20 { // the server may use one plan for all from the sixth on
-		var b dipwell.Batch
-		op := func(limit string, key int, verb dipwell.Verb) dipwell.Op {
-			return dipwell.Op{Def: l.Limit(limit), Key: fmt.Sprint("k", key), Verb: verb, Cost: 1}
+		var b store.Batch
+		op := func(limit string, key int, verb store.Verb) store.Op {
+			return store.Op{Def: l.Limit(limit), Key: fmt.Sprint("k", key), Verb: verb, Cost: 1}
 		}
 		for i := range 5 {
 			key := 1 + 10*round + i
 			b.Groups = append(b.Groups, // refused takes, groups that are refused and admitted, other verbs
-				dipwell.Group{Ops: []dipwell.Op{op("user", key, dipwell.VerbTake)}},
-				dipwell.Group{Ops: []dipwell.Op{op("user", 500+key, dipwell.VerbTake), op("tenant", key, dipwell.VerbTake)}},
-				dipwell.Group{Ops: []dipwell.Op{op("tenant", 500+key, dipwell.VerbTake), op("tenant", 900+key, dipwell.VerbTake)}},
-				dipwell.Group{Ops: []dipwell.Op{op("tenant", 1500+key, dipwell.VerbTakeUpTo)}},
-				dipwell.Group{Ops: []dipwell.Op{op("tenant", 2500+key, dipwell.VerbReset)}},
-				dipwell.Group{ID: dipwell.Reservation{byte(round), byte(i), 15: 1}, Ops: []dipwell.Op{op("user", 3500+key, dipwell.VerbReserve)}})
+				store.Group{Ops: []store.Op{op("user", key, store.VerbTake)}},
+				store.Group{Ops: []store.Op{op("user", 500+key, store.VerbTake), op("tenant", key, store.VerbTake)}},
+				store.Group{Ops: []store.Op{op("tenant", 500+key, store.VerbTake), op("tenant", 900+key, store.VerbTake)}},
+				store.Group{Ops: []store.Op{op("tenant", 1500+key, store.VerbTakeUpTo)}},
+				store.Group{Ops: []store.Op{op("tenant", 2500+key, store.VerbReset)}},
+				store.Group{ID: store.Reservation{byte(round), byte(i), 15: 1}, Ops: []store.Op{op("user", 3500+key, store.VerbReserve)}})
 		}
-		force(store)
-		if err := store.Apply(ctx, &b); err != nil {
+		force(st)
+		if err := st.Apply(ctx, &b); err != nil {
 			t.Fatal(err)
 		}
-		force(store)
+		force(st)
 		if d, err := l.Charge(ctx, "tenant", fmt.Sprint("k", 19000+round), 1); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}

@@ -8,16 +8,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // group decides a group whose limits were found. A take is one
 // statement; what it does not answer is read, decided in Go, and only where
 // something is to be written decided once more in a transaction that holds the
 // rows.
-func (s portable) group(ctx context.Context, g *dipwell.Group, entries []*entry, _ bool) error {
+func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _ bool) error {
 	op := &g.Ops[0]
-	if len(g.Ops) == 1 && op.Verb == dipwell.VerbTake && entries[0].plain && op.Cost > 0 && op.Cost <= op.Def.Rule.Burst {
+	if len(g.Ops) == 1 && op.Verb == store.VerbTake && entries[0].plain && op.Cost > 0 && op.Cost <= op.Def.Rule.Burst {
 		if done, err := s.take(ctx, g, entries[0]); done || err != nil {
 			return err
 		}
@@ -29,15 +29,15 @@ func (s portable) group(ctx context.Context, g *dipwell.Group, entries []*entry,
 	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.decide(ctx, tx, g, entries) })
 }
 
-func (s portable) take(ctx context.Context, g *dipwell.Group, e *entry) (done bool, err error) {
+func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
-	var scratch dipwell.Rule
+	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	args := append(make([]any, 0, 4), op.Key, op.Cost*rule.Unit)
 	if spread(rule) {
 		args = append(args, gridOf(rule.Origin, rule.Every))
 	}
-	var row dipwell.State
+	var row store.State
 	var seen int64
 	err = s.db.QueryRow(ctx, e.take, s.withClock(args)...).Scan(&row.Used, &row.TS, &seen)
 	switch {
@@ -54,7 +54,7 @@ func (s portable) take(ctx context.Context, g *dipwell.Group, e *entry) (done bo
 
 // look reads the clock and then the rows, and answers; it reports whether what
 // was answered is still to be done.
-func (s portable) look(ctx context.Context, g *dipwell.Group, entries []*entry) (changes bool, err error) {
+func (s portable) look(ctx context.Context, g *store.Group, entries []*entry) (changes bool, err error) {
 	var b pgx.Batch
 	s.askClock(&b)
 	for i := range g.Ops {
@@ -66,7 +66,7 @@ func (s portable) look(ctx context.Context, g *dipwell.Group, entries []*entry) 
 	if err != nil {
 		return false, err
 	}
-	rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+	rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
 	for i := range rows {
 		if err = scanRow(results, &rows[i]); err != nil {
 			return false, err
@@ -76,7 +76,7 @@ func (s portable) look(ctx context.Context, g *dipwell.Group, entries []*entry) 
 		return false, err
 	}
 	for i := range g.Ops {
-		changes = changes || write[i] || g.Ops[i].Verb == dipwell.VerbReset
+		changes = changes || write[i] || g.Ops[i].Verb == store.VerbReset
 	}
 	return changes, nil
 }
@@ -96,11 +96,11 @@ func (s portable) readClock(results pgx.BatchResults) (now int64, err error) {
 }
 
 // scanRow reads a bucket; a missing one is full.
-func scanRow(results pgx.BatchResults, row *dipwell.State) error {
+func scanRow(results pgx.BatchResults, row *store.State) error {
 	var lows []int64
 	err := results.QueryRow().Scan(&row.Used, &row.TS, &row.Version, &lows)
 	if errors.Is(err, pgx.ErrNoRows) {
-		*row = dipwell.State{}
+		*row = store.State{}
 		return nil
 	}
 	row.Lows = lowsOf(lows)
@@ -130,7 +130,7 @@ func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
 	begin, ok := s.db.(Beginner)
 	if !ok {
-		return dipwell.ErrNotSupported
+		return store.ErrNotSupported
 	}
 	tx, err := begin.Begin(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error 
 
 // decide locks the rows in the order of their keys, makes those that are
 // missing, reads the clock, and decides and writes.
-func (s portable) decide(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entries []*entry) error {
+func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries []*entry) error {
 	order := make([]int, len(g.Ops))
 	for i := range order {
 		order[i] = i
@@ -162,7 +162,7 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entri
 		b.Queue(lockSQL, entries[i].id, g.Ops[i].Key)
 	}
 	s.askClock(&b)
-	rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+	rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
 	now, err := s.readLocked(tx.SendBatch(ctx, &b), order, rows)
 	if err != nil {
 		return err
@@ -194,11 +194,11 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *dipwell.Group, entri
 }
 
 // notes are the records of a row, as they were and as they are after Settle.
-type notes struct{ before, after []dipwell.Record }
+type notes struct{ before, after []store.Record }
 
 // queueOp writes what became of one op's row, now being the instant of the decision.
-func queueOp(b *pgx.Batch, g *dipwell.Group, op *dipwell.Op, id int32, row dipwell.State, write bool, n *notes, now int64) {
-	if op.Verb == dipwell.VerbReset {
+func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.State, write bool, n *notes, now int64) {
+	if op.Verb == store.VerbReset {
 		b.Queue(dropSQL, id, op.Key)
 		b.Queue(unholdSQL, id, op.Key)
 		return
@@ -218,7 +218,7 @@ func queueOp(b *pgx.Batch, g *dipwell.Group, op *dipwell.Op, id int32, row dipwe
 }
 
 // parts is how many keys a reservation is about.
-func parts(g *dipwell.Group) (n int) {
+func parts(g *store.Group) (n int) {
 	for i := range g.Ops {
 		if g.Ops[i].Granted > 0 {
 			n++
@@ -227,7 +227,7 @@ func parts(g *dipwell.Group) (n int) {
 	return n
 }
 
-func (s portable) readLocked(results pgx.BatchResults, order []int, rows []dipwell.State) (now int64, err error) {
+func (s portable) readLocked(results pgx.BatchResults, order []int, rows []store.State) (now int64, err error) {
 	defer func() { err = closed(results, err) }()
 	for _, i := range order {
 		if _, err = results.Exec(); err != nil {
@@ -237,7 +237,7 @@ func (s portable) readLocked(results pgx.BatchResults, order []int, rows []dipwe
 			return 0, err
 		}
 		if rows[i].Used == 0 { // made just now, or full
-			rows[i] = dipwell.State{}
+			rows[i] = store.State{}
 		}
 	}
 	return s.readClock(results)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // What reservations leave in the portable tables. The row of the bucket is
@@ -24,19 +24,19 @@ const (
 )
 
 // lowsOf reads the column lows.
-func lowsOf(column []int64) *dipwell.Lows {
+func lowsOf(column []int64) *store.Lows {
 	if len(column) < 4 {
 		return nil
 	}
-	l := &dipwell.Lows{Mark: column[0], Next: column[1]}
+	l := &store.Lows{Mark: column[0], Next: column[1]}
 	for e := range slices.Chunk(column[2:], 2) {
-		l.Entries = append(l.Entries, dipwell.Low{Number: e[0], Used: e[1]})
+		l.Entries = append(l.Entries, store.Low{Number: e[0], Used: e[1]})
 	}
 	return l
 }
 
 // lowsColumn is the reverse of lowsOf.
-func lowsColumn(l *dipwell.Lows) []int64 {
+func lowsColumn(l *store.Lows) []int64 {
 	if l == nil {
 		return nil
 	}
@@ -48,19 +48,19 @@ func lowsColumn(l *dipwell.Lows) []int64 {
 }
 
 // records reads the records of a row.
-func records(ctx context.Context, tx pgx.Tx, id int32, key string) ([]dipwell.Record, error) {
+func records(ctx context.Context, tx pgx.Tx, id int32, key string) ([]store.Record, error) {
 	found, err := tx.Query(ctx, recordsSQL, id, key)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
-	rs, err := pgx.CollectRows(found, pgx.RowToStructByPos[dipwell.Record])
+	rs, err := pgx.CollectRows(found, pgx.RowToStructByPos[store.Record])
 	return rs, storeError(err, false)
 }
 
 // queueRecords writes what became of the records of a row.
-func queueRecords(b *pgx.Batch, id int32, key string, before, after []dipwell.Record) {
+func queueRecords(b *pgx.Batch, id int32, key string, before, after []store.Record) {
 	for _, old := range before {
-		i := slices.IndexFunc(after, func(r dipwell.Record) bool { return r.Number == old.Number && r.Mark == old.Mark })
+		i := slices.IndexFunc(after, func(r store.Record) bool { return r.Number == old.Number && r.Mark == old.Mark })
 		switch {
 		case i < 0:
 			b.Queue(endSQL, id, key, old.Number, old.Mark)
@@ -79,7 +79,7 @@ func slackColumn(slack int64) *int64 {
 }
 
 // queueRow writes a bucket; a full one is deleted.
-func queueRow(b *pgx.Batch, id int32, key string, row dipwell.State) {
+func queueRow(b *pgx.Batch, id int32, key string, row store.State) {
 	if row.Used == 0 {
 		b.Queue(dropSQL, id, key)
 		return
@@ -96,7 +96,7 @@ type held struct {
 	Parts   int // of the reservation; one of which a part is gone was reset
 }
 
-func (s portable) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) (parts []held, now int64, err error) {
+func (s portable) heldParts(ctx context.Context, tx pgx.Tx, id store.Reservation) (parts []held, now int64, err error) {
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return nil, 0, err
 	}
@@ -108,23 +108,23 @@ func (s portable) heldParts(ctx context.Context, tx pgx.Tx, id dipwell.Reservati
 		return nil, 0, storeError(err, false)
 	}
 	if len(parts) == 0 || len(parts) != parts[0].Parts {
-		return nil, 0, dipwell.ErrReservation
+		return nil, 0, store.ErrReservation
 	}
 	return parts, now, nil
 }
 
-func (s portable) cancel(ctx context.Context, id dipwell.Reservation) error {
+func (s portable) cancel(ctx context.Context, id store.Reservation) error {
 	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.cancelIn(ctx, tx, id) })
 }
 
 // cancelIn gives a reservation back, once, before it is due. Buckets are
 // locked before reservations, as everywhere, and these are read again then.
-func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id dipwell.Reservation) error {
+func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation) error {
 	parts, _, err := s.heldParts(ctx, tx, id)
 	if err != nil {
 		return err
 	}
-	rows := make([]dipwell.State, len(parts))
+	rows := make([]store.State, len(parts))
 	var b pgx.Batch
 	for _, p := range parts {
 		b.Queue(lockSQL, p.LimitID, p.Key)
@@ -143,7 +143,7 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id dipwell.Reservatio
 		return err
 	}
 	if !slices.Equal(parts, again) {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	for i, p := range parts {
 		if err = s.giveBack(ctx, tx, p, rows[i], now); err != nil {
@@ -153,12 +153,12 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id dipwell.Reservatio
 	return nil
 }
 
-func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p held, row dipwell.State, now int64) error {
+func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p held, row store.State, now int64) error {
 	d := s.cat.byID(p.LimitID)
 	if d == nil || row.Used == 0 { // dropped, or full
 		gone, err := tx.Exec(ctx, endSQL, p.LimitID, p.Key, p.Number, p.Mark)
 		if err == nil && gone.RowsAffected() == 0 { // somebody else was faster
-			return dipwell.ErrReservation
+			return store.ErrReservation
 		}
 		return storeError(err, false)
 	}
@@ -193,7 +193,7 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 	}
 	for _, k := range keys {
 		err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRecords(ctx, tx, k.LimitID, k.Key, now) })
-		if err != nil && !errors.Is(err, dipwell.ErrStaleDefinition) { // the next sweep knows more
+		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep knows more
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 }
 
 func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key string, now int64) error {
-	var row dipwell.State
+	var row store.State
 	var lows []int64
 	err := tx.QueryRow(ctx, lockSQL, id, key).Scan(&row.Used, &row.TS, &row.Version, &lows)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // bucketRow is a row of dipwell.buckets.
@@ -120,7 +120,7 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 // sweepPage deletes at most n rows of a page that are full at now. It returns
 // whether these were all.
 func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n int, oldest map[int32]uint32) (rows int, all bool, err error) {
-	defs := map[int32]*dipwell.Definition{}
+	defs := map[int32]*store.Definition{}
 	for _, e := range *s.cat.entries.Load() {
 		defs[e.id] = e.def
 	}
@@ -151,13 +151,13 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 }
 
 // full reports whether a row is a full bucket of its key.
-func full(d *dipwell.Definition, row bucketRow, now int64) bool {
-	state, ok := d.Carry(dipwell.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
+func full(d *store.Definition, row bucketRow, now int64) bool {
+	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
 	if !ok {
 		return false
 	}
-	var scratch dipwell.Rule
-	return d.RuleFor(row.Key, &scratch).Apply(state, now, dipwell.VerbCheck, 0).Before == 0
+	var scratch store.Rule
+	return d.RuleFor(row.Key, &scratch).Apply(state, now, store.VerbCheck, 0).Before == 0
 }
 
 // dropped reports whether a limit that this program does not know is gone,

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A statement that the server gave up for another one's sake did nothing and is
@@ -78,23 +78,23 @@ func storeError(err error, writes bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, dipwell.ErrStore):
+	case errors.Is(err, store.ErrStore):
 		return err
 	case !writes || nothingDone(err):
 		return fmt.Errorf("%w: %w", classOf(err), err)
 	}
-	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
 // classOf is the class of an error that changed nothing.
 func classOf(err error) error {
 	switch codeOf(err) {
 	case codeLocked, codeCanceled:
-		return dipwell.ErrLocked
+		return store.ErrLocked
 	case codeDiskFull:
-		return dipwell.ErrNoSpace
+		return store.ErrNoSpace
 	}
-	return dipwell.ErrStore
+	return store.ErrStore
 }
 
 // codeOf is the SQLSTATE of a server's error, or "".
@@ -114,9 +114,9 @@ func commitError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &pg) && nothingDone(err), errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
 // nothingDone reports whether a statement that failed is known to have left no
@@ -147,7 +147,7 @@ func noAccess(err error) bool {
 func away(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		return errors.Is(err, dipwell.ErrStore) && !errors.Is(err, context.Canceled)
+		return errors.Is(err, store.ErrStore) && !errors.Is(err, context.Canceled)
 	}
 	switch {
 	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), pg.Code == codeReadOnly, collided(err):

@@ -16,6 +16,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // serializable is connected to a fresh database on which every statement
@@ -49,8 +50,8 @@ func TestSerializable(t *testing.T) {
 func hammer(t *testing.T, s *pgstore.Store, writers int) {
 	const keys, burst = 10, 40
 	ctx := context.Background()
-	l, err := dipwell.New(s, dipwell.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: burst},
-		dipwell.Limit{Name: "both", Rate: 1, Period: 24 * time.Hour, Burst: burst})
+	l, err := dipwell.New(s, store.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: burst},
+		store.Limit{Name: "both", Rate: 1, Period: 24 * time.Hour, Burst: burst})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestCallersTransaction(t *testing.T) {
 	pool := serializable(t, 4)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: 10})
+	l, err := dipwell.New(s, store.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestCallersTransaction(t *testing.T) {
 	}
 	_, err = l.With(s.With(tx)).Take(ctx, "one", "k", 1)
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != "40001" || !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if !errors.As(err, &pg) || pg.Code != "40001" || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("in the caller's transaction: %v", err)
 	}
 	if err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -168,7 +169,7 @@ func TestServersWord(t *testing.T) {
 					end $$;
 					create trigger fail before insert or update on dipwell.buckets for each row execute function fail()`, c.message, c.code))
 				d, err := l.Take(ctx, "one", "k", 1)
-				if !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) != c.unknown || d.Allowed {
+				if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) != c.unknown || d.Allowed {
 					t.Errorf("%+v, %v", d, err)
 				}
 				var tries int

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestServiceRole: a program whose login has dipwell_service alone decides, sweeps
@@ -20,8 +21,8 @@ func TestServiceRole(t *testing.T) {
 	must(t, pool, "select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20)")
 	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "limiter@", 1)
 	login := connect(t, dsn)
-	store := newStore(t, login, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(store)
+	st := newStore(t, login, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func TestServiceRole(t *testing.T) {
 		"charge":  func() error { _, err := l.Charge(ctx, "login", "u", 1); return err },
 		"refund":  func() error { _, err := l.Refund(ctx, "login", "u", 1); return err },
 		"reset":   func() error { _, err := l.Reset(ctx, "login", "v"); return err },
-		"keys":    func() error { _, err := store.Keys(ctx, l.Limit("login"), "", "", 10); return err },
+		"keys":    func() error { _, err := st.Keys(ctx, l.Limit("login"), "", "", 10); return err },
 		"inspect": func() error { _, err := pgstore.Inspect(ctx, login); return err },
 		"take all": func() error {
 			_, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "a", Cost: 1}, dipwell.Take{Limit: "login", Key: "b", Cost: 1})
@@ -46,7 +47,7 @@ func TestServiceRole(t *testing.T) {
 		},
 		"sweep": func() error {
 			must(t, pool, "select dipwell.define('gone', 1, interval '1 hour'); select dipwell.define('gone', 2, interval '1 hour'); update dipwell.versions set since = 0")
-			_, err := store.Sweep(ctx, 100)
+			_, err := st.Sweep(ctx, 100)
 			return err
 		},
 		"SQL": func() error {
@@ -60,12 +61,12 @@ func TestServiceRole(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"define": func() error {
-			_, err := l.Define(ctx, dipwell.Limit{Name: "mine", Rate: 1, Period: time.Hour}, dipwell.OwnerCode)
+			_, err := l.Define(ctx, store.Limit{Name: "mine", Rate: 1, Period: time.Hour}, store.OwnerCode)
 			return err
 		}(),
-		"drop": store.Drop(ctx, "login", dipwell.OwnerSQL),
+		"drop": st.Drop(ctx, "login", store.OwnerSQL),
 	} {
-		if !errors.Is(err, dipwell.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
+		if !errors.Is(err, store.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

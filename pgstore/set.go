@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 //go:embed set.sql
@@ -44,12 +44,12 @@ const (
 	maxWaves   = 6    // statements that a batch may take here
 	maxSetRows = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
 
-	tooMany = dipwell.MaxInt + 1 // units, more than any bucket holds
+	tooMany = store.MaxInt + 1 // units, more than any bucket holds
 )
 
 // bundle is groups that share buckets: what one statement decides as one group.
 type bundle struct {
-	groups  []*dipwell.Group
+	groups  []*store.Group
 	places  [][]int  // of each group's ops, in buckets
 	buckets []bucket // each once
 	mixed   bool     // the groups ask more than one verb, so that their costs do not add up
@@ -69,12 +69,12 @@ type bundle struct {
 // bucket is one row of a bundle.
 type bucket struct {
 	*entry
-	op    *dipwell.Op   // the first about it
-	cost  int64         // units that all ops ask of it, at most tooMany
-	found dipwell.State // the row before the statement
-	held  *int64        // what is used of it at the statement's clock, where the server had to work that out
-	read  dipwell.State // the row that a bundle to put was decided on
-	after dipwell.State // and what the groups leave
+	op    *store.Op   // the first about it
+	cost  int64       // units that all ops ask of it, at most tooMany
+	found store.State // the row before the statement
+	held  *int64      // what is used of it at the statement's clock, where the server had to work that out
+	read  store.State // the row that a bundle to put was decided on
+	after store.State // and what the groups leave
 
 	start, length int64 // of the present window, in µs, where they differ in length
 }
@@ -98,7 +98,7 @@ type where struct {
 // they are decided here one after the other, on the rows that the statement
 // found, and the next statement writes the outcome if the rows still stand. So
 // it does for bundles that were decided before.
-func (s *Store) set(ctx context.Context, groups []*dipwell.Group, decided ...*bundle) (rest []*dipwell.Group) {
+func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bundle) (rest []*store.Group) {
 	bundles, rest := s.bundles(ctx, groups, decided)
 	for range maxWaves {
 		var again []*bundle
@@ -118,9 +118,9 @@ func (s *Store) set(ctx context.Context, groups []*dipwell.Group, decided ...*bu
 
 // wave asks about bundles in one trip. It returns those that are to be asked
 // again, and the groups that need another way.
-func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*dipwell.Group) {
+func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
 	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
-	if errors.Is(err, dipwell.ErrLocked) && !s.lane && s.alone() && !bundles[0].resets {
+	if errors.Is(err, store.ErrLocked) && !s.lane && s.alone() && !bundles[0].resets {
 		for _, b := range bundles {
 			b.first, b.notFirst = false, true
 		}
@@ -174,12 +174,12 @@ func (s *Store) setSQL(bundles []*bundle) string {
 // mayRefuse reports whether a bundle asks for something that is not always
 // written, or for a look.
 func (b *bundle) mayRefuse() bool {
-	return b.mixed || b.put || !adding(b.verb()) && b.verb() != dipwell.VerbRefund
+	return b.mixed || b.put || !adding(b.verb()) && b.verb() != store.VerbRefund
 }
 
 // adding reports whether a verb takes tokens.
-func adding(v dipwell.Verb) bool {
-	return v == dipwell.VerbTake || v == dipwell.VerbTakeUpTo || v == dipwell.VerbReserve || v == dipwell.VerbCharge
+func adding(v store.Verb) bool {
+	return v == store.VerbTake || v == store.VerbTakeUpTo || v == store.VerbReserve || v == store.VerbCharge
 }
 
 // split separates bundles that are asked by different statements.
@@ -205,9 +205,9 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 
 // unsettled gives the groups of a statement that failed its error, and returns
 // those that are to be decided by themselves: which of several is at fault is not known.
-func (s *Store) unsettled(bundles []*bundle, err error) (rest []*dipwell.Group) {
+func (s *Store) unsettled(bundles []*bundle, err error) (rest []*store.Group) {
 	again := (rowAtFault(err) || collided(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.alone() &&
-		(!s.lane || !errors.Is(err, dipwell.ErrLocked))
+		(!s.lane || !errors.Is(err, store.ErrLocked))
 	for _, b := range bundles {
 		if again {
 			rest = append(rest, b.groups...)
@@ -227,11 +227,11 @@ func (b *bundle) fail(err error) {
 // bundles arranges groups in their order. rest gets those that no such
 // statement can decide, and those that do not fit into one. Bundles that were
 // decided stay so unless a group shares their bucket.
-func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group, decided []*bundle) (all []*bundle, rest []*dipwell.Group) {
+func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*bundle) (all []*bundle, rest []*store.Group) {
 	of := map[bucketKey]where{}
 	rows := 0
 	for _, g := range groups {
-		var known [dipwell.MaxTakes]*entry
+		var known [store.MaxTakes]*entry
 		if rows+len(g.Ops) > maxSetRows || !s.fitsSet(ctx, g, known[:]) {
 			rest = append(rest, g)
 			continue
@@ -282,7 +282,7 @@ func (s *Store) bundles(ctx context.Context, groups []*dipwell.Group, decided []
 }
 
 // decidedBundle is a row whose groups were decided on the state that was found.
-func decidedBundle(e *entry, row *dipwell.Row, found, after dipwell.State) *bundle {
+func decidedBundle(e *entry, row *store.Row, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, put: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
 	for range row.Groups {
@@ -308,9 +308,9 @@ func (b *bundle) join(other *bundle, of map[bucketKey]where) {
 	other.groups = nil
 }
 
-func (b *bundle) verb() dipwell.Verb { return b.groups[0].Ops[0].Verb }
+func (b *bundle) verb() store.Verb { return b.groups[0].Ops[0].Verb }
 
-func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
+func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]where) {
 	places := make([]int, len(g.Ops))
 	for i := range g.Ops {
 		op, e := &g.Ops[i], known[i]
@@ -323,19 +323,19 @@ func (b *bundle) add(g *dipwell.Group, known []*entry, of map[bucketKey]where) {
 		}
 		places[i] = place.at
 		row := &b.buckets[place.at]
-		if op.Cost > dipwell.MaxInt/e.def.Rule.Unit {
+		if op.Cost > store.MaxInt/e.def.Rule.Unit {
 			row.cost = tooMany
 		} else {
 			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
 		}
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
-		b.resets = b.resets || op.Verb == dipwell.VerbReset
+		b.resets = b.resets || op.Verb == store.VerbReset
 	}
 	b.groups, b.places = append(b.groups, g), append(b.places, places)
 }
 
 // fitsSet reports whether set.sql can decide a group, and finds its limits.
-func (s *Store) fitsSet(ctx context.Context, g *dipwell.Group, known []*entry) bool {
+func (s *Store) fitsSet(ctx context.Context, g *store.Group, known []*entry) bool {
 	if g.Cancel || s.resolve(ctx, g, known) != nil {
 		return false
 	}
@@ -344,10 +344,10 @@ func (s *Store) fitsSet(ctx context.Context, g *dipwell.Group, known []*entry) b
 		switch r := &op.Def.Rule; {
 		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
-		case op.Cost == 0 && op.Verb != dipwell.VerbCheck && op.Verb != dipwell.VerbReset && len(g.Ops) > 1: // a check beside calls that write
+		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check beside calls that write
 			return false
-		case op.Verb == dipwell.VerbCharge && op.Cost > r.MaxCharge,
-			(op.Verb == dipwell.VerbReserve || r.Leaky) && op.Def.Mode == dipwell.Shadow:
+		case op.Verb == store.VerbCharge && op.Cost > r.MaxCharge,
+			(op.Verb == store.VerbReserve || r.Leaky) && op.Def.Mode == store.Shadow:
 			return false
 		}
 	}
@@ -419,8 +419,8 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 		p := places[i-1]
 		p.held = held
 		p.now, p.odd, p.gone, p.done = now, p.odd || !plain, p.gone || gone, p.done && done
-		if p.found = (dipwell.State{}); used != nil {
-			p.found = dipwell.State{Used: *used, TS: *ts, Version: p.def.Number}
+		if p.found = (store.State{}); used != nil {
+			p.found = store.State{Used: *used, TS: *ts, Version: p.def.Number}
 		}
 		return nil
 	})
@@ -429,7 +429,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 
 // append adds the parameters of one bucket.
 func (a *setArgs) append(group int, b *bundle, row *bucket) {
-	var scratch dipwell.Rule
+	var scratch store.Rule
 	r := row.def.RuleFor(row.op.Key, &scratch)
 	kind, cost, bound := row.op.Verb, row.cost, r.Cap
 	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, int64(0), (r.MaxUsed+r.Add-1)/r.Add
@@ -442,10 +442,10 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	case b.put:
 		kind, cost, bound, unit, every, adds, grid, enough = verbPut, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
 	case cost == 0 || b.mixed:
-		kind = dipwell.VerbCheck
-	case kind == dipwell.VerbReserve, // one that has to wait is not decided here
-		kind == dipwell.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing is not charged elsewhere either
-		kind = dipwell.VerbTake
+		kind = store.VerbCheck
+	case kind == store.VerbReserve, // one that has to wait is not decided here
+		kind == store.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing is not charged elsewhere either
+		kind = store.VerbTake
 	default:
 		bound = row.bound()
 	}
@@ -453,7 +453,7 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	a.versions, a.kinds = append(a.versions, int32(row.def.Number)), append(a.kinds, int32(kind))
 	a.costs, a.bounds, a.units = append(a.costs, cost), append(a.bounds, bound), append(a.units, unit)
 	a.every, a.add, a.grids, a.enough = append(a.every, every), append(a.add, adds), append(a.grids, grid), append(a.enough, enough)
-	a.shadow = append(a.shadow, row.def.Mode == dipwell.Shadow && !b.put && len(b.groups) == 1)
+	a.shadow = append(a.shadow, row.def.Mode == store.Shadow && !b.put && len(b.groups) == 1)
 	a.calendar = append(a.calendar, r.Every == 0 && !b.put)
 }
 
@@ -477,8 +477,8 @@ func (b *bundle) answer() (again, other bool) {
 	case !write || b.done:
 		return false, false
 	}
-	b.lacks = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == dipwell.State{} })
-	b.put, b.first = !b.lacks, b.lacks && b.firstable() && !slices.ContainsFunc(b.groups, func(g *dipwell.Group) bool { return !g.Allowed })
+	b.lacks = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == store.State{} })
+	b.put, b.first = !b.lacks, b.lacks && b.firstable() && !slices.ContainsFunc(b.groups, func(g *store.Group) bool { return !g.Allowed })
 	b.lacks = b.lacks && !b.first
 	return true, false
 }
@@ -487,13 +487,13 @@ func (b *bundle) answer() (again, other bool) {
 // in them.
 func (b *bundle) firstable() bool {
 	return !b.notFirst && !b.mixed && !b.put && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
-		return row.def.Mode == dipwell.Shadow || row.cost == 0 || row.cost > row.bound()
+		return row.def.Mode == store.Shadow || row.cost == 0 || row.cost > row.bound()
 	})
 }
 
 // bound is the most units that may be used after the bucket is charged.
 func (row *bucket) bound() int64 {
-	if row.op.Verb == dipwell.VerbCharge {
+	if row.op.Verb == store.VerbCharge {
 		return row.def.Rule.MaxUsed
 	}
 	return row.def.Rule.Cap
@@ -512,7 +512,7 @@ func (s *Store) expectNew(bundles []*bundle) {
 func (s *Store) meetAll(b *bundle) {
 	for i := range b.buckets {
 		if row := &b.buckets[i]; !s.met.has(row.id, row.op.Key) {
-			s.meet(row.entry, row.op.Key, row.found == dipwell.State{})
+			s.meet(row.entry, row.op.Key, row.found == store.State{})
 		}
 	}
 }
@@ -528,8 +528,8 @@ func (b *bundle) decide() (write, waits bool) {
 		}
 	}
 	for i, g := range b.groups {
-		var rows [dipwell.MaxTakes]dipwell.State
-		var writes [dipwell.MaxTakes]bool
+		var rows [store.MaxTakes]store.State
+		var writes [store.MaxTakes]bool
 		for j, at := range b.places[i] {
 			rows[j] = b.buckets[at].after
 		}
@@ -568,7 +568,7 @@ func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {
 	var keys []string
 	for _, b := range bundles {
 		for _, row := range b.buckets {
-			if b.lacks && row.found == (dipwell.State{}) {
+			if b.lacks && row.found == (store.State{}) {
 				ids, versions, keys = append(ids, row.id), append(versions, int32(row.def.Number)), append(keys, row.op.Key)
 			}
 		}
@@ -581,4 +581,4 @@ func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {
 }
 
 // verbPut writes a row that was decided here: see set.sql.
-const verbPut = dipwell.VerbReset
+const verbPut = store.VerbReset

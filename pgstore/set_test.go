@@ -14,6 +14,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestSetUnderWriters: batches of groups of up to three buckets, of every verb
@@ -32,9 +33,9 @@ func setUnderWriters(t *testing.T, keys int) {
 	pool := newPool(t)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	var defs []*dipwell.Definition
+	var defs []*store.Definition
 	for i := range 3 {
-		d, err := s.Define(ctx, dipwell.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: 100 * 24 * time.Hour, Burst: 40, MaxDebt: dipwell.NoDebt, MaxCharge: 5}, dipwell.OwnerCode)
+		d, err := s.Define(ctx, store.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: 100 * 24 * time.Hour, Burst: 40, MaxDebt: store.NoDebt, MaxCharge: 5}, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +43,7 @@ func setUnderWriters(t *testing.T, keys int) {
 	}
 	const callers, batches = 8, 12
 	granted := [3][]atomic.Int64{make([]atomic.Int64, keys), make([]atomic.Int64, keys), make([]atomic.Int64, keys)}
-	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge}
+	verbs := []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge}
 	start := make(chan struct{})
 	var wg sync.WaitGroup
 	for c := range callers {
@@ -50,7 +51,7 @@ func setUnderWriters(t *testing.T, keys int) {
 			random := rand.New(rand.NewPCG(uint64(c), 7))
 			<-start
 			for range batches {
-				var b dipwell.Batch
+				var b store.Batch
 				for range 1 + random.IntN(24) {
 					b.Groups = append(b.Groups, groupOf(random, defs, keys, verbs))
 				}
@@ -96,15 +97,15 @@ func setUnderWriters(t *testing.T, keys int) {
 }
 
 // groupOf draws a group: one verb over one to three buckets of different limits.
-func groupOf(random *rand.Rand, defs []*dipwell.Definition, keys int, verbs []dipwell.Verb) dipwell.Group {
-	var g dipwell.Group
+func groupOf(random *rand.Rand, defs []*store.Definition, keys int, verbs []store.Verb) store.Group {
+	var g store.Group
 	verb := verbs[random.IntN(len(verbs))]
 	limits := random.Perm(len(defs))[:1+random.IntN(len(defs))]
-	if verb == dipwell.VerbCharge || verb == dipwell.VerbTakeUpTo {
+	if verb == store.VerbCharge || verb == store.VerbTakeUpTo {
 		limits = limits[:1]
 	}
 	for _, l := range limits {
-		g.Ops = append(g.Ops, dipwell.Op{Def: defs[l], Key: fmt.Sprint("k", random.IntN(keys)), Verb: verb, Cost: 1 + random.Int64N(4)})
+		g.Ops = append(g.Ops, store.Op{Def: defs[l], Key: fmt.Sprint("k", random.IntN(keys)), Verb: verb, Cost: 1 + random.Int64N(4)})
 	}
 	return g
 }
@@ -115,7 +116,7 @@ func TestRefusedGroupWritesNothing(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "full", Rate: 1, Period: time.Hour, Burst: 100}, dipwell.Limit{Name: "empty", Rate: 1, Period: time.Hour, Burst: 1})
+	l, err := dipwell.New(s, store.Limit{Name: "full", Rate: 1, Period: time.Hour, Burst: 100}, store.Limit{Name: "empty", Rate: 1, Period: time.Hour, Burst: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +131,10 @@ func TestRefusedGroupWritesNothing(t *testing.T) {
 		if err != nil || d.Allowed || d.Limit != "empty" {
 			t.Fatal(d, err)
 		}
-		var b dipwell.Batch
+		var b store.Batch
 		for range 5 {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{
-				{Def: l.Limit("full"), Key: "k", Verb: dipwell.VerbTake, Cost: 1}, {Def: l.Limit("empty"), Key: "k", Verb: dipwell.VerbTake, Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{
+				{Def: l.Limit("full"), Key: "k", Verb: store.VerbTake, Cost: 1}, {Def: l.Limit("empty"), Key: "k", Verb: store.VerbTake, Cost: 1}}})
 		}
 		if err := s.Apply(ctx, &b); err != nil {
 			t.Fatal(err)
@@ -156,7 +157,7 @@ func TestSetBesideALockedRow(t *testing.T) {
 	dsn := pgtest.Database(t, "dipwell", migrated)
 	pool := connect(t, dsn)
 	s := newStore(t, connect(t, dsn+"&lock_timeout=50"), pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10})
+	l, err := dipwell.New(s, store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,14 +171,14 @@ func TestSetBesideALockedRow(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
 	must(t, tx, "select dipwell.take('x', 'locked')")
-	var b dipwell.Batch
+	var b store.Batch
 	for _, key := range []string{"locked", "lows"} {
-		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("x"), Key: key, Verb: dipwell.VerbCharge, Cost: 1}}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit("x"), Key: key, Verb: store.VerbCharge, Cost: 1}}})
 	}
 	if err := s.Apply(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Groups[0].Err; !errors.Is(err, dipwell.ErrLocked) {
+	if err := b.Groups[0].Err; !errors.Is(err, store.ErrLocked) {
 		t.Error("the locked row:", err)
 	}
 	if g := &b.Groups[1]; g.Err != nil || g.Ops[0].Granted != 1 {
@@ -190,9 +191,9 @@ func TestSetBesideALockedRow(t *testing.T) {
 func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	const most = (dipwell.MaxInt - 1) / 2
+	const most = (store.MaxInt - 1) / 2
 	l, err := dipwell.New(newStore(t, newPool(t), pgstore.Config{Poll: -1}),
-		dipwell.Limit{Name: "big", Rate: 1, Period: 2 * time.Microsecond, Burst: most, MaxDebt: dipwell.NoDebt}, dipwell.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 5})
+		store.Limit{Name: "big", Rate: 1, Period: 2 * time.Microsecond, Burst: most, MaxDebt: store.NoDebt}, store.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,21 +235,21 @@ func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return clock }, Poll: -1})
 	random := rand.New(rand.NewPCG(3, 4))
-	var defs []*dipwell.Definition
-	for _, l := range []dipwell.Limit{
-		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: dipwell.NoDebt},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: dipwell.NoDebt},
-		{Name: "shadow", Rate: 5, Period: time.Second, Mode: dipwell.Shadow, MaxDebt: dipwell.NoDebt},
-		{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 8, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 12, MaxDebt: dipwell.NoDebt},
-		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 8, Period: dipwell.Month, MaxDebt: dipwell.NoDebt},
+	var defs []*store.Definition
+	for _, l := range []store.Limit{
+		{Name: "bucket", Rate: 100, Period: time.Second, Burst: 30, MaxDebt: store.NoDebt},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second, Burst: 15, MaxDebt: store.NoDebt},
+		{Name: "shadow", Rate: 5, Period: time.Second, Mode: store.Shadow, MaxDebt: store.NoDebt},
+		{Name: "day", Algorithm: store.FixedWindow, Rate: 8, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 12, MaxDebt: store.NoDebt},
+		{Name: "month", Algorithm: store.FixedWindow, Rate: 8, Period: store.Month, MaxDebt: store.NoDebt},
 	} {
-		d, err := s.Define(ctx, l, dipwell.OwnerCode)
+		d, err := s.Define(ctx, l, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defs = append(defs, d)
 	}
-	verbs := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset}
+	verbs := []store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset}
 	decide := s
 	if inside {
 		tx, err := pool.Begin(ctx)
@@ -258,26 +259,26 @@ func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 		defer func() { _ = tx.Rollback(ctx) }()
 		decide = s.With(tx)
 	}
-	rows := map[string]dipwell.State{}
+	rows := map[string]store.State{}
 	for round := range 150 {
 		if clock += random.Int64N(300_000); round%10 == 9 {
 			clock += random.Int64N(30 * 3600 * 1e6)
 		}
 		force(s)
-		var b dipwell.Batch
+		var b store.Batch
 		for i := range 1 + random.IntN(4) { // of keys that no other group has
 			verb := verbs[random.IntN(len(verbs))]
-			var g dipwell.Group
+			var g store.Group
 			for _, at := range random.Perm(len(defs))[:1+random.IntN(len(defs))] {
-				g.Ops = append(g.Ops, dipwell.Op{Def: defs[at], Key: fmt.Sprint("k", i, random.IntN(2+round/10)), Verb: verb, Cost: 1 + random.Int64N(9)})
+				g.Ops = append(g.Ops, store.Op{Def: defs[at], Key: fmt.Sprint("k", i, random.IntN(2+round/10)), Verb: verb, Cost: 1 + random.Int64N(9)})
 			}
 			b.Groups = append(b.Groups, g)
 		}
-		var want []dipwell.Group
+		var want []store.Group
 		for _, g := range b.Groups {
 			w := g
-			w.Ops = append([]dipwell.Op(nil), g.Ops...)
-			states, write := make([]dipwell.State, len(w.Ops)), make([]bool, len(w.Ops))
+			w.Ops = append([]store.Op(nil), g.Ops...)
+			states, write := make([]store.State, len(w.Ops)), make([]bool, len(w.Ops))
 			for i := range w.Ops {
 				states[i] = rows[w.Ops[i].Def.Name+w.Ops[i].Key]
 			}
@@ -286,8 +287,8 @@ func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 			}
 			for i := range w.Ops {
 				if write[i] {
-					if w.Ops[i].Verb == dipwell.VerbReset {
-						states[i] = dipwell.State{}
+					if w.Ops[i].Verb == store.VerbReset {
+						states[i] = store.State{}
 					}
 					rows[w.Ops[i].Def.Name+w.Ops[i].Key] = states[i]
 				}
@@ -315,7 +316,7 @@ func TestTakeUpToShared(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "x", Rate: 1, Period: day, Burst: 10})
+	l, err := dipwell.New(s, store.Limit{Name: "x", Rate: 1, Period: day, Burst: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,12 +325,12 @@ func TestTakeUpToShared(t *testing.T) {
 			t.Fatal(d, err)
 		}
 	}
-	var b dipwell.Batch
+	var b store.Batch
 	for _, key := range []string{"a", "b"} {
-		op := dipwell.Op{Def: l.Limit("x"), Key: key, Verb: dipwell.VerbTakeUpTo, Cost: 3}
+		op := store.Op{Def: l.Limit("x"), Key: key, Verb: store.VerbTakeUpTo, Cost: 3}
 		shared := op
 		shared.Key, shared.Cost = "shared", 8
-		b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{shared, op}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{shared, op}})
 	}
 	if err := s.Apply(ctx, &b); err != nil {
 		t.Fatal(err)
@@ -356,7 +357,7 @@ func TestSetAnswersOfOneInstant(t *testing.T) {
 			ctx := context.Background()
 			pool := newPool(t)
 			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
-				dipwell.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 999}, dipwell.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 999})
+				store.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 999}, store.Limit{Name: "b", Rate: 1, Period: 24 * time.Hour, Burst: 999})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -404,7 +405,7 @@ func TestResetWaitsForAReservation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t)
-	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 5})
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,11 +439,11 @@ func TestResetWaitsForAReservation(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		r, err := dipwell.ParseReservation(id)
+		r, err := store.ParseReservation(id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Cancel(ctx, r); !errors.Is(err, dipwell.ErrReservation) {
+		if err := l.Cancel(ctx, r); !errors.Is(err, store.ErrReservation) {
 			t.Errorf("%q: the reservation of a key that was reset: %v", after, err)
 		}
 		if d, err := l.Check(ctx, "x", "k", 0); err != nil || d.Remaining != 5 {
@@ -458,27 +459,27 @@ func TestStatementsOfABatch(t *testing.T) {
 	ctx := context.Background()
 	conn, asked := counted(t)
 	s := newStore(t, conn, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, dipwell.Limit{Name: "plain", Rate: 1, Period: time.Hour, Burst: 9},
-		dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"},
-		dipwell.Limit{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 99},
-		dipwell.Limit{Name: "queue", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 99})
+	l, err := dipwell.New(s, store.Limit{Name: "plain", Rate: 1, Period: time.Hour, Burst: 9},
+		store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"},
+		store.Limit{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 99},
+		store.Limit{Name: "queue", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 99})
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := func(limit string, verb dipwell.Verb) *dipwell.Batch {
-		var b dipwell.Batch
+	batch := func(limit string, verb store.Verb) *store.Batch {
+		var b store.Batch
 		for i := range 50 {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
 			_, _ = crand.Read(b.Groups[i].ID[:])
 		}
 		return &b
 	}
 	for _, c := range []struct {
 		limit string
-		verb  dipwell.Verb
+		verb  store.Verb
 		most  int // trips
-	}{{"plain", dipwell.VerbReset, 1}, {"day", dipwell.VerbTake, 1}, {"day", dipwell.VerbCharge, 1}, {"day", dipwell.VerbReset, 1},
-		{"leaky", dipwell.VerbTake, 2}, {"queue", dipwell.VerbReserve, 4}} {
+	}{{"plain", store.VerbReset, 1}, {"day", store.VerbTake, 1}, {"day", store.VerbCharge, 1}, {"day", store.VerbReset, 1},
+		{"leaky", store.VerbTake, 2}, {"queue", store.VerbReserve, 4}} {
 		for round := range 5 { // the first ones make rows and prepare statements
 			*asked = 0
 			b := batch(c.limit, c.verb)
@@ -493,14 +494,14 @@ func TestStatementsOfABatch(t *testing.T) {
 			if round > 2 && *asked > c.most {
 				t.Errorf("%s of %s: %d trips for 50 keys", c.verb, c.limit, *asked)
 			}
-			if round < 4 || c.verb != dipwell.VerbReserve {
+			if round < 4 || c.verb != store.VerbReserve {
 				continue
 			}
-			var cancels dipwell.Batch
+			var cancels store.Batch
 			for i := range b.Groups {
-				cancels.Groups = append(cancels.Groups, dipwell.Group{ID: b.Groups[i].ID, Cancel: true})
+				cancels.Groups = append(cancels.Groups, store.Group{ID: b.Groups[i].ID, Cancel: true})
 			}
-			for _, want := range []error{nil, dipwell.ErrReservation} {
+			for _, want := range []error{nil, store.ErrReservation} {
 				*asked = 0
 				if err := s.Apply(ctx, &cancels); err != nil {
 					t.Fatal(err)

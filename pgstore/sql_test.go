@@ -16,6 +16,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -28,7 +29,7 @@ func TestSQL(t *testing.T) {
 // openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
 // clock is a setting that dipwell_internal.now_us reads, as each call sets it; the
 // sweep, which is asked through the Go store, measures its own time without.
-func openSQL(t testing.TB, now func() int64) dipwell.Store {
+func openSQL(t testing.TB, now func() int64) store.Store {
 	pool := usedPool(t, "test_clock", func(dsn string) error {
 		if err := migrated(dsn); err != nil {
 			return err
@@ -47,29 +48,29 @@ type sqlStore struct {
 	now  func() int64
 }
 
-func (s *sqlStore) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *sqlStore) Apply(ctx context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
 	}
 	return nil
 }
 
-func (s *sqlStore) group(ctx context.Context, g *dipwell.Group) error {
+func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	switch {
 	case g.Cancel:
 		err := s.ask(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "P0002" {
-			return dipwell.ErrReservation
+			return store.ErrReservation
 		}
 		return err
 	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !excess(&g.Ops[0]):
 		op := &g.Ops[0]
 		return s.ask(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
-	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op dipwell.Op) bool { return op.Verb != dipwell.VerbTake }):
+	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake }):
 		return s.all(ctx, g)
 	}
-	b := dipwell.Batch{Groups: []dipwell.Group{*g}} // what SQL does not offer
+	b := store.Batch{Groups: []store.Group{*g}} // what SQL does not offer
 	err := s.Store.Apply(ctx, &b)
 	*g = b.Groups[0]
 	return errors.Join(err, g.Err)
@@ -77,11 +78,11 @@ func (s *sqlStore) group(ctx context.Context, g *dipwell.Group) error {
 
 // excess is a charge that SQL answers with an error, as a Limiter does before it
 // asks a store.
-func excess(op *dipwell.Op) bool {
-	return op.Verb == dipwell.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
+func excess(op *store.Op) bool {
+	return op.Verb == store.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
 }
 
-func (s *sqlStore) all(ctx context.Context, g *dipwell.Group) error {
+func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 	var limits []string
 	var keys []*string
 	var costs []int64
@@ -95,7 +96,7 @@ func (s *sqlStore) all(ctx context.Context, g *dipwell.Group) error {
 
 // ask sets the clock and runs a statement, in one trip and one transaction; the
 // rows answer the group's ops, one after the other.
-func (s *sqlStore) ask(ctx context.Context, g *dipwell.Group, sql string, args ...any) (err error) {
+func (s *sqlStore) ask(ctx context.Context, g *store.Group, sql string, args ...any) (err error) {
 	var b pgx.Batch
 	b.Queue("select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10))
 	b.Queue(sql, args...)
@@ -133,7 +134,7 @@ func (s *sqlStore) ask(ctx context.Context, g *dipwell.Group, sql string, args .
 }
 
 // answer fills an op. In SQL a retry time on an allowed call means shadow mode.
-func (s *sqlStore) answer(op *dipwell.Op, a dipwell.Answer) {
+func (s *sqlStore) answer(op *store.Op, a store.Answer) {
 	if d := s.Registry().Lookup(op.Def.Name); d != nil {
 		op.Def = d
 	}
@@ -150,7 +151,7 @@ func key(k string) *string {
 	return &k
 }
 
-func scan(row pgx.Row) (a dipwell.Answer, id pgtype.UUID, err error) {
+func scan(row pgx.Row) (a store.Answer, id pgtype.UUID, err error) {
 	var retry, reset, delay pgtype.Interval
 	err = row.Scan(&a.Allowed, &a.Remaining, &retry, &reset, &a.Granted, &delay, &a.Never, &id)
 	a.Retry, a.Reset, a.Delay = retry.Microseconds, reset.Microseconds, delay.Microseconds
@@ -293,8 +294,8 @@ func TestRoles(t *testing.T) {
 func TestRollback(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
-	store := newStore(t, pool, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(store, dipwell.Limit{Name: "order", Rate: 5, Period: time.Hour})
+	st := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(st, store.Limit{Name: "order", Rate: 5, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +303,7 @@ func TestRollback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := l.With(store.With(tx)).Take(ctx, "order", "u", 3); err != nil || d.Remaining != 2 {
+	if d, err := l.With(st.With(tx)).Take(ctx, "order", "u", 3); err != nil || d.Remaining != 2 {
 		t.Fatalf("%+v %v", d, err)
 	}
 	if err = tx.Rollback(ctx); err != nil {

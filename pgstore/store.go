@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // DB is what a store needs of a connection: a *pgxpool.Pool, a *pgx.Conn or a
@@ -65,11 +65,11 @@ type Store struct {
 }
 
 var (
-	_ dipwell.Store   = (*Store)(nil)
-	_ dipwell.Definer = (*Store)(nil)
-	_ dipwell.Lister  = (*Store)(nil)
-	_ dipwell.Sweeper = (*Store)(nil)
-	_ dipwell.Clock   = (*Store)(nil)
+	_ store.Store   = (*Store)(nil)
+	_ store.Definer = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
+	_ store.Sweeper = (*Store)(nil)
+	_ store.Clock   = (*Store)(nil)
 )
 
 // New opens a store and reads the limits that the database holds. The schema
@@ -117,12 +117,12 @@ func (s *Store) Close() {
 const maxRounds = 3
 
 // Apply decides a batch.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	s.engine().apply(ctx, b)
 	return nil
 }
 
-func (s functions) apply(ctx context.Context, b *dipwell.Batch) {
+func (s functions) apply(ctx context.Context, b *store.Batch) {
 	if len(b.Groups) > 1 {
 		s.many(ctx, b)
 	} else {
@@ -130,11 +130,11 @@ func (s functions) apply(ctx context.Context, b *dipwell.Batch) {
 	}
 }
 
-func (s portable) apply(ctx context.Context, b *dipwell.Batch) { s.each(ctx, b) }
+func (s portable) apply(ctx context.Context, b *store.Batch) { s.each(ctx, b) }
 
 // each decides the groups of a batch one by one.
-func (s *Store) each(ctx context.Context, b *dipwell.Batch) {
-	var one [1]*dipwell.Group
+func (s *Store) each(ctx context.Context, b *store.Batch) {
+	var one [1]*store.Group
 	groups := one[:0]
 	for i := range b.Groups {
 		groups = append(groups, &b.Groups[i])
@@ -144,7 +144,7 @@ func (s *Store) each(ctx context.Context, b *dipwell.Batch) {
 
 // decideOne decides one group. What it asked so far changed nothing where a
 // statement collides, so that it may be asked anew.
-func (s *Store) decideOne(ctx context.Context, g *dipwell.Group) error {
+func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
 	err := s.tryGroup(ctx, g)
 	if err != nil {
 		err = s.again(ctx, err, func() error { return s.tryGroup(ctx, g) })
@@ -155,14 +155,14 @@ func (s *Store) decideOne(ctx context.Context, g *dipwell.Group) error {
 // tryGroup decides one group once, and reads the limits again where a row is
 // counted in a version that this program does not know yet. In the caller's
 // transaction only a limit that is gone makes it read them.
-func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
+func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	rounds, knows := maxRounds, s.engine().hasFunctions()
 	if !knows {
 		rounds = maxTries
 	}
 	for round := range rounds {
 		err := s.attempt(ctx, g, round == 0)
-		if !errors.Is(err, dipwell.ErrStaleDefinition) {
+		if !errors.Is(err, store.ErrStaleDefinition) {
 			return err
 		}
 		if round == 0 && knows && !s.alone() {
@@ -172,15 +172,15 @@ func (s *Store) tryGroup(ctx context.Context, g *dipwell.Group) error {
 			return err
 		}
 	}
-	return dipwell.ErrStaleDefinition
+	return store.ErrStaleDefinition
 }
 
 // attempt decides a group by the limits as they were read last.
-func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error {
+func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	if g.Cancel {
 		return s.engine().cancel(ctx, g.ID)
 	}
-	var known [dipwell.MaxTakes]*entry
+	var known [store.MaxTakes]*entry
 	if err := s.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
@@ -189,14 +189,14 @@ func (s *Store) attempt(ctx context.Context, g *dipwell.Group, first bool) error
 
 // group uses the statements of a version only at first: a limit that changes
 // quickly may be ahead again, and the function reads it under the lock.
-func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, first bool) error {
+func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
 	switch op := &g.Ops[0]; {
 	case !first:
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
 		return s.takeAll(ctx, g, known)
 	case op.Def.Rule.Every == 0:
-	case op.Verb == dipwell.VerbCheck, known[0].plain && reads(op):
+	case op.Verb == store.VerbCheck, known[0].plain && reads(op):
 		return s.look(ctx, g, known[0])
 	case known[0].plain:
 		if tokens, _ := whole(op); tokens > 0 {
@@ -207,8 +207,8 @@ func (s functions) group(ctx context.Context, g *dipwell.Group, known []*entry, 
 }
 
 // setOrDecide decides a group by set.sql if it can, and else by the function.
-func (s *Store) setOrDecide(ctx context.Context, g *dipwell.Group, known []*entry) error {
-	if len(s.set(ctx, []*dipwell.Group{g})) == 0 {
+func (s *Store) setOrDecide(ctx context.Context, g *store.Group, known []*entry) error {
+	if len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}
 	err := s.decide(ctx, g, known)

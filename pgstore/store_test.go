@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 }
 
 // open is a store on a fresh database, under the test's clock.
-func open(t testing.TB, now func() int64) dipwell.Store {
+func open(t testing.TB, now func() int64) store.Store {
 	return newStore(t, usedPool(t, "dipwell", migrated), pgstore.Config{Clock: now, Poll: -1})
 }
 

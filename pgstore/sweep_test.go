@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A batch read the clock and waits for somebody's lock on its first key. Its
@@ -22,19 +22,19 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	slow, err := s.Define(ctx, drained("slow", 5), dipwell.OwnerCode)
+	slow, err := s.Define(ctx, drained("slow", 5), store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := s.Define(ctx, dipwell.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 10}, dipwell.OwnerCode)
+	fast, err := s.Define(ctx, store.Limit{Name: "fast", Rate: 1000, Period: time.Second, Burst: 10}, store.OwnerCode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	take := func(s *pgstore.Store, d *dipwell.Definition, keys ...string) {
+	take := func(s *pgstore.Store, d *store.Definition, keys ...string) {
 		t.Helper()
-		var b dipwell.Batch
+		var b store.Batch
 		for _, key := range keys {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: key, Verb: dipwell.VerbTake, Cost: 5}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: key, Verb: store.VerbTake, Cost: 5}}})
 		}
 		if err := s.Apply(ctx, &b); err != nil {
 			t.Error(err)

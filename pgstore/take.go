@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
+	"github.com/dipwell/dipwell/store"
 )
 
 // One statement's clock. statement_timestamp is one value in a statement and
@@ -37,7 +37,7 @@ type statements struct {
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
-func newStatements(id int32, d *dipwell.Definition, testClock bool) (s statements) {
+func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
 	now, reads := stmtNow, readNow
 	params := 3
@@ -100,7 +100,7 @@ union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQ
 type charge struct{ set, where string }
 
 // chargeSQL writes them. room is what function room computes.
-func chargeSQL(id int32, d *dipwell.Definition, now string, grid sqlexpr.Expr, key, units, room string) charge {
+func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key, units, room string) charge {
 	r := &d.Rule
 	ticks := ticksSQL(r, "b.ts", now, grid)
 	return charge{
@@ -112,7 +112,7 @@ func chargeSQL(id int32, d *dipwell.Definition, now string, grid sqlexpr.Expr, k
 
 // withinSQL reports whether a row has room after ticks, where room is what
 // function room computes.
-func withinSQL(r *dipwell.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
+func withinSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
 	if bareTicks(r) {
 		return sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
 	}
@@ -121,33 +121,33 @@ func withinSQL(r *dipwell.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
 
 // spread reports whether a key's statements are told where its windows begin.
 // Those of 1 µs begin at every instant.
-func spread(r *dipwell.Rule) bool { return r.Spread && r.Every > 1 }
+func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
 
 // gridOf is a boundary before any instant that can be counted, so that
 // division rounds down.
 func gridOf(origin, every int64) int64 {
-	return origin - every*((dipwell.MaxInt+1)/every+1)
+	return origin - every*((store.MaxInt+1)/every+1)
 }
 
 var used = sqlexpr.Op("b.used")
 
 // ticksSQL is the ticks from ts to now.
-func ticksSQL(r *dipwell.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
+func ticksSQL(r *store.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
 }
 
 // leftSQL is what stays used of a row after ticks.
-func leftSQL(r *dipwell.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
+func leftSQL(r *store.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
 }
 
 // fitsSQL reports whether units fit into a row after ticks.
-func fitsSQL(r *dipwell.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
+func fitsSQL(r *store.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
 }
 
 // enough is the ticks after which everything has come back, where it matters.
-func enough(r *dipwell.Rule) sqlexpr.Expr {
+func enough(r *store.Rule) sqlexpr.Expr {
 	if bareTicks(r) {
 		return sqlexpr.Unbounded
 	}
@@ -157,10 +157,10 @@ func enough(r *dipwell.Rule) sqlexpr.Expr {
 // bareTicks reports whether the ticks since a row's ts can be multiplied as they
 // are: two instants are less than 2^54 µs apart. And then take need not multiply
 // in order to compare.
-func bareTicks(r *dipwell.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
+func bareTicks(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
 // room is the third parameter of take: see its statement.
-func room(r *dipwell.Rule, units, bound int64) int64 {
+func room(r *store.Rule, units, bound int64) int64 {
 	if bareTicks(r) {
 		return algebra.RoomFor(units, bound, r.Add)
 	}
@@ -168,7 +168,7 @@ func room(r *dipwell.Rule, units, bound int64) int64 {
 }
 
 // takeArgs are the parameters of take and insert; the third is not the same.
-func (s *Store) takeArgs(key string, r *dipwell.Rule, units, third int64) []any {
+func (s *Store) takeArgs(key string, r *store.Rule, units, third int64) []any {
 	args := append(make([]any, 0, 5), key, units, third)
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
@@ -184,34 +184,34 @@ func (s *Store) withClock(args []any) []any {
 }
 
 // reads reports whether an op of a limit that is not leaky can change nothing.
-func reads(op *dipwell.Op) bool {
+func reads(op *store.Op) bool {
 	switch op.Verb {
-	case dipwell.VerbCheck:
+	case store.VerbCheck:
 		return true
-	case dipwell.VerbTake:
+	case store.VerbTake:
 		return op.Cost == 0 || op.Cost > op.Def.Rule.Burst
 	}
-	return op.Cost == 0 && op.Verb != dipwell.VerbReset
+	return op.Cost == 0 && op.Verb != store.VerbReset
 }
 
 // whole is what an op of a plain limit takes if it gets all that it asks for
 // and nothing has to wait: the tokens, and the most units that may be used after
 // them. No tokens: the op only reads, or is decided by other statements.
-func whole(op *dipwell.Op) (tokens, bound int64) {
+func whole(op *store.Op) (tokens, bound int64) {
 	r := &op.Def.Rule
 	switch {
-	case op.Verb == dipwell.VerbTakeUpTo:
+	case op.Verb == store.VerbTakeUpTo:
 		return min(op.Cost, r.Burst), r.Cap
-	case (op.Verb == dipwell.VerbTake || op.Verb == dipwell.VerbReserve) && op.Cost <= r.Burst:
+	case (op.Verb == store.VerbTake || op.Verb == store.VerbReserve) && op.Cost <= r.Burst:
 		return op.Cost, r.Cap
-	case op.Verb == dipwell.VerbCharge && op.Cost <= r.MaxCharge && op.Cost <= r.MaxUsed/r.Unit:
+	case op.Verb == store.VerbCharge && op.Cost <= r.MaxCharge && op.Cost <= r.MaxUsed/r.Unit:
 		return op.Cost, r.MaxUsed
 	}
 	return 0, 0
 }
 
 // gotWhole reports whether an op that was decided in Go took all that it asks for.
-func gotWhole(op *dipwell.Op) bool {
+func gotWhole(op *store.Op) bool {
 	tokens, _ := whole(op)
 	return tokens > 0 && op.Allowed && !op.Shadow && op.Delay == 0 && op.Granted == tokens
 }
@@ -223,9 +223,9 @@ func gotWhole(op *dipwell.Op) bool {
 // that are probably new are inserted at once: where all others lately were new,
 // by an INSERT that does not charge a row which is there, and so costs an eighth
 // less of the server's time.
-func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
+func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
-	var scratch dipwell.Rule
+	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	tokens, bound := whole(op)
 	units := tokens * rule.Unit
@@ -301,7 +301,7 @@ func (s *Store) meet(e *entry, key string, isNew bool) {
 // answerFrom decides an op on a row that was read. It reports whether that is
 // the answer, as nothing is to be written, and remembers whether the op got all
 // that it asks for.
-func (s *Store) answerFrom(g *dipwell.Group, e *entry, now int64, row dipwell.State) (done bool, err error) {
+func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State) (done bool, err error) {
 	op := &g.Ops[0]
 	_, write, err := op.Step(now, row, false)
 	if err != nil {
@@ -309,13 +309,13 @@ func (s *Store) answerFrom(g *dipwell.Group, e *entry, now int64, row dipwell.St
 	}
 	s.refused.note(e.id, op.Key, !write || !gotWhole(op))
 	g.Allowed, g.Reserved = op.Allowed, false
-	return !write && op.Verb != dipwell.VerbCharge, nil // a charge that changes nothing else may end the row's lows
+	return !write && op.Verb != store.VerbCharge, nil // a charge that changes nothing else may end the row's lows
 }
 
 // takePart decides an op that gets less than it asks for, or has to wait, as
 // the row stood when it was read.
-func (s *Store) takePart(ctx context.Context, g *dipwell.Group, e *entry) error {
-	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*dipwell.Group{g})) == 0 {
+func (s *Store) takePart(ctx context.Context, g *store.Group, e *entry) error {
+	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}
 	return s.decide(ctx, g, []*entry{e})
@@ -336,13 +336,13 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 }
 
 // admit answers an op whose tokens the server has charged; row is what that left.
-func admit(g *dipwell.Group, r *dipwell.Rule, tokens int64, row dipwell.State, now int64) {
+func admit(g *store.Group, r *store.Rule, tokens int64, row store.State, now int64) {
 	granted(&g.Ops[0], r, tokens, row, now)
 	g.Allowed, g.Reserved = true, false
 }
 
-func granted(op *dipwell.Op, r *dipwell.Rule, tokens int64, row dipwell.State, now int64) {
-	op.Answer = dipwell.Answer{
+func granted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
+	op.Answer = store.Answer{
 		Allowed: true, Granted: tokens,
 		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
@@ -350,7 +350,7 @@ func granted(op *dipwell.Op, r *dipwell.Rule, tokens int64, row dipwell.State, n
 }
 
 // look answers what writes nothing from one read.
-func (s *Store) look(ctx context.Context, g *dipwell.Group, e *entry) error {
+func (s *Store) look(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var now int64
 	var used, ts *int64
@@ -359,9 +359,9 @@ func (s *Store) look(ctx context.Context, g *dipwell.Group, e *entry) error {
 	if err != nil {
 		return storeError(err, false)
 	}
-	var row dipwell.State
+	var row store.State
 	if used != nil {
-		row = dipwell.State{Used: *used, TS: *ts, Version: *version}
+		row = store.State{Used: *used, TS: *ts, Version: *version}
 	}
 	_, _, err = op.Step(now, row, false)
 	g.Allowed, g.Reserved = op.Allowed, false

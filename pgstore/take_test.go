@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // trips counts what a connection sends: its client waits for the answer to each.
@@ -49,8 +50,8 @@ func TestTakeAtTheEdge(t *testing.T) {
 	for _, rate := range []int64{1, 3, 7, 256, 257, 999_983} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			name := fmt.Sprint("limit", rate)
-			store := newStore(t, conn, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
-			limiter, err := dipwell.New(store, dipwell.Limit{Name: name, Rate: rate, Period: time.Second + time.Microsecond, Burst: 5})
+			st := newStore(t, conn, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+			limiter, err := dipwell.New(st, store.Limit{Name: name, Rate: rate, Period: time.Second + time.Microsecond, Burst: 5})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,15 +96,15 @@ func TestShortestWindow(t *testing.T) {
 		for _, clock := range []func() int64{nil, func() int64 { return 1_700_000_000_000_000 }} {
 			pool := usedPool(t, name, prepare)
 			s := newStore(t, pool, pgstore.Config{Clock: clock, Poll: -1})
-			d, err := s.Define(ctx, dipwell.Limit{Name: "short", Algorithm: dipwell.FixedWindow, Rate: 1, Period: time.Microsecond, Burst: 5}, dipwell.OwnerCode)
+			d, err := s.Define(ctx, store.Limit{Name: "short", Algorithm: store.FixedWindow, Rate: 1, Period: time.Microsecond, Burst: 5}, store.OwnerCode)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
 				for n := 1; n <= 3; n++ { // alone, and in a batch
-					var b dipwell.Batch
+					var b store.Batch
 					for i := range n {
-						b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", n, i), Verb: dipwell.VerbTake, Cost: 2}}})
+						b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", n, i), Verb: store.VerbTake, Cost: 2}}})
 					}
 					err := s.Apply(ctx, &b)
 					for i := range b.Groups {

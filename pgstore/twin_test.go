@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
@@ -25,16 +25,16 @@ from dipwell_internal.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::
 // in Go's words.
 func TestCompileTwin(t *testing.T) {
 	pool := newPool(t)
-	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, dipwell.MaxInt))
+	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, store.MaxInt))
 	optional := rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(-1)), count)
 	period := rapid.OneOf(
 		rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour,
-			30 * 24 * time.Hour, dipwell.Month, 3 * dipwell.Month, dipwell.Year, 10 * dipwell.Year}),
+			30 * 24 * time.Hour, store.Month, 3 * store.Month, store.Year, 10 * store.Year}),
 		rapid.Map(rapid.Int64Range(1, 1e15), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }))
 	rapid.Check(t, func(t *rapid.T) {
-		l := dipwell.Limit{
+		l := store.Limit{
 			Name:      rapid.SampledFrom([]string{"login", "a b", ""}).Draw(t, "name"),
-			Algorithm: dipwell.Algorithm(rapid.IntRange(0, 3).Draw(t, "algorithm")),
+			Algorithm: store.Algorithm(rapid.IntRange(0, 3).Draw(t, "algorithm")),
 			Rate:      count.Draw(t, "rate"),
 			Period:    period.Draw(t, "period"),
 			Burst:     optional.Draw(t, "burst"),
@@ -49,10 +49,10 @@ func TestCompileTwin(t *testing.T) {
 	})
 }
 
-func compareCompile(t rapid.TB, pool *pgxpool.Pool, l dipwell.Limit) {
+func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 	want, _, wantErr := l.Compile()
-	var got dipwell.Rule
-	var cal dipwell.Calendar
+	var got store.Rule
+	var cal store.Calendar
 	period := int64(l.Period)
 	if period > 0 {
 		period = l.Period.Microseconds()
@@ -80,9 +80,9 @@ func setting(n int64) *int64 {
 	switch n {
 	case 0:
 		return nil
-	case dipwell.NoBurst:
+	case store.NoBurst:
 		n = 0
-	case dipwell.UnlimitedDebt:
+	case store.UnlimitedDebt:
 		n = -1
 	}
 	return &n
@@ -113,7 +113,7 @@ func TestZones(t *testing.T) {
 		}
 		changes := changesOf(loc, from, to)
 		for _, clock := range []string{"00:00", "02:30", "01:15:30"} {
-			rule, _, err := dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: clock + " " + zone}.Compile()
+			rule, _, err := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: clock + " " + zone}.Compile()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 }
 
 // boundaries asks SQL when each of these days begins.
-func boundaries(ctx context.Context, pool *pgxpool.Pool, cal dipwell.Calendar, days []int64) ([]int64, error) {
+func boundaries(ctx context.Context, pool *pgxpool.Pool, cal store.Calendar, days []int64) ([]int64, error) {
 	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '')::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)

@@ -11,6 +11,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestALimitThatCannotBeRead: a limit of an algorithm, or with a past, that this
@@ -27,11 +28,11 @@ func TestALimitThatCannotBeRead(t *testing.T) {
 			t.Parallel()
 			pool := connect(t, pgtest.Database(t, "dipwell_unreadable_"+name, migrate))
 			first, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
-				dipwell.Limit{Name: "good", Rate: 5, Period: time.Hour}, dipwell.Limit{Name: "newer", Rate: 5, Period: time.Hour}, dipwell.Limit{Name: "past", Rate: 5, Period: time.Hour})
+				store.Limit{Name: "good", Rate: 5, Period: time.Hour}, store.Limit{Name: "newer", Rate: 5, Period: time.Hour}, store.Limit{Name: "past", Rate: 5, Period: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := first.Define(ctx, dipwell.Limit{Name: "past", Rate: 6, Period: time.Hour}, dipwell.OwnerCode); err != nil {
+			if _, err := first.Define(ctx, store.Limit{Name: "past", Rate: 6, Period: time.Hour}, store.OwnerCode); err != nil {
 				t.Fatal(err)
 			}
 			must(t, pool, "update dipwell.limits set algorithm = 'martian' where name = 'newer'")
@@ -46,10 +47,10 @@ func TestALimitThatCannotBeRead(t *testing.T) {
 			}
 			for _, limit := range []string{"newer", "past"} {
 				d, err := l.Take(ctx, limit, "k", 1)
-				if !errors.Is(err, dipwell.ErrStore) || d.Allowed || !strings.Contains(err.Error(), "limit "+limit+" cannot be read") {
+				if !errors.Is(err, store.ErrStore) || d.Allowed || !strings.Contains(err.Error(), "limit "+limit+" cannot be read") {
 					t.Errorf("%s: %+v, %v", limit, d, err)
 				}
-				if _, err := l.Define(ctx, dipwell.Limit{Name: limit, Rate: 7, Period: time.Hour}, dipwell.OwnerCode); name == "portable" && err == nil {
+				if _, err := l.Define(ctx, store.Limit{Name: limit, Rate: 7, Period: time.Hour}, store.OwnerCode); name == "portable" && err == nil {
 					t.Errorf("%s was defined over what cannot be read", limit)
 				}
 			}

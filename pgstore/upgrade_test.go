@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // versionFive makes the schema as version 5 did, and fills it.
@@ -270,7 +270,7 @@ func TestPortableUpgrade(t *testing.T) {
 	pool := portablePool(t)
 	ask := func() asker { return limiting(t, newStore(t, pool, pgstore.Config{Poll: -1})) }
 	definer(t, pool, 10)
-	if n, err := ask()(t.Context(), dipwell.VerbTake, 4); err != nil || n != 4 {
+	if n, err := ask()(t.Context(), store.VerbTake, 4); err != nil || n != 4 {
 		t.Fatal(n, err)
 	}
 	must(t, pool, "alter table dipwell.buckets drop column lows")
@@ -282,7 +282,7 @@ func TestPortableUpgrade(t *testing.T) {
 		}
 		must(t, pool, fmt.Sprint("delete from dipwell.migrations where version < ", pgstore.SchemaVersion))
 	}
-	for _, verb := range []dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve, dipwell.VerbTakeUpTo} {
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbReserve, store.VerbTakeUpTo} {
 		if n, err := ask()(t.Context(), verb, 2); err != nil || n != 2 {
 			t.Error(verb, n, err)
 		}

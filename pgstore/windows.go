@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // windows are the present windows of a limit that follows a calendar, and some
@@ -62,8 +62,8 @@ func (b *boundaries) holds(now int64) bool {
 
 // sameWindows reports whether this program counts the same windows. The limit is
 // compiled anew, because a calendar remembers the last window that it was asked for.
-func sameWindows(l dipwell.Limit, at []int64) bool {
-	d, err := dipwell.NewDefinition(l)
+func sameWindows(l store.Limit, at []int64) bool {
+	d, err := store.NewDefinition(l)
 	if err != nil || len(at) < 3 {
 		return false
 	}
@@ -76,12 +76,12 @@ func sameWindows(l dipwell.Limit, at []int64) bool {
 }
 
 // window is where the present window of an op's key begins, and its length.
-func (s *Store) window(e *entry, op *dipwell.Op) (start, length int64) {
+func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 	b := e.windows.read.Load()
 	if b == nil || b.at == nil {
 		return 0, 1 // no longer known
 	}
-	var scratch dipwell.Rule
+	var scratch store.Rule
 	now := s.about(b) - op.RuleFor(&scratch).Origin
 	i := 1
 	for i < len(b.at)-1 && b.at[i] <= now {

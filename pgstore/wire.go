@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // maxWired bounds the statements of limits that a connection keeps prepared
@@ -25,7 +25,7 @@ const maxWired = 256
 // Where it can it talks to the connection itself: pgx looks a statement up by its
 // text, plans how to encode and to scan each value, and makes a Rows, which
 // together is a tenth of a call.
-func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
 		return s.updateOn(ctx, db, e, f, key, r, units, third)
@@ -41,7 +41,7 @@ func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *dip
 }
 
 // updateOn is update on a connection.
-func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	w := wireOf(conn)
 	if w == nil {
 		return s.updateBy(ctx, conn, e, f, key, r, units, third)
@@ -72,7 +72,7 @@ func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, 
 }
 
 // updateBy is update through pgx, whatever its mode.
-func (s *Store) updateBy(ctx context.Context, db DB, e *entry, f form, key string, r *dipwell.Rule, units, third int64) (row dipwell.State, now int64, err error) {
+func (s *Store) updateBy(ctx context.Context, db DB, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	var seen instant
 	args := s.takeArgs(key, r, units, third)
 	if f == formNew {
@@ -135,7 +135,7 @@ func wireOf(conn *pgx.Conn) *wire {
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // send runs a statement with the parameters that were added.
-func (w *wire) send(ctx context.Context, t *wiredTake) (row dipwell.State, now int64, err error) {
+func (w *wire) send(ctx context.Context, t *wiredTake) (row store.State, now int64, err error) {
 	found := false
 	answer := w.conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
 	for answer.NextRow() {

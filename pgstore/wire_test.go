@@ -11,10 +11,11 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // wired is a store over one connection, and a limit that has taken a token.
-func wired(t *testing.T, limits ...dipwell.Limit) (*pgx.Conn, *dipwell.Limiter) {
+func wired(t *testing.T, limits ...store.Limit) (*pgx.Conn, *dipwell.Limiter) {
 	t.Helper()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, pgtest.Database(t, "dipwell", migrated))
@@ -50,7 +51,7 @@ func preparedTakes(t *testing.T, conn *pgx.Conn) (n int) {
 // TestStatementGone: a call goes on when its statement was deallocated by
 // somebody else who uses the connection.
 func TestStatementGone(t *testing.T) {
-	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	if n := preparedTakes(t, conn); n != 1 {
 		t.Fatalf("%d statements are prepared, not 1", n)
@@ -69,7 +70,7 @@ func TestStatementGone(t *testing.T) {
 // has; after a rollback calls go on.
 func TestStatementGoneInTransaction(t *testing.T) {
 	ctx := context.Background()
-	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	exec := func(sql string) {
 		t.Helper()
@@ -92,11 +93,11 @@ func TestStatementGoneInTransaction(t *testing.T) {
 
 // TestOneStatementALimit: versions of a limit do not pile up on a connection.
 func TestOneStatementALimit(t *testing.T) {
-	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	left := int64(19)
 	for burst := int64(21); burst < 25; burst++ {
 		takeTwice(t, l, "a", left)
-		if _, err := l.Define(context.Background(), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: burst}, dipwell.OwnerCode); err != nil {
+		if _, err := l.Define(context.Background(), store.Limit{Name: "a", Rate: 1, Period: day, Burst: burst}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.Take(context.Background(), "a", "k", 0); err != nil {
@@ -116,9 +117,9 @@ func TestOneStatementALimit(t *testing.T) {
 
 // TestStatementsAreBounded: limits beyond the bound go by pgx's own cache.
 func TestStatementsAreBounded(t *testing.T) {
-	limits := make([]dipwell.Limit, pgstore.MaxWired+2)
+	limits := make([]store.Limit, pgstore.MaxWired+2)
 	for i := range limits {
-		limits[i] = dipwell.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: day, Burst: 20}
+		limits[i] = store.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: day, Burst: 20}
 	}
 	conn, l := wired(t, limits...)
 	for _, limit := range limits {
@@ -143,7 +144,7 @@ func TestTracedStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestSharedBucketFirst(t *testing.T) {
 			ctx := context.Background()
 			conn, asked := counted(t)
 			s := newStore(t, conn, pgstore.Config{Poll: -1})
-			l, err := dipwell.New(s, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+			l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +185,7 @@ func TestSharedBucketFirst(t *testing.T) {
 // TestStatementStale: a call goes on when a column of its answer was altered, so
 // that the statement that its connection has prepared cannot be used any more.
 func TestStatementStale(t *testing.T) {
-	conn, l := wired(t, dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	other, err := pgx.Connect(context.Background(), conn.Config().ConnString())
 	if err != nil {
@@ -220,7 +221,7 @@ func (h *heard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 func TestTakeWithinDeadline(t *testing.T) {
 	ctx := context.Background()
 	pool := usedPool(t, "dipwell", migrated)
-	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Windows that follow a calendar are stepped by SQL functions, with the
@@ -28,7 +28,7 @@ const (
 // zoneWarning says from which date on the database knows other clocks of a
 // limit's zone than this program, or that it does not know the zone. Limits that
 // share a calendar are compared once.
-func (c *catalog) zoneWarning(ctx context.Context, l dipwell.Limit) (string, error) {
+func (c *catalog) zoneWarning(ctx context.Context, l store.Limit) (string, error) {
 	rule, _, err := l.Compile() // its own, for a calendar remembers the last window that it was asked for
 	if err != nil {
 		return "", err
@@ -58,15 +58,15 @@ func (c *catalog) zoneWarning(ctx context.Context, l dipwell.Limit) (string, err
 var errNoZone = errors.New("the database does not know the time zone")
 
 // checkZone refuses a limit in a zone that the database does not know.
-func (c *catalog) checkZone(ctx context.Context, l dipwell.Limit) error {
+func (c *catalog) checkZone(ctx context.Context, l store.Limit) error {
 	if _, err := c.zoneWarning(ctx, l); errors.Is(err, errNoZone) {
-		return &dipwell.LimitError{Limit: l.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", l.Start, err)}
+		return &store.LimitError{Limit: l.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", l.Start, err)}
 	}
 	return nil // another error comes again when the limit is stored
 }
 
 // compareZone compares a zone's offsets at the boundaries of a calendar.
-func compareZone(ctx context.Context, db rower, rule *dipwell.Rule, zone string) (string, error) {
+func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (string, error) {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
 		return "", err

@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // movedZone gives the program its own data on one zone, before any is loaded.
@@ -33,8 +34,8 @@ func TestZonesDiffer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
 	ctx := context.Background()
-	define := func(name, zone string) *dipwell.Definition {
-		d, err := s.Define(ctx, dipwell.Limit{Name: name, Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 " + zone}, dipwell.OwnerCode)
+	define := func(name, zone string) *store.Definition {
+		d, err := s.Define(ctx, store.Limit{Name: name, Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 " + zone}, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,8 +77,8 @@ func TestZoneOfTheProgramAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
-	_, err := s.Define(context.Background(), dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 Atlantis"}, dipwell.OwnerCode)
-	var limit *dipwell.LimitError
+	_, err := s.Define(context.Background(), store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 Atlantis"}, store.OwnerCode)
+	var limit *store.LimitError
 	if !errors.As(err, &limit) || limit.Field != "start" || !strings.Contains(limit.Reason, "Atlantis") {
 		t.Errorf("%v", err)
 	}

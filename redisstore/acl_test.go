@@ -10,6 +10,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 const page = "../docs/redis.md"
@@ -80,14 +81,14 @@ func denied(t *testing.T, nodes ...*redistest.Server) {
 func asUser(t *testing.T, url string) {
 	t.Helper()
 	heard := func(err error) { t.Errorf("reported: %v", err) }
-	bucket := dipwell.Limit{Name: "bucket", Rate: 10, Period: time.Second, Burst: 100, MaxDebt: 100, ListKeys: true}
-	window := dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
+	bucket := store.Limit{Name: "bucket", Rate: 10, Period: time.Second, Burst: 100, MaxDebt: 100, ListKeys: true}
+	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
 	s, l := opened(t, url, redisstore.Config{OnError: heard}, bucket, window)
 	other, _ := opened(t, url, redisstore.Config{OnError: heard})
 	everyVerb(t, s, l)
 	slow := bucket
 	slow.Period = time.Hour
-	if _, err := l.Define(t.Context(), slow, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(t.Context(), slow, store.OwnerCode); err != nil {
 		t.Errorf("define: %v", err)
 	}
 	within(t, patience, func() error { // told, and the expiry of its rows is lengthened
@@ -119,7 +120,7 @@ func asUser(t *testing.T, url string) {
 	if err != nil || len(list) == 0 {
 		t.Errorf("inspect: %v, %v", list, err)
 	}
-	if err := l.Drop(t.Context(), "window", dipwell.OwnerCode); err != nil {
+	if err := l.Drop(t.Context(), "window", store.OwnerCode); err != nil {
 		t.Errorf("drop: %v", err)
 	}
 }
@@ -128,16 +129,16 @@ func asUser(t *testing.T, url string) {
 func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 	t.Helper()
 	for _, limit := range []string{"bucket", "window"} {
-		for verb := dipwell.VerbTake; verb <= dipwell.VerbReset; verb++ {
+		for verb := store.VerbTake; verb <= store.VerbReset; verb++ {
 			var d dipwell.Decision
 			for range 3 {
 				if err := l.Do(t.Context(), &d, verb, limit, "k", 4); err != nil {
 					t.Errorf("%v of %s: %v", verb, limit, err)
 				}
 			}
-			var b dipwell.Batch
+			var b store.Batch
 			for i := range 9 {
-				b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{byte(i), byte(verb), limit[0], byte(time.Now().UnixNano())}, Ops: []dipwell.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
+				b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), byte(verb), limit[0], byte(time.Now().UnixNano())}, Ops: []store.Op{{Def: l.Limit(limit), Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
 			}
 			if err := s.Apply(t.Context(), &b); err != nil {
 				t.Error(err)

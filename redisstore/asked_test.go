@@ -18,6 +18,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // What a server counts of each command.
@@ -45,7 +46,7 @@ func TestCallsPerDecision(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
-		dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
+		store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
 	ctx := t.Context()
 	takes := func(limit string, keys ...string) func() error {
 		return func() error {
@@ -123,17 +124,17 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("full", prefixes.Add(1))
-	for i, limit := range []dipwell.Limit{
+	for i, limit := range []store.Limit{
 		{Rate: 7, Period: time.Minute, Burst: 5},
 		{Rate: 1, Period: 30 * 24 * time.Hour, Burst: 31},
 		{Rate: 999983, Period: 30 * 24 * time.Hour},
 		{Rate: 300000, Period: time.Second, Burst: 2},
 		{Rate: 1 << 30, Period: 24 * time.Hour},
-		{Algorithm: dipwell.FixedWindow, Rate: 9, Period: 17 * time.Second, Burst: 40},
-		{Algorithm: dipwell.Interval, Rate: 3, Period: time.Hour, Burst: 20},
-		{Algorithm: dipwell.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
-		{Algorithm: dipwell.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 60},
-		{Algorithm: dipwell.Interval, Rate: 2, Period: dipwell.Month, Start: "00:00 Europe/Rome", Burst: 60},
+		{Algorithm: store.FixedWindow, Rate: 9, Period: 17 * time.Second, Burst: 40},
+		{Algorithm: store.Interval, Rate: 3, Period: time.Hour, Burst: 20},
+		{Algorithm: store.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
+		{Algorithm: store.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", Burst: 60},
+		{Algorithm: store.Interval, Rate: 2, Period: store.Month, Start: "00:00 Europe/Rome", Burst: 60},
 	} {
 		limit.Name = fmt.Sprint("x", i)
 		l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), limit)
@@ -157,7 +158,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 				if _, err := fmt.Sscan(row, &used, &ts, &version); err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
-				var scratch dipwell.Rule
+				var scratch store.Rule
 				full := d.RuleFor(key, &scratch).FullIn(used, ts, 0)
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := db.PExpireTime(t.Context(), name).Val().Milliseconds()
@@ -179,7 +180,7 @@ func TestReservationsExpireWhenDue(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("due", prefixes.Add(1))
-	limit := dipwell.Limit{Rate: 1, Period: time.Minute, Burst: 1, MaxDebt: 1000}
+	limit := store.Limit{Rate: 1, Period: time.Minute, Burst: 1, MaxDebt: 1000}
 	other := limit
 	limit.Name, other.Name = "a", "b"
 	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), limit, other)
@@ -222,7 +223,7 @@ func TestARowExpiresAfterACancel(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("cancelled", prefixes.Add(1))
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 100})
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), store.Limit{Name: "a", Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 100})
 	if _, err := l.Take(t.Context(), "a", "k", 10); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +247,7 @@ func TestARowExpiresAfterACancel(t *testing.T) {
 func TestLengthenedBeforePublished(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	_, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, dipwell.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 100})
+	_, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 100})
 	const keys = 20
 	for i := range keys {
 		if _, err := l.Take(t.Context(), "x", fmt.Sprint("k", i), 90); err != nil {
@@ -263,7 +264,7 @@ func TestLengthenedBeforePublished(t *testing.T) {
 	if _, err = conn.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
 		t.Fatalf("%v, %s", err, lines.Text())
 	}
-	if _, err := l.Define(t.Context(), dipwell.Limit{Name: "x", Rate: 10, Period: time.Hour, Burst: 100}, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(t.Context(), store.Limit{Name: "x", Rate: 10, Period: time.Hour, Burst: 100}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	lengthened := 0
@@ -294,7 +295,7 @@ func TestWatchInASecond(t *testing.T) {
 			do(t, server, "client", "kill", "type", "pubsub")
 		}
 		began := time.Now()
-		if _, err := a.Define(t.Context(), drained("w", burst), dipwell.OwnerCode); err != nil {
+		if _, err := a.Define(t.Context(), drained("w", burst), store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 		within(t, patience, func() error {
@@ -338,12 +339,12 @@ func TestChangesUnderLoad(t *testing.T) {
 	for i, l := range []*dipwell.Limiter{a, b} {
 		wg.Go(func() {
 			for n := range rounds(20) {
-				if _, err := l.Define(t.Context(), drained("c", burst+int64(1+i+2*n)), dipwell.OwnerCode); err != nil {
+				if _, err := l.Define(t.Context(), drained("c", burst+int64(1+i+2*n)), store.OwnerCode); err != nil {
 					t.Error(err)
 				}
 				workers[0].more(t, 10)
 			}
-			if _, err := l.Define(t.Context(), drained("c", 2*burst), dipwell.OwnerCode); err != nil {
+			if _, err := l.Define(t.Context(), drained("c", 2*burst), store.OwnerCode); err != nil {
 				t.Error(err)
 			}
 		})

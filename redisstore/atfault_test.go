@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 const formOfARow = "numbers too big"
@@ -38,7 +38,7 @@ func TestOneRowAtFault(t *testing.T) {
 			db, ctx := client(t), t.Context()
 			prefix := fmt.Sprint("fault", prefixes.Add(1))
 			s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
-			d, err := s.Define(ctx, dipwell.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: 1000}, dipwell.OwnerCode)
+			d, err := s.Define(ctx, store.Limit{Name: "one", Rate: 1, Period: 24 * time.Hour, Burst: 1000}, store.OwnerCode)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,10 +47,10 @@ func TestOneRowAtFault(t *testing.T) {
 				t.Fatal(err)
 			}
 			before, _ := db.Dump(ctx, bad).Result()
-			ask := func(verb dipwell.Verb) *dipwell.Batch {
-				b := new(dipwell.Batch)
+			ask := func(verb store.Verb) *store.Batch {
+				b := new(store.Batch)
 				for i := range 100 {
-					b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
+					b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: verb, Cost: 1}}})
 				}
 				if err := s.Apply(ctx, b); err != nil {
 					t.Fatal(err)
@@ -58,8 +58,8 @@ func TestOneRowAtFault(t *testing.T) {
 				return b
 			}
 			for round := range int64(2) {
-				took := ask(dipwell.VerbTake)
-				left := ask(dipwell.VerbCheck)
+				took := ask(store.VerbTake)
+				left := ask(store.VerbCheck)
 				for i := range took.Groups {
 					g := &took.Groups[i]
 					if i == 50 {

@@ -11,20 +11,21 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 // crowd sends each group with company on both sides.
 type crowd struct {
 	*redisstore.Store
-	bystander *dipwell.Definition
+	bystander *store.Definition
 }
 
-func (c *crowd) Apply(ctx context.Context, b *dipwell.Batch) error {
-	company := func(key string) dipwell.Group {
-		return dipwell.Group{Ops: []dipwell.Op{{Def: c.bystander, Key: key, Verb: dipwell.VerbTake, Cost: 1}}}
+func (c *crowd) Apply(ctx context.Context, b *store.Batch) error {
+	company := func(key string) store.Group {
+		return store.Group{Ops: []store.Op{{Def: c.bystander, Key: key, Verb: store.VerbTake, Cost: 1}}}
 	}
-	all := dipwell.Batch{Groups: []dipwell.Group{company("a")}}
+	all := store.Batch{Groups: []store.Group{company("a")}}
 	all.Groups = append(append(all.Groups, b.Groups...), company("b"), company("a"))
 	err := c.Store.Apply(ctx, &all)
 	copy(b.Groups, all.Groups[1:])
@@ -42,9 +43,9 @@ func TestBatches(t *testing.T) {
 		"cluster":    {connect(t, redistest.SharedCluster(t).URL()), storetest.OneKey},
 	} {
 		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				s := newStore(t, c.db, redisstore.Config{Clock: now, Poll: -1})
-				d, err := s.Define(context.Background(), dipwell.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, dipwell.OwnerCode)
+				d, err := s.Define(context.Background(), store.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, store.OwnerCode)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -60,16 +61,16 @@ func TestSeveralKeysInACluster(t *testing.T) {
 	t.Parallel()
 	db := connect(t, redistest.SharedCluster(t).URL())
 	l, err := dipwell.New(newStore(t, db, redisstore.Config{Poll: -1}),
-		dipwell.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 3, OnStoreError: dipwell.FailOpen},
-		dipwell.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 2, OnStoreError: dipwell.FailOpen})
+		store.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 3, OnStoreError: store.FailOpen},
+		store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 2, OnStoreError: store.FailOpen})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := func(user, tenant string) (dipwell.Decision, error) {
 		return l.TakeAll(t.Context(), dipwell.Take{Limit: "user", Key: user, Cost: 1}, dipwell.Take{Limit: "tenant", Key: tenant, Cost: 1})
 	}
-	var field *dipwell.FieldError
-	if d, err := all("u7", "acme"); !errors.As(err, &field) || field.Field != "takes" || d.Allowed || errors.Is(err, dipwell.ErrStore) {
+	var field *store.FieldError
+	if d, err := all("u7", "acme"); !errors.As(err, &field) || field.Field != "takes" || d.Allowed || errors.Is(err, store.ErrStore) {
 		t.Errorf("in two slots: %+v, %v", d, err)
 	}
 	for i, want := range []bool{true, true, false} {

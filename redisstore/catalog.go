@@ -13,15 +13,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 // catalog is the limits of one Redis, as read last.
 type catalog struct {
 	s       *Store
 	config  Config
-	reg     dipwell.Registry
+	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 
 	mu       await.Gate // one reading or change at a time
@@ -39,7 +39,7 @@ type catalog struct {
 // entry is a limit with what its calls always say.
 type entry struct {
 	fixed
-	def   *dipwell.Definition
+	def   *store.Definition
 	names *names
 	begin string // of its buckets' names
 	even  bool   // its windows are as long as one another, and a take takes
@@ -49,7 +49,7 @@ func (e *entry) row(key string) string { return e.names.key(e.begin, key) }
 
 // A pendingLimit waits to be told to the server.
 type pendingLimit struct {
-	limit dipwell.Limit
+	limit store.Limit
 	owner string
 }
 
@@ -71,7 +71,7 @@ func (c *catalog) entry(name string) *entry { return (*c.entries.Load())[name] }
 
 // resolve finds the entries of a group's limits. Definitions of another store,
 // or older ones, are replaced by what this one holds.
-func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) error {
+func (c *catalog) resolve(ctx context.Context, g *store.Group, out []*entry) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		e := c.entry(op.Def.Name)
@@ -80,7 +80,7 @@ func (c *catalog) resolve(ctx context.Context, g *dipwell.Group, out []*entry) e
 				return err
 			}
 			if e = c.entry(op.Def.Name); e == nil {
-				return &dipwell.UnknownLimitError{Limit: op.Def.Name}
+				return &store.UnknownLimitError{Limit: op.Def.Name}
 			}
 		}
 		op.Def, out[i] = e.def, e
@@ -167,7 +167,7 @@ func numberOf(text string) uint32 {
 func (c *catalog) install(fields map[string]string) {
 	old := *c.entries.Load()
 	entries, bad := map[string]*entry{}, map[string]error{}
-	defs := make([]*dipwell.Definition, 0, len(fields))
+	defs := make([]*store.Definition, 0, len(fields))
 	for name, text := range fields {
 		e := old[name]
 		if e == nil || c.known[name] != text {
@@ -190,7 +190,7 @@ func (c *catalog) install(fields map[string]string) {
 	c.entries.Store(&entries)
 }
 
-func (c *catalog) newEntry(d *dipwell.Definition) *entry {
+func (c *catalog) newEntry(d *store.Definition) *entry {
 	return &entry{fixed: newFixed(d), def: d, names: &c.s.names, begin: c.s.names.of(d.Name), even: d.Rule.Every > 0 && !d.Rule.Leaky}
 }
 
@@ -202,12 +202,12 @@ func (c *catalog) put(ctx context.Context, name, old, text string) (ok bool, err
 }
 
 // Registry holds the limits as they were read last.
-func (s *Store) Registry() *dipwell.Registry { return &s.cat.reg }
+func (s *Store) Registry() *store.Registry { return &s.cat.reg }
 
 // Define adds a limit or changes it, for every program on this Redis at their
 // next look, at most Config.Poll later; for this one at once. Before a slower
 // version is published the expiry of all buckets of the limit is lengthened.
-func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if _, _, err := l.Compile(); err != nil {
 		return nil, err
 	}
@@ -228,14 +228,14 @@ func (s *Store) Define(ctx context.Context, l dipwell.Limit, owner string) (*dip
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, &dipwell.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
 }
 
 // maxRaces bounds how often a change is made anew because somebody else made one.
 const maxRaces = 100
 
 // define stores one limit as the version after what the server has.
-func (c *catalog) define(ctx context.Context, l dipwell.Limit, owner string) error {
+func (c *catalog) define(ctx context.Context, l store.Limit, owner string) error {
 	for range maxRaces {
 		text, err := c.field(ctx, l.Name)
 		if err != nil {
@@ -271,7 +271,7 @@ func (c *catalog) define(ctx context.Context, l dipwell.Limit, owner string) err
 			return err
 		}
 	}
-	return fmt.Errorf("%w: limit %s is being changed over and over", dipwell.ErrStore, l.Name)
+	return fmt.Errorf("%w: limit %s is being changed over and over", store.ErrStore, l.Name)
 }
 
 // field reads one limit; none is "".
@@ -285,10 +285,10 @@ func (c *catalog) field(ctx context.Context, name string) (string, error) {
 
 // successor is the definition after old, which is nil for a limit that is not
 // there; last is the highest version the name has had.
-func successor(old *dipwell.Definition, last uint32, now int64, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
-	var reg dipwell.Registry
+func successor(old *store.Definition, last uint32, now int64, l store.Limit, owner string) (*store.Definition, error) {
+	var reg store.Registry
 	if old != nil {
-		reg.Install([]*dipwell.Definition{old})
+		reg.Install([]*store.Definition{old})
 	}
 	d, err := reg.Define(now, l, owner)
 	if err == nil && old == nil {
@@ -324,21 +324,21 @@ func (c *catalog) drop(ctx context.Context, name, owner string) error {
 		case err != nil:
 			return err
 		case old == nil:
-			return &dipwell.UnknownLimitError{Limit: name}
-		case dipwell.OwnerName(old.Owner) != dipwell.OwnerName(owner):
-			return &dipwell.OwnerError{Limit: name, Owner: old.Owner}
+			return &store.UnknownLimitError{Limit: name}
+		case store.OwnerName(old.Owner) != store.OwnerName(owner):
+			return &store.OwnerError{Limit: name, Owner: old.Owner}
 		}
 		if ok, err := c.put(ctx, name, text, encodeDropped(old.Number)); ok || err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: limit %s is being changed over and over", dipwell.ErrStore, name)
+	return fmt.Errorf("%w: limit %s is being changed over and over", store.ErrStore, name)
 }
 
 // storeErrorOf leaves errors about the caller's own doing as they are.
 func storeErrorOf(err error) error {
-	var limit *dipwell.LimitError
-	if errors.Is(err, dipwell.ErrOwner) || errors.Is(err, dipwell.ErrUnknownLimit) || errors.As(err, &limit) {
+	var limit *store.LimitError
+	if errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {
 		return err
 	}
 	return storeError(err, true)
@@ -346,9 +346,9 @@ func storeErrorOf(err error) error {
 
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
-func (c *catalog) pend(l dipwell.Limit, owner string, why error) (*dipwell.Definition, error) {
+func (c *catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
 	waits := away(why) || c.config.WaitForAccess && noAccess(why)
-	if !c.config.Lazy || !waits || owner == dipwell.OwnerAPI || len(c.pending) >= maxPending {
+	if !c.config.Lazy || !waits || owner == store.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, storeErrorOf(why)
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

@@ -3,9 +3,9 @@ package redisstore_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -16,7 +16,7 @@ func TestCluster(t *testing.T) {
 	db := connect(t, redistest.SharedCluster(t).URL())
 	for tag, option := range map[string]storetest.Option{redisstore.TagAll: storetest.Quick, redisstore.TagKey: storetest.OneKey} {
 		t.Run(tag, func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return newStore(t, db, redisstore.Config{Clock: now, Poll: -1, HashTag: tag})
 			}, option, storetest.Parallel)
 		})

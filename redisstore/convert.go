@@ -6,22 +6,22 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // convert is a row that is to be written back as Go has brought it up to date.
 type convert struct {
 	*entry
 	key      string
-	old, new dipwell.State
+	old, new store.State
 	listed   bool // it has records
 	full     int64
 }
 
 // fresh brings a row to the present version and, where a calendar decides,
 // into the present window: what the scripts cannot.
-func (s *Store) fresh(e *entry, key string, old dipwell.State, listed bool, now int64, r *dipwell.Rule) []convert {
-	if old == (dipwell.State{}) {
+func (s *Store) fresh(e *entry, key string, old store.State, listed bool, now int64, r *store.Rule) []convert {
+	if old == (store.State{}) {
 		return nil
 	}
 	next, ok := e.def.Carry(old, key)
@@ -30,7 +30,7 @@ func (s *Store) fresh(e *entry, key string, old dipwell.State, listed bool, now 
 	}
 	if r.Every == 0 && next.Used > 0 {
 		t := max(now, next.TS)
-		next.Used = r.Apply(next, t, dipwell.VerbCheck, 0).Before
+		next.Used = r.Apply(next, t, store.VerbCheck, 0).Before
 		next.TS = t
 	}
 	if next == old {
@@ -67,7 +67,7 @@ func (s *Store) swapArgs(ctx context.Context, c *convert) ([]any, error) {
 			return nil, storeError(err, false)
 		}
 		if fields, err = c.fields(texts); err != nil {
-			return nil, fmt.Errorf("%w: the key %s: %w", dipwell.ErrStore, held, err)
+			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, held, err)
 		}
 		listed = fields != nil
 	}
@@ -83,7 +83,7 @@ func (s *Store) swapArgs(ctx context.Context, c *convert) ([]any, error) {
 }
 
 // rowText is a row as Redis has it.
-func rowText(row dipwell.State, listed bool) string {
+func rowText(row store.State, listed bool) string {
 	before := ""
 	if listed {
 		before = "0"
@@ -122,22 +122,22 @@ func (c *convert) fields(texts map[string]string) ([]any, error) {
 }
 
 // parseLows reads "mark next till zero number low…"; nothing is nil.
-func parseLows(text string) (l *dipwell.Lows, state [2]int64, err error) {
+func parseLows(text string) (l *store.Lows, state [2]int64, err error) {
 	n, err := numbers(text)
 	if err != nil || len(n) == 0 {
 		return nil, state, err
 	}
-	if len(n) < 6 || len(n)%2 == 1 || len(n) > 4+2*dipwell.MaxLows {
+	if len(n) < 6 || len(n)%2 == 1 || len(n) > 4+2*store.MaxLows {
 		return nil, state, fmt.Errorf("%q is not a list of lows", text)
 	}
-	l = &dipwell.Lows{Mark: n[0], Next: n[1]}
+	l = &store.Lows{Mark: n[0], Next: n[1]}
 	for i := 4; i < len(n); i += 2 {
-		l.Entries = append(l.Entries, dipwell.Low{Number: n[i], Used: n[i+1]})
+		l.Entries = append(l.Entries, store.Low{Number: n[i], Used: n[i+1]})
 	}
 	return l, [2]int64{n[2], n[3]}, nil
 }
 
-func lowsText(l *dipwell.Lows, state [2]int64) string {
+func lowsText(l *store.Lows, state [2]int64) string {
 	n := []int64{l.Mark, l.Next, state[0], state[1]}
 	for _, e := range l.Entries {
 		n = append(n, e.Number, e.Used)
@@ -146,7 +146,7 @@ func lowsText(l *dipwell.Lows, state [2]int64) string {
 }
 
 // parseRecord reads "number mark slack units due ends".
-func parseRecord(text string) (r dipwell.Record, err error) {
+func parseRecord(text string) (r store.Record, err error) {
 	n, err := numbers(text)
 	if err == nil && len(n) != 6 {
 		err = fmt.Errorf("%q is not a record", text)
@@ -154,10 +154,10 @@ func parseRecord(text string) (r dipwell.Record, err error) {
 	if err != nil {
 		return r, err
 	}
-	return dipwell.Record{Number: n[0], Mark: n[1], Slack: n[2], Units: n[3], Due: n[4], Ends: n[5]}, nil
+	return store.Record{Number: n[0], Mark: n[1], Slack: n[2], Units: n[3], Due: n[4], Ends: n[5]}, nil
 }
 
-func recordText(r *dipwell.Record) string {
+func recordText(r *store.Record) string {
 	return join([]int64{r.Number, r.Mark, r.Slack, r.Units, r.Due, r.Ends})
 }
 

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
 )
 
 // What decide.lua returns first.
@@ -22,9 +22,9 @@ const (
 // A decision is one call of decide.lua, for groups of any kind.
 type decision struct {
 	s       *Store
-	g       *dipwell.Group
+	g       *store.Group
 	entries []*entry
-	rules   []dipwell.Rule // each op's own, where windows are spread
+	rules   []store.Rule // each op's own, where windows are spread
 	rows    []string
 	args    []any
 
@@ -45,7 +45,7 @@ const boundaries = 32
 
 // decide asks decide.lua, over and over while there is something to prepare.
 // lists says that rows may have records.
-func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry, lists bool) error {
+func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, lists bool) error {
 	now, hint := s.guess(), (*boundary)(nil)
 	for range maxRounds {
 		d, err := s.newDecision(g, entries, now, hint, lists)
@@ -80,9 +80,9 @@ func (s *Store) decide(ctx context.Context, g *dipwell.Group, entries []*entry, 
 	return errAgain
 }
 
-func (s *Store) newDecision(g *dipwell.Group, entries []*entry, now int64, hint *boundary, lists bool) (*decision, error) {
+func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *boundary, lists bool) (*decision, error) {
 	n := len(g.Ops)
-	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]dipwell.Rule, n), rows: make([]string, n)}
+	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n)}
 	reserves := mayReserve(g)
 	d.lists = lists || reserves || resets(g)
 	for i := range g.Ops {
@@ -123,9 +123,9 @@ func (d *decision) call(ctx context.Context) call {
 }
 
 // appendOp appends what decide.lua is told of an op.
-func appendOp(args []any, op *dipwell.Op, r *dipwell.Rule, version any, now int64, hint *boundary) []any {
+func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, hint *boundary) []any {
 	kind, units, room, flags, most := opTerms(op, r)
-	if op.Def.Mode == dipwell.Shadow {
+	if op.Def.Mode == store.Shadow {
 		flags += "s"
 	}
 	if r.Every > 0 {
@@ -140,58 +140,58 @@ func appendOp(args []any, op *dipwell.Op, r *dipwell.Rule, version any, now int6
 }
 
 // opTerms puts an op in the terms of decide.lua: as Rule.Apply reads it.
-func opTerms(op *dipwell.Op, r *dipwell.Rule) (kind string, units, room int64, flags string, most any) {
+func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags string, most any) {
 	most = ""
 	verb := op.Verb
-	reserve := verb == dipwell.VerbReserve && (op.Cost > 0 || r.Leaky) || r.Leaky && (verb == dipwell.VerbTake || verb == dipwell.VerbCheck)
+	reserve := verb == store.VerbReserve && (op.Cost > 0 || r.Leaky) || r.Leaky && (verb == store.VerbTake || verb == store.VerbCheck)
 	switch {
 	case reserve:
 		if op.Cost > r.Most {
 			return "n", 0, 0, "", most
 		}
-		if flags = "d"; verb != dipwell.VerbCheck {
+		if flags = "d"; verb != store.VerbCheck {
 			flags = "dw"
 		}
-		if op.Bounded && verb == dipwell.VerbReserve {
+		if op.Bounded && verb == store.VerbReserve {
 			most = op.MaxDelay
 		}
 		return "t", unitsOf(op.Cost, r), r.Cap + r.Debt, flags, most
-	case verb == dipwell.VerbTake, verb == dipwell.VerbCheck, verb == dipwell.VerbReserve, verb == dipwell.VerbTakeUpTo && op.Cost == 0:
+	case verb == store.VerbTake, verb == store.VerbCheck, verb == store.VerbReserve, verb == store.VerbTakeUpTo && op.Cost == 0:
 		if op.Cost > r.Burst {
 			return "n", 0, 0, "", most
 		}
-		if verb == dipwell.VerbTake {
+		if verb == store.VerbTake {
 			flags = "w"
 		}
 		return "t", unitsOf(op.Cost, r), r.Cap, flags, most
-	case verb == dipwell.VerbTakeUpTo:
+	case verb == store.VerbTakeUpTo:
 		if r.Burst == 0 {
 			return "n", 0, 0, "", most
 		}
 		return "u", op.Cost, r.Unit, "w", most
-	case verb == dipwell.VerbCharge:
+	case verb == store.VerbCharge:
 		if op.Cost > r.MaxCharge {
 			return "n", 0, 0, "", most
 		}
 		return "c", unitsOf(op.Cost, r), r.MaxUsed, "w", most
-	case verb == dipwell.VerbRefund:
+	case verb == store.VerbRefund:
 		return "r", unitsOf(op.Cost, r), 0, "w", most
 	}
 	return "x", 0, 0, "w", most
 }
 
-func unitsOf(tokens int64, r *dipwell.Rule) int64 { return algebra.UnitsOf(tokens, r.Unit) }
+func unitsOf(tokens int64, r *store.Rule) int64 { return algebra.UnitsOf(tokens, r.Unit) }
 
 // longestWindow bounds the length of a calendar's windows, in µs: a day longer
 // than any, for the clocks change.
-func longestWindow(r *dipwell.Rule) int64 {
+func longestWindow(r *store.Rule) int64 {
 	const day = int64(86400e6)
 	c := r.Calendar()
 	return (31*c.Months + c.Days + 1) * day
 }
 
 // listBoundaries writes boundaries of a calendar for decide.lua.
-func listBoundaries(r *dipwell.Rule, now int64, hint *boundary) string {
+func listBoundaries(r *store.Rule, now int64, hint *boundary) string {
 	t, first := now, int64(1)
 	if hint != nil {
 		t, first = hint.t, max(1, hint.number-4)
@@ -225,8 +225,8 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 		return false, nil
 	}
 	g := d.g
-	var rows [dipwell.MaxTakes]dipwell.State
-	var write [dipwell.MaxTakes]bool
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
 	for i := range g.Ops {
 		if rows[i], err = stateOf(v[3+4*i:], d.rows[i]); err != nil {
 			return false, err
@@ -238,7 +238,7 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 	}
 	if v[0] == decided {
 		if g.Allowed != (v[2] == 1) {
-			return false, fmt.Errorf("%w: the script and the program disagree about %s", dipwell.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
+			return false, fmt.Errorf("%w: the script and the program disagree about %s", store.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
 		}
 		return true, nil
 	}
@@ -253,11 +253,11 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 }
 
 // stateOf reads a row from a script's answer; a row that is no bucket is an error.
-func stateOf(v []int64, row string) (dipwell.State, error) {
+func stateOf(v []int64, row string) (store.State, error) {
 	if v[2] < 0 {
-		return dipwell.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", dipwell.ErrStore, row)
+		return store.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", store.ErrStore, row)
 	}
-	return dipwell.State{Used: v[0], TS: v[1], Version: uint32(v[2])}, nil
+	return store.State{Used: v[0], TS: v[1], Version: uint32(v[2])}, nil
 }
 
 func anyOf(list []bool) bool {
@@ -269,9 +269,9 @@ func anyOf(list []bool) bool {
 	return false
 }
 
-func writes(g *dipwell.Group) bool {
+func writes(g *store.Group) bool {
 	for i := range g.Ops {
-		if g.Ops[i].Verb != dipwell.VerbCheck {
+		if g.Ops[i].Verb != store.VerbCheck {
 			return true
 		}
 	}
@@ -279,19 +279,19 @@ func writes(g *dipwell.Group) bool {
 }
 
 // mayReserve reports whether the group may leave a reservation.
-func mayReserve(g *dipwell.Group) bool {
+func mayReserve(g *store.Group) bool {
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Verb == dipwell.VerbReserve && op.Cost > 0 || op.Def.Rule.Leaky && op.Verb == dipwell.VerbTake {
+		if op.Verb == store.VerbReserve && op.Cost > 0 || op.Def.Rule.Leaky && op.Verb == store.VerbTake {
 			return true
 		}
 	}
 	return false
 }
 
-func resets(g *dipwell.Group) bool {
+func resets(g *store.Group) bool {
 	for i := range g.Ops {
-		if g.Ops[i].Verb == dipwell.VerbReset {
+		if g.Ops[i].Verb == store.VerbReset {
 			return true
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // storeError says what is known after a call failed. Where the server answered,
@@ -17,20 +17,20 @@ func storeError(err error, writes bool) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, dipwell.ErrStore):
+	case errors.Is(err, store.ErrStore):
 		return err
 	case !writes || nothingDone(err):
 		return fmt.Errorf("%w: %w", classOf(err), explained(err))
 	}
-	return fmt.Errorf("%w: %w", dipwell.ErrOutcomeUnknown, err)
+	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
 // classOf is the class of an error that changed nothing.
 func classOf(err error) error {
 	if replied(err, "OOM ", "MISCONF ") {
-		return dipwell.ErrNoSpace
+		return store.ErrNoSpace
 	}
-	return dipwell.ErrStore
+	return store.ErrStore
 }
 
 // nothingDone reports whether a call that failed is known to have left no
@@ -78,6 +78,6 @@ func away(err error) bool {
 	if errors.As(err, &reply) {
 		return passing(err) || replied(err, "OOM ", "MISCONF ", "UNKILLABLE ", "BUSY ")
 	}
-	var limit *dipwell.LimitError
-	return !errors.Is(err, context.Canceled) && !errors.Is(err, dipwell.ErrOwner) && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.As(err, &limit)
+	var limit *store.LimitError
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrOwner) && !errors.Is(err, store.ErrUnknownLimit) && !errors.As(err, &limit)
 }

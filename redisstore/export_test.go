@@ -3,7 +3,7 @@ package redisstore
 import (
 	"context"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Slot is the cluster's slot of a key.
@@ -11,7 +11,7 @@ var Slot = slot
 
 // Install puts a definition in force here alone, whatever Redis holds, and
 // returns the name of one of its buckets.
-func (s *Store) Install(d *dipwell.Definition, key string) (row string) {
+func (s *Store) Install(d *store.Definition, key string) (row string) {
 	entries := map[string]*entry{}
 	for name, e := range *s.cat.entries.Load() {
 		entries[name] = e
@@ -24,9 +24,9 @@ func (s *Store) Install(d *dipwell.Definition, key string) (row string) {
 
 // CallsAcrossAChange returns how many calls a group about a bucket and a group
 // about that bucket and another one make, if change runs between the two.
-func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *dipwell.Group, change func()) int {
+func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
-	p.row(&dipwell.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*dipwell.Group{one}})
+	p.row(&store.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
 	p.group(two)
 	for _, q := range p.open {

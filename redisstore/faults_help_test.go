@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 const (
@@ -82,12 +83,12 @@ func until(t testing.TB, what string, ok func() bool) {
 }
 
 // drained is a limit that gives no whole token back while a test runs.
-func drained(name string, burst int64) dipwell.Limit {
-	return dipwell.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst}
+func drained(name string, burst int64) store.Limit {
+	return store.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst}
 }
 
 // opened is a store by URL, with a limiter over it.
-func opened(t testing.TB, url string, c redisstore.Config, limits ...dipwell.Limit) (*redisstore.Store, *dipwell.Limiter) {
+func opened(t testing.TB, url string, c redisstore.Config, limits ...store.Limit) (*redisstore.Store, *dipwell.Limiter) {
 	t.Helper()
 	s, err := redisstore.Open(context.Background(), url, c)
 	if err != nil {
@@ -152,13 +153,13 @@ func startLoad(workers int, call func(ctx context.Context, n int64) (dipwell.Dec
 
 func (o *load) count(d dipwell.Decision, err error) (bad bool) {
 	switch {
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		o.unknown.Add(1)
-	case errors.Is(err, dipwell.ErrStore):
+	case errors.Is(err, store.ErrStore):
 		o.failed.Add(1)
 	case err != nil:
 		o.strange.Store(&err)
-	case d.Source == dipwell.SourceFallbackOpen:
+	case d.Source == store.SourceFallbackOpen:
 		o.open.Add(1)
 	case d.Allowed:
 		o.granted.Add(1)
@@ -302,8 +303,8 @@ func (p *proxy) carry(client net.Conn) {
 }
 
 // take is one take as a group of a batch.
-func take(l *dipwell.Limiter, limit, key string) dipwell.Group {
-	return dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit(limit), Key: key, Verb: dipwell.VerbTake, Cost: 1}}}
+func take(l *dipwell.Limiter, limit, key string) store.Group {
+	return store.Group{Ops: []store.Op{{Def: l.Limit(limit), Key: key, Verb: store.VerbTake, Cost: 1}}}
 }
 
 // tally counts what callers were told about some keys of one limit, for calls
@@ -323,7 +324,7 @@ func newTally(keys ...string) *tally {
 
 func (y *tally) count(key string, allowed bool, err error) {
 	switch {
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		y.unknown[key].Add(1)
 	case err != nil:
 		y.failed[key].Add(1)
@@ -351,8 +352,8 @@ func (y *tally) exact(t testing.TB, l *dipwell.Limiter, limit string, burst int6
 }
 
 // batch asks one token of each key in one batch.
-func (y *tally) batch(s dipwell.Store, l *dipwell.Limiter, limit string) {
-	var b dipwell.Batch
+func (y *tally) batch(s store.Store, l *dipwell.Limiter, limit string) {
+	var b store.Batch
 	for _, key := range y.keys {
 		b.Groups = append(b.Groups, take(l, limit, key))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // failover is a load on one key whose master is lost, as callers with a closed
@@ -31,11 +32,11 @@ const (
 	failoverBound   = time.Minute            // until all errors have ended: the servers' timeout of 1 or 2 s, the election, and a busy machine
 )
 
-func failoverLimits() []dipwell.Limit {
+func failoverLimits() []store.Limit {
 	closed, open := drained("closed", failoverBurst), drained("open", failoverBurst)
 	closed.Timeout, open.Timeout = failoverTimeout, failoverTimeout
-	open.OnStoreError = dipwell.FailOpen
-	return []dipwell.Limit{closed, open}
+	open.OnStoreError = store.FailOpen
+	return []store.Limit{closed, open}
 }
 
 func startFailover(t *testing.T, l *dipwell.Limiter, key string) *failover {
@@ -400,7 +401,7 @@ func TestOutOfMemory(t *testing.T) {
 	ctx := t.Context()
 	server := redistest.Start(t)
 	open, debt := drained("open", 10), drained("debt", 10)
-	open.OnStoreError = dipwell.FailOpen
+	open.OnStoreError = store.FailOpen
 	s, l := opened(t, server.URL(), redisstore.Config{}, drained("closed", 10), open, debt)
 	for limit, n := range map[string]int64{"closed": 6, "open": 6, "debt": 10} {
 		if d, err := l.Take(ctx, limit, "used", n); err != nil || !d.Allowed {
@@ -431,11 +432,11 @@ func TestOutOfMemory(t *testing.T) {
 				return l.TakeAll(ctx, dipwell.Take{Limit: "open", Key: key, Cost: 1}, dipwell.Take{Limit: "closed", Key: key, Cost: 1})
 			},
 		} {
-			if d, err := call(); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "maxmemory") {
+			if d, err := call(); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "maxmemory") {
 				t.Errorf("%s of a %s bucket: %+v, %v", name, key, d, err)
 			}
 		}
-		if d, err := l.Take(ctx, "open", key, 1); err != nil || d.Source != dipwell.SourceFallbackOpen {
+		if d, err := l.Take(ctx, "open", key, 1); err != nil || d.Source != store.SourceFallbackOpen {
 			t.Errorf("an open limit: %+v, %v", d, err)
 		}
 		y := newTally(key, "others")
@@ -447,7 +448,7 @@ func TestOutOfMemory(t *testing.T) {
 			t.Errorf("%d were left of %s, and %d are", was, key, now)
 		}
 	}
-	if d, err := l.Take(ctx, "closed", "empty", 1); err != nil || d.Allowed || d.Source != dipwell.SourceStore {
+	if d, err := l.Take(ctx, "closed", "empty", 1); err != nil || d.Allowed || d.Source != store.SourceStore {
 		t.Errorf("a refusal: %+v, %v", d, err)
 	}
 	if d, err := l.Refund(ctx, "closed", "used", 2); err != nil || d.Remaining != 6 {
@@ -479,7 +480,7 @@ func TestReadOnly(t *testing.T) {
 	ctx := t.Context()
 	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	open := drained("open", burst)
-	open.OnStoreError = dipwell.FailOpen
+	open.OnStoreError = store.FailOpen
 	_, l := opened(t, master.URL(), redisstore.Config{}, drained("closed", burst), open)
 	if _, err := l.Take(ctx, "closed", "k", 4); err != nil {
 		t.Fatal(err)
@@ -491,11 +492,11 @@ func TestReadOnly(t *testing.T) {
 
 	s, reader := opened(t, replica.URL(), redisstore.Config{Lazy: true})
 	for range 3 {
-		if d, err := reader.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "replica") {
+		if d, err := reader.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "replica") {
 			t.Errorf("a take on a replica: %+v, %v", d, err)
 		}
 	}
-	if d, err := reader.Take(ctx, "open", "k", 1); err != nil || d.Source != dipwell.SourceFallbackOpen {
+	if d, err := reader.Take(ctx, "open", "k", 1); err != nil || d.Source != store.SourceFallbackOpen {
 		t.Errorf("an open limit on a replica: %+v, %v", d, err)
 	}
 	if d, err := reader.Check(ctx, "closed", "k", 1); err != nil || d.Remaining != burst-4 {
@@ -510,7 +511,7 @@ func TestReadOnly(t *testing.T) {
 	do(t, master, "replicaof", "127.0.0.1", "1") // a master that is not there: it keeps what it has
 	until(t, "noticed", func() bool { return o.failed.Load() > 3 })
 	was := left(t, l, "closed", "k")
-	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed || left(t, l, "closed", "k") != was {
+	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || left(t, l, "closed", "k") != was {
 		t.Errorf("demoted: %+v, %v", d, err)
 	}
 	do(t, master, "replicaof", "no", "one")
@@ -530,18 +531,18 @@ func TestHung(t *testing.T) {
 	const burst = 1000000
 	ctx := t.Context()
 	server := redistest.Start(t)
-	limit := func(name string, timeout time.Duration, f dipwell.FailureMode) dipwell.Limit {
+	limit := func(name string, timeout time.Duration, f store.FailureMode) store.Limit {
 		l := drained(name, burst)
 		l.Timeout, l.OnStoreError = timeout, f
 		return l
 	}
-	limits := []dipwell.Limit{limit("closed", 50*time.Millisecond, dipwell.FailClosed), limit("open", 50*time.Millisecond, dipwell.FailOpen), limit("untimed", 0, dipwell.FailClosed)}
+	limits := []store.Limit{limit("closed", 50*time.Millisecond, store.FailClosed), limit("open", 50*time.Millisecond, store.FailOpen), limit("untimed", 0, store.FailClosed)}
 	_, l := opened(t, server.URL()+"?pool_size=8&timeout=400ms", redisstore.Config{}, limits...)
 	var granted, unknown, calls atomic.Int64
 	for _, limit := range limits {
 		within(t, patience, func() error { // a busy machine may need more than 50 ms
 			d, err := l.Take(ctx, limit.Name, "k", 1)
-			if err == nil && d.Source == dipwell.SourceStore {
+			if err == nil && d.Source == store.SourceStore {
 				granted.Add(1)
 				return nil
 			}
@@ -566,13 +567,13 @@ func TestHung(t *testing.T) {
 				calls.Add(1)
 				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
 				switch {
-				case errors.Is(err, dipwell.ErrOutcomeUnknown), name == "open":
+				case errors.Is(err, store.ErrOutcomeUnknown), name == "open":
 					unknown.Add(1)
 				}
-				if name == "open" && (err != nil || d.Source != dipwell.SourceFallbackOpen) {
+				if name == "open" && (err != nil || d.Source != store.SourceFallbackOpen) {
 					t.Errorf("open: %+v, %v", d, err)
 				}
-				if name != "open" && (!errors.Is(err, dipwell.ErrStore) || d.Allowed) {
+				if name != "open" && (!errors.Is(err, store.ErrStore) || d.Allowed) {
 					t.Errorf("%s: %+v, %v", name, d, err)
 				}
 				most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
@@ -593,7 +594,7 @@ func TestHung(t *testing.T) {
 			granted.Add(1)
 			return nil
 		}
-		if errors.Is(err, dipwell.ErrOutcomeUnknown) {
+		if errors.Is(err, store.ErrOutcomeUnknown) {
 			unknown.Add(1)
 		}
 		calls.Add(1)
@@ -708,12 +709,12 @@ func TestCut(t *testing.T) {
 func testCut(t *testing.T, p *proxy, url, direct string) {
 	const burst = 1000000
 	ctx := t.Context()
-	limits := []dipwell.Limit{drained("cut", burst), drained("other", burst)}
+	limits := []store.Limit{drained("cut", burst), drained("other", burst)}
 	s, l := opened(t, url, redisstore.Config{Poll: -1}, limits...)
 	_, near := opened(t, direct, redisstore.Config{Poll: -1})
 	batch := func() (d dipwell.Decision, err error) {
-		b := dipwell.Batch{Groups: []dipwell.Group{take(l, "cut", "k"), take(l, "other", "k"), take(l, "other", "j")}}
-		b.Groups[1].Ops[0].Verb = dipwell.VerbCharge
+		b := store.Batch{Groups: []store.Group{take(l, "cut", "k"), take(l, "other", "k"), take(l, "other", "j")}}
+		b.Groups[1].Ops[0].Verb = store.VerbCharge
 		whole := s.Apply(ctx, &b)
 		return dipwell.Decision{Allowed: b.Groups[0].Allowed}, errors.Join(whole, b.Groups[0].Err)
 	}
@@ -732,7 +733,7 @@ func testCut(t *testing.T, p *proxy, url, direct string) {
 			other := left(t, near, "other", "k")
 			p.cut.Store(cut)
 			d, err := call()
-			if !errors.Is(err, dipwell.ErrOutcomeUnknown) || d.Allowed {
+			if !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
 			}
 			until(t, "done by the server", func() bool { return left(t, near, "cut", "k") == was-cost })

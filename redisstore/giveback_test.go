@@ -17,10 +17,11 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
-// giveVector is a line of giveback.jsonl; golden_giveback_test.go of the root
+// giveVector is a line of giveback.jsonl; golden_giveback_test.go of package store
 // package explains its members.
 type giveVector struct {
 	Versions []struct {
@@ -59,7 +60,7 @@ type give struct {
 	*giveVector
 	db    redis.UniversalClient
 	s     *redisstore.Store
-	def   *dipwell.Definition
+	def   *store.Definition
 	names [3]string // of the row, the set of its reservations and the hash of its records
 }
 
@@ -111,11 +112,11 @@ func (v *giveVector) elsewhere() bool {
 		slices.ContainsFunc(v.Records, func(x giveRecord) bool { return x.Mark == v.Row.Mark && x.Version != v.Row.Version })
 }
 
-func (v *giveVector) definition(name string) *dipwell.Definition {
-	d := dipwell.MustDefinition(dipwell.Limit{Name: name, Rate: 1, Period: time.Second})
+func (v *giveVector) definition(name string) *store.Definition {
+	d := store.MustDefinition(store.Limit{Name: name, Rate: 1, Period: time.Second})
 	for i, x := range v.Versions {
-		n := dipwell.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
-		var l dipwell.Limit
+		n := store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
+		var l store.Limit
 		_ = l.Set("on_change", x.Policy)
 		n.Policy = l.OnChange
 		if d.Number, d.Since, d.Rule, d.Policy = n.Number, n.Since, n.Rule, n.Policy; i < len(v.Versions)-1 {
@@ -130,7 +131,7 @@ func words(list ...any) string {
 	return strings.Join(strings.Fields(strings.NewReplacer("[", " ", "]", " ").Replace(fmt.Sprintln(list...))), " ")
 }
 
-func idOf(number, mark int64) (id dipwell.Reservation) {
+func idOf(number, mark int64) (id store.Reservation) {
 	binary.BigEndian.PutUint64(id[:], uint64(number))
 	binary.BigEndian.PutUint64(id[8:], uint64(mark))
 	return id
@@ -182,9 +183,9 @@ func (g *give) storeRecord(pipe redis.Pipeliner, x *giveRecord) {
 // do makes the call of a vector. A reservation that ends later than its part
 // has another part, of a limit that gives just that delay.
 func (g *give) do() bool {
-	group := dipwell.Group{Cancel: g.Do == "give_back", ID: idOf(g.Number, g.Mark)}
+	group := store.Group{Cancel: g.Do == "give_back", ID: idOf(g.Number, g.Mark)}
 	if !group.Cancel {
-		op := dipwell.Op{Def: g.def, Key: "k", Cost: g.Cost}
+		op := store.Op{Def: g.def, Key: "k", Cost: g.Cost}
 		for op.Verb.String() != g.Do {
 			op.Verb++
 		}
@@ -192,13 +193,13 @@ func (g *give) do() bool {
 		group.Ops = append(group.Ops, op)
 	}
 	if g.Ends > g.Now {
-		late := dipwell.MustDefinition(dipwell.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
-		late.Rule = dipwell.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: dipwell.MaxInt}
+		late := store.MustDefinition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
+		late.Rule = store.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: store.MaxInt}
 		late.Rule.Ready()
 		g.s.Install(late, "k")
-		group.Ops = append(group.Ops, dipwell.Op{Def: late, Key: "k", Verb: dipwell.VerbReserve, Cost: 1})
+		group.Ops = append(group.Ops, store.Op{Def: late, Key: "k", Verb: store.VerbReserve, Cost: 1})
 	}
-	b := dipwell.Batch{Groups: []dipwell.Group{group}}
+	b := store.Batch{Groups: []store.Group{group}}
 	if err := g.s.Apply(g.Context(), &b); err != nil || b.Groups[0].Err != nil {
 		g.Fatalf("%v, %v\n%+v", err, b.Groups[0].Err, g.giveVector)
 	}
@@ -294,20 +295,20 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 			prefix := fmt.Sprint("forgotten", prefixes.Add(1))
 			now := int64(1_800_000_000_000_000)
 			clock := func() int64 { return now }
-			limit := dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 20}
+			limit := store.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 20}
 			memory, err := memstore.New(memstore.Config{Clock: clock})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer memory.Close()
 			both := []*dipwell.Limiter{limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1, Clock: clock}), limit), limiter(t, memory, limit)}
-			var waiting [][2]dipwell.Reservation
+			var waiting [][2]store.Reservation
 			cancelled, due := 0, int64(0) // of the newest, which is never cancelled
 			for step := range 3000 {
 				var answers [2]string
 				cost, at := random.Int64N(3)+1, random.IntN(max(1, len(waiting)))
 				cancel := at < len(waiting)-1 && random.IntN(3) > 0
-				var made [2]dipwell.Reservation
+				var made [2]store.Reservation
 				for i, l := range both {
 					if cancel {
 						answers[i] = fmt.Sprint(l.Cancel(t.Context(), waiting[at][i]))
@@ -328,7 +329,7 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 					if answers[0] == "<nil>" {
 						cancelled++
 					}
-				case made[0] != dipwell.Reservation{}:
+				case made[0] != store.Reservation{}:
 					waiting = append(waiting, made)
 				default: // the queue is full
 					now += random.Int64N(max(1, due-now))

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"}
@@ -25,8 +25,8 @@ type goldenRule struct {
 	Leaky                                            bool
 }
 
-func (r *goldenRule) rule() dipwell.Rule {
-	out := dipwell.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
+func (r *goldenRule) rule() store.Rule {
+	out := store.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
 		Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
 	out.Ready()
 	return out
@@ -61,7 +61,7 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		n++
-		d := dipwell.MustDefinition(dipwell.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
+		d := store.MustDefinition(store.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
 		d.Rule = v.Rule.rule()
 		row := s.Install(d, "k")
 		found := fmt.Sprintf("%d %d 1", v.Used, v.TS)
@@ -69,8 +69,8 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		clock.Store(v.Now)
-		batch := dipwell.Batch{Groups: []dipwell.Group{{ID: dipwell.Reservation{byte(n), byte(n >> 8), 1},
-			Ops: []dipwell.Op{{Def: d, Key: "k", Verb: dipwell.Verb(slices.Index(verbs, v.Verb)), Cost: v.Cost}}}}}
+		batch := store.Batch{Groups: []store.Group{{ID: store.Reservation{byte(n), byte(n >> 8), 1},
+			Ops: []store.Op{{Def: d, Key: "k", Verb: store.Verb(slices.Index(verbs, v.Verb)), Cost: v.Cost}}}}}
 		if err := s.Apply(ctx, &batch); err != nil || batch.Groups[0].Err != nil {
 			t.Fatalf("line %d: %v, %v\n%s", n, err, batch.Groups[0].Err, line)
 		}
@@ -79,7 +79,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("line %d: answered %+v\n%s", n, a, line)
 		}
 		want := ""
-		switch before := d.Rule.Apply(dipwell.State{Used: v.Used, TS: v.TS}, v.Now, dipwell.VerbCheck, 0).Before; {
+		switch before := d.Rule.Apply(store.State{Used: v.Used, TS: v.TS}, v.Now, store.VerbCheck, 0).Before; {
 		case v.Verb == "reset":
 		case w.Used == before: // nothing was charged
 			want = found

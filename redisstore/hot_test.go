@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Calls of one bucket are charged once each, however many are in a batch.
@@ -19,11 +20,11 @@ func TestManyCallsOfOneBucket(t *testing.T) {
 	t.Parallel()
 	const calls = 1200
 	s := newStore(t, client(t), redisstore.Config{Poll: -1})
-	l := limiter(t, s, dipwell.Limit{Name: "hot", Rate: 1, Period: 24 * time.Hour, Burst: 10 * calls, MaxDebt: dipwell.NoDebt})
-	apply(t, s, group(l, dipwell.VerbTake, "hot k"))
-	groups := make([]dipwell.Group, calls)
+	l := limiter(t, s, store.Limit{Name: "hot", Rate: 1, Period: 24 * time.Hour, Burst: 10 * calls, MaxDebt: store.NoDebt})
+	apply(t, s, group(l, store.VerbTake, "hot k"))
+	groups := make([]store.Group, calls)
 	for i := range groups {
-		groups[i] = group(l, dipwell.VerbTake, "hot k")
+		groups[i] = group(l, store.VerbTake, "hot k")
 	}
 	for i, g := range apply(t, s, groups...) {
 		if want := int64(10*calls - 2 - i); g.Err != nil || g.Ops[0].Remaining != want {
@@ -42,7 +43,7 @@ func TestALimitThatChangesWithinABatch(t *testing.T) {
 		change bool
 		calls  int
 	}{"none": {false, 1}, "another": {true, 2}} {
-		one, two := group(l, dipwell.VerbTake, "user u"), group(l, dipwell.VerbTake, "user u", "tenant t")
+		one, two := group(l, store.VerbTake, "user u"), group(l, store.VerbTake, "user u", "tenant t")
 		n := s.CallsAcrossAChange(t.Context(), &one, &two, func() {
 			if c.change {
 				same := *l.Limit("user")
@@ -87,9 +88,9 @@ func TestGroupWhileItsSlotMoves(t *testing.T) {
 	db.AddHook(m)
 	s := newStore(t, db, redisstore.Config{Poll: -1})
 	window := drained("window", 3)
-	window.Algorithm = dipwell.FixedWindow
+	window.Algorithm = store.FixedWindow
 	l := limiter(t, s, drained("user", 3), drained("tenant", 3), window)
-	for _, g := range []dipwell.Group{group(l, dipwell.VerbTake, "user k", "tenant k"), group(l, dipwell.VerbTake, "user k", "window k")} {
+	for _, g := range []store.Group{group(l, store.VerbTake, "user k", "tenant k"), group(l, store.VerbTake, "user k", "window k")} {
 		m.left = 2
 		if g = apply(t, s, g)[0]; g.Err != nil || !g.Allowed || m.left != 0 {
 			t.Errorf("%s: %v, %v", g.Ops[1].Def.Name, g.Allowed, g.Err)
@@ -102,11 +103,11 @@ func TestGroupWhileItsSlotMoves(t *testing.T) {
 func TestBatchesChargeWhatTheyGrant(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	limits := []dipwell.Limit{
+	limits := []store.Limit{
 		{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 6},
 		{Name: "deep", Rate: 1, Period: time.Hour, Burst: 300, MaxDebt: 400},
-		{Name: "none", Rate: 1, Period: time.Hour, Burst: 900, MaxDebt: dipwell.NoDebt},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 40, Period: 24 * time.Hour, Start: "0s", MaxDebt: 20},
+		{Name: "none", Rate: 1, Period: time.Hour, Burst: 900, MaxDebt: store.NoDebt},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 40, Period: 24 * time.Hour, Start: "0s", MaxDebt: 20},
 	}
 	const now = 1_800_000_000_000_000
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,22 +123,22 @@ func TestBatchesChargeWhatTheyGrant(t *testing.T) {
 		type row struct{ limit, key string }
 		used, made := map[row]int64{}, byte(0)
 		for range rapid.IntRange(1, 4).Draw(t, "batches") {
-			var b dipwell.Batch
+			var b store.Batch
 			for range rapid.IntRange(1, 20).Draw(t, "kinds") {
-				ops, seen := []dipwell.Op(nil), map[row]bool{}
+				ops, seen := []store.Op(nil), map[row]bool{}
 				for range rapid.IntRange(1, 4).Draw(t, "ops") {
-					o := dipwell.Op{Def: l.Limit(limits[rapid.IntRange(0, len(limits)-1).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
-						Verb: rapid.SampledFrom([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbReserve, dipwell.VerbCheck}).Draw(t, "verb"), Cost: rapid.Int64Range(0, 7).Draw(t, "cost")}
+					o := store.Op{Def: l.Limit(limits[rapid.IntRange(0, len(limits)-1).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
+						Verb: rapid.SampledFrom([]store.Verb{store.VerbTake, store.VerbReserve, store.VerbCheck}).Draw(t, "verb"), Cost: rapid.Int64Range(0, 7).Draw(t, "cost")}
 					if r := (row{o.Def.Name, o.Key}); !seen[r] {
 						seen[r], ops = true, append(ops, o)
 					}
 				}
 				if len(ops) == 1 && rapid.Bool().Draw(t, "part") {
-					ops[0].Verb = dipwell.VerbTakeUpTo
+					ops[0].Verb = store.VerbTakeUpTo
 				}
 				for i := range rapid.SampledFrom([]int{1, 1, 1, 3, 30, 600}).Draw(t, "times") {
 					made++
-					b.Groups = append(b.Groups, dipwell.Group{ID: dipwell.Reservation{1, made, byte(i), byte(i >> 8), 15: byte(len(b.Groups))}, Ops: append([]dipwell.Op(nil), ops...)})
+					b.Groups = append(b.Groups, store.Group{ID: store.Reservation{1, made, byte(i), byte(i >> 8), 15: byte(len(b.Groups))}, Ops: append([]store.Op(nil), ops...)})
 				}
 			}
 			if err := s.Apply(context.Background(), &b); err != nil {
@@ -156,8 +157,8 @@ func TestBatchesChargeWhatTheyGrant(t *testing.T) {
 			}
 		}
 		for r, n := range used {
-			o := dipwell.Op{Def: l.Limit(r.limit), Key: r.key, Verb: dipwell.VerbCheck}
-			if one := apply(t, s, dipwell.Group{Ops: []dipwell.Op{o}}); one[0].Ops[0].Used != n*o.Def.Rule.Unit {
+			o := store.Op{Def: l.Limit(r.limit), Key: r.key, Verb: store.VerbCheck}
+			if one := apply(t, s, store.Group{Ops: []store.Op{o}}); one[0].Ops[0].Used != n*o.Def.Rule.Unit {
 				t.Fatalf("%s %q: %d units used, and %d tokens of %d were granted", r.limit, r.key, one[0].Ops[0].Used, n, o.Def.Rule.Unit)
 			}
 		}

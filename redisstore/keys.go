@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // maxPage bounds the keys of one call of Keys.
@@ -15,10 +15,10 @@ const maxPage = 10_000
 // Keys pages through the live keys of a limit, in byte order: the shared bucket
 // comes first, and to go on after it, after is dipwell.Shared. Each call looks
 // at the names of all keys that Redis holds, on every master, some at a time.
-func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := s.cat.entry(d.Name)
 	if e == nil {
-		return nil, &dipwell.UnknownLimitError{Limit: d.Name}
+		return nil, &store.UnknownLimitError{Limit: d.Name}
 	}
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
@@ -27,7 +27,7 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 	if err != nil {
 		return nil, err
 	}
-	var page []dipwell.KeyState
+	var page []store.KeyState
 	err = s.scan(ctx, d.Name, prefix, func(rows []bucket) error {
 		for _, b := range rows {
 			if (after == "" || b.Key > after) && strings.HasPrefix(b.Key, prefix) && live(e.def, b.KeyState, now) {
@@ -43,21 +43,21 @@ func (s *Store) Keys(ctx context.Context, d *dipwell.Definition, prefix, after s
 }
 
 // firstOf sorts a page and cuts it; SCAN may list a key twice.
-func firstOf(page []dipwell.KeyState, n int) []dipwell.KeyState {
-	slices.SortFunc(page, func(a, b dipwell.KeyState) int { return strings.Compare(a.Key, b.Key) })
-	page = slices.CompactFunc(page, func(a, b dipwell.KeyState) bool { return a.Key == b.Key })
+func firstOf(page []store.KeyState, n int) []store.KeyState {
+	slices.SortFunc(page, func(a, b store.KeyState) int { return strings.Compare(a.Key, b.Key) })
+	page = slices.CompactFunc(page, func(a, b store.KeyState) bool { return a.Key == b.Key })
 	return page[:min(n, len(page))]
 }
 
 // live reports whether the row is more than a full bucket.
-func live(d *dipwell.Definition, row dipwell.KeyState, now int64) bool {
-	op := dipwell.Op{Def: d, Key: row.Key, Verb: dipwell.VerbCheck}
+func live(d *store.Definition, row store.KeyState, now int64) bool {
+	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
 }
 
 // parseRow reads "used ts version".
-func parseRow(text string) (row dipwell.State, ok bool) {
+func parseRow(text string) (row store.State, ok bool) {
 	used, rest, ok1 := strings.Cut(text, " ")
 	ts, version, ok2 := strings.Cut(rest, " ")
 	if !ok1 || !ok2 {
@@ -66,6 +66,6 @@ func parseRow(text string) (row dipwell.State, ok bool) {
 	u, err1 := strconv.ParseInt(used, 10, 64)
 	t, err2 := strconv.ParseInt(ts, 10, 64)
 	v, err3 := strconv.ParseUint(version, 10, 32)
-	return dipwell.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil &&
-		u >= 0 && max(u, t) <= dipwell.MaxInt // with others a sum could overflow
+	return store.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil &&
+		u >= 0 && max(u, t) <= store.MaxInt // with others a sum could overflow
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 const (
@@ -20,11 +20,11 @@ const (
 )
 
 // slower reports whether a bucket may be full later by the new rule than by the old.
-func slower(from, to *dipwell.Rule, policy dipwell.ChangePolicy) bool {
-	if policy == dipwell.StartOver {
+func slower(from, to *store.Rule, policy store.ChangePolicy) bool {
+	if policy == store.StartOver {
 		return false
 	}
-	if policy == dipwell.Proportional || from.Every != 1 || to.Every != 1 {
+	if policy == store.Proportional || from.Every != 1 || to.Every != 1 {
 		return true // it may be
 	}
 	// The same number of tokens: is a token's way back longer?
@@ -32,7 +32,7 @@ func slower(from, to *dipwell.Rule, policy dipwell.ChangePolicy) bool {
 }
 
 // lengthen lets all buckets of a limit live as long as d's rule needs them.
-func (s *Store) lengthen(ctx context.Context, d *dipwell.Definition) error {
+func (s *Store) lengthen(ctx context.Context, d *store.Definition) error {
 	now, err := s.Now(ctx)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *Store) lengthen(ctx context.Context, d *dipwell.Definition) error {
 			if !ok || carried.Used == 0 {
 				continue
 			}
-			var scratch dipwell.Rule
+			var scratch store.Rule
 			rule := d.RuleFor(b.Key, &scratch)
 			full := now + rule.FullIn(carried.Used, max(now, carried.TS), now)
 			if longest := now + d.Rule.FullIn(carried.Used, max(now, b.TS), now); !d.Rule.Spread {
@@ -66,7 +66,7 @@ func (s *Store) lengthen(ctx context.Context, d *dipwell.Definition) error {
 // lengthenAgain does it once more when every program has heard of the change:
 // until then they wrote rows of the version before. Rows live for two seconds
 // at least.
-func (c *catalog) lengthenAgain(d *dipwell.Definition) {
+func (c *catalog) lengthenAgain(d *store.Definition) {
 	c.done.Go(func() {
 		_ = await.Sleep(c.ctx, spreading) // the store closes: at once then
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
@@ -78,7 +78,7 @@ func (c *catalog) lengthenAgain(d *dipwell.Definition) {
 }
 
 // retire forgets the versions of d that no row names any more.
-func (s *Store) retire(ctx context.Context, d *dipwell.Definition) error {
+func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	oldest := uint32(math.MaxUint32)
 	err := s.scan(ctx, d.Name, "", func(rows []bucket) error {
 		for _, b := range rows {
@@ -99,7 +99,7 @@ func (s *Store) retire(ctx context.Context, d *dipwell.Definition) error {
 
 // bucket is a row as it was listed.
 type bucket struct {
-	dipwell.KeyState
+	store.KeyState
 	name string
 }
 
@@ -154,7 +154,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, begin 
 		key, ok := s.names.keyOf(rest)
 		if get, is := cmd.(*redis.StringCmd); ok && is && get.Err() == nil {
 			if row, ok := parseRow(get.Val()); ok {
-				rows = append(rows, bucket{dipwell.KeyState{Key: key, State: row}, names[i]})
+				rows = append(rows, bucket{store.KeyState{Key: key, State: row}, names[i]})
 			}
 		}
 	}

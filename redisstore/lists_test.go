@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A program from before the lists reads a row with records as a plain one and
@@ -18,16 +18,16 @@ func TestAProgramWithoutLists(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("older", prefixes.Add(1))
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10, MaxDebt: 100})
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 10, MaxDebt: 100})
 	name := prefix + ":a:{k}"
-	reserve := func(n int64) dipwell.Reservation {
+	reserve := func(n int64) store.Reservation {
 		d, err := l.Reserve(t.Context(), "a", "k", n)
 		if err != nil || d.Delay == 0 {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		return d.Reservation
 	}
-	cancel := func(id dipwell.Reservation, free int64) {
+	cancel := func(id store.Reservation, free int64) {
 		t.Helper()
 		if err := l.Cancel(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAProgramWithoutLists(t *testing.T) {
 func TestCallsBesideReservations(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 1000, MaxDebt: 10})
+	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 1000, MaxDebt: 10})
 	keys := make([]string, 50)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)

@@ -4,15 +4,15 @@ import (
 	"context"
 	"sync"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
-var merges = sync.Pool{New: func() any { return new(dipwell.Merge) }}
+var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 
 // many decides a batch in one pipeline: groups of plain buckets many a script,
 // however many callers a row has; the rest a script each.
-func (s *Store) many(ctx context.Context, b *dipwell.Batch) {
-	m := merges.Get().(*dipwell.Merge)
+func (s *Store) many(ctx context.Context, b *store.Batch) {
+	m := merges.Get().(*store.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
 	p := pipeline{s: s, ctx: ctx}
@@ -43,10 +43,10 @@ type pipeline struct {
 	ctx    context.Context
 	calls  []call
 	settle []func(call, error)
-	open   map[uint16]*set  // that take more rows and groups, by their slot
-	last   *entry           // of the row before
-	rest   []*dipwell.Group // that set.lua left alone, and whose rows may have records
-	alone  []*dipwell.Group // that need more than one call
+	open   map[uint16]*set // that take more rows and groups, by their slot
+	last   *entry          // of the row before
+	rest   []*store.Group  // that set.lua left alone, and whose rows may have records
+	alone  []*store.Group  // that need more than one call
 }
 
 func (p *pipeline) run() {
@@ -60,7 +60,7 @@ func (p *pipeline) run() {
 }
 
 // row adds all calls about a row.
-func (p *pipeline) row(row *dipwell.Row) {
+func (p *pipeline) row(row *store.Row) {
 	if p.last == nil || p.last.def.Name != row.Limit {
 		var known [1]*entry
 		if err := p.s.cat.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
@@ -94,8 +94,8 @@ func (p *pipeline) row(row *dipwell.Row) {
 }
 
 // group adds a group of several ops, or a cancellation.
-func (p *pipeline) group(g *dipwell.Group) {
-	var known [dipwell.MaxTakes]*entry
+func (p *pipeline) group(g *store.Group) {
+	var known [store.MaxTakes]*entry
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
@@ -109,7 +109,7 @@ func (p *pipeline) group(g *dipwell.Group) {
 	}
 }
 
-func fail(groups []*dipwell.Group, err error) {
+func fail(groups []*store.Group, err error) {
 	for _, g := range groups {
 		g.Err = err
 	}
@@ -160,7 +160,7 @@ func (p *pipeline) send(q *set) {
 			p.alone = append(p.alone, q.groups...)
 			return
 		}
-		var rest []*dipwell.Group
+		var rest []*store.Group
 		if err == nil {
 			rest, err = q.settle(c.words())
 		}
@@ -177,12 +177,12 @@ func (p *pipeline) add(c call, settle func(call, error)) {
 
 // whole adds a group that is decided by decide.lua, lists says whether its rows
 // may have records. One that needs more than one call is asked afterwards.
-func (p *pipeline) whole(g *dipwell.Group, lists bool) {
+func (p *pipeline) whole(g *store.Group, lists bool) {
 	if g.Cancel || p.s.names.cluster && mayReserve(g) {
 		p.alone = append(p.alone, g)
 		return
 	}
-	var known [dipwell.MaxTakes]*entry
+	var known [store.MaxTakes]*entry
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // While the slot of a key moves and masters are replaced in order, nothing is
@@ -17,7 +17,7 @@ func TestClusterChanges(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	db := connect(t, cluster.URL())
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: "moved"}), dipwell.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 1000000})
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: "moved"}), store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 1000000})
 	slot, err := cluster.SlotOf("moved:m:{k}")
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestNewOverAHungServer: opening a store and defining limits on one end with
@@ -32,7 +33,7 @@ func TestNewOverAHungServer(t *testing.T) {
 			return err
 		},
 		"NewContext": func(ctx context.Context) error {
-			_, err := dipwell.NewContext(ctx, s, dipwell.Limit{Name: "late", Rate: 1, Period: time.Second})
+			_, err := dipwell.NewContext(ctx, s, store.Limit{Name: "late", Rate: 1, Period: time.Second})
 			return err
 		},
 	} {
@@ -41,7 +42,7 @@ func TestNewOverAHungServer(t *testing.T) {
 		go func() { done <- f(ctx) }()
 		select {
 		case err := <-done:
-			if !errors.Is(err, dipwell.ErrStore) && !errors.Is(err, context.DeadlineExceeded) {
+			if !errors.Is(err, store.ErrStore) && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: %v", what, err)
 			}
 		case <-time.After(time.Minute):

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // names makes the names of keys:
@@ -60,7 +60,7 @@ func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, 
 	return args
 }
 
-func (n *names) reservation(id dipwell.Reservation) string { return n.held + id.String() }
+func (n *names) reservation(id store.Reservation) string { return n.held + id.String() }
 
 // Around keys that cannot stand in braces.
 const (
@@ -112,7 +112,7 @@ func (n *names) pattern(limit, prefix string) string {
 var globs = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
 // oneSlot refuses a call whose buckets lie in different slots of a cluster.
-func (n *names) oneSlot(g *dipwell.Group, known []*entry) error {
+func (n *names) oneSlot(g *store.Group, known []*entry) error {
 	if !n.cluster || len(g.Ops) < 2 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (n *names) oneSlot(g *dipwell.Group, known []*entry) error {
 	first := slot(known[0].row(a.Key))
 	for i := range g.Ops[1:] {
 		if b := &g.Ops[i+1]; slot(known[i+1].row(b.Key)) != first {
-			return &dipwell.FieldError{Field: "takes", Reason: fmt.Sprintf(
+			return &store.FieldError{Field: "takes", Reason: fmt.Sprintf(
 				"limit %s with key %q and limit %s with key %q lie in different slots of the cluster and cannot be decided at one instant; "+
 					"use the same key, or keys that begin with the same tag in braces such as {acme}user:7 and {acme}, "+
 					"or keep all limits in one slot with hash_tag=all", a.Def.Name, a.Key, b.Def.Name, b.Key)}

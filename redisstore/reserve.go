@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // part is what a reservation charges to one bucket, as its key keeps it.
@@ -22,7 +22,7 @@ type part struct {
 }
 
 // lines are the group's parts for decide.lua, one a line.
-func lines(g *dipwell.Group) string {
+func lines(g *store.Group) string {
 	var b []byte
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -36,7 +36,7 @@ func lines(g *dipwell.Group) string {
 }
 
 // parts are what was charged, or may be, as a JSON array.
-func parts(g *dipwell.Group, may func(*dipwell.Op) bool) string {
+func parts(g *store.Group, may func(*store.Op) bool) string {
 	list := make([]part, 0, len(g.Ops))
 	for i := range g.Ops {
 		if op := &g.Ops[i]; may(op) {
@@ -50,8 +50,8 @@ func parts(g *dipwell.Group, may func(*dipwell.Op) bool) string {
 	return string(b)
 }
 
-func asked(op *dipwell.Op) bool   { return op.Cost > 0 }
-func granted(op *dipwell.Op) bool { return op.Granted > 0 }
+func asked(op *store.Op) bool   { return op.Cost > 0 }
+func granted(op *store.Op) bool { return op.Granted > 0 }
 
 // announce stores what a reservation will hold where its buckets are not: in
 // another slot of a cluster. It is there before the tokens are taken, so that
@@ -87,21 +87,21 @@ func (s *Store) withdraw(ctx context.Context, d *decision) {
 }
 
 // cancel gives back what of a reservation is still there and forgets it, in one step.
-func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
+func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 	text, err := s.db.Get(ctx, s.names.reservation(id)).Result()
 	if errors.Is(err, redis.Nil) {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	if err != nil {
 		return storeError(err, false)
 	}
 	var held []part
-	if err = json.Unmarshal([]byte(text), &held); err != nil || len(held) == 0 || len(held) > dipwell.MaxTakes {
-		return fmt.Errorf("%w: the key %s does not hold a reservation", dipwell.ErrStore, s.names.reservation(id))
+	if err = json.Unmarshal([]byte(text), &held); err != nil || len(held) == 0 || len(held) > store.MaxTakes {
+		return fmt.Errorf("%w: the key %s does not hold a reservation", store.ErrStore, s.names.reservation(id))
 	}
 	for range maxRounds {
 		err = s.giveBack(ctx, id, held)
-		if errors.Is(err, dipwell.ErrStaleDefinition) {
+		if errors.Is(err, store.ErrStaleDefinition) {
 			if err = s.cat.load(ctx); err != nil {
 				return storeError(err, false)
 			}
@@ -111,16 +111,16 @@ func (s *Store) cancel(ctx context.Context, id dipwell.Reservation) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the rows were converted over and over; nothing was given back", dipwell.ErrStore)
+	return fmt.Errorf("%w: the rows were converted over and over; nothing was given back", store.ErrStore)
 }
 
-func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []part) error {
+func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []part) error {
 	n := len(parts)
-	entries, rules := make([]*entry, n), make([]dipwell.Rule, n)
+	entries, rules := make([]*entry, n), make([]store.Rule, n)
 	args := make([]any, 3, 8+8*n) // with the keys of each part, and its numbers
 	for i, p := range parts {
 		if entries[i] = s.cat.entry(p.Limit); entries[i] == nil {
-			return dipwell.ErrReservation // with its limit its buckets are gone
+			return store.ErrReservation // with its limit its buckets are gone
 		}
 		args = append(args, entries[i].row(p.Key))
 	}
@@ -133,10 +133,10 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 	for i, p := range parts {
 		d := entries[i].def
 		if p.Version > d.Number {
-			return dipwell.ErrStaleDefinition
+			return store.ErrStaleDefinition
 		}
-		if p.Version != d.Number && !slices.ContainsFunc(d.Past, func(v dipwell.Version) bool { return v.Number == p.Version }) {
-			return dipwell.ErrReservation // the limit was dropped meanwhile, and began anew
+		if p.Version != d.Number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == p.Version }) {
+			return store.ErrReservation // the limit was dropped meanwhile, and began anew
 		}
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
@@ -150,7 +150,7 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 	case err != nil:
 		return err
 	case v[0] == 1:
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	case v[0] == 0:
 		if s.names.cluster {
 			_ = s.db.Del(ctx, s.names.reservation(id)).Err() // its set no longer has it, so it is void either way
@@ -165,7 +165,7 @@ func (s *Store) giveBack(ctx context.Context, id dipwell.Reservation, parts []pa
 			return err
 		}
 		if old.Version > entries[i].def.Number {
-			return dipwell.ErrStaleDefinition
+			return store.ErrStaleDefinition
 		}
 		rows = append(rows, s.fresh(entries[i], p.Key, old, v[5+4*i] > 0, v[1], &rules[i])...)
 	}

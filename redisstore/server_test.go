@@ -15,9 +15,10 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
-func limiter(t testing.TB, s dipwell.Store, limits ...dipwell.Limit) *dipwell.Limiter {
+func limiter(t testing.TB, s store.Store, limits ...store.Limit) *dipwell.Limiter {
 	t.Helper()
 	l, err := dipwell.New(s, limits...)
 	if err != nil {
@@ -50,7 +51,7 @@ func TestExpiryAndWrites(t *testing.T) {
 	db := client(t)
 	prefix := fmt.Sprint("expiry", prefixes.Add(1))
 	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}),
-		dipwell.Limit{Name: "login", Rate: 1, Period: time.Minute, Burst: 5})
+		store.Limit{Name: "login", Rate: 1, Period: time.Minute, Burst: 5})
 	row := prefix + ":login:{user:7}"
 	for i := range 7 {
 		d, err := l.Take(t.Context(), "login", "user:7", 1)
@@ -79,7 +80,7 @@ func TestForeignRows(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("foreign", prefixes.Add(1))
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), store.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
 	later := time.Now().Add(time.Minute).UnixMicro()
 	for i, row := range []string{"", "x", "1 2", "1 2 3 4", "-1 2 1", "x y 1", "1.5 2 1", " 0 0 1", "0 0 1 ", "9007199254740992 %d 1",
 		"9223372036854775807 %d 1", "9223372036854775808 %d 1", "99999999999999999999999 %d 1", "0 9223372036854775807 1", "0 99999999999999999999999 1"} {
@@ -106,14 +107,14 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	prefix := fmt.Sprint("slower", prefixes.Add(1))
 	s := newStore(t, db, redisstore.Config{Prefix: prefix})
 	deaf := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
-	fast := dipwell.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 10}
+	fast := store.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 10}
 	l, other := limiter(t, s, fast), limiter(t, deaf, fast)
 	if d, err := l.Take(t.Context(), "x", "early", 10); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	slow := fast
 	slow.Period = time.Hour
-	if _, err := l.Define(t.Context(), slow, dipwell.OwnerCode); err != nil {
+	if _, err := l.Define(t.Context(), slow, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	if left := db.PTTL(t.Context(), prefix+":x:{early}").Val(); left < 50*time.Minute {
@@ -137,7 +138,7 @@ func TestWatch(t *testing.T) {
 	a := limiter(t, newStore(t, db, redisstore.Config{Prefix: "watched"}))
 	b := limiter(t, newStore(t, db, redisstore.Config{Prefix: "watched"}))
 	for _, burst := range []int64{3, 7} {
-		if _, err := a.Define(t.Context(), dipwell.Limit{Name: "w", Rate: 1, Period: time.Minute, Burst: burst}, dipwell.OwnerCode); err != nil {
+		if _, err := a.Define(t.Context(), store.Limit{Name: "w", Rate: 1, Period: time.Minute, Burst: burst}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
 		within(t, patience, func() error {
@@ -147,7 +148,7 @@ func TestWatch(t *testing.T) {
 			return nil
 		})
 	}
-	if err := a.Drop(t.Context(), "w", dipwell.OwnerCode); err != nil {
+	if err := a.Drop(t.Context(), "w", store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	within(t, patience, func() error {
@@ -163,7 +164,7 @@ func TestScriptFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := newStore(t, connect(t, server.URL()), redisstore.Config{})
-	l := limiter(t, s, dipwell.Limit{Name: "f", Rate: 1, Period: time.Hour, Burst: 100})
+	l := limiter(t, s, store.Limit{Name: "f", Rate: 1, Period: time.Hour, Burst: 100})
 	for range 3 {
 		if err := server.FlushScripts(); err != nil {
 			t.Fatal(err)
@@ -174,10 +175,10 @@ func TestScriptFlush(t *testing.T) {
 		if err := server.FlushScripts(); err != nil {
 			t.Fatal(err)
 		}
-		b := dipwell.Batch{}
+		b := store.Batch{}
 		for _, key := range []string{"a", "b", "a"} {
-			b.Groups = append(b.Groups, dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("f"), Key: key, Verb: dipwell.VerbTake, Cost: 1}}},
-				dipwell.Group{Ops: []dipwell.Op{{Def: l.Limit("f"), Key: key, Verb: dipwell.VerbCharge, Cost: 1}}})
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit("f"), Key: key, Verb: store.VerbTake, Cost: 1}}},
+				store.Group{Ops: []store.Op{{Def: l.Limit("f"), Key: key, Verb: store.VerbCharge, Cost: 1}}})
 		}
 		if err := s.Apply(t.Context(), &b); err != nil {
 			t.Fatal(err)
@@ -209,8 +210,8 @@ func TestServerAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := limiter(t, s, dipwell.Limit{Name: "late", Rate: 1, Period: time.Hour, Burst: 5})
-	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	l := limiter(t, s, store.Limit{Name: "late", Rate: 1, Period: time.Hour, Burst: 5})
+	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("before the server is there: %v", err)
 	}
 	if s.Ready(t.Context()) == nil {
@@ -228,7 +229,7 @@ func TestServerAway(t *testing.T) {
 	}
 	within(t, patience, take)
 	server.Kill()
-	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, store.ErrStore) {
 		t.Fatalf("a killed server: %v", err)
 	}
 	if err = server.Start(); err != nil {
@@ -263,7 +264,7 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := limiter(t, s, dipwell.Limit{Name: "e", Rate: 1, Period: time.Hour, Burst: 5})
+	l := limiter(t, s, store.Limit{Name: "e", Rate: 1, Period: time.Hour, Burst: 5})
 	take := func() error { _, err := l.Take(t.Context(), "e", "k", 1); return err }
 	if err = take(); err != nil {
 		t.Fatal(err)
@@ -279,7 +280,7 @@ func TestErrors(t *testing.T) {
 		if _, err = server.Do(c.set...); err != nil {
 			t.Fatal(err)
 		}
-		if err = take(); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) || !strings.Contains(err.Error(), c.says) {
+		if err = take(); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if _, err = server.Do(c.end...); err != nil {
@@ -292,10 +293,10 @@ func TestErrors(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // enough to send the call on a busy machine
 	_, err = l.Take(ctx, "e", "k", 1)
 	cancel()
-	if !errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("hung: %v", err)
 	}
-	if _, err := l.Check(t.Context(), "e", "k", 1); !errors.Is(err, dipwell.ErrStore) || errors.Is(err, dipwell.ErrOutcomeUnknown) {
+	if _, err := l.Check(t.Context(), "e", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("a check of one that hangs: %v", err)
 	}
 	if err = server.Continue(); err != nil {
@@ -346,7 +347,7 @@ func TestSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := limiter(t, s, dipwell.Limit{Name: "s", Rate: 1, Period: time.Hour, Burst: 9})
+	l := limiter(t, s, store.Limit{Name: "s", Rate: 1, Period: time.Hour, Burst: 9})
 	if d, err := l.Take(t.Context(), "s", "k", 1); err != nil || d.Remaining != 8 {
 		t.Fatalf("%+v, %v", d, err)
 	}

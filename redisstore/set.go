@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
 )
 
 // What set.lua is asked of rows.
@@ -38,10 +38,10 @@ type set struct {
 	index  map[rowName]int // of rows
 	limits []*entry
 	asked  packed
-	mixed  bool             // take_many.lua cannot decide it
-	costs  int              // in asked
-	groups []*dipwell.Group // in the order in which they are decided
-	of     []int            // rows of the groups' ops, one after the other
+	mixed  bool           // take_many.lua cannot decide it
+	costs  int            // in asked
+	groups []*store.Group // in the order in which they are decided
+	of     []int          // rows of the groups' ops, one after the other
 }
 
 type rowName struct {
@@ -54,11 +54,11 @@ type setRow struct {
 	name   string
 	limit  int   // in set.limits, from 1
 	origin int64 // of spread windows
-	phase  dipwell.Phase
+	phase  store.Phase
 
 	units, pieces int64 // for take_many.lua
 
-	state   dipwell.State
+	state   store.State
 	left    bool // alone: it is of another version, has records, or is no bucket
 	closed  bool // a reservation did not fit: the script charges nothing more
 	written bool
@@ -102,7 +102,7 @@ func (q *set) agrees(known []*entry) bool {
 }
 
 // row returns the number of a row in the set, from 0, and adds it if it is not there.
-func (q *set) row(e *entry, op *dipwell.Op) int {
+func (q *set) row(e *entry, op *store.Op) int {
 	name := rowName{e, op.Key}
 	if len(q.rows) <= fewRows {
 		for i := range q.rows {
@@ -128,7 +128,7 @@ func (q *set) row(e *entry, op *dipwell.Op) int {
 const fewRows = 8
 
 // add appends a row that is not in the set. name is that of its key in Redis.
-func (q *set) add(e *entry, op *dipwell.Op, name string) int {
+func (q *set) add(e *entry, op *store.Op, name string) int {
 	limit := len(q.limits)
 	for limit > 0 && q.limits[limit-1] != e {
 		limit--
@@ -139,7 +139,7 @@ func (q *set) add(e *entry, op *dipwell.Op, name string) int {
 	}
 	r := setRow{rowName: rowName{e, op.Key}, name: name, limit: limit}
 	if e.def.Rule.Spread {
-		var scratch dipwell.Rule
+		var scratch store.Rule
 		r.origin, r.phase = op.RuleFor(&scratch).Origin, op.Phase
 	}
 	if q.index != nil {
@@ -151,23 +151,23 @@ func (q *set) add(e *entry, op *dipwell.Op, name string) int {
 
 // settable reports whether set.lua can decide the op. alone says that it is the
 // only one of its group.
-func (e *entry) settable(op *dipwell.Op, alone bool) bool {
+func (e *entry) settable(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false
 	}
 	switch op.Verb {
-	case dipwell.VerbTake, dipwell.VerbCheck:
+	case store.VerbTake, store.VerbCheck:
 		return true
-	case dipwell.VerbReserve:
-		return op.Def.Mode != dipwell.Shadow && (!op.Bounded || op.MaxDelay >= 0)
-	case dipwell.VerbReset:
+	case store.VerbReserve:
+		return op.Def.Mode != store.Shadow && (!op.Bounded || op.MaxDelay >= 0)
+	case store.VerbReset:
 		return false
 	}
 	return alone
 }
 
 // settable reports whether set.lua can decide the group.
-func settable(g *dipwell.Group, known []*entry) bool {
+func settable(g *store.Group, known []*entry) bool {
 	for i := range g.Ops {
 		if !known[i].settable(&g.Ops[i], len(g.Ops) == 1) {
 			return false
@@ -177,9 +177,9 @@ func settable(g *dipwell.Group, known []*entry) bool {
 }
 
 // group appends a group of any number of ops. known are the entries of its limits.
-func (q *set) group(g *dipwell.Group, known []*entry) {
+func (q *set) group(g *store.Group, known []*entry) {
 	if len(g.Ops) == 1 {
-		q.run([]*dipwell.Group{g}, q.row(known[0], &g.Ops[0]))
+		q.run([]*store.Group{g}, q.row(known[0], &g.Ops[0]))
 		return
 	}
 	kind := askAll
@@ -196,7 +196,7 @@ func (q *set) group(g *dipwell.Group, known []*entry) {
 		row := q.row(known[i], op)
 		q.of = append(q.of, row)
 		number := int64(row + 1)
-		if op.Def.Mode == dipwell.Shadow {
+		if op.Def.Mode == store.Shadow {
 			number = -number
 		}
 		units, room := need(op)
@@ -206,19 +206,19 @@ func (q *set) group(g *dipwell.Group, known []*entry) {
 }
 
 // mayWait reports whether the op is a Reserve that may be granted for later.
-func mayWait(op *dipwell.Op) bool {
-	return op.Verb == dipwell.VerbReserve && op.Def.Rule.Debt > 0
+func mayWait(op *store.Op) bool {
+	return op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
 }
 
 // need is what an op takes if no more than room is used: Rule.Apply for Take,
 // Check, and Reserve without a delay. A room of -1 is never there.
-func need(op *dipwell.Op) (units, room int64) {
+func need(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
 	if op.Cost > r.Burst {
 		return 0, -1
 	}
 	units = op.Cost * r.Unit
-	if op.Verb == dipwell.VerbCheck {
+	if op.Verb == store.VerbCheck {
 		return 0, algebra.RoomBefore(units, r.Cap)
 	}
 	return units, algebra.RoomBefore(units, r.Cap)
@@ -226,7 +226,7 @@ func need(op *dipwell.Op) (units, room int64) {
 
 // run appends groups of one op, all about one row: calls of one verb that follow
 // each other as one.
-func (q *set) run(groups []*dipwell.Group, row int) {
+func (q *set) run(groups []*store.Group, row int) {
 	for from := 0; from < len(groups); {
 		verb, to := groups[from].Ops[0].Verb, from+1
 		for to < len(groups) && groups[to].Ops[0].Verb == verb {
@@ -241,24 +241,24 @@ func (q *set) run(groups []*dipwell.Group, row int) {
 }
 
 // calls appends what calls of one verb ask of a row.
-func (q *set) calls(verb dipwell.Verb, groups []*dipwell.Group, row int64) {
+func (q *set) calls(verb store.Verb, groups []*store.Group, row int64) {
 	q.costs++
 	r := &groups[0].Ops[0].Def.Rule
 	switch verb {
-	case dipwell.VerbTakeUpTo: // each takes single tokens while there are any
-		if n := total(groups, dipwell.MaxInt); n > 0 {
+	case store.VerbTakeUpTo: // each takes single tokens while there are any
+		if n := total(groups, store.MaxInt); n > 0 {
 			q.pieces(row, r.Unit, r.Cap, n)
 		}
-	case dipwell.VerbCharge: // and each single units, up to MaxUsed
+	case store.VerbCharge: // and each single units, up to MaxUsed
 		if n := unitsOf(total(groups, r.MaxCharge), r); n > 0 {
 			q.pieces(row, 1, r.MaxUsed, n)
 		}
-	case dipwell.VerbRefund:
-		if n := unitsOf(total(groups, dipwell.MaxInt), r); n > 0 {
+	case store.VerbRefund:
+		if n := unitsOf(total(groups, store.MaxInt), r); n > 0 {
 			q.mixed = true
 			q.asked.add(askRefund, row, n)
 		}
-	case dipwell.VerbTake, dipwell.VerbReserve:
+	case store.VerbTake, store.VerbReserve:
 		q.takes(groups, row)
 	}
 }
@@ -272,17 +272,17 @@ func (q *set) pieces(row, units, most, n int64) {
 }
 
 // total adds up costs, each at most so much, to MaxInt at the most.
-func total(groups []*dipwell.Group, most int64) (sum int64) {
+func total(groups []*store.Group, most int64) (sum int64) {
 	for _, g := range groups {
 		if cost := g.Ops[0].Cost; cost <= most {
-			sum = min(sum+cost, dipwell.MaxInt)
+			sum = min(sum+cost, store.MaxInt)
 		}
 	}
 	return sum
 }
 
 // takes appends what Takes or Reserves ask of a row.
-func (q *set) takes(groups []*dipwell.Group, row int64) {
+func (q *set) takes(groups []*store.Group, row int64) {
 	r, reserve := &groups[0].Ops[0].Def.Rule, mayWait(&groups[0].Ops[0])
 	var sum, n, units int64
 	alike := true
@@ -318,10 +318,10 @@ func (q *set) takes(groups []*dipwell.Group, row int64) {
 }
 
 // tooMany units fit nowhere.
-const tooMany = dipwell.MaxInt + 1
+const tooMany = store.MaxInt + 1
 
 // unitsOfOne is what one of several Takes or Reserves asks for; 0: it changes nothing.
-func unitsOfOne(cost int64, r *dipwell.Rule, reserve bool) int64 {
+func unitsOfOne(cost int64, r *store.Rule, reserve bool) int64 {
 	switch {
 	case cost <= r.Burst:
 		return cost * r.Unit
@@ -360,7 +360,7 @@ func (q *set) call(ctx context.Context) call {
 	}
 	writes := false
 	for _, g := range q.groups {
-		writes = writes || g.Ops[0].Verb != dipwell.VerbCheck
+		writes = writes || g.Ops[0].Verb != store.VerbCheck
 	}
 	script, asked := q.s.scripts.takeMany, &packed{}
 	if q.mixed {
@@ -373,7 +373,7 @@ func (q *set) call(ctx context.Context) call {
 
 // settle makes the answers from what set.lua returned. It returns the groups
 // that have to be asked by themselves.
-func (q *set) settle(words string) (rest []*dipwell.Group, err error) {
+func (q *set) settle(words string) (rest []*store.Group, err error) {
 	if words == "" {
 		return q.groups, nil
 	}
@@ -383,13 +383,13 @@ func (q *set) settle(words string) (rest []*dipwell.Group, err error) {
 		var line string
 		line, words, _ = strings.Cut(words, "\n")
 		r := &q.rows[i]
-		r.state = dipwell.State{}
+		r.state = store.State{}
 		if r.left = line == "-"; !r.left && line != "" && ok {
 			r.state, ok = parseRow(line)
 		}
 	}
 	if !ok {
-		return nil, fmt.Errorf("%w: the script answered %q", dipwell.ErrOutcomeUnknown, head)
+		return nil, fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, head)
 	}
 	at := 0
 	for _, g := range q.groups {
@@ -409,14 +409,14 @@ func (q *set) settle(words string) (rest []*dipwell.Group, err error) {
 		}
 	}
 	if written != 0 {
-		return nil, fmt.Errorf("%w: the script and the program disagree about %s and others", dipwell.ErrOutcomeUnknown, q.rows[0].name)
+		return nil, fmt.Errorf("%w: the script and the program disagree about %s and others", store.ErrOutcomeUnknown, q.rows[0].name)
 	}
 	return rest, nil
 }
 
 // decide makes the answer of a group of one op. Not done: the group has to be
 // asked by itself, and the script has charged nothing for it.
-func (r *setRow) decide(g *dipwell.Group, now int64) (done bool) {
+func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	if r.left {
 		return false
 	}
@@ -439,9 +439,9 @@ func (r *setRow) decide(g *dipwell.Group, now int64) (done bool) {
 }
 
 // decide is that of a row for a group of several ops.
-func (q *set) decide(g *dipwell.Group, at []int, now int64) (done bool) {
-	var rows [dipwell.MaxTakes]dipwell.State
-	var write [dipwell.MaxTakes]bool
+func (q *set) decide(g *store.Group, at []int, now int64) (done bool) {
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
 	left, closed := false, false
 	for i, row := range at {
 		r := &q.rows[row]
@@ -477,7 +477,7 @@ func (q *set) leave(at []int) {
 }
 
 // close closes the rows in which a group with a Reserve does not fit now.
-func (q *set) close(g *dipwell.Group, at []int, now int64) {
+func (q *set) close(g *store.Group, at []int, now int64) {
 	reserves := false
 	for i := range g.Ops {
 		reserves = reserves || mayWait(&g.Ops[i])
@@ -487,15 +487,15 @@ func (q *set) close(g *dipwell.Group, at []int, now int64) {
 	}
 	for i, row := range at {
 		r, op := &q.rows[row], &g.Ops[i]
-		if r.left || op.Def.Mode == dipwell.Shadow {
+		if r.left || op.Def.Mode == store.Shadow {
 			continue
 		}
-		var scratch dipwell.Rule
+		var scratch store.Rule
 		room := int64(-1)
 		if op.Cost <= op.Def.Rule.Burst {
 			room = algebra.RoomBefore(op.Cost*op.Def.Rule.Unit, op.Def.Rule.Cap)
 		}
-		if op.RuleFor(&scratch).Apply(r.state, now, dipwell.VerbCheck, 0).Before > room {
+		if op.RuleFor(&scratch).Apply(r.state, now, store.VerbCheck, 0).Before > room {
 			r.closed = true
 		}
 	}

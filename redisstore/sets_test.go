@@ -16,21 +16,22 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // group asks one token of each of some limits and keys, "limit key".
-func group(l *dipwell.Limiter, verb dipwell.Verb, rows ...string) (g dipwell.Group) {
+func group(l *dipwell.Limiter, verb store.Verb, rows ...string) (g store.Group) {
 	for _, row := range rows {
 		limit, key, _ := strings.Cut(row, " ")
-		g.Ops = append(g.Ops, dipwell.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1})
 	}
 	return g
 }
 
 type fataler interface{ Fatal(...any) }
 
-func apply(t fataler, s dipwell.Store, groups ...dipwell.Group) []dipwell.Group {
-	b := dipwell.Batch{Groups: groups}
+func apply(t fataler, s store.Store, groups ...store.Group) []store.Group {
+	b := store.Batch{Groups: groups}
 	if err := s.Apply(context.Background(), &b); err != nil {
 		t.Fatal(err)
 	}
@@ -42,12 +43,12 @@ func apply(t fataler, s dipwell.Store, groups ...dipwell.Group) []dipwell.Group 
 func TestSetsDecideAsOneByOne(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	limits := []dipwell.Limit{
-		{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: dipwell.NoDebt},
-		{Name: "coarse", Rate: 5, Period: 30 * 24 * time.Hour, Burst: 40, MaxCharge: 50, MaxDebt: dipwell.NoDebt},
-		{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, MaxDebt: dipwell.NoDebt},
-		{Name: "grid", Algorithm: dipwell.Interval, Rate: 4, Period: 10 * time.Second, Burst: 20, Start: "3s", MaxDebt: dipwell.NoDebt},
-		{Name: "shadow", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt, Mode: dipwell.Shadow},
+	limits := []store.Limit{
+		{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: store.NoDebt},
+		{Name: "coarse", Rate: 5, Period: 30 * 24 * time.Hour, Burst: 40, MaxCharge: 50, MaxDebt: store.NoDebt},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, MaxDebt: store.NoDebt},
+		{Name: "grid", Algorithm: store.Interval, Rate: 4, Period: 10 * time.Second, Burst: 20, Start: "3s", MaxDebt: store.NoDebt},
+		{Name: "shadow", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: store.NoDebt, Mode: store.Shadow},
 		{Name: "debt", Rate: 1, Period: 10 * time.Second, Burst: 5, MaxDebt: 6},
 	}
 	const debt = 5 // the last one's groups are of one op
@@ -64,30 +65,30 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A script that the server does not have is sent again, after the others of its batch.
-		apply(t, s, group(l, dipwell.VerbReset, "bucket k"), group(l, dipwell.VerbCheck, "bucket l"))
+		apply(t, s, group(l, store.VerbReset, "bucket k"), group(l, store.VerbCheck, "bucket l"))
 		type row struct{ limit, key string }
-		model := map[row]dipwell.State{}
-		op := func(n int, most dipwell.Verb) dipwell.Op {
-			return dipwell.Op{Def: l.Limit(limits[rapid.IntRange(0, n).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
-				Verb: dipwell.Verb(rapid.IntRange(0, int(most)).Draw(t, "verb")), Cost: rapid.Int64Range(0, 12).Draw(t, "cost")}
+		model := map[row]store.State{}
+		op := func(n int, most store.Verb) store.Op {
+			return store.Op{Def: l.Limit(limits[rapid.IntRange(0, n).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
+				Verb: store.Verb(rapid.IntRange(0, int(most)).Draw(t, "verb")), Cost: rapid.Int64Range(0, 12).Draw(t, "cost")}
 		}
 		for range rapid.IntRange(1, 5).Draw(t, "batches") {
 			now := clock.Add(rapid.Int64Range(0, 20e6).Draw(t, "later"))
-			var groups []dipwell.Group
+			var groups []store.Group
 			alike, costs := rapid.Bool().Draw(t, "alike"), rapid.SliceOfN(rapid.Int64Range(0, 12), len(limits), len(limits)).Draw(t, "costs")
 			for i := range rapid.IntRange(1, 40).Draw(t, "groups") {
-				g := dipwell.Group{ID: dipwell.Reservation{1, byte(i), 15: byte(now)}, Ops: []dipwell.Op{op(debt, dipwell.VerbReset)}}
+				g := store.Group{ID: store.Reservation{1, byte(i), 15: byte(now)}, Ops: []store.Op{op(debt, store.VerbReset)}}
 				if alike { // for take_many.lua: one verb and cost a bucket
 					o := &g.Ops[0]
-					o.Verb = map[string]dipwell.Verb{"": dipwell.VerbTake, "k": dipwell.VerbTakeUpTo, "l": dipwell.VerbCheck}[o.Key]
-					o.Cost = costs[slices.IndexFunc(limits, func(l dipwell.Limit) bool { return l.Name == o.Def.Name })]
+					o.Verb = map[string]store.Verb{"": store.VerbTake, "k": store.VerbTakeUpTo, "l": store.VerbCheck}[o.Key]
+					o.Cost = costs[slices.IndexFunc(limits, func(l store.Limit) bool { return l.Name == o.Def.Name })]
 				} else if rapid.Bool().Draw(t, "several") {
-					g.Ops, g.ID = nil, dipwell.Reservation{}
+					g.Ops, g.ID = nil, store.Reservation{}
 					seen := map[row]bool{}
 					for range rapid.IntRange(1, 4).Draw(t, "ops") {
-						o := op(debt-1, dipwell.VerbReserve)
-						if o.Verb == dipwell.VerbTakeUpTo || o.Verb == dipwell.VerbReserve && o.Def.Mode == dipwell.Shadow {
-							o.Verb = dipwell.VerbTake
+						o := op(debt-1, store.VerbReserve)
+						if o.Verb == store.VerbTakeUpTo || o.Verb == store.VerbReserve && o.Def.Mode == store.Shadow {
+							o.Verb = store.VerbTake
 						}
 						if r := (row{o.Def.Name, o.Key}); !seen[r] {
 							seen[r], g.Ops = true, append(g.Ops, o)
@@ -96,14 +97,14 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 				}
 				groups = append(groups, g)
 			}
-			want := make([]dipwell.Group, len(groups))
+			want := make([]store.Group, len(groups))
 			for _, several := range []bool{false, true} {
 				for i, g := range groups {
 					if len(g.Ops) > 1 != several {
 						continue
 					}
-					g.Ops = append([]dipwell.Op(nil), g.Ops...)
-					rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+					g.Ops = append([]store.Op(nil), g.Ops...)
+					rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
 					for j, o := range g.Ops {
 						rows[j] = model[row{o.Def.Name, o.Key}]
 					}
@@ -118,7 +119,7 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 					want[i] = g
 				}
 			}
-			b := dipwell.Batch{Groups: groups}
+			b := store.Batch{Groups: groups}
 			if err := s.Apply(context.Background(), &b); err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +131,7 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 				for j := range g.Ops {
 					a, b := g.Ops[j].Answer, w.Ops[j].Answer
 					if g.Ops[j].Def.Name == limits[debt].Name { // a refusal may be of before a reservation that waits
-						a, b = dipwell.Answer{Allowed: a.Allowed, Granted: a.Granted}, dipwell.Answer{Allowed: b.Allowed, Granted: b.Granted}
+						a, b = store.Answer{Allowed: a.Allowed, Granted: a.Granted}, store.Answer{Allowed: b.Allowed, Granted: b.Granted}
 					}
 					if a != b {
 						t.Fatalf("group %d, %s %s %q %d: %+v, not %+v", i, g.Ops[j].Verb, g.Ops[j].Def.Name, g.Ops[j].Key, g.Ops[j].Cost, a, b)
@@ -139,7 +140,7 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 			}
 		}
 		for r, state := range model {
-			o := dipwell.Op{Def: l.Limit(r.limit), Key: r.key, Verb: dipwell.VerbCheck}
+			o := store.Op{Def: l.Limit(r.limit), Key: r.key, Verb: store.VerbCheck}
 			if _, _, err := o.Step(clock.Load(), state, true); err != nil {
 				t.Fatal(err)
 			}
@@ -161,16 +162,16 @@ func TestCallsOfGroups(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("user", 10), drained("tenant", 1000), drained("hot", 500))
-	apply(t, s, group(l, dipwell.VerbTake, "user warm", "tenant warm"), group(l, dipwell.VerbTake, "user warm2", "tenant warm"))
-	several := func(n int) (groups []dipwell.Group) {
+	apply(t, s, group(l, store.VerbTake, "user warm", "tenant warm"), group(l, store.VerbTake, "user warm2", "tenant warm"))
+	several := func(n int) (groups []store.Group) {
 		for i := range n {
-			groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
+			groups = append(groups, group(l, store.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
 		}
 		return groups
 	}
-	costs := func(n int) (groups []dipwell.Group) {
+	costs := func(n int) (groups []store.Group) {
 		for i := range n {
-			g := group(l, dipwell.VerbTake, "hot k")
+			g := group(l, store.VerbTake, "hot k")
 			g.Ops[0].Cost = int64(1 + i%5)
 			groups = append(groups, g)
 		}
@@ -178,7 +179,7 @@ func TestCallsOfGroups(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		groups  []dipwell.Group
+		groups  []store.Group
 		allowed int
 		want    string
 	}{
@@ -217,14 +218,14 @@ func TestGroupsInOrder(t *testing.T) {
 	s := newStore(t, client(t), redisstore.Config{Poll: -1})
 	l := limiter(t, s, drained("user", 2), drained("tenant", 3))
 	for i, g := range apply(t, s,
-		group(l, dipwell.VerbTake, "user a", "tenant acme"),
-		group(l, dipwell.VerbTake, "user a", "tenant acme"),
-		group(l, dipwell.VerbTake, "user a", "tenant acme"), // a has none
-		group(l, dipwell.VerbTake, "user b", "tenant acme"),
-		group(l, dipwell.VerbTake, "user c", "tenant acme"), // acme has none
-		group(l, dipwell.VerbTake, "user c", "tenant other"),
-		group(l, dipwell.VerbCheck, "user c", "tenant other"),
-		group(l, dipwell.VerbCheck, "user c", "tenant acme"),
+		group(l, store.VerbTake, "user a", "tenant acme"),
+		group(l, store.VerbTake, "user a", "tenant acme"),
+		group(l, store.VerbTake, "user a", "tenant acme"), // a has none
+		group(l, store.VerbTake, "user b", "tenant acme"),
+		group(l, store.VerbTake, "user c", "tenant acme"), // acme has none
+		group(l, store.VerbTake, "user c", "tenant other"),
+		group(l, store.VerbCheck, "user c", "tenant other"),
+		group(l, store.VerbCheck, "user c", "tenant acme"),
 	) {
 		if want := i != 2 && i != 4 && i != 7; g.Err != nil || g.Allowed != want {
 			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
@@ -263,10 +264,10 @@ func TestScriptOfABatch(t *testing.T) {
 	db, a := client(t), &asked{}
 	s := newStore(t, db, redisstore.Config{Poll: -1})
 	window := drained("window", 99)
-	window.Algorithm = dipwell.FixedWindow
+	window.Algorithm = store.FixedWindow
 	l := limiter(t, s, drained("user", 99), drained("tenant", 99), window)
-	take := func(row string, cost int64) dipwell.Group {
-		g := group(l, dipwell.VerbTake, row)
+	take := func(row string, cost int64) store.Group {
+		g := group(l, store.VerbTake, row)
 		g.Ops[0].Cost = cost
 		return g
 	}
@@ -274,18 +275,18 @@ func TestScriptOfABatch(t *testing.T) {
 	apply(t, s, take("user a", 1), take("user a", 2))
 	db.AddHook(a)
 	for name, c := range map[string]struct {
-		groups []dipwell.Group
+		groups []store.Group
 		want   string
 	}{
-		"takes":             {[]dipwell.Group{take("user a", 1), take("tenant a", 2), take("window a", 1), take("user a", 1)}, "take_many"},
-		"takes and a look":  {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbCheck, "user b")}, "take_many"},
-		"a take of nothing": {[]dipwell.Group{take("user a", 0), take("user b", 1)}, "take_many"},
-		"take up to":        {[]dipwell.Group{group(l, dipwell.VerbTakeUpTo, "user c"), take("user d", 1)}, "take_many"},
-		"costs":             {[]dipwell.Group{take("user a", 1), take("user a", 2)}, "set"},
-		"verbs of a bucket": {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbTakeUpTo, "user a")}, "set"},
-		"a charge":          {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbCharge, "user b")}, "set"},
-		"a refund":          {[]dipwell.Group{take("user a", 1), group(l, dipwell.VerbRefund, "user b")}, "set"},
-		"several":           {[]dipwell.Group{take("user c", 1), group(l, dipwell.VerbTake, "user d", "tenant d")}, "set"},
+		"takes":             {[]store.Group{take("user a", 1), take("tenant a", 2), take("window a", 1), take("user a", 1)}, "take_many"},
+		"takes and a look":  {[]store.Group{take("user a", 1), group(l, store.VerbCheck, "user b")}, "take_many"},
+		"a take of nothing": {[]store.Group{take("user a", 0), take("user b", 1)}, "take_many"},
+		"take up to":        {[]store.Group{group(l, store.VerbTakeUpTo, "user c"), take("user d", 1)}, "take_many"},
+		"costs":             {[]store.Group{take("user a", 1), take("user a", 2)}, "set"},
+		"verbs of a bucket": {[]store.Group{take("user a", 1), group(l, store.VerbTakeUpTo, "user a")}, "set"},
+		"a charge":          {[]store.Group{take("user a", 1), group(l, store.VerbCharge, "user b")}, "set"},
+		"a refund":          {[]store.Group{take("user a", 1), group(l, store.VerbRefund, "user b")}, "set"},
+		"several":           {[]store.Group{take("user c", 1), group(l, store.VerbTake, "user d", "tenant d")}, "set"},
 	} {
 		a.list = nil
 		for i, g := range apply(t, s, c.groups...) {
@@ -306,9 +307,9 @@ func TestGroupsOfNothing(t *testing.T) {
 	prefix := fmt.Sprint("nothing", prefixes.Add(1))
 	s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
 	l := limiter(t, s, drained("a", 2), drained("b", 3))
-	none := group(l, dipwell.VerbTake, "a k", "b k")
+	none := group(l, store.VerbTake, "a k", "b k")
 	none.Ops[0].Cost, none.Ops[1].Cost = 0, 0
-	for _, groups := range [][]dipwell.Group{{none}, {none, none}, {group(l, dipwell.VerbCheck, "a k", "b k")}} {
+	for _, groups := range [][]store.Group{{none}, {none, none}, {group(l, store.VerbCheck, "a k", "b k")}} {
 		for _, g := range apply(t, s, groups...) {
 			if g.Err != nil || !g.Allowed {
 				t.Errorf("%v, %v", g.Allowed, g.Err)
@@ -339,7 +340,7 @@ func TestOneGroupAtFault(t *testing.T) {
 			if _, err := l.Take(ctx, "user", "u50", 3); err != nil {
 				return err
 			}
-			_, err := l.Define(ctx, drained("user", 20), dipwell.OwnerCode)
+			_, err := l.Define(ctx, drained("user", 20), store.OwnerCode)
 			return err
 		}, false, 3},
 		"reservations": {func(ctx context.Context, _ redis.UniversalClient, l *dipwell.Limiter, _ string) error {
@@ -353,13 +354,13 @@ func TestOneGroupAtFault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db, prefix := client(t), fmt.Sprint("group", prefixes.Add(1))
 			s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
-			l := limiter(t, s, drained("tenant", 1000), dipwell.Limit{Name: "user", Rate: 1, Period: 24 * time.Hour, Burst: 20})
+			l := limiter(t, s, drained("tenant", 1000), store.Limit{Name: "user", Rate: 1, Period: 24 * time.Hour, Burst: 20})
 			if err := c.put(t.Context(), db, l, prefix+":user:{u50}"); err != nil {
 				t.Fatal(err)
 			}
-			var groups []dipwell.Group
+			var groups []store.Group
 			for i := range 100 {
-				groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
+				groups = append(groups, group(l, store.VerbTake, fmt.Sprint("user u", i), "tenant acme"))
 			}
 			admitted := int64(0)
 			for i, g := range apply(t, s, groups...) {
@@ -395,14 +396,14 @@ func TestGroupsWithoutMemory(t *testing.T) {
 	do(t, server, "set", "junk", strings.Repeat("x", 1<<20))
 	do(t, server, "config", "set", "maxmemory", "1mb")
 	for i, g := range apply(t, s,
-		group(l, dipwell.VerbTake, "a new", "b new"),
-		group(l, dipwell.VerbTake, "a empty", "b empty"),
-		group(l, dipwell.VerbCheck, "b k"),
-		group(l, dipwell.VerbRefund, "a k"),
-		group(l, dipwell.VerbTake, "b k"),
-		group(l, dipwell.VerbCheck, "b k", "b empty"),
+		group(l, store.VerbTake, "a new", "b new"),
+		group(l, store.VerbTake, "a empty", "b empty"),
+		group(l, store.VerbCheck, "b k"),
+		group(l, store.VerbRefund, "a k"),
+		group(l, store.VerbTake, "b k"),
+		group(l, store.VerbCheck, "b k", "b empty"),
 	) {
-		if full := i == 0 || i == 4; full != errors.Is(g.Err, dipwell.ErrNoSpace) || !full && (g.Err != nil || g.Allowed != (i != 1)) {
+		if full := i == 0 || i == 4; full != errors.Is(g.Err, store.ErrNoSpace) || !full && (g.Err != nil || g.Allowed != (i != 1)) {
 			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
 		}
 	}
@@ -421,14 +422,14 @@ func TestGroupsInACluster(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{Poll: -1})
 	l := limiter(t, s, drained("user", 2), drained("tenant", 30))
-	var groups []dipwell.Group
+	var groups []store.Group
 	for i := range 40 {
 		tag := fmt.Sprintf("{t%d}", i%4)
-		groups = append(groups, group(l, dipwell.VerbTake, fmt.Sprint("user ", tag, i), "tenant "+tag))
+		groups = append(groups, group(l, store.VerbTake, fmt.Sprint("user ", tag, i), "tenant "+tag))
 	}
-	groups[7] = group(l, dipwell.VerbTake, "user one", "tenant another")
+	groups[7] = group(l, store.VerbTake, "user one", "tenant another")
 	for i, g := range apply(t, s, groups...) {
-		var field *dipwell.FieldError
+		var field *store.FieldError
 		if bad := errors.As(g.Err, &field); bad != (i == 7) || !bad && (g.Err != nil || !g.Allowed) {
 			t.Errorf("group %d: %v, %v", i, g.Allowed, g.Err)
 		}

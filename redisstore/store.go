@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Hash tags: which buckets of a cluster share a slot, and so may be asked for
@@ -93,10 +93,10 @@ type Store struct {
 }
 
 var (
-	_ dipwell.Store   = (*Store)(nil)
-	_ dipwell.Definer = (*Store)(nil)
-	_ dipwell.Lister  = (*Store)(nil)
-	_ dipwell.Clock   = (*Store)(nil)
+	_ store.Store   = (*Store)(nil)
+	_ store.Definer = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
+	_ store.Clock   = (*Store)(nil)
 )
 
 // New opens a store over a client and reads the limits that Redis holds. Close
@@ -138,7 +138,7 @@ func (s *Store) Close() error {
 const maxRounds = 16
 
 // Apply decides a batch. Several groups go as one pipeline.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(b.Groups) == 1 {
 		b.Groups[0].Err = s.group(ctx, &b.Groups[0])
 		return nil
@@ -148,14 +148,14 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 }
 
 // group decides one group by itself.
-func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
+func (s *Store) group(ctx context.Context, g *store.Group) error {
 	if g.Cancel {
 		return s.cancel(ctx, g.ID)
 	}
 	for range maxRounds {
 		err := s.ask(ctx, g)
 		switch {
-		case errors.Is(err, dipwell.ErrStaleDefinition):
+		case errors.Is(err, store.ErrStaleDefinition):
 			if err = s.cat.load(ctx); err != nil {
 				return storeError(err, false)
 			}
@@ -163,12 +163,12 @@ func (s *Store) group(ctx context.Context, g *dipwell.Group) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the row was converted over and over; nothing was charged", dipwell.ErrStore)
+	return fmt.Errorf("%w: the row was converted over and over; nothing was charged", store.ErrStore)
 }
 
 // ask asks the script that is for such a group, and where that leaves it alone, decide.lua.
-func (s *Store) ask(ctx context.Context, g *dipwell.Group) error {
-	var known [dipwell.MaxTakes]*entry
+func (s *Store) ask(ctx context.Context, g *store.Group) error {
+	var known [store.MaxTakes]*entry
 	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -32,7 +32,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 func TestStore(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
 	}, storetest.Parallel)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // storedLimit is a field of the hash of limits, a public format: settings as a
@@ -53,7 +53,7 @@ func encode(l storedLimit) string {
 	return string(b)
 }
 
-func encodeDefinition(d *dipwell.Definition) string {
+func encodeDefinition(d *store.Definition) string {
 	l := storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number}
 	for i := range d.Past {
 		l.Versions = append(l.Versions, storeVersion(d.Past[i]))
@@ -62,19 +62,19 @@ func encodeDefinition(d *dipwell.Definition) string {
 	return encode(l)
 }
 
-func storeVersion(v dipwell.Version) storedVersion {
+func storeVersion(v store.Version) storedVersion {
 	r, c := &v.Rule, v.Rule.Calendar()
 	return storedVersion{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
 		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone}
 }
 
 // decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
-func decodeDefinition(name, text string) (*dipwell.Definition, error) {
+func decodeDefinition(name, text string) (*store.Definition, error) {
 	if text == "" {
 		return nil, nil
 	}
 	bad := func(err error) error {
-		return fmt.Errorf("%w: limit %s as it is stored: %w", dipwell.ErrStore, name, err)
+		return fmt.Errorf("%w: limit %s as it is stored: %w", store.ErrStore, name, err)
 	}
 	var l storedLimit
 	if err := json.Unmarshal([]byte(text), &l); err != nil {
@@ -83,7 +83,7 @@ func decodeDefinition(name, text string) (*dipwell.Definition, error) {
 	if l.Dropped > 0 {
 		return nil, nil
 	}
-	var limit dipwell.Limit
+	var limit store.Limit
 	for _, set := range l.Settings {
 		if err := limit.Set(set[0], set[1]); err != nil {
 			return nil, bad(err)
@@ -93,7 +93,7 @@ func decodeDefinition(name, text string) (*dipwell.Definition, error) {
 	if err != nil {
 		return nil, bad(err)
 	}
-	d := &dipwell.Definition{Limit: limit, Owner: l.Owner, Warning: warning, Number: l.Version}
+	d := &store.Definition{Limit: limit, Owner: l.Owner, Warning: warning, Number: l.Version}
 	for _, v := range l.Versions {
 		version, err := v.version(rule)
 		switch {
@@ -113,20 +113,20 @@ func decodeDefinition(name, text string) (*dipwell.Definition, error) {
 
 // version takes the numbers as they were stored; only a calendar is made anew.
 // compiled is used where it comes to the same.
-func (v *storedVersion) version(compiled dipwell.Rule) (out dipwell.Version, err error) {
-	var l dipwell.Limit
+func (v *storedVersion) version(compiled store.Rule) (out store.Version, err error) {
+	var l store.Limit
 	if err = l.Set("on_change", v.Policy); err != nil {
 		return out, err
 	}
-	out = dipwell.Version{Number: v.Number, Since: v.Since, Rule: compiled, Policy: l.OnChange}
+	out = store.Version{Number: v.Number, Since: v.Since, Rule: compiled, Policy: l.OnChange}
 	if storeVersion(out) == *v {
 		return out, nil
 	}
-	shape := dipwell.Limit{Name: "shape", Algorithm: dipwell.FixedWindow, Rate: 1, Period: time.Second}
+	shape := store.Limit{Name: "shape", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second}
 	if v.Zone != "" {
 		shape.Start = fmt.Sprintf("%02d:%02d:%02d %s", v.Clock/3600, v.Clock/60%60, v.Clock%60, v.Zone)
 		if shape.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
-			shape.Period = time.Duration(v.Months) * dipwell.Month
+			shape.Period = time.Duration(v.Months) * store.Month
 		}
 	}
 	if out.Rule, _, err = shape.Compile(); err != nil {

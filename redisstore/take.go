@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
 )
 
 // fixed are the words of a take that are always the same, boxed once.
@@ -15,7 +15,7 @@ type fixed struct {
 	one, room    any // units of a cost of 1, and what may be used before it
 }
 
-func newFixed(d *dipwell.Definition) fixed {
+func newFixed(d *store.Definition) fixed {
 	r := &d.Rule
 	n := func(i int64) any { return strconv.FormatInt(i, 10) }
 	return fixed{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
@@ -26,9 +26,9 @@ var boxedOne any = "1"
 // single reports whether take_one.lua can decide the op, which most often it can
 // to the end: a bucket that refills all the time, and a verb that takes its whole
 // cost, or nothing.
-func (e *entry) single(op *dipwell.Op) bool {
+func (e *entry) single(op *store.Op) bool {
 	switch op.Verb {
-	case dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve, dipwell.VerbCharge:
+	case store.VerbTake, store.VerbCheck, store.VerbReserve, store.VerbCharge:
 		return e.def.Rule.Every == 1 && e.settable(op, true)
 	}
 	return false
@@ -36,16 +36,16 @@ func (e *entry) single(op *dipwell.Op) bool {
 
 // take decides one call by take_one.lua. Where more is to be done than to take
 // the whole cost, or nothing, the script has done nothing, and others are asked.
-func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
+func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
 	units, room := e.one, e.room
-	if op.Cost != 1 || op.Verb == dipwell.VerbCheck || op.Verb == dipwell.VerbCharge {
+	if op.Cost != 1 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
 		units, room = whole(op)
 	}
 	args = append(args, e.version, e.add, units, room)
-	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != dipwell.VerbCheck, s.withClock(args)))
+	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 	switch {
 	case wrote && op.Delay > 0:
 		return s.decide(ctx, g, []*entry{e}, true)
-	case wrote && op.Verb == dipwell.VerbCharge && next.Used == e.def.Rule.MaxUsed:
+	case wrote && op.Verb == store.VerbCharge && next.Used == e.def.Rule.MaxUsed:
 		return s.clipped(ctx, g, e, now, row)
 	}
 	return err
@@ -66,9 +66,9 @@ func (s *Store) take(ctx context.Context, g *dipwell.Group, e *entry) error {
 
 // clipped decides a Charge that reached MaxUsed. If it was cut, take_one.lua did
 // nothing.
-func (s *Store) clipped(ctx context.Context, g *dipwell.Group, e *entry, now int64, row dipwell.State) error {
+func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64, row store.State) error {
 	op, r := &g.Ops[0], &e.def.Rule
-	if r.Apply(row, now, dipwell.VerbCheck, 0).Before <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
+	if r.Apply(row, now, store.VerbCheck, 0).Before <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
 		return nil
 	}
 	return s.decide(ctx, g, []*entry{e}, true)
@@ -76,12 +76,12 @@ func (s *Store) clipped(ctx context.Context, g *dipwell.Group, e *entry, now int
 
 // whole is what an op takes, and what may be used before it. A room of -1 is
 // never there: the script answers and takes nothing.
-func whole(op *dipwell.Op) (units, room int64) {
+func whole(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
 	switch {
-	case op.Cost == 0 || op.Verb == dipwell.VerbCheck:
+	case op.Cost == 0 || op.Verb == store.VerbCheck:
 		return 0, -1
-	case op.Verb != dipwell.VerbCharge:
+	case op.Verb != store.VerbCharge:
 		return need(op)
 	case op.Cost > r.MaxCharge:
 		return 0, -1
@@ -91,11 +91,11 @@ func whole(op *dipwell.Op) (units, room int64) {
 
 // together reports whether take_all.lua can decide the group: costs of one verb
 // of buckets that refill all the time.
-func together(g *dipwell.Group, known []*entry) bool {
+func together(g *store.Group, known []*entry) bool {
 	verb := g.Ops[0].Verb
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Verb != verb || op.Cost == 0 && verb != dipwell.VerbCheck || op.Def.Mode == dipwell.Shadow || known[i].def.Rule.Every != 1 || !known[i].settable(op, false) {
+		if op.Verb != verb || op.Cost == 0 && verb != store.VerbCheck || op.Def.Mode == store.Shadow || known[i].def.Rule.Every != 1 || !known[i].settable(op, false) {
 			return false
 		}
 	}
@@ -104,7 +104,7 @@ func together(g *dipwell.Group, known []*entry) bool {
 
 // takeAll decides a group by take_all.lua. Not done: the script has done
 // nothing, and others are asked.
-func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) (done bool, err error) {
+func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	if err = s.names.oneSlot(g, known); err != nil {
 		return false, err
 	}
@@ -116,18 +116,18 @@ func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) (
 		op := &g.Ops[i]
 		args = append(args, known[i].row(op.Key))
 		units, room := need(op)
-		if op.Verb == dipwell.VerbCheck {
+		if op.Verb == store.VerbCheck {
 			room = -1
 		}
 		asked.add(int64(op.Def.Number), op.Def.Rule.Add, units, room)
 	}
 	args = append(args, asked.array(&packed{}))
-	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != dipwell.VerbCheck, s.withClock(args)))
+	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return false, err
 	}
-	var rows [dipwell.MaxTakes]dipwell.State
-	var write [dipwell.MaxTakes]bool
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
 	now, ok := foundAll(c.words(), rows[:n])
 	if !ok {
 		return false, nil
@@ -138,7 +138,7 @@ func (s *Store) takeAll(ctx context.Context, g *dipwell.Group, known []*entry) (
 
 // one decides a group by set.lua. Not done: the script has done nothing for it,
 // and decide.lua is asked.
-func (s *Store) one(ctx context.Context, g *dipwell.Group, known []*entry) (done bool, err error) {
+func (s *Store) one(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	if err = s.names.oneSlot(g, known); err != nil {
 		return false, err
 	}
@@ -159,7 +159,7 @@ func (s *Store) one(ctx context.Context, g *dipwell.Group, known []*entry) (done
 }
 
 // found reads what take_one.lua returns: seconds, microseconds, and perhaps a row.
-func found(words string) (now int64, row dipwell.State, ok bool) {
+func found(words string) (now int64, row store.State, ok bool) {
 	seconds, rest, _ := strings.Cut(words, " ")
 	micros, text, there := strings.Cut(rest, " ")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
@@ -174,7 +174,7 @@ func found(words string) (now int64, row dipwell.State, ok bool) {
 }
 
 // foundAll reads what take_all.lua returns.
-func foundAll(words string, rows []dipwell.State) (now int64, ok bool) {
+func foundAll(words string, rows []store.State) (now int64, ok bool) {
 	line, words, _ := strings.Cut(words, "\n")
 	if now, _, ok = found(line); !ok {
 		return 0, false

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/procs"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestTLS(t *testing.T) {
@@ -38,7 +38,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := limiter(t, s, dipwell.Limit{Name: "t", Rate: 1, Period: time.Hour, Burst: 2})
+	l := limiter(t, s, store.Limit{Name: "t", Rate: 1, Period: time.Hour, Burst: 2})
 	if d, err := l.Take(t.Context(), "t", "k", 1); err != nil || d.Remaining != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}

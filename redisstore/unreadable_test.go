@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestALimitThatCannotBeRead: a limit that only another program can read holds
@@ -17,7 +18,7 @@ import (
 func TestALimitThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	ctx, db := context.Background(), client(t)
-	if _, err := dipwell.New(newStore(t, db, redisstore.Config{Prefix: "unreadable"}), dipwell.Limit{Name: "good", Rate: 5, Period: time.Hour}); err != nil {
+	if _, err := dipwell.New(newStore(t, db, redisstore.Config{Prefix: "unreadable"}), store.Limit{Name: "good", Rate: 5, Period: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.HSet(ctx, "unreadable.limits", "newer", `{"Version":1,"Algorithm":"martian"}`).Err(); err != nil {
@@ -31,7 +32,7 @@ func TestALimitThatCannotBeRead(t *testing.T) {
 	if d, err := l.Take(ctx, "good", "k", 1); err != nil || !d.Allowed {
 		t.Errorf("a limit beside it: %+v, %v", d, err)
 	}
-	if d, err := l.Take(ctx, "newer", "k", 1); !errors.Is(err, dipwell.ErrStore) || d.Allowed || !strings.Contains(err.Error(), "limit newer") {
+	if d, err := l.Take(ctx, "newer", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || !strings.Contains(err.Error(), "limit newer") {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if n := reports.Load(); n != 1 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 )
 
 // errUnread is what calls get before the limits could be read.
-var errUnread = fmt.Errorf("%w: Redis could not be reached yet", dipwell.ErrStore)
+var errUnread = fmt.Errorf("%w: Redis could not be reached yet", store.ErrStore)
 
 // unread says why the limits of a lazy store have not been read, if so.
 func (c *catalog) unread() error {

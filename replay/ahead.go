@@ -3,7 +3,7 @@ package replay
 import (
 	"context"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // ahead parses a log in a goroutine of its own, a few batches before they are
@@ -78,7 +78,7 @@ func (a *ahead) stop(ctx context.Context) {
 // fill reads records until the batch is full.
 func (b *batch) fill(log *reader) {
 	b.recs, b.keys, b.end = b.recs[:0], b.keys[:0], false
-	for len(b.recs) < batchRecords && len(b.keys) < batchKeys-dipwell.MaxKey {
+	for len(b.recs) < batchRecords && len(b.keys) < batchKeys-store.MaxKey {
 		b.recs = append(b.recs, record{})
 		rec := &b.recs[len(b.recs)-1]
 		ok, err := log.next(rec)

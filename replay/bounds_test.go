@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // stretch is a log of n lines in order that is made while it is read.
@@ -177,9 +177,9 @@ func TestLevelsFollowTheRule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	def := dipwell.MustDefinition(o.Limits[0])
+	def := store.MustDefinition(o.Limits[0])
 	for _, k := range rep.tracks[0] {
-		used := def.Rule.Apply(k.row, *rep.Last, dipwell.VerbCheck, 0).Before
+		used := def.Rule.Apply(k.row, *rep.Last, store.VerbCheck, 0).Before
 		last := k.points[len(k.points)-1]
 		if want := float64(def.Rule.Cap-used) / float64(def.Rule.Unit); last.level != want || last.t != *rep.Last || len(k.points) > 4*(columns+1) {
 			t.Errorf("%s ends at %+v after %d points, want %v", k.key, last, len(k.points), want)

@@ -5,7 +5,9 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/jsontext"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // decisionWriter writes a JSON line a decision, in the order decided.
@@ -18,15 +20,15 @@ func newDecisionWriter(w io.Writer) *decisionWriter {
 	return &decisionWriter{out: bufio.NewWriterSize(w, 256<<10)}
 }
 
-func (w *decisionWriter) write(rec *record, op *dipwell.Op, allowed bool) error {
+func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	b := strconv.AppendInt(append(w.buf[:0], `{"line":`...), rec.line, 10)
 	b = strconv.AppendInt(append(b, `,"t_us":`...), rec.t, 10)
-	b = dipwell.AppendJSONString(append(b, `,"limit":`...), op.Def.Name)
+	b = jsontext.AppendString(append(b, `,"limit":`...), op.Def.Name)
 	b = append(b, `,"key":`...)
 	if op.Key == "" {
 		b = append(b, "null"...)
 	} else {
-		b = dipwell.AppendJSONString(b, op.Key)
+		b = jsontext.AppendString(b, op.Key)
 	}
 	b = strconv.AppendBool(append(b, `,"allowed":`...), allowed)
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)

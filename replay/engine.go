@@ -2,6 +2,7 @@ package replay
 
 import (
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // engine decides records in virtual time: each at its own instant, on rows of
@@ -11,8 +12,8 @@ type engine struct {
 	all   bool
 	table *table
 	sums  []sums // of each limit
-	group dipwell.Group
-	rows  []dipwell.State // of the group
+	group store.Group
+	rows  []store.State // of the group
 	write []bool
 	out   *decisionWriter
 
@@ -23,8 +24,8 @@ func newEngine(defs []*dipwell.Definition, o *Options) *engine {
 	n := len(defs)
 	e := &engine{defs: defs, all: o.All, table: newTable(n, o.MaxKeys), sums: make([]sums, n)}
 	e.first = -1
-	e.group.Ops = make([]dipwell.Op, n)
-	e.rows, e.write = make([]dipwell.State, n), make([]bool, n)
+	e.group.Ops = make([]store.Op, n)
+	e.rows, e.write = make([]store.State, n), make([]bool, n)
 	for i, d := range defs {
 		e.group.Ops[i].Def = d
 	}
@@ -111,7 +112,7 @@ const (
 	spared           // granted by this limit, and refused by another: --all
 )
 
-func (e *engine) verdict(op *dipwell.Op) verdict {
+func (e *engine) verdict(op *store.Op) verdict {
 	switch {
 	case !op.Allowed:
 		return refused
@@ -140,7 +141,7 @@ type sums struct {
 	bins                            bins
 }
 
-func (s *sums) add(rec *record, op *dipwell.Op, v verdict) {
+func (s *sums) add(rec *record, op *store.Op, v verdict) {
 	s.bins.add(rec.t, v)
 	if v == granted {
 		s.granted++

@@ -1,6 +1,9 @@
 package replay
 
-import "github.com/dipwell/dipwell"
+import (
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
 
 // columns is how finely the level of a bucket is followed over time.
 const columns = 900
@@ -10,8 +13,8 @@ const columns = 900
 type track struct {
 	key    string
 	points []point
-	rule   *dipwell.Rule
-	row    dipwell.State
+	rule   *store.Rule
+	row    store.State
 	from   int64 // µs
 	width  int64 // of a column
 	column int64
@@ -71,12 +74,12 @@ func (r *run) levels() error {
 }
 
 func newTrack(key string, d *dipwell.Definition, from, to int64) *track {
-	rule := *d.RuleFor(key, new(dipwell.Rule))
+	rule := *d.RuleFor(key, new(store.Rule))
 	return &track{key: key, rule: &rule, from: from, width: max(1, (to-from)/columns+1)}
 }
 
 // add takes the row as it stands after a request at t.
-func (k *track) add(t int64, row dipwell.State) {
+func (k *track) add(t int64, row store.State) {
 	k.advance(t)
 	k.put(point{t, k.level(t)})
 	k.row = row
@@ -100,7 +103,7 @@ func (k *track) end(t int64) {
 }
 
 func (k *track) level(t int64) float64 {
-	used := k.rule.Apply(k.row, t, dipwell.VerbCheck, 0).Before
+	used := k.rule.Apply(k.row, t, store.VerbCheck, 0).Before
 	return float64(k.rule.Cap-used) / float64(k.rule.Unit)
 }
 

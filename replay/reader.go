@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A record is what a line comes to.
@@ -101,7 +102,7 @@ func (r *reader) next(rec *record) (bool, error) {
 		if err == nil && !r.shared {
 			err = checkKey(rec.key)
 		}
-		if err == nil && uint64(rec.t) > dipwell.MaxInt {
+		if err == nil && uint64(rec.t) > store.MaxInt {
 			err = errEra
 		}
 		if err != nil {
@@ -149,7 +150,7 @@ func checkKey(key []byte) error {
 	switch {
 	case len(key) == 0:
 		return malformed("the key is empty")
-	case len(key) > dipwell.MaxKey:
+	case len(key) > store.MaxKey:
 		return malformed("the key has " + strconv.Itoa(len(key)) + " bytes; at most 512")
 	}
 	rest, odd := key, false
@@ -184,7 +185,7 @@ func parseCost(b []byte) (int64, error) {
 		}
 		n = n*10 + int64(c-'0')
 	}
-	if n > dipwell.MaxInt {
+	if n > store.MaxInt {
 		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
 	}
 	return n, nil

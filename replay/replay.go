@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Options say what to do with a log. Limits is required; the zero value of
@@ -73,8 +74,8 @@ func (o *Options) check() ([]*dipwell.Definition, error) {
 	bad := func(field, format string, args ...any) ([]*dipwell.Definition, error) {
 		return nil, &dipwell.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 	}
-	if n := len(o.Limits); n < 1 || n > dipwell.MaxTakes {
-		return bad("limit", "is given %d times; from 1 to %d", n, dipwell.MaxTakes)
+	if n := len(o.Limits); n < 1 || n > store.MaxTakes {
+		return bad("limit", "is given %d times; from 1 to %d", n, store.MaxTakes)
 	}
 	switch {
 	case o.Levels < 0 || o.Levels > maxLevels:
@@ -95,7 +96,7 @@ func (o *Options) check() ([]*dipwell.Definition, error) {
 				return bad("limit", "%s is given twice", l.Name)
 			}
 		}
-		d, err := dipwell.NewDefinition(l)
+		d, err := store.NewDefinition(l)
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -124,14 +125,14 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 		all = append(all, request{at.UnixMicro(), i + 1, m[1], cost(m)})
 	}
 	slices.SortStableFunc(all, func(a, b request) int { return int(a.at - b.at) })
-	rows := map[string]dipwell.State{}
+	rows := map[string]store.State{}
 	var out strings.Builder
 	for _, r := range all {
-		outcomes := make([]dipwell.Outcome, len(o.Limits))
+		outcomes := make([]store.Outcome, len(o.Limits))
 		every := true
 		for i, l := range o.Limits {
-			def := dipwell.MustDefinition(l)
-			outcomes[i] = def.RuleFor(r.key, new(dipwell.Rule)).Apply(rows[l.Name+" "+r.key], r.at, dipwell.VerbTake, r.cost)
+			def := store.MustDefinition(l)
+			outcomes[i] = def.RuleFor(r.key, new(store.Rule)).Apply(rows[l.Name+" "+r.key], r.at, store.VerbTake, r.cost)
 			every = every && outcomes[i].Allowed
 		}
 		for i, l := range o.Limits {
@@ -139,11 +140,11 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 			used, allowed, retry := oc.Before, oc.Allowed && (every || !o.All), "null"
 			if allowed {
 				used = oc.After
-				rows[l.Name+" "+r.key] = dipwell.State{Used: oc.After, TS: oc.TS}
+				rows[l.Name+" "+r.key] = store.State{Used: oc.After, TS: oc.TS}
 			} else if !oc.Never {
 				retry = fmt.Sprint(oc.Retry)
 			}
-			rule := dipwell.MustDefinition(l).Rule
+			rule := store.MustDefinition(l).Rule
 			fmt.Fprintf(&out, `{"line":%d,"t_us":%d,"limit":%q,"key":%q,"allowed":%v,"remaining":%d,"retry_after_us":%s}`+"\n",
 				r.line, r.at, l.Name, r.key, allowed, max(0, (rule.Cap-used)/rule.Unit), retry)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // table keeps the rows and the counts of keys. Rows are exact: only those of
@@ -28,14 +29,14 @@ type table struct {
 	missed    []int64 // of each limit: the most refusals that a key shown may lack
 }
 
-// row is a dipwell.State of a limit's only version, without reservations: there
+// row is a store.State of a limit's only version, without reservations: there
 // are millions of them, and the garbage collector need not look for pointers.
 type row struct{ used, ts int64 }
 
-func rowOf(s dipwell.State) row { return row{s.Used, s.TS} }
+func rowOf(s store.State) row { return row{s.Used, s.TS} }
 
-func (r row) state(d *dipwell.Definition) dipwell.State {
-	return dipwell.State{Used: r.used, TS: r.ts, Version: d.Number}
+func (r row) state(d *dipwell.Definition) store.State {
+	return store.State{Used: r.used, TS: r.ts, Version: d.Number}
 }
 
 // counts are what became of a key's requests at one limit.
@@ -175,8 +176,8 @@ func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
 		if rows[i].used == 0 {
 			continue
 		}
-		var scratch dipwell.Rule
-		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i].state(d), now, dipwell.VerbCheck, 0).Before > 0 {
+		var scratch store.Rule
+		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i].state(d), now, store.VerbCheck, 0).Before > 0 {
 			return false
 		}
 	}

@@ -3,7 +3,7 @@
 // A call that the inner store refuses is allowed, charges nothing, as with a
 // limit whose mode is shadow, and its answer says shadow. So does the answer of
 // a call that the inner store could not decide; its source is
-// dipwell.SourceFallbackOpen. Errors of calls that cannot be refused, such as
+// store.SourceFallbackOpen. Errors of calls that cannot be refused, such as
 // Charge, Reset and Cancel, and those that are the caller's mistake, stay.
 package shadow
 
@@ -11,22 +11,22 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Store allows what another refuses. It is safe for concurrent use.
-type Store struct{ inner dipwell.Store }
+type Store struct{ inner store.Store }
 
-var _ dipwell.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store that asks inner and refuses nothing.
-func New(inner dipwell.Store) *Store { return &Store{inner} }
+func New(inner store.Store) *Store { return &Store{inner} }
 
 // Unwrap returns the inner store.
-func (s *Store) Unwrap() dipwell.Store { return s.inner }
+func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Apply asks the inner store and allows what it refuses.
-func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -44,7 +44,7 @@ func (s *Store) Apply(ctx context.Context, b *dipwell.Batch) error {
 }
 
 // allow changes a refusal into an answer that allows the call.
-func allow(g *dipwell.Group) {
+func allow(g *store.Group) {
 	if g.Allowed || g.Cancel {
 		return
 	}
@@ -58,21 +58,21 @@ func allow(g *dipwell.Group) {
 
 // mayPass reports whether a group failed in a way that would refuse its call,
 // and not because of a mistake of the caller.
-func mayPass(g *dipwell.Group) bool {
-	if g.Cancel || errors.As(g.Err, new(*dipwell.FieldError)) {
+func mayPass(g *store.Group) bool {
+	if g.Cancel || errors.As(g.Err, new(*store.FieldError)) {
 		return false
 	}
 	for i := range g.Ops {
-		if g.Ops[i].Verb > dipwell.VerbReserve {
+		if g.Ops[i].Verb > store.VerbReserve {
 			return false
 		}
 	}
 	return true
 }
 
-func pass(g *dipwell.Group) {
+func pass(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = nil, true, false
 	for i := range g.Ops {
-		g.Ops[i].Answer = dipwell.Answer{Allowed: true, Shadow: true, Source: dipwell.SourceFallbackOpen}
+		g.Ops[i].Answer = store.Answer{Allowed: true, Shadow: true, Source: store.SourceFallbackOpen}
 	}
 }

@@ -9,17 +9,18 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/shadow"
+	"github.com/dipwell/dipwell/store"
 )
 
 // failing fails on request.
 type failing struct {
-	dipwell.Store
+	store.Store
 	err error
 }
 
-func (f *failing) Unwrap() dipwell.Store { return f.Store }
+func (f *failing) Unwrap() store.Store { return f.Store }
 
-func (f *failing) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (f *failing) Apply(ctx context.Context, b *store.Batch) error {
 	if f.err != nil {
 		return f.err
 	}
@@ -28,14 +29,14 @@ func (f *failing) Apply(ctx context.Context, b *dipwell.Batch) error {
 
 func open(t *testing.T) (*dipwell.Limiter, *failing) {
 	t.Helper()
-	store, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = store.Close() })
-	f := &failing{Store: store}
-	l, err := dipwell.New(shadow.New(f), dipwell.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 3}, dipwell.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 9},
-		dipwell.Limit{Name: "drop", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 1})
+	t.Cleanup(func() { _ = st.Close() })
+	f := &failing{Store: st}
+	l, err := dipwell.New(shadow.New(f), store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 3}, store.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 9},
+		store.Limit{Name: "drop", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,17 +78,17 @@ func TestAStoreThatFailsRefusesNothing(t *testing.T) {
 	}
 	f.err = errors.New("gone")
 	got, err := l.Take(t.Context(), "a", "k", 1)
-	if err != nil || !got.Allowed || !got.Shadow || got.Source != dipwell.SourceFallbackOpen {
+	if err != nil || !got.Allowed || !got.Shadow || got.Source != store.SourceFallbackOpen {
 		t.Errorf("%+v %v", got, err)
 	}
-	if _, err = l.Charge(t.Context(), "a", "k", 1); !errors.Is(err, dipwell.ErrStore) {
+	if _, err = l.Charge(t.Context(), "a", "k", 1); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a charge that was lost: %v", err)
 	}
 	if err = l.Cancel(t.Context(), d.Reservation); err == nil {
 		t.Error("a cancellation that was lost is no error")
 	}
-	f.err = &dipwell.FieldError{Field: "cost", Reason: "is too much"}
-	if _, err = l.Take(t.Context(), "a", "k", 1); !errors.As(err, new(*dipwell.FieldError)) {
+	f.err = &store.FieldError{Field: "cost", Reason: "is too much"}
+	if _, err = l.Take(t.Context(), "a", "k", 1); !errors.As(err, new(*store.FieldError)) {
 		t.Errorf("the caller's mistake: %v", err)
 	}
 }

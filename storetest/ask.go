@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // do asks the store and the model, and fails where they differ in any field.
-func (e *env) do(verb dipwell.Verb, limit, key string, n int64) dipwell.Decision {
+func (e *env) do(verb store.Verb, limit, key string, n int64) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
 	if err := e.l.Do(e.ctx, &d, verb, limit, key, n); err != nil {
@@ -22,7 +23,7 @@ func (e *env) do(verb dipwell.Verb, limit, key string, n int64) dipwell.Decision
 }
 
 // doAll asks for several keys at one instant.
-func (e *env) doAll(verb dipwell.Verb, takes ...dipwell.Take) dipwell.Decision {
+func (e *env) doAll(verb store.Verb, takes ...dipwell.Take) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
 	what := fmt.Sprintf("%s all %v", verb, takes)
@@ -64,7 +65,7 @@ func (e *env) speaks(what string, d dipwell.Decision) {
 // and tells the model its name.
 func (e *env) reserved(d dipwell.Decision, a answers) {
 	e.Helper()
-	has := d.Reservation != dipwell.Reservation{}
+	has := d.Reservation != store.Reservation{}
 	if has != (a.reservation != nil) {
 		e.Fatalf("at %s: a reservation was made: %v; the model says %v (%+v)", e.since(), has, a.reservation != nil, d)
 	}
@@ -94,17 +95,17 @@ func (e *env) since() time.Duration {
 
 func (e *env) take(limit, key string, n int64) dipwell.Decision {
 	e.Helper()
-	return e.do(dipwell.VerbTake, limit, key, n)
+	return e.do(store.VerbTake, limit, key, n)
 }
 
 func (e *env) check(limit, key string, n int64) dipwell.Decision {
 	e.Helper()
-	return e.do(dipwell.VerbCheck, limit, key, n)
+	return e.do(store.VerbCheck, limit, key, n)
 }
 
 func (e *env) reserve(limit, key string, n int64) dipwell.Decision {
 	e.Helper()
-	return e.do(dipwell.VerbReserve, limit, key, n)
+	return e.do(store.VerbReserve, limit, key, n)
 }
 
 // allowed takes n and wants it granted with so many left.
@@ -136,13 +137,13 @@ func (e *env) left(limit, key string, remaining int64) {
 }
 
 // cancel gives a reservation back and wants that to work or not, as the model says.
-func (e *env) cancel(id dipwell.Reservation) error {
+func (e *env) cancel(id store.Reservation) error {
 	e.Helper()
 	err := e.l.Cancel(e.ctx, id)
 	if want := e.m.cancel(e.clock.Load(), id); want != (err == nil) {
 		e.Fatalf("cancel at %s: %v; the model says it works: %v", e.since(), err, want)
 	}
-	if err != nil && !errors.Is(err, dipwell.ErrReservation) {
+	if err != nil && !errors.Is(err, store.ErrReservation) {
 		e.Fatalf("cancel at %s: %v is not ErrReservation", e.since(), err)
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // givingBackCases are about how much of what was taken a cancellation gives
@@ -39,12 +40,12 @@ var givingBackCases = []testCase{
 
 // hold takes n tokens that are there, as a part of a call that is due so much
 // later: until then it can be cancelled.
-func (e *env) hold(limit, key string, n int64, d time.Duration) dipwell.Reservation {
+func (e *env) hold(limit, key string, n int64, d time.Duration) store.Reservation {
 	e.Helper()
 	late := fmt.Sprint("late", e.late)
 	e.late++
-	e.define(dipwell.Limit{Name: late, Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 23})
-	a := e.doAll(dipwell.VerbReserve, take(limit, key, n), take(late, key, int64(d/time.Second)))
+	e.define(store.Limit{Name: late, Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 23})
+	a := e.doAll(store.VerbReserve, take(limit, key, n), take(late, key, int64(d/time.Second)))
 	if a.Delay != d || a.Limits[0].Delay != 0 {
 		e.Fatalf("hold %d of %s for %v: %+v", n, limit, d, a)
 	}
@@ -53,7 +54,7 @@ func (e *env) hold(limit, key string, n int64, d time.Duration) dipwell.Reservat
 
 func (e *env) deep(name string, burst int64) {
 	e.Helper()
-	e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 100})
+	e.define(store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 100})
 }
 
 // What time has returned is not given back: by the part that was due at once of
@@ -62,7 +63,7 @@ func groupCancelMints(e *env) {
 	e.bucket("a", 1, time.Second, 5)
 	e.bucket("b", 1, time.Second, 5)
 	e.allowed("b", "k", 5, 0)
-	d := e.doAll(dipwell.VerbReserve, take("a", "k", 2), take("b", "k", 3))
+	d := e.doAll(store.VerbReserve, take("a", "k", 2), take("b", "k", 3))
 	e.at(1999 * time.Millisecond)
 	e.take("a", "k", 1)
 	e.at(2 * time.Second)
@@ -76,7 +77,7 @@ func cancelOfPassedDebt(e *env) {
 	e.deep("w", 10)
 	d := e.reserve("w", "k", 50)
 	e.at(30 * time.Second)
-	e.do(dipwell.VerbCharge, "w", "k", 1)
+	e.do(store.VerbCharge, "w", "k", 1)
 	e.must(nil, e.cancel(d.Reservation))
 	e.left("w", "k", 9)
 }
@@ -174,9 +175,9 @@ func cancelOfSweptRow(e *env) {
 func cancelledWaits(e *env) {
 	for burst := int64(1); burst <= 60; burst += int64(e.part) {
 		name, rnd := fmt.Sprint("w", burst), rand.New(rand.NewPCG(uint64(burst), 0))
-		e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst, MaxDebt: 50})
+		e.define(store.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst, MaxDebt: 50})
 		e.allowed(name, "k", burst, 0)
-		var ids []dipwell.Reservation
+		var ids []store.Reservation
 		for range 50 {
 			ids = append(ids, e.reserve(name, "k", 1).Reservation)
 		}
@@ -192,9 +193,9 @@ func cancelledWaits(e *env) {
 
 // Lows, slacks and what is withheld follow a change of their limit.
 func cancelAfterChange(e *env) {
-	for _, p := range []dipwell.ChangePolicy{dipwell.Keep, dipwell.Proportional, dipwell.StartOver} {
+	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name := p.String()
-		l := dipwell.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 60, OnChange: p}
+		l := store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 60, OnChange: p}
 		e.define(l)
 		e.allowed(name, "k", 3, 7)
 		held := e.hold(name, "k", 7, time.Hour)
@@ -225,7 +226,7 @@ func cancelAfterChange(e *env) {
 
 // 30 of 50 used tokens are 3 of 5 after a change from a burst of 100 to 10.
 func cancelAfterProportional(e *env) {
-	l := dipwell.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: dipwell.Proportional}
+	l := store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: store.Proportional}
 	e.define(l)
 	e.allowed("w", "k", 20, 80)
 	id := e.hold("w", "k", 30, time.Minute)
@@ -239,24 +240,24 @@ func cancelAfterProportional(e *env) {
 // Of what was taken before a charge that was clipped nothing comes back: it
 // cannot be told from the charge.
 func cancelBesideClippedCharge(e *env) {
-	d := e.define(dipwell.Limit{Name: "w", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})
+	d := e.define(store.Limit{Name: "w", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})
 	most, part := d.Rule.MaxUsed/d.Rule.Unit, d.Rule.MaxUsed%d.Rule.Unit
 	for i, last := range []int64{-1, 0, 1, 2} { // tokens above the most that can be used
 		key := fmt.Sprint("k", i)
 		id := e.hold("w", key, 10, time.Hour)
-		e.do(dipwell.VerbCharge, "w", key, 3000)
-		e.do(dipwell.VerbCharge, "w", key, most-3010-1)
-		e.do(dipwell.VerbCharge, "w", key, 1+last)
+		e.do(store.VerbCharge, "w", key, 3000)
+		e.do(store.VerbCharge, "w", key, most-3010-1)
+		e.do(store.VerbCharge, "w", key, 1+last)
 		e.must(nil, e.cancel(id))
 		e.check("w", key, 0)
 	}
 	// One that meets the very most changes nothing else.
 	id := e.hold("w", "exact", 10, 40*24*time.Hour)
-	e.do(dipwell.VerbCharge, "w", "exact", 3000)
-	e.do(dipwell.VerbCharge, "w", "exact", most-3010-1)
+	e.do(store.VerbCharge, "w", "exact", 3000)
+	e.do(store.VerbCharge, "w", "exact", most-3010-1)
 	e.pass(time.Duration(d.Rule.Unit-part) * time.Microsecond / time.Duration(d.Rule.Add) * time.Duration(d.Rule.Every))
-	e.do(dipwell.VerbCharge, "w", "exact", 2)
-	e.do(dipwell.VerbCharge, "w", "exact", 1)
+	e.do(store.VerbCharge, "w", "exact", 2)
+	e.do(store.VerbCharge, "w", "exact", 1)
 	before := e.check("w", "exact", 0).ResetAfter
 	e.must(nil, e.cancel(id))
 	if after := e.check("w", "exact", 0).ResetAfter; after != before {
@@ -267,10 +268,10 @@ func cancelBesideClippedCharge(e *env) {
 // More records than a row has lows: what is joined can only give back less.
 func cancelOfForty(e *env) {
 	e.deep("w", 200)
-	e.define(dipwell.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 20})
-	var ids []dipwell.Reservation
+	e.define(store.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 20})
+	var ids []store.Reservation
 	for i := range 40 {
-		d := e.doAll(dipwell.VerbReserve, take("w", "k", 1+int64(i*7%5)), take("late", "k", 100))
+		d := e.doAll(store.VerbReserve, take("w", "k", 1+int64(i*7%5)), take("late", "k", 100))
 		ids = append(ids, d.Reservation)
 		e.pass(time.Duration(i%4) * 100 * time.Millisecond)
 	}
@@ -286,7 +287,7 @@ func cancelOfForty(e *env) {
 // A reservation that ended with the reset of another of its keys still counts
 // on this one until it is due: who waits behind it was told so.
 func cancelBesideNeighboursReset(e *env) {
-	cancelBesideNeighbours(e, func() { e.do(dipwell.VerbReset, "b", "k", 0) })
+	cancelBesideNeighbours(e, func() { e.do(store.VerbReset, "b", "k", 0) })
 }
 
 func cancelBesideNeighboursDrop(e *env) {
@@ -298,7 +299,7 @@ func cancelBesideNeighbours(e *env, end func()) {
 	e.deep("b", 10)
 	e.allowed("a", "k", 10, 0)
 	first := e.reserve("a", "k", 10)
-	group := e.doAll(dipwell.VerbReserve, take("a", "k", 5), take("b", "k", 1))
+	group := e.doAll(store.VerbReserve, take("a", "k", 5), take("b", "k", 1))
 	end()
 	if e.cancel(group.Reservation) == nil {
 		e.Fatal("a reservation outlived the end of one of its keys")
@@ -319,8 +320,8 @@ func cancelRefundCharge(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 5, 5)
 	id := e.hold("w", "k", 5, time.Minute)
-	e.do(dipwell.VerbRefund, "w", "k", 8)
-	e.do(dipwell.VerbCharge, "w", "k", 8)
+	e.do(store.VerbRefund, "w", "k", 8)
+	e.do(store.VerbCharge, "w", "k", 8)
 	e.must(nil, e.cancel(id))
 	e.left("w", "k", 2)
 }
@@ -345,7 +346,7 @@ func cancelRestsOfAnotherList(e *env) {
 	e.allowed("w", "k", 10, 0)
 	a, b := e.reserve("w", "k", 10), e.reserve("w", "k", 5)
 	e.must(nil, e.cancel(a.Reservation))
-	e.do(dipwell.VerbRefund, "w", "k", 20)
+	e.do(store.VerbRefund, "w", "k", 20)
 	e.sweep()
 	e.allowed("w", "k", 10, 0)
 	c := e.reserve("w", "k", 5)
@@ -361,7 +362,7 @@ func cancelRestsOfAnotherList(e *env) {
 // nor of what a later record of it may give back after a change.
 func cancelLeavesAnotherList(e *env) {
 	for _, key := range []string{"cancelled", "left alone"} {
-		l := dipwell.Limit{Name: key, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 100, OnChange: dipwell.Proportional}
+		l := store.Limit{Name: key, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 100, OnChange: store.Proportional}
 		e.define(l)
 		first := e.hold(key, "k", 2, time.Minute)
 		e.pass(20 * time.Second)
@@ -391,13 +392,13 @@ func givingBackCase(e *env) {
 type giving struct {
 	*env
 	*rand.Rand
-	limits  []dipwell.Limit
-	ids     []dipwell.Reservation
+	limits  []store.Limit
+	ids     []store.Reservation
 	charges bool
 	waits   bool
 	changes bool
 	logs    map[rowKey][]*entry
-	parts   map[dipwell.Reservation][]*entry
+	parts   map[store.Reservation][]*entry
 }
 
 // entry is what one call did to one key.
@@ -411,12 +412,12 @@ type entry struct {
 
 func (g *giving) run() {
 	g.charges, g.waits, g.changes = g.IntN(3) == 0, g.IntN(3) > 0, g.IntN(3) == 0
-	g.parts = map[dipwell.Reservation][]*entry{}
+	g.parts = map[store.Reservation][]*entry{}
 	for _, name := range []string{"x", "y"} {
 		g.limits = append(g.limits, g.anyLimit(name))
 		g.define(g.limits[len(g.limits)-1])
 	}
-	g.define(dipwell.Limit{Name: "late", Rate: 1000, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 1 << 30})
+	g.define(store.Limit{Name: "late", Rate: 1000, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 30})
 	for range g.steps {
 		g.step()
 	}
@@ -427,11 +428,11 @@ func (g *giving) run() {
 	}
 }
 
-func (g *giving) anyLimit(name string) dipwell.Limit {
-	l := dipwell.Limit{Name: name, Rate: 1 + g.Int64N(4), Period: pick(g.Rand, time.Second, time.Second, 7*time.Second), Burst: 1 + g.Int64N(12),
-		MaxDebt: 1 + g.Int64N(40), OnChange: pick(g.Rand, dipwell.Keep, dipwell.Proportional, dipwell.StartOver)}
+func (g *giving) anyLimit(name string) store.Limit {
+	l := store.Limit{Name: name, Rate: 1 + g.Int64N(4), Period: pick(g.Rand, time.Second, time.Second, 7*time.Second), Burst: 1 + g.Int64N(12),
+		MaxDebt: 1 + g.Int64N(40), OnChange: pick(g.Rand, store.Keep, store.Proportional, store.StartOver)}
 	if g.IntN(6) == 0 {
-		l.Algorithm, l.Start = dipwell.FixedWindow, pick(g.Rand, "", "0s")
+		l.Algorithm, l.Start = store.FixedWindow, pick(g.Rand, "", "0s")
 		l.Burst = max(l.Burst, l.Rate)
 	}
 	return l
@@ -445,24 +446,24 @@ func (g *giving) step() {
 	n := 1 + g.Int64N(g.m.rule(k.limit).burst+3)
 	switch c := g.IntN(100); {
 	case c < 22:
-		g.log(dipwell.VerbTake, k, n)
+		g.log(store.VerbTake, k, n)
 	case c < 26:
-		g.log(dipwell.VerbTakeUpTo, k, n)
+		g.log(store.VerbTakeUpTo, k, n)
 	case c < 44:
 		g.reserveAll(k, n, g.waits && g.IntN(2) == 0)
 	case c < 50 && g.waits:
-		g.log(dipwell.VerbReserve, k, n)
+		g.log(store.VerbReserve, k, n)
 	case c < 56 && g.charges:
-		g.log(dipwell.VerbCharge, k, min(n, 10))
+		g.log(store.VerbCharge, k, min(n, 10))
 	case c < 58 && g.charges:
-		g.log(dipwell.VerbRefund, k, n)
+		g.log(store.VerbRefund, k, n)
 	case c < 60:
 		g.sweep()
 	case c < 62 && g.changes:
 		l := g.anyLimit(k.limit)
 		g.define(l)
 	case c < 63 && g.changes:
-		g.do(dipwell.VerbReset, k.limit, k.key, 0)
+		g.do(store.VerbReset, k.limit, k.key, 0)
 	case c < 64 && g.IntN(4) == 0:
 		g.pass(20 * time.Second)
 	case len(g.ids) > 0:
@@ -473,14 +474,14 @@ func (g *giving) step() {
 }
 
 // log asks for one key, and notes what that did.
-func (g *giving) log(verb dipwell.Verb, k rowKey, n int64) {
+func (g *giving) log(verb store.Verb, k rowKey, n int64) {
 	d := g.do(verb, k.limit, k.key, n)
-	g.note(k, d, verb == dipwell.VerbRefund, n)
+	g.note(k, d, verb == store.VerbRefund, n)
 	g.made(d)
 }
 
 func (g *giving) made(d dipwell.Decision) {
-	if d.Reservation != (dipwell.Reservation{}) {
+	if d.Reservation != (store.Reservation{}) {
 		g.ids = append(g.ids, d.Reservation)
 	}
 }
@@ -493,7 +494,7 @@ func (g *giving) note(k rowKey, d dipwell.Decision, refund bool, n int64) {
 		return
 	}
 	g.logs[k] = append(g.logs[k], en)
-	if d.Reservation != (dipwell.Reservation{}) {
+	if d.Reservation != (store.Reservation{}) {
 		g.parts[d.Reservation] = append(g.parts[d.Reservation], en)
 	}
 }
@@ -510,7 +511,7 @@ func (g *giving) reserveAll(k rowKey, n int64, wait bool) {
 	if other := pick(g.Rand, "x", "y"); other != k.limit && wait {
 		takes = append(takes, take(other, k.key, 1+g.Int64N(3)))
 	}
-	d := g.doAll(dipwell.VerbReserve, takes...)
+	d := g.doAll(store.VerbReserve, takes...)
 	for i, t := range takes {
 		if x := d.Limits[i]; t.Limit != "late" && d.Allowed {
 			x.Reservation = d.Reservation

@@ -4,14 +4,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // changeCases redefine limits while they are in use.
 var changeCases = []testCase{
-	{"change-keep", func(e *env) { changePolicy(e, dipwell.Keep, 3) }},
-	{"change-proportional", func(e *env) { changePolicy(e, dipwell.Proportional, 6) }},
-	{"change-reset", func(e *env) { changePolicy(e, dipwell.StartOver, 10) }},
+	{"change-keep", func(e *env) { changePolicy(e, store.Keep, 3) }},
+	{"change-proportional", func(e *env) { changePolicy(e, store.Proportional, 6) }},
+	{"change-reset", func(e *env) { changePolicy(e, store.StartOver, 10) }},
 	{"change-several-versions", changeSeveralVersions},
 	{"change-algorithm", changeAlgorithm},
 	{"change-mode-only", changeModeOnly},
@@ -56,8 +56,8 @@ func staleAfterChange(e *env) {
 }
 
 // 7 of 20 used, cut to a burst of 10 and back to 20.
-func changePolicy(e *env, p dipwell.ChangePolicy, down int64) {
-	l := dipwell.Limit{Name: "p", Rate: 1, Period: time.Hour, Burst: 20, OnChange: p}
+func changePolicy(e *env, p store.ChangePolicy, down int64) {
+	l := store.Limit{Name: "p", Rate: 1, Period: time.Hour, Burst: 20, OnChange: p}
 	e.define(l)
 	e.allowed("p", "k", 7, 13)
 	l.Burst = 10
@@ -66,7 +66,7 @@ func changePolicy(e *env, p dipwell.ChangePolicy, down int64) {
 	e.check("p", "untouched", 10)
 	l.Burst = 20
 	e.define(l)
-	e.left("p", "k", map[dipwell.ChangePolicy]int64{dipwell.Keep: 13, dipwell.Proportional: 13, dipwell.StartOver: 20}[p])
+	e.left("p", "k", map[store.ChangePolicy]int64{store.Keep: 13, store.Proportional: 13, store.StartOver: 20}[p])
 	e.allowed("p", "later", 14, 6)
 	l.Rate, l.Period = 7, 3*time.Minute
 	e.define(l)
@@ -76,17 +76,17 @@ func changePolicy(e *env, p dipwell.ChangePolicy, down int64) {
 
 // Keys that nobody touched for several versions are stepped through each of them.
 func changeSeveralVersions(e *env) {
-	l := dipwell.Limit{Name: "v", Rate: 1, Period: time.Hour, Burst: 50}
+	l := store.Limit{Name: "v", Rate: 1, Period: time.Hour, Burst: 50}
 	e.define(l)
 	for _, key := range []string{"a", "b", "c", "d"} {
 		e.allowed("v", key, 50, 0)
 	}
-	for i, next := range []dipwell.Limit{
+	for i, next := range []store.Limit{
 		{Rate: 10, Period: time.Hour, Burst: 30},
-		{Rate: 1, Period: time.Minute, Burst: 40, OnChange: dipwell.Proportional},
+		{Rate: 1, Period: time.Minute, Burst: 40, OnChange: store.Proportional},
 		{Rate: 999983, Period: 30 * 24 * time.Hour, Burst: 10},
-		{Rate: 3, Period: 7 * time.Second, Burst: 100, OnChange: dipwell.Proportional},
-		{Rate: 1, Period: time.Hour, Burst: 50, MaxDebt: dipwell.NoDebt},
+		{Rate: 3, Period: 7 * time.Second, Burst: 100, OnChange: store.Proportional},
+		{Rate: 1, Period: time.Hour, Burst: 50, MaxDebt: store.NoDebt},
 	} {
 		e.pass(17*time.Minute + 123457*time.Microsecond)
 		next.Name = "v"
@@ -94,7 +94,7 @@ func changeSeveralVersions(e *env) {
 		e.sweep()
 		if i == 1 {
 			e.check("v", "b", 1)
-			e.do(dipwell.VerbRefund, "v", "b", 3)
+			e.do(store.VerbRefund, "v", "b", 3)
 		}
 		if i == 2 {
 			e.take("v", "c", 5)
@@ -112,17 +112,17 @@ func changeAlgorithm(e *env) {
 	e.bucket("x", 10, time.Minute, 10)
 	e.allowed("x", "k", 8, 2)
 	e.pass(3 * time.Second) // half a token back: 7.5 used, kept as 8 of whole-token units
-	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s"})
+	e.define(store.Limit{Name: "x", Algorithm: store.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s"})
 	e.left("x", "k", 2)
 	e.refused("x", "k", 3, 57*time.Second)
 	e.at(time.Minute)
 	e.left("x", "k", 10)
 	e.allowed("x", "k", 4, 6)
-	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.LeakyBucket, Rate: 10, Period: time.Minute, MaxDebt: 20})
+	e.define(store.Limit{Name: "x", Algorithm: store.LeakyBucket, Rate: 10, Period: time.Minute, MaxDebt: 20})
 	e.take("x", "k", 1)
 	e.pass(time.Minute)
 	e.take("x", "k", 1)
-	e.define(dipwell.Limit{Name: "x", Algorithm: dipwell.Interval, Rate: 3, Period: 20 * time.Second, Burst: 12})
+	e.define(store.Limit{Name: "x", Algorithm: store.Interval, Rate: 3, Period: 20 * time.Second, Burst: 12})
 	e.take("x", "k", 5)
 	e.pass(31 * time.Second)
 	e.take("x", "k", 5)
@@ -130,26 +130,26 @@ func changeAlgorithm(e *env) {
 
 // A change of what does not count leaves every key as it is.
 func changeModeOnly(e *env) {
-	l := dipwell.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 5, OnChange: dipwell.StartOver}
+	l := store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 5, OnChange: store.StartOver}
 	first := e.define(l)
 	e.allowed("m", "k", 5, 0)
-	l.Mode, l.RetryJitter = dipwell.Shadow, 10
+	l.Mode, l.RetryJitter = store.Shadow, 10
 	if d := e.define(l); d.Number != first.Number {
 		e.Fatalf("a change of mode began version %d", d.Number)
 	}
 	if d := e.take("m", "k", 1); !d.Allowed || !d.Shadow {
 		e.Fatalf("in shadow mode: allowed %v, shadow %v", d.Allowed, d.Shadow)
 	}
-	l.Mode = dipwell.Enforce
+	l.Mode = store.Enforce
 	e.define(l)
 	e.refused("m", "k", 1, time.Hour)
 }
 
 // Tokens that were reserved before a change come back as the change converted them.
 func changeWithReservation(e *env) {
-	for _, p := range []dipwell.ChangePolicy{dipwell.Keep, dipwell.Proportional, dipwell.StartOver} {
+	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name := p.String()
-		l := dipwell.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 20, OnChange: p}
+		l := store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 20, OnChange: p}
 		e.define(l)
 		e.allowed(name, "k", 10, 0)
 		a, b := e.reserve(name, "k", 7), e.reserve(name, "k", 3)
@@ -185,11 +185,11 @@ func dropAndRedefine(e *env) {
 func owners(e *env) {
 	e.bucket("mine", 1, time.Hour, 5)
 	e.allowed("mine", "k", 2, 3)
-	l := dipwell.Limit{Name: "mine", Rate: 100, Period: time.Second}
-	if _, err := e.l.Define(e.ctx, l, dipwell.OwnerAPI); err == nil {
+	l := store.Limit{Name: "mine", Rate: 100, Period: time.Second}
+	if _, err := e.l.Define(e.ctx, l, store.OwnerAPI); err == nil {
 		e.Fatal("the API changed a limit of the program's")
 	}
-	if err := e.l.Drop(e.ctx, "mine", dipwell.OwnerAPI); err == nil {
+	if err := e.l.Drop(e.ctx, "mine", store.OwnerAPI); err == nil {
 		e.Fatal("the API dropped a limit of the program's")
 	}
 	e.left("mine", "k", 3)
@@ -199,33 +199,33 @@ func owners(e *env) {
 // and an older revision of it changes nothing.
 func fileOwners(e *env) {
 	main := func(revision int64, digest string) string {
-		return dipwell.FileOwner{Revision: revision, Digest: digest}.String()
+		return store.FileOwner{Revision: revision, Digest: digest}.String()
 	}
-	billing := dipwell.FileOwner{Name: "billing", Digest: "b1"}.String()
-	l := e.define(dipwell.Limit{Name: "shared", Rate: 1, Period: time.Hour, Burst: 5}).Limit
+	billing := store.FileOwner{Name: "billing", Digest: "b1"}.String()
+	l := e.define(store.Limit{Name: "shared", Rate: 1, Period: time.Hour, Burst: 5}).Limit
 	e.allowed("shared", "k", 2, 3)
 	fast := l
 	fast.Rate = 2
 	for _, step := range []struct {
-		limit dipwell.Limit
+		limit store.Limit
 		owner string
 		field string // of the error; "owner" for an OwnerError
 	}{
-		{l, dipwell.OwnerFile, ""}, // an older program's file
-		{l, billing, ""},           // takes over what has no digest
+		{l, store.OwnerFile, ""}, // an older program's file
+		{l, billing, ""},         // takes over what has no digest
 		{fast, main(7, "m7"), "owner"},
-		{fast, dipwell.OwnerAPI, "owner"},
-		{fast, dipwell.OwnerRLS, "owner"},
-		{fast, dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
-		{l, dipwell.FileOwner{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
+		{fast, store.OwnerAPI, "owner"},
+		{fast, store.OwnerRLS, "owner"},
+		{fast, store.FileOwner{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
+		{l, store.FileOwner{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
 		{l, billing, "revision"},
-		{fast, dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
+		{fast, store.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
 	} {
 		_, err := e.l.Define(e.ctx, step.limit, step.owner)
-		var bad *dipwell.LimitError
+		var bad *store.LimitError
 		field := ""
 		switch {
-		case errors.Is(err, dipwell.ErrOwner):
+		case errors.Is(err, store.ErrOwner):
 			field = "owner"
 		case errors.As(err, &bad):
 			field = bad.Field
@@ -237,10 +237,10 @@ func fileOwners(e *env) {
 		}
 	}
 	def := e.l.Limit("shared")
-	if f, ok := dipwell.ParseFileOwner(def.Owner); !ok || f != (dipwell.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
+	if f, ok := store.ParseFileOwner(def.Owner); !ok || f != (store.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
 		e.Fatalf("owner %q, %+v", def.Owner, def)
 	}
-	if err := e.l.Drop(e.ctx, "shared", dipwell.OwnerFile); !errors.Is(err, dipwell.ErrOwner) {
+	if err := e.l.Drop(e.ctx, "shared", store.OwnerFile); !errors.Is(err, store.ErrOwner) {
 		e.Fatal("another owner's file dropped it: ", err)
 	}
 	if d, err := e.l.Check(e.ctx, "shared", "k", 0); err != nil || d.Remaining != 3 {
@@ -254,11 +254,11 @@ func fileOwners(e *env) {
 // firstUse: a call site's definition never changes a limit, whatever this
 // process knows of it.
 func firstUse(e *env) {
-	def, ok := dipwell.As[dipwell.Definer](e.l.Store())
+	def, ok := store.As[store.Definer](e.l.Store())
 	if !ok {
 		return
 	}
-	was := e.define(dipwell.Limit{Name: "first", Rate: 1, Period: time.Hour, Burst: 5})
+	was := e.define(store.Limit{Name: "first", Rate: 1, Period: time.Hour, Burst: 5})
 	other := was.Limit
 	other.Rate = 100
 	got, err := def.Define(e.ctx, other, "call site")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // cancelAfterDrop: with a limit its rows go, and as with Reset every reservation
@@ -14,7 +15,7 @@ func cancelAfterDrop(e *env) {
 	e.take("stays", "k", 5)
 	e.take("goes", "k", 5)
 	alone := e.reserve("goes", "k", 2)
-	both := e.doAll(dipwell.VerbReserve, dipwell.Take{Limit: "stays", Key: "k", Cost: 3}, dipwell.Take{Limit: "goes", Key: "k", Cost: 1})
+	both := e.doAll(store.VerbReserve, dipwell.Take{Limit: "stays", Key: "k", Cost: 3}, dipwell.Take{Limit: "goes", Key: "k", Cost: 1})
 	later := e.reserve("goes", "k", 1)
 	e.pass(time.Second)
 	e.drop("goes")

@@ -10,32 +10,33 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // mapStore is a complete store: one lock, and a map of rows. Its tests are
 // storetest.Run alone.
 type mapStore struct {
-	now    func() int64     // the store's clock, in µs since the Unix epoch
-	limits dipwell.Registry // safe for concurrent use
+	now    func() int64   // the store's clock, in µs since the Unix epoch
+	limits store.Registry // safe for concurrent use
 
 	mu   sync.Mutex // guards what follows
 	rows map[rowKey]row
-	held map[dipwell.Reservation]dipwell.Held
+	held map[store.Reservation]store.Held
 }
 
 type rowKey struct{ limit, key string }
 
 type row struct {
-	state   dipwell.State
-	records []dipwell.Record
+	state   store.State
+	records []store.Record
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, held: map[dipwell.Reservation]dipwell.Held{}}
+	return &mapStore{now: now, rows: map[rowKey]row{}, held: map[store.Reservation]store.Held{}}
 }
 
 // Apply is the one method that every store has.
-func (s *mapStore) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *mapStore) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range b.Groups {
@@ -48,13 +49,13 @@ func (s *mapStore) Apply(_ context.Context, b *dipwell.Batch) error {
 // mapTable is the store while its lock is held.
 type mapTable struct{ *mapStore }
 
-func (t mapTable) Row(limit, key string) (dipwell.State, []dipwell.Record, error) {
+func (t mapTable) Row(limit, key string) (store.State, []store.Record, error) {
 	r := t.rows[rowKey{limit, key}]
 	return r.state, r.records, nil
 }
 
-func (t mapTable) SetRow(limit, key string, state dipwell.State, records []dipwell.Record) error {
-	if state == (dipwell.State{}) && len(records) == 0 {
+func (t mapTable) SetRow(limit, key string, state store.State, records []store.Record) error {
+	if state == (store.State{}) && len(records) == 0 {
 		delete(t.rows, rowKey{limit, key})
 	} else {
 		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = row{state, records}
@@ -62,9 +63,9 @@ func (t mapTable) SetRow(limit, key string, state dipwell.State, records []dipwe
 	return nil
 }
 
-func (t mapTable) Held(id dipwell.Reservation) (dipwell.Held, error) { return t.held[id], nil }
+func (t mapTable) Held(id store.Reservation) (store.Held, error) { return t.held[id], nil }
 
-func (t mapTable) SetHeld(id dipwell.Reservation, h dipwell.Held) error {
+func (t mapTable) SetHeld(id store.Reservation, h store.Held) error {
 	if len(h.Parts) == 0 {
 		delete(t.held, id)
 	} else {
@@ -75,9 +76,9 @@ func (t mapTable) SetHeld(id dipwell.Reservation, h dipwell.Held) error {
 
 // Registry, Define and Drop make it a Definer.
 
-func (s *mapStore) Registry() *dipwell.Registry { return &s.limits }
+func (s *mapStore) Registry() *store.Registry { return &s.limits }
 
-func (s *mapStore) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *mapStore) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limits.Define(s.now(), l, owner)
@@ -114,7 +115,7 @@ func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
 		if swept == n {
 			break
 		}
-		gone, err := dipwell.SweepRow(mapTable{s}, &s.limits, k.limit, k.key, now)
+		gone, err := store.SweepRow(mapTable{s}, &s.limits, k.limit, k.key, now)
 		if err != nil {
 			return swept, err
 		}
@@ -126,16 +127,16 @@ func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
 }
 
 // Keys makes it a Lister.
-func (s *mapStore) Keys(_ context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (s *mapStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []dipwell.KeyState
+	var list []store.KeyState
 	for k, r := range s.rows {
-		if k.limit == d.Name && r.state != (dipwell.State{}) && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "") {
-			list = append(list, dipwell.KeyState{Key: k.key, State: r.state})
+		if k.limit == d.Name && r.state != (store.State{}) && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "") {
+			list = append(list, store.KeyState{Key: k.key, State: r.state})
 		}
 	}
-	slices.SortFunc(list, func(a, b dipwell.KeyState) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b store.KeyState) int { return cmp.Compare(a.Key, b.Key) })
 	return list[:min(n, len(list))], nil
 }
 
@@ -145,8 +146,8 @@ func (s *mapStore) Keys(_ context.Context, d *dipwell.Definition, prefix, after 
 //		storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store { return newMapStore(now) })
 //	}
 func Example() {
-	store := newMapStore(func() int64 { return time.Now().UnixMicro() })
-	limiter, err := dipwell.New(store, dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute})
+	st := newMapStore(func() int64 { return time.Now().UnixMicro() })
+	limiter, err := dipwell.New(st, store.Limit{Name: "login", Rate: 5, Period: time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
@@ -32,20 +32,20 @@ type goldenRule struct {
 	Leaky                                            bool
 }
 
-func goldenOf(r dipwell.Rule) goldenRule {
+func goldenOf(r store.Rule) goldenRule {
 	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky}
 }
 
 // limitOf is the limit that compiles to a rule.
-func (e *env) limitOf(r goldenRule) dipwell.Limit {
+func (e *env) limitOf(r goldenRule) store.Limit {
 	e.Helper()
 	for _, l := range golden.Limits {
-		if goldenOf(dipwell.MustDefinition(l).Rule) == r {
+		if goldenOf(store.MustDefinition(l).Rule) == r {
 			return l
 		}
 	}
 	e.Fatalf("none of golden.Limits compiles to %+v", r)
-	return dipwell.Limit{}
+	return store.Limit{}
 }
 
 // defining is how many times fewer of the vectors are played that each define
@@ -69,11 +69,11 @@ func vectors[V any](e *env, file []byte, of int, play func(line string, v V)) {
 }
 
 // apply asks the store itself.
-func (e *env) apply(what string, verb dipwell.Verb, d *dipwell.Definition, key string, cost int64) dipwell.Answer {
+func (e *env) apply(what string, verb store.Verb, d *store.Definition, key string, cost int64) store.Answer {
 	e.Helper()
-	var id dipwell.Reservation
+	var id store.Reservation
 	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1)
-	b := dipwell.Batch{Groups: []dipwell.Group{{ID: id, Ops: []dipwell.Op{{Def: d, Key: key, Verb: verb, Cost: cost}}}}}
+	b := store.Batch{Groups: []store.Group{{ID: id, Ops: []store.Op{{Def: d, Key: key, Verb: verb, Cost: cost}}}}}
 	if err := e.store.Apply(e.ctx, &b); err != nil || b.Groups[0].Err != nil {
 		e.Fatalf("%s of %d: %v, %v\n%s", verb, cost, err, b.Groups[0].Err, what)
 	}
@@ -83,15 +83,15 @@ func (e *env) apply(what string, verb dipwell.Verb, d *dipwell.Definition, key s
 // steps are calls that leave a row with just so many units used, stamped ts.
 type steps struct {
 	k, ticks int64 // tokens taken, so many ticks before ts
-	last     dipwell.Verb
+	last     store.Verb
 }
 
 // stepsTo finds calls that leave used units: tokens some ticks ago of which
 // some came back, and at ts one more, or one fewer.
-func stepsTo(r *dipwell.Rule, used int64) (s steps, found bool) {
+func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 	pre := used - r.Unit
-	if s.last = dipwell.VerbCharge; pre < 0 {
-		s.last, pre = dipwell.VerbRefund, used+r.Unit
+	if s.last = store.VerbCharge; pre < 0 {
+		s.last, pre = store.VerbRefund, used+r.Unit
 	}
 	if s.k = pre / r.Unit; pre%r.Unit > 0 { // k units ≡ pre, modulo what a tick gives
 		inverse := new(big.Int).ModInverse(big.NewInt(r.Unit), big.NewInt(r.Add))
@@ -108,7 +108,7 @@ func stepsTo(r *dipwell.Rule, used int64) (s steps, found bool) {
 }
 
 // row brings a row about, and reports whether calls can.
-func (e *env) row(what string, d *dipwell.Definition, key string, used, ts int64) bool {
+func (e *env) row(what string, d *store.Definition, key string, used, ts int64) bool {
 	e.Helper()
 	s, found := stepsTo(&d.Rule, used)
 	at := ts - s.ticks*d.Rule.Every
@@ -117,14 +117,14 @@ func (e *env) row(what string, d *dipwell.Definition, key string, used, ts int64
 	}
 	e.clock.Store(at)
 	if n := min(s.k, d.Rule.Most); n > 0 {
-		if a := e.apply(what, dipwell.VerbReserve, d, key, n); !a.Allowed {
+		if a := e.apply(what, store.VerbReserve, d, key, n); !a.Allowed {
 			e.Fatalf("reserve %d was refused: %+v\n%s", n, a, what)
 		}
 		s.k -= n
 	}
 	for s.k > 0 {
 		n := min(s.k, d.Rule.MaxCharge)
-		e.apply(what, dipwell.VerbCharge, d, key, n)
+		e.apply(what, store.VerbCharge, d, key, n)
 		s.k -= n
 	}
 	e.clock.Store(ts)
@@ -133,11 +133,11 @@ func (e *env) row(what string, d *dipwell.Definition, key string, used, ts int64
 }
 
 // reads wants a row to read as so many units used at ts.
-func (e *env) reads(what string, d *dipwell.Definition, key string, used, ts, now int64) {
+func (e *env) reads(what string, d *store.Definition, key string, used, ts, now int64) {
 	e.Helper()
 	e.clock.Store(now)
-	a := e.apply(what, dipwell.VerbCheck, d, key, 0)
-	o := d.Rule.Apply(dipwell.State{Used: used, TS: ts}, now, dipwell.VerbCheck, 0)
+	a := e.apply(what, store.VerbCheck, d, key, 0)
+	o := d.Rule.Apply(store.State{Used: used, TS: ts}, now, store.VerbCheck, 0)
 	if remaining, reset := d.Rule.Remaining(o.After), d.Rule.FullIn(o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
 		e.Fatalf("the row reads as %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
@@ -153,8 +153,8 @@ type goldenStep struct {
 	}
 }
 
-func (v *goldenStep) verb() dipwell.Verb {
-	verb := dipwell.VerbTake
+func (v *goldenStep) verb() store.Verb {
+	verb := store.VerbTake
 	for verb.String() != v.Verb {
 		verb++
 	}
@@ -162,7 +162,7 @@ func (v *goldenStep) verb() dipwell.Verb {
 }
 
 func goldenApply(e *env) {
-	defs, played, all := map[string]*dipwell.Definition{}, map[string]int{}, 0
+	defs, played, all := map[string]*store.Definition{}, map[string]int{}, 0
 	vectors(e, golden.Apply, e.vectors, func(line string, v goldenStep) {
 		l := e.limitOf(v.Rule)
 		d := defs[l.Name]
@@ -209,7 +209,7 @@ type goldenChange struct {
 }
 
 // limits are those of the versions. Two that count alike would be one version.
-func (v *goldenChange) limits(e *env) (list []dipwell.Limit, differ bool) {
+func (v *goldenChange) limits(e *env) (list []store.Limit, differ bool) {
 	for i, x := range v.Versions {
 		l := e.limitOf(x.Rule)
 		for l.OnChange.String() != x.Policy {
@@ -230,10 +230,10 @@ func goldenCarry(e *env) {
 		if !differ {
 			return
 		}
-		if _, found := stepsTo(&dipwell.MustDefinition(limits[v.Version-1]).Rule, v.Used); !found || v.Used == 0 {
+		if _, found := stepsTo(&store.MustDefinition(limits[v.Version-1]).Rule, v.Used); !found || v.Used == 0 {
 			return
 		}
-		var d *dipwell.Definition
+		var d *store.Definition
 		for i, l := range limits {
 			l.Name = "carry"
 			e.clock.Store(v.Versions[i].Since)
@@ -264,15 +264,15 @@ func goldenOrigin(e *env) {
 	slices.SortStableFunc(all, func(a, b goldenWindow) int { // each limit is defined once
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Period, b.Period))
 	})
-	var d *dipwell.Definition
+	var d *store.Definition
 	for _, v := range all {
 		if d == nil || d.Name != v.Name || d.Period.Microseconds() != v.Period {
 			if e.l.Limit(v.Name) != nil {
 				e.drop(v.Name)
 			}
-			d = e.define(dipwell.Limit{Name: v.Name, Algorithm: dipwell.FixedWindow, Rate: 1, Period: time.Duration(v.Period) * time.Microsecond})
+			d = e.define(store.Limit{Name: v.Name, Algorithm: store.FixedWindow, Rate: 1, Period: time.Duration(v.Period) * time.Microsecond})
 		}
-		a := e.apply(v.line, dipwell.VerbTake, d, v.Key, 1)
+		a := e.apply(v.line, store.VerbTake, d, v.Key, 1)
 		if ends := e.clock.Load() + a.Reset; (ends-v.Origin)%v.Period != 0 || a.Reset <= 0 || a.Reset > v.Period {
 			e.Fatalf("the window ends in %d µs\n%s", a.Reset, v.line)
 		}
@@ -284,19 +284,19 @@ func goldenCalendar(e *env) {
 		Per, Start    string
 		Now, From, To int64
 	}
-	defs, n := map[string]*dipwell.Definition{}, 0
+	defs, n := map[string]*store.Definition{}, 0
 	vectors(e, golden.Calendar, e.vectors*defining, func(line string, v vector) {
-		period, err := dipwell.ParsePeriod(v.Per)
+		period, err := store.ParsePeriod(v.Per)
 		e.must(nil, err)
 		d := defs[v.Per+v.Start]
 		if d == nil {
-			d = e.define(dipwell.Limit{Name: fmt.Sprint("calendar", len(defs)), Algorithm: dipwell.FixedWindow, Rate: 1, Period: period, Start: v.Start})
+			d = e.define(store.Limit{Name: fmt.Sprint("calendar", len(defs)), Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: v.Start})
 			defs[v.Per+v.Start] = d
 		}
 		n++
-		take := func(key string, at int64) dipwell.Answer {
+		take := func(key string, at int64) store.Answer {
 			e.clock.Store(at)
-			return e.apply(line, dipwell.VerbTake, d, fmt.Sprint(key, n), 1)
+			return e.apply(line, store.VerbTake, d, fmt.Sprint(key, n), 1)
 		}
 		take("before", v.From-1)
 		take("in", v.From)

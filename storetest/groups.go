@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // groupCases ask for several keys at one instant.
@@ -32,11 +33,11 @@ func (e *env) three() {
 
 func groupAllOrNothing(e *env) {
 	e.three()
-	if d := e.doAll(dipwell.VerbTake, take("a", "k", 3), take("b", "k", 4), take("c", "k", 9)); !d.Allowed || d.Limit != "c" {
+	if d := e.doAll(store.VerbTake, take("a", "k", 3), take("b", "k", 4), take("c", "k", 9)); !d.Allowed || d.Limit != "c" {
 		e.Fatalf("the fewest remaining is c's: %+v", d)
 	}
 	for range 3 {
-		d := e.doAll(dipwell.VerbTake, take("a", "k", 1), take("b", "k", 1), take("c", "k", 2))
+		d := e.doAll(store.VerbTake, take("a", "k", 1), take("b", "k", 1), take("c", "k", 2))
 		if d.Allowed || d.Limit != "c" {
 			e.Fatalf("c has 1 of 2: %+v", d)
 		}
@@ -54,8 +55,8 @@ func groupAllOrNothing(e *env) {
 // Several limits refuse: the answer names each, and the top has the latest retry.
 func groupLatestRetry(e *env) {
 	e.three()
-	e.doAll(dipwell.VerbTake, take("a", "k", 10), take("b", "k", 10), take("c", "k", 5))
-	d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1))
+	e.doAll(store.VerbTake, take("a", "k", 10), take("b", "k", 10), take("c", "k", 5))
+	d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1))
 	if d.Allowed || d.Limit != "b" || d.RetryAfter != 2*time.Minute {
 		e.Fatalf("the latest retry is b's: %+v", d)
 	}
@@ -63,29 +64,29 @@ func groupLatestRetry(e *env) {
 		e.Fatalf("a and b refuse: %+v", d.Limits)
 	}
 	e.pass(2*time.Minute - time.Microsecond)
-	if d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); d.Allowed {
+	if d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); d.Allowed {
 		e.Fatal("allowed 1 µs before the retry time")
 	}
 	e.pass(time.Microsecond)
-	if d := e.doAll(dipwell.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); !d.Allowed {
+	if d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); !d.Allowed {
 		e.Fatal("refused at the retry time")
 	}
 }
 
 func groupSameKey(e *env) {
 	e.three()
-	d := e.doAll(dipwell.VerbTake, take("a", "k", 2), take("b", "k", 1), take("a", "k", 3), take("a", "other", 1))
+	d := e.doAll(store.VerbTake, take("a", "k", 2), take("b", "k", 1), take("a", "k", 3), take("a", "other", 1))
 	if !d.Allowed || d.Limits[0].Remaining != 5 || d.Limits[2].Remaining != 5 || d.Limits[2].Granted != 3 {
 		e.Fatalf("2 and 3 of one key: %+v", d.Limits)
 	}
-	if d := e.doAll(dipwell.VerbTake, take("a", "k", 3), take("a", "k", 3)); d.Allowed || d.RetryAfter != time.Second {
+	if d := e.doAll(store.VerbTake, take("a", "k", 3), take("a", "k", 3)); d.Allowed || d.RetryAfter != time.Second {
 		e.Fatalf("3 and 3 of 5: %+v", d)
 	}
 	e.left("a", "k", 5)
-	if d := e.doAll(dipwell.VerbTake, take("a", "k", 8), take("a", "k", 3)); d.Allowed || !d.Never {
+	if d := e.doAll(store.VerbTake, take("a", "k", 8), take("a", "k", 3)); d.Allowed || !d.Never {
 		e.Fatalf("8 and 3 of a burst of 10: %+v", d)
 	}
-	if d := e.doAll(dipwell.VerbTake, take("a", "k", 0), take("a", "k", 5)); !d.Allowed {
+	if d := e.doAll(store.VerbTake, take("a", "k", 0), take("a", "k", 5)); !d.Allowed {
 		e.Fatalf("0 and 5 of 5: %+v", d)
 	}
 	e.left("a", "k", 0)
@@ -94,9 +95,9 @@ func groupSameKey(e *env) {
 // A limit in shadow mode neither refuses its neighbours nor is charged when it would have.
 func groupShadow(e *env) {
 	e.bucket("real", 1, time.Hour, 10)
-	e.define(dipwell.Limit{Name: "shadow", Rate: 1, Period: time.Hour, Burst: 2, Mode: dipwell.Shadow})
+	e.define(store.Limit{Name: "shadow", Rate: 1, Period: time.Hour, Burst: 2, Mode: store.Shadow})
 	for i := range 4 {
-		d := e.doAll(dipwell.VerbTake, take("real", "k", 1), take("shadow", "k", 1))
+		d := e.doAll(store.VerbTake, take("real", "k", 1), take("shadow", "k", 1))
 		if !d.Allowed || d.Limits[1].Shadow != (i >= 2) {
 			e.Fatalf("call %d: %+v", i, d.Limits)
 		}
@@ -104,7 +105,7 @@ func groupShadow(e *env) {
 	e.left("real", "k", 6)
 	e.left("shadow", "k", 0)
 	e.take("real", "k", 6)
-	if d := e.doAll(dipwell.VerbTake, take("real", "k", 1), take("shadow", "fresh", 1)); d.Allowed || d.Limit != "real" {
+	if d := e.doAll(store.VerbTake, take("real", "k", 1), take("shadow", "fresh", 1)); d.Allowed || d.Limit != "real" {
 		e.Fatalf("a neighbour refuses: %+v", d)
 	}
 	e.left("shadow", "fresh", 2)
@@ -113,7 +114,7 @@ func groupShadow(e *env) {
 func groupNever(e *env) {
 	e.three()
 	e.take("a", "k", 10)
-	d := e.doAll(dipwell.VerbTake, take("a", "k", 5), take("b", "k", 11))
+	d := e.doAll(store.VerbTake, take("a", "k", 5), take("b", "k", 11))
 	if d.Allowed || !d.Never || d.Limit != "b" || d.RetryAfter != 0 {
 		e.Fatalf("one of them can never be: %+v", d)
 	}
@@ -122,7 +123,7 @@ func groupNever(e *env) {
 
 func groupSixteen(e *env) {
 	var takes []dipwell.Take
-	for i := range dipwell.MaxTakes {
+	for i := range store.MaxTakes {
 		name := fmt.Sprint("l", i%5)
 		if i < 5 {
 			e.bucket(name, int64(i+1), time.Minute, int64(10+i))
@@ -130,7 +131,7 @@ func groupSixteen(e *env) {
 		takes = append(takes, take(name, fmt.Sprint("k", i/5), int64(i%3)))
 	}
 	for range 12 {
-		e.doAll(dipwell.VerbTake, takes...)
+		e.doAll(store.VerbTake, takes...)
 		e.pass(7 * time.Second)
 	}
 }
@@ -138,19 +139,19 @@ func groupSixteen(e *env) {
 func groupCheck(e *env) {
 	e.three()
 	for range 3 {
-		if d := e.doAll(dipwell.VerbCheck, take("a", "k", 10), take("b", "k", 10)); !d.Allowed || d.Remaining != 10 {
+		if d := e.doAll(store.VerbCheck, take("a", "k", 10), take("b", "k", 10)); !d.Allowed || d.Remaining != 10 {
 			e.Fatalf("a check of two fresh keys: %+v", d)
 		}
 	}
 	e.take("b", "k", 1)
-	e.doAll(dipwell.VerbCheck, take("a", "k", 10), take("b", "k", 10))
+	e.doAll(store.VerbCheck, take("a", "k", 10), take("b", "k", 10))
 	e.left("a", "k", 10)
 	e.left("b", "k", 9)
 }
 
 func groupShared(e *env) {
 	e.three()
-	e.doAll(dipwell.VerbTake, take("a", dipwell.Shared, 2), take("a", "k", 1), take("b", dipwell.Shared, 3))
+	e.doAll(store.VerbTake, take("a", dipwell.Shared, 2), take("a", "k", 1), take("b", dipwell.Shared, 3))
 	e.left("a", dipwell.Shared, 8)
 	e.left("a", "k", 9)
 	e.left("b", dipwell.Shared, 7)
@@ -164,16 +165,16 @@ func groupShared(e *env) {
 func batchIndependent(e *env) {
 	e.three()
 	a, b := e.l.Limit("a"), e.l.Limit("b")
-	op := func(d *dipwell.Definition, key string, n int64) dipwell.Op {
-		return dipwell.Op{Def: d, Key: key, Verb: dipwell.VerbTake, Cost: n}
+	op := func(d *store.Definition, key string, n int64) store.Op {
+		return store.Op{Def: d, Key: key, Verb: store.VerbTake, Cost: n}
 	}
-	batch := &dipwell.Batch{Groups: []dipwell.Group{
-		{Ops: []dipwell.Op{op(a, "k", 6)}},
-		{Ops: []dipwell.Op{op(a, "k", 6)}},
-		{Cancel: true, ID: dipwell.Reservation{7}},
-		{Ops: []dipwell.Op{op(a, "k", 4), op(b, "k", 11)}},
-		{Ops: []dipwell.Op{op(a, "k", 4), op(b, "k", 1)}},
-		{Ops: []dipwell.Op{op(b, "k", 2)}},
+	batch := &store.Batch{Groups: []store.Group{
+		{Ops: []store.Op{op(a, "k", 6)}},
+		{Ops: []store.Op{op(a, "k", 6)}},
+		{Cancel: true, ID: store.Reservation{7}},
+		{Ops: []store.Op{op(a, "k", 4), op(b, "k", 11)}},
+		{Ops: []store.Op{op(a, "k", 4), op(b, "k", 1)}},
+		{Ops: []store.Op{op(b, "k", 2)}},
 	}}
 	e.must(nil, e.store.Apply(e.ctx, batch))
 	// One of the two calls for 6 is granted; which one is the store's business.

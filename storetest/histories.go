@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // historyCases compare random histories of everything with the model.
@@ -45,9 +46,9 @@ type history struct {
 	*rand.Rand
 	limits []string
 	keys   []string
-	ids    []dipwell.Reservation // made, and not known to be gone for a reason of its own
-	retry  time.Duration         // of the last refusal
-	latest int64                 // reading of the clock before it stepped back
+	ids    []store.Reservation // made, and not known to be gone for a reason of its own
+	retry  time.Duration       // of the last refusal
+	latest int64               // reading of the clock before it stepped back
 }
 
 func (h *history) run() {
@@ -95,25 +96,25 @@ func (h *history) cost(limit string) int64 {
 	case 1:
 		return r.Burst + h.Int64N(3)
 	case 2:
-		return min(dipwell.MaxInt, r.Most+h.Int64N(2))
+		return min(store.MaxInt, r.Most+h.Int64N(2))
 	case 3:
 		return 1 + h.Int64N(max(1, r.Burst))
 	case 4:
-		return dipwell.MaxInt - h.Int64N(2)
+		return store.MaxInt - h.Int64N(2)
 	}
 	return 1 + h.Int64N(3)
 }
 
 func (h *history) call() {
-	limit, verb := h.limit(), []dipwell.Verb{
-		dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo,
-		dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset,
+	limit, verb := h.limit(), []store.Verb{
+		store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo,
+		store.VerbReserve, store.VerbReserve, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset,
 	}[h.IntN(11)]
 	cost := h.cost(limit)
 	switch verb {
-	case dipwell.VerbCharge:
+	case store.VerbCharge:
 		cost = min(cost, h.l.Limit(limit).Rule.MaxCharge)
-	case dipwell.VerbReset:
+	case store.VerbReset:
 		if cost = 0; h.IntN(4) > 0 {
 			return
 		}
@@ -122,7 +123,7 @@ func (h *history) call() {
 }
 
 func (h *history) note(d dipwell.Decision) {
-	if d.Reservation != (dipwell.Reservation{}) {
+	if d.Reservation != (store.Reservation{}) {
 		h.ids = append(h.ids, d.Reservation)
 	}
 	if d.RetryAfter > 0 {
@@ -134,12 +135,12 @@ func (h *history) group() {
 	takes := make([]dipwell.Take, 1+h.IntN(5))
 	for i := range takes {
 		limit := h.limit()
-		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), dipwell.MaxInt/16)}
+		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), store.MaxInt/16)}
 		if h.oneKey {
 			takes[i].Key = takes[0].Key
 		}
 	}
-	h.note(h.doAll([]dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[h.IntN(4)], takes...))
+	h.note(h.doAll([]store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[h.IntN(4)], takes...))
 }
 
 func (h *history) giveBack() {
@@ -181,7 +182,7 @@ func (h *history) settle(now int64) {
 			if key == "" {
 				key = dipwell.Shared
 			}
-			h.do(dipwell.VerbReset, k.limit, key, 0)
+			h.do(store.VerbReset, k.limit, key, 0)
 		}
 	}
 }
@@ -192,7 +193,7 @@ func (h *history) back(d time.Duration) {
 	now := h.clock.Load()
 	h.latest = max(h.latest, now)
 	h.settle(now)
-	var ids []dipwell.Reservation
+	var ids []store.Reservation
 	for _, id := range h.ids {
 		if r := h.m.reservations[id]; r == nil || r.due > now {
 			ids = append(ids, id)
@@ -217,30 +218,30 @@ func (h *history) redefine(name string) {
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-func (h *history) anyLimit(name string) dipwell.Limit {
-	l := dipwell.Limit{
+func (h *history) anyLimit(name string) store.Limit {
+	l := store.Limit{
 		Name:      name,
-		Algorithm: pick(h.Rand, dipwell.TokenBucket, dipwell.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
+		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.FixedWindow, store.Interval, store.LeakyBucket),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 999983, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, time.Second, 7*time.Second, time.Minute, time.Hour, 24*time.Hour, 30*24*time.Hour),
-		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), dipwell.NoBurst),
-		MaxDebt:   pick[int64](h.Rand, 0, 0, 1, 7, 40, dipwell.NoDebt, dipwell.UnlimitedDebt),
+		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), store.NoBurst),
+		MaxDebt:   pick[int64](h.Rand, 0, 0, 1, 7, 40, store.NoDebt, store.UnlimitedDebt),
 		MaxCharge: pick[int64](h.Rand, 0, 0, 0, 1, 30),
-		OnChange:  pick(h.Rand, dipwell.Keep, dipwell.Keep, dipwell.Proportional, dipwell.StartOver),
+		OnChange:  pick(h.Rand, store.Keep, store.Keep, store.Proportional, store.StartOver),
 	}
 	if h.IntN(8) == 0 {
-		l.Mode = dipwell.Shadow
+		l.Mode = store.Shadow
 	}
 	switch l.Algorithm {
-	case dipwell.LeakyBucket:
+	case store.LeakyBucket:
 		l.Burst = 0
-	case dipwell.FixedWindow, dipwell.Interval:
+	case store.FixedWindow, store.Interval:
 		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms")
 		switch h.IntN(6) {
 		case 0:
 			l.Start, l.Period = "06:00 Europe/Rome", 24*time.Hour
 		case 1:
-			l.Start, l.Period = pick(h.Rand, "", "00:00 UTC"), dipwell.Month
+			l.Start, l.Period = pick(h.Rand, "", "00:00 UTC"), store.Month
 		}
 	}
 	return l
@@ -249,7 +250,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 // forget ends a limit and begins it anew: its keys are full.
 func (h *history) forget() {
 	name := h.limit()
-	var ids []dipwell.Reservation
+	var ids []store.Reservation
 	for _, id := range h.ids {
 		if r := h.m.reservations[id]; r == nil || !r.of(name) {
 			ids = append(ids, id)

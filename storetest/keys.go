@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // keyCases are about what a key is.
@@ -35,7 +36,7 @@ func keysApart(e *env) {
 	for i, p := range pairs {
 		e.left(p[0], p[1], int64(99-i))
 	}
-	e.do(dipwell.VerbReset, "a", "b", 0)
+	e.do(store.VerbReset, "a", "b", 0)
 	for i, p := range pairs[1:] {
 		e.left(p[0], p[1], int64(98-i))
 	}
@@ -76,12 +77,12 @@ func keysMany(e *env) {
 }
 
 func keysList(e *env) {
-	lister, ok := dipwell.As[dipwell.Lister](e.store)
+	lister, ok := store.As[store.Lister](e.store)
 	if !ok {
 		return
 	}
-	d := e.define(dipwell.Limit{Name: "list", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true})
-	e.define(dipwell.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true})
+	d := e.define(store.Limit{Name: "list", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true})
+	e.define(store.Limit{Name: "other", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true})
 	keys := []string{dipwell.Shared, "A", "B", "a", "a b", "a%", "a'", "a*", "a1", "a10", "a2", "a\\", "a\\b", "a_", "ab", "b", "ba", "user:1", "user:10", "user:2", "z", "é", "ключ", "鍵", "🔑"}
 	for i, key := range keys {
 		e.take("list", key, int64(1+i%3))
@@ -89,7 +90,7 @@ func keysList(e *env) {
 		e.check("list", fmt.Sprint("only looked at ", i), 1)
 	}
 	e.take("list", "gone", 1)
-	e.do(dipwell.VerbReset, "list", "gone", 0)
+	e.do(store.VerbReset, "list", "gone", 0)
 	keys[0] = ""
 	page := func(prefix, after string, n int) []string {
 		e.Helper()
@@ -143,12 +144,12 @@ func keysList(e *env) {
 
 // A sweep deletes full rows and no others, and says how many.
 func sweepCase(e *env) {
-	s, ok := dipwell.As[dipwell.Sweeper](e.store)
+	s, ok := store.As[store.Sweeper](e.store)
 	if !ok {
 		return
 	}
-	e.define(dipwell.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 10, ListKeys: true})
-	e.define(dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s", ListKeys: true})
+	e.define(store.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 10, ListKeys: true})
+	e.define(store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s", ListKeys: true})
 	for i := range int64(10) {
 		key := string(rune('a' + i))
 		e.allowed("s", key, i+1, 9-i)

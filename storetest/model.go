@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // model is the contract written a second time, with tokens as exact rationals
@@ -15,7 +16,7 @@ import (
 type model struct {
 	limits       map[string][]*rule // all versions, the present one last
 	rows         map[rowKey]*row
-	reservations map[dipwell.Reservation]*reservation
+	reservations map[store.Reservation]*reservation
 	records      map[rowKey][]*record // in the order of their numbers
 }
 
@@ -55,7 +56,7 @@ type answers struct {
 }
 
 func newModel() *model {
-	return &model{limits: map[string][]*rule{}, rows: map[rowKey]*row{}, reservations: map[dipwell.Reservation]*reservation{}, records: map[rowKey][]*record{}}
+	return &model{limits: map[string][]*rule{}, rows: map[rowKey]*row{}, reservations: map[store.Reservation]*reservation{}, records: map[rowKey][]*record{}}
 }
 
 func (m *model) rule(limit string) *rule {
@@ -64,7 +65,7 @@ func (m *model) rule(limit string) *rule {
 }
 
 // define begins a version, unless the limit counts as before.
-func (m *model) define(now int64, l dipwell.Limit, d *dipwell.Definition) {
+func (m *model) define(now int64, l store.Limit, d *store.Definition) {
 	r := newRule(now, l, d)
 	versions := m.limits[l.Name]
 	if len(versions) > 0 {
@@ -99,7 +100,7 @@ func (r *reservation) of(limit string) bool {
 }
 
 // ask decides a call: each take by itself first, then all or nothing.
-func (m *model) ask(now int64, verb dipwell.Verb, takes []dipwell.Take) answers {
+func (m *model) ask(now int64, verb store.Verb, takes []dipwell.Take) answers {
 	out := answers{allowed: true, ops: make([]answer, len(takes))}
 	sum := map[rowKey]int64{}
 	for _, t := range takes {
@@ -147,7 +148,7 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 }
 
 // apply writes what was granted, and makes the reservation where something is due later.
-func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *reservation {
+func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *reservation {
 	v, later := &reservation{due: now}, false
 	for k, res := range results {
 		v.due = max(v.due, now+res.delay)
@@ -155,7 +156,7 @@ func (m *model) apply(results map[rowKey]result, verb dipwell.Verb, now int64) *
 			v.parts = append(v.parts, part{key: k, tokens: rat(res.granted), rule: m.rule(k.limit)})
 			later = later || res.delay > 0
 		}
-		if verb == dipwell.VerbReset {
+		if verb == store.VerbReset {
 			m.reset(k)
 		} else if !res.shadow && (res.after.Cmp(res.before) != 0 || res.clipped) {
 			l := m.touch(k, now)
@@ -182,7 +183,7 @@ func (m *model) reset(k rowKey) {
 }
 
 // cancel gives a reservation back, once, before it is due.
-func (m *model) cancel(now int64, id dipwell.Reservation) bool {
+func (m *model) cancel(now int64, id store.Reservation) bool {
 	v := m.reservations[id]
 	delete(m.reservations, id)
 	if v == nil || now >= v.due {
@@ -227,7 +228,7 @@ type rule struct {
 	counting
 	shadow bool
 	since  int64
-	policy dipwell.ChangePolicy
+	policy store.ChangePolicy
 	next   *rule
 	debt   *big.Rat // tokens beyond burst
 	most   *big.Rat // tokens: where used stops growing
@@ -243,12 +244,12 @@ type counting struct {
 	start           string
 }
 
-func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
-	r := &rule{since: now, policy: l.OnChange, shadow: l.Mode == dipwell.Shadow}
+func newRule(now int64, l store.Limit, d *store.Definition) *rule {
+	r := &rule{since: now, policy: l.OnChange, shadow: l.Mode == store.Shadow}
 	c := &r.counting
 	*c = counting{
-		windowed: l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval,
-		leaky:    l.Algorithm == dipwell.LeakyBucket,
+		windowed: l.Algorithm == store.FixedWindow || l.Algorithm == store.Interval,
+		leaky:    l.Algorithm == store.LeakyBucket,
 		rate:     l.Rate, burst: l.Burst, maxDebt: d.Rule.Debt, charge: d.Rule.MaxCharge, period: l.Period, start: l.Start, unit: 1,
 	}
 	switch {
@@ -256,7 +257,7 @@ func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
 		c.burst = 1
 	case l.Burst == 0:
 		c.burst = l.Rate
-	case l.Burst == dipwell.NoBurst:
+	case l.Burst == store.NoBurst:
 		c.burst = 0
 	}
 	c.every = d.Rule.Every // how coarse a tick must be is the compiler's business, and tested there
@@ -268,9 +269,9 @@ func newRule(now int64, l dipwell.Limit, d *dipwell.Definition) *rule {
 	switch {
 	case l.MaxDebt > 0:
 		r.debt = rat(l.MaxDebt)
-	case l.MaxDebt == dipwell.NoDebt:
+	case l.MaxDebt == store.NoDebt:
 		r.debt = rat(0)
-	case l.MaxDebt == dipwell.UnlimitedDebt:
+	case l.MaxDebt == store.UnlimitedDebt:
 		r.debt = big.NewRat(d.Rule.Debt, c.unit)
 	}
 	r.most = big.NewRat(d.Rule.MaxUsed, c.unit)
@@ -287,19 +288,19 @@ type result struct {
 }
 
 // decide is the table of verbs.
-func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k rowKey) result {
+func (r *rule) decide(used *big.Rat, t, now int64, verb store.Verb, n int64, k rowKey) result {
 	res := result{before: used, after: used, sums: true}
 	cost, capacity := rat(n), rat(r.burst)
 	with := new(big.Rat).Add(used, cost)
 	room := capacity
-	if verb == dipwell.VerbReserve && n > 0 || r.leaky && verb <= dipwell.VerbReserve && verb != dipwell.VerbTakeUpTo {
+	if verb == store.VerbReserve && n > 0 || r.leaky && verb <= store.VerbReserve && verb != store.VerbTakeUpTo {
 		room = new(big.Rat).Add(capacity, r.debt)
 	}
-	if verb == dipwell.VerbTakeUpTo && n > 0 {
+	if verb == store.VerbTakeUpTo && n > 0 {
 		return r.takeUpTo(res, t, now, n, k)
 	}
 	switch verb {
-	case dipwell.VerbCharge:
+	case store.VerbCharge:
 		res.allowed, res.granted, res.after = true, n, with
 		if with.Cmp(r.most) > 0 {
 			res.after, res.clipped = r.most, true
@@ -308,13 +309,13 @@ func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k
 			}
 		}
 		return res
-	case dipwell.VerbRefund:
+	case store.VerbRefund:
 		res.allowed, res.after = true, new(big.Rat).Sub(used, cost)
 		if res.after.Sign() < 0 {
 			res.after = rat(0)
 		}
 		return res
-	case dipwell.VerbReset:
+	case store.VerbReset:
 		res.allowed, res.after = true, rat(0)
 		return res
 	}
@@ -326,7 +327,7 @@ func (r *rule) decide(used *big.Rat, t, now int64, verb dipwell.Verb, n int64, k
 	default:
 		res.allowed = true
 		res.delay = r.wait(new(big.Rat).Sub(with, capacity), t, now, k)
-		if verb != dipwell.VerbCheck {
+		if verb != store.VerbCheck {
 			res.granted, res.after = n, with
 		}
 	}
@@ -386,9 +387,9 @@ func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 	to := r.next
 	switch {
-	case to.policy == dipwell.StartOver:
+	case to.policy == store.StartOver:
 		return rat(0)
-	case to.policy == dipwell.Proportional && r.burst > 0:
+	case to.policy == store.Proportional && r.burst > 0:
 		used = new(big.Rat).Mul(used, big.NewRat(to.burst, r.burst))
 	}
 	if used.Cmp(to.most) > 0 {
@@ -458,8 +459,8 @@ func (r *rule) shift(k rowKey) int64 {
 		return 0
 	}
 	days := int64(-r.period) * 28
-	if r.period%dipwell.Year == 0 {
-		days = int64(r.period/dipwell.Year) * 365
+	if r.period%store.Year == 0 {
+		days = int64(r.period/store.Year) * 365
 	}
 	return spread(k, days*86400e6)
 }

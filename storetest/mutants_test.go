@@ -9,22 +9,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
 // bug is where a mutant of the reference store goes wrong.
 type bug struct {
-	group  func(s *refStore, g *dipwell.Group) error
-	read   func(s *refStore, op *dipwell.Op, row *dipwell.State, now int64)
-	write  func(s *refStore, g *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, write bool, now int64) bool
-	answer func(s *refStore, g *dipwell.Group, op *dipwell.Op, now int64)
+	group  func(s *refStore, g *store.Group) error
+	read   func(s *refStore, op *store.Op, row *store.State, now int64)
+	write  func(s *refStore, g *store.Group, op *store.Op, old store.State, row *store.State, write bool, now int64) bool
+	answer func(s *refStore, g *store.Group, op *store.Op, now int64)
 	key    func(refKey) refKey
 	sweep  func(s *refStore) int
 
-	settle  func(def *dipwell.Definition, row *dipwell.State, recs []dipwell.Record, now int64)
-	record  func(row *dipwell.State, r *dipwell.Record)
-	cancels func(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record)
+	settle  func(def *store.Definition, row *store.State, recs []store.Record, now int64)
+	record  func(row *store.State, r *store.Record)
+	cancels func(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record)
 
 	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, forgetsWhole, unsorted bool
 }
@@ -34,7 +34,7 @@ var mutants = map[string]struct {
 	bug    bug
 	caught string // names of cases
 }{
-	"stamp not stored": {bug{write: func(_ *refStore, _ *dipwell.Group, _ *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+	"stamp not stored": {bug{write: func(_ *refStore, _ *store.Group, _ *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
 		if old.TS > 0 {
 			row.TS = old.TS
 		}
@@ -51,7 +51,7 @@ var mutants = map[string]struct {
 	"expiry too early":           {bug{read: expires}, "early-expiry stale-after-change model"},
 	"group not atomic":           {bug{group: oneByOne}, "worked-5-user-and-tenant group-all-or-nothing model"},
 	"group takes the lock twice": {bug{group: checkThenTake}, "race-group"},
-	"first retry instead of latest": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+	"first retry instead of latest": {bug{answer: func(_ *refStore, g *store.Group, op *store.Op, _ int64) {
 		if !g.Allowed && op != &g.Ops[0] {
 			op.Retry = g.Ops[0].Retry
 		}
@@ -63,14 +63,14 @@ var mutants = map[string]struct {
 	"cancel does not step the row":   {bug{cancels: cancelsUnstepped}, "cancel-clock-back"},
 	"reset keeps reservations":       {bug{keepsReservations: true}, "double-cancel-mints cancel-after-reset reset"},
 	"debt without bound":             {bug{read: noBound}, "zero-means-unlimited never-finite-retry worked-7-perfectly-spaced"},
-	"retry never given":              {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},
-	"retry in whole ms, down":        {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) { op.Retry -= op.Retry % 1000 }}, "retry-exact golden-apply"},
-	"retry for never": {bug{answer: func(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ int64) {
+	"retry never given":              {bug{answer: func(_ *refStore, _ *store.Group, op *store.Op, _ int64) { op.Retry = 0 }}, "take retry-exact early-expiry"},
+	"retry in whole ms, down":        {bug{answer: func(_ *refStore, _ *store.Group, op *store.Op, _ int64) { op.Retry -= op.Retry % 1000 }}, "retry-exact golden-apply"},
+	"retry for never": {bug{answer: func(_ *refStore, _ *store.Group, op *store.Op, _ int64) {
 		if op.Never {
 			op.Never, op.Retry = false, 1
 		}
 	}}, "never-finite-retry group-never"},
-	"allowed read off remaining": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+	"allowed read off remaining": {bug{answer: func(_ *refStore, g *store.Group, op *store.Op, _ int64) {
 		op.Allowed = op.Remaining > 0
 		g.Allowed = g.Allowed && op.Allowed
 	}}, "ambiguous-zero"},
@@ -79,12 +79,12 @@ var mutants = map[string]struct {
 	"key folded":                {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.ToLower(k.key)} }}, "keys-apart keys-unusual"},
 	"key trimmed":               {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.TrimSpace(k.key)} }}, "keys-apart"},
 	"key cut short":             {bug{key: func(k refKey) refKey { return refKey{k.limit, k.key[:min(511, len(k.key))]} }}, "keys-unusual"},
-	"version ignored": {bug{read: func(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) { row.Version = op.Def.Number }},
+	"version ignored": {bug{read: func(_ *refStore, op *store.Op, row *store.State, _ int64) { row.Version = op.Def.Number }},
 		"stale-after-change change-proportional change-several-versions drop-and-redefine"},
 	"change at the new rate from the start": {bug{read: newRateFromStart}, "stale-after-change change-several-versions model"},
-	"change forgets the key": {bug{read: func(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) {
+	"change forgets the key": {bug{read: func(_ *refStore, op *store.Op, row *store.State, _ int64) {
 		if row.Version != op.Def.Number {
-			*row = dipwell.State{}
+			*row = store.State{}
 		}
 	}}, "stale-after-change change-keep golden-carry"},
 	"refund above full": {bug{write: refundUnclamped}, "negative-mints refund"},
@@ -96,13 +96,13 @@ var mutants = map[string]struct {
 		return n
 	}}, "sweep early-expiry sweep-race"},
 	"sweep looks and deletes in two steps": {bug{group: afterLook, sweep: lookThenDelete}, "sweep-race"},
-	"peek charges": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
-		if op.Verb == dipwell.VerbCheck {
-			op.Verb = dipwell.VerbTake
+	"peek charges": {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) {
+		if op.Verb == store.VerbCheck {
+			op.Verb = store.VerbTake
 		}
 	}}, "peek-consumes check"},
 	"shadow charges": {bug{write: shadowCharges}, "shadow group-shadow"},
-	"shadow refuses": {bug{answer: func(_ *refStore, g *dipwell.Group, op *dipwell.Op, _ int64) {
+	"shadow refuses": {bug{answer: func(_ *refStore, g *store.Group, op *store.Op, _ int64) {
 		if op.Shadow {
 			op.Allowed, g.Allowed = false, false
 		}
@@ -111,23 +111,23 @@ var mutants = map[string]struct {
 	"window begins at a refund":   {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
 	"window not spread":           {bug{read: notSpread}, "window-spread golden-origin model"},
 	"window of an earlier length": {bug{read: originOutlives}, "window-remembered"},
-	"window of another limit":     {bug{read: phaseBy(func(op *dipwell.Op) string { return op.Key })}, "window-remembered"},
-	"window of another key": {bug{read: phaseBy(func(op *dipwell.Op) string { return op.Key[:min(len(op.Key), 6)] })},
+	"window of another limit":     {bug{read: phaseBy(func(op *store.Op) string { return op.Key })}, "window-remembered"},
+	"window of another key": {bug{read: phaseBy(func(op *store.Op) string { return op.Key[:min(len(op.Key), 6)] })},
 		"window-remembered golden-origin"},
 	"late writer wipes":              {bug{read: wipes}, "late-writer-wipes golden-apply"},
 	"refusals remembered":            {bug{group: remembersRefusals}, "false-local-denial"},
 	"cost compared twice":            {bug{group: comparesTwice}, "cost-tested-twice"},
-	"cost in 32 bits":                {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = int64(int32(op.Cost)) }}, "overflow-bypass"},
+	"cost in 32 bits":                {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Cost = int64(int32(op.Cost)) }}, "overflow-bypass"},
 	"emission interval truncated":    {bug{read: truncates}, "fast-rate-truncation"},
 	"first call free":                {bug{write: firstFree}, "worked-1-sixty-a-second ambiguous-zero"},
-	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Bounded = false }}, "wait-deadline wait-bounded"},
-	"costs of one key do not add up": {bug{read: func(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) { op.Cost = min(op.Cost, 3) }}, "group-same-key-adds-up"},
+	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Bounded = false }}, "wait-deadline wait-bounded"},
+	"costs of one key do not add up": {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Cost = min(op.Cost, 3) }}, "group-same-key-adds-up"},
 	"keys in no order":               {bug{unsorted: true}, "keys-list"},
 
 	"cancel gives back what time returned": {bug{cancels: givesAll}, "group-cancel-mints cancel-of-passed-debt cancel-before-later held-before-later remade-row giving-back"},
 	"no touch on a take":                   {bug{write: noTouch}, "group-cancel-mints cancel-refund-charge giving-back"},
 	"low not lowered by a cancel":          {bug{cancels: keepsLows}, "cancel-after-cancel cancel-of-forty"},
-	"slack ignored":                        {bug{record: func(_ *dipwell.State, r *dipwell.Record) { r.Slack = -1 }}, "cancel-before-later held-before-later cancel-beside-neighbours-reset"},
+	"slack ignored":                        {bug{record: func(_ *store.State, r *store.Record) { r.Slack = -1 }}, "cancel-before-later held-before-later cancel-beside-neighbours-reset"},
 	"slack is the whole bucket":            {bug{record: slackOfAll}, "cancel-before-later held-before-later"},
 	"slack not lowered by a cancel":        {bug{cancels: keepsSlack}, "giving-back"},
 	"slack does not lower the low at due":  {bug{settle: forgetsDue}, "cancel-due-limits-for-good"},
@@ -135,13 +135,13 @@ var mutants = map[string]struct {
 	"what was withheld is forgotten":       {bug{cancels: forgetsRests}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
 	"mark ignored":                         {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
 	"cancel touches another list":          {bug{cancels: touchesAnother}, "cancel-leaves-another-list"},
-	"number used again":                    {bug{record: func(row *dipwell.State, r *dipwell.Record) { row.Lows.Next = r.Number }}, "giving-back"},
+	"number used again":                    {bug{record: func(row *store.State, r *store.Record) { row.Lows.Next = r.Number }}, "giving-back"},
 	"merge with the later low":             {bug{read: mergesLater}, "cancel-of-forty"},
 	"merge of the latest two":              {bug{read: mergesLatest}, "cancel-of-forty"},
 	"refusal stores the settling":          {bug{answer: settlesRefusals}, "cancel-after-refusal"},
 	"clipped charge keeps lows":            {bug{write: keepsLowsOnCharge}, "cancel-beside-clipped-charge"},
 	"lows not converted":                   {bug{settle: lowsUnconverted}, "cancel-after-change"},
-	"records not converted": {bug{settle: func(_ *dipwell.Definition, _ *dipwell.State, recs []dipwell.Record, _ int64) {
+	"records not converted": {bug{settle: func(_ *store.Definition, _ *store.State, recs []store.Record, _ int64) {
 		for i := range recs {
 			recs[i].Version = max(recs[i].Version, 3)
 		}
@@ -179,17 +179,17 @@ func TestMutantsAreCaught(t *testing.T) {
 	}
 }
 
-func units(op *dipwell.Op) int64 { return op.Cost * op.Def.Rule.Unit }
+func units(op *store.Op) int64 { return op.Cost * op.Def.Rule.Unit }
 
-func chargeOnDenial(_ *refStore, g *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, now int64) bool {
-	if g.Allowed || op.Never || op.Verb != dipwell.VerbTake {
+func chargeOnDenial(_ *refStore, g *store.Group, op *store.Op, old store.State, row *store.State, w bool, now int64) bool {
+	if g.Allowed || op.Never || op.Verb != store.VerbTake {
 		return w
 	}
 	row.Used += units(op)
 	return true
 }
 
-func refusalMovesClock(_ *refStore, g *dipwell.Group, _ *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, now int64) bool {
+func refusalMovesClock(_ *refStore, g *store.Group, _ *store.Op, old store.State, row *store.State, w bool, now int64) bool {
 	if g.Allowed || old.Used == 0 {
 		return w
 	}
@@ -197,17 +197,17 @@ func refusalMovesClock(_ *refStore, g *dipwell.Group, _ *dipwell.Op, old dipwell
 	return true
 }
 
-func stampNow(_ *refStore, _ *dipwell.Group, _ *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, now int64) bool {
+func stampNow(_ *refStore, _ *store.Group, _ *store.Op, _ store.State, row *store.State, w bool, now int64) bool {
 	row.TS = now
 	return w
 }
 
-func stampTwice(s *refStore, _ *dipwell.Group, _ *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+func stampTwice(s *refStore, _ *store.Group, _ *store.Op, _ store.State, row *store.State, w bool, _ int64) bool {
 	row.TS = s.now()
 	return w
 }
 
-func clockBeforeLock(s *refStore, g *dipwell.Group) error {
+func clockBeforeLock(s *refStore, g *store.Group) error {
 	now := s.now()
 	runtime.Gosched()
 	s.mu.Lock()
@@ -215,16 +215,16 @@ func clockBeforeLock(s *refStore, g *dipwell.Group) error {
 	return s.decide(g, now)
 }
 
-func wholeTokens(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+func wholeTokens(_ *refStore, _ *store.Group, op *store.Op, _ store.State, row *store.State, w bool, _ int64) bool {
 	row.Used -= row.Used % op.Def.Rule.Unit
 	return w
 }
 
 // noLock reads, lets others go first, and writes what it had read.
-func noLock(s *refStore, g *dipwell.Group) error {
-	var rows, old [dipwell.MaxTakes]dipwell.State
-	var recs [dipwell.MaxTakes][]dipwell.Record
-	var write [dipwell.MaxTakes]bool
+func noLock(s *refStore, g *store.Group) error {
+	var rows, old [store.MaxTakes]store.State
+	var recs [store.MaxTakes][]store.Record
+	var write [store.MaxTakes]bool
 	s.mu.Lock()
 	for i := range g.Ops {
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
@@ -264,7 +264,7 @@ func lookThenDelete(s *refStore) int {
 	return len(full)
 }
 
-func afterLook(s *refStore, g *dipwell.Group) error {
+func afterLook(s *refStore, g *store.Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.keyOf(&g.Ops[0])
@@ -289,27 +289,27 @@ func (s *refStore) waitFor(ok func() bool) {
 	}
 }
 
-func tryLock(s *refStore, g *dipwell.Group) error {
+func tryLock(s *refStore, g *store.Group) error {
 	if !s.mu.TryLock() {
-		return dipwell.ErrStore
+		return store.ErrStore
 	}
 	defer s.mu.Unlock()
 	runtime.Gosched()
 	return s.decide(g, s.now())
 }
 
-func expires(_ *refStore, _ *dipwell.Op, row *dipwell.State, now int64) {
+func expires(_ *refStore, _ *store.Op, row *store.State, now int64) {
 	if now-row.TS > 60e6 {
-		*row = dipwell.State{}
+		*row = store.State{}
 	}
 }
 
-func oneByOne(s *refStore, g *dipwell.Group) error {
+func oneByOne(s *refStore, g *store.Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	allowed := true
 	for i := range g.Ops {
-		one := dipwell.Group{Ops: g.Ops[i : i+1], ID: g.ID}
+		one := store.Group{Ops: g.Ops[i : i+1], ID: g.ID}
 		if err := s.decide(&one, s.now()); err != nil {
 			return err
 		}
@@ -320,14 +320,14 @@ func oneByOne(s *refStore, g *dipwell.Group) error {
 }
 
 // checkThenTake checks all under the lock, and takes each under the lock.
-func checkThenTake(s *refStore, g *dipwell.Group) error {
-	if len(g.Ops) == 1 || g.Ops[0].Verb != dipwell.VerbTake {
+func checkThenTake(s *refStore, g *store.Group) error {
+	if len(g.Ops) == 1 || g.Ops[0].Verb != store.VerbTake {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.decide(g, s.now())
 	}
 	for i := range g.Ops {
-		g.Ops[i].Verb = dipwell.VerbCheck
+		g.Ops[i].Verb = store.VerbCheck
 	}
 	s.mu.Lock()
 	err := s.decide(g, s.now())
@@ -337,9 +337,9 @@ func checkThenTake(s *refStore, g *dipwell.Group) error {
 	}
 	for i := range g.Ops {
 		runtime.Gosched()
-		g.Ops[i].Verb = dipwell.VerbTake
+		g.Ops[i].Verb = store.VerbTake
 		s.mu.Lock()
-		err = s.decide(&dipwell.Group{Ops: g.Ops[i : i+1]}, s.now())
+		err = s.decide(&store.Group{Ops: g.Ops[i : i+1]}, s.now())
 		s.mu.Unlock()
 		if err != nil {
 			return err
@@ -349,22 +349,22 @@ func checkThenTake(s *refStore, g *dipwell.Group) error {
 }
 
 // with changes the rule that an op is decided by.
-func with(op *dipwell.Op, change func(*dipwell.Rule)) {
+func with(op *store.Op, change func(*store.Rule)) {
 	def := *op.Def
 	change(&def.Rule)
 	op.Def = &def
 }
 
-func noBound(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
-	with(op, func(r *dipwell.Rule) { r.Debt = r.MaxUsed - r.Cap; r.Most = r.MaxUsed / r.Unit })
+func noBound(_ *refStore, op *store.Op, _ *store.State, _ int64) {
+	with(op, func(r *store.Rule) { r.Debt = r.MaxUsed - r.Cap; r.Most = r.MaxUsed / r.Unit })
 }
 
-func newRateFromStart(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64) {
+func newRateFromStart(_ *refStore, op *store.Op, row *store.State, now int64) {
 	if row.Version == op.Def.Number || row.Used == 0 {
 		return
 	}
 	ts := row.TS
-	op.Def.Rule.Apply(*row, ts, dipwell.VerbCheck, 0)
+	op.Def.Rule.Apply(*row, ts, store.VerbCheck, 0)
 	for i := range op.Def.Past {
 		if op.Def.Past[i].Number == row.Version {
 			row.Used = row.Used / op.Def.Past[i].Rule.Unit * op.Def.Rule.Unit
@@ -373,8 +373,8 @@ func newRateFromStart(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64
 	row.Version = op.Def.Number
 }
 
-func refundUnclamped(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
-	if op.Verb != dipwell.VerbRefund || op.Cost > 1<<20 {
+func refundUnclamped(s *refStore, _ *store.Group, op *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
+	if op.Verb != store.VerbRefund || op.Cost > 1<<20 {
 		return w
 	}
 	if row.Used = old.Used - units(op); row.Used < 0 {
@@ -384,72 +384,72 @@ func refundUnclamped(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.
 	return true
 }
 
-func shadowCharges(_ *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, _ int64) bool {
-	if op.Shadow && op.Verb == dipwell.VerbTake && !op.Never {
+func shadowCharges(_ *refStore, _ *store.Group, op *store.Op, _ store.State, row *store.State, w bool, _ int64) bool {
+	if op.Shadow && op.Verb == store.VerbTake && !op.Never {
 		row.Used += units(op)
 		return true
 	}
 	return w
 }
 
-func windowFromRow(_ *refStore, op *dipwell.Op, row *dipwell.State, _ int64) {
+func windowFromRow(_ *refStore, op *store.Op, row *store.State, _ int64) {
 	if op.Def.Rule.Every > 1e6 && row.Used > 0 {
-		with(op, func(r *dipwell.Rule) { r.Spread, r.Origin = false, row.TS%r.Every })
+		with(op, func(r *store.Rule) { r.Spread, r.Origin = false, row.TS%r.Every })
 	}
 }
 
-func windowFromRefund(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+func windowFromRefund(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	if at, ok := s.extra[s.keyOf(op)]; ok && op.Def.Rule.Every > 1e6 {
-		with(op, func(r *dipwell.Rule) { r.Spread, r.Origin = false, at%r.Every })
+		with(op, func(r *store.Rule) { r.Spread, r.Origin = false, at%r.Every })
 	}
 }
 
-func noteRefund(s *refStore, _ *dipwell.Group, op *dipwell.Op, _ dipwell.State, row *dipwell.State, w bool, now int64) bool {
-	if op.Verb == dipwell.VerbRefund && row.Used == 0 {
+func noteRefund(s *refStore, _ *store.Group, op *store.Op, _ store.State, row *store.State, w bool, now int64) bool {
+	if op.Verb == store.VerbRefund && row.Used == 0 {
 		s.extra[s.keyOf(op)] = now
 	}
 	return w
 }
 
-func notSpread(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
-	with(op, func(r *dipwell.Rule) { r.Spread = false })
+func notSpread(_ *refStore, op *store.Op, _ *store.State, _ int64) {
+	with(op, func(r *store.Rule) { r.Spread = false })
 }
 
 // originOutlives remembers where a key's first windows began.
-func originOutlives(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+func originOutlives(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	if !op.Def.Rule.Spread || op.Def.Rule.Every <= 1 {
 		return
 	}
 	k, every := s.keyOf(op), op.Def.Rule.Every
 	if _, ok := s.extra[k]; !ok {
-		s.extra[k] = dipwell.SpreadOrigin(op.Def.Name, op.Key, every)
+		s.extra[k] = store.PhaseOf(op.Def.Name, op.Key).Origin(every)
 	}
-	op.Phase = dipwell.Phase(s.extra[k]%every + 1)
+	op.Phase = store.Phase(s.extra[k]%every + 1)
 }
 
 // phaseBy remembers the phase of the first op that has a name.
-func phaseBy(name func(*dipwell.Op) string) func(*refStore, *dipwell.Op, *dipwell.State, int64) {
-	return func(s *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
+func phaseBy(name func(*store.Op) string) func(*refStore, *store.Op, *store.State, int64) {
+	return func(s *refStore, op *store.Op, _ *store.State, _ int64) {
 		k := refKey{"", name(op)}
 		if _, ok := s.extra[k]; !ok {
-			s.extra[k] = int64(dipwell.PhaseOf(op.Def.Name, op.Key))
+			s.extra[k] = int64(store.PhaseOf(op.Def.Name, op.Key))
 		}
-		op.Phase = dipwell.Phase(s.extra[k])
+		op.Phase = store.Phase(s.extra[k])
 	}
 }
 
-func wipes(_ *refStore, op *dipwell.Op, row *dipwell.State, now int64) {
+func wipes(_ *refStore, op *store.Op, row *store.State, now int64) {
 	if op.Def.Rule.Every > 1e6 && now/op.Def.Rule.Every != row.TS/op.Def.Rule.Every {
-		*row = dipwell.State{}
+		*row = store.State{}
 	}
 }
 
-func remembersRefusals(s *refStore, g *dipwell.Group) error {
+func remembersRefusals(s *refStore, g *store.Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, now := s.keyOf(&g.Ops[0]), s.now()
-	if until := s.extra[k]; now < until && g.Ops[0].Verb == dipwell.VerbTake {
-		g.Ops[0].Answer = dipwell.Answer{Retry: until - now}
+	if until := s.extra[k]; now < until && g.Ops[0].Verb == store.VerbTake {
+		g.Ops[0].Answer = store.Answer{Retry: until - now}
 		return nil
 	}
 	err := s.decide(g, now)
@@ -459,12 +459,12 @@ func remembersRefusals(s *refStore, g *dipwell.Group) error {
 	return err
 }
 
-func comparesTwice(s *refStore, g *dipwell.Group) error {
+func comparesTwice(s *refStore, g *store.Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if op := &g.Ops[0]; op.Verb == dipwell.VerbTake {
-		twice := dipwell.Group{Ops: []dipwell.Op{*op}}
-		twice.Ops[0].Verb, twice.Ops[0].Cost = dipwell.VerbCheck, 2*op.Cost
+	if op := &g.Ops[0]; op.Verb == store.VerbTake {
+		twice := store.Group{Ops: []store.Op{*op}}
+		twice.Ops[0].Verb, twice.Ops[0].Cost = store.VerbCheck, 2*op.Cost
 		if err := s.decide(&twice, s.now()); err != nil || !twice.Allowed {
 			op.Answer = twice.Ops[0].Answer
 			return err
@@ -473,8 +473,8 @@ func comparesTwice(s *refStore, g *dipwell.Group) error {
 	return s.decide(g, s.now())
 }
 
-func truncates(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
-	with(op, func(r *dipwell.Rule) {
+func truncates(_ *refStore, op *store.Op, _ *store.State, _ int64) {
+	with(op, func(r *store.Rule) {
 		if r.Every == 1 && r.Unit > r.Add {
 			r.Unit, r.Add = r.Unit/r.Add, 1
 			r.Cap = r.Burst * r.Unit
@@ -482,30 +482,30 @@ func truncates(_ *refStore, op *dipwell.Op, _ *dipwell.State, _ int64) {
 	})
 }
 
-func firstFree(_ *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
-	if old.TS == 0 && op.Verb == dipwell.VerbTake && w {
+func firstFree(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
+	if old.TS == 0 && op.Verb == store.VerbTake && w {
 		row.Used = 1
 	}
 	return w
 }
 
-func cancelsUnstepped(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func cancelsUnstepped(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	ts, used := row.TS, row.Used
-	stepped := def.Rule.Apply(row, now, dipwell.VerbCheck, 0).Before
+	stepped := def.Rule.Apply(row, now, store.VerbCheck, 0).Before
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
 	return row, recs
 }
 
-func givesAll(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func givesAll(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
 	row, _ = def.Carry(row, p.key)
-	o := def.Rule.Apply(row, now, dipwell.VerbCheck, 0)
+	o := def.Rule.Apply(row, now, store.VerbCheck, 0)
 	row.Used, row.TS = max(0, o.Before-def.CarryUnits(recs[i].Units, recs[i].Version)), o.TS
 	return row, slices.Delete(recs, i, i+1)
 }
 
-func noTouch(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
+func noTouch(s *refStore, _ *store.Group, op *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
 	if row.Lows != nil && old.Lows != nil {
 		row.Lows = old.Lows
 	}
@@ -513,12 +513,12 @@ func noTouch(s *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, r
 }
 
 // cancelsWith is GiveBack with something around it.
-func cancelsWith(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func cancelsWith(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	return row, recs
 }
 
-func keepsLows(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func keepsLows(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	lows := row.Lows
 	if row, recs = cancelsWith(def, p, row, recs, now); row.Lows != nil {
 		row.Lows = lows
@@ -526,7 +526,7 @@ func keepsLows(def *dipwell.Definition, p heldPart, row dipwell.State, recs []di
 	return row, recs
 }
 
-func keepsSlack(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func keepsSlack(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	before := slices.Clone(recs)
 	row, recs = cancelsWith(def, p, row, recs, now)
 	for i := range recs {
@@ -539,24 +539,24 @@ func keepsSlack(def *dipwell.Definition, p heldPart, row dipwell.State, recs []d
 	return row, recs
 }
 
-func touchesAnother(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func touchesAnother(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	if row, _ = def.Carry(row, p.key); row.Lows != nil && row.Lows.Mark != p.mark {
 		l := *row.Lows
 		l.Entries = slices.Clone(l.Entries)
 		last := &l.Entries[len(l.Entries)-1]
-		last.Used = min(last.Used, def.Rule.Apply(row, now, dipwell.VerbCheck, 0).Before)
+		last.Used = min(last.Used, def.Rule.Apply(row, now, store.VerbCheck, 0).Before)
 		row.Lows = &l
 	}
 	return cancelsWith(def, p, row, recs, now)
 }
 
-func slackOfAll(row *dipwell.State, r *dipwell.Record) {
+func slackOfAll(row *store.State, r *store.Record) {
 	if r.Slack >= 0 {
 		r.Slack += r.Units
 	}
 }
 
-func forgetsDue(_ *dipwell.Definition, _ *dipwell.State, recs []dipwell.Record, now int64) {
+func forgetsDue(_ *store.Definition, _ *store.State, recs []store.Record, now int64) {
 	for i := range recs {
 		if recs[i].Slack >= 0 && recs[i].Due <= now {
 			recs[i].Slack = -1
@@ -564,7 +564,7 @@ func forgetsDue(_ *dipwell.Definition, _ *dipwell.State, recs []dipwell.Record, 
 	}
 }
 
-func staysWaiting(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func staysWaiting(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
 	if r := recs[i]; r.Slack >= 0 {
 		recs = slices.Insert(recs, i+1, r)
@@ -572,12 +572,12 @@ func staysWaiting(def *dipwell.Definition, p heldPart, row dipwell.State, recs [
 	return cancelsWith(def, p, row, recs, now)
 }
 
-func forgetsRests(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func forgetsRests(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	row, recs = cancelsWith(def, p, row, recs, now)
-	return row, slices.DeleteFunc(recs, func(r dipwell.Record) bool { return r.Rest })
+	return row, slices.DeleteFunc(recs, func(r store.Record) bool { return r.Rest })
 }
 
-func ignoresMark(def *dipwell.Definition, p heldPart, row dipwell.State, recs []dipwell.Record, now int64) (dipwell.State, []dipwell.Record) {
+func ignoresMark(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	if row.Lows != nil && row.Lows.Mark != p.mark {
 		i := slices.IndexFunc(recs, p.is)
 		recs[i].Mark, p.mark = row.Lows.Mark, row.Lows.Mark
@@ -586,8 +586,8 @@ func ignoresMark(def *dipwell.Definition, p heldPart, row dipwell.State, recs []
 }
 
 // merges makes room for an entry by a merge that the contract does not have.
-func merges(row *dipwell.State, merge func(e []dipwell.Low) []dipwell.Low) {
-	if row.Lows == nil || len(row.Lows.Entries) < dipwell.MaxLows {
+func merges(row *store.State, merge func(e []store.Low) []store.Low) {
+	if row.Lows == nil || len(row.Lows.Entries) < store.MaxLows {
 		return
 	}
 	l := *row.Lows
@@ -595,18 +595,18 @@ func merges(row *dipwell.State, merge func(e []dipwell.Low) []dipwell.Low) {
 	row.Lows = &l
 }
 
-func mergesLater(_ *refStore, _ *dipwell.Op, row *dipwell.State, _ int64) {
-	merges(row, func(e []dipwell.Low) []dipwell.Low {
+func mergesLater(_ *refStore, _ *store.Op, row *store.State, _ int64) {
+	merges(row, func(e []store.Low) []store.Low {
 		e[0].Used = e[1].Used
 		return slices.Delete(e, 1, 2)
 	})
 }
 
-func mergesLatest(_ *refStore, _ *dipwell.Op, row *dipwell.State, _ int64) {
-	merges(row, func(e []dipwell.Low) []dipwell.Low { return e[:len(e)-1] })
+func mergesLatest(_ *refStore, _ *store.Op, row *store.State, _ int64) {
+	merges(row, func(e []store.Low) []store.Low { return e[:len(e)-1] })
 }
 
-func settlesRefusals(s *refStore, g *dipwell.Group, op *dipwell.Op, now int64) {
+func settlesRefusals(s *refStore, g *store.Group, op *store.Op, now int64) {
 	k := s.keyOf(op)
 	if row, recs, err := s.settle(op.Def, k, s.rows[k], now); err == nil && !g.Allowed && s.rows[k].Lows != nil {
 		s.put(k, row)
@@ -614,14 +614,14 @@ func settlesRefusals(s *refStore, g *dipwell.Group, op *dipwell.Op, now int64) {
 	}
 }
 
-func keepsLowsOnCharge(_ *refStore, _ *dipwell.Group, op *dipwell.Op, old dipwell.State, row *dipwell.State, w bool, _ int64) bool {
-	if op.Verb == dipwell.VerbCharge && old.Lows != nil {
+func keepsLowsOnCharge(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
+	if op.Verb == store.VerbCharge && old.Lows != nil {
 		row.Lows = old.Lows
 	}
 	return w
 }
 
-func lowsUnconverted(def *dipwell.Definition, row *dipwell.State, _ []dipwell.Record, _ int64) {
+func lowsUnconverted(def *store.Definition, row *store.State, _ []store.Record, _ int64) {
 	lows := row.Lows
 	row.Lows = nil
 	*row, _ = def.Carry(*row, "")

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -17,19 +17,19 @@ import (
 type naiveStore struct {
 	now  func() int64
 	mu   sync.Mutex
-	rows map[rowKey]dipwell.State
+	rows map[rowKey]store.State
 }
 
-func (s *naiveStore) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *naiveStore) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
-			g.Err = dipwell.ErrReservation
+			g.Err = store.ErrReservation
 			continue
 		}
-		rows, write := make([]dipwell.State, len(g.Ops)), make([]bool, len(g.Ops))
+		rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
 		for j := range g.Ops {
 			rows[j] = s.rows[rowKey{g.Ops[j].Def.Name, g.Ops[j].Key}]
 		}
@@ -52,8 +52,8 @@ func TestNaive(t *testing.T) {
 	if os.Getenv(mutantEnv) != "naive" {
 		return
 	}
-	storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store {
-		return &naiveStore{now: now, rows: map[rowKey]dipwell.State{}}
+	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store {
+		return &naiveStore{now: now, rows: map[rowKey]store.State{}}
 	}, storetest.Quick)
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // raceCases hammer one key from behind a start barrier. The clock stands still
@@ -53,7 +54,7 @@ func race(e *env, callers, calls int, call func(caller, call int) (int64, error)
 
 // sweeping sweeps over and over until the returned function is called.
 func (e *env) sweeping() (stop func()) {
-	s, ok := dipwell.As[dipwell.Sweeper](e.store)
+	s, ok := store.As[store.Sweeper](e.store)
 	if !ok {
 		return func() {}
 	}
@@ -135,7 +136,7 @@ func peekConsumes(e *env) {
 func sweepRace(e *env) {
 	e.bucket("swept", 1, time.Hour, 40)
 	defer e.sweeping()()
-	sweeper, ok := dipwell.As[dipwell.Sweeper](e.store)
+	sweeper, ok := store.As[store.Sweeper](e.store)
 	const keys, takers = 8, 16
 	for round := range e.rounds {
 		name := func(call int) string { return fmt.Sprint("k", round, ".", call) }
@@ -180,7 +181,7 @@ func sweepRace(e *env) {
 func raceChange(e *env) {
 	const callers = 12
 	changes, calls := 300/e.part, 25*300/callers/e.part
-	limits := [2]dipwell.Limit{
+	limits := [2]store.Limit{
 		{Name: "x", Rate: 1, Period: 24 * time.Hour, Burst: 20_000},
 		{Name: "x", Rate: 1, Period: time.Hour, Burst: 20_000},
 	}
@@ -199,7 +200,7 @@ func raceChange(e *env) {
 				changed <- nil
 				return
 			}
-			if _, err := e.l.Define(e.ctx, limits[(i+1)%2], dipwell.OwnerCode); err != nil {
+			if _, err := e.l.Define(e.ctx, limits[(i+1)%2], store.OwnerCode); err != nil {
 				changed <- err
 				stop() // nobody waits for a turn any more
 				return
@@ -260,23 +261,23 @@ func raceTakeUpTo(e *env) {
 
 // Every reservation is cancelled by two callers at once; one of them wins.
 func raceReserveCancel(e *env) {
-	e.define(dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 4, MaxDebt: 16})
+	e.define(store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 4, MaxDebt: 16})
 	for round := range e.rounds {
 		key := fmt.Sprint("k", round)
-		var ids [20]dipwell.Reservation
+		var ids [20]store.Reservation
 		made := race(e, 20, 1, func(caller, _ int) (int64, error) {
 			d, err := e.l.Reserve(e.ctx, "work", key, 1)
 			ids[caller] = d.Reservation
 			return d.Granted, err
 		})
 		worked := race(e, 40, 1, func(caller, _ int) (int64, error) {
-			if ids[caller%20] == (dipwell.Reservation{}) {
+			if ids[caller%20] == (store.Reservation{}) {
 				return 0, nil
 			}
 			switch err := e.l.Cancel(e.ctx, ids[caller%20]); {
 			case err == nil:
 				return 1, nil
-			case errors.Is(err, dipwell.ErrReservation):
+			case errors.Is(err, store.ErrReservation):
 				return 0, nil
 			default:
 				return 0, err

@@ -8,17 +8,17 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // refStore is the smallest store there is: two maps and a mutex, with hooks for
 // deliberate mistakes.
 type refStore struct {
 	mu   sync.Mutex
-	reg  dipwell.Registry
-	rows map[refKey]dipwell.State
-	held map[dipwell.Reservation]held
-	recs map[refKey][]dipwell.Record
+	reg  store.Registry
+	rows map[refKey]store.State
+	held map[store.Reservation]held
+	recs map[refKey][]store.Record
 	now  func() int64
 	bug  bug
 
@@ -39,22 +39,22 @@ type heldPart struct {
 }
 
 var (
-	_ dipwell.Store   = (*refStore)(nil)
-	_ dipwell.Definer = (*refStore)(nil)
-	_ dipwell.Clock   = (*refStore)(nil)
-	_ dipwell.Sweeper = (*refStore)(nil)
-	_ dipwell.Lister  = (*refStore)(nil)
+	_ store.Store   = (*refStore)(nil)
+	_ store.Definer = (*refStore)(nil)
+	_ store.Clock   = (*refStore)(nil)
+	_ store.Sweeper = (*refStore)(nil)
+	_ store.Lister  = (*refStore)(nil)
 )
 
-func openRef(b bug) func(testing.TB, func() int64) dipwell.Store {
-	return func(_ testing.TB, now func() int64) dipwell.Store {
-		return &refStore{rows: map[refKey]dipwell.State{}, held: map[dipwell.Reservation]held{}, recs: map[refKey][]dipwell.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
+func openRef(b bug) func(testing.TB, func() int64) store.Store {
+	return func(_ testing.TB, now func() int64) store.Store {
+		return &refStore{rows: map[refKey]store.State{}, held: map[store.Reservation]held{}, recs: map[refKey][]store.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
 	}
 }
 
-func (s *refStore) Registry() *dipwell.Registry { return &s.reg }
+func (s *refStore) Registry() *store.Registry { return &s.reg }
 
-func (s *refStore) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (s *refStore) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	return s.reg.Define(s.now(), l, owner)
 }
 
@@ -70,7 +70,7 @@ func (s *refStore) Drop(_ context.Context, name, owner string) error {
 
 func (s *refStore) Now(context.Context) (int64, error) { return s.now(), nil }
 
-func (s *refStore) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *refStore) Apply(_ context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
@@ -82,7 +82,7 @@ func (s *refStore) Apply(_ context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-func (s *refStore) group(g *dipwell.Group) error {
+func (s *refStore) group(g *store.Group) error {
 	if s.bug.group != nil {
 		return s.bug.group(s, g)
 	}
@@ -92,10 +92,10 @@ func (s *refStore) group(g *dipwell.Group) error {
 }
 
 // decide is group's inside, under the lock.
-func (s *refStore) decide(g *dipwell.Group, now int64) error {
-	var rows, old [dipwell.MaxTakes]dipwell.State
-	var recs [dipwell.MaxTakes][]dipwell.Record
-	var write [dipwell.MaxTakes]bool
+func (s *refStore) decide(g *store.Group, now int64) error {
+	var rows, old [store.MaxTakes]store.State
+	var recs [store.MaxTakes][]store.Record
+	var write [store.MaxTakes]bool
 	for i := range g.Ops {
 		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Number > g.Ops[i].Def.Number {
 			g.Ops[i].Def = d // it changed while the call waited for the lock
@@ -128,7 +128,7 @@ func (s *refStore) decide(g *dipwell.Group, now int64) error {
 }
 
 // settle prepares a row and its records for a write.
-func (s *refStore) settle(def *dipwell.Definition, k refKey, row dipwell.State, now int64) (dipwell.State, []dipwell.Record, error) {
+func (s *refStore) settle(def *store.Definition, k refKey, row store.State, now int64) (store.State, []store.Record, error) {
 	recs := slices.Clone(s.recs[k])
 	if row.Lows == nil {
 		return row, recs, nil
@@ -139,14 +139,14 @@ func (s *refStore) settle(def *dipwell.Definition, k refKey, row dipwell.State, 
 	return def.Settle(row, k.key, now, recs)
 }
 
-func (s *refStore) store(g *dipwell.Group, now int64, old, rows *[dipwell.MaxTakes]dipwell.State, recs *[dipwell.MaxTakes][]dipwell.Record, write *[dipwell.MaxTakes]bool) {
+func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]store.State, recs *[store.MaxTakes][]store.Record, write *[store.MaxTakes]bool) {
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
 		if s.bug.write != nil {
 			write[i] = s.bug.write(s, g, op, old[i], &rows[i], write[i], now)
 		}
 		switch {
-		case op.Verb == dipwell.VerbReset && g.Allowed:
+		case op.Verb == store.VerbReset && g.Allowed:
 			delete(s.rows, k)
 			if !s.bug.keepsReservations {
 				s.forget(func(other refKey) bool { return other == k })
@@ -161,7 +161,7 @@ func (s *refStore) store(g *dipwell.Group, now int64, old, rows *[dipwell.MaxTak
 	}
 }
 
-func (s *refStore) keyOf(op *dipwell.Op) refKey {
+func (s *refStore) keyOf(op *store.Op) refKey {
 	k := refKey{op.Def.Name, op.Key}
 	if s.bug.key != nil {
 		k = s.bug.key(k)
@@ -169,13 +169,13 @@ func (s *refStore) keyOf(op *dipwell.Op) refKey {
 	return k
 }
 
-func (s *refStore) put(k refKey, row dipwell.State) {
+func (s *refStore) put(k refKey, row store.State) {
 	if s.rows[k] = row; row.Used == 0 { // a full row is a missing row
 		delete(s.rows, k)
 	}
 }
 
-func (s *refStore) hold(g *dipwell.Group, rows *[dipwell.MaxTakes]dipwell.State, now int64) {
+func (s *refStore) hold(g *store.Group, rows *[store.MaxTakes]store.State, now int64) {
 	h := held{ends: now + g.Due()}
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
@@ -196,8 +196,8 @@ func (s *refStore) hold(g *dipwell.Group, rows *[dipwell.MaxTakes]dipwell.State,
 // forget ends the reservations that have a part in some keys, and the records
 // of these keys. Their records on other keys stay until they are due.
 func (s *refStore) forget(of func(refKey) bool) {
-	maps.DeleteFunc(s.recs, func(k refKey, _ []dipwell.Record) bool { return of(k) })
-	maps.DeleteFunc(s.held, func(_ dipwell.Reservation, h held) bool {
+	maps.DeleteFunc(s.recs, func(k refKey, _ []store.Record) bool { return of(k) })
+	maps.DeleteFunc(s.held, func(_ store.Reservation, h held) bool {
 		gone := slices.ContainsFunc(h.parts, func(p heldPart) bool { return of(p.refKey) })
 		for _, p := range h.parts {
 			if gone && s.bug.forgetsWhole {
@@ -208,15 +208,15 @@ func (s *refStore) forget(of func(refKey) bool) {
 	})
 }
 
-func (p heldPart) is(r dipwell.Record) bool { return r.Number == p.number && r.Mark == p.mark }
+func (p heldPart) is(r store.Record) bool { return r.Number == p.number && r.Mark == p.mark }
 
-func (s *refStore) cancel(id dipwell.Reservation) error {
+func (s *refStore) cancel(id store.Reservation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.held[id]
 	now := s.now()
 	if !ok || now >= h.ends && !s.bug.cancelsDue {
-		return dipwell.ErrReservation
+		return store.ErrReservation
 	}
 	if s.bug.cancelsNothing {
 		return nil
@@ -239,7 +239,7 @@ func (s *refStore) cancel(id dipwell.Reservation) error {
 	return nil
 }
 
-func (s *refStore) giveBack(def *dipwell.Definition, p heldPart, now int64) error {
+func (s *refStore) giveBack(def *store.Definition, p heldPart, now int64) error {
 	row, recs, before := s.rows[p.refKey], slices.Clone(s.recs[p.refKey]), slices.Clone(s.recs[p.refKey])
 	if s.bug.settle != nil {
 		s.bug.settle(def, &row, recs, now)
@@ -289,27 +289,27 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 	return swept, nil
 }
 
-func (s *refStore) usedNow(def *dipwell.Definition, k refKey, row dipwell.State, now int64) int64 {
+func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now int64) int64 {
 	row, ok := def.Carry(row, k.key)
 	if !ok {
 		return 1
 	}
-	var scratch dipwell.Rule
-	return def.RuleFor(k.key, &scratch).Apply(row, now, dipwell.VerbCheck, 0).Before
+	var scratch store.Rule
+	return def.RuleFor(k.key, &scratch).Apply(row, now, store.VerbCheck, 0).Before
 }
 
-func (s *refStore) Keys(_ context.Context, d *dipwell.Definition, prefix, after string, n int) ([]dipwell.KeyState, error) {
+func (s *refStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []dipwell.KeyState
+	var out []store.KeyState
 	for k, row := range s.rows {
 		if k.limit == d.Name && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "" && k.key == "") {
-			out = append(out, dipwell.KeyState{Key: k.key, State: row})
+			out = append(out, store.KeyState{Key: k.key, State: row})
 		}
 	}
 	if s.bug.unsorted {
 		return out[:min(n, len(out))], nil
 	}
-	slices.SortFunc(out, func(a, b dipwell.KeyState) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b store.KeyState) int { return strings.Compare(a.Key, b.Key) })
 	return out[:min(n, len(out))], nil
 }

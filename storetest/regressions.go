@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // regressions are mistakes found in published limiters, by the contract's ids.
@@ -72,7 +73,7 @@ func twoClocks(e *env) {
 		w := e.with(func() int64 {
 			return epoch + pattern[int(reads.Add(1)-1)%len(pattern)].Microseconds()
 		})
-		w.must(w.l.Define(e.ctx, dipwell.Limit{Name: "long", Rate: 1, Period: time.Second, Burst: 10}, dipwell.OwnerCode))
+		w.must(w.l.Define(e.ctx, store.Limit{Name: "long", Rate: 1, Period: time.Second, Burst: 10}, store.OwnerCode))
 		var granted int64
 		for range 60 {
 			d, err := w.l.Take(e.ctx, "long", "k", 1)
@@ -96,8 +97,8 @@ func ambiguousZero(e *env) {
 
 // Where the stamp is set to now, a caller each 9.9 s never sees a whole interval pass.
 func lostPartialInterval(e *env) {
-	e.define(dipwell.Limit{Name: "grid", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
-	e.define(dipwell.Limit{Name: "spread", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20})
+	e.define(store.Limit{Name: "grid", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
+	e.define(store.Limit{Name: "spread", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20})
 	for _, limit := range []string{"grid", "spread"} {
 		for cost := int64(1); cost <= 4; cost++ {
 			key := string(rune('0' + cost))
@@ -151,7 +152,7 @@ func callerClock(e *env) {
 		off := []time.Duration{0, skew, -skew, skew / 2, -skew / 3}[skews.Add(1)%5]
 		return epoch + base.Load() + off.Microseconds()
 	})
-	w.must(w.l.Define(e.ctx, dipwell.Limit{Name: "skewed", Rate: 1, Period: time.Second, Burst: 60}, dipwell.OwnerCode))
+	w.must(w.l.Define(e.ctx, store.Limit{Name: "skewed", Rate: 1, Period: time.Second, Burst: 60}, store.OwnerCode))
 	var granted int64
 	calls := int64(400 / e.part)
 	for k := range calls {
@@ -183,8 +184,8 @@ func lockWaitDoubleCredit(e *env) {
 		}
 	})
 	for round := range e.rounds {
-		limit := dipwell.Limit{Name: "late" + string(rune('a'+round)), Rate: 100, Period: time.Second, Burst: 3}
-		w.must(w.l.Define(e.ctx, limit, dipwell.OwnerCode))
+		limit := store.Limit{Name: "late" + string(rune('a'+round)), Rate: 100, Period: time.Second, Burst: 3}
+		w.must(w.l.Define(e.ctx, limit, store.OwnerCode))
 		start := latest.Load() - 201*1000
 		granted := race(e, 32, 5, func(int, int) (int64, error) {
 			d, err := w.l.Take(e.ctx, limit.Name, "k", 1)
@@ -200,31 +201,31 @@ func lockWaitDoubleCredit(e *env) {
 func negativeMints(e *env) {
 	e.bucket("pos", 1, time.Hour, 5)
 	e.allowed("pos", "k", 3, 2)
-	for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		var d dipwell.Decision
-		for _, n := range []int64{-1, -1 << 63, dipwell.MaxInt + 1, 1<<63 - 1} {
+		for _, n := range []int64{-1, -1 << 63, store.MaxInt + 1, 1<<63 - 1} {
 			if err := e.l.Do(e.ctx, &d, verb, "pos", "k", n); err == nil {
 				e.Fatalf("%s of %d was accepted", verb, n)
 			}
 		}
 	}
 	e.left("pos", "k", 2)
-	e.do(dipwell.VerbRefund, "pos", "k", 100)
+	e.do(store.VerbRefund, "pos", "k", 100)
 	e.left("pos", "k", 5)
-	e.do(dipwell.VerbRefund, "pos", "k", dipwell.MaxInt)
+	e.do(store.VerbRefund, "pos", "k", store.MaxInt)
 	e.allowed("pos", "k", 5, 0)
 	e.refused("pos", "k", 1, 12*time.Minute*5)
 }
 
 func neverFiniteRetry(e *env) {
-	e.define(dipwell.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 3})
-	e.define(dipwell.Limit{Name: "none", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 3})
+	e.define(store.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 3})
+	e.define(store.Limit{Name: "none", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 3})
 	for _, key := range []string{"fresh", "drained"} {
 		if key == "drained" {
 			e.allowed("small", key, 5, 0)
 		}
 		e.takeNever("small", key, 6)
-		for verb, n := range map[dipwell.Verb]int64{dipwell.VerbTake: 6, dipwell.VerbCheck: 6, dipwell.VerbReserve: 9} {
+		for verb, n := range map[store.Verb]int64{store.VerbTake: 6, store.VerbCheck: 6, store.VerbReserve: 9} {
 			if d := e.do(verb, "small", key, n); d.Allowed || !d.Never || d.RetryAfter != 0 {
 				e.Fatalf("%s of %d: allowed %v, never %v, retry %v", verb, n, d.Allowed, d.Never, d.RetryAfter)
 			}
@@ -233,13 +234,13 @@ func neverFiniteRetry(e *env) {
 			e.Fatal("a reservation of all that debt allows is called never")
 		}
 	}
-	if d := e.do(dipwell.VerbTakeUpTo, "none", "k", 1); !d.Never {
+	if d := e.do(store.VerbTakeUpTo, "none", "k", 1); !d.Never {
 		e.Fatal("take_up_to of a burst of 0 is not called never")
 	}
 }
 
 func zeroMeansUnlimited(e *env) {
-	e.define(dipwell.Limit{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: dipwell.NoDebt})
+	e.define(store.Limit{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: store.NoDebt})
 	if d := e.reserve("nodebt", "k", 2); !d.Allowed || d.Delay != 0 {
 		e.Fatalf("reserve of what is there: allowed %v, delay %v", d.Allowed, d.Delay)
 	}
@@ -253,8 +254,8 @@ func zeroMeansUnlimited(e *env) {
 
 // The largest numbers there are neither pass nor wrap.
 func overflowBypass(e *env) {
-	const most = int64(dipwell.MaxInt)
-	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: most, Period: time.Microsecond, Start: "0s"})
+	const most = int64(store.MaxInt)
+	e.define(store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: most, Period: time.Microsecond, Start: "0s"})
 	e.allowed("window", "k", most, 0)
 	for _, n := range []int64{1, most / 2, most - 1, most} {
 		e.refused("window", "k", n, time.Microsecond)
@@ -269,13 +270,13 @@ func overflowBypass(e *env) {
 	for _, n := range []int64{1<<30 + 1, 1 << 31, 1 << 32, 1 << 40, 1<<53 - 1} {
 		e.takeNever("bytes", "k", n)
 	}
-	e.do(dipwell.VerbRefund, "bytes", "k", most)
+	e.do(store.VerbRefund, "bytes", "k", most)
 	e.left("bytes", "k", 1<<30)
 
 	e.bucket("odd", 999983, 30*24*time.Hour, 999983)
 	e.allowed("odd", "k", 999983, 0)
 	e.refused("odd", "k", 999983, 30*24*time.Hour)
-	for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		var d dipwell.Decision
 		if err := e.l.Do(e.ctx, &d, verb, "odd", "k", most+1); err == nil {
 			e.Fatalf("%s of 2^53 was accepted", verb)
@@ -285,7 +286,7 @@ func overflowBypass(e *env) {
 
 // A call from just before a boundary arrives after the first call of the new window.
 func lateWriterWipes(e *env) {
-	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"})
+	e.define(store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"})
 	e.at(time.Minute - 2)
 	e.allowed("window", "k", 3, 2)
 	e.at(time.Minute)
@@ -311,7 +312,7 @@ func falseLocalDenial(e *env) {
 }
 
 func doubleCancelMints(e *env) {
-	e.define(dipwell.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 5})
+	e.define(store.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 5})
 	e.allowed("work", "k", 5, 0)
 	d := e.reserve("work", "k", 3)
 	if err := e.cancel(d.Reservation); err != nil {
@@ -325,7 +326,7 @@ func doubleCancelMints(e *env) {
 	e.refused("work", "k", 1, time.Second)
 
 	d = e.reserve("work", "k", 3)
-	e.do(dipwell.VerbReset, "work", "k", 0)
+	e.do(store.VerbReset, "work", "k", 0)
 	e.allowed("work", "k", 4, 1)
 	if err := e.cancel(d.Reservation); err == nil {
 		e.Fatal("a reservation outlived the reset of its key")
@@ -349,7 +350,7 @@ func fastRateTruncation(e *env) {
 			if e.since() > span {
 				break
 			}
-			d = e.do(dipwell.VerbTakeUpTo, name, "k", burst)
+			d = e.do(store.VerbTakeUpTo, name, "k", burst)
 			granted += d.Granted
 			if d.Granted == 0 {
 				e.Fatalf("%d a second: nothing granted at the retry instant %v", rate, e.since())
@@ -362,10 +363,10 @@ func fastRateTruncation(e *env) {
 }
 
 func windowRestart(e *env) {
-	e.define(dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
+	e.define(store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
 	e.at(3 * time.Second)
 	e.allowed("window", "k", 5, 0)
-	e.do(dipwell.VerbRefund, "window", "k", 5)
+	e.do(store.VerbRefund, "window", "k", 5)
 	e.sweep()
 	e.at(9 * time.Second)
 	e.allowed("window", "k", 5, 0)
@@ -379,7 +380,7 @@ func windowRestart(e *env) {
 func clockBack(e *env) {
 	const back = 30 * time.Second
 	e.bucket("b", 1, time.Second, 5)
-	e.define(dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
+	e.define(store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 10 * time.Second, Start: "0s"})
 	for _, limit := range []string{"b", "w"} {
 		e.at(time.Minute)
 		e.allowed(limit, "k", 5, 0)

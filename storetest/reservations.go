@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // reservationCases reserve ahead of time and give back.
@@ -20,19 +21,19 @@ var reservationCases = []testCase{
 
 func (e *env) work(name string) {
 	e.Helper()
-	e.define(dipwell.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10})
+	e.define(store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10})
 }
 
 func reserveCase(e *env) {
 	e.work("w")
-	if d := e.reserve("w", "k", 5); d.Delay != 0 || d.Reservation != (dipwell.Reservation{}) {
+	if d := e.reserve("w", "k", 5); d.Delay != 0 || d.Reservation != (store.Reservation{}) {
 		e.Fatalf("a reservation of what is there: %+v", d)
 	}
 	first, second := e.reserve("w", "k", 4), e.reserve("w", "k", 6)
 	if first.Delay != 4*time.Second || second.Delay != 10*time.Second || first.Reservation == second.Reservation {
 		e.Fatalf("reservations in a row: %+v, %+v", first, second)
 	}
-	if d := e.reserve("w", "k", 1); d.Allowed || d.RetryAfter != time.Second || d.Reservation != (dipwell.Reservation{}) {
+	if d := e.reserve("w", "k", 1); d.Allowed || d.RetryAfter != time.Second || d.Reservation != (store.Reservation{}) {
 		e.Fatalf("beyond max_debt: %+v", d)
 	}
 	e.pass(time.Second)
@@ -72,7 +73,7 @@ func cancelGroup(e *env) {
 	e.allowed("b", "k", 5, 0)
 	e.allowed("c", "k", 5, 0)
 	group := []dipwell.Take{take("a", "k", 2), take("b", "k", 1), take("c", "k", 2), take("c", "k", 1), take("a", "none", 0)}
-	d := e.doAll(dipwell.VerbReserve, group...)
+	d := e.doAll(store.VerbReserve, group...)
 	if !d.Allowed || d.Delay != 3*time.Second {
 		e.Fatalf("a group due in 0, 1 and 3 s: %+v", d)
 	}
@@ -84,10 +85,10 @@ func cancelGroup(e *env) {
 	if e.cancel(d.Reservation) == nil {
 		e.Fatal("a group given back twice")
 	}
-	if d := e.doAll(dipwell.VerbReserve, take("a", "k", 1), take("b", "k", 1)); d.Delay != 0 {
+	if d := e.doAll(store.VerbReserve, take("a", "k", 1), take("b", "k", 1)); d.Delay != 0 {
 		e.Fatalf("a group that is due at once: %+v", d)
 	}
-	if d := e.doAll(dipwell.VerbReserve, take("a", "k", 4), take("b", "k", 15)); d.Allowed {
+	if d := e.doAll(store.VerbReserve, take("a", "k", 4), take("b", "k", 15)); d.Allowed {
 		e.Fatalf("a group of which one part is beyond max_debt: %+v", d)
 	}
 	e.left("a", "k", 4)
@@ -99,11 +100,11 @@ func cancelAfterReset(e *env) {
 	e.work("b")
 	e.allowed("a", "k", 5, 0)
 	e.allowed("b", "k", 5, 0)
-	group := e.doAll(dipwell.VerbReserve, take("a", "k", 2), take("b", "k", 2))
+	group := e.doAll(store.VerbReserve, take("a", "k", 2), take("b", "k", 2))
 	single := e.reserve("b", "k", 1)
 	other := e.reserve("a", "k", 1)
-	e.do(dipwell.VerbReset, "b", "k", 0)
-	for _, id := range []dipwell.Reservation{group.Reservation, single.Reservation} {
+	e.do(store.VerbReset, "b", "k", 0)
+	for _, id := range []store.Reservation{group.Reservation, single.Reservation} {
 		if e.cancel(id) == nil {
 			e.Fatal("a reservation outlived the reset of its key")
 		}
@@ -112,7 +113,7 @@ func cancelAfterReset(e *env) {
 	e.refused("a", "k", 1, 4*time.Second)
 	e.must(nil, e.cancel(other.Reservation))
 	e.refused("a", "k", 1, 3*time.Second)
-	e.do(dipwell.VerbReset, "a", "k", 0)
+	e.do(store.VerbReset, "a", "k", 0)
 	e.allowed("a", "k", 5, 0)
 }
 
@@ -121,7 +122,7 @@ func cancelRefill(e *env) {
 	e.work("w")
 	e.allowed("w", "k", 5, 0)
 	d := e.reserve("w", "k", 10)
-	e.do(dipwell.VerbRefund, "w", "k", 12)
+	e.do(store.VerbRefund, "w", "k", 12)
 	e.pass(9 * time.Second)
 	e.sweep() // the row is full, and the reservation still known
 	e.must(nil, e.cancel(d.Reservation))
@@ -144,7 +145,7 @@ func cancelClockBack(e *env) {
 	e.pass(2 * time.Second)
 	e.left("w", "k", 3)
 
-	e.define(dipwell.Limit{Name: "day", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, MaxDebt: 10, Start: "00:00 UTC"})
+	e.define(store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, MaxDebt: 10, Start: "00:00 UTC"})
 	e.at(0)
 	e.allowed("day", "k", 5, 0)
 	e.reserve("day", "k", 4)
@@ -158,8 +159,8 @@ func cancelClockBack(e *env) {
 
 // Many reservations, given back in another order, some of them late.
 func reserveMany(e *env) {
-	e.define(dipwell.Limit{Name: "w", Rate: 3, Period: time.Second, Burst: 2, MaxDebt: 200})
-	var ids []dipwell.Reservation
+	e.define(store.Limit{Name: "w", Rate: 3, Period: time.Second, Burst: 2, MaxDebt: 200})
+	var ids []store.Reservation
 	for k := range 40 {
 		d := e.reserve("w", "k", int64(1+k%4))
 		if d.Delay > 0 {

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Open returns a fresh, empty store whose clock is now, in µs since the Unix
 // epoch. It closes the store through t.Cleanup. now may be called from any
 // goroutine, and may step back.
-type Open func(t testing.TB, now func() int64) dipwell.Store
+type Open func(t testing.TB, now func() int64) store.Store
 
 // Option changes the size of a run.
 type Option func(*size)
@@ -98,7 +99,7 @@ type env struct {
 	size
 	open  Open
 	clock atomic.Int64
-	store dipwell.Store
+	store store.Store
 	l     *dipwell.Limiter
 	m     *model
 	ctx   context.Context
@@ -128,7 +129,7 @@ func (e *env) must(_ any, err error) {
 	}
 }
 
-func (e *env) use(store dipwell.Store) {
+func (e *env) use(store store.Store) {
 	var err error
 	e.store = store
 	if e.l, err = dipwell.New(store); err != nil {
@@ -143,9 +144,9 @@ func (e *env) at(d time.Duration) { e.clock.Store(epoch + d.Microseconds()) }
 func (e *env) pass(d time.Duration) { e.clock.Add(d.Microseconds()) }
 
 // define adds or changes a limit, in the store and in the model.
-func (e *env) define(l dipwell.Limit) *dipwell.Definition {
+func (e *env) define(l store.Limit) *store.Definition {
 	e.Helper()
-	d, err := e.l.Define(e.ctx, l, dipwell.OwnerCode)
+	d, err := e.l.Define(e.ctx, l, store.OwnerCode)
 	if err != nil {
 		e.Fatalf("define %s: %v", l.Name, err)
 	}
@@ -155,7 +156,7 @@ func (e *env) define(l dipwell.Limit) *dipwell.Definition {
 
 func (e *env) drop(name string) {
 	e.Helper()
-	if err := e.l.Drop(e.ctx, name, dipwell.OwnerCode); err != nil {
+	if err := e.l.Drop(e.ctx, name, store.OwnerCode); err != nil {
 		e.Fatalf("drop %s: %v", name, err)
 	}
 	e.m.drop(name)
@@ -164,13 +165,13 @@ func (e *env) drop(name string) {
 // bucket defines a token bucket.
 func (e *env) bucket(name string, rate int64, per time.Duration, burst int64) {
 	e.Helper()
-	e.define(dipwell.Limit{Name: name, Rate: rate, Period: per, Burst: burst})
+	e.define(store.Limit{Name: name, Rate: rate, Period: per, Burst: burst})
 }
 
 // sweep deletes full rows where the store can.
 func (e *env) sweep() {
 	e.Helper()
-	if s, ok := dipwell.As[dipwell.Sweeper](e.store); ok {
+	if s, ok := store.As[store.Sweeper](e.store); ok {
 		if _, err := s.Sweep(e.ctx, 1000); err != nil {
 			e.Fatalf("sweep: %v", err)
 		}

@@ -3,7 +3,7 @@ package storetest_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -11,5 +11,5 @@ func TestReference(t *testing.T) { storetest.Run(t, openRef(bug{})) }
 
 // TestExampleStore: the store of the documentation passes.
 func TestExampleStore(t *testing.T) {
-	storetest.Run(t, func(_ testing.TB, now func() int64) dipwell.Store { return newMapStore(now) })
+	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return newMapStore(now) })
 }

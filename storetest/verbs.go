@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // verbCases ask each verb for what its line in the contract says.
@@ -58,58 +59,58 @@ func checkCase(e *env) {
 func takeUpToCase(e *env) {
 	e.bucket("u", 1, time.Second, 5)
 	for _, c := range []struct{ ask, want int64 }{{3, 3}, {3, 2}, {3, 0}} {
-		d := e.do(dipwell.VerbTakeUpTo, "u", "k", c.ask)
+		d := e.do(store.VerbTakeUpTo, "u", "k", c.ask)
 		if d.Granted != c.want || d.Allowed != (c.want > 0) {
 			e.Fatalf("take_up_to %d: granted %d, want %d", c.ask, d.Granted, c.want)
 		}
 	}
 	e.pass(999999 * time.Microsecond)
-	if d := e.do(dipwell.VerbTakeUpTo, "u", "k", 3); d.Allowed || d.RetryAfter != time.Microsecond {
+	if d := e.do(store.VerbTakeUpTo, "u", "k", 3); d.Allowed || d.RetryAfter != time.Microsecond {
 		e.Fatalf("take_up_to without a whole token: %+v", d)
 	}
 	e.pass(1500001 * time.Microsecond)
-	if d := e.do(dipwell.VerbTakeUpTo, "u", "k", dipwell.MaxInt); d.Granted != 2 {
+	if d := e.do(store.VerbTakeUpTo, "u", "k", store.MaxInt); d.Granted != 2 {
 		e.Fatalf("take_up_to of 2.5 tokens granted %d", d.Granted)
 	}
-	e.do(dipwell.VerbTakeUpTo, "u", "k", 0)
-	e.do(dipwell.VerbTakeUpTo, "u", "fresh", 0)
+	e.do(store.VerbTakeUpTo, "u", "k", 0)
+	e.do(store.VerbTakeUpTo, "u", "fresh", 0)
 	e.pass(500 * time.Millisecond)
 	e.allowed("u", "k", 1, 0) // the fraction was kept
 }
 
 func chargeCase(e *env) {
-	e.define(dipwell.Limit{Name: "c", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: dipwell.NoDebt})
-	e.do(dipwell.VerbCharge, "c", "k", 3)
+	e.define(store.Limit{Name: "c", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: store.NoDebt})
+	e.do(store.VerbCharge, "c", "k", 3)
 	e.left("c", "k", 2)
-	if d := e.do(dipwell.VerbCharge, "c", "k", 50); !d.Allowed || d.Granted != 50 || d.Remaining != 0 || d.ResetAfter != 53*time.Second {
+	if d := e.do(store.VerbCharge, "c", "k", 50); !d.Allowed || d.Granted != 50 || d.Remaining != 0 || d.ResetAfter != 53*time.Second {
 		e.Fatalf("a charge of ten bursts: %+v", d)
 	}
 	if d, err := e.l.Charge(e.ctx, "c", "k", 51); err == nil {
 		e.Fatalf("a charge above ten bursts: %+v", d)
 	}
 	e.refused("c", "k", 1, 49*time.Second)
-	e.define(dipwell.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxCharge: 2})
-	e.do(dipwell.VerbCharge, "small", "k", 2)
+	e.define(store.Limit{Name: "small", Rate: 1, Period: time.Second, Burst: 5, MaxCharge: 2})
+	e.do(store.VerbCharge, "small", "k", 2)
 	if _, err := e.l.Charge(e.ctx, "small", "k", 3); err == nil {
 		e.Fatal("a charge above max_charge was accepted")
 	}
 	e.left("small", "k", 3)
-	e.do(dipwell.VerbCharge, "small", "k", 0)
+	e.do(store.VerbCharge, "small", "k", 0)
 	e.left("small", "k", 3)
 }
 
 func refundCase(e *env) {
 	e.bucket("r", 1, time.Second, 5)
-	e.do(dipwell.VerbRefund, "r", "fresh", 3)
+	e.do(store.VerbRefund, "r", "fresh", 3)
 	e.left("r", "fresh", 5)
 	e.allowed("r", "k", 4, 1)
-	e.do(dipwell.VerbRefund, "r", "k", 2)
+	e.do(store.VerbRefund, "r", "k", 2)
 	e.left("r", "k", 3)
-	e.do(dipwell.VerbRefund, "r", "k", 3)
+	e.do(store.VerbRefund, "r", "k", 3)
 	e.left("r", "k", 5)
 	e.allowed("r", "k", 5, 0)
 	e.pass(300 * time.Millisecond)
-	e.do(dipwell.VerbRefund, "r", "k", 1)
+	e.do(store.VerbRefund, "r", "k", 1)
 	e.pass(700 * time.Millisecond)
 	e.allowed("r", "k", 2, 0)
 }
@@ -118,16 +119,16 @@ func resetCase(e *env) {
 	e.bucket("r", 1, time.Hour, 5)
 	e.allowed("r", "k", 5, 0)
 	e.allowed("r", "other", 5, 0)
-	if d := e.do(dipwell.VerbReset, "r", "k", 0); !d.Allowed || d.Remaining != 5 {
+	if d := e.do(store.VerbReset, "r", "k", 0); !d.Allowed || d.Remaining != 5 {
 		e.Fatalf("reset: %+v", d)
 	}
 	e.refused("r", "other", 1, time.Hour)
 	e.allowed("r", "k", 5, 0)
-	e.do(dipwell.VerbReset, "r", "never seen", 0)
-	e.define(dipwell.Limit{Name: "deep", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
+	e.do(store.VerbReset, "r", "never seen", 0)
+	e.define(store.Limit{Name: "deep", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
 	d := e.reserve("deep", "k", 8)
 	e.pass(10 * time.Hour) // full by now, but the row may still be there
-	e.do(dipwell.VerbReset, "deep", "k", 0)
+	e.do(store.VerbReset, "deep", "k", 0)
 	e.pass(-10 * time.Hour)
 	e.allowed("deep", "k", 5, 0)
 	if e.cancel(d.Reservation) == nil {
@@ -136,14 +137,14 @@ func resetCase(e *env) {
 }
 
 func costZero(e *env) {
-	e.define(dipwell.Limit{Name: "z", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: 5})
-	e.define(dipwell.Limit{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 5})
+	e.define(store.Limit{Name: "z", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: 5})
+	e.define(store.Limit{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 5})
 	for _, limit := range []string{"z", "leaky"} {
 		for _, used := range []int64{0, 1, 1, 2} {
 			if used > 0 {
 				e.reserve(limit, "k", used)
 			}
-			for verb := dipwell.VerbTake; verb <= dipwell.VerbRefund; verb++ {
+			for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 				if d := e.do(verb, limit, "k", 0); d.Granted != 0 {
 					e.Fatalf("%s of 0 granted %d", verb, d.Granted)
 				}
@@ -157,21 +158,21 @@ func costZero(e *env) {
 
 // At now + retry the same call is allowed; one µs before, it is refused.
 func retryExact(e *env) {
-	limits := []dipwell.Limit{
+	limits := []store.Limit{
 		{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
 		{Name: "b", Rate: 999983, Period: time.Minute, Burst: 3, MaxDebt: 10},
-		{Name: "c", Algorithm: dipwell.FixedWindow, Rate: 4, Period: 9 * time.Second, Burst: 6},
-		{Name: "d", Algorithm: dipwell.Interval, Rate: 2, Period: 1500 * time.Millisecond, Burst: 7, Start: "1s"},
-		{Name: "e", Algorithm: dipwell.LeakyBucket, Rate: 7, Period: 3 * time.Second, MaxDebt: 3},
+		{Name: "c", Algorithm: store.FixedWindow, Rate: 4, Period: 9 * time.Second, Burst: 6},
+		{Name: "d", Algorithm: store.Interval, Rate: 2, Period: 1500 * time.Millisecond, Burst: 7, Start: "1s"},
+		{Name: "e", Algorithm: store.LeakyBucket, Rate: 7, Period: 3 * time.Second, MaxDebt: 3},
 		{Name: "f", Rate: 1, Period: 24 * time.Hour, Burst: 100_000, MaxDebt: 4},
-		{Name: "g", Algorithm: dipwell.FixedWindow, Rate: 2, Period: dipwell.Month, Burst: 4},
+		{Name: "g", Algorithm: store.FixedWindow, Rate: 2, Period: store.Month, Burst: 4},
 	}
 	for _, l := range limits {
 		d := e.define(l)
-		for verb := dipwell.VerbTake; verb <= dipwell.VerbReserve; verb++ {
+		for verb := store.VerbTake; verb <= store.VerbReserve; verb++ {
 			key := verb.String()
 			for i := int64(e.part - 1); i < 12; i += int64(e.part) {
-				e.do(dipwell.VerbCharge, l.Name, key, min(i*i, d.Rule.MaxCharge))
+				e.do(store.VerbCharge, l.Name, key, min(i*i, d.Rule.MaxCharge))
 				e.pass(time.Duration(i*i) * 77777 * time.Microsecond)
 				e.exact(verb, l.Name, key, 1+i%max(1, min(d.Rule.Burst, 9)))
 			}
@@ -180,7 +181,7 @@ func retryExact(e *env) {
 }
 
 // exact drives a refusal to the instant that it named.
-func (e *env) exact(verb dipwell.Verb, limit, key string, n int64) {
+func (e *env) exact(verb store.Verb, limit, key string, n int64) {
 	e.Helper()
 	d := e.do(verb, limit, key, n)
 	if d.Allowed {
@@ -200,7 +201,7 @@ func (e *env) exact(verb dipwell.Verb, limit, key string, n int64) {
 }
 
 func leakyBucket(e *env) {
-	e.define(dipwell.Limit{Name: "l", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 3})
+	e.define(store.Limit{Name: "l", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 3})
 	var last dipwell.Decision
 	for k := range 4 {
 		last = e.take("l", "k", 1)
@@ -224,7 +225,7 @@ func leakyBucket(e *env) {
 	if d := e.take("l", "k", 2); d.Delay != 500*time.Millisecond {
 		e.Fatalf("after a rest nothing was saved up: %+v", d)
 	}
-	e.define(dipwell.Limit{Name: "noqueue", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: dipwell.NoDebt})
+	e.define(store.Limit{Name: "noqueue", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: store.NoDebt})
 	e.take("noqueue", "k", 1)
 	if d := e.take("noqueue", "k", 1); d.Allowed || d.RetryAfter != 500*time.Millisecond {
 		e.Fatalf("a leaky bucket without a queue: %+v", d)
@@ -232,7 +233,7 @@ func leakyBucket(e *env) {
 }
 
 func shadowCase(e *env) {
-	e.define(dipwell.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: 2, Mode: dipwell.Shadow})
+	e.define(store.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: 2, Mode: store.Shadow})
 	if d := e.take("s", "k", 2); !d.Allowed || d.Shadow || d.Granted != 2 {
 		e.Fatalf("in shadow, with tokens there: %+v", d)
 	}
@@ -243,10 +244,10 @@ func shadowCase(e *env) {
 		}
 	}
 	e.allowed("s", "k", 1, 0)
-	e.do(dipwell.VerbTakeUpTo, "s", "k", 1)
-	e.do(dipwell.VerbReserve, "s", "k", 2)
-	e.do(dipwell.VerbReserve, "s", "k", 2)
-	if d := e.do(dipwell.VerbTake, "s", "k", 4); !d.Allowed || !d.Shadow || !d.Never {
+	e.do(store.VerbTakeUpTo, "s", "k", 1)
+	e.do(store.VerbReserve, "s", "k", 2)
+	e.do(store.VerbReserve, "s", "k", 2)
+	if d := e.do(store.VerbTake, "s", "k", 4); !d.Allowed || !d.Shadow || !d.Never {
 		e.Fatalf("in shadow, more than could ever be: %+v", d)
 	}
 	e.pass(2 * time.Second)
@@ -266,34 +267,34 @@ func badInput(e *env) {
 		"NUL": {"key", "b", "k\x00", 1}, "NULs": {"key", "b", "\x00\x00", 1}, "not UTF-8": {"key", "b", "k\xff", 1},
 		"surrogate": {"key", "b", "\xed\xa0\x80", 1},
 	} {
-		for verb := dipwell.VerbTake; verb <= dipwell.VerbReset; verb++ {
+		for verb := store.VerbTake; verb <= store.VerbReset; verb++ {
 			var d dipwell.Decision
-			var field *dipwell.FieldError
+			var field *store.FieldError
 			err := e.l.Do(e.ctx, &d, verb, c.limit, c.key, c.cost)
 			if !errors.As(err, &field) || field.Field != c.field || d.Allowed {
 				e.Fatalf("%s, %s: %v, want an error about %s", verb, name, err, c.field)
 			}
 		}
 	}
-	if _, err := e.l.Take(e.ctx, "B", "k", 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
+	if _, err := e.l.Take(e.ctx, "B", "k", 1); !errors.Is(err, store.ErrUnknownLimit) {
 		e.Fatalf("an unknown limit: %v", err)
 	}
-	many := make([]dipwell.Take, dipwell.MaxTakes+1)
+	many := make([]dipwell.Take, store.MaxTakes+1)
 	for i := range many {
 		many[i] = dipwell.Take{Limit: "b", Key: "k", Cost: 0}
 	}
 	for name, takes := range map[string][]dipwell.Take{
 		"none": {}, "17": many,
 		"bad second": {{Limit: "b", Key: "k", Cost: 1}, {Limit: "b", Key: "", Cost: 1}},
-		"sum":        {{Limit: "b", Key: "k", Cost: dipwell.MaxInt}, {Limit: "b", Key: "k", Cost: 1}},
+		"sum":        {{Limit: "b", Key: "k", Cost: store.MaxInt}, {Limit: "b", Key: "k", Cost: 1}},
 		"unknown":    {{Limit: "b", Key: "k", Cost: 1}, {Limit: "nosuch", Key: "k", Cost: 1}},
 	} {
 		if d, err := e.l.TakeAll(e.ctx, takes...); err == nil {
 			e.Fatalf("take all, %s: %+v", name, d)
 		}
 	}
-	for _, id := range []dipwell.Reservation{{}, {1, 2, 3}} {
-		if err := e.l.Cancel(e.ctx, id); !errors.Is(err, dipwell.ErrReservation) {
+	for _, id := range []store.Reservation{{}, {1, 2, 3}} {
+		if err := e.l.Cancel(e.ctx, id); !errors.Is(err, store.ErrReservation) {
 			e.Fatalf("cancel of an unknown reservation: %v", err)
 		}
 	}
@@ -301,21 +302,21 @@ func badInput(e *env) {
 }
 
 func unlimitedDebt(e *env) {
-	e.define(dipwell.Limit{Name: "u", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: dipwell.UnlimitedDebt})
+	e.define(store.Limit{Name: "u", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: store.UnlimitedDebt})
 	for k := int64(1); k <= 5; k++ {
 		if d := e.reserve("u", "k", 1000); !d.Allowed || d.Delay != time.Duration(1000*k-2)*time.Second {
 			e.Fatalf("reservation %d without a bound: %+v", k, d)
 		}
 	}
 	e.refused("u", "k", 1, 4999*time.Second)
-	if d := e.reserve("u", "far", dipwell.MaxInt); d.Allowed || !d.Never {
+	if d := e.reserve("u", "far", store.MaxInt); d.Allowed || !d.Never {
 		e.Fatalf("more than can be counted: %+v", d)
 	}
 }
 
 // A definition given with the call is defined at its first use, and never again.
 func callSite(e *env) {
-	l := dipwell.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
+	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
 	for left := int64(4); left >= 0; left-- {
 		d, err := e.l.TakeWith(e.ctx, l, "k", 1)
 		if e.must(d, err); !d.Allowed || d.Remaining != left {
@@ -331,10 +332,10 @@ func callSite(e *env) {
 	if d, err = e.l.TakeWith(e.ctx, spelled, "k", 1); err != nil || d.Allowed {
 		e.Fatalf("the same in other words: %+v, %v", d, err)
 	}
-	e.differs(l, "rate", "10 here and 1 in force", func(l *dipwell.Limit) { l.Rate = 10 })
-	e.differs(l, "burst", "8 here and 5 in force", func(l *dipwell.Limit) { l.Burst = 8 })
-	e.differs(l, "timeout", "1s here and the default in force", func(l *dipwell.Limit) { l.Timeout = time.Second })
-	if def := e.l.Limit("site"); def.Limit != l || def.Number != 1 || def.Owner != dipwell.OwnerCode {
+	e.differs(l, "rate", "10 here and 1 in force", func(l *store.Limit) { l.Rate = 10 })
+	e.differs(l, "burst", "8 here and 5 in force", func(l *store.Limit) { l.Burst = 8 })
+	e.differs(l, "timeout", "1s here and the default in force", func(l *store.Limit) { l.Timeout = time.Second })
+	if def := e.l.Limit("site"); def.Limit != l || def.Number != 1 || def.Owner != store.OwnerCode {
 		e.Fatalf("a call site changed the limit: %+v", def)
 	}
 	for key, left := range map[string]int64{"k": 0, "other": 5} {
@@ -351,13 +352,13 @@ func callSite(e *env) {
 
 // differs asks with a definition that was changed, which must be refused in
 // words, alone and in a group.
-func (e *env) differs(l dipwell.Limit, field, words string, change func(*dipwell.Limit)) {
+func (e *env) differs(l store.Limit, field, words string, change func(*store.Limit)) {
 	e.Helper()
 	change(&l)
 	_, alone := e.l.TakeWith(e.ctx, l, "other", 1)
 	_, group := e.l.TakeAll(e.ctx, dipwell.Take{Limit: l.Name, With: &l, Key: "other", Cost: 1})
 	for _, err := range []error{alone, group} {
-		var bad *dipwell.LimitError
+		var bad *store.LimitError
 		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || bad.Reason != words {
 			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, words)
 		}
@@ -366,7 +367,7 @@ func (e *env) differs(l dipwell.Limit, field, words string, change func(*dipwell
 
 // Limits that only fit with coarser ticks.
 func coarseTicks(e *env) {
-	for _, l := range []dipwell.Limit{
+	for _, l := range []store.Limit{
 		{Name: "day", Rate: 1 << 30, Period: 24 * time.Hour},
 		{Name: "prime", Rate: 999983, Period: 30 * 24 * time.Hour},
 		{Name: "month", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
@@ -378,7 +379,7 @@ func coarseTicks(e *env) {
 		e.allowed(l.Name, "k", l.Rate, 0)
 		for i := range 20 {
 			e.pass(time.Duration(i*i)*7*time.Second + 12345*time.Microsecond)
-			e.exact(dipwell.VerbTake, l.Name, "k", 1+l.Rate>>20*int64(i))
+			e.exact(store.VerbTake, l.Name, "k", 1+l.Rate>>20*int64(i))
 		}
 	}
 }

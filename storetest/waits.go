@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // waitCases are about calls that sleep. Nothing here waits for time to pass:
@@ -22,13 +23,13 @@ var waitCases = []testCase{
 
 // answered tells when a store has answered a call.
 type answered struct {
-	dipwell.Store
+	store.Store
 	calls chan struct{}
 }
 
-func (a *answered) Unwrap() dipwell.Store { return a.Store }
+func (a *answered) Unwrap() store.Store { return a.Store }
 
-func (a *answered) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (a *answered) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.Store.Apply(ctx, b)
 	select {
 	case a.calls <- struct{}{}:
@@ -40,7 +41,7 @@ func (a *answered) Apply(ctx context.Context, b *dipwell.Batch) error {
 // Fifty waits that are given up while they sleep cost nothing.
 func cancelledWaitLeaks(e *env) {
 	const waits = 50
-	e.define(dipwell.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 100})
+	e.define(store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 100})
 	e.allowed("work", "k", 2, 0)
 	spy := &answered{e.store, make(chan struct{}, 2*waits)}
 	l := e.l.With(spy)
@@ -93,7 +94,7 @@ func (e *env) givenUp(ctx context.Context, limit string, n int64) (d dipwell.Dec
 
 // A wait that would end after its deadline fails at once and takes nothing.
 func waitDeadline(e *env) {
-	e.define(dipwell.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 10})
+	e.define(store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 1, MaxDebt: 10})
 	e.allowed("w", "k", 1, 0)
 	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Minute)
 	defer cancel()
@@ -114,13 +115,13 @@ func waitDeadline(e *env) {
 
 // The bound of a reservation is exact to the µs.
 func waitBounded(e *env) {
-	def := e.define(dipwell.Limit{Name: "w", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4})
+	def := e.define(store.Limit{Name: "w", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4})
 	e.allowed("w", "k", 2, 0)
-	ask := func(cost int64, within time.Duration) *dipwell.Group {
+	ask := func(cost int64, within time.Duration) *store.Group {
 		e.Helper()
-		b := &dipwell.Batch{Groups: []dipwell.Group{{
-			ID:  dipwell.Reservation{byte(cost), byte(within), byte(within >> 8), byte(within >> 16), byte(within >> 24), byte(e.clock.Load())},
-			Ops: []dipwell.Op{{Def: def, Key: "k", Verb: dipwell.VerbReserve, Cost: cost, Bounded: true, MaxDelay: within.Microseconds()}},
+		b := &store.Batch{Groups: []store.Group{{
+			ID:  store.Reservation{byte(cost), byte(within), byte(within >> 8), byte(within >> 16), byte(within >> 24), byte(e.clock.Load())},
+			Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: cost, Bounded: true, MaxDelay: within.Microseconds()}},
 		}}}
 		if err := e.store.Apply(e.ctx, b); err != nil || b.Groups[0].Err != nil {
 			e.Fatal(err, b.Groups[0].Err)
@@ -150,19 +151,19 @@ func waitBounded(e *env) {
 // no retry time.
 func waitNever(e *env) {
 	for _, c := range []struct {
-		limit dipwell.Limit
+		limit store.Limit
 		cost  int64
 		least time.Duration // of a full bucket just before a tick
 	}{
-		{dipwell.Limit{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4}, 4, time.Duration(ceil(big.NewRat(14e6, 3))) * time.Microsecond},
-		{dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*time.Second + time.Microsecond},
-		{dipwell.Limit{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 5, Period: dipwell.Month, MaxDebt: 20}, 11, 28*24*time.Hour + time.Microsecond},
+		{store.Limit{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4}, 4, time.Duration(ceil(big.NewRat(14e6, 3))) * time.Microsecond},
+		{store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*time.Second + time.Microsecond},
+		{store.Limit{Name: "month", Algorithm: store.FixedWindow, Rate: 5, Period: store.Month, MaxDebt: 20}, 11, 28*24*time.Hour + time.Microsecond},
 	} {
 		def := e.define(c.limit)
 		e.allowed(c.limit.Name, "k", def.Rule.Burst, 0)
 		for _, within := range []time.Duration{c.least - time.Microsecond, c.least} {
-			b := &dipwell.Batch{Groups: []dipwell.Group{{ID: dipwell.Reservation{1},
-				Ops: []dipwell.Op{{Def: def, Key: "k", Verb: dipwell.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: within.Microseconds()}}}}}
+			b := &store.Batch{Groups: []store.Group{{ID: store.Reservation{1},
+				Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: within.Microseconds()}}}}}
 			if err := e.store.Apply(e.ctx, b); err != nil || b.Groups[0].Err != nil {
 				e.Fatal(err, b.Groups[0].Err)
 			}
@@ -175,7 +176,7 @@ func waitNever(e *env) {
 
 // Without debt a wait asks again at the retry time.
 func waitNoDebt(e *env) {
-	e.define(dipwell.Limit{Name: "w", Rate: 1000, Period: time.Second, Burst: 1, MaxDebt: dipwell.NoDebt})
+	e.define(store.Limit{Name: "w", Rate: 1000, Period: time.Second, Burst: 1, MaxDebt: store.NoDebt})
 	e.allowed("w", "k", 1, 0)
 	spy := &answered{e.store, make(chan struct{}, 1<<16)} // it may ask more than once before the clock has moved
 	l := e.l.With(spy)
@@ -208,9 +209,9 @@ func waitNoDebt(e *env) {
 }
 
 func waitAtOnce(e *env) {
-	e.define(dipwell.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 3})
+	e.define(store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 3})
 	d, err := e.l.Wait(e.ctx, "w", "k", 3)
-	if err != nil || !d.Allowed || d.Granted != 3 || d.Delay != 0 || d.Reservation != (dipwell.Reservation{}) {
+	if err != nil || !d.Allowed || d.Granted != 3 || d.Delay != 0 || d.Reservation != (store.Reservation{}) {
 		e.Fatalf("a wait for what is there: %+v, %v", d, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // windowCases are about boundaries.
@@ -16,7 +17,7 @@ var windowCases = []testCase{
 }
 
 func windowRollover(e *env) {
-	e.define(dipwell.Limit{Name: "r", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "0s"})
+	e.define(store.Limit{Name: "r", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "0s"})
 	e.allowed("r", "k", 12, 0)
 	for i, want := range []int64{5, 10, 12, 12} {
 		e.at(time.Duration(i+1)*time.Minute - time.Microsecond)
@@ -31,11 +32,11 @@ func windowRollover(e *env) {
 
 // Windows of different keys turn at different instants, which the key alone decides.
 func windowSpread(e *env) {
-	for _, l := range []dipwell.Limit{
-		{Name: "hour", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Hour},
-		{Name: "odd", Algorithm: dipwell.Interval, Rate: 2, Period: 7*time.Second + 1, Burst: 6},
-		{Name: "month", Algorithm: dipwell.FixedWindow, Rate: 3, Period: dipwell.Month},
-		{Name: "year", Algorithm: dipwell.FixedWindow, Rate: 3, Period: dipwell.Year},
+	for _, l := range []store.Limit{
+		{Name: "hour", Algorithm: store.FixedWindow, Rate: 5, Period: time.Hour},
+		{Name: "odd", Algorithm: store.Interval, Rate: 2, Period: 7*time.Second + 1, Burst: 6},
+		{Name: "month", Algorithm: store.FixedWindow, Rate: 3, Period: store.Month},
+		{Name: "year", Algorithm: store.FixedWindow, Rate: 3, Period: store.Year},
 	} {
 		if l.Name == "odd" {
 			l.Period = 7*time.Second + time.Microsecond
@@ -49,10 +50,10 @@ func windowSpread(e *env) {
 				e.pass(d.RetryAfter)
 				d = e.take(l.Name, key, 1)
 			}
-			d = e.do(dipwell.VerbTakeUpTo, l.Name, key, 100)
+			d = e.do(store.VerbTakeUpTo, l.Name, key, 100)
 			d = e.take(l.Name, key, 1)
 			turns[d.RetryAfter] = true
-			e.exact(dipwell.VerbTake, l.Name, key, 1)
+			e.exact(store.VerbTake, l.Name, key, 1)
 		}
 		if len(turns) < 5 {
 			e.Fatalf("%s: the windows of 6 keys turn at %d instants", l.Name, len(turns))
@@ -72,21 +73,21 @@ func windowRemembered(e *env) {
 	}
 	ask := func(limit string, keys []string) {
 		for _, k := range keys {
-			e.do(dipwell.VerbTakeUpTo, limit, k, 3)
+			e.do(store.VerbTakeUpTo, limit, k, 3)
 			e.take(limit, k, 1)
 			e.check(limit, k, 2)
 		}
 	}
-	hour := dipwell.Limit{Name: "w", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Hour, OnChange: dipwell.Keep}
+	hour := store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: time.Hour, OnChange: store.Keep}
 	other, odd, bucket, month := hour, hour, hour, hour
-	other.Name, odd.Period, month.Period = "other", 7*time.Minute+time.Microsecond, dipwell.Month
-	bucket.Algorithm = dipwell.TokenBucket
+	other.Name, odd.Period, month.Period = "other", 7*time.Minute+time.Microsecond, store.Month
+	bucket.Algorithm = store.TokenBucket
 	few := keys(0, 12)
 	e.define(hour)
 	e.define(other)
 	ask("w", few)
 	ask("other", few)
-	for _, l := range []dipwell.Limit{odd, bucket, odd, month, hour} {
+	for _, l := range []store.Limit{odd, bucket, odd, month, hour} {
 		e.pass(31 * time.Second)
 		e.define(l)
 		ask("w", few)
@@ -99,7 +100,7 @@ func windowRemembered(e *env) {
 		ask("w", keys(1000*(round%2), 40))
 		ask("other", keys(1000*(round%2)+20, 40))
 	}
-	e.do(dipwell.VerbReset, "w", few[0], 0)
+	e.do(store.VerbReset, "w", few[0], 0)
 	e.drop("other")
 	other.Period = 13 * time.Minute
 	e.define(other)
@@ -124,17 +125,17 @@ func windowCalendar(e *env) {
 		{"02:30 Europe/Rome", day, time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC), 7 * time.Hour, 20},
 		{"02:30 Europe/Rome", day, time.Date(2026, 10, 23, 12, 0, 0, 0, time.UTC), 7 * time.Hour, 20},
 		{"06:00 America/New_York", 7 * day, time.Date(2026, 10, 20, 0, 0, 0, 0, time.UTC), 3 * day, 12},
-		{"00:00 UTC", dipwell.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 13 * day, 12},
-		{"12:00 Asia/Kolkata", 3 * dipwell.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 40 * day, 12},
-		{"00:00 Australia/Lord_Howe", dipwell.Year, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 130 * day, 9},
+		{"00:00 UTC", store.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 13 * day, 12},
+		{"12:00 Asia/Kolkata", 3 * store.Month, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 40 * day, 12},
+		{"00:00 Australia/Lord_Howe", store.Year, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 130 * day, 9},
 		{"00:00 America/Sao_Paulo", day, time.Date(2026, 1, 15, 0, 0, 0, 0, time.UTC), 25 * time.Hour, 9},
 	} {
 		name := string(rune('a' + i))
 		e.clock.Store(c.from.UnixMicro())
-		e.define(dipwell.Limit{Name: name, Algorithm: dipwell.FixedWindow, Rate: 2, Period: c.period, Start: c.start})
+		e.define(store.Limit{Name: name, Algorithm: store.FixedWindow, Rate: 2, Period: c.period, Start: c.start})
 		for range c.steps / e.part {
-			e.do(dipwell.VerbTakeUpTo, name, "k", 2)
-			e.exact(dipwell.VerbTake, name, "k", 1)
+			e.do(store.VerbTakeUpTo, name, "k", 2)
+			e.exact(store.VerbTake, name, "k", 1)
 			e.pass(c.step)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // worked are the worked cases of the contract, in its order.
@@ -53,7 +54,7 @@ func worked1(e *env) {
 }
 
 func worked2(e *env) {
-	e.define(dipwell.Limit{Name: "w2", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
+	e.define(store.Limit{Name: "w2", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
 	e.allowed("w2", "k", 5, 15)
 	e.at(10 * time.Second)
 	e.left("w2", "k", 20)
@@ -88,14 +89,14 @@ func worked3(e *env) {
 		e.Fatalf("%d granted in ten seconds, want one a second", granted)
 	}
 	e.at(10900*time.Millisecond + 4*time.Second)
-	d := e.do(dipwell.VerbTakeUpTo, "w3", "k", 10)
+	d := e.do(store.VerbTakeUpTo, "w3", "k", 10)
 	if d.Granted != 4 {
 		e.Fatalf("4 s of rest gave %d, want 4", d.Granted)
 	}
 }
 
 func worked4(e *env) {
-	e.define(dipwell.Limit{Name: "w4", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 5})
+	e.define(store.Limit{Name: "w4", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 5})
 	e.allowed("w4", "k", 2, 3)
 	d := e.reserve("w4", "k", 5)
 	if want := 2 * time.Second; !d.Allowed || d.Delay != want || d.Granted != 5 {
@@ -113,11 +114,11 @@ func worked5(e *env) {
 	e.bucket("tenant", 2, time.Minute, 2)
 	takes := []dipwell.Take{{Limit: "user", Key: "u7", Cost: 1}, {Limit: "tenant", Key: "acme", Cost: 1}}
 	for range 2 {
-		if d := e.doAll(dipwell.VerbTake, takes...); !d.Allowed {
+		if d := e.doAll(store.VerbTake, takes...); !d.Allowed {
 			e.Fatal("refused with tokens left")
 		}
 	}
-	d := e.doAll(dipwell.VerbTake, takes...)
+	d := e.doAll(store.VerbTake, takes...)
 	if d.Allowed || d.Limit != "tenant" {
 		e.Fatalf("allowed %v by %s; want a refusal by tenant", d.Allowed, d.Limit)
 	}
@@ -146,7 +147,7 @@ func (e *env) takeNever(limit, key string, n int64) {
 }
 
 func worked7(e *env) {
-	e.define(dipwell.Limit{Name: "w7", Rate: 3, Period: 7 * time.Second, Burst: dipwell.NoBurst, MaxDebt: 100})
+	e.define(store.Limit{Name: "w7", Rate: 3, Period: 7 * time.Second, Burst: store.NoBurst, MaxDebt: 100})
 	for k := int64(1); k <= 100; k++ {
 		d := e.reserve("w7", "k", 1)
 		want := time.Duration(ceil(big.NewRat(k*7e6, 3))) * time.Microsecond

@@ -22,6 +22,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/filestore"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 var ctx = context.Background()
@@ -216,7 +217,7 @@ func (b *bench) fromDisk() {
 	bare := newUpserts(filepath.Join(b.dir, "upsert.db"))
 	defer bare.close()
 	ol := must(dipwell.New(one, limit, drained))
-	must(l.Define(ctx, drained, dipwell.OwnerCode))
+	must(l.Define(ctx, drained, store.OwnerCode))
 	fmt.Fprintf(b.w, "## Each: a decision is answered when it is on the disk\n\n\"%s\" reads the row, steps it and writes it. \"%s\" only counts, in one statement. All have journal_mode=wal and synchronous=full. µs are processor time of the process a decision.\n\n", transaction, upsert)
 	busy := uniform(keys(2000))
 	for _, c := range []struct {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	_ "modernc.org/sqlite"
 )
 
@@ -28,7 +28,7 @@ func newSingles(path string) *singles {
 	return s
 }
 
-func (s *singles) Apply(_ context.Context, b *dipwell.Batch) error {
+func (s *singles) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range b.Groups {
@@ -37,12 +37,12 @@ func (s *singles) Apply(_ context.Context, b *dipwell.Batch) error {
 	return nil
 }
 
-func (s *singles) one(g *dipwell.Group) error {
+func (s *singles) one(g *store.Group) error {
 	if _, err := s.conn.ExecContext(ctx, "begin immediate"); err != nil {
 		return err
 	}
 	op := &g.Ops[0]
-	var row dipwell.State
+	var row store.State
 	err := s.get.QueryRowContext(ctx, op.Def.Name, op.Key).Scan(&row.Used, &row.TS, &row.Version)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -111,7 +112,7 @@ func (b *bench) windows(ctx context.Context) error {
 
 func (p pair) windowed(ctx context.Context) (cs []contender, err error) {
 	for _, l := range windowLimits {
-		if _, err := p.limiter.Define(ctx, l, dipwell.OwnerCode); err != nil {
+		if _, err := p.limiter.Define(ctx, l, store.OwnerCode); err != nil {
 			return nil, err
 		}
 		cs = append(cs, contender{name: "Limiter.Take, " + l.Name, open: p.single(l.Name), ours: true})

@@ -16,6 +16,7 @@ import (
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/denycache"
 	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/store"
 )
 
 func init() {
@@ -142,7 +143,7 @@ type waiting struct {
 	pool *pgxpool.Pool
 }
 
-func (w *waiting) ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Duration) error {
+func (w *waiting) ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	if _, err := w.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(max(wait.Milliseconds(), 1), 10)); err != nil {
 		return err
 	}

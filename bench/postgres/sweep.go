@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 func init() {
@@ -167,7 +168,7 @@ func (b *bench) arrive(ctx context.Context, a *arrival, database string, length 
 		return err
 	}
 	defer w.close()
-	if _, err = w.limiter.Define(ctx, dipwell.Limit{Name: expiringLimit, Rate: 1, Period: life, Burst: 1}, dipwell.OwnerCode); err != nil {
+	if _, err = w.limiter.Define(ctx, dipwell.Limit{Name: expiringLimit, Rate: 1, Period: life, Burst: 1}, store.OwnerCode); err != nil {
 		return err
 	}
 	s, err := w.stack(ctx, serveLanes(), serveSpare)

@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -155,7 +156,7 @@ func (b *bench) digVerbs(ctx context.Context, database string, tables pgstore.Du
 		return nil, err
 	}
 	for _, l := range otherLimits {
-		if _, err = w.limiter.Define(ctx, l, dipwell.OwnerCode); err == nil && l.Name != "queue" {
+		if _, err = w.limiter.Define(ctx, l, store.OwnerCode); err == nil && l.Name != "queue" {
 			err = w.fill(ctx, l.Name, rows)
 		}
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
+	"github.com/dipwell/dipwell/store"
 )
 
 // limits are what everybody of ours takes from. The last begins without its tokens.
@@ -38,9 +39,9 @@ type verb struct {
 // A caller makes one call about a key, and reports whether it was allowed.
 type caller func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error)
 
-func one(v dipwell.Verb) caller { return of(commonLimit, v) }
+func one(v store.Verb) caller { return of(commonLimit, v) }
 
-func of(limit string, v dipwell.Verb) caller {
+func of(limit string, v store.Verb) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
 		var d dipwell.Decision
 		err := l.Do(ctx, &d, v, limit, key, 1)
@@ -60,15 +61,15 @@ func takeAll(limits ...string) caller {
 }
 
 var verbs = []verb{
-	{name: "Take", call: one(dipwell.VerbTake)},
+	{name: "Take", call: one(store.VerbTake)},
 	{twoName, takeAll(commonLimit, "tenant"), 1.5, 0},
 	{"TakeAll of 3", takeAll(commonLimit, "tenant", "global"), 0, 0},
-	{"TakeUpTo", one(dipwell.VerbTakeUpTo), 1.5, 0.6},
-	{"Reserve", one(dipwell.VerbReserve), 1.5, 0.6},
-	{"Charge", one(dipwell.VerbCharge), 1.5, 0.6},
-	{"Refund", one(dipwell.VerbRefund), 0, 0},
-	{"Take of a window", of(windowLimit, dipwell.VerbTake), 0, 0},
-	{"Check", one(dipwell.VerbCheck), 1.5, 0},
+	{"TakeUpTo", one(store.VerbTakeUpTo), 1.5, 0.6},
+	{"Reserve", one(store.VerbReserve), 1.5, 0.6},
+	{"Charge", one(store.VerbCharge), 1.5, 0.6},
+	{"Refund", one(store.VerbRefund), 0, 0},
+	{"Take of a window", of(windowLimit, store.VerbTake), 0, 0},
+	{"Check", one(store.VerbCheck), 1.5, 0},
 }
 
 // mixedCosts takes from 1 to 5 tokens.
@@ -114,7 +115,7 @@ func (h *house) addCalls() {
 	h.contenders[mixedName] = over(h.together, mixedCosts())
 	h.contenders[tenantsName] = over(h.together, tenants(10))
 	h.contenders[rareMixedName] = over(h.together, fivePercent(mixedCosts()))
-	h.contenders[rareName] = over(h.together, fivePercent(one(dipwell.VerbTake)))
+	h.contenders[rareName] = over(h.together, fivePercent(one(store.VerbTake)))
 }
 
 // singleVerbs writes the processor time of each verb from one caller.

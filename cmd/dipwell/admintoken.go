@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
 )
 
 const tokenVariable = "DIPWELL_ADMIN_TOKEN"

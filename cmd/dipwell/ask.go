@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // The client commands: one verb each.
@@ -40,15 +40,15 @@ func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7
 func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
 func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
 
-func (c *TakeCmd) Run(e *env) error     { return c.run(e, dipwell.VerbTake, c.Cost) }
-func (c *CheckCmd) Run(e *env) error    { return c.run(e, dipwell.VerbCheck, c.Cost) }
-func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, dipwell.VerbTakeUpTo, c.Cost) }
-func (c *ReserveCmd) Run(e *env) error  { return c.run(e, dipwell.VerbReserve, c.Cost) }
-func (c *ChargeCmd) Run(e *env) error   { return c.run(e, dipwell.VerbCharge, c.Cost) }
-func (c *RefundCmd) Run(e *env) error   { return c.run(e, dipwell.VerbRefund, c.Cost) }
-func (c *ResetCmd) Run(e *env) error    { return c.run(e, dipwell.VerbReset, 0) }
+func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake, c.Cost) }
+func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck, c.Cost) }
+func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo, c.Cost) }
+func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve, c.Cost) }
+func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge, c.Cost) }
+func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.Cost) }
+func (c *ResetCmd) Run(e *env) error    { return c.run(e, store.VerbReset, 0) }
 
-func (c *onKey) run(e *env, verb dipwell.Verb, cost int64) error {
+func (c *onKey) run(e *env, verb store.Verb, cost int64) error {
 	a, err := c.decide(e, verb, c.Name, c.Key, cost)
 	if err != nil {
 		return err

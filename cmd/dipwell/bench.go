@@ -26,6 +26,7 @@ import (
 	"github.com/dipwell/dipwell/internal/latency"
 	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // BenchCmd measures a store from where it is run.
@@ -185,21 +186,21 @@ func (b *bench) open() (closeStore func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var store dipwell.Store
+	var st dipwell.Store
 	switch scheme, _, _ := strings.Cut(b.Store, ":"); {
 	case scheme == "memory" || scheme == "file" || !b.Single:
-		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: b.hear})
+		st, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: b.hear})
 	case strings.HasPrefix(scheme, "redis"):
-		store, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: b.hear})
+		st, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: b.hear})
 	default:
-		store, closeStore, err = b.openSingle()
+		st, closeStore, err = b.openSingle()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := dipwell.As[*postgres](store); ok {
+	if p, ok := store.As[*postgres](st); ok {
 		b.lanes, b.tally = p.batches, &p.tally
-	} else if r, ok := dipwell.As[*redis](store); ok {
+	} else if r, ok := store.As[*redis](st); ok {
 		b.lanes, b.tally = defaultLanes(), &r.tally
 	}
 	if secret != nil {
@@ -207,9 +208,9 @@ func (b *bench) open() (closeStore func() error, err error) {
 		if err != nil {
 			return nil, errors.Join(err, closeStore())
 		}
-		store = keyhash.New(store, hasher)
+		st = keyhash.New(st, hasher)
 	}
-	if b.limiter, err = dipwell.New(store); err != nil {
+	if b.limiter, err = dipwell.New(st); err != nil {
 		return nil, errors.Join(err, closeStore())
 	}
 	return closeStore, nil
@@ -278,7 +279,7 @@ func (b *bench) define() error {
 	for i := range b.keys {
 		b.keys[i] = "user:" + strconv.Itoa(i)
 	}
-	if _, err := b.limiter.Define(ctx, b.limit(b.name), dipwell.OwnerAPI); err != nil {
+	if _, err := b.limiter.Define(ctx, b.limit(b.name), store.OwnerAPI); err != nil {
 		if errors.Is(err, dipwell.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
 		}
@@ -384,13 +385,13 @@ func (c *benchClient) take(ctx context.Context) error {
 		c.touched[i].Store(true)
 	}
 	d := &c.decision
-	err := c.limiter.Do(ctx, d, dipwell.VerbTake, c.name, c.keys[i], c.Cost)
+	err := c.limiter.Do(ctx, d, store.VerbTake, c.name, c.keys[i], c.Cost)
 	switch {
 	case err != nil:
 		return err
 	case !d.Allowed:
 		return errNotAdmitted
-	case d.Source != dipwell.SourceStore:
+	case d.Source != store.SourceStore:
 		return fmt.Errorf("%w: the answer is %v", dipwell.ErrStore, d.Source)
 	}
 	return nil
@@ -497,7 +498,7 @@ func (b *bench) cleanUp() (left []finding) {
 			if !b.touched[i].Load() {
 				continue
 			}
-			if err := b.limiter.Do(ctx, &c.decision, dipwell.VerbReset, b.name, b.keys[i], 0); err != nil {
+			if err := b.limiter.Do(ctx, &c.decision, store.VerbReset, b.name, b.keys[i], 0); err != nil {
 				away.Store(true) // a store that is away would be waited for at each key
 				return err
 			}
@@ -518,7 +519,7 @@ func (b *bench) cleanUp() (left []finding) {
 func (b *bench) drop() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), defineTimeout)
 	defer cancel()
-	err := b.limiter.Drop(ctx, b.name, dipwell.OwnerAPI)
+	err := b.limiter.Drop(ctx, b.name, store.OwnerAPI)
 	if errors.Is(err, dipwell.ErrUnknownLimit) {
 		return nil // somebody else has removed it
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/server"
 )
 
 // program runs the program in this process.

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/keyhash"
-	"github.com/dipwell/dipwell/rls"
-	"github.com/dipwell/dipwell/server"
 )
 
 // ConfigCmd holds the commands on configuration files.

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/store"
 )
 
 const (
@@ -32,7 +33,7 @@ type declared struct {
 
 	mu     sync.Mutex
 	began  bool
-	file   dipwell.FileOwner // as it was read last
+	file   store.FileOwner // as it was read last
 	limits []declaredLimit
 	named  map[string]string // limits that this process's file defined, and by which text of the owner
 	gone   *time.Timer       // drops those that left the file; nil: none did
@@ -80,14 +81,14 @@ func (d *declared) has(set *settings) bool {
 	return d.began && fileOwner(&set.File) == d.file
 }
 
-func fileOwner(f *config.File) dipwell.FileOwner {
-	return dipwell.FileOwner{Name: cmp.Or(f.Owner, dipwell.MainOwner), Revision: f.Revision, Digest: f.Digest}
+func fileOwner(f *config.File) store.FileOwner {
+	return store.FileOwner{Name: cmp.Or(f.Owner, store.MainOwner), Revision: f.Revision, Digest: f.Digest}
 }
 
 // declared are the limits of the flags and of the file, with their owners.
-func (s *settings) declared(file dipwell.FileOwner) (out []declaredLimit) {
+func (s *settings) declared(file store.FileOwner) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
-		out = append(out, declaredLimit{l, dipwell.OwnerCode})
+		out = append(out, declaredLimit{l, store.OwnerCode})
 	}
 	for _, l := range s.Limits {
 		out = append(out, declaredLimit{l, file.String()})
@@ -97,9 +98,9 @@ func (s *settings) declared(file dipwell.FileOwner) (out []declaredLimit) {
 
 // older returns the revision that the store has seen of the file's owner, if it
 // is higher than the file's, else 0.
-func (d *declared) older(file dipwell.FileOwner) (seen int64) {
+func (d *declared) older(file store.FileOwner) (seen int64) {
 	for _, def := range d.limiter.Limits() {
-		if f, ok := dipwell.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
+		if f, ok := store.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
 			seen = max(seen, f.Revision)
 		}
 	}
@@ -108,15 +109,15 @@ func (d *declared) older(file dipwell.FileOwner) (seen int64) {
 
 // define tells the store all limits. Owners are compared first, so that a
 // conflict changes nothing.
-func (d *declared) define(file dipwell.FileOwner, limits []declaredLimit) error {
+func (d *declared) define(file store.FileOwner, limits []declaredLimit) error {
 	var others []string
 	for _, l := range limits {
 		def := d.limiter.Limit(l.Name)
 		if def == nil {
 			continue
 		}
-		f, fromFile := dipwell.ParseFileOwner(def.Owner)
-		if fromFile && f.Name != file.Name && def.Owner != dipwell.OwnerFile {
+		f, fromFile := store.ParseFileOwner(def.Owner)
+		if fromFile && f.Name != file.Name && def.Owner != store.OwnerFile {
 			return &dipwell.OwnerError{Limit: l.Name, Owner: def.Owner}
 		}
 		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
@@ -147,7 +148,7 @@ func (d *declared) defineOne(l declaredLimit) error {
 			d.warn("%s", def.Warning)
 		}
 	}
-	if l.owner != dipwell.OwnerCode {
+	if l.owner != store.OwnerCode {
 		if d.named == nil {
 			d.named = map[string]string{}
 		}
@@ -171,7 +172,7 @@ func (d *declared) tellOrphans() {
 // orphans are the limits that files of an owner made and that are not declared.
 func orphans(limiter *dipwell.Limiter, owner string, limits []declaredLimit) (left []string) {
 	for _, def := range limiter.Limits() {
-		if f, ok := dipwell.ParseFileOwner(def.Owner); ok && f.Name == owner && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
+		if f, ok := store.ParseFileOwner(def.Owner); ok && f.Name == owner && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
 			left = append(left, def.Name)
 		}
 	}
@@ -249,7 +250,7 @@ func (d *declared) dropOne(name string) error {
 }
 
 func whose(owner string) string {
-	if f, ok := dipwell.ParseFileOwner(owner); ok {
+	if f, ok := store.ParseFileOwner(owner); ok {
 		return "another file of owner " + f.Name
 	}
 	return "owner " + owner
@@ -262,7 +263,7 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 		switch {
 		case def == nil:
 			out = append(out, "limit "+l.Name+" is not in the store")
-		case dipwell.OwnerName(def.Owner) != dipwell.OwnerName(l.owner):
+		case store.OwnerName(def.Owner) != store.OwnerName(l.owner):
 			out = append(out, (&dipwell.OwnerError{Limit: l.Name, Owner: def.Owner}).Error())
 		default:
 			if err := def.Differs(l.Limit); err != nil {

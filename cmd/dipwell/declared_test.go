@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/memstore"
 )

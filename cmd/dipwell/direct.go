@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // get asks for what can only be looked at: a server, or a store itself, through

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
 )
 
 // DoctorCmd looks at what a service depends on, and changes nothing.

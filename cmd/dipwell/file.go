@@ -9,7 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/filestore"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // dataFile is the file that --data keeps in its directory.

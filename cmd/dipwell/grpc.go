@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/dipwell/dipwell/config"
-	"github.com/dipwell/dipwell/rls"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // checkRLS checks the names of the header fields that the proxy is told to add.

@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/rls"
-	"github.com/dipwell/dipwell/server"
 )
 
 const descriptors = "domain: d\ndescriptors:\n  - key: user\n    rate_limit: {unit: year, requests_per_unit: "

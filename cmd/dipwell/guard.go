@@ -4,7 +4,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/denycache"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // newBreaker puts a breaker around a store outside this process. What it does

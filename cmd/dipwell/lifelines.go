@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // maxNamed bounds the limits that one line names.

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // lockTimeout is the setting of a session that bounds its waits for locks. A URL
@@ -79,7 +80,7 @@ type patient struct {
 }
 
 // ApplyWithin tells the connection when the wait changes.
-func (p *patient) ApplyWithin(ctx context.Context, b *dipwell.Batch, wait time.Duration) error {
+func (p *patient) ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	if ms := max(wait.Milliseconds(), 1); ms != p.waits.Load() && !p.pooler.refuses.Load() {
 		if _, err := p.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(ms, 10)); err != nil {
 			return fmt.Errorf("%w: not sent and not charged: %w", dipwell.ErrStore, err)

@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/tracing"
 	"github.com/dipwell/dipwell/keyhash"
-	"github.com/dipwell/dipwell/server"
 	"github.com/dipwell/dipwell/shadow"
-	"github.com/dipwell/dipwell/tracing"
 )
 
 func (s *settings) checkOperation() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of what the service does to a database. A URL may say connect_timeout
@@ -43,7 +44,7 @@ type postgres struct {
 var _ dipwell.Store = (*postgres)(nil)
 
 // Apply decides through the decorators, not past them.
-func (p *postgres) Apply(ctx context.Context, b *dipwell.Batch) error { return p.front.Apply(ctx, b) }
+func (p *postgres) Apply(ctx context.Context, b *store.Batch) error { return p.front.Apply(ctx, b) }
 
 // Close ends everything in reverse order.
 func (p *postgres) Close() {

@@ -9,8 +9,9 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/redisstore"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // redis decides in Redis: refusals that are known are answered here, and callers
@@ -27,7 +28,7 @@ type redis struct {
 var _ dipwell.Store = (*redis)(nil)
 
 // Apply decides through the decorators, not past them.
-func (r *redis) Apply(ctx context.Context, b *dipwell.Batch) error { return r.front.Apply(ctx, b) }
+func (r *redis) Apply(ctx context.Context, b *store.Batch) error { return r.front.Apply(ctx, b) }
 
 // Close ends everything in reverse order.
 func (r *redis) Close() error {

@@ -13,8 +13,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // ServeCmd runs the service.

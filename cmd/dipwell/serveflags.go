@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
 )
 
 // serveFlags returns a pointer to a struct that kong reads: it has a field for

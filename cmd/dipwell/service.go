@@ -10,10 +10,11 @@ import (
 	"sync/atomic"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
-	"github.com/dipwell/dipwell/rls"
-	"github.com/dipwell/dipwell/server"
-	"github.com/dipwell/dipwell/tracing"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/tracing"
+	"github.com/dipwell/dipwell/store"
 )
 
 // service is what serve runs, and what a new configuration changes.
@@ -68,8 +69,8 @@ func (s *service) reload() {
 // use puts settings in force: all limits compile, because they were read, so
 // what can still fail is the store. One that is away learns of new limits later.
 func (s *service) use(set *settings) error {
-	if s.proxy != nil && len(set.names()) > dipwell.MaxTakes {
-		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), dipwell.MaxTakes)
+	if s.proxy != nil && len(set.names()) > store.MaxTakes {
+		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), store.MaxTakes)
 	}
 	if err := s.declared.declare(set); err != nil {
 		return err

@@ -12,9 +12,10 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/keyhash"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // settings are what a service runs on. A flag comes before the environment, that
@@ -162,8 +163,8 @@ func (s *settings) check() error {
 	switch {
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
-	case s.Upstream != "" && len(s.names()) > dipwell.MaxTakes:
-		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(s.names()), dipwell.MaxTakes)
+	case s.Upstream != "" && len(s.names()) > store.MaxTakes:
+		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(s.names()), store.MaxTakes)
 	}
 	if s.Upstream != "" {
 		if err := s.upstream(nil).Check(); err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/dipwell/dipwell/config"
+	"github.com/dipwell/dipwell/internal/config"
 )
 
 // serveCommand is serve as the command line and the environment make it.

@@ -12,9 +12,10 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/fallback"
 	"github.com/dipwell/dipwell/filestore"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // openers open a store by the scheme of its URL. Where the store holds
@@ -126,16 +127,16 @@ func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, e
 }
 
 // gauges puts what a store tells of itself on /metrics.
-func gauges(s *server.Server, store dipwell.Store) {
-	if g, ok := dipwell.As[interface{ gauges(s *server.Server) }](store); ok {
+func gauges(s *server.Server, st dipwell.Store) {
+	if g, ok := store.As[interface{ gauges(s *server.Server) }](st); ok {
 		g.gauges(s)
 	}
-	if r, ok := dipwell.As[interface {
+	if r, ok := store.As[interface {
 		Ready(ctx context.Context) error
-	}](store); ok {
+	}](st); ok {
 		s.Readiness(r.Ready)
 	}
-	if m, ok := dipwell.As[*memstore.Store](store); ok {
+	if m, ok := store.As[*memstore.Store](st); ok {
 		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })
 		s.Gauge("dipwell_reservations", "Reservations that the store holds.", func() float64 { return float64(m.Stats().Reservations) })
 		s.Gauge("dipwell_store_bytes", "Memory that keys take.", func() float64 { return float64(m.Stats().Bytes) })

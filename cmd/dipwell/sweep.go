@@ -3,8 +3,8 @@ package main
 import (
 	"time"
 
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/pgstore"
-	"github.com/dipwell/dipwell/server"
 )
 
 // startSweeping deletes full rows regularly, until Close.

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // tally counts what a store was asked.
@@ -100,7 +101,7 @@ type counted struct {
 	*tally
 }
 
-func (c *counted) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (c *counted) Apply(ctx context.Context, b *store.Batch) error {
 	start := time.Now()
 	c.batches.Add(1)
 	c.calls.Add(uint64(len(b.Groups)))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/keyhash"
+	"github.com/dipwell/dipwell/store"
 )
 
 // target says who answers a client command: a server, or a store itself.
@@ -54,7 +55,7 @@ type answer struct {
 }
 
 // decide asks a verb of one key; key nil is the limit's shared bucket.
-func (t *target) decide(e *env, verb dipwell.Verb, limit string, key *string, cost int64) (a answer, err error) {
+func (t *target) decide(e *env, verb store.Verb, limit string, key *string, cost int64) (a answer, err error) {
 	var b []byte
 	if t.direct() {
 		b, err = t.ask(e, verb, limit, key, cost)
@@ -113,7 +114,7 @@ func (t *target) server() string {
 // tellAsked says on standard error who is asked, for answers that are lists.
 func (t *target) tellAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
-func (t *target) ask(e *env, verb dipwell.Verb, limit string, key *string, cost int64) (b []byte, err error) {
+func (t *target) ask(e *env, verb store.Verb, limit string, key *string, cost int64) (b []byte, err error) {
 	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
 		k := dipwell.Shared
 		if key != nil {
@@ -162,7 +163,7 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	return f(ctx, l)
 }
 
-func (t *target) post(e *env, verb dipwell.Verb, limit string, key *string, cost int64) ([]byte, error) {
+func (t *target) post(e *env, verb store.Verb, limit string, key *string, cost int64) ([]byte, error) {
 	body := struct {
 		Limit string  `json:"limit"`
 		Key   *string `json:"key,omitempty"`

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // keepAsking calls a limit until the test ends, so that there is something to see.

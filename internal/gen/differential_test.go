@@ -12,13 +12,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
@@ -92,7 +92,7 @@ var notInLua = map[string]bool{"convertUsed": true, "convertBack": true, "ticksS
 
 func loaded(t *testing.T) *Package {
 	t.Helper()
-	p, err := Load("../..", "step.go")
+	p, err := Load("../../store", "step.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,17 +102,17 @@ func loaded(t *testing.T) *Package {
 // numbers draws arguments that can occur together.
 type numbers struct {
 	*rand.Rand
-	rules []dipwell.Rule
+	rules []store.Rule
 }
 
 func newNumbers(seed uint64) *numbers {
 	n := &numbers{Rand: rand.New(rand.NewPCG(seed, seed))}
 	for _, l := range golden.Limits {
-		n.rules = append(n.rules, dipwell.MustDefinition(l).Rule)
+		n.rules = append(n.rules, store.MustDefinition(l).Rule)
 	}
 	for len(n.rules) < 60 {
-		l := dipwell.Limit{Name: "any", Algorithm: dipwell.Algorithm(n.IntN(4)), Rate: 1 + n.Int64N(1<<n.IntN(53)), Period: 1e3 << n.IntN(43), Burst: n.Int64N(1 << n.IntN(53))}
-		if l.Algorithm == dipwell.LeakyBucket {
+		l := store.Limit{Name: "any", Algorithm: store.Algorithm(n.IntN(4)), Rate: 1 + n.Int64N(1<<n.IntN(53)), Period: 1e3 << n.IntN(43), Burst: n.Int64N(1 << n.IntN(53))}
+		if l.Algorithm == store.LeakyBucket {
 			l.Burst = 0
 		}
 		if r, _, err := l.Compile(); err == nil {
@@ -122,7 +122,7 @@ func newNumbers(seed uint64) *numbers {
 	return n
 }
 
-func (n *numbers) near(x int64) int64 { return min(max(x+n.Int64N(5)-2, 0), dipwell.MaxInt) }
+func (n *numbers) near(x int64) int64 { return min(max(x+n.Int64N(5)-2, 0), store.MaxInt) }
 
 func (n *numbers) one(of ...int64) int64 { return of[n.IntN(len(of))] }
 
@@ -135,39 +135,39 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 	}
 	enough := algebra.EnoughTicks(r.MaxUsed, r.Add)
 	used := min(n.one(0, n.near(r.Unit), r.Cap, n.near(r.Cap), n.near(r.Cap-r.Unit), n.near(r.Cap+r.Debt), n.Int64N(r.Cap+r.Debt+1), r.MaxUsed), r.MaxUsed)
-	cost := min(n.one(0, 1, 2, n.near(r.Burst), n.near(r.Most), 1+n.Int64N(r.Burst+1), dipwell.MaxInt, dipwell.MaxInt-1), dipwell.MaxInt)
+	cost := min(n.one(0, 1, 2, n.near(r.Burst), n.near(r.Most), 1+n.Int64N(r.Burst+1), store.MaxInt, store.MaxInt-1), store.MaxInt)
 	units := algebra.UnitsOf(cost, r.Unit)
 	switch f.Name {
 	case "wait", "ticksFor", "comeBack", "soonest": // of units that can come back
 		units = min(units, r.MaxUsed)
 	case "fitsAfter", "fitsWithin", "roomFor":
 		units = min(units, r.Cap)
-		used = min(used, dipwell.MaxInt-r.Add)
+		used = min(used, store.MaxInt-r.Add)
 	case "wholeTokens", "decideUpTo":
 		used = max(min(used, r.Cap-r.Unit), 0)
 	}
 	origin := n.Int64N(r.Every)
 	if grid {
-		origin -= r.Every * ((dipwell.MaxInt+1)/r.Every + 1)
+		origin -= r.Every * ((store.MaxInt+1)/r.Every + 1)
 	}
 	ts := 1767225600e6 + n.Int64N(200e6)
-	now := ts + n.one(0, n.near(r.Every), n.Int64N(min(used/r.Add+1, dipwell.MaxInt/r.Every/4)*r.Every+1), -1-n.Int64N(1e9), n.Int64N(2e6))
+	now := ts + n.one(0, n.near(r.Every), n.Int64N(min(used/r.Add+1, store.MaxInt/r.Every/4)*r.Every+1), -1-n.Int64N(1e9), n.Int64N(2e6))
 	if n.IntN(12) == 0 {
 		ts, now = n.Int64N(20e6), -n.Int64N(30e6)
 	}
-	ticks := n.one(0, 1, n.near(enough), n.Int64N(enough+1), dipwell.MaxInt)
+	ticks := n.one(0, 1, n.near(enough), n.Int64N(enough+1), store.MaxInt)
 	if f.Name == "dueAt" {
 		ticks = min(ticks, enough)
 	}
 	low, record := n.Int64N(r.MaxUsed+1), n.Int64N(1e6)
 	values := map[string]int64{
 		"low": low, "next": n.near(low), "before": n.Int64N(low + 1), "other": n.near(low), "otherBefore": n.near(used),
-		"first": n.near(record), "number": n.near(record), "last": record, "entries": n.near(dipwell.MaxLows),
+		"first": n.near(record), "number": n.near(record), "last": record, "entries": n.near(store.MaxLows),
 		"given": n.one(0, units, n.Int64N(units+1)), "more": used, "at": n.near(max(now, 0)), "delay": n.Int64N(1e12), "a": n.near(max(ts, 0)), "b": now,
 		"used": used, "cost": cost, "tokens": cost, "units": units, "ts": ts, "now": now, "t": max(ts, now), "x": now, "origin": origin,
 		"ticks": ticks, "enough": enough, "unit": r.Unit, "every": r.Every, "add": r.Add, "bound": r.Cap, "debt": r.Debt,
 		"maxCharge": r.MaxCharge, "maxUsed": r.MaxUsed, "verb": n.Int64N(7), "room": algebra.RoomFor(units, r.Cap, r.Add),
-		"after": n.one(used, used+min(units, dipwell.MaxInt-used), 0), "leaky": n.Int64N(2), "startOver": n.Int64N(2), "fraction": n.Int64N(2), "up": n.Int64N(2),
+		"after": n.one(used, used+min(units, store.MaxInt-used), 0), "leaky": n.Int64N(2), "startOver": n.Int64N(2), "fraction": n.Int64N(2), "up": n.Int64N(2),
 		"fromUnit": r.Unit, "fromCap": r.Cap, "toUnit": next.Unit, "toCap": next.Cap, "toMax": next.MaxUsed, "most": 1 + n.Int64N(100),
 	}
 	if f.Name == "pieces" { // some that may be none
@@ -421,7 +421,7 @@ func TestLuaIsGo(t *testing.T) {
 // beyond reports whether a result is one that Lua rounds, and that is only compared.
 func beyond(result string) bool {
 	n, err := strconv.ParseInt(result, 10, 64)
-	return err == nil && n > dipwell.MaxInt
+	return err == nil && n > store.MaxInt
 }
 
 func luaOf(t *testing.T, p *Package, f *Func) []string {

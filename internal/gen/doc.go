@@ -1,6 +1,6 @@
-// Package gen translates the step, the functions of the root package's step.go,
+// Package gen translates the step, the functions of the step.go of package store,
 // into the languages in which stores decide, so that it is written once. It is
-// run by go generate in the root (go generate step.go alone takes a second).
+// run by go generate (go generate ./store alone takes a second).
 //
 // # What it writes
 //
@@ -24,7 +24,7 @@
 //
 //     Calls nest with parentheses: {{leftAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "ticks"}}.
 //
-//   - internal/algebra: the functions in Go for packages outside the root, exported.
+//   - internal/algebra: the functions in Go for other packages, exported.
 //
 // Change step.go or a template, never what is made of it, and run go generate;
 // make generated, which CI runs, fails where the two differ.

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	stepDoc = `Package algebra is the root package's step.go for packages that state the step in
+	stepDoc = `Package algebra is the step.go of package store for packages that state the step in
 Go themselves, such as what a statement is told.`
 	sqlstepDoc = `Package sqlstep states the step in SQL: each function returns what the
-function of the same name in the root package's step.go returns, as an SQL
+function of the same name in the step.go of package store returns, as an SQL
 expression of its arguments, with their constants folded. An origin is an instant
 before any that can be counted, so that division rounds down: see pgstore's gridOf.`
 )
 
 // Run writes everything that is made of step.go, below the repository's root.
 func Run(root string) error {
-	p, err := Load(root, "step.go")
+	p, err := Load(filepath.Join(root, "store"), "step.go")
 	if err != nil {
 		return err
 	}
-	text, err := Copy(root, "algebra", stepDoc, "step.go", "num.go")
+	text, err := Copy(filepath.Join(root, "store"), "algebra", stepDoc, "step.go", "num.go")
 	if err == nil {
 		err = write(filepath.Join(root, "internal/algebra/algebra.go"), text)
 	}

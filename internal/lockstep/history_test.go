@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // epoch is where the clock starts: 2026-01-01T00:00:00Z.
@@ -28,7 +29,7 @@ type event struct {
 	now    int64
 	what   string // ask, cancel, define, drop, sweep
 
-	verb    dipwell.Verb
+	verb    store.Verb
 	takes   []dipwell.Take
 	several bool  // as one call of several entries, be it one
 	within  int64 // µs: a reservation that is due by then; -1: whenever
@@ -114,7 +115,7 @@ func (h *history) coldKey() string {
 	case 1:
 		return "ключ {с} \"кавычками\" 🪣 }{*?[\\"
 	case 2:
-		return strings.Repeat("k", dipwell.MaxKey)
+		return strings.Repeat("k", store.MaxKey)
 	default:
 		return fmt.Sprint("user:", n)
 	}
@@ -190,7 +191,7 @@ func (h *history) follow(e *event) {
 		}
 	}
 	var d dipwell.Decision
-	if !e.several && e.within < 0 && h.side.Do(context.Background(), &d, dipwell.VerbCheck, e.takes[0].Limit, e.takes[0].Key, e.takes[0].Cost) == nil && d.RetryAfter > 0 {
+	if !e.several && e.within < 0 && h.side.Do(context.Background(), &d, store.VerbCheck, e.takes[0].Limit, e.takes[0].Key, e.takes[0].Cost) == nil && d.RetryAfter > 0 {
 		h.retry = d.RetryAfter.Microseconds()
 	}
 }
@@ -255,18 +256,18 @@ func (h *history) any() *event {
 }
 
 func (h *history) call() *event {
-	limit, verb := h.limit(), []dipwell.Verb{
-		dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbTakeUpTo, dipwell.VerbReserve,
-		dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset,
+	limit, verb := h.limit(), []store.Verb{
+		store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
+		store.VerbReserve, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset,
 	}[h.IntN(11)]
 	e := &event{what: "ask", verb: verb, within: -1, takes: []dipwell.Take{{Limit: limit, Key: h.key(), Cost: h.cost(limit)}}}
 	cost := &e.takes[0].Cost
 	switch verb {
-	case dipwell.VerbCharge:
+	case store.VerbCharge:
 		*cost = min(*cost, h.ref.reg.Lookup(limit).Rule.MaxCharge)
-	case dipwell.VerbReset:
+	case store.VerbReset:
 		*cost = 0
-	case dipwell.VerbReserve:
+	case store.VerbReserve:
 		if h.IntN(4) == 0 {
 			e.within = h.span()
 		}
@@ -283,25 +284,25 @@ func (h *history) cost(limit string) int64 {
 	case 1:
 		return r.Burst + h.Int64N(3)
 	case 2:
-		return min(dipwell.MaxInt, r.Most+h.Int64N(2))
+		return min(store.MaxInt, r.Most+h.Int64N(2))
 	case 3, 4, 5:
 		return 1 + h.Int64N(max(1, r.Burst))
 	case 6:
-		return dipwell.MaxInt - h.Int64N(2)
+		return store.MaxInt - h.Int64N(2)
 	}
 	return 1 + h.Int64N(3)
 }
 
 func (h *history) group() *event {
 	e := &event{what: "ask", several: true, within: -1,
-		verb:  []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[h.IntN(4)],
+		verb:  []store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[h.IntN(4)],
 		takes: make([]dipwell.Take, 1+h.IntN(5))}
 	if h.IntN(20) == 0 {
-		e.takes = make([]dipwell.Take, dipwell.MaxTakes)
+		e.takes = make([]dipwell.Take, store.MaxTakes)
 	}
 	for i := range e.takes {
 		limit := h.limit()
-		e.takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), dipwell.MaxInt/dipwell.MaxTakes)}
+		e.takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), store.MaxInt/store.MaxTakes)}
 		if i > 0 && h.IntN(8) == 0 { // the same again: it adds up
 			e.takes[i].Limit, e.takes[i].Key = e.takes[0].Limit, e.takes[0].Key
 		}
@@ -314,27 +315,27 @@ func (h *history) mistake() *event {
 	e := h.call()
 	if h.IntN(3) == 0 {
 		e = h.group()
-		e.verb = dipwell.VerbTake // SQL has take_all alone
+		e.verb = store.VerbTake // SQL has take_all alone
 	}
 	e.within = -1
 	t := &e.takes[h.IntN(len(e.takes))]
 	n := h.IntN(6)
-	if e.verb == dipwell.VerbReset && n < 2 { // in SQL its cost is of no account
+	if e.verb == store.VerbReset && n < 2 { // in SQL its cost is of no account
 		n = 2
 	}
 	switch n {
 	case 0:
-		t.Cost = -1 - h.Int64N(dipwell.MaxInt)
+		t.Cost = -1 - h.Int64N(store.MaxInt)
 	case 1:
-		t.Cost = dipwell.MaxInt + 1 + h.Int64N(2)
+		t.Cost = store.MaxInt + 1 + h.Int64N(2)
 	case 2:
 		t.Key = ""
 	case 3:
-		t.Key = strings.Repeat("k", dipwell.MaxKey+1)
+		t.Key = strings.Repeat("k", store.MaxKey+1)
 	case 4:
 		t.Limit = "nobody's"
 	case 5:
-		e.several, e.verb, e.takes = false, dipwell.VerbCharge, e.takes[:1]
+		e.several, e.verb, e.takes = false, store.VerbCharge, e.takes[:1]
 		t = &e.takes[0]
 		t.Cost = h.ref.reg.Lookup(t.Limit).Rule.MaxCharge + 1
 	}
@@ -384,7 +385,7 @@ func (h *history) settle(e *event) *event {
 	for _, t := range e.takes {
 		if h.unsure(bucket{t.Limit, keyOf(t)}) {
 			h.next = append([]*event{e}, h.next...)
-			return &event{what: "ask", verb: dipwell.VerbReset, within: -1, takes: []dipwell.Take{{Limit: t.Limit, Key: t.Key}}}
+			return &event{what: "ask", verb: store.VerbReset, within: -1, takes: []dipwell.Take{{Limit: t.Limit, Key: t.Key}}}
 		}
 	}
 	return e

@@ -17,6 +17,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Sizes of the concurrent histories. Fresh keys and a barrier at the start of
@@ -57,7 +58,7 @@ type asking struct {
 // op is about one of the buckets of a history.
 type op struct {
 	bucket int
-	verb   dipwell.Verb
+	verb   store.Verb
 	cost   int64
 }
 
@@ -98,8 +99,8 @@ func (a answer) String() string {
 
 // world is the model's state: the buckets of one history, and what is reserved.
 type world struct {
-	rows    [2]dipwell.State
-	records [2][]dipwell.Record
+	rows    [2]store.State
+	records [2][]store.Record
 	held    []held
 }
 
@@ -162,13 +163,13 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 	if in.cancel != (dipwell.Reservation{}) {
 		return m.giveBack(w, in.cancel, now)
 	}
-	g := dipwell.Group{Ops: make([]dipwell.Op, len(in.ops)), ID: id}
-	var rows [2]dipwell.State
-	var records [2][]dipwell.Record
+	g := store.Group{Ops: make([]store.Op, len(in.ops)), ID: id}
+	var rows [2]store.State
+	var records [2][]store.Record
 	var write [2]bool
 	for i, o := range in.ops {
 		op := &g.Ops[i]
-		*op = dipwell.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
+		*op = store.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
 		rows[i], records[i], _ = settled(op.Def, op.Key, w.rows[o.bucket], w.records[o.bucket], now)
 	}
 	if err := g.Decide(now, rows[:len(in.ops)], write[:]); err != nil {
@@ -188,8 +189,8 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 		if write[i] {
 			w.rows[o.bucket], w.records[o.bucket] = rows[i], records[i]
 		}
-		if g.Allowed && o.verb == dipwell.VerbReset {
-			w.rows[o.bucket], w.records[o.bucket] = dipwell.State{}, nil
+		if g.Allowed && o.verb == store.VerbReset {
+			w.rows[o.bucket], w.records[o.bucket] = store.State{}, nil
 			w.held = without(w.held, func(h held) bool { return h.parts[o.bucket].number > 0 })
 		}
 	}
@@ -374,13 +375,13 @@ func drawAsking(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) a
 		}
 		return in
 	}
-	one := op{verb: []dipwell.Verb{
-		dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTakeUpTo, dipwell.VerbCheck,
-		dipwell.VerbReserve, dipwell.VerbReserve, dipwell.VerbCharge, dipwell.VerbRefund, dipwell.VerbReset,
+	one := op{verb: []store.Verb{
+		store.VerbTake, store.VerbTake, store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbCheck,
+		store.VerbReserve, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset,
 	}[random.IntN(11)], cost: 1 + random.Int64N(2)}
-	if one.verb == dipwell.VerbReset {
+	if one.verb == store.VerbReset {
 		if one.cost = 0; random.IntN(4) > 0 {
-			one = op{verb: dipwell.VerbTake, cost: 1}
+			one = op{verb: store.VerbTake, cost: 1}
 		}
 	}
 	if !pair {
@@ -390,7 +391,7 @@ func drawAsking(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) a
 		one.bucket = random.IntN(2)
 		return asking{ops: []op{one}}
 	}
-	verb := []dipwell.Verb{dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbTake, dipwell.VerbCheck, dipwell.VerbReserve}[random.IntN(5)]
+	verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[random.IntN(5)]
 	in := asking{several: true, ops: []op{{0, verb, 1}, {1, verb, 1 + random.Int64N(2)}}}
 	if random.IntN(2) == 0 { // the other way round: it must not deadlock
 		slices.Reverse(in.ops)
@@ -407,8 +408,8 @@ func withoutReservations(ctx context.Context) context.Context {
 
 func (in *asking) withoutReservations() {
 	for i := range in.ops {
-		if in.ops[i].verb == dipwell.VerbReserve {
-			in.ops[i].verb = dipwell.VerbTake
+		if in.ops[i].verb == store.VerbReserve {
+			in.ops[i].verb = store.VerbTake
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // play is one event on one side. made finds the reservation that an event made there.
@@ -147,7 +148,7 @@ func endWith(t *testing.T, h *history, seed uint64, walkers []*walker, touched m
 	}
 	ask(&event{what: "sweep"})
 	for b := range touched {
-		if ask(&event{what: "ask", verb: dipwell.VerbCheck, within: -1, takes: []dipwell.Take{{Limit: b.limit, Key: b.key}}}); len(events) > 2000 {
+		if ask(&event{what: "ask", verb: store.VerbCheck, within: -1, takes: []dipwell.Take{{Limit: b.limit, Key: b.key}}}); len(events) > 2000 {
 			break
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // bucket names a row.
@@ -26,23 +27,23 @@ type part struct {
 // reference is the contract with nothing around it: rows in a map that are
 // never deleted, for one caller at a time. It has no clock that runs.
 type reference struct {
-	reg     dipwell.Registry
+	reg     store.Registry
 	now     func() int64
-	rows    map[bucket]dipwell.State
-	records map[bucket][]dipwell.Record
+	rows    map[bucket]store.State
+	records map[bucket][]store.Record
 	held    map[dipwell.Reservation]reservation
 }
 
 var (
-	_ dipwell.Store   = (*reference)(nil)
-	_ dipwell.Definer = (*reference)(nil)
+	_ dipwell.Store = (*reference)(nil)
+	_ store.Definer = (*reference)(nil)
 )
 
 func newReference(now func() int64) *reference {
-	return &reference{now: now, rows: map[bucket]dipwell.State{}, records: map[bucket][]dipwell.Record{}, held: map[dipwell.Reservation]reservation{}}
+	return &reference{now: now, rows: map[bucket]store.State{}, records: map[bucket][]store.Record{}, held: map[dipwell.Reservation]reservation{}}
 }
 
-func (r *reference) Registry() *dipwell.Registry { return &r.reg }
+func (r *reference) Registry() *store.Registry { return &r.reg }
 
 func (r *reference) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
 	return r.reg.Define(r.now(), l, owner)
@@ -53,33 +54,33 @@ func (r *reference) Drop(_ context.Context, name, owner string) error {
 	if err := r.reg.Drop(name, owner); err != nil {
 		return err
 	}
-	maps.DeleteFunc(r.rows, func(b bucket, _ dipwell.State) bool { return b.limit == name })
+	maps.DeleteFunc(r.rows, func(b bucket, _ store.State) bool { return b.limit == name })
 	r.forget(func(b bucket) bool { return b.limit == name })
 	return nil
 }
 
 // forget ends the records of some buckets, and each reservation that has one.
 func (r *reference) forget(of func(bucket) bool) {
-	maps.DeleteFunc(r.records, func(b bucket, _ []dipwell.Record) bool { return of(b) })
+	maps.DeleteFunc(r.records, func(b bucket, _ []store.Record) bool { return of(b) })
 	maps.DeleteFunc(r.held, func(_ dipwell.Reservation, v reservation) bool {
 		return slices.ContainsFunc(v.parts, func(p part) bool { return of(p.bucket) })
 	})
 }
 
-func (r *reference) Apply(_ context.Context, b *dipwell.Batch) error {
+func (r *reference) Apply(_ context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		b.Groups[i].Err = r.group(&b.Groups[i], r.now())
 	}
 	return nil
 }
 
-func (r *reference) group(g *dipwell.Group, now int64) error {
+func (r *reference) group(g *store.Group, now int64) error {
 	if g.Cancel {
 		return r.cancel(g.ID, now)
 	}
-	var rows [dipwell.MaxTakes]dipwell.State
-	var records [dipwell.MaxTakes][]dipwell.Record
-	var write [dipwell.MaxTakes]bool
+	var rows [store.MaxTakes]store.State
+	var records [store.MaxTakes][]store.Record
+	var write [store.MaxTakes]bool
 	for i := range g.Ops {
 		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
 		var err error
@@ -93,7 +94,7 @@ func (r *reference) group(g *dipwell.Group, now int64) error {
 	for i := range g.Ops {
 		b := bucketOf(&g.Ops[i])
 		switch {
-		case g.Allowed && g.Ops[i].Verb == dipwell.VerbReset:
+		case g.Allowed && g.Ops[i].Verb == store.VerbReset:
 			delete(r.rows, b)
 			r.forget(func(other bucket) bool { return other == b })
 		case write[i]:
@@ -107,7 +108,7 @@ func (r *reference) group(g *dipwell.Group, now int64) error {
 }
 
 // settled is a row and its records as they are for a write.
-func settled(def *dipwell.Definition, key string, row dipwell.State, records []dipwell.Record, now int64) (dipwell.State, []dipwell.Record, error) {
+func settled(def *dipwell.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
 	records = slices.Clone(records)
 	if row.Lows == nil {
 		return row, records, nil
@@ -115,7 +116,7 @@ func settled(def *dipwell.Definition, key string, row dipwell.State, records []d
 	return def.Settle(row, key, now, records)
 }
 
-func (r *reference) reserve(g *dipwell.Group, rows []dipwell.State, now int64) {
+func (r *reference) reserve(g *store.Group, rows []store.State, now int64) {
 	v := reservation{due: now + g.Due()}
 	for i := range g.Ops {
 		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
@@ -129,7 +130,7 @@ func (r *reference) reserve(g *dipwell.Group, rows []dipwell.State, now int64) {
 	r.held[g.ID] = v
 }
 
-func bucketOf(op *dipwell.Op) bucket { return bucket{op.Def.Name, op.Key} }
+func bucketOf(op *store.Op) bucket { return bucket{op.Def.Name, op.Key} }
 
 func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	v, known := r.held[id]
@@ -155,13 +156,13 @@ func (r *reference) fullAt(b bucket) int64 {
 		return 0
 	}
 	row, _ = def.Carry(row, b.key)
-	var scratch dipwell.Rule
+	var scratch store.Rule
 	return row.TS + def.RuleFor(b.key, &scratch).FullIn(row.Used, row.TS, row.TS)
 }
 
 // fallsDue reports whether a record of a bucket falls due after one instant, by another.
 func (r *reference) fallsDue(b bucket, after, by int64) bool {
-	return slices.ContainsFunc(r.records[b], func(n dipwell.Record) bool {
+	return slices.ContainsFunc(r.records[b], func(n store.Record) bool {
 		return after < n.Due && n.Due <= by || after < n.Ends && n.Ends <= by
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/server"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/storetest"
 )
 

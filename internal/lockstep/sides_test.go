@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A side is one store as its users meet it: each call is one event's.
@@ -83,16 +84,16 @@ func (s *library) setClock(now int64) { s.clock.Store(now) }
 func (s *library) cancel(ctx context.Context, id dipwell.Reservation) error { return s.Cancel(ctx, id) }
 
 func (s *library) define(ctx context.Context, l dipwell.Limit) error {
-	_, err := s.Define(ctx, l, dipwell.OwnerCode)
+	_, err := s.Define(ctx, l, store.OwnerCode)
 	return err
 }
 
 func (s *library) drop(ctx context.Context, name string) error {
-	return s.Drop(ctx, name, dipwell.OwnerCode)
+	return s.Drop(ctx, name, store.OwnerCode)
 }
 
 func (s *library) sweep(ctx context.Context) error {
-	sweeper, has := dipwell.As[dipwell.Sweeper](s.Store())
+	sweeper, has := store.As[store.Sweeper](s.Store())
 	if !has {
 		return nil
 	}
@@ -133,7 +134,7 @@ func (s *library) ask(ctx context.Context, e *event) (reply, dipwell.Reservation
 
 // within asks for a reservation that is due by then, as Wait does.
 func (s *library) within(ctx context.Context, d *dipwell.Decision, e *event) error {
-	var b dipwell.Batch
+	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = s.Limit(e.takes[0].Limit), keyOf(e.takes[0]), e.verb, e.takes[0].Cost
 	op.Bounded, op.MaxDelay = true, e.within
@@ -231,7 +232,7 @@ func (s *sql) define(ctx context.Context, l dipwell.Limit) error {
 		return &n
 	}
 	return s.exec(ctx, `select dipwell.define($1, $2, $3::text::interval, burst => $4, algorithm => $5, max_debt => $6, start => $7, on_change => $8, mode => $9)`,
-		l.Name, l.Rate, per, orDefault(l.Burst, dipwell.NoBurst, dipwell.MaxInt+1), l.Algorithm.String(),
+		l.Name, l.Rate, per, orDefault(l.Burst, dipwell.NoBurst, store.MaxInt+1), l.Algorithm.String(),
 		orDefault(l.MaxDebt, dipwell.NoDebt, dipwell.UnlimitedDebt), l.Start, l.OnChange.String(), l.Mode.String())
 }
 
@@ -250,7 +251,7 @@ func (s *sql) ask(ctx context.Context, e *event) (reply, dipwell.Reservation) {
 	var rows pgx.Rows
 	var err error
 	switch t := e.takes[0]; {
-	case e.several && e.verb == dipwell.VerbTake:
+	case e.several && e.verb == store.VerbTake:
 		limits, keys, costs := columnsOf(e.takes)
 		rows, err = s.conn.Query(ctx, "select "+columns+" from dipwell.take_all($1, $2, $3)", limits, keys, costs)
 	case e.several || e.within >= 0:

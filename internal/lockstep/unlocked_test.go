@@ -14,13 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // rowsIn is a place that keeps rows and can do nothing else: what a store
 // without a lock would read from and write to.
 type rowsIn interface {
-	get(ctx context.Context, b bucket) (dipwell.State, error)
-	set(ctx context.Context, b bucket, s dipwell.State) error
+	get(ctx context.Context, b bucket) (store.State, error)
+	set(ctx context.Context, b bucket, s store.State) error
 }
 
 // readThenWrite is a store that reads, decides and writes. Without its lock two
@@ -33,21 +34,21 @@ type readThenWrite struct {
 
 func (s *readThenWrite) Now(context.Context) (int64, error) { return s.now(), nil }
 
-func (s *readThenWrite) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (s *readThenWrite) Apply(ctx context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		b.Groups[i].Err = s.group(ctx, &b.Groups[i])
 	}
 	return nil
 }
 
-func (s *readThenWrite) group(ctx context.Context, g *dipwell.Group) (err error) {
+func (s *readThenWrite) group(ctx context.Context, g *store.Group) (err error) {
 	if g.Cancel {
 		return dipwell.ErrReservation // it keeps none
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	var rows [dipwell.MaxTakes]dipwell.State
-	var write [dipwell.MaxTakes]bool
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
 	for i := range g.Ops {
 		if rows[i], err = s.rows.get(ctx, bucketOf(&g.Ops[i])); err != nil {
 			return err
@@ -76,15 +77,15 @@ func (none) Unlock() {}
 // inMemory yields after each read, as a busy machine might.
 type inMemory struct{ rows sync.Map }
 
-func (m *inMemory) get(_ context.Context, b bucket) (row dipwell.State, _ error) {
+func (m *inMemory) get(_ context.Context, b bucket) (row store.State, _ error) {
 	if v, known := m.rows.Load(b); known {
-		row = v.(dipwell.State)
+		row = v.(store.State)
 	}
 	runtime.Gosched()
 	return row, nil
 }
 
-func (m *inMemory) set(_ context.Context, b bucket, s dipwell.State) error {
+func (m *inMemory) set(_ context.Context, b bucket, s store.State) error {
 	m.rows.Store(b, s)
 	return nil
 }
@@ -97,7 +98,7 @@ type getThenSet struct {
 
 func (r *getThenSet) key(b bucket) string { return r.prefix + b.limit + ":" + b.key }
 
-func (r *getThenSet) get(ctx context.Context, b bucket) (row dipwell.State, err error) {
+func (r *getThenSet) get(ctx context.Context, b bucket) (row store.State, err error) {
 	text, err := r.db.Get(ctx, r.key(b)).Result()
 	if errors.Is(err, redis.Nil) {
 		return row, nil
@@ -112,7 +113,7 @@ func (r *getThenSet) get(ctx context.Context, b bucket) (row dipwell.State, err 
 	return row, err
 }
 
-func (r *getThenSet) set(ctx context.Context, b bucket, s dipwell.State) error {
+func (r *getThenSet) set(ctx context.Context, b bucket, s store.State) error {
 	return r.db.Set(ctx, r.key(b), fmt.Sprint(s.Used, " ", s.TS), 0).Err()
 }
 
@@ -123,16 +124,16 @@ type selectThenUpdate struct {
 	}
 }
 
-func (p *selectThenUpdate) get(ctx context.Context, b bucket) (row dipwell.State, err error) {
+func (p *selectThenUpdate) get(ctx context.Context, b bucket) (row store.State, err error) {
 	row.Version = 1
 	err = p.db.QueryRow(ctx, "select used, ts from rows where name = $1 and key = $2", b.limit, b.key).Scan(&row.Used, &row.TS)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return dipwell.State{}, nil
+		return store.State{}, nil
 	}
 	return row, err
 }
 
-func (p *selectThenUpdate) set(ctx context.Context, b bucket, s dipwell.State) error {
+func (p *selectThenUpdate) set(ctx context.Context, b bucket, s store.State) error {
 	var used int64
 	return p.db.QueryRow(ctx, `insert into rows values ($1, $2, $3, $4) on conflict (name, key) do update set used = excluded.used, ts = excluded.ts returning used`,
 		b.limit, b.key, s.Used, s.TS).Scan(&used)
@@ -181,7 +182,7 @@ type lossy struct {
 
 func (l *lossy) Unwrap() dipwell.Store { return l.Store }
 
-func (l *lossy) Apply(ctx context.Context, b *dipwell.Batch) error {
+func (l *lossy) Apply(ctx context.Context, b *store.Batch) error {
 	l.mu.Lock()
 	l.count++
 	lose := l.count%7 == 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Forever is a bound that bounds nothing.
@@ -27,10 +28,10 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 // for one limit.
 func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take) error {
 	if len(takes) > 1 {
-		return l.DoAll(ctx, d, dipwell.VerbTake, takes)
+		return l.DoAll(ctx, d, store.VerbTake, takes)
 	}
 	t := &takes[0]
-	return l.Do(ctx, d, dipwell.VerbTake, t.Limit, t.Key, t.Cost)
+	return l.Do(ctx, d, store.VerbTake, t.Limit, t.Key, t.Cost)
 }
 
 // Wait takes from the limits, and waits for them at most bound and never past

@@ -11,9 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/suggest"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/dipwell/dipwell"
 )
 
 // Bounds of a file.
@@ -170,7 +169,7 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 		}
 		m.seen[name.Value] = true
 		if name.Kind != yaml.ScalarNode || m.known != nil && !slices.Contains(m.known, name.Value) {
-			m.Fail(name, m.where+name.Value, "unknown setting%s", dipwell.Suggest(name.Value, m.known))
+			m.Fail(name, m.where+name.Value, "unknown setting%s", suggest.Name(name.Value, m.known))
 			continue
 		}
 		m.f(name.Value, &v)

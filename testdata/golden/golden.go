@@ -6,7 +6,7 @@ import (
 	_ "embed"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 //go:embed apply.jsonl
@@ -21,7 +21,7 @@ var Origin []byte
 //go:embed calendar.jsonl
 var Calendar []byte
 
-// GiveBack is made by golden_giveback_test.go of the root package, where its
+// GiveBack is made by golden_giveback_test.go of package store, where its
 // members are explained.
 //
 //go:embed giveback.jsonl
@@ -29,7 +29,7 @@ var GiveBack []byte
 
 // Limits compile to the rules of the vectors: each algorithm, each tick and the
 // largest numbers.
-var Limits = []dipwell.Limit{
+var Limits = []store.Limit{
 	{Name: "plain", Rate: 10, Period: time.Second, Burst: 50},
 	{Name: "thirds", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
 	{Name: "slow", Rate: 10, Period: time.Hour},
@@ -38,12 +38,12 @@ var Limits = []dipwell.Limit{
 	{Name: "gib", Rate: 1 << 30, Period: 24 * time.Hour},
 	{Name: "prime", Rate: 999_983, Period: 30 * 24 * time.Hour},
 	{Name: "tib", Rate: 1 << 40, Period: 30 * 24 * time.Hour},
-	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.NoDebt},
-	{Name: "noburst", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: 100},
-	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: dipwell.UnlimitedDebt},
-	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
-	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
-	{Name: "rollover", Algorithm: dipwell.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
-	{Name: "interval", Algorithm: dipwell.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
-	{Name: "most", Algorithm: dipwell.FixedWindow, Rate: dipwell.MaxInt, Period: time.Microsecond, Start: "0s"},
+	{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: store.NoDebt},
+	{Name: "noburst", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 100},
+	{Name: "deep", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: store.UnlimitedDebt},
+	{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 5},
+	{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
+	{Name: "rollover", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
+	{Name: "interval", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
+	{Name: "most", Algorithm: store.FixedWindow, Rate: store.MaxInt, Period: time.Microsecond, Start: "0s"},
 }

@@ -1,5 +1,5 @@
-// Command step writes what internal/gen makes of the root package's step.go. It
-// is run in the repository's root, by go generate.
+// Command step writes what internal/gen makes of the step.go of package store. It
+// is run in the directory of package store, by go generate.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	if err := gen.Run("."); err != nil {
+	if err := gen.Run(".."); err != nil {
 		fmt.Fprintln(os.Stderr, "step:", err)
 		os.Exit(1)
 	}

@@ -1,0 +1,257 @@
+package config_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/yamlfile"
+)
+
+func TestParse(t *testing.T) {
+	f, err := config.Parse("dipwell.yaml", []byte(`# all of it
+store: memory:
+listen: 127.0.0.1:8080
+admin: 127.0.0.1:8081
+admin_token_file: /run/token
+admin_only: [metrics, limits]
+upstream: http://127.0.0.1:3000
+by: header:X-User
+upstream_dial_timeout: 1s
+upstream_tls_timeout: 2s
+upstream_header_timeout: 3s
+upstream_idle_timeout: 4s
+upstream_idle_connections: 5
+max_keys: 1000
+headers: x-ratelimit
+trusted_proxies: [10.0.0.0/8, 192.0.2.1]
+limits:
+  - name: login
+    algorithm: fixed_window
+    rate: 5
+    per: 1d
+    burst: 20
+    max_debt: 0
+    start: '00:00 Europe/Rome'
+    on_change: proportional
+    mode: shadow
+    auth: true
+    retry_jitter: 10%
+    on_store_error: open
+    timeout: 50ms
+  - {name: jobs, rate: 1, per: 1s, burst: 0, max_debt: unlimited, keys: list}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := dipwell.Limit{Name: "login", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, Burst: 20, MaxDebt: dipwell.NoDebt,
+		Start: "00:00 Europe/Rome", OnChange: dipwell.Proportional, Mode: dipwell.Shadow, Auth: true, RetryJitter: 10,
+		OnStoreError: dipwell.FailOpen, Timeout: 50 * time.Millisecond}
+	jobs := dipwell.Limit{Name: "jobs", Rate: 1, Period: time.Second, Burst: dipwell.NoBurst, MaxDebt: dipwell.UnlimitedDebt, ListKeys: true}
+	if len(f.Limits) != 2 || f.Limits[0] != login || f.Limits[1] != jobs {
+		t.Errorf("limits %+v", f.Limits)
+	}
+	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" || len(f.AdminOnly) != 2 ||
+		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
+		t.Errorf("%+v", f)
+	}
+	if f.UpstreamDialTimeout != time.Second || f.UpstreamTLSTimeout != 2*time.Second || f.UpstreamHeaderTimeout != 3*time.Second || f.UpstreamIdleTimeout != 4*time.Second || f.UpstreamIdleConnections != 5 {
+		t.Errorf("%+v", f)
+	}
+	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
+		t.Error(f.TrustedProxies)
+	}
+}
+
+// A file that names nothing was cut off, more often than not.
+func TestEmpty(t *testing.T) {
+	for _, empty := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "null\n"} {
+		if f, err := config.Parse("f.yaml", []byte(empty)); err == nil || err.Error() != "f.yaml: is empty; a service without limits says limits: []" {
+			t.Errorf("%q: %+v, %v", empty, f, err)
+		}
+	}
+	if f, err := config.Parse("x", []byte("limits: []\n")); err != nil || f.Limits == nil || len(f.Limits) != 0 {
+		t.Error(f, err)
+	}
+	if f, err := config.Parse("x", []byte("grpc: 127.0.0.1:8081\n")); err != nil || f.Limits != nil {
+		t.Error(f, err)
+	}
+}
+
+func TestOwnerAndRevision(t *testing.T) {
+	f, err := config.Parse("x", []byte("owner: billing\nrevision: 7\nlimits: []\n"))
+	if err != nil || f.Owner != "billing" || f.Revision != 7 || len(f.Digest) != 32 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	again, _ := config.Parse("y", []byte("owner: billing\nrevision: 7\nlimits: []\n"))
+	other, _ := config.Parse("y", []byte("owner: billing\nrevision: 7\nlimits: [] # as before\n"))
+	if again.Digest != f.Digest || other.Digest == f.Digest {
+		t.Error("the digest is not that of the bytes")
+	}
+}
+
+func TestParseGRPC(t *testing.T) {
+	f, err := config.Parse("x", []byte("data: /var/lib/dipwell\ngrpc: 127.0.0.1:8081\nrls_config: /etc/ratelimit\nrls_headers: ietf\nrls_charge_all: true\nrls_allow_override: false\nrls_merge_domains: true\nrls_near_limit_ratio: 0.5\nrls_limit_header: L\nrls_remaining_header: R\nrls_reset_header: T\nshadow: true\nmetric_labels: {env: prod, n: 1}\n"))
+	if err != nil || f.Data != "/var/lib/dipwell" || f.GRPC != "127.0.0.1:8081" || f.RLSConfig != "/etc/ratelimit" || f.RLSHeaders != "ietf" || !f.RLSChargeAll || f.RLSAllowOverride || !f.RLSMergeDomains ||
+		f.RLSNearLimit != 0.5 || f.RLSLimitHeader != "L" || f.RLSRemainingHeader != "R" || f.RLSResetHeader != "T" || !f.Shadow || f.MetricLabels["env"] != "prod" || f.MetricLabels["n"] != "1" {
+		t.Errorf("%+v %v", f, err)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	const login = "limits:\n  - name: login\n    rate: 5\n    per: 1m\n"
+	for _, tc := range []struct {
+		name, yaml string
+		want       []string // a line of the error each, by its beginning or its middle
+	}{
+		{"a typo at the top", "listne: x\n", []string{"f.yaml:1: listne: unknown setting; did you mean listen?"}},
+		{"a typo in a limit", login + "    brust: 9\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
+		{"no idea", "frobnicate: 1\n", []string{"f.yaml:1: frobnicate: unknown setting"}},
+		{"miscased", "Listen: x\n", []string{"f.yaml:1: Listen: unknown setting; did you mean listen?"}},
+		{"rls_headers", "rls_headers: itef\n", []string{`f.yaml:1: rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`}},
+		{"a typo in gRPC's", "grcp: 127.0.0.1:8081\nrls_confg: x\nrls_charge_al: true\n", []string{"f.yaml:1: grcp: unknown setting; did you mean grpc?", "f.yaml:2: rls_confg: unknown setting; did you mean rls_config?", "f.yaml:3: rls_charge_al: unknown setting; did you mean rls_charge_all?"}},
+		{"a switch", "rls_charge_all: yes\n", []string{`f.yaml:1: rls_charge_all: "yes" is neither true nor false`}},
+		{"store and data", "store: memory:\ndata: /var/lib/dipwell\n", []string{"f.yaml:1: data: store and data both say where the buckets are kept"}},
+		{"two limits of one name", login + "  - name: login\n    rate: 1\n    per: 1s\n", []string{"f.yaml:5: limits[1].name: there are two limits called login; the first is in line 2"}},
+		{"too large", login + "    burst: 9007199254740991\n", []string{"f.yaml:5: limits[0].burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},
+		{"twice", "listen: a:1\nlisten: b:2\n", []string{"f.yaml:2: listen: is given twice; first in line 1"}},
+		{"twice in a limit", login + "    rate: 6\n", []string{"f.yaml:5: limits[0].rate: is given twice; first in line 3"}},
+		{"missing rate", "limits:\n  - name: a\n    per: 1m\n", []string{"f.yaml:2: limits[0].rate: is missing"}},
+		{"missing all", "limits:\n  - {}\n", []string{"limits[0].name: is missing", "limits[0].rate: is missing", "limits[0].per: is missing"}},
+		{"contradiction", login + "    start: 0s\n", []string{"f.yaml:5: limits[0].start: is for windows and intervals"}},
+		{"leaky burst", login + "    algorithm: leaky_bucket\n    burst: 3\n", []string{"f.yaml:6: limits[0].burst: a leaky bucket"}},
+		{"burst 0 without debt", login + "    burst: 0\n    max_debt: 0\n", []string{"f.yaml:5: limits[0].burst: 0 grants nothing"}},
+		{"a bucket of a month", "limits:\n  - {name: a, rate: 1, per: 1mo}\n", []string{"f.yaml:2: limits[0].per: months and years are for windows"}},
+		{"not a number", login + "    burst: many\n", []string{`f.yaml:5: limits[0].burst: "many" is not a whole number`}},
+		{"a fraction", login + "    burst: 1.5\n", []string{`f.yaml:5: limits[0].burst: "1.5" is not a whole number`}},
+		{"a negative", login + "    burst: -1\n", []string{`f.yaml:5: limits[0].burst: "-1" is not`}},
+		{"yes is no boolean", login + "    auth: yes\n", []string{`f.yaml:5: limits[0].auth: "yes" is neither true nor false`}},
+		{"a near algorithm", login + "    algorithm: fixed-window\n", []string{"f.yaml:5: limits[0].algorithm:", "did you mean fixed_window?"}},
+		{"no zone", "limits:\n  - {name: a, algorithm: fixed_window, rate: 1, per: 1d, start: '06:00 Europe/Roma'}\n", []string{"f.yaml:2: limits[0].start:", "IANA"}},
+		{"no value", "listen:\n", []string{"f.yaml:1: listen: has no value"}},
+		{"an empty value", "listen: ''\n", []string{"f.yaml:1: listen: is empty"}},
+		{"a list for a value", "listen: [a]\n", []string{"f.yaml:1: listen: must be one value"}},
+		{"limits is no list", "limits: 5\n", []string{"f.yaml:1: limits: must be a list"}},
+		{"limits by name", "limits:\n  login:\n    rate: 1\n", []string{"f.yaml:1: limits: must be a list"}},
+		{"a limit is a word", "limits:\n  - login\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not \"login\""}},
+		{"a limit of a command line", "limits:\n  - login=5/1m\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not \"login=5/1m\"; NAME=RATE/PER is for command lines"}},
+		{"a limit is nothing", "limits:\n  -\n", []string{"f.yaml:2: limits[0]: must be settings such as {name: login, rate: 5, per: 1m}, not nothing"}},
+		{"missing per", "limits:\n  - name: a\n    rate: 1\n", []string{"f.yaml:2: limits[0].per: is missing"}},
+		{"an empty per", "limits:\n  - name: a\n    rate: 1\n    per: ''\n", []string{"f.yaml:4: limits[0].per: is missing"}},
+		{"a typo with a list", "listen: x\ntrusted_proxis:\n  - 10.0.0.0/8\n", []string{"f.yaml:2: trusted_proxis: unknown setting"}},
+		{"an owner", "owner: a b\nlimits: []\n", []string{`f.yaml:1: owner: "a b" is not 1 to 64 letters`}},
+		{"a revision", "limits: []\nrevision: -1\n", []string{`f.yaml:2: revision: "-1" is not a whole number from 0`}},
+		{"the file is a list", "- a\n", []string{"f.yaml:1: must be settings"}},
+		{"not YAML", "limits:\n\t- a\n", []string{"f.yaml:2: "}},
+		{"two documents", "listen: a:1\n---\nlisten: b:1\n", []string{"more than one document"}},
+		{"a proxy", "trusted_proxies:\n  - 10.0.0.0/8\n  - 10.0.0.0/99\n", []string{`f.yaml:3: trusted_proxies[1]: "10.0.0.0/99" is neither`}},
+		{"proxies", "trusted_proxies: 10.0.0.0/8\n", []string{"f.yaml:1: trusted_proxies: must be a list"}},
+		{"headers", "headers: ITEF\n", []string{"f.yaml:1: headers: "}},
+		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
+		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
+		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
+		{"admin_only", "admin_only: [metrics, limit]\n", []string{`f.yaml:1: admin_only[1]: "limit" is not one of metrics, limits; did you mean limits?`}},
+		{"admin_only is no list", "admin_only: metrics\n", []string{"f.yaml:1: admin_only: must be a list"}},
+		{"near", "rls_near_limit_ratio: 80\n", []string{`f.yaml:1: rls_near_limit_ratio: "80" is not a number above 0 and up to 1, such as 0.8`}},
+		{"near is no number", "rls_near_limit_ratio: NaN\n", []string{"f.yaml:1: rls_near_limit_ratio: "}},
+		{"shadow", "shadow: yes\n", []string{`f.yaml:1: shadow: "yes" is neither true nor false`}},
+		{"labels", "metric_labels: [env]\n", []string{"f.yaml:1: metric_labels: must be settings"}},
+		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
+		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
+		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},
+	} {
+		_, err := config.Parse("f.yaml", []byte(tc.yaml))
+		if err == nil {
+			t.Errorf("%s: no error", tc.name)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in\n%v", tc.name, want, err)
+			}
+		}
+	}
+}
+
+// A mistake in the syntax is reported at its line, not at that of what is around it.
+func TestLinesOfSyntax(t *testing.T) {
+	for yaml, line := range map[string]string{
+		"limits:\n  - name: a\n    rate: 1\n   per: 1m\n":                              "4",
+		"limits:\n  - name: a\n  rate: 5\n":                                            "3",
+		"listen: a\nlimits:\n  - {name: a, rate: 1\n  - {name: b}\n":                   "3",
+		"listen: 'a\nlimits: []\nadmin: 1\n":                                           "1",
+		"listen: a\nadmin: 'x\n\n\nlimits: []\n":                                       "2",
+		"listen: a: b\n":                                                               "1",
+		"listen: a\nstore: x: y\nadmin: b\n":                                           "2",
+		"listen: a\n\n\nadmin: [a\nstore: x\n":                                         "4",
+		"listen: a\nlimits:\n  - name: x\n    rate: *foo\n    per: 1m\n":               "4",
+		"listen: x\nfoo\nadmin: z\n":                                                   "2",
+		"listen: \"a\\qb\"\nadmin: z\n":                                                "1",
+		"limits:\n- name: a\n  rate: 5\n  per 1m\n  burst: 3\n":                        "4",
+		"limits:\n  - {name: a, rate: 1, per: 1s}\n  - {name: b, rate: 1, per: 1s}}\n": "3",
+		"trusted_proxies: [\n  10.0.0.0/8\n]\nlisten: \"\xff\"\nadmin: z\n":            "4",
+		"store: `x`\n":                   "1",
+		"listen: x\r\nadmin: @x\r\na: b": "2",
+		"listen: a:1\n---\nlimits: []\n": "3",
+	} {
+		_, err := config.Parse("f.yaml", []byte(yaml))
+		if err == nil || !strings.HasPrefix(err.Error(), "f.yaml:"+line+": ") {
+			t.Errorf("%q: %v, want line %s", yaml, err, line)
+		}
+	}
+}
+
+func TestErrorFields(t *testing.T) {
+	_, err := config.Parse("f.yaml", []byte("\nlistne: x\n"))
+	var e *yamlfile.Error
+	if !errors.As(err, &e) || e.File != "f.yaml" || e.Line != 2 || e.Setting != "listne" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestAliases(t *testing.T) {
+	f, err := config.Parse("f.yaml", []byte("limits:\n  - {name: a, rate: &r 5, per: 1m}\n  - {name: b, rate: *r, per: 1m}\n"))
+	if err != nil || f.Limits[1].Rate != 5 {
+		t.Error(f, err)
+	}
+}
+
+func TestDenyMaxAge(t *testing.T) {
+	for text, want := range map[string]time.Duration{"250ms": 250 * time.Millisecond, "1h": time.Hour, "0": -1, "0s": -1} {
+		if f, err := config.Parse("f.yaml", []byte("deny_max_age: "+text)); err != nil || f.DenyMaxAge != want {
+			t.Error(text, f, err)
+		}
+	}
+	for _, bad := range []string{"-1s", "5", "1ns", "61m", "soon"} {
+		if f, err := config.Parse("f.yaml", []byte("deny_max_age: "+bad)); err == nil {
+			t.Error(bad, f)
+		}
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	if _, err := config.Load(t.TempDir() + "/none.yaml"); err == nil || !strings.Contains(err.Error(), "none.yaml") {
+		t.Error(err)
+	}
+	if _, err := config.Load(t.TempDir()); err == nil {
+		t.Error("a directory was read")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("limits:\n  - {name: a, rate: 1, per: 1s}\n")
+	f.Add("a: &a [*a]\nlimits: *a\n")
+	f.Add("? [a]\n: b\n")
+	f.Add("trusted_proxies: [&x 1, *x]")
+	f.Fuzz(func(t *testing.T, yaml string) {
+		file, err := config.Parse("f", []byte(yaml))
+		if (file == nil) == (err == nil) {
+			t.Error(file, err)
+		}
+	})
+}

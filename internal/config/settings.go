@@ -1,0 +1,294 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// File is what a service runs on: what its configuration file, its environment
+// and its flags say.
+//
+// It is the table of the service's settings. A field with a name is a setting;
+// its tags and its type are all that the file, the flags, the environment,
+// --help, the comparison of a reload and the tables of docs/ are made from:
+//
+//	name     in the file. The flag is --name with dashes, the variable DIPWELL_NAME
+//	flag     the flag's name where it differs
+//	in       "file" or "flag" (and variable), for a setting that has no other way
+//	kind     what --help shows as the value
+//	default  the value of a setting that is not given; it is in the field
+//	unset    what a setting that is not given means; the field is zero
+//	live     "yes": a change takes effect while the service runs
+//	oneof    all values, separated by commas
+//	min, max bounds of a number or a time
+//	off      "0": 0 is a time too, and negative in the field
+//	pattern  a regular expression, and in want what it asks for
+//	sep      between the values of a list on the command line; default a comma
+//	help     one line, in which 'x' is code and [text](page.md) a link from docs/
+type File struct {
+	Digest string // of the file's bytes
+
+	Owner    string `name:"owner" in:"file" unset:"'main'" live:"yes" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit" help:"[Who owns the limits](configuration.md#who-owns-a-limit) of the file."`
+	Revision int64  `name:"revision" in:"file" default:"0" live:"yes" min:"0" max:"9007199254740991" help:"Counts up with each change of the file. A store that has seen a higher one of this owner takes nothing from it."`
+
+	Store        string `name:"store" kind:"URL" unset:"'memory:'" help:"Where the [buckets are kept](stores.md)."`
+	Data         string `name:"data" kind:"DIR" help:"A directory to keep the buckets in, in place of a store: [the file 'dipwell.db'](file.md) in it."`
+	WaitForStore bool   `name:"wait_for_store" in:"flag" default:"false" help:"Start also when the store refuses the role, the user or the database, and ask again; otherwise that ends the program. A store that does not answer is always waited for."`
+	Listen       string `name:"listen" kind:"ADDR" default:"127.0.0.1:8080" help:"Address of the service."`
+	Admin        string `name:"admin" kind:"ADDR" help:"Address of a second listener. It alone then answers admin calls."`
+
+	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons. In a file limits are a list."`
+	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil: the file does not have it
+
+	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
+	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
+	MaxKeys        int               `name:"max_keys" kind:"N" unset:"the store's" min:"1" help:"Keys that a store in this process may hold."`
+	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
+	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls under way at one time; more are answered 503 with 'Retry-After'."`
+
+	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
+	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
+
+	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
+	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"Whose bucket a proxied request takes from: 'ip', 'shared' or 'header:NAME'."`
+	UpstreamDialTimeout     time.Duration `name:"upstream_dial_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long connecting to the upstream may take; 1ms to 24h, as the next three."`
+	UpstreamTLSTimeout      time.Duration `name:"upstream_tls_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long the TLS handshake with the upstream may take."`
+	UpstreamHeaderTimeout   time.Duration `name:"upstream_header_timeout" kind:"TIME" default:"60s" min:"1ms" max:"24h" help:"How long the upstream may take to send the header of its answer."`
+	UpstreamIdleTimeout     time.Duration `name:"upstream_idle_timeout" kind:"TIME" default:"90s" min:"1ms" max:"24h" help:"How long a connection to the upstream may carry nothing, in an answer or a WebSocket too."`
+	UpstreamIdleConnections int           `name:"upstream_idle_connections" kind:"N" default:"256" min:"1" help:"Idle connections to the upstream that are kept."`
+
+	GRPC               string  `name:"grpc" kind:"ADDR" help:"Address of a [gRPC listener](grpc.md): Envoy's RateLimitService, and the verbs of the HTTP API."`
+	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService, as envoyproxy/ratelimit reads them: a file, or a directory with all '.yaml' and '.yml' in it and below; names that begin with a dot are passed over. A change takes effect at once, and on SIGHUP."`
+	RLSChargeAll       bool    `name:"rls_charge_all" default:"false" help:"Charge every descriptor of a request even when another is over its limit, as [envoyproxy/ratelimit](grpc.md#coming-from-envoyproxyratelimit) does; by default all or nothing."`
+	RLSAllowOverride   bool    `name:"rls_allow_override" default:"false" help:"Requests may bring limits of their own, in every known domain; otherwise only where the descriptors say 'allow_override'."`
+	RLSMergeDomains    bool    `name:"rls_merge_domains" default:"false" help:"Several files may be about one domain."`
+	RLSHeaders         string  `name:"rls_headers" kind:"KIND" default:"off" oneof:"off,ratelimit,ietf" help:"Header fields that the proxy is told to add: 'off', 'ratelimit' (RateLimit-Limit, -Remaining, -Reset) or 'ietf'."`
+	RLSNearLimit       float64 `name:"rls_near_limit_ratio" kind:"N" default:"0.8" help:"Share of a limit above which hits count as near it."`
+	RLSLimitHeader     string  `name:"rls_limit_header" kind:"NAME" unset:"'RateLimit-Limit'" help:"Name of the field with the limit, of 'rls_headers: ratelimit'."`
+	RLSRemainingHeader string  `name:"rls_remaining_header" kind:"NAME" unset:"'RateLimit-Remaining'" help:"Name of the field with what remains."`
+	RLSResetHeader     string  `name:"rls_reset_header" kind:"NAME" unset:"'RateLimit-Reset'" help:"Name of the field with the seconds until the reset."`
+
+	TLSCert       string            `name:"tls_cert" kind:"FILE" help:"Certificate chain (PEM): all listeners but a loopback admin speak TLS then. A change of the file takes effect at once, and on SIGHUP."`
+	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Private key (PEM) of the certificate."`
+	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate that one of them signed may connect."`
+	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
+	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
+	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
+	LogFormat     string            `name:"log_format" kind:"KIND" default:"text" oneof:"text,json" help:"Format of the log on standard error: 'text' or 'json'."`
+	Shadow        bool              `name:"shadow" default:"false" help:"[Refuse nothing](operations.md#shadow-mode): answers, metrics and the log say what would have been refused."`
+	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`
+}
+
+// Settings are the rows of the table, in its order.
+var Settings = rows(reflect.TypeFor[File]())
+
+// Setting is a row of the table.
+type Setting struct {
+	reflect.StructField // of File
+	Name, Flag          string
+	InFile, Live        bool
+
+	parse func(tag reflect.StructTag, text string) (any, error)
+}
+
+func rows(t reflect.Type) (out []*Setting) {
+	for _, f := range reflect.VisibleFields(t) {
+		name, value := f.Tag.Get("name"), f.Type
+		if name == "" {
+			continue
+		}
+		if value.Kind() == reflect.Slice || value.Kind() == reflect.Map {
+			value = value.Elem()
+		}
+		s := &Setting{StructField: f, Name: name, Flag: f.Tag.Get("flag"), InFile: f.Tag.Get("in") != "flag", Live: f.Tag.Get("live") != "", parse: parsers[value]}
+		if s.parse == nil {
+			panic("no parser for the setting " + name)
+		}
+		switch {
+		case f.Tag.Get("in") == "file":
+			s.Flag = ""
+		case s.Flag == "":
+			s.Flag = strings.ReplaceAll(name, "_", "-")
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Variable returns the name of the environment variable, "" if there is none.
+func (s *Setting) Variable() string {
+	if s.Flag == "" {
+		return ""
+	}
+	return "DIPWELL_" + strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_"))
+}
+
+// Absent returns the default, or what it means that the setting is not given.
+// It is empty if the setting is then off.
+func (s *Setting) Absent() string {
+	if text := s.Tag.Get("default"); text != "" {
+		return "'" + text + "'"
+	}
+	return s.Tag.Get("unset")
+}
+
+// Defaults returns the settings of a service to which nothing is given.
+func Defaults() *File {
+	f := &File{}
+	for _, s := range Settings {
+		if text := s.Tag.Get("default"); text != "" {
+			if err := s.Set(f, text); err != nil {
+				panic(err)
+			}
+		}
+	}
+	return f
+}
+
+// Restart returns the names of the settings that differ between a and b and take
+// effect only with a restart.
+func Restart(a, b *File) (names []string) {
+	for _, s := range Settings {
+		if !s.Live && !reflect.DeepEqual(s.of(a).Interface(), s.of(b).Interface()) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// Set replaces the value of the setting in f. A list takes any number of texts,
+// labels take NAME=VALUE each, all others take one. The error names the setting.
+func (s *Setting) Set(f *File, texts ...string) error {
+	s.of(f).SetZero()
+	for _, text := range texts {
+		name, ok := "", true
+		if s.Type.Kind() == reflect.Map {
+			name, text, ok = strings.Cut(text, "=")
+		}
+		if !ok {
+			return fmt.Errorf("%s: %q is not %s", s.Name, name, s.Tag.Get("kind"))
+		}
+		if err := s.add(f, name, text); err != nil {
+			if _, ok := errors.AsType[*dipwell.LimitError](err); ok { // says which limit
+				return err
+			}
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// add sets the value of the setting in f. It appends to a list, and sets the
+// label name.
+func (s *Setting) add(f *File, name, text string) error {
+	v, err := s.parse(s.Tag, text)
+	if err != nil {
+		return err
+	}
+	field, value := s.of(f), reflect.ValueOf(v)
+	switch field.Kind() {
+	case reflect.Slice:
+		field.Set(reflect.Append(field, value))
+	case reflect.Map:
+		if field.IsNil() {
+			field.Set(reflect.MakeMap(field.Type()))
+		}
+		field.SetMapIndex(reflect.ValueOf(name), value)
+	default:
+		field.Set(value.Convert(field.Type()))
+	}
+	return nil
+}
+
+func (s *Setting) of(f *File) reflect.Value { return reflect.ValueOf(f).Elem().FieldByIndex(s.Index) }
+
+// parsers read a value by the type of its field, or of that field's elements.
+var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, error){
+	reflect.TypeFor[string]():            parseText,
+	reflect.TypeFor[bool]():              parseSwitch,
+	reflect.TypeFor[int]():               parseWhole,
+	reflect.TypeFor[int64]():             parseWhole,
+	reflect.TypeFor[float64]():           parseShare,
+	reflect.TypeFor[time.Duration]():     parseTime,
+	reflect.TypeFor[httplimit.Headers](): func(_ reflect.StructTag, text string) (any, error) { return httplimit.ParseHeaders(text) },
+	reflect.TypeFor[dipwell.Limit]():     func(_ reflect.StructTag, text string) (any, error) { return dipwell.ParseLimit(text) },
+	reflect.TypeFor[netip.Prefix]():      parseProxy,
+}
+
+func parseText(tag reflect.StructTag, text string) (any, error) {
+	if list := tag.Get("oneof"); list != "" {
+		if known := strings.Split(list, ","); !slices.Contains(known, text) {
+			return nil, fmt.Errorf("%q is not one of %s%s", text, strings.Join(known, ", "), suggest.Name(text, known))
+		}
+	}
+	if pattern := tag.Get("pattern"); pattern != "" && !regexp.MustCompile(pattern).MatchString(text) {
+		return nil, fmt.Errorf("%q is not %s", text, tag.Get("want"))
+	}
+	return text, nil
+}
+
+func parseSwitch(_ reflect.StructTag, text string) (any, error) {
+	if text != "true" && text != "false" {
+		return nil, fmt.Errorf("%q is neither true nor false", text)
+	}
+	return text == "true", nil
+}
+
+func parseWhole(tag reflect.StructTag, text string) (any, error) {
+	least, _ := strconv.ParseInt(tag.Get("min"), 10, 64)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if tag.Get("max") == "" {
+		if err != nil || n < least || int64(int(n)) != n {
+			return nil, fmt.Errorf("%q is not a whole number of at least %d", text, least)
+		}
+		return n, nil
+	}
+	if most, _ := strconv.ParseInt(tag.Get("max"), 10, 64); err != nil || n < least || n > most {
+		return nil, fmt.Errorf("%q is not a whole number from %d to %d", text, least, most)
+	}
+	return n, nil
+}
+
+// parseShare reads a share above 0 and up to 1.
+func parseShare(_ reflect.StructTag, text string) (any, error) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f > 0 && f <= 1) {
+		return nil, fmt.Errorf("%q is not a number above 0 and up to 1, such as 0.8", text)
+	}
+	return f, nil
+}
+
+func parseTime(tag reflect.StructTag, text string) (any, error) {
+	least, _ := time.ParseDuration(tag.Get("min"))
+	most, _ := time.ParseDuration(tag.Get("max"))
+	d, err := time.ParseDuration(text)
+	off := ""
+	if tag.Get("off") != "" {
+		if off = ", or 0 for none"; err == nil && d == 0 {
+			return time.Duration(-1), nil
+		}
+	}
+	if err != nil || d < least || d > most {
+		return nil, fmt.Errorf("%q is not a length of time such as %s, from %s to %s%s", text, tag.Get("default"), tag.Get("min"), tag.Get("max"), off)
+	}
+	return d, nil
+}
+
+func parseProxy(_ reflect.StructTag, text string) (any, error) {
+	list, err := httplimit.ParseProxies([]string{text})
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}

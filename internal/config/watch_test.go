@@ -1,0 +1,96 @@
+package config_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/config"
+	"go.uber.org/goleak"
+)
+
+// closing is a watch that has ended: a busy kernel takes more than goleak's
+// second to close its descriptor.
+var closing = goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).Close")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, closing) }
+
+// watch starts a watch and returns a wait for the next change.
+func watch(t *testing.T, path string) (wait func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	changes := make(chan struct{}, 100)
+	if err := config.Watch(ctx, path, func() { changes <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		select {
+		case <-changes:
+		case <-time.After(30 * time.Second):
+			t.Fatal("no change was noticed")
+		}
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatchWrites(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dipwell.yaml")
+	write(t, path, "a")
+	wait := watch(t, path)
+	write(t, path, "b")
+	wait()
+	write(t, path+".new", "c") // as editors do
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	write(t, path, "d")
+	wait()
+}
+
+// An orchestrator's volume: the file is a link through ..data, which is swapped.
+func TestWatchSymlinkSwap(t *testing.T) {
+	dir := t.TempDir()
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, v), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, v, "dipwell.yaml"), v)
+	}
+	link := func(to, name string) {
+		t.Helper()
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("v1", "..data")
+	link("..data/dipwell.yaml", "dipwell.yaml")
+	wait := watch(t, filepath.Join(dir, "dipwell.yaml"))
+	link("v2", "..tmp")
+	if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	write(t, filepath.Join(dir, "v2", "dipwell.yaml"), "in place") // where the link leads now
+	wait()
+}
+
+func TestWatchNothing(t *testing.T) {
+	if err := config.Watch(t.Context(), filepath.Join(t.TempDir(), "no", "dipwell.yaml"), func() {}); err == nil {
+		t.Error("a directory that is not there was watched")
+	}
+}

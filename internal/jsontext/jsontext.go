@@ -1,0 +1,34 @@
+// Package jsontext writes JSON strings.
+package jsontext
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// AppendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+func AppendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			if r, n := utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || n > 1 {
+				i += n
+				continue
+			}
+			b = append(append(b, s[from:i]...), `\ufffd`...)
+		} else if b = append(b, s[from:i]...); c == '"' || c == '\\' {
+			b = append(b, '\\', c)
+		} else {
+			b = fmt.Appendf(b, `\u%04x`, c)
+		}
+		i++
+		from = i
+	}
+	return append(append(b, s[from:]...), '"')
+}

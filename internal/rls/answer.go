@@ -1,0 +1,138 @@
+package rls
+
+import (
+	"math"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// answer1 and answer4 are responses in one allocation.
+type answer1 struct {
+	pb.RateLimitResponse
+	list      [1]*pb.RateLimitResponse_DescriptorStatus
+	statuses  [1]pb.RateLimitResponse_DescriptorStatus
+	durations [1]durationpb.Duration
+}
+
+type answer4 struct {
+	pb.RateLimitResponse
+	list      [4]*pb.RateLimitResponse_DescriptorStatus
+	statuses  [4]pb.RateLimitResponse_DescriptorStatus
+	durations [4]durationpb.Duration
+}
+
+// room makes a response for n descriptors.
+func room(n int) (r *pb.RateLimitResponse, statuses []pb.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
+	switch {
+	case n == 1:
+		a := new(answer1)
+		a.Statuses = a.list[:]
+		return &a.RateLimitResponse, a.statuses[:], a.durations[:]
+	case n <= 4:
+		a := new(answer4)
+		a.Statuses = a.list[:n]
+		return &a.RateLimitResponse, a.statuses[:n], a.durations[:n]
+	}
+	r = &pb.RateLimitResponse{Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, n)}
+	return r, make([]pb.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
+}
+
+// answer makes the response: a status for each descriptor, in their order.
+func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
+	r, statuses, durations := room(len(asks))
+	r.OverallCode = pb.RateLimitResponse_OK
+	for i := range asks {
+		st := &statuses[i]
+		r.Statuses[i] = st
+		asks[i].status(st, &durations[i])
+		if s.Shadow && asks[i].passed() {
+			st.Code = pb.RateLimitResponse_OVER_LIMIT
+		}
+		if st.Code == pb.RateLimitResponse_OVER_LIMIT {
+			r.OverallCode = pb.RateLimitResponse_OVER_LIMIT
+		}
+	}
+	if s.Shadow && r.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+		r.OverallCode = pb.RateLimitResponse_OK
+		s.metrics.shadowed.Add(1)
+	}
+	if s.Headers != NoHeaders {
+		s.add(r, asks)
+	}
+	return r
+}
+
+// passed reports whether a descriptor is over a limit that enforces, and passed
+// because the whole service is in shadow mode.
+func (a *ask) passed() bool {
+	return a.d != nil && a.d.Shadow && a.rule.limit.Mode != dipwell.Shadow
+}
+
+func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationpb.Duration) {
+	st.Code = pb.RateLimitResponse_OK
+	if a.rule == nil {
+		return
+	}
+	if a.rule.unlimited {
+		st.LimitRemaining = math.MaxUint32
+		return
+	}
+	st.CurrentLimit = a.rule.answer
+	if !a.d.Allowed {
+		st.Code = pb.RateLimitResponse_OVER_LIMIT
+	}
+	if !a.rule.none {
+		st.LimitRemaining = uint32(min(a.d.Remaining, math.MaxUint32))
+	}
+	if d, ok := a.reset(); ok {
+		until.Seconds, until.Nanos = int64(d/time.Second), int32(d%time.Second)
+		st.DurationUntilReset = until
+	}
+}
+
+// reset is how long until a retry can succeed, else until the limit is full
+// again; for windows it is the window's end, in whole seconds rounded up. Not
+// ok: no wait will help, or nobody knows.
+func (a *ask) reset() (time.Duration, bool) {
+	over := !a.d.Allowed || a.d.Shadow
+	if a.d.Source == store.SourceFallbackOpen || a.d.Source == store.SourceFallbackClosed {
+		return 0, false
+	}
+	if a.rule.windowed {
+		return ceil(a.windowEnd(over)), true
+	}
+	switch {
+	case over && a.d.Never:
+		return 0, false
+	case over:
+		return a.d.RetryAfter, true
+	}
+	return a.d.ResetAfter, true
+}
+
+// windowEnd is how long the present window lasts. A time that the store named
+// is a number of whole windows later than its end; without one, this machine's
+// clock has to do.
+func (a *ask) windowEnd(over bool) time.Duration {
+	known := a.d.ResetAfter
+	if over && a.d.RetryAfter > 0 {
+		known = a.d.RetryAfter
+	}
+	def := a.d.Definition()
+	if every := time.Duration(def.Rule.Every) * time.Microsecond; known > 0 && every > 0 {
+		return (known-1)%every + 1
+	}
+	now := time.Now().UnixMicro()
+	_, end := def.Rule.Window(now)
+	return time.Duration(end-now) * time.Microsecond
+}
+
+// ceil rounds up to whole seconds.
+func ceil(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
+}

@@ -1,0 +1,101 @@
+package rls
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// Headers are the header fields that a proxy is told to add to its response.
+type Headers uint8
+
+const (
+	NoHeaders  Headers = iota
+	RateLimit3         // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit names them
+	IETF               // RateLimit and RateLimit-Policy, and Retry-After when refused
+)
+
+var headerNames = []string{"off", "ratelimit", "ietf"}
+
+// ParseHeaders reads off, ratelimit or ietf.
+func ParseHeaders(s string) (Headers, error) {
+	if i := slices.Index(headerNames, s); i >= 0 {
+		return Headers(i), nil
+	}
+	return 0, fmt.Errorf("%q is not one of off, ratelimit, ietf%s", s, suggest.Name(s, headerNames))
+}
+
+func (h Headers) String() string { return headerNames[h] }
+
+// HeaderNames are what RateLimit3's headers are called. An empty name is the
+// default named in its comment.
+type HeaderNames struct {
+	Limit     string // RateLimit-Limit
+	Remaining string // RateLimit-Remaining
+	Reset     string // RateLimit-Reset
+}
+
+// add announces the limits of a request.
+func (c *Config) add(r *pb.RateLimitResponse, asks []ask) {
+	if c.Headers == IETF {
+		addIETF(r, asks)
+		return
+	}
+	tightest := -1
+	for i, st := range r.Statuses {
+		if st.CurrentLimit == nil {
+			continue
+		}
+		if tightest < 0 || st.Code > r.Statuses[tightest].Code ||
+			st.Code == r.Statuses[tightest].Code && st.LimitRemaining < r.Statuses[tightest].LimitRemaining {
+			tightest = i
+		}
+	}
+	if tightest < 0 {
+		return
+	}
+	st := r.Statuses[tightest]
+	reset := ceil(st.GetDurationUntilReset().AsDuration()) / time.Second
+	r.ResponseHeadersToAdd = []*core.HeaderValue{
+		{Key: cmp.Or(c.Names.Limit, "RateLimit-Limit"), Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},
+		{Key: cmp.Or(c.Names.Remaining, "RateLimit-Remaining"), Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},
+		{Key: cmp.Or(c.Names.Reset, "RateLimit-Reset"), Value: strconv.FormatInt(int64(reset), 10)},
+	}
+}
+
+func addIETF(r *pb.RateLimitResponse, asks []ask) {
+	var all dipwell.Decision
+	for i := range asks {
+		d := asks[i].d
+		if d == nil {
+			continue
+		}
+		if all.Definition() == nil || !d.Allowed && (all.Allowed || d.Never || d.RetryAfter > all.RetryAfter) {
+			limits := all.Limits
+			all = *d
+			all.Limits = limits
+		}
+		all.Limits = append(all.Limits, *d)
+	}
+	if len(all.Limits) < 2 {
+		all.Limits = nil
+	}
+	h := http.Header{}
+	httplimit.IETF.Set(h, &all)
+	for name, values := range h {
+		for _, v := range values {
+			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: v})
+		}
+	}
+	slices.SortFunc(r.ResponseHeadersToAdd, func(a, b *core.HeaderValue) int { return cmp.Compare(a.Key, b.Key) })
+}

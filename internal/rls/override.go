@@ -1,0 +1,89 @@
+package rls
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// maxOverrides bounds the limits that requests may bring, all together: each
+// stays defined.
+const maxOverrides = 1000
+
+// overrides are the limits that requests brought.
+type overrides struct {
+	mu    sync.RWMutex
+	rules map[override]*rule
+}
+
+type override struct {
+	domain         string
+	requests, unit uint32
+	multiplier     uint32 // 0: not given
+}
+
+// rule returns the rule of a request's own limit, and defines it the first time.
+func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.RateLimitDescriptor_RateLimitOverride) (*rule, error) {
+	key := override{domain: d.name, requests: l.GetRequestsPerUnit(), unit: uint32(l.GetUnit())}
+	multiplier := int64(1)
+	if l.UnitMultiplier != nil {
+		if key.multiplier = l.UnitMultiplier.Value; key.multiplier == 0 {
+			return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "must be at least 1"}
+		}
+		multiplier = int64(key.multiplier)
+	}
+	o.mu.RLock()
+	r := o.rules[key]
+	o.mu.RUnlock()
+	if r != nil {
+		return r, nil
+	}
+	unit := pb.RateLimitResponse_RateLimit_Unit(pb.RateLimitResponse_RateLimit_Unit_value[l.GetUnit().String()])
+	length := unitLength(unit)
+	if length == 0 {
+		return nil, &dipwell.FieldError{Field: "limit.unit", Reason: "is missing or unknown"}
+	}
+	if multiplier > int64(maxPeriod/length) {
+		return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "makes a period longer than 285 years"}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r = o.rules[key]; r != nil {
+		return r, nil
+	}
+	if len(o.rules) >= maxOverrides {
+		return nil, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
+	}
+	r = newOverride(d, key, unit, length*time.Duration(multiplier))
+	if _, err := s.limiter.Define(ctx, r.limit, store.OwnerRLS); err != nil {
+		return nil, err
+	}
+	r.counts = s.metrics.of(d.name, "override")
+	if o.rules == nil {
+		o.rules = map[override]*rule{}
+	}
+	o.rules[key] = r
+	return r, nil
+}
+
+func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit, period time.Duration) *rule {
+	r := &rule{windowed: true, none: key.requests == 0, near: nearLimit(d.near, int64(key.requests))}
+	r.limit = dipwell.Limit{
+		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, store.FormatPeriod(period)), ""),
+		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: period, Start: "0s",
+	}
+	r.answer = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: key.requests, Unit: unit}
+	if key.multiplier > 0 {
+		r.answer.UnitMultiplier = wrapperspb.UInt32(key.multiplier)
+	}
+	return r
+}

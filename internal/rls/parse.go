@@ -1,0 +1,416 @@
+package rls
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/yamlfile"
+)
+
+// Bounds of a configuration.
+const (
+	maxFiles = 1000
+	maxRules = 10000
+	maxDepth = 32 // descriptors in each other
+)
+
+// Settings of each block. The last ones are our own.
+var (
+	rootSettings       = []string{"domain", "descriptors", "all_or_nothing", "allow_override"}
+	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
+		"detailed_metric", "value_to_metric", "share_threshold", "allow_override"}
+	limitSettings = []string{"unit", "requests_per_unit", "unlimited", "name", "replaces",
+		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout"}
+)
+
+// Defaults are for what a configuration does not say.
+type Defaults struct {
+	ChargeAll     bool    // charge every descriptor of a request, also when another is over; a file says all_or_nothing
+	AllowOverride bool    // a request may bring a limit of its own; a file says allow_override
+	MergeDomains  bool    // several files may be about one domain
+	NearLimit     float64 // the share of a limit above which hits count as near it; default 0.8
+}
+
+// A File is one file of a configuration.
+type File struct {
+	Name string
+	YAML []byte
+}
+
+// Parse reads the files of a configuration. The error has all mistakes, each a
+// *yamlfile.Error on a line of its own.
+func Parse(def Defaults, files ...File) (*Rules, error) {
+	if len(files) > maxFiles {
+		return nil, fmt.Errorf("%d files; at most %d", len(files), maxFiles)
+	}
+	def.NearLimit = cmp.Or(def.NearLimit, 0.8)
+	p := &parser{Defaults: def, Reader: yamlfile.Reader{MergeKeys: true}, out: &Rules{domains: map[string]*domain{}}, seenIn: map[string]string{}}
+	for _, f := range files {
+		p.document(f)
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	p.nameLimits()
+	return p.out, nil
+}
+
+type parser struct {
+	Defaults
+	yamlfile.Reader
+	out    *Rules
+	seenIn map[string]string // the file of a domain
+}
+
+func (p *parser) document(f File) {
+	switch n, ok := p.Document(f.Name, f.YAML); {
+	case !ok:
+	case n == nil:
+		p.Fail(nil, "domain", "is missing: the file is empty")
+	default:
+		p.root(n, f.Name)
+	}
+}
+
+func (p *parser) root(n *yaml.Node, file string) {
+	d := &domain{chargeAll: p.ChargeAll, near: p.NearLimit}
+	d.override = p.AllowOverride
+	var list *yaml.Node
+	p.Mapping(n, "", rootSettings, func(name string, v *yaml.Node) {
+		switch name {
+		case "domain":
+			d.name = p.text(v, name)
+		case "descriptors":
+			list = v
+		case "all_or_nothing":
+			d.chargeAll = !p.boolean(v, name)
+		case "allow_override":
+			d.override = p.boolean(v, name)
+		}
+	})
+	if d.name == "" {
+		p.Fail(n, "domain", "is missing or empty")
+		return
+	}
+	if old := p.out.domains[d.name]; old != nil {
+		if !p.MergeDomains {
+			p.Fail(n, "domain", "%q is in %s as well; the files of one domain must be merged on purpose", d.name, p.seenIn[d.name])
+			return
+		}
+		d = old
+	}
+	p.out.domains[d.name], p.seenIn[d.name] = d, file
+	p.descriptors(&d.node, list, "descriptors", path{metric: d.name, depth: 1, override: d.override})
+}
+
+// path is what a descriptor has above it.
+type path struct {
+	metric   string
+	depth    int
+	byValue  bool
+	override bool
+}
+
+func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above path) {
+	if list == nil || yamlfile.IsNull(list) {
+		return
+	}
+	if above.depth > maxDepth {
+		p.Fail(list, where, "is nested more than %d deep", maxDepth)
+		return
+	}
+	p.List(list, where, ", each beginning with '- key: ...'", func(where string, item *yaml.Node) { p.descriptor(parent, item, where, above) })
+}
+
+// descriptor reads one entry of a list and what is below it.
+func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path) {
+	d := &node{override: above.override}
+	var e entry
+	var limit, list, share *yaml.Node
+	var detailed, shadow, sharing bool
+	before := p.Mistakes()
+	p.Mapping(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
+		at := where + "." + name
+		switch name {
+		case "key":
+			e.key = p.text(v, at)
+		case "value":
+			e.value = p.text(v, at)
+		case "rate_limit":
+			limit = v
+		case "descriptors":
+			list = v
+		case "shadow_mode", "quota_mode": // both let the request pass and count
+			shadow = p.boolean(v, at) || shadow
+		case "detailed_metric":
+			detailed = p.boolean(v, at)
+		case "value_to_metric":
+			d.byValue = p.boolean(v, at)
+		case "share_threshold":
+			sharing, share = p.boolean(v, at), v
+		case "allow_override":
+			d.override = p.boolean(v, at)
+		}
+	})
+	if p.Mistakes() > before {
+		return // what is below would only repeat it
+	}
+	if e.key == "" {
+		p.Fail(n, where+".key", "is missing or empty")
+		return
+	}
+	if d.metric = e.key; e.value != "" {
+		d.metric += "_" + e.value
+	}
+	starred := strings.HasSuffix(d.metric, "*")
+	if sharing && !starred {
+		p.Fail(share, where+".share_threshold", "is for values that end in *, as in 'value: files/*'")
+	}
+	if sharing {
+		d.shared = cmp.Or(e.value, e.key)
+	}
+	if !p.place(parent, d, e, starred) {
+		p.Fail(n, where, "there is another descriptor with key %s and value %q beside it", e.key, e.value)
+		return
+	}
+	below := path{above.metric + "." + d.metric, above.depth + 1, above.byValue || d.byValue, d.override}
+	if limit != nil && !yamlfile.IsNull(limit) {
+		d.rule = p.rateLimit(limit, where+".rate_limit", shadow)
+	}
+	if d.rule != nil {
+		d.rule.metric, d.rule.detailed, d.rule.byValue = below.metric, detailed, below.byValue
+	}
+	p.descriptors(d, list, where+".descriptors", below)
+}
+
+// place puts a node under its parent. Not ok: its place is taken.
+func (p *parser) place(parent, d *node, e entry, starred bool) bool {
+	switch {
+	case starred:
+		w := wildcard{prefix: entry{e.key, strings.TrimSuffix(e.value, "*")}, node: d}
+		if e.value == "" {
+			w.prefix.key, w.onKey = strings.TrimSuffix(e.key, "*"), true
+		}
+		for _, other := range parent.wild {
+			if other.prefix == w.prefix && other.onKey == w.onKey {
+				return false
+			}
+		}
+		parent.wild = append(parent.wild, w)
+	case e.value != "":
+		if parent.exact[e] != nil {
+			return false
+		}
+		if parent.exact == nil {
+			parent.exact = map[entry]*node{}
+		}
+		parent.exact[e] = d
+	default:
+		if parent.any[e.key] != nil {
+			return false
+		}
+		if parent.any == nil {
+			parent.any = map[string]*node{}
+		}
+		parent.any[e.key] = d
+	}
+	return true
+}
+
+// rateLimit reads a rate_limit. nil: it has mistakes, and they are noted.
+func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
+	before := p.Mistakes()
+	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}
+	b.limit.Algorithm, b.limit.Name = dipwell.FixedWindow, "x"
+	p.Mapping(n, where+".", limitSettings, b.set)
+	if p.Mistakes() > before {
+		return nil
+	}
+	r := b.rule(n)
+	if p.Mistakes() > before {
+		return nil
+	}
+	if shadow {
+		r.limit.Mode = dipwell.Shadow
+	}
+	if len(p.out.rules) == maxRules {
+		p.Fail(n, where, "is one of more than %d", maxRules)
+		p.Stop()
+		return nil
+	}
+	if !r.unlimited {
+		p.out.rules = append(p.out.rules, r)
+	}
+	return r
+}
+
+// limitBlock is a rate_limit while it is read.
+type limitBlock struct {
+	*parser
+	where      string
+	values     map[string]*yaml.Node
+	limit      dipwell.Limit
+	unit       pb.RateLimitResponse_RateLimit_Unit
+	multiplier int64
+	requests   int64
+	r          rule
+}
+
+func (b *limitBlock) set(name string, v *yaml.Node) {
+	at := b.where + "." + name
+	b.values[name] = v
+	switch name {
+	case "unit":
+		b.unit = b.readUnit(v, at)
+	case "requests_per_unit":
+		b.requests = b.number(v, at, 0, math.MaxUint32)
+	case "unit_multiplier":
+		b.multiplier = b.number(v, at, 1, math.MaxUint32)
+	case "unlimited":
+		b.r.unlimited = b.boolean(v, at)
+	case "name":
+		b.r.name = b.text(v, at)
+	case "replaces":
+		b.readReplaces(v, at)
+	default:
+		if text := b.text(v, at); text != "" {
+			if err := b.limit.Set(name, text); err != nil {
+				b.failLimit(v, err)
+			}
+		}
+	}
+}
+
+var units = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+func (b *limitBlock) readUnit(v *yaml.Node, at string) pb.RateLimitResponse_RateLimit_Unit {
+	text := b.text(v, at)
+	u := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(text)]
+	if u == 0 && text != "" && !strings.EqualFold(text, "unknown") {
+		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), suggest.Name(strings.ToLower(text), units))
+	}
+	return pb.RateLimitResponse_RateLimit_Unit(u)
+}
+
+func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
+	if yamlfile.IsNull(v) {
+		return
+	}
+	b.List(v, at, ", each '- name: ...'", func(where string, item *yaml.Node) {
+		name := ""
+		b.Mapping(item, where+".", []string{"name"}, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
+		if name == "" {
+			b.Fail(item, where+".name", "is missing or empty")
+		}
+		b.r.replaces = append(b.r.replaces, name)
+	})
+}
+
+// rule checks the block as a whole.
+func (b *limitBlock) rule(n *yaml.Node) *rule {
+	r := &b.r
+	if r.name != "" && slices.Contains(r.replaces, r.name) {
+		b.Fail(b.values["replaces"], b.where+".replaces", "names this very limit, %s", r.name)
+	}
+	if r.unlimited {
+		if b.unit != 0 {
+			b.Fail(b.values["unit"], b.where+".unit", "contradicts unlimited: true")
+		}
+		return r
+	}
+	if b.unit == 0 {
+		b.Fail(cmp.Or(b.values["unit"], n), b.where+".unit", "is missing; it is one of %s", strings.Join(units, ", "))
+		return r
+	}
+	b.complete()
+	compiled, _, err := b.limit.Compile()
+	if err != nil {
+		b.failLimit(n, err)
+	}
+	r.limit = b.limit
+	if r.near = nearLimit(b.NearLimit, compiled.Burst); r.none {
+		r.near = 0
+	}
+	r.answer = &pb.RateLimitResponse_RateLimit{Name: r.name, RequestsPerUnit: uint32(b.requests), Unit: b.unit}
+	if b.values["unit_multiplier"] != nil {
+		r.answer.UnitMultiplier = wrapperspb.UInt32(uint32(b.multiplier))
+	}
+	return r
+}
+
+// complete makes the block a limit: by default a fixed window, aligned to its unit.
+func (b *limitBlock) complete() {
+	l, r := &b.limit, &b.r
+	length := unitLength(b.unit)
+	if b.multiplier > int64(maxPeriod/length) {
+		b.Fail(b.values["unit_multiplier"], b.where+".unit_multiplier", "%d %ss is longer than 285 years", b.multiplier, strings.ToLower(b.unit.String()))
+		return
+	}
+	l.Period = length * time.Duration(b.multiplier)
+	if l.Rate = b.requests; b.requests == 0 {
+		l.Rate, r.none = 1, true
+		if b.values["burst"] != nil {
+			b.Fail(b.values["burst"], b.where+".burst", "has no meaning when requests_per_unit is 0")
+		}
+	}
+	switch r.windowed = l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval; {
+	case l.Algorithm == dipwell.LeakyBucket:
+		b.Fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
+	case r.windowed && l.Start == "":
+		l.Start = "0s"
+	}
+}
+
+// failLimit notes a limit's mistake at the setting it names, where the block has
+// that under its own name or ours.
+func (b *limitBlock) failLimit(n *yaml.Node, err error) {
+	setting, reason := "", err.Error()
+	if bad, ok := errors.AsType[*dipwell.LimitError](err); ok {
+		setting, reason = bad.Field, bad.Reason
+	}
+	switch setting {
+	case "rate":
+		setting = "requests_per_unit"
+	case "per":
+		setting = "unit"
+	}
+	at := b.where
+	if setting != "" {
+		at += "." + setting
+	}
+	b.Fail(cmp.Or(b.values[setting], n), at, "%s", reason)
+}
+
+func nearLimit(ratio float64, limit int64) int64 {
+	return int64(float32(limit) * float32(ratio))
+}
+
+// nameLimits gives each rule's limit its name. Those whose metric names are
+// alike are told apart by where they are.
+func (p *parser) nameLimits() {
+	seen := map[string]int{}
+	for _, r := range p.out.rules {
+		seen[nameOf(r.metric, "")]++
+	}
+	again := map[string]int{}
+	for _, r := range p.out.rules {
+		name := nameOf(r.metric, "")
+		if seen[name] > 1 {
+			again[name]++
+			name = nameOf(r.metric, strconv.Itoa(again[name]))
+		}
+		r.limit.Name = name
+	}
+}

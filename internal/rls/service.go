@@ -1,0 +1,395 @@
+package rls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// maxDescriptors bounds a request. Of one request at most store.MaxTakes
+// descriptors may have a limit, unless each is charged by itself.
+const maxDescriptors = 100
+
+// Config says how a Service answers. The zero Config is a working one.
+type Config struct {
+	Headers Headers     // which headers the proxy is told to add; default none
+	Names   HeaderNames // of RateLimit3's headers
+	// Shadow: no request is refused. The statuses still say which limits were
+	// exceeded, as those of envoyproxy/ratelimit's SHADOW_MODE do.
+	Shadow bool
+	// Observe hears of every decision, or the error in its place, and how long it took.
+	Observe func(d *dipwell.Decision, err error, took time.Duration)
+}
+
+// A Service answers by the rules it was last given. It is safe for concurrent use.
+type Service struct {
+	pb.UnimplementedRateLimitServiceServer
+	Config
+	limiter   *dipwell.Limiter
+	rules     atomic.Pointer[Rules]
+	metrics   *metrics
+	overrides overrides
+	using     sync.Mutex
+}
+
+var _ pb.RateLimitServiceServer = (*Service)(nil)
+
+// New returns a service without rules: until Use it answers OK to everything
+// but malformed requests.
+func New(limiter *dipwell.Limiter, c Config) *Service {
+	s := &Service{limiter: limiter, Config: c, metrics: newMetrics()}
+	if s.Observe == nil {
+		s.Observe = func(*dipwell.Decision, error, time.Duration) {}
+	}
+	s.rules.Store(&Rules{})
+	return s
+}
+
+// Use puts rules in force: their limits are defined first, and those that are
+// no longer named end last. What is in use under a name goes on under its new
+// definition. After an error the old rules are in force.
+func (s *Service) Use(ctx context.Context, rules *Rules) error {
+	s.using.Lock()
+	defer s.using.Unlock()
+	for _, r := range rules.rules {
+		if _, err := s.limiter.Define(ctx, r.limit, store.OwnerRLS); err != nil {
+			s.metrics.badLoads.Add(1)
+			return err
+		}
+	}
+	s.metrics.attach(rules)
+	old := s.rules.Swap(rules)
+	s.metrics.loads.Add(1)
+	return s.drop(ctx, old, rules)
+}
+
+// drop ends the limits of old rules that the new ones do not name.
+func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
+	names := make(map[string]bool, len(rules.rules))
+	for _, r := range rules.rules {
+		names[r.limit.Name] = true
+	}
+	var errs []error
+	for _, r := range old.rules {
+		if names[r.limit.Name] {
+			continue
+		}
+		err := s.limiter.Drop(ctx, r.limit.Name, store.OwnerRLS)
+		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrOwner) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Rejected counts a configuration that could not be read.
+func (s *Service) Rejected() { s.metrics.badLoads.Add(1) }
+
+// ask is one descriptor of a request on its way.
+type ask struct {
+	desc   *common.RateLimitDescriptor
+	rule   *rule // nil: nothing limits this descriptor
+	counts *counts
+	key    string
+	hits   int64
+	refund bool
+	d      *dipwell.Decision
+}
+
+// ShouldRateLimit answers whether a request may pass.
+func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	if req.GetDomain() == "" {
+		return nil, status.Error(codes.InvalidArgument, "domain: is empty; a rate limit domain must not be empty")
+	}
+	n := len(req.Descriptors)
+	if n == 0 || n > maxDescriptors {
+		return nil, status.Errorf(codes.InvalidArgument, "descriptors: has %d entries; from 1 to %d", n, maxDescriptors)
+	}
+	d := s.rules.Load().domains[req.Domain]
+	var one [1]ask
+	asks := one[:]
+	if n > 1 {
+		asks = make([]ask, n)
+	}
+	if d == nil {
+		s.metrics.unknownDomain.Add(1)
+		return s.answer(asks), nil
+	}
+	limited, err := s.match(ctx, d, req, asks)
+	if err != nil {
+		return nil, fail(err)
+	}
+	var decision dipwell.Decision
+	switch {
+	case limited == 0:
+	case n == 1:
+		asks[0].d = &decision
+		err = s.decide(ctx, d, &asks[0])
+	case limited == 1 || d.chargeAll:
+		err = s.each(ctx, d, asks)
+	default:
+		err = s.together(ctx, d, asks)
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	for i := range asks {
+		if a := &asks[i]; a.d != nil && !a.refund {
+			a.counts.add(a.rule.near, a.d, a.hits)
+		}
+	}
+	return s.answer(asks), nil
+}
+
+// match finds what each descriptor asks for, and says how many have a limit.
+func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest, asks []ask) (limited int, err error) {
+	replaced := false
+	for i, desc := range req.Descriptors {
+		a := &asks[i]
+		if a.desc = desc; desc == nil {
+			continue
+		}
+		if err = a.count(req.HitsAddend, i); err != nil {
+			return 0, err
+		}
+		if err = s.find(ctx, d, a); err != nil {
+			return 0, in(err, i)
+		}
+		replaced = replaced || a.rule != nil && a.rule.replaces != nil
+	}
+	if replaced {
+		replace(asks)
+	}
+	for i := range asks {
+		if asks[i].limited() {
+			limited++
+		}
+	}
+	return limited, nil
+}
+
+// limited reports whether there is anything to ask a store.
+func (a *ask) limited() bool { return a.rule != nil && !a.rule.unlimited }
+
+// count reads how many hits a descriptor adds.
+func (a *ask) count(common uint32, i int) error {
+	a.hits, a.refund = int64(max(common, 1)), a.desc.IsNegativeHits
+	if h := a.desc.HitsAddend; h != nil {
+		if h.Value > store.MaxInt-1 {
+			return &dipwell.FieldError{Field: fmt.Sprintf("descriptors[%d].hits_addend", i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-2", h.Value)}
+		}
+		a.hits = int64(h.Value)
+	}
+	return nil
+}
+
+// in says which descriptor a field error is about.
+func in(err error, i int) error {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
+		return &dipwell.FieldError{Field: fmt.Sprintf("descriptors[%d].%s", i, f.Field), Reason: f.Reason}
+	}
+	return err
+}
+
+// find finds a descriptor's rule and key.
+func (s *Service) find(ctx context.Context, d *domain, a *ask) (err error) {
+	var buf [256]byte
+	if a.desc.Limit != nil {
+		if d.deepest(a.desc).override {
+			a.rule, err = s.overrides.rule(ctx, s, d, a.desc.Limit)
+			if err == nil {
+				a.key, a.counts = keyOf(appendPath(buf[:0], a.desc)), a.rule.counts
+			}
+			return err
+		}
+		s.metrics.overridesIgnored.Add(1)
+	}
+	n, key := d.match(a.desc, buf[:0])
+	if n == nil || n.rule == nil {
+		return nil
+	}
+	if a.rule = n.rule; a.rule.unlimited {
+		return nil
+	}
+	a.key, a.counts = keyOf(key), a.rule.counts
+	if a.rule.detailed || a.rule.byValue {
+		a.counts = s.metrics.ofValues(d.name, d.metricOf(a.rule, a.desc), a.counts)
+	}
+	return nil
+}
+
+// replace leaves out the limits that another of the request replaces.
+func replace(asks []ask) {
+	for i := range asks {
+		r := asks[i].rule
+		if r == nil || r.name == "" || r.unlimited {
+			continue
+		}
+		for j := range asks {
+			if other := asks[j].rule; other != nil && slices.Contains(other.replaces, r.name) {
+				asks[i].desc = nil
+			}
+		}
+	}
+	for i := range asks { // afterwards, because a limit that is replaced may replace others
+		if asks[i].desc == nil {
+			asks[i].rule = nil
+		}
+	}
+}
+
+// cost is what a descriptor's hits cost: where nothing may pass, more than the
+// limit of 1 behind it can ever grant.
+func (a *ask) cost() int64 {
+	if a.rule.none && a.hits > 0 {
+		return a.hits + 1
+	}
+	return a.hits
+}
+
+// decide asks one descriptor by itself.
+func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
+	verb, cost := store.VerbTake, a.cost()
+	switch {
+	case a.refund && a.rule.none:
+		verb, cost = store.VerbCheck, 0
+	case a.refund:
+		verb = store.VerbRefund
+	case d.chargeAll && !a.rule.none:
+		verb = store.VerbTakeUpTo // what there is goes, whether or not it is enough
+	}
+	start := time.Now()
+	err := s.limiter.Do(ctx, a.d, verb, a.rule.limit.Name, a.key, cost)
+	if err != nil && s.redefined(ctx, err, a) {
+		err = s.limiter.Do(ctx, a.d, verb, a.rule.limit.Name, a.key, cost)
+	}
+	if err == nil && verb == store.VerbTakeUpTo && a.d.Allowed && !a.d.Shadow && a.d.Granted < cost && a.d.Source != store.SourceFallbackOpen {
+		s.short(ctx, a)
+	}
+	s.Observe(a.d, err, time.Since(start))
+	return err
+}
+
+// short makes a refusal of hits of which only some were there.
+func (s *Service) short(ctx context.Context, a *ask) {
+	if a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow; a.d.Allowed {
+		a.d.Shadow = true
+	}
+	if a.rule.windowed { // the retry time is the window's end, which is known
+		return
+	}
+	var check dipwell.Decision
+	if s.limiter.Do(ctx, &check, store.VerbCheck, a.rule.limit.Name, a.key, a.cost()) == nil {
+		a.d.RetryAfter, a.d.Never = check.RetryAfter, check.Never
+	}
+}
+
+// redefined defines a limit again that another process has ended: one that
+// shares the store and has another configuration, or an older one.
+func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
+	if !errors.Is(err, dipwell.ErrUnknownLimit) {
+		return false
+	}
+	for _, a := range asks {
+		if s.limiter.Limit(a.rule.limit.Name) != nil {
+			continue
+		}
+		if _, err = s.limiter.Define(ctx, a.rule.limit, store.OwnerRLS); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// each asks every descriptor by itself, in their order.
+func (s *Service) each(ctx context.Context, d *domain, asks []ask) error {
+	ds := make([]dipwell.Decision, len(asks))
+	for i := range asks {
+		a := &asks[i]
+		if !a.limited() {
+			continue
+		}
+		a.d = &ds[i]
+		if err := s.decide(ctx, d, a); err != nil {
+			return in(err, i)
+		}
+	}
+	return nil
+}
+
+// together asks all descriptors, all or nothing. Refunds follow when all are
+// granted.
+func (s *Service) together(ctx context.Context, d *domain, asks []ask) error {
+	takes := make([]dipwell.Take, 0, store.MaxTakes)
+	of := make([]*ask, 0, store.MaxTakes)
+	for i := range asks {
+		if a := &asks[i]; a.limited() && !a.refund {
+			takes = append(takes, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.cost()})
+			of = append(of, a)
+		}
+	}
+	if len(takes) > store.MaxTakes {
+		return &dipwell.FieldError{Field: "descriptors", Reason: fmt.Sprintf("%d of them have a limit; at most %d, all or nothing", len(takes), store.MaxTakes)}
+	}
+	allowed := true
+	if len(takes) > 0 {
+		var all dipwell.Decision
+		start := time.Now()
+		err := s.limiter.DoAll(ctx, &all, store.VerbTake, takes)
+		if err != nil && s.redefined(ctx, err, of...) {
+			err = s.limiter.DoAll(ctx, &all, store.VerbTake, takes)
+		}
+		s.Observe(&all, err, time.Since(start))
+		if err != nil {
+			return err
+		}
+		for i, a := range of {
+			a.d = &all.Limits[i]
+		}
+		allowed = all.Allowed
+	}
+	return s.refunds(ctx, d, asks, allowed)
+}
+
+func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bool) error {
+	for i := range asks {
+		a := &asks[i]
+		if !a.limited() || !a.refund {
+			continue
+		}
+		if !allowed {
+			a.hits, a.refund = 0, false // only a look
+		}
+		a.d = new(dipwell.Decision)
+		if err := s.decide(ctx, d, a); err != nil {
+			return in(err, i)
+		}
+	}
+	return nil
+}
+
+// fail says whose fault an error is. A store's own words may name its address.
+func fail(err error) error {
+	if _, ok := errors.AsType[*dipwell.FieldError](err); ok {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	switch {
+	case errors.Is(err, dipwell.ErrFull):
+		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())
+	case errors.Is(err, dipwell.ErrStore):
+		return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
+	}
+	return status.Error(codes.Internal, err.Error())
+}

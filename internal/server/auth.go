@@ -1,0 +1,180 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// authCall is what a proxy asks of /v1/auth.
+type authCall struct {
+	limit, key, header string
+	ip                 bool
+	cost               int64
+	deny               int
+}
+
+// auth answers a proxy that asks whether a request may pass: 200, or the deny
+// status. Only limits that are marked for it can be asked, because whoever can
+// reach a proxy may reach this path too.
+func (a *api) auth(w http.ResponseWriter, r *http.Request) {
+	q, err := parseAuth(r.URL.RawQuery)
+	if err == nil && q.ip && len(a.live.Load().trusted) == 0 {
+		err = bad("key_ip", "needs trusted_proxies: without them every request has the proxy's own address")
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	def := a.limiter.Limit(q.limit)
+	if def == nil || !def.Auth {
+		httplimit.Problem(w, http.StatusNotFound, "limit", fmt.Sprintf("no limit %q is marked auth: true", q.limit))
+		return
+	}
+	key, err := a.authKey(r, q)
+	if err != nil { // the request behind the proxy is at fault, so it does not pass
+		a.metrics.keyless(def.Name, q.ip, err)
+		if a.live.Load().shadow {
+			allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
+			return
+		}
+		httplimit.Problem(w, q.deny, "key", err.Error())
+		return
+	}
+	var d dipwell.Decision
+	start := time.Now()
+	err = a.limiter.Do(r.Context(), &d, store.VerbTake, q.limit, key, q.cost)
+	a.metrics.observe(store.VerbTake, &d, err, time.Since(start))
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	a.live.Load().headers.Set(w.Header(), &d)
+	if !d.Allowed {
+		httplimit.Refuse(w, &d, q.deny)
+		return
+	}
+	allowed(w, &d)
+}
+
+func allowed(w http.ResponseWriter, d *dipwell.Decision) {
+	writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
+}
+
+func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
+	switch {
+	case q.ip:
+		return a.clientAddress(r)
+	case q.header != "":
+		key, err = httplimit.Header(q.header)(r)
+	default:
+		key = q.key
+	}
+	if err == nil && (len(key) > store.MaxKey || !plainKey(key)) {
+		err = bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", store.MaxKey))
+	}
+	return key, err
+}
+
+// clientAddress is the key of key_ip. A proxy asks about somebody else: one that
+// names no address would have everybody take from its own bucket.
+func (a *api) clientAddress(r *http.Request) (string, error) {
+	l := a.live.Load()
+	if httplimit.Trusted(l.trusted, r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
+		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy names no client address")
+	}
+	return l.clientIP(r)
+}
+
+func parseAuth(query string) (q authCall, err error) {
+	q.cost, q.deny = 1, http.StatusTooManyRequests
+	seen := map[string]bool{}
+	err = eachOnce(query, func(name, value string) error {
+		seen[name] = true
+		return q.set(name, value)
+	})
+	switch keys := count(seen["key"], seen["key_header"], seen["key_ip"]); {
+	case err != nil:
+	case !seen["limit"]:
+		err = bad("limit", "is missing")
+	case keys == 0:
+		err = bad("key", "is missing: give key, key_header or key_ip")
+	case keys > 1:
+		err = bad("key", "give one of key, key_header and key_ip")
+	}
+	return q, err
+}
+
+func (q *authCall) set(name, value string) (err error) {
+	switch name {
+	case "limit":
+		q.limit = value
+	case "key":
+		if q.key = value; !plainKey(value) || len(value) > store.MaxKey {
+			return bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", store.MaxKey))
+		}
+	case "key_header":
+		q.header = value
+		if reason := badHeaderName(value); reason != "" {
+			return bad(name, reason)
+		}
+	case "key_ip":
+		if q.ip = value == "1"; !q.ip {
+			return bad(name, "must be 1")
+		}
+	case "cost":
+		q.cost, err = parseCost(name, value)
+	case "deny":
+		q.deny, err = strconv.Atoi(value)
+		if err != nil || q.deny != 401 && q.deny != 403 && q.deny != 429 && q.deny != 503 {
+			return bad(name, "must be 401, 403, 429 or 503")
+		}
+	default:
+		return bad(name, "unknown parameter; known are limit, key, key_header, key_ip, cost, deny")
+	}
+	return err
+}
+
+// badHeaderName says why a header field cannot be a key, or nothing.
+func badHeaderName(name string) string {
+	if name == "" {
+		return "names no header field"
+	}
+	if !IsHeaderName(name) {
+		return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
+	}
+	switch http.CanonicalHeaderKey(name) {
+	case "Host", "Transfer-Encoding", "Trailer": // net/http keeps them apart
+		return name + " cannot be a key; it says nothing about who asks"
+	}
+	return ""
+}
+
+// IsHeaderName reports whether a header field can be called so.
+func IsHeaderName(name string) bool {
+	for i := range len(name) {
+		if !isTokenByte(name[i]) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func isTokenByte(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
+
+func count(bs ...bool) (n int) {
+	for _, b := range bs {
+		if b {
+			n++
+		}
+	}
+	return n
+}

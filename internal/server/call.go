@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// verbCall is a verb behind its path.
+type verbCall struct {
+	verb  store.Verb
+	admin bool
+}
+
+// exchange is what one call needs, pooled.
+type exchange struct {
+	in  []byte
+	out []byte
+	req request
+	d   dipwell.Decision
+}
+
+var exchanges = sync.Pool{New: func() any {
+	return &exchange{in: make([]byte, 0, 512), out: make([]byte, 0, 512)}
+}}
+
+// keepBuffer is the largest buffer worth keeping between calls.
+const keepBuffer = 4 << 10
+
+func (x *exchange) free() {
+	if cap(x.in) > keepBuffer || cap(x.out) > keepBuffer {
+		return
+	}
+	x.req, x.d = request{}, dipwell.Decision{}
+	exchanges.Put(x)
+}
+
+// call answers POST /v1/{verb}.
+func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
+		return
+	}
+	if c.admin && !a.mayAdmin(w, r) {
+		return
+	}
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	if err := a.read(w, r, x); err != nil {
+		a.fail(w, err)
+		return
+	}
+	start := time.Now()
+	err := a.decide(r, c.verb, x)
+	a.metrics.observe(c.verb, &x.d, err, time.Since(start))
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	a.answer(w, x)
+}
+
+func (a *api) decide(r *http.Request, verb store.Verb, x *exchange) error {
+	if x.req.has(hasTakes) {
+		return a.limiter.DoAll(r.Context(), &x.d, verb, x.req.takes)
+	}
+	t := &x.req.take
+	return a.limiter.Do(r.Context(), &x.d, verb, t.Limit, t.Key, t.Cost)
+}
+
+var jsonType = []string{"application/json"}
+
+// answer writes a decision: 200, or 429 with the problem.
+func (a *api) answer(w http.ResponseWriter, x *exchange) {
+	h := w.Header()
+	a.live.Load().headers.Set(h, &x.d)
+	if !x.d.Allowed {
+		httplimit.Refuse(w, &x.d, http.StatusTooManyRequests)
+		return
+	}
+	h["Content-Type"] = jsonType
+	x.out = append(x.d.AppendMembers(append(x.out[:0], '{')), '}', '\n')
+	_, _ = w.Write(x.out) // the client is gone, and there is nobody to tell
+}
+
+// fail answers an error: whose fault it is decides the status.
+func (a *api) fail(w http.ResponseWriter, err error) {
+	var status int
+	field, detail := "", err.Error()
+	switch {
+	case errors.As(err, new(*dipwell.FieldError)):
+		f, _ := errors.AsType[*dipwell.FieldError](err)
+		status, field = http.StatusBadRequest, f.Field
+	case errors.As(err, new(*dipwell.LimitError)):
+		f, _ := errors.AsType[*dipwell.LimitError](err)
+		status, field = http.StatusBadRequest, f.Field
+	case errors.Is(err, dipwell.ErrUnknownLimit):
+		status, field = http.StatusNotFound, "limit"
+	case errors.Is(err, dipwell.ErrReservation):
+		status, field = http.StatusConflict, "reservation"
+	case errors.Is(err, dipwell.ErrOwner):
+		status = http.StatusConflict
+	case errors.Is(err, dipwell.ErrNotSupported):
+		status = http.StatusNotImplemented
+	case errors.Is(err, dipwell.ErrDenied):
+		status, detail = http.StatusForbidden, dipwell.ErrDenied.Error() // the store's own words may name its address
+	case errors.Is(err, errTooLarge):
+		status, field = http.StatusRequestEntityTooLarge, "body"
+	case errors.Is(err, errSlow):
+		status, field = http.StatusRequestTimeout, "body"
+	default:
+		status = http.StatusServiceUnavailable
+		switch { // a store's own words may name its address
+		case errors.Is(err, dipwell.ErrFull):
+		case errors.Is(err, dipwell.ErrNoSpace):
+			detail = dipwell.ErrNoSpace.Error()
+		default:
+			detail = dipwell.ErrStore.Error()
+		}
+	}
+	httplimit.Problem(w, status, field, detail)
+}
+
+// cancel answers POST /v1/cancel.
+func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	x.req.cancel = true
+	if err := a.read(w, r, x); err != nil {
+		a.fail(w, err)
+		return
+	}
+	id, err := dipwell.ParseReservation(x.req.reservation)
+	if err == nil {
+		err = a.limiter.Cancel(r.Context(), id)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	w.Header()["Content-Type"] = jsonType
+	_, _ = w.Write([]byte(`{"cancelled":true,"reservation":"` + id.String() + "\"}\n"))
+}

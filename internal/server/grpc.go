@@ -1,0 +1,236 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell"
+	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of gRPC, beside those of connections.
+const (
+	maxMessage    = 256 << 10 // bytes: a request of many descriptors with long values
+	maxStreams    = 1024      // calls under way on a connection
+	pingAfter     = time.Minute
+	pingTimeout   = 20 * time.Second
+	minClientPing = 10 * time.Second
+)
+
+// GRPC is the service over gRPC on one listener: the verbs, what register adds,
+// health and reflection. There are no interceptors: each would cost every call.
+func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
+	g := grpc.NewServer(append(more,
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(readTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
+	)...)
+	dipwellv1.RegisterLimiterServer(g, &verbs{api: &api{Server: s, site: at}})
+	if register != nil {
+		register(g)
+	}
+	healthpb.RegisterHealthServer(g, &health{api: &api{Server: s}, served: g.GetServiceInfo})
+	reflection.Register(g)
+	return g
+}
+
+// ServeGRPC answers until ctx ends, then lets the calls under way finish, for
+// ten seconds at most. A stop that was asked for is no error.
+func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) error {
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		s.Stop()
+		last := time.AfterFunc(drainTimeout, g.Stop)
+		defer last.Stop()
+		g.GracefulStop()
+	})
+	err := g.Serve(bound(l, maxConnections))
+	if !stop() { // it was asked for, and the last calls are being answered
+		<-stopped
+		err = nil
+	}
+	return err
+}
+
+// Observe counts a decision that was made elsewhere in this process, or the
+// error in its place, as the API counts its own. It counts as a take.
+func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
+	s.metrics.observe(store.VerbTake, d, err, took)
+}
+
+// Collect adds a collector to /metrics.
+func (s *Server) Collect(c prometheus.Collector) { s.metrics.reg.MustRegister(c) }
+
+// Stopping reports whether the server drains.
+func (s *Server) Stopping() bool { return s.stopping.Load() }
+
+// verbs are the calls of our own proto.
+type verbs struct {
+	dipwellv1.UnimplementedLimiterServer
+	*api
+}
+
+func (v *verbs) Take(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	return v.ask(ctx, store.VerbTake, c)
+}
+
+func (v *verbs) Check(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	return v.ask(ctx, store.VerbCheck, c)
+}
+
+func (v *verbs) TakeUpTo(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	return v.ask(ctx, store.VerbTakeUpTo, c)
+}
+
+func (v *verbs) Reserve(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	return v.ask(ctx, store.VerbReserve, c)
+}
+
+func (v *verbs) Charge(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	return v.ask(ctx, store.VerbCharge, c)
+}
+
+func (v *verbs) Refund(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	if err := v.permit(ctx); err != nil {
+		return nil, err
+	}
+	return v.ask(ctx, store.VerbRefund, c)
+}
+
+func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	if err := v.permit(ctx); err != nil {
+		return nil, err
+	}
+	return v.ask(ctx, store.VerbReset, c)
+}
+
+func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
+	if !v.Enter() {
+		return nil, ErrShed
+	}
+	defer v.Leave()
+	id, err := dipwell.ParseReservation(c.GetReservation())
+	if err == nil {
+		err = v.limiter.Cancel(ctx, id)
+	}
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	return &dipwellv1.CancelResponse{}, nil
+}
+
+func (v *verbs) ask(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+	if !v.Enter() {
+		return nil, ErrShed
+	}
+	defer v.Leave()
+	q, err := callOf(c)
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	var d dipwell.Decision
+	start := time.Now()
+	if q.has(hasTakes) {
+		err = v.limiter.DoAll(ctx, &d, verb, q.takes)
+	} else {
+		err = v.limiter.Do(ctx, &d, verb, q.take.Limit, q.take.Key, q.take.Cost)
+	}
+	v.metrics.observe(verb, &d, err, time.Since(start))
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	return decisionOf(&d), nil
+}
+
+// callOf reads a call by the rules of the JSON API.
+func callOf(c *dipwellv1.Call) (q request, err error) {
+	q.take, q.seen = takeOf(c.Limit, c.Key, c.Cost)
+	if c.Takes == nil {
+		return q, q.complete()
+	}
+	q.seen |= hasTakes
+	if err = q.complete(); err != nil {
+		return q, err
+	}
+	if len(c.Takes) > store.MaxTakes {
+		return q, bad("takes", tooManyTakes)
+	}
+	q.takes = make([]dipwell.Take, len(c.Takes))
+	for i, t := range c.Takes {
+		var seen members
+		q.takes[i], seen = takeOf(t.GetLimit(), t.Key, t.Cost)
+		if err = finish(&q.takes[i], seen, takesPath(i)); err != nil {
+			return q, err
+		}
+	}
+	return q, nil
+}
+
+func takeOf(limit string, key *string, cost *int64) (t dipwell.Take, seen members) {
+	if t.Limit = limit; limit != "" {
+		seen |= hasLimit
+	}
+	if key != nil {
+		t.Key = *key
+		seen |= hasKey
+	}
+	if cost != nil {
+		t.Cost = *cost
+		seen |= hasCost
+	}
+	return t, seen
+}
+
+// decisionOf writes a decision as the proto has it.
+func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
+	out := &dipwellv1.Decision{
+		Allowed: d.Allowed, Limit: d.Limit, Cost: d.Cost, Granted: d.Granted, Capacity: d.Capacity, Remaining: d.Remaining,
+		ResetAfterUs: d.ResetAfter.Microseconds(), DelayUs: d.Delay.Microseconds(), Never: d.Never, Shadow: d.Shadow, Source: d.Source.String(),
+	}
+	if d.Key != "" {
+		out.Key = &d.Key
+	}
+	if !d.Never && (!d.Allowed || d.Shadow) {
+		retry := d.RetryAfter.Microseconds()
+		out.RetryAfterUs = &retry
+	}
+	if d.Reservation != (dipwell.Reservation{}) {
+		out.Reservation = d.Reservation.String()
+	}
+	for i := range d.Limits {
+		out.Limits = append(out.Limits, decisionOf(&d.Limits[i]))
+	}
+	return out
+}
+
+// grpcError says whose fault an error is.
+func grpcError(err error) error {
+	switch {
+	case errors.As(err, new(*dipwell.FieldError)):
+		return status.Error(codes.InvalidArgument, err.Error())
+	case errors.Is(err, dipwell.ErrUnknownLimit):
+		return status.Error(codes.NotFound, err.Error())
+	case errors.Is(err, dipwell.ErrReservation):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, dipwell.ErrNotSupported):
+		return status.Error(codes.Unimplemented, err.Error())
+	case errors.Is(err, dipwell.ErrFull): // a store's own words may name its address
+		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())
+	}
+	return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
+}

@@ -1,0 +1,29 @@
+package server
+
+import (
+	"context"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+var tooManyTakes = "has more than " + strconv.Itoa(store.MaxTakes) + " entries"
+
+func takesPath(i int) string { return "takes[" + strconv.Itoa(i) + "]." }
+
+// permit is the admin rule over gRPC. nil: it permits the call.
+func (v *verbs) permit(ctx context.Context) error {
+	switch token := v.live.Load().token; {
+	case v.site.NoAdmin:
+		return status.Error(codes.PermissionDenied, "admin calls have a listener of their own")
+	case token != nil && !bearer(metadata.ValueFromIncomingContext(ctx, "authorization"), token):
+		return status.Error(codes.Unauthenticated, "admin calls need the metadata authorization: Bearer and the admin token")
+	case token == nil && !v.site.Loopback:
+		return status.Error(codes.PermissionDenied, "without an admin token, admin calls are answered on a loopback listener only")
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// readyTimeout bounds how long /readyz waits for the store.
+const readyTimeout = 2 * time.Second
+
+func (a *api) healthz(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
+}
+
+// readyz answers whether a decision can be made now.
+func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
+	if a.stopping.Load() {
+		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+	defer cancel()
+	if err := a.probe(ctx); err != nil {
+		a.fail(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
+}
+
+// Readiness adds a condition of /readyz: an error says why no decision can be
+// made now. Conditions are added before the server is used.
+func (s *Server) Readiness(f func(ctx context.Context) error) {
+	s.conditions = append(s.conditions, f)
+}
+
+// probe looks at a bucket, past the limits' failure modes: an open limit would
+// answer for a store that is gone.
+func (a *api) probe(ctx context.Context) error {
+	for _, f := range a.conditions {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
+	defs := a.limiter.Limits()
+	if len(defs) == 0 {
+		if c, ok := store.As[store.Clock](a.limiter.Store()); ok {
+			_, err := c.Now(ctx)
+			return err
+		}
+		return nil
+	}
+	var b store.Batch
+	g, op := b.Single()
+	op.Def, op.Verb = defs[0], store.VerbCheck
+	if err := a.limiter.Store().Apply(ctx, &b); err != nil {
+		return err
+	}
+	if g.Err == nil && op.Source >= store.SourceFallbackOpen {
+		return fmt.Errorf("%w: this process answers in its place", dipwell.ErrStore)
+	}
+	return g.Err
+}

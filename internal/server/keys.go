@@ -1,0 +1,142 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dipwell/dipwell/internal/jsontext"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of a page of keys.
+const (
+	pageKeys = 100
+	maxKeys  = 1000
+)
+
+// page is what GET /v1/limits/{name}/keys asks.
+type page struct {
+	prefix, after, key string
+	one                bool // ?key=
+	n                  int
+}
+
+// keys answers GET /v1/limits/{name}/keys: a page of live keys, or one of them.
+func (a *api) keys(w http.ResponseWriter, r *http.Request) {
+	def := a.limiter.Limit(r.PathValue("name"))
+	p, err := parsePage(r.URL.RawQuery)
+	switch {
+	case err != nil:
+		a.fail(w, err)
+	case def == nil:
+		a.fail(w, &dipwell.UnknownLimitError{Limit: r.PathValue("name")})
+	case p.one:
+		a.inspect(w, r, def, p.key)
+	default:
+		a.listKeys(w, r, def, p)
+	}
+}
+
+// inspect answers with the decision on a cost of 0, which consumes nothing.
+func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, key string) {
+	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
+}
+
+func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, p page) {
+	now, err := a.now(r)
+	var rows []store.KeyState
+	if err == nil {
+		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
+	}
+	if errors.Is(err, dipwell.ErrNotSupported) && !def.ListKeys {
+		httplimit.Problem(w, http.StatusConflict, "keys", "limit "+def.Name+" does not keep the text of its keys; define it with keys: list")
+		return
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	b := []byte(`{"keys":[`)
+	for i, row := range rows {
+		op := store.Op{Def: def, Key: row.Key, Verb: store.VerbCheck}
+		if _, _, err := op.Step(now, row.State, true); err != nil {
+			a.fail(w, err)
+			return
+		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendKey(b, &op)
+	}
+	b = append(b, `],"next":`...)
+	if len(rows) == p.n {
+		b = jsontext.AppendString(b, rows[len(rows)-1].Key)
+	} else {
+		b = append(b, "null"...)
+	}
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+func appendKey(b []byte, op *store.Op) []byte {
+	b = append(b, `{"key":`...)
+	if op.Key == "" {
+		b = append(b, "null"...)
+	} else {
+		b = jsontext.AppendString(b, op.Key)
+	}
+	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
+	b = strconv.AppendInt(append(b, `,"reset_after_us":`...), op.Reset, 10)
+	return append(b, '}')
+}
+
+// now is the store's time, so that its rows are read on its own clock.
+func (a *api) now(r *http.Request) (int64, error) {
+	if c, ok := store.As[store.Clock](a.limiter.Store()); ok {
+		return c.Now(r.Context())
+	}
+	return time.Now().UnixMicro(), nil
+}
+
+func parsePage(query string) (p page, err error) {
+	p.n = pageKeys
+	err = eachOnce(query, func(name, value string) (err error) {
+		switch name {
+		case "prefix":
+			p.prefix = value
+		case "after":
+			if p.after = value; value == "" { // given and empty: after the shared bucket, as "next" says
+				p.after = dipwell.Shared
+			}
+		case "key":
+			if p.key, p.one = value, true; !plainKey(value) {
+				return bad(name, "is empty or has a NUL byte")
+			}
+		case "n":
+			if p.n, err = strconv.Atoi(value); err != nil || p.n < 1 || p.n > maxKeys {
+				return bad(name, fmt.Sprintf("must be from 1 to %d", maxKeys))
+			}
+		default:
+			return bad(name, "unknown parameter; known are prefix, after, n, key")
+		}
+		return nil
+	})
+	return p, err
+}
+
+// plainKey reports whether a key that was given can be one at all.
+func plainKey(key string) bool {
+	return key != "" && utf8.ValidString(key) && strings.IndexByte(key, 0) < 0
+}

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell/internal/jsontext"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of a page of limits.
+const (
+	pageLimits = 100
+	maxLimits  = 1000
+)
+
+// listLimits answers GET /v1/limits: a page of definitions, by name.
+func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
+	after, n, err := parseLimitsPage(r.URL.RawQuery)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	defs := a.limiter.Limits()
+	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *dipwell.Definition, name string) int { return strings.Compare(d.Name, name) })
+	page := defs[from:min(from+n, len(defs))]
+	b := []byte(`{"limits":[`)
+	for i, def := range page {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendLimit(b, def)
+	}
+	b = append(b, `],"next":`...)
+	if from+n < len(defs) {
+		b = jsontext.AppendString(b, page[n-1].Name)
+	} else {
+		b = append(b, "null"...)
+	}
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+func parseLimitsPage(query string) (after string, n int, err error) {
+	n = pageLimits
+	err = eachOnce(query, func(name, value string) (err error) {
+		switch name {
+		case "after":
+			after = value
+		case "n":
+			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxLimits {
+				return bad(name, fmt.Sprintf("must be from 1 to %d", maxLimits))
+			}
+		default:
+			return bad(name, "unknown parameter; known are after, n")
+		}
+		return nil
+	})
+	return after, n, err
+}
+
+// getLimit answers GET /v1/limits/{name}.
+func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
+	def := a.limiter.Limit(r.PathValue("name"))
+	if def == nil {
+		a.fail(w, &dipwell.UnknownLimitError{Limit: r.PathValue("name")})
+		return
+	}
+	writeJSON(w, http.StatusOK, append(appendLimit(nil, def), '\n'))
+}
+
+// putLimit answers PUT /v1/limits/{name}: the settings of a configuration file
+// as JSON or as parameters. What is not given is the default, not what was.
+func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
+	limit, err := readLimit(r)
+	status := http.StatusOK
+	var def *dipwell.Definition
+	if err == nil {
+		if a.limiter.Limit(limit.Name) == nil {
+			status = http.StatusCreated
+		}
+		def, err = a.limiter.Define(r.Context(), limit, store.OwnerAPI)
+	}
+	if err != nil {
+		a.failChange(w, limit.Name, err)
+		return
+	}
+	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
+}
+
+// failChange answers an error of a change of a limit. The answer leaves out the
+// store's own words, such as a right that is missing: they are logged.
+func (a *api) failChange(w http.ResponseWriter, name string, err error) {
+	if errors.Is(err, dipwell.ErrStore) {
+		slog.Error("limit " + name + " is not changed: " + err.Error())
+	}
+	a.fail(w, err)
+}
+
+// deleteLimit answers DELETE /v1/limits/{name}.
+func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
+	if err := a.limiter.Drop(r.Context(), r.PathValue("name"), store.OwnerAPI); err != nil {
+		a.failChange(w, r.PathValue("name"), err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// readLimit makes a limit of a body of settings; the path names it.
+func readLimit(r *http.Request) (dipwell.Limit, error) {
+	l := dipwell.Limit{Name: r.PathValue("name")}
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	if err := x.body(r); err != nil {
+		return l, err
+	}
+	seen := map[string]bool{}
+	set := func(name, value string) error {
+		if seen[name] {
+			return bad(name, "is given twice")
+		}
+		seen[name] = true
+		if name == "name" && value != l.Name {
+			return bad(name, "is not the name in the path")
+		}
+		return l.Set(name, value)
+	}
+	if isJSON(r, x.in) {
+		if r.URL.RawQuery != "" {
+			return l, errBoth
+		}
+		s := scanner{b: x.in}
+		err := s.object(func(name string) error {
+			value, err := s.scalar(name)
+			if err == nil {
+				err = set(name, value)
+			}
+			return err
+		})
+		if err == nil {
+			err = s.end()
+		}
+		return l, err
+	}
+	err := eachParam(r.URL.RawQuery, set)
+	if err == nil {
+		err = eachParam(string(x.in), set)
+	}
+	return l, err
+}
+
+// appendLimit writes a definition: its settings as a file has them, and who
+// owns it.
+func appendLimit(b []byte, def *dipwell.Definition) []byte {
+	b = append(b, '{')
+	for _, s := range def.Explicit() {
+		b = append(jsontext.AppendString(b, s[0]), ':')
+		if plainJSON(s[0], s[1]) {
+			b = append(b, s[1]...)
+		} else {
+			b = jsontext.AppendString(b, s[1])
+		}
+		b = append(b, ',')
+	}
+	b = jsontext.AppendString(append(b, `"owner":`...), store.OwnerName(def.Owner))
+	b = strconv.AppendUint(append(b, `,"version":`...), uint64(def.Number), 10)
+	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Rule.Burst, 10)
+	if def.Warning != "" {
+		b = jsontext.AppendString(append(b, `,"warning":`...), def.Warning)
+	}
+	return append(b, '}')
+}
+
+// plainJSON reports whether a setting's value is a number or a boolean.
+func plainJSON(name, value string) bool {
+	switch name {
+	case "rate", "burst", "max_debt", "max_charge":
+		return value != "unlimited"
+	}
+	return name == "auth"
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

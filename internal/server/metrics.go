@@ -1,0 +1,264 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics counts on the hot path in plain atomics, found by the limit's name,
+// and turns them into Prometheus's form only when somebody scrapes. Labels come
+// from limit names, never from keys.
+type metrics struct {
+	mu     sync.Mutex
+	limits atomic.Pointer[map[string]*limitCounts] // never written to
+	fresh  map[string]*limitCounts                 // under mu: those that came since limits was made
+	missed int                                     // under mu: counts that limits had no place for since then
+	storeErrors,
+	full,
+	unknown,
+	shed atomic.Uint64
+	unkeyed  [2]atomic.Uint64 // by keySources
+	took     [verbCount]histogram
+	store    string // the label
+	refusals *refusals
+	watch    atomic.Pointer[watch] // nil: nobody looks at GET /v1/top
+	reg      prometheus.Registerer // puts the constant labels on each
+	gather   prometheus.Gatherer
+}
+
+// verbCount is how many verbs take time: all that a Decision answers.
+const verbCount = int(store.VerbReset) + 1
+
+// maxLabels bounds the limits that are counted by name. The rest count as one,
+// so that whoever may define limits cannot fill a monitoring system.
+const (
+	maxLabels  = 10000
+	otherLabel = "_other"
+)
+
+// limitCounts are one limit's.
+type limitCounts struct {
+	results   [3]atomic.Uint64
+	fallbacks [3]atomic.Uint64
+	_         [16]byte // to a multiple of a cache line, so that limits do not slow each other
+}
+
+var (
+	resultNames   = [...]string{"allowed", "refused", "shadow"} // shadow: allowed, but enforcing would have refused
+	fallbackNames = [...]string{"open", "closed", "local"}
+	keySources    = [...]string{"header", "address"}
+)
+
+var (
+	descDecisions = prometheus.NewDesc("dipwell_decisions_total", "Decisions, by limit and result. A call with several limits counts for each.", []string{"limit", "result"}, nil)
+	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
+	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
+	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
+	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
+	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
+	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
+	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
+)
+
+func newMetrics(store string, labels map[string]string) *metrics {
+	reg := prometheus.NewRegistry()
+	m := &metrics{reg: prometheus.WrapRegistererWith(labels, reg), gather: reg, store: cmp.Or(store, "memory"), fresh: map[string]*limitCounts{}}
+	m.limits.Store(&map[string]*limitCounts{})
+	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Gauge adds a number to /metrics that f reads at each scrape: what a store
+// tells of itself. The name must be new.
+func (s *Server) Gauge(name, help string, f func() float64) {
+	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+}
+
+// Counter is Gauge for a number that only grows.
+func (s *Server) Counter(name, help string, f func() float64) {
+	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
+}
+
+// handler does not compress: a compressor holds a megabyte, and an answer
+// without many limits has 20 kB.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true})
+}
+
+// observe counts a decision, or the error in its place.
+func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
+	if errors.Is(err, dipwell.ErrStore) {
+		m.storeErrors.Add(1)
+		if errors.Is(err, dipwell.ErrFull) {
+			m.full.Add(1)
+		}
+	} else if err != nil {
+		if errors.Is(err, dipwell.ErrUnknownLimit) {
+			m.unknown.Add(1)
+		}
+		return // the caller's mistake: no limit was asked
+	}
+	m.took[verb].observe(took)
+	if d.Limits == nil {
+		m.count(d)
+	}
+	for i := range d.Limits {
+		m.count(&d.Limits[i])
+	}
+}
+
+// keyless counts and logs a request whose key cannot be told: err says why, and
+// address that it should have been the client's.
+func (m *metrics) keyless(limit string, address bool, err error) {
+	from := 0
+	if address {
+		from = 1
+	}
+	m.unkeyed[from].Add(1)
+	if m.refusals != nil {
+		m.refusals.keyless(limit, err)
+	}
+}
+
+func (m *metrics) count(d *dipwell.Decision) {
+	if d.Limit == "" {
+		return
+	}
+	c := (*m.limits.Load())[d.Limit]
+	if c == nil {
+		c = m.add(d.Limit)
+	}
+	switch {
+	case d.Shadow:
+		c.results[2].Add(1)
+	case d.Allowed:
+		c.results[0].Add(1)
+	default:
+		c.results[1].Add(1)
+		if m.refusals != nil {
+			m.refusals.note(d)
+		}
+	}
+	if w := m.watch.Load(); w != nil {
+		w.note(d)
+	}
+	if d.Source >= store.SourceFallbackOpen {
+		c.fallbacks[d.Source-store.SourceFallbackOpen].Add(1)
+	}
+}
+
+// add makes room for a limit that was defined, so there are as many as limits.
+func (m *metrics) add(limit string) *limitCounts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := *m.limits.Load()
+	c := cmp.Or(old[limit], m.fresh[limit])
+	if c == nil && len(old)+len(m.fresh) >= maxLabels {
+		limit = otherLabel
+		c = cmp.Or(old[limit], m.fresh[limit])
+	}
+	if c == nil {
+		c = new(limitCounts)
+		m.fresh[limit] = c
+	}
+	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that copying costs no more than was missed
+		m.publish()
+	}
+	return c
+}
+
+// publish puts the fresh ones where they are found without the mutex, which the
+// caller holds, and returns all.
+func (m *metrics) publish() map[string]*limitCounts {
+	all := *m.limits.Load()
+	if len(m.fresh) > 0 {
+		all = maps.Clone(all)
+		maps.Copy(all, m.fresh)
+		m.limits.Store(&all)
+		clear(m.fresh)
+	}
+	m.missed = 0
+	return all
+}
+
+// every returns all limits that were counted.
+func (m *metrics) every() map[string]*limitCounts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.publish()
+}
+
+// Describe and Collect make metrics a prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descUnkeyed, descShed} {
+		ch <- d
+	}
+}
+
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
+	}
+	for limit, c := range m.every() {
+		for i, name := range resultNames {
+			counter(descDecisions, &c.results[i], limit, name)
+		}
+		for i, name := range fallbackNames {
+			counter(descFallbacks, &c.fallbacks[i], limit, name)
+		}
+	}
+	counter(descErrors, &m.storeErrors)
+	counter(descFull, &m.full)
+	counter(descUnknown, &m.unknown)
+	for i, name := range keySources {
+		counter(descUnkeyed, &m.unkeyed[i], name)
+	}
+	counter(descShed, &m.shed)
+	for v := range m.took {
+		if verb := store.Verb(v); verb == store.VerbTake || m.took[v].sum.Load() > 0 {
+			ch <- m.took[v].metric(m.store, verb.String())
+		}
+	}
+}
+
+// maxConstantLabels bounds the labels that every metric carries.
+const maxConstantLabels = 16
+
+// ownLabels are the names that metrics of this program use themselves.
+var ownLabels = []string{"by", "code", "domain", "kind", "le", "limit", "quantile", "reason", "result", "rule", "store", "verb", "version"}
+
+var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+// CheckLabels says what is wrong with Config.Labels.
+func CheckLabels(labels map[string]string) error {
+	if len(labels) > maxConstantLabels {
+		return fmt.Errorf("%d labels; at most %d", len(labels), maxConstantLabels)
+	}
+	for name, value := range labels {
+		switch {
+		case !labelName.MatchString(name) || strings.HasPrefix(name, "__") || len(name) > 64:
+			return fmt.Errorf("%.80q cannot be the name of a label", name)
+		case slices.Contains(ownLabels, name):
+			return fmt.Errorf("%q is a label that metrics have already", name)
+		case value == "" || len(value) > 128 || !utf8.ValidString(value):
+			return fmt.Errorf("%s: the value must be 1 to 128 bytes of UTF-8", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,361 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/server"
+)
+
+// proxied is a proxy on a real socket.
+type proxied struct {
+	*world
+	addr  string
+	proxy *server.Proxy
+
+	mu       sync.Mutex
+	reported []string
+}
+
+func newProxied(t *testing.T, c server.Config, u server.Upstream, limits ...string) *proxied {
+	t.Helper()
+	p := &proxied{world: newWorld(t, c, local)}
+	u.Report = func(err error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.reported = append(p.reported, err.Error())
+	}
+	var err error
+	if p.proxy, err = p.server.Proxy(u); err != nil {
+		t.Fatal(err)
+	}
+	if err = p.proxy.Use(limits); err != nil {
+		t.Fatal(err)
+	}
+	p.addr = listenOn(t, p.server, p.proxy)
+	return p
+}
+
+// listenOn serves a handler on a free port until the test ends.
+func listenOn(t *testing.T, s *server.Server, h http.Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Serve(ctx, server.Listener{Listener: l, Handler: h, Streams: true}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// raw sends lines as they stand and reads one response.
+func (p *proxied) raw(lines ...string) (status int, body io.Reader, c net.Conn, in *bufio.Reader) {
+	p.t.Helper()
+	c, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = c.Close() })
+	if _, err = io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n\r\n"); err != nil {
+		p.t.Fatal(err)
+	}
+	in = bufio.NewReader(c)
+	method, _, _ := strings.Cut(lines[0], " ")
+	res, err := http.ReadResponse(in, &http.Request{Method: method})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = res.Body.Close() })
+	return res.StatusCode, res.Body, c, in
+}
+
+// ask is raw for a response that is read whole.
+func (p *proxied) ask(lines ...string) (int, string) {
+	p.t.Helper()
+	status, body, c, _ := p.raw(lines...)
+	b, err := io.ReadAll(body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_ = c.Close()
+	return status, string(b)
+}
+
+// metrics are those of the API beside the proxy.
+func (p *proxied) metrics() string { return p.do("GET", "/metrics", "").Body.String() }
+
+// switching is an upstream that agrees to every protocol, and echoes it.
+func switching(w http.ResponseWriter, r *http.Request) {
+	up := r.Header.Get("Upgrade")
+	if r.URL.Path == "/unasked" {
+		up = "h2c"
+	}
+	if up == "" {
+		fmt.Fprintf(w, "plain, Connection %q", r.Header["Connection"])
+		return
+	}
+	c, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", up)
+	_ = rw.Flush()
+	_, _ = io.Copy(c, rw)
+}
+
+// Nothing but a WebSocket becomes a tunnel, and each takes from the limits.
+func TestProxyUpgrades(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(switching))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "header:X-User"}, "login")
+	for _, lines := range [][]string{
+		{"GET / HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"},
+		{"GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket, h2c"},
+		{"GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket", "Upgrade: h2c"},
+		{"GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: TLS/1.0"},
+		{"GET / HTTP/1.1", "Connection: close", "Upgrade: websocket"},
+		{"POST / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket", "Content-Length: 0"},
+	} {
+		if status, body := p.ask(append(lines, "Host: x", "X-User: others")...); status != 200 || body != `plain, Connection []` {
+			t.Errorf("%q: %d %s", lines, status, body)
+		}
+	}
+	if status, body := p.ask("GET /unasked HTTP/1.1", "Host: x", "X-User: others"); status != 502 {
+		t.Error("an upstream that switches unasked:", status, body)
+	}
+	if status, body := p.ask("CONNECT elsewhere:443 HTTP/1.1", "Host: elsewhere:443", "X-User: others"); status != 405 {
+		t.Error("CONNECT:", status, body)
+	}
+	handshake := []string{"GET / HTTP/1.1", "Host: x", "X-User: 7", "Connection: keep-alive, Upgrade", "Upgrade: WebSocket"}
+	for i := range 20 {
+		status, _, c, in := p.raw(handshake...)
+		if status != http.StatusSwitchingProtocols {
+			t.Fatalf("handshake %d: %d", i, status)
+		}
+		if _, err := io.WriteString(c, "frame\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := in.ReadString('\n'); line != "frame\n" {
+			t.Fatalf("through the tunnel: %q %v", line, err)
+		}
+		_ = c.Close()
+	}
+	if status, _ := p.ask(handshake...); status != 429 {
+		t.Error("a handshake after the burst:", status)
+	}
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 400 || !strings.Contains(p.metrics(), `dipwell_keyless_requests_total{by="header"} 1`) {
+		t.Error("a request without a key:", status, grep(p.metrics(), "keyless"))
+	}
+	if m := p.metrics(); !strings.Contains(m, "\ndipwell_upstream_upgrades_total 20\n") {
+		t.Error("upgrades are not counted: ", grep(m, "upgrades"))
+	}
+}
+
+func grep(text, part string) (lines []string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// The upstream reads the query that the client wrote, whatever it means.
+func TestProxyQuery(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL})
+	for _, target := range []string{"/", "/?", "/?a=1;b=2", "/?q=100%&a=1", "/?q=%zz", "/?%", "/?b=2&a=1&b=1", "/?a=%2F+%20&&=", "/?x=\xc3\xa4\xff", "/?a#b",
+		"/a%2Fb/?c", "/?" + strings.Repeat("a=1&", 12000)} {
+		if status, got := p.ask("GET "+target+" HTTP/1.1", "Host: x"); status != 200 || got != target {
+			t.Errorf("%.60q came as %d %.60q", target, status, got)
+		}
+	}
+}
+
+// What a trusted proxy said of the request stands; from others it is replaced.
+func TestProxyForwarded(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "host=%s", r.Host)
+		for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "Forwarded", "X-Real-Ip"} {
+			fmt.Fprintf(w, " %s", strings.Join(r.Header[name], "|"))
+		}
+	}))
+	defer up.Close()
+	given := []string{"GET / HTTP/1.1", "Host: site.example", "X-Forwarded-For: 203.0.113.7", "X-Forwarded-Host: www.example", "X-Forwarded-Proto: https",
+		"X-Forwarded-Port: 443", "Forwarded: for=203.0.113.7;proto=https", "X-Real-IP: 203.0.113.7"}
+	trust := server.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	for _, tc := range []struct {
+		name  string
+		c     server.Config
+		lines []string
+		want  string
+	}{
+		{"a stranger", server.Config{}, given, "host=site.example 127.0.0.1 site.example http   "},
+		{"a trusted proxy", trust, given, "host=site.example 203.0.113.7, 127.0.0.1 www.example https 443 for=203.0.113.7;proto=https 203.0.113.7"},
+		{"a trusted proxy that says nothing", trust, given[:2], "host=site.example 127.0.0.1 site.example http   "},
+	} {
+		p := newProxied(t, tc.c, server.Upstream{URL: up.URL})
+		if _, got := p.ask(tc.lines...); got != tc.want {
+			t.Errorf("%s: %q\nwant %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+// silent answers the first bytes of each connection with what it is told, and
+// says no more.
+func silent(t *testing.T, says string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			go func() {
+				if _, err := c.Read(make([]byte, 1)); err == nil { // an answer before the request would be an error of another kind
+					_, _ = io.WriteString(c, says)
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// An upstream that fails in any way has its answer, its count and one line a minute.
+func TestProxyFailures(t *testing.T) {
+	const short, ample = 50 * time.Millisecond, 4 * time.Second // ample: the header comes in time on a busy machine
+	for _, tc := range []struct {
+		name, kind string
+		u          server.Upstream
+		status     int
+	}{
+		{"nobody listens", "connect", server.Upstream{URL: "http://127.0.0.1:1"}, 502},
+		{"no header comes", "timeout", server.Upstream{URL: "http://" + silent(t, ""), HeaderTimeout: short}, 504},
+		{"no TLS handshake comes", "timeout", server.Upstream{URL: "https://" + silent(t, ""), TLSTimeout: short}, 504},
+		{"no HTTP", "answer", server.Upstream{URL: "http://" + silent(t, "hello\r\n\r\n")}, 502},
+		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), HeaderTimeout: ample, IdleTimeout: ample}, 200},
+	} {
+		p := newProxied(t, server.Config{}, tc.u)
+		var requests sync.WaitGroup
+		for range 3 {
+			requests.Go(func() {
+				status, body, _, _ := p.raw("GET / HTTP/1.1", "Host: x")
+				if status != tc.status {
+					t.Errorf("%s: %d, want %d", tc.name, status, tc.status)
+				}
+				if _, err := io.ReadAll(body); (err != nil) != (tc.kind == "body") {
+					t.Errorf("%s: the body: %v", tc.name, err)
+				}
+			})
+		}
+		requests.Wait()
+		if want := fmt.Sprintf("dipwell_upstream_errors_total{kind=%q} 3", tc.kind); !strings.Contains(p.metrics(), want) {
+			t.Errorf("%s: %v, want %s", tc.name, grep(p.metrics(), "upstream_errors"), want)
+		}
+		p.mu.Lock()
+		if len(p.reported) != 1 || !strings.HasPrefix(p.reported[0], "upstream 127.0.0.1:") {
+			t.Errorf("%s: reported %q", tc.name, p.reported)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// Connections are kept for the next burst of requests, and nothing is added to
+// what the client asked for.
+func TestProxyConnections(t *testing.T) {
+	const together = 32
+	var opened atomic.Int64
+	var all sync.WaitGroup
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all.Done()
+		all.Wait() // so that each has a connection of its own
+		fmt.Fprint(w, r.Header["Accept-Encoding"], r.Header["User-Agent"])
+	}))
+	up.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	up.Start()
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL})
+	for range 3 {
+		all.Add(together)
+		var wg sync.WaitGroup
+		for range together {
+			wg.Go(func() {
+				if status, got := p.ask("GET / HTTP/1.1", "Host: x"); status != 200 || got != "[] []" {
+					t.Error(status, got)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if n := opened.Load(); n > together*3/2 { // one that is on its way to the pool cannot be taken from it
+		t.Errorf("3 × %d requests opened %d connections", together, n)
+	}
+}
+
+// The limits are announced on the final answer, whatever came before it.
+func TestProxyAnnounces(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style.css>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("RateLimit-Policy", `"theirs";q=1;w=1`)
+		_, _ = io.Copy(w, r.Body) // which sends 100 to those that wait for it
+	}))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL}, "login")
+	for i, lines := range [][]string{{"GET / HTTP/1.1", "Host: x"}, {"POST / HTTP/1.1", "Host: x", "Content-Length: 0", "Expect: 100-continue"}} {
+		c, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = io.WriteString(c, strings.Join(append(lines, "Connection: close"), "\r\n")+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(c)
+		_ = c.Close()
+		_, final, _ := strings.Cut(string(all), "HTTP/1.1 200 OK")
+		for _, field := range []string{fmt.Sprintf("Ratelimit: \"login\";r=%d", 19-i), `Ratelimit-Policy: "login";q=20;w=240`, `Ratelimit-Policy: "theirs";q=1;w=1`} {
+			if err != nil || strings.Count(final, field) != 1 {
+				t.Errorf("%s: %d times %s in %q %v", lines[0], strings.Count(final, field), field, all, err)
+			}
+		}
+	}
+	up.Close()
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 502 {
+		t.Error(status)
+	}
+	rec := httptest.NewRecorder()
+	p.proxy.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+	if rec.Code != http.StatusBadGateway || len(rec.Header()["Ratelimit"]) != 1 {
+		t.Errorf("a failure: %d %v", rec.Code, rec.Header())
+	}
+}

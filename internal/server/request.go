@@ -1,0 +1,158 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// maxBody bounds what a call may send.
+const maxBody = 64 << 10
+
+var (
+	errTooLarge = errors.New("body: has more than 65536 bytes")
+	errBoth     = bad("query", "parameters are either in the query or in the JSON body")
+	errSlow     = errors.New("body: did not come in time")
+)
+
+// request is what a call asks: one take, several, or a cancellation.
+type request struct {
+	take        dipwell.Take
+	takes       []dipwell.Take
+	reservation string
+	cancel      bool // the call is /v1/cancel
+	seen        members
+}
+
+// members is a set of member names.
+type members uint8
+
+const (
+	hasLimit members = 1 << iota
+	hasKey
+	hasCost
+	hasTakes
+	hasReservation
+)
+
+func (q *request) has(m members) bool { return q.seen&m != 0 }
+
+// read fills x.req from the body, or from the query and a form.
+func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	if err := x.body(r); err != nil {
+		if errors.Is(err, errTooLarge) {
+			w.Header().Set("Connection", "close") // the rest is not worth reading
+		}
+		return err
+	}
+	q := &x.req
+	var err error
+	if isJSON(r, x.in) {
+		if r.URL.RawQuery != "" {
+			return errBoth
+		}
+		err = q.parseJSON(x.in)
+	} else if err = q.parseForm(r.URL.RawQuery); err == nil {
+		err = q.parseForm(string(x.in))
+	}
+	if err != nil {
+		return err
+	}
+	return q.complete()
+}
+
+// body reads the whole body into x.in, at most maxBody bytes.
+func (x *exchange) body(r *http.Request) error {
+	x.in = x.in[:0]
+	if r.ContentLength == 0 || r.Body == nil {
+		return nil
+	}
+	if r.ContentLength > maxBody {
+		return errTooLarge
+	}
+	for {
+		if len(x.in) == cap(x.in) {
+			x.in = append(x.in, 0)[:len(x.in)]
+		}
+		n, err := r.Body.Read(x.in[len(x.in):cap(x.in)])
+		x.in = x.in[:len(x.in)+n]
+		switch {
+		case len(x.in) > maxBody:
+			return errTooLarge
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return errSlow
+		case err != nil:
+			return bad("body", "cannot be read to its end")
+		}
+	}
+}
+
+// isJSON tells by the first byte, because curl -d calls everything a form, and
+// by the type for bodies that are neither.
+func isJSON(r *http.Request, body []byte) bool {
+	for _, c := range body {
+		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
+			if c == '{' {
+				return true
+			}
+			break
+		}
+	}
+	ct := r.Header["Content-Type"]
+	return len(body) > 0 && len(ct) > 0 && len(ct[0]) >= 16 && ct[0][:16] == "application/json"
+}
+
+// complete fills the defaults and checks what only the whole can show.
+func (q *request) complete() error {
+	if q.cancel {
+		if !q.has(hasReservation) {
+			return bad("reservation", "is missing")
+		}
+		return nil
+	}
+	if q.has(hasTakes) {
+		if q.has(hasLimit | hasKey | hasCost) {
+			return bad("takes", "stands alone: limit, key and cost belong into its entries")
+		}
+		return nil
+	}
+	return finish(&q.take, q.seen, "")
+}
+
+// finish fills a take's defaults. where is the path of its members.
+func finish(t *dipwell.Take, seen members, where string) error {
+	if seen&hasLimit == 0 {
+		return bad(where+"limit", "is missing")
+	}
+	if seen&hasKey == 0 {
+		t.Key = dipwell.Shared
+	} else if t.Key == dipwell.Shared { // over the wire that is a key of one NUL
+		return bad(where+"key", "has a NUL byte")
+	}
+	if seen&hasCost == 0 {
+		t.Cost = 1
+	}
+	return nil
+}
+
+// parseCost reads a cost: plain digits, as 1000 but not 1e3.
+func parseCost(field, s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > store.MaxInt || s[0] == '+' || s[0] == '-' || s[0] == '0' && len(s) > 1 {
+		if len(s) > 32 {
+			s = s[:32] + "..."
+		}
+		return 0, bad(field, fmt.Sprintf("%q is not a whole number from 0 to 2^53-1, in digits", s))
+	}
+	return n, nil
+}
+
+func bad(field, reason string) error { return &dipwell.FieldError{Field: field, Reason: reason} }

@@ -1,0 +1,178 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/server"
+)
+
+// pipes is a listener in virtual time: a connection is two ends of a net.Pipe.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
+// slowly runs f, in virtual time, on a connection to a server, over HTTP or gRPC.
+func slowly(t *testing.T, grpc bool, f func(t *testing.T, w *world, c net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, server.Config{}, local)
+		l := &pipes{make(chan net.Conn), make(chan struct{})}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			if grpc {
+				done <- w.server.ServeGRPC(ctx, l, w.server.GRPC(local, nil))
+			} else {
+				done <- w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api})
+			}
+		}()
+		c := l.dial()
+		f(t, w, c)
+		_ = c.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// untilClosed reads until the server hangs up, and returns what came and when.
+func untilClosed(c net.Conn) (string, time.Duration) {
+	start := time.Now()
+	b, _ := io.ReadAll(c)
+	return string(b), time.Since(start)
+}
+
+const takeHead = "POST /v1/take HTTP/1.1\r\nHost: localhost\r\n"
+
+// A body that never ends is answered when its time is up, and charges nothing.
+func TestSlowBody(t *testing.T) {
+	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+		start := time.Now()
+		fmt.Fprint(c, takeHead+"Content-Length: 60\r\n\r\n{\"limit\":\"login\",\"key\":\"k\"")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), `"field":"body"`) || time.Since(start) != 10*time.Second {
+			t.Errorf("%d %s after %v", res.StatusCode, body, time.Since(start))
+		}
+		if d, _ := w.limiter.Check(t.Context(), "login", "k", 20); !d.Allowed {
+			t.Error("half a call was charged")
+		}
+	})
+}
+
+// Slow-loris: a header that comes byte by byte has ten seconds as well.
+func TestSlowHeader(t *testing.T) {
+	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for _, b := range []byte(takeHead + strings.Repeat("X-Slow: y\r\n", 1000)) {
+				if _, err := c.Write([]byte{b}); err != nil {
+					return // the server has hung up
+				}
+				time.Sleep(time.Second)
+			}
+			t.Error("a header of hours was read")
+		}()
+		if said, took := untilClosed(c); took != 10*time.Second {
+			t.Errorf("%q after %v", said, took)
+		}
+		<-ended
+	})
+}
+
+// Half open: a peer that says nothing has ten seconds, and one that asked
+// before has two minutes to ask again.
+func TestSilentConnection(t *testing.T) {
+	slowly(t, false, func(t *testing.T, _ *world, c net.Conn) {
+		if said, took := untilClosed(c); said != "" || took != 10*time.Second {
+			t.Errorf("%q after %v", said, took)
+		}
+	})
+	slowly(t, false, func(t *testing.T, _ *world, c net.Conn) {
+		go fmt.Fprint(c, takeHead+"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 17\r\n\r\nlimit=login&key=k")
+		if said, took := untilClosed(c); !strings.HasPrefix(said, "HTTP/1.1 200 ") || took != 2*time.Minute {
+			t.Errorf("%q after %v", said, took)
+		}
+	})
+}
+
+// A peer that asks and never reads holds its connection for half a minute.
+func TestNobodyReads(t *testing.T) {
+	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+		start := time.Now()
+		fmt.Fprint(c, takeHead+"Content-Length: 11\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nlimit=login")
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
+		for { // what the server does not read any more ends with its end of the pipe
+			if _, err := c.Write([]byte("x")); err != nil {
+				if !errors.Is(err, io.ErrClosedPipe) || time.Since(start) != 30*time.Second {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+				return
+			}
+		}
+	})
+}
+
+// The same over gRPC: nothing at all, or a peer that is gone without a word
+// after it had begun and does not answer pings.
+func TestSilentGRPC(t *testing.T) {
+	slowly(t, true, func(t *testing.T, _ *world, c net.Conn) {
+		if _, took := untilClosed(c); took != 10*time.Second {
+			t.Errorf("no preface: closed after %v", took)
+		}
+	})
+	slowly(t, true, func(t *testing.T, _ *world, c net.Conn) {
+		go func() {
+			const settings, ack = "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x00\x04\x01\x00\x00\x00\x00"
+			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+ack)
+		}()
+		if _, took := untilClosed(c); took != 80*time.Second {
+			t.Errorf("no answer to a ping: closed after %v, want a minute and twenty seconds", took)
+		}
+	})
+}

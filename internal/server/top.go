@@ -1,0 +1,196 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/jsontext"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/sketch"
+)
+
+// Counting keys goes on only while somebody looks.
+const (
+	topSlice  = 10 * time.Second // of the window, which has topSlices of them
+	topSlices = 6
+	topHold   = 30 * time.Second // after the last look
+	topKeys   = 20
+	maxTop    = 100
+)
+
+// watch counts keys for those who look at GET /v1/top.
+type watch struct {
+	all, refused *sketch.Window
+
+	mu    sync.Mutex
+	until time.Time   // when counting ends, unless somebody looks again
+	turns []time.Time // when the slices of the window began
+}
+
+// note counts a decision. It is called on the hot path, while somebody looks.
+func (w *watch) note(d *dipwell.Decision) {
+	limit := d.Limit
+	if def := d.Definition(); def != nil {
+		limit = def.Name // the caller's own text may be part of something large
+	}
+	w.all.Add(limit, d.Key)
+	if !d.Allowed || d.Shadow {
+		w.refused.Add(limit, d.Key)
+	}
+}
+
+// look begins to count, or lets it go on.
+func (m *metrics) look() *watch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.watch.Load()
+	if w == nil {
+		size := sketch.Config{Slices: topSlices}
+		w = &watch{all: sketch.New(size), refused: sketch.New(size), turns: []time.Time{time.Now()}}
+		go m.turn(w)
+		m.watch.Store(w)
+	}
+	w.mu.Lock()
+	w.until = time.Now().Add(topHold)
+	w.mu.Unlock()
+	return w
+}
+
+// turn begins slices, and ends the counting when nobody has looked for a while.
+func (m *metrics) turn(w *watch) {
+	slice := time.NewTicker(topSlice)
+	defer slice.Stop()
+	end := time.NewTimer(topHold)
+	defer end.Stop()
+	for {
+		select {
+		case now := <-slice.C:
+			w.all.Turn()
+			w.refused.Turn()
+			w.mu.Lock()
+			w.turns = append(w.turns[max(0, len(w.turns)-topSlices+1):], now)
+			w.mu.Unlock()
+		case <-end.C:
+			if left := m.unwatch(w); left > 0 {
+				end.Reset(left)
+				continue
+			}
+			return
+		}
+	}
+}
+
+// unwatch ends the counting, or says how long it has to go on.
+func (m *metrics) unwatch(w *watch) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left := time.Until(w.until)
+	if left <= 0 {
+		m.watch.Store(nil)
+	}
+	return left
+}
+
+// since is when the window began.
+func (w *watch) since() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.turns[0]
+}
+
+// top answers GET /v1/top: what was decided since the start, by limit, and the
+// busiest and most refused keys of the last minute.
+func (a *api) top(w http.ResponseWriter, r *http.Request) {
+	n, limit, err := parseTop(r.URL.RawQuery)
+	if err == nil && limit != "" && a.limiter.Limit(limit) == nil {
+		err = &dipwell.UnknownLimitError{Limit: limit}
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	seen := a.metrics.look()
+	now := time.Now()
+	b := strconv.AppendInt([]byte(`{"at_us":`), now.UnixMicro(), 10)
+	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(seen.since()).Microseconds(), 10)
+	b = strconv.AppendInt(append(b, `,"sketch_max_bytes":`...), int64(seen.all.MaxBytes()+seen.refused.MaxBytes()), 10)
+	b = strconv.AppendUint(append(b, `,"store_errors":`...), a.metrics.storeErrors.Load(), 10)
+	b = strconv.AppendUint(append(b, `,"shed":`...), a.metrics.shed.Load(), 10)
+	b = a.metrics.appendLimits(append(b, `,"limits":[`...), limit)
+	b = appendTop(append(b, `],"busiest":`...), seen.all.Top(n, limit))
+	b = appendTop(append(b, `,"refused":`...), seen.refused.Top(n, limit))
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+// appendLimits writes what was decided by limit since the start.
+func (m *metrics) appendLimits(b []byte, only string) []byte {
+	limits := m.every()
+	var names []string
+	for name := range limits {
+		if only == "" || only == name {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		c := limits[name]
+		b = jsontext.AppendString(append(b, `{"limit":`...), name)
+		for j, what := range resultNames {
+			b = strconv.AppendUint(append(append(append(b, `,"`...), what...), `":`...), c.results[j].Load(), 10)
+		}
+		b = append(b, `,"fallback":`...)
+		b = strconv.AppendUint(b, c.fallbacks[0].Load()+c.fallbacks[1].Load()+c.fallbacks[2].Load(), 10)
+		b = append(b, '}')
+	}
+	return b
+}
+
+func appendTop(b []byte, t sketch.Top) []byte {
+	b = strconv.AppendUint(append(b, `{"counted":`...), t.Events, 10)
+	b = strconv.AppendUint(append(b, `,"unlisted_at_most":`...), t.Unlisted, 10)
+	b = append(b, `,"keys":[`...)
+	for i, k := range t.Keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsontext.AppendString(append(b, `{"limit":`...), k.Limit)
+		if b = append(b, `,"key":`...); k.Key == "" {
+			b = append(b, "null"...)
+		} else {
+			b = jsontext.AppendString(b, k.Key)
+		}
+		b = strconv.AppendUint(append(b, `,"count":`...), k.Count, 10)
+		b = append(strconv.AppendUint(append(b, `,"error":`...), k.Error, 10), '}')
+	}
+	return append(b, "]}"...)
+}
+
+func parseTop(query string) (n int, limit string, err error) {
+	n = topKeys
+	err = eachOnce(query, func(name, value string) (err error) {
+		switch name {
+		case "n":
+			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
+				return bad(name, fmt.Sprintf("must be from 1 to %d", maxTop))
+			}
+		case "limit":
+			if limit = value; limit == "" {
+				return bad(name, "is empty")
+			}
+		default:
+			return bad(name, "unknown parameter; known are n, limit")
+		}
+		return nil
+	})
+	return n, limit, err
+}

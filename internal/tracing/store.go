@@ -1,0 +1,77 @@
+package tracing
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Store makes a span of what a store does for a call that is traced.
+type Store struct {
+	inner  store.Store
+	tracer *Tracer
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Store returns a store over inner.
+func (t *Tracer) Store(inner store.Store) *Store { return &Store{inner, t} }
+
+// Unwrap returns the inner store.
+func (s *Store) Unwrap() store.Store { return s.inner }
+
+// Apply passes the batch on.
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	if parent := trace.SpanFromContext(ctx); !parent.IsRecording() || len(b.Groups) != 1 {
+		return s.inner.Apply(ctx, b)
+	}
+	g := &b.Groups[0]
+	ctx, span := s.tracer.tracer.Start(ctx, name(g), trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+	err := s.inner.Apply(ctx, b)
+	if err == nil {
+		err = g.Err
+	}
+	if len(g.Ops) == 1 {
+		span.SetAttributes(s.tracer.about(&g.Ops[0])...)
+	} else {
+		for i := range g.Ops { // an event each, for a span's attribute has one value
+			span.AddEvent(g.Ops[i].Verb.String(), trace.WithAttributes(s.tracer.about(&g.Ops[i])...))
+		}
+	}
+	failed := err
+	if failed == nil {
+		failed = g.Err
+	}
+	if failed != nil {
+		span.SetStatus(codes.Error, "the store could not decide") // its own words may name an address
+	} else {
+		span.SetAttributes(attribute.Bool("dipwell.allowed", g.Allowed || g.Cancel))
+	}
+	return err
+}
+
+func name(g *store.Group) string {
+	switch {
+	case g.Cancel:
+		return "store cancel"
+	case len(g.Ops) == 0:
+		return "store"
+	}
+	return "store " + g.Ops[0].Verb.String()
+}
+
+func (t *Tracer) about(op *store.Op) []attribute.KeyValue {
+	out := []attribute.KeyValue{
+		attribute.String("dipwell.limit", op.Def.Name), attribute.String("dipwell.verb", op.Verb.String()), attribute.Int64("dipwell.cost", op.Cost),
+		attribute.Bool("dipwell.op_allowed", op.Allowed), attribute.Bool("dipwell.shadow", op.Shadow), attribute.String("dipwell.source", op.Source.String()),
+	}
+	if op.Key != "" && t.redact != nil {
+		out = append(out, attribute.String("dipwell.key", t.redact(op.Def.Name, op.Key)))
+	}
+	return out
+}

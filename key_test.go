@@ -1,0 +1,30 @@
+package dipwell
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// Keys of each length with each kind of byte in each place: eight bytes and four
+// bytes are looked at together.
+func TestCheckKeyEachPlace(t *testing.T) {
+	for n := 1; n <= 20; n++ {
+		for at := range n {
+			for _, c := range []byte{0, 1, 0x7f, 0x80, 0xc3, 0xff} {
+				b := []byte(strings.Repeat("k", n))
+				b[at] = c
+				key := string(b)
+				want := utf8.ValidString(key) && c != 0
+				got, err := checkKey(key)
+				if key == Shared {
+					want = true
+					key = ""
+				}
+				if (err == nil) != want || want && got != key {
+					t.Errorf("%q: %q, %v", key, got, err)
+				}
+			}
+		}
+	}
+}

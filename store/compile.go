@@ -1,0 +1,291 @@
+package store
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// ticks are the lengths a bucket may be counted in, in µs, finest first.
+var ticks = [...]int64{1, 1e3, 1e6, 60e6}
+
+// Compile checks a limit and turns it into whole numbers. The warning is a
+// sentence about a limit that works but cannot give all that it names.
+func (l Limit) Compile() (r Rule, warning string, err error) {
+	c := compiler{Limit: l}
+	if err = c.check(); err == nil {
+		if l.windowed() {
+			err = c.window()
+		} else {
+			err = c.bucket()
+		}
+	}
+	if err != nil {
+		return Rule{}, "", err
+	}
+	return c.r, c.warning(), nil
+}
+
+func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
+
+// compiler holds a limit's defaults made explicit while it is turned into a rule.
+type compiler struct {
+	Limit
+	r                   Rule
+	burst, debt, charge int64 // tokens
+	unlimited           bool
+}
+
+func (c *compiler) bad(field, format string, args ...any) error {
+	return &LimitError{c.Name, field, fmt.Sprintf(format, args...)}
+}
+
+func (c *compiler) check() error {
+	switch {
+	case checkName(c.Name) != "":
+		return &LimitError{"", "name", checkName(c.Name)}
+	case int(c.Algorithm) >= len(algorithms):
+		return c.bad("algorithm", "unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket")
+	case c.Rate < 1 || c.Rate > MaxInt:
+		return c.bad("rate", "%d is not between 1 and 2^53-1", c.Rate)
+	case c.Period < 0 && !c.windowed():
+		return c.bad("per", "months and years are for windows and intervals; a bucket needs a fixed length such as 30d")
+	case c.Period == 0:
+		return c.bad("per", missingPeriod)
+	case c.Period < -maxMonths:
+		return c.bad("per", "%d months are more than %d", -int64(c.Period), maxMonths)
+	case c.Period > 0 && c.Period%time.Microsecond != 0:
+		return c.bad("per", "%v is not a whole number of microseconds", c.Period)
+	case c.Burst < NoBurst || c.Burst > MaxInt:
+		return c.bad("burst", "%d is not between 0 and 2^53-1", c.Burst)
+	case c.MaxDebt < UnlimitedDebt || c.MaxDebt > MaxInt:
+		return c.bad("max_debt", "%d is not between 0 and 2^53-1, or unlimited", c.MaxDebt)
+	case c.MaxCharge < 0 || c.MaxCharge > MaxInt:
+		return c.bad("max_charge", "%d is not between 1 and 2^53-1", c.MaxCharge)
+	case c.Start != "" && !c.windowed():
+		return c.bad("start", "is for windows and intervals; a bucket refills all the time")
+	case c.Algorithm == LeakyBucket && c.Burst != 0 && c.Burst != 1:
+		return c.bad("burst", "a leaky bucket lets out one at a time; its queue is max_debt")
+	case int(c.OnChange) >= len(policies):
+		return c.bad("on_change", "unknown; it is one of keep, proportional, reset")
+	case int(c.Mode) >= len(modes):
+		return c.bad("mode", "unknown; it is one of enforce, shadow")
+	case int(c.OnStoreError) >= len(failures):
+		return c.bad("on_store_error", "unknown; it is one of closed, open, local")
+	case c.RetryJitter < 0 || c.RetryJitter > 100:
+		return c.bad("retry_jitter", "%d%% is not between 0%% and 100%%", c.RetryJitter)
+	case c.Timeout < 0:
+		return c.bad("timeout", "%v is negative", c.Timeout)
+	}
+	return c.defaults()
+}
+
+func (c *compiler) defaults() error {
+	switch c.burst = c.Burst; {
+	case c.Algorithm == LeakyBucket:
+		c.burst = 1
+	case c.Burst == NoBurst:
+		c.burst = 0
+	case c.Burst == 0:
+		c.burst = c.Rate
+	}
+	switch c.debt = c.MaxDebt; c.MaxDebt {
+	case 0:
+		c.debt = c.burst
+	case NoDebt:
+		c.debt = 0
+	case UnlimitedDebt:
+		c.unlimited, c.debt = true, 0
+	}
+	if c.burst == 0 && c.debt == 0 && !c.unlimited {
+		return c.bad("burst", "0 grants nothing unless max_debt lets work be scheduled ahead")
+	}
+	if c.charge = c.MaxCharge; c.charge == 0 {
+		c.charge = min(10*max(c.burst, 1), MaxInt)
+	}
+	return nil
+}
+
+// bucket finds the finest tick at which everything fits. Where the defaults of
+// max_charge and max_debt do not fit at any, they are lowered, in that order.
+func (c *compiler) bucket() error {
+	period := c.Period.Microseconds()
+	debt, charge := c.debt, c.charge
+	if c.MaxCharge == 0 {
+		charge = 0
+	}
+	if c.MaxDebt == 0 {
+		debt = 0
+	}
+	for _, need := range [...]int64{c.burst + c.debt + c.charge, c.burst + c.debt + charge, c.burst + debt + charge} {
+		for _, every := range ticks {
+			if period%every != 0 {
+				continue
+			}
+			g := gcd(c.Rate, period/every)
+			unit, add := period/every/g, c.Rate/g
+			if most := mostUnits(every, add); most/unit >= need {
+				c.r = Rule{Unit: unit, Every: every, Add: add, Leaky: c.Algorithm == LeakyBucket}
+				c.fill(most, charge)
+				return nil
+			}
+		}
+	}
+	return c.tooLarge(period, debt+charge)
+}
+
+func (c *compiler) tooLarge(period, others int64) error {
+	var room int64
+	for _, every := range ticks {
+		if period%every == 0 {
+			g := gcd(c.Rate, period/every)
+			room = max(room, mostUnits(every, c.Rate/g)/(period/every/g)-others)
+		}
+	}
+	if room < 1 {
+		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, FormatPeriod(c.Period))
+	}
+	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, FormatPeriod(c.Period), room)
+}
+
+func (c *compiler) window() error {
+	r := &c.r
+	r.Unit, r.Add = 1, c.Rate
+	if c.Period > 0 {
+		r.Every = c.Period.Microseconds()
+	}
+	longest := r.Every
+	if err := c.start(); err != nil {
+		return err
+	}
+	if r.cal != nil {
+		longest = r.cal.longest()
+	}
+	debt, charge := c.debt, c.charge
+	if c.MaxCharge == 0 {
+		charge = 0
+	}
+	if c.MaxDebt == 0 {
+		debt = 0
+	}
+	most := mostUnits(longest, r.Add)
+	if most < c.burst+debt+charge {
+		return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, FormatPeriod(c.Period), max(0, most-debt-charge))
+	}
+	c.fill(most, charge)
+	return nil
+}
+
+// start places a window's boundaries.
+func (c *compiler) start() error {
+	r := &c.r
+	if c.Period < 0 {
+		r.Every, r.cal = 0, &calendar{loc: time.UTC, months: -int64(c.Period)}
+	}
+	if c.Start == "" {
+		r.Spread = true
+		return nil
+	}
+	if offset, err := parseDuration(c.Start); err == nil {
+		length := r.Every
+		if r.cal != nil {
+			length = r.cal.shortest()
+		}
+		if us := offset.Microseconds(); us < length {
+			r.Origin = us
+			return nil
+		}
+		return c.bad("start", "%s is not shorter than the period", c.Start)
+	}
+	clock, loc, err := parseWallClock(c.Start)
+	if err != nil {
+		return c.bad("start", "%v", err)
+	}
+	switch {
+	case r.cal != nil:
+	case c.Period == 24*time.Hour:
+		r.cal = &calendar{days: 1}
+	case c.Period == 7*24*time.Hour:
+		r.cal = &calendar{days: 7}
+	default:
+		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", FormatPeriod(c.Period))
+	}
+	r.Every, r.cal.loc, r.cal.clock = 0, loc, clock
+	return nil
+}
+
+// fill completes a rule whose ticks are known. charge is what was asked for
+// explicitly; the defaults take what is left, debt first.
+func (c *compiler) fill(most, charge int64) {
+	r := &c.r
+	room := most/r.Unit - c.burst
+	if c.MaxDebt == 0 {
+		c.debt = min(c.debt, room-charge)
+	}
+	if c.MaxCharge == 0 {
+		c.charge = max(1, min(c.charge, room-c.debt))
+	}
+	r.Burst, r.MaxCharge, r.MaxUsed = c.burst, c.charge, most
+	r.Cap, r.Debt = c.burst*r.Unit, c.debt*r.Unit
+	if c.unlimited {
+		r.Debt = most - r.Cap
+	}
+	r.Most = (r.Cap + r.Debt) / r.Unit
+	r.plain = r.Every == 1 && !r.Leaky && !c.windowed()
+	r.Ready()
+}
+
+// Ready recomputes cached values. Call it after changing a Rule's fields.
+func (r *Rule) Ready() {
+	r.plain = r.plain && r.Every == 1 && !r.Leaky
+	r.each = math.MaxUint64 / uint64(r.Unit)
+	r.enough = enoughTicks(r.MaxUsed, r.Add)
+	if r.even = r.Every > 1 && !r.Leaky; r.even {
+		r.part = math.MaxUint64 / uint64(r.Every)
+	}
+}
+
+// mostUnits is the largest number of units that can be counted exactly and
+// comes back within MaxInt µs.
+func mostUnits(every, add int64) int64 {
+	ticks := MaxInt/every - 1
+	if ticks < 1 {
+		return 0
+	}
+	return mulDiv(ticks, add, 1, false)
+}
+
+// warning says when a cap this small clips fractions: a caller who calls at
+// every retry instant then gets less than the rate.
+func (c *compiler) warning() string {
+	r := &c.r
+	if r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
+		return ""
+	}
+	perTick := min(float64(r.Burst), float64(r.Add)/float64(r.Unit))
+	if r.Burst == 1 {
+		perTick = 1 / float64(quoUp(r.Unit, r.Add))
+	}
+	reach := perTick
+	if !c.windowed() {
+		reach *= float64(c.Period.Microseconds()) / float64(r.Every)
+	}
+	return fmt.Sprintf("limit %s: a burst of %d is too small for %d per %s: at most %.6g can be reached",
+		c.Name, r.Burst, c.Rate, FormatPeriod(c.Period), reach)
+}
+
+// checkName says what is wrong with a limit's name, or nothing.
+func checkName(name string) string {
+	if name == "" {
+		return "is missing"
+	}
+	if len(name) > MaxName {
+		return fmt.Sprintf("has %d bytes; at most %d", len(name), MaxName)
+	}
+	for i := range len(name) {
+		if name[i] <= ' ' && (name[i] != ' ' || i == 0 || i == len(name)-1) || name[i] > '~' {
+			return fmt.Sprintf("%q is not printable ASCII without spaces at its ends", name)
+		}
+	}
+	return ""
+}

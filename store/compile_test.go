@@ -1,0 +1,145 @@
+package store_test
+
+import (
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+const day = 24 * time.Hour
+
+// Large limits must work, with their defaults lowered to what fits.
+func TestCompileLarge(t *testing.T) {
+	for _, l := range []store.Limit{
+		{Name: "gib a day", Rate: 1 << 30, Period: day},
+		{Name: "prime", Rate: 999_983, Period: 30 * day},
+		{Name: "tib", Rate: 1 << 40, Period: 30 * day},
+		{Name: "most", Rate: store.MaxInt, Period: time.Second, Burst: 1},
+	} {
+		r, _, err := l.Compile()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, n := range []int64{r.Unit, r.Every, r.Add, r.Cap, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Cap + r.Debt} {
+			if n < 0 || n > store.MaxInt {
+				t.Errorf("%s: %d is beyond 2^53-1: %+v", l.Name, n, r)
+			}
+		}
+		if full := r.FullIn(r.MaxUsed, 0, 0); full < 0 || full > store.MaxInt {
+			t.Errorf("%s: full after %d µs", l.Name, full)
+		}
+	}
+}
+
+var atMost = regexp.MustCompile(`at most (\d+)$`)
+
+// A burst that is too large is refused with the largest that would do: that one
+// does, and one more does not.
+func TestCompileNamesTheLargestBurst(t *testing.T) {
+	for _, l := range []store.Limit{
+		{Name: "month", Rate: 1, Period: 30 * day, Burst: 9_000_000_000},
+		{Name: "prime", Rate: 999_983, Period: 30 * day, Burst: store.MaxInt},
+		{Name: "debt", Rate: 7, Period: time.Hour, Burst: store.MaxInt, MaxDebt: 1000, MaxCharge: 500},
+		{Name: "nodebt", Rate: 1, Period: day, Burst: store.MaxInt, MaxDebt: store.NoDebt},
+		{Name: "µs", Rate: 3, Period: 7 * time.Microsecond, Burst: store.MaxInt},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 1, Period: day, Burst: store.MaxInt},
+		{Name: "calendar", Algorithm: store.FixedWindow, Rate: 3, Period: store.Month, Burst: store.MaxInt, MaxDebt: 10},
+	} {
+		if l.Name == "µs" {
+			l.Name = "us"
+		}
+		_, _, err := l.Compile()
+		m := []string(nil)
+		if err != nil {
+			m = atMost.FindStringSubmatch(err.Error())
+		}
+		if m == nil {
+			t.Errorf("%s: %v names no largest burst", l.Name, err)
+			continue
+		}
+		var le *store.LimitError
+		if !errors.As(err, &le) || le.Field != "burst" || le.Limit != l.Name {
+			t.Errorf("%s: %#v", l.Name, err)
+		}
+		l.Burst, _ = strconv.ParseInt(m[1], 10, 64)
+		if _, _, err := l.Compile(); err != nil {
+			t.Errorf("%s: the burst that was named does not do: %v", l.Name, err)
+		}
+		l.Burst++
+		if _, _, err := l.Compile(); err == nil {
+			t.Errorf("%s: one more than the largest burst, %d, does", l.Name, l.Burst)
+		}
+	}
+}
+
+func TestCompileErrors(t *testing.T) {
+	ok := store.Limit{Name: "l", Rate: 1, Period: time.Second}
+	for field, cases := range map[string][]func(*store.Limit){
+		"name":           {func(l *store.Limit) { l.Name = "" }, func(l *store.Limit) { l.Name = strings.Repeat("n", 129) }, func(l *store.Limit) { l.Name = "é" }, func(l *store.Limit) { l.Name = " a" }},
+		"rate":           {func(l *store.Limit) { l.Rate = 0 }, func(l *store.Limit) { l.Rate = -1 }, func(l *store.Limit) { l.Rate = 1 << 53 }},
+		"per":            {func(l *store.Limit) { l.Period = 0 }, func(l *store.Limit) { l.Period = store.Month }, func(l *store.Limit) { l.Period = 1500 * time.Nanosecond }},
+		"burst":          {func(l *store.Limit) { l.Burst = -2 }, func(l *store.Limit) { l.Burst, l.MaxDebt = store.NoBurst, store.NoDebt }},
+		"max_debt":       {func(l *store.Limit) { l.MaxDebt = -3 }},
+		"max_charge":     {func(l *store.Limit) { l.MaxCharge = -1 }},
+		"start":          {func(l *store.Limit) { l.Start = "0s" }, func(l *store.Limit) { l.Algorithm, l.Start = store.FixedWindow, "25:00 UTC" }, func(l *store.Limit) { l.Algorithm, l.Start = store.FixedWindow, "06:00 Nowhere/City" }, func(l *store.Limit) { l.Algorithm, l.Start = store.FixedWindow, "06:00 UTC" }},
+		"algorithm":      {func(l *store.Limit) { l.Algorithm = 9 }},
+		"on_change":      {func(l *store.Limit) { l.OnChange = 9 }},
+		"mode":           {func(l *store.Limit) { l.Mode = 9 }},
+		"on_store_error": {func(l *store.Limit) { l.OnStoreError = 9 }},
+		"retry_jitter":   {func(l *store.Limit) { l.RetryJitter = 101 }, func(l *store.Limit) { l.RetryJitter = -1 }},
+		"timeout":        {func(l *store.Limit) { l.Timeout = -1 }},
+	} {
+		for i, spoil := range cases {
+			l := ok
+			spoil(&l)
+			_, _, err := l.Compile()
+			var le *store.LimitError
+			if !errors.As(err, &le) || le.Field != field {
+				t.Errorf("%s %d: %v", field, i, err)
+			}
+		}
+	}
+}
+
+func TestCompileWarns(t *testing.T) {
+	for _, c := range []struct {
+		l    store.Limit
+		warn bool
+	}{
+		{store.Limit{Name: "l", Rate: 300_000, Period: time.Second, Burst: 1}, true},
+		{store.Limit{Name: "l", Rate: 300_000, Period: time.Second, Burst: 2}, false},
+		{store.Limit{Name: "l", Rate: 10, Period: time.Second, Burst: 1}, false},
+		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second, Burst: 5}, true},
+		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second}, false},
+	} {
+		if _, w, err := c.l.Compile(); err != nil || (w != "") != c.warn {
+			t.Errorf("%v: warning %q, %v", c.l, w, err)
+		}
+	}
+}
+
+func TestBurstCredit(t *testing.T) {
+	if l := store.BurstCredit("c", 100, time.Second, 300*time.Second); l.Burst != 30_000 {
+		t.Errorf("100/s with 300 s of credit: burst %d", l.Burst)
+	}
+	if l := store.BurstCredit("c", 1, time.Hour, time.Second); l.Burst != 1 {
+		t.Errorf("a small credit: burst %d", l.Burst)
+	}
+}
+
+// A default max_debt is lowered to what an explicit max_charge leaves of it.
+func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
+	r, _, err := store.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := r.MaxUsed / r.Unit; r.Debt != (most-250)*r.Unit || r.MaxCharge != 100 || r.Debt == 0 {
+		t.Errorf("%d tokens can be counted, and the debt is %d beside a burst of 150 and charges of 100", most, r.Debt/r.Unit)
+	}
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Classes of errors, for errors.Is.
+var (
+	// ErrStore: the store could not decide. Nobody knows whether the call was charged
+	// unless the error says more.
+	ErrStore = errors.New("the store cannot answer")
+	// ErrFull: the store holds as many keys as it may, and this one is new.
+	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
+	// ErrOutcomeUnknown: the store may or may not have charged this call.
+	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
+	// ErrLocked: another transaction holds the row, or seems to, and the store gave
+	// up waiting for it: after its lock timeout, or its statement timeout. The call
+	// was not charged.
+	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
+	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
+	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
+	// ErrReservation: the reservation is unknown, spent, due or reset.
+	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
+	// ErrUnknownLimit: no limit of that name is defined.
+	ErrUnknownLimit = errors.New("unknown limit")
+	// ErrDenied: the store does not let this program define limits. Nothing was changed.
+	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
+	// ErrOwner: the limit belongs to somebody else.
+	ErrOwner = errors.New("the limit has another owner")
+	// ErrNotSupported: the store lacks an optional ability.
+	ErrNotSupported = errors.New("not supported by this store")
+)
+
+// FieldError is bad input: which field, and what is wrong with it. It is always
+// the caller's mistake and nothing was changed.
+type FieldError struct {
+	Field  string // as the caller wrote it: "cost", "takes[2].key", "limits[0].burst"
+	Reason string // a sentence without a full stop
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+
+func badField(field, format string, args ...any) error {
+	return &FieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// LimitError is a definition that cannot be. Field is the setting at fault, as
+// configuration files spell it.
+type LimitError struct {
+	Limit, Field, Reason string
+}
+
+func (e *LimitError) Error() string {
+	if e.Limit == "" {
+		return e.Field + ": " + e.Reason
+	}
+	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
+}
+
+// OwnerError refuses a change of a limit that belongs to somebody else.
+type OwnerError struct{ Limit, Owner string }
+
+func (e *OwnerError) Error() string {
+	return fmt.Sprintf("limit %s belongs to %s and can only be changed there", e.Limit, ownerWords(e.Owner))
+}
+
+func (e *OwnerError) Is(target error) bool { return target == ErrOwner }
+
+// UnknownLimitError names a limit that is not defined.
+type UnknownLimitError struct{ Limit string }
+
+func (e *UnknownLimitError) Error() string        { return fmt.Sprintf("unknown limit %q", e.Limit) }
+func (e *UnknownLimitError) Is(target error) bool { return target == ErrUnknownLimit }
+
+// ErrStaleDefinition: a row names a version that this definition does not know.
+// Stores read their limits again when they see it; callers do not.
+var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+)
+
+// A Merge arranges a batch by row, for stores that read and write each row once
+// in a statement however many calls are about it. The zero Merge is ready, and
+// may be used again: it keeps its memory.
+//
+// Groups that overlap in time may be decided in any order. Of one row they are
+// decided in the order of the batch, so that nobody is overtaken.
+type Merge struct {
+	Rows  []Row    // rows asked by groups of one op, sorted by limit and key, each once
+	Whole []*Group // groups of several ops, and cancellations: each to be decided by itself
+
+	groups []*Group // backs Rows[i].Groups
+}
+
+// A Row is the groups of one op that are about one row.
+type Row struct {
+	Limit, Key string
+	Groups     []*Group // at least one, in the order of the batch
+}
+
+// Arrange reads a batch. What it made of an earlier one is gone; the batch must
+// stay where it is until the answers are in.
+func (m *Merge) Arrange(b *Batch) {
+	clear(m.Rows)
+	clear(m.Whole)
+	clear(m.groups)
+	m.Rows, m.Whole, m.groups = m.Rows[:0], m.Whole[:0], m.groups[:0]
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Cancel || len(g.Ops) != 1 {
+			m.Whole = append(m.Whole, g)
+		} else {
+			m.groups = append(m.groups, g)
+		}
+	}
+	slices.SortStableFunc(m.groups, func(a, b *Group) int { return a.Ops[0].compareRow(&b.Ops[0]) })
+	for from := 0; from < len(m.groups); {
+		first, to := &m.groups[from].Ops[0], from+1
+		for to < len(m.groups) && first.compareRow(&m.groups[to].Ops[0]) == 0 {
+			to++
+		}
+		m.Rows = append(m.Rows, Row{first.Def.Name, first.Key, m.groups[from:to:to]})
+		from = to
+	}
+}
+
+// compareRow orders ops by their rows, in byte order.
+func (op *Op) compareRow(other *Op) int {
+	if c := cmp.Compare(op.Def.Name, other.Def.Name); c != 0 {
+		return c
+	}
+	return cmp.Compare(op.Key, other.Key)
+}
+
+// Decide decides all calls about the row at now, one after the other, and fills
+// their answers. It returns the row to store and whether storing it is needed.
+// A call whose definition is too old for the row gets the error for itself.
+func (r *Row) Decide(now int64, row State) (after State, write bool) {
+	phase := r.Groups[0].Ops[0].Phase
+	for _, g := range r.Groups {
+		op := &g.Ops[0]
+		op.Phase = phase // they are about one key
+		next, wrote, err := op.Step(now, row, false)
+		if g.Err = err; err != nil {
+			g.Allowed, g.Reserved = false, false
+			continue
+		}
+		row, write, phase = next, write || wrote, op.Phase
+		g.Allowed, g.Reserved = op.Allowed, op.Delay > 0 && op.Granted > 0
+	}
+	return row, write
+}

@@ -1,0 +1,204 @@
+package store
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// maxVersions bounds the past of one definition. A limit that is changed more
+// often than its rows fill up must wait.
+const maxVersions = 1024
+
+// A Registry holds the limits of a store. Lookups never wait; changes are
+// serialized. The zero Registry is ready for use.
+type Registry struct {
+	mu         sync.Mutex
+	current    atomic.Pointer[snapshot]
+	dropped    map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+	unread     atomic.Pointer[error]
+	unreadable atomic.Pointer[map[string]error]
+}
+
+// A snapshot is all limits at one time. It never changes.
+type snapshot struct {
+	byName map[string]*Definition
+	near   [places]*Definition // a direct-mapped cache in front of byName, without which a Take in memory is 6 % slower
+}
+
+const places = 64
+
+func newSnapshot(m map[string]*Definition) *snapshot {
+	s := &snapshot{byName: m}
+	for name, d := range m {
+		s.near[place(name)%places] = d
+	}
+	return s
+}
+
+func place(name string) uint {
+	n := uint(len(name))
+	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
+}
+
+// Lookup returns the present definition of a limit, or nil.
+func (r *Registry) Lookup(name string) *Definition {
+	s := r.current.Load()
+	if s == nil || name == "" {
+		return nil
+	}
+	if d := s.near[place(name)%places]; d != nil && sameString(d.Name, name) {
+		return d
+	}
+	return s.byName[name]
+}
+
+// sameString is a == b, without a call where both are the same constant.
+func sameString(a, b string) bool {
+	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
+}
+
+// Unread says why the limits cannot be read yet, for a store that keeps them
+// where it has not been; nil once it has. Until then a name that is not here may
+// well exist, and calls of it get this error.
+func (r *Registry) Unread(why error) {
+	if why == nil {
+		r.unread.Store(nil)
+	} else {
+		r.unread.Store(&why)
+	}
+}
+
+// Unreadable sets the errors of limits whose definitions this program cannot
+// read, such as those of a newer one. Calls of these names get the error.
+func (r *Registry) Unreadable(errs map[string]error) { r.unreadable.Store(&errs) }
+
+// Missing returns the error for a name that Lookup did not find: an
+// *UnknownLimitError, or why the limit could not be read.
+func (r *Registry) Missing(name string) error {
+	if why := r.unread.Load(); why != nil {
+		return *why
+	}
+	if errs := r.unreadable.Load(); errs != nil && (*errs)[name] != nil {
+		return (*errs)[name]
+	}
+	return &UnknownLimitError{name}
+}
+
+// All returns the definitions, sorted by name.
+func (r *Registry) All() []*Definition {
+	s := r.current.Load()
+	if s == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Define sets a limit at the instant now of the store's clock. A definition
+// that counts as before keeps its version; otherwise a new version begins, and
+// rows of older ones are converted when they are next touched. A limit that
+// belongs to somebody else is an *OwnerError.
+func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error) {
+	d, err := NewDefinition(l)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.Lookup(l.Name)
+	if owner == OwnerCallSite {
+		if old != nil {
+			return old, nil
+		}
+		owner = OwnerCode
+	}
+	d.Owner, d.Since, d.Number = owner, now, r.dropped[l.Name]+1
+	if old != nil {
+		if err := checkOwner(l.Name, old.Owner, owner); err != nil {
+			return nil, err
+		}
+		if old.Limit == l && old.Owner == owner {
+			return old, nil
+		}
+		d.succeed(old, now)
+		if len(d.Past) > maxVersions {
+			return nil, &LimitError{l.Name, "version", "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+		}
+	}
+	r.store(l.Name, d)
+	return d, nil
+}
+
+// Drop ends a limit. Its keys start full if the name is defined again.
+func (r *Registry) Drop(name, owner string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.Lookup(name)
+	if old == nil {
+		return &UnknownLimitError{name}
+	}
+	if OwnerName(old.Owner) != OwnerName(owner) {
+		return &OwnerError{name, old.Owner}
+	}
+	if r.dropped == nil {
+		r.dropped = map[string]uint32{}
+	}
+	r.dropped[name] = old.Number
+	r.store(name, nil)
+	return nil
+}
+
+// Install replaces everything: for stores that keep their limits elsewhere.
+func (r *Registry) Install(defs []*Definition) {
+	m := make(map[string]*Definition, len(defs))
+	for _, d := range defs {
+		m[d.Name] = d
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.Store(newSnapshot(m))
+}
+
+func (r *Registry) store(name string, d *Definition) {
+	m := map[string]*Definition{}
+	if old := r.current.Load(); old != nil {
+		m = maps.Clone(old.byName)
+	}
+	if m[name] = d; d == nil {
+		delete(m, name)
+	}
+	r.current.Store(newSnapshot(m))
+}
+
+// Retire forgets the versions of a limit before oldest, when the store knows
+// that no row names them any more.
+func (r *Registry) Retire(name string, oldest uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.Lookup(name)
+	if old == nil {
+		return
+	}
+	d := *old
+	d.Past = slices.DeleteFunc(slices.Clone(old.Past), func(v Version) bool { return v.Number < oldest })
+	r.store(name, &d)
+}
+
+// succeed makes d the version after old, or the same one where both count alike.
+func (d *Definition) succeed(old *Definition, now int64) {
+	if sameCounting(old, d) {
+		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
+		return
+	}
+	d.Number, d.Since = old.Number+1, max(now, old.Since)
+	d.Past = append(slices.Clone(old.Past), old.Version())
+}
+
+func sameCounting(a, b *Definition) bool {
+	ra, rb := a.Rule, b.Rule
+	ra.cal, rb.cal = nil, nil // made of Start and Period
+	return ra == rb && a.Start == b.Start && a.Period == b.Period
+}

@@ -1,0 +1,55 @@
+package store
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+)
+
+// A Reservation names tokens that were taken ahead of time.
+type Reservation [16]byte
+
+// NewReservation draws a random (version 4) UUID. It cannot be guessed, so that
+// whoever holds it may give the tokens back.
+func NewReservation() (r Reservation) {
+	rand.Read(r[:])
+	r[6] = r[6]&0x0f | 0x40
+	r[8] = r[8]&0x3f | 0x80
+	return r
+}
+
+// String writes the reservation as a UUID.
+func (r Reservation) String() string {
+	var b [36]byte
+	return string(r.append(b[:0]))
+}
+
+func (r Reservation) append(b []byte) []byte {
+	for i, part := range [...][]byte{r[:4], r[4:6], r[6:8], r[8:10], r[10:]} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, part)
+	}
+	return b
+}
+
+// ParseReservation reads what String writes.
+func ParseReservation(s string) (r Reservation, err error) {
+	bad := badField("reservation", "%q is not a reservation such as 0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11", s)
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return r, bad
+	}
+	digits := s[:8] + s[9:13] + s[14:18] + s[19:23] + s[24:]
+	if _, err := hex.Decode(r[:], []byte(digits)); err != nil {
+		return Reservation{}, bad
+	}
+	return r, nil
+}
+
+// MarshalText and UnmarshalText use the form of String.
+func (r Reservation) MarshalText() ([]byte, error) { return r.append(nil), nil }
+
+func (r *Reservation) UnmarshalText(b []byte) (err error) {
+	*r, err = ParseReservation(string(b))
+	return err
+}

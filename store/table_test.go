@@ -1,0 +1,149 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// mapTable is rows in maps, of which the call numbered fails returns an error.
+type mapTable struct {
+	rows    map[string]store.State
+	records map[string][]store.Record
+	held    map[store.Reservation]store.Held
+
+	calls, fails, sets int
+}
+
+var errTable = errors.New("the table fails")
+
+func newMapTable() *mapTable {
+	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, held: map[store.Reservation]store.Held{}}
+}
+
+func (t *mapTable) call() error {
+	if t.calls++; t.calls == t.fails {
+		return errTable
+	}
+	return nil
+}
+
+func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
+	return t.rows[limit+"/"+key], t.records[limit+"/"+key], t.call()
+}
+
+func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
+	t.rows[limit+"/"+key], t.records[limit+"/"+key] = row, records
+	t.sets++
+	return t.call()
+}
+
+func (t *mapTable) Held(id store.Reservation) (store.Held, error) { return t.held[id], t.call() }
+
+func (t *mapTable) SetHeld(id store.Reservation, h store.Held) error {
+	t.held[id] = h
+	t.sets++
+	return t.call()
+}
+
+// TestDecideInErrors: whichever call of a table fails, its error is DecideIn's,
+// and nothing is stored before all is read and decided.
+func TestDecideInErrors(t *testing.T) {
+	const now = int64(1e15)
+	var reg store.Registry
+	define := func(name string) *store.Definition {
+		d, err := reg.Define(now, store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10}, store.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	a, b := define("a"), define("b")
+	op := func(d *store.Definition, verb store.Verb, cost int64) store.Op {
+		return store.Op{Def: d, Key: "k", Verb: verb, Cost: cost}
+	}
+	id := store.Reservation{1}
+	reserve := func() *store.Group {
+		return &store.Group{ID: id, Ops: []store.Op{op(a, store.VerbReserve, 7), op(b, store.VerbReserve, 8)}}
+	}
+	cancel := func() *store.Group { return &store.Group{ID: id, Cancel: true} }
+
+	for _, c := range []struct {
+		name   string
+		before []*store.Group
+		group  func() *store.Group
+		reads  int // calls before the first that stores
+		calls  int
+	}{
+		{"reserve", nil, reserve, 2, 5},
+		{"cancel", []*store.Group{reserve()}, cancel, 3, 6},
+		{"reset", []*store.Group{reserve()}, func() *store.Group { return &store.Group{Ops: []store.Op{op(a, store.VerbReset, 0)}} }, 1, 2},
+	} {
+		for fails := 1; fails <= c.calls+1; fails++ {
+			table := newMapTable()
+			for _, g := range c.before {
+				if err := g.DecideIn(table, &reg, now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			table.calls, table.sets, table.fails = 0, 0, fails
+			err := c.group().DecideIn(table, &reg, now+1)
+			if want := fails <= c.calls; errors.Is(err, errTable) != want || !want && err != nil {
+				t.Errorf("%s, call %d fails: %v", c.name, fails, err)
+			}
+			if fails <= c.reads && table.sets > 0 {
+				t.Errorf("%s, call %d fails: %d calls had stored something", c.name, fails, table.sets)
+			}
+		}
+	}
+}
+
+// TestDecideInRefuses: what cannot be done is an error and stores nothing.
+func TestDecideInRefuses(t *testing.T) {
+	const now = int64(1e15)
+	var reg, other store.Registry
+	l := store.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10}
+	if _, err := reg.Define(now, l, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	older, err := other.Define(now, l, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Rate = 2
+	d, err := reg.Define(now, l, store.OwnerCode)
+	if err != nil || d.Number != 2 {
+		t.Fatal(d, err)
+	}
+	table := newMapTable()
+	take := func(d *store.Definition, limits *store.Registry, verb store.Verb, n int64) error {
+		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: d, Key: "k", Verb: verb, Cost: n}}}
+		return g.DecideIn(table, limits, now)
+	}
+	if err := take(d, &reg, store.VerbReserve, 6); err != nil || len(table.records["a/k"]) != 1 {
+		t.Fatal(err, table)
+	}
+	table.sets = 0
+	if err := take(older, &other, store.VerbTake, 1); !errors.Is(err, store.ErrStaleDefinition) {
+		t.Errorf("a row of a later version than the process knows: %v", err)
+	}
+	if _, err := store.SweepRow(table, &other, "a", "k", now+1e9); !errors.Is(err, store.ErrStaleDefinition) {
+		t.Errorf("a sweep of a row of a later version: %v", err)
+	}
+	for name, g := range map[string]*store.Group{"unknown": {ID: store.Reservation{2}, Cancel: true}, "due": {ID: store.Reservation{1}, Cancel: true}} {
+		if err := g.DecideIn(table, &reg, now+1e6); !errors.Is(err, store.ErrReservation) {
+			t.Errorf("cancel of a reservation that is %s: %v", name, err)
+		}
+	}
+	if err := take(older, &reg, store.VerbCheck, 1); err != nil {
+		t.Errorf("an op that was made before its limit changed: %v", err)
+	}
+	if table.sets > 0 {
+		t.Errorf("%d calls stored something", table.sets)
+	}
+	if gone, err := store.SweepRow(table, new(store.Registry), "a", "k", now); !gone || err != nil || len(table.records["a/k"]) > 0 {
+		t.Errorf("a sweep of a limit that was dropped: %v %v %v", gone, err, table)
+	}
+}

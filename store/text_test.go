@@ -1,0 +1,100 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+func TestParsePeriod(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"250ms": 250 * time.Millisecond, "1s": time.Second, "1m": time.Minute, "1h": time.Hour, "1d": day, "1w": 7 * day,
+		"1h30m": 90 * time.Minute, "1mo": store.Month, "3mo": 3 * store.Month, "1y": store.Year, "7us": 7 * time.Microsecond,
+	} {
+		if got, err := store.ParsePeriod(s); got != want || err != nil {
+			t.Errorf("%s: %v, %v; want %v", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "0s", "1", "s", "-1s", "1.5s", "1x", "1s ", " 1s", "0mo", "1201mo", "101y", "999999999999d", "99999999999999999999s", "mo", "+1s"} {
+		if d, err := store.ParsePeriod(s); err == nil {
+			t.Errorf("%q was read as %v", s, d)
+		}
+	}
+}
+
+func TestPeriodRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := rapid.OneOf(
+			rapid.Map(rapid.Int64Range(1, 1<<50), func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }),
+			rapid.Map(rapid.Int64Range(1, 5000), func(n int64) time.Duration { return time.Duration(n) * time.Hour }),
+			rapid.Map(rapid.Int64Range(1, 1200), func(n int64) time.Duration { return time.Duration(n) * store.Month }),
+		).Draw(t, "period")
+		if got, err := store.ParsePeriod(store.FormatPeriod(d)); err != nil || got != d {
+			t.Fatalf("%d as %q: %d, %v", d, store.FormatPeriod(d), got, err)
+		}
+	})
+}
+
+func TestLimitRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, _ := anyRule(t)
+		l.OnChange = store.ChangePolicy(rapid.IntRange(0, 2).Draw(t, "change"))
+		l.Mode = store.Mode(rapid.IntRange(0, 1).Draw(t, "mode"))
+		l.Auth, l.ListKeys = rapid.Bool().Draw(t, "auth"), rapid.Bool().Draw(t, "keys")
+		l.RetryJitter = rapid.IntRange(0, 100).Draw(t, "jitter")
+		l.OnStoreError = store.FailureMode(rapid.IntRange(0, 2).Draw(t, "failure"))
+		l.Timeout = time.Duration(rapid.IntRange(0, 5000).Draw(t, "timeout")) * time.Millisecond
+		got, err := store.ParseLimit(l.String())
+		if err != nil || got != l {
+			t.Fatalf("%s:\n%+v\n%+v\n%v", l, l, got, err)
+		}
+	})
+}
+
+func TestParseLimitErrors(t *testing.T) {
+	for s, want := range map[string]string{
+		"login":                       "NAME=RATE/PER",
+		"login=5":                     "NAME=RATE/PER",
+		"login=x/1m":                  "rate",
+		"login=0/1m":                  "rate",
+		"login=5/1q":                  "per",
+		"login=5/1m,brust=20":         "did you mean burst?",
+		"login=5/1m,burst":            "SETTING=VALUE",
+		"login=5/1m,burst=1,burst=2":  "twice",
+		"login=5/1m,rate=7":           "twice",
+		"login=5/1m,mode=shadwo":      "did you mean shadow?",
+		"login=5/1m,on_change=kep":    "did you mean keep?",
+		"login=5/1m,algorithm=bucket": "token_bucket",
+		"login=5/1m,start=0s":         "start",
+		"login=5/1m,burst=-1":         "burst",
+		"login=5/1m,retry_jitter=10":  "percentage",
+		"login=5/1mo":                 "per",
+	} {
+		if _, err := store.ParseLimit(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want something about %q", s, err, want)
+		}
+	}
+	if l, err := store.ParseLimit("api=10/s"); err != nil || l.Period != time.Second {
+		t.Errorf("10/s: %+v, %v", l, err)
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, s := range []string{"login=5/1m,burst=20", "day=1000/1d,algorithm=fixed_window,start=0s", "jobs=3/7s,max_debt=30",
+		"a=1/1mo,algorithm=interval,start=06:00 Europe/Rome", "=/,", "x=1/s,start=,max_debt=unlimited"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		l, err := store.ParseLimit(s)
+		if err != nil {
+			return
+		}
+		if again, err := store.ParseLimit(l.String()); err != nil || again != l {
+			t.Fatalf("%q is %+v, and %q is %+v, %v", s, l, l.String(), again, err)
+		}
+	})
+}
