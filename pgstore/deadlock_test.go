@@ -40,6 +40,7 @@ func TestDeadlock(t *testing.T) {
 	if _, err = l.TakeAll(ctx, both...); err != nil {
 		t.Fatal(err)
 	}
+	left := int64(8)
 
 	// Two partners, so that one of them waits for the row when the other one gives
 	// it up: the call never gets in between.
@@ -53,7 +54,14 @@ func TestDeadlock(t *testing.T) {
 		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0)").Scan(&waits)
 		return err == nil && waits
 	})
-	_, err = l.TakeAll(ctx, both...)
+	// On a busy machine a partner may ask too late, so that the call looks for a
+	// deadlock before there is one and then gets in between: it is made again.
+	for range 5 {
+		if _, err = l.TakeAll(ctx, both...); err != nil {
+			break
+		}
+		left--
+	}
 	partners()
 	wg.Wait()
 	var pg *pgconn.PgError
@@ -65,9 +73,9 @@ func TestDeadlock(t *testing.T) {
 		if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		return n == pgstore.MaxTries
+		return n >= pgstore.MaxTries
 	})
-	if d, err := l.TakeAll(ctx, both...); err != nil || d.Remaining != 7 {
+	if d, err := l.TakeAll(ctx, both...); err != nil || d.Remaining != left-1 {
 		t.Errorf("when they are gone: %+v %v", d, err)
 	}
 }
