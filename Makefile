@@ -1,7 +1,8 @@
 # Tasks of dipwell. `make help` lists them.
 GO            ?= go
 GOLANGCI_LINT ?= v2.15.0
-CROSS         ?= linux/386 linux/arm64 darwin/arm64 windows/amd64
+# Each operating system, 32 bits and arm64: no file is for Linux on arm64 alone.
+CROSS         ?= linux/386 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
 CONCURRENT    ?= ./breaker ./coalesce ./denycache ./fallback ./grpclimit ./httpclient ./httplimit ./keyhash ./memstore ./redisstore \
                  ./internal/config ./internal/rls ./internal/server ./shadow ./internal/await ./internal/pace ./internal/sketch
