@@ -120,7 +120,7 @@ func New(lanes []store.Store, c Config) (*Store, error) {
 		if inner == nil {
 			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
 		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c, allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
+		s.lanes = append(s.lanes, &lane{store: inner, Config: c, made: time.Now(), allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
 	}
 	return s, nil
 }
@@ -276,13 +276,20 @@ func (s *Store) scatter(c *call, b *store.Batch) error {
 	return nil
 }
 
-// laneOf is the lane of a group: the first one while riders are few, otherwise
-// that of its smallest key hash, so that the same keys in another order meet the
-// same lane.
+// laneOf is the lane of a group: while riders are few the first one that is not
+// stuck, otherwise that of its smallest key hash, so that the same keys in another
+// order meet the same lane.
 func (s *Store) laneOf(g *store.Group) *lane {
 	n := uint64(s.home)
-	if n == 1 || s.riders.few() {
+	if n == 1 {
 		return s.lanes[0]
+	}
+	if s.riders.few() {
+		for _, l := range s.lanes[:n] {
+			if !l.stuck() {
+				return l
+			}
+		}
 	}
 	if g.Cancel {
 		return s.lanes[maphash.Bytes(s.seed, g.ID[:])%n]

@@ -408,6 +408,42 @@ func TestFewCallersShareOneLane(t *testing.T) {
 	})
 }
 
+// TestAStuckLaneIsPassedOver: a statement that hangs at the lane where few callers
+// queue holds up those who queue behind it, and nobody who comes later.
+func TestAStuckLaneIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newGate(), newGate()
+		s := over(t, coalesce.Config{}, a, b)
+		hangs := ask(s, "hangs")
+		stuck := <-a.arrived
+		other := ask(s, "k")
+		oneB := <-b.arrived
+		behind := ask(s, "behind") // both lanes are busy
+		finish(oneB)
+		other.turn(t)
+		time.Sleep(time.Second)
+		for range 3 {
+			first := ask(s, "first")
+			one := <-b.arrived
+			second, third := ask(s, "second"), ask(s, "third") // these share a statement
+			finish(one)
+			first.turn(t)
+			together := <-b.arrived
+			if len(together.keys) != 2 {
+				t.Errorf("a statement for %v", together.keys)
+			}
+			finish(together)
+			second.turn(t)
+			third.turn(t)
+			synctest.Wait()
+		}
+		finish(stuck)
+		finish(<-a.arrived)
+		hangs.turn(t)
+		behind.turn(t)
+	})
+}
+
 // TestALaneOfItsOwnForEachKey: many calls queue at their key's lane, always the
 // same one; one that need not goes by the first lane that is idle.
 func TestALaneOfItsOwnForEachKey(t *testing.T) {

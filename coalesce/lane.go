@@ -23,7 +23,9 @@ type lane struct {
 	bounds     *bounds       // of the store
 	quarantine *quarantine   // nil: there is none
 
-	busy   atomic.Bool // cleared only under mu and with an empty queue
+	busy   atomic.Bool  // cleared only under mu and with an empty queue
+	since  atomic.Int64 // when the statement in flight was sent, in ns since made; 0: there is none
+	made   time.Time
 	closed atomic.Bool // set only under mu
 
 	mu      sync.Mutex
@@ -52,6 +54,20 @@ func (l *lane) lead() bool {
 	return true
 }
 
+// stuckAfter is how long a statement may take before callers that would queue
+// behind it go by another lane: its connection may hang. It is far above what a
+// statement takes, and a lock that it meets ends it before (LockWait).
+const stuckAfter = 100 * time.Millisecond
+
+// stuck reports whether the statement in flight takes too long to wait for.
+func (l *lane) stuck() bool {
+	since := l.since.Load()
+	return since != 0 && time.Since(l.made)-time.Duration(since) > stuckAfter
+}
+
+func (l *lane) began() { l.since.Store(max(1, int64(time.Since(l.made)))) }
+func (l *lane) ended() { l.since.Store(0) }
+
 // crowded reports whether somebody waits, or batches are being sent: then the
 // next one comes soon.
 func (l *lane) crowded() bool {
@@ -71,6 +87,8 @@ func (l *lane) alone(c *call, b *store.Batch) error {
 	}
 	ctx, done := l.bounds.bound(c)
 	defer done()
+	l.began()
+	defer l.ended()
 	err := l.store.Apply(ctx, b)
 	l.quarantine.suspect(b.Groups, err)
 	return err
@@ -276,6 +294,8 @@ func (l *lane) send() {
 	ctx, cancel := context.WithDeadline(context.Background(), l.deadline())
 	defer cancel()
 	failures := 0
+	l.began()
+	defer l.ended()
 	l.decide(ctx, l.all, &failures)
 	l.quarantine.suspect(l.all, nil)
 }

@@ -11,8 +11,8 @@ import "sync/atomic"
 type riders struct{ n atomic.Int32 }
 
 // fewRiders bounds the calls that share one lane. At 512 callers two lanes do as
-// much as one, and on more processors more; the bound also keeps a lane that is
-// stuck from holding up everybody.
+// much as one, and on more processors more. It also bounds how many wait behind a
+// lane that is stuck; those who come later go by another one (stuckAfter).
 const fewRiders = 48
 
 func (r *riders) few() bool { return r.n.Load() < fewRiders }
