@@ -159,6 +159,9 @@ func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 	}
 	if path != "" {
 		db, err := strconv.ParseUint(path, 10, 16)
+		if err != nil && strings.Contains(path, "@") {
+			return nil, c, errUnescaped
+		}
 		if err != nil || kind == "+cluster" && db != 0 {
 			return nil, c, fmt.Errorf("%q is not the number of a database here", path)
 		}
@@ -178,12 +181,21 @@ func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 		if len(list) > 1 {
 			return nil, c, fmt.Errorf("%s is given twice", name)
 		}
-		if err := setParameter(o, &c, name, list[0]); err != nil {
+		if err := setParameter(o, &c, name, list[0]); errors.Is(err, errUnknown) && strings.Contains(query, "@") {
+			return nil, c, errUnescaped
+		} else if err != nil {
 			return nil, c, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return o, c, c.check()
 }
+
+var (
+	errUnknown = errors.New("is not known; there are prefix, hash_tag, eviction, ca, pool_size, dial_timeout, timeout, sentinel_user, sentinel_password")
+
+	// What follows a / or ? may be part of a password: an error must not repeat it.
+	errUnescaped = errors.New("the user or password has a / or ?; write / as %2F and ? as %3F")
+)
 
 func setParameter(o *redis.UniversalOptions, c *Config, name, value string) (err error) {
 	switch name {
@@ -212,7 +224,7 @@ func setParameter(o *redis.UniversalOptions, c *Config, name, value string) (err
 	case "sentinel_password":
 		o.SentinelPassword = value
 	default:
-		err = errors.New("is not known; there are prefix, hash_tag, eviction, ca, pool_size, dial_timeout, timeout, sentinel_user, sentinel_password")
+		err = errUnknown
 	}
 	return err
 }

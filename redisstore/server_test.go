@@ -405,6 +405,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestParseKeepsPasswords: a URL whose password was not escaped is refused with
+// an error that has nothing of it.
+func TestParseKeepsPasswords(t *testing.T) {
+	for _, url := range []string{
+		"redis://:se/cret@localhost", "redis://u:se/cret@localhost/3", "redis://:se?cret@localhost", "redis://:se?cret=x@localhost/1",
+		"redis://:se?x=y&cret@localhost", "redis://:se/x?cret@localhost", "redis://:se%cret@localhost", "redis://:se?cret%zz@localhost",
+		"redis://:se;/cret@localhost", "redis://:se?x;cret@localhost", "redis+sentinel://:se/cret@h/master", "redis://:se#cret@localhost/x",
+	} {
+		if err := redisstore.CheckURL(url); err != nil && strings.Contains(err.Error(), "cret") || err == nil && !strings.Contains(url, "#") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // The slot that is computed here is the cluster's.
 func TestSlot(t *testing.T) {
 	t.Parallel()

@@ -143,17 +143,26 @@ func gauges(s *server.Server, st dipwell.Store) {
 	}
 }
 
-// redact leaves out what a URL may carry of a password: its user and its settings.
+// redact leaves out what a URL may carry of a password: its user and its
+// settings. Where it cannot tell which part the password is, it keeps the scheme
+// alone.
 func redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
+		if !strings.HasPrefix(url, "file:") && strings.ContainsAny(url, "@=") { // such as host=db password=...
+			return "..."
+		}
 		return url
 	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		rest = "..." + rest[i:]
+	at, settings := strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '?')
+	switch {
+	case settings >= 0 && at > settings: // the user's password may have the ?, or a setting the @
+		return scheme + "://..."
+	case settings >= 0:
+		rest = rest[:settings] + "?..."
 	}
-	if i := strings.IndexByte(rest, '?'); i >= 0 {
-		rest = rest[:i] + "?..."
+	if at >= 0 {
+		rest = "..." + rest[at:]
 	}
 	return scheme + "://" + rest
 }

@@ -11,7 +11,13 @@ func TestRedact(t *testing.T) {
 		"postgres://u:p@db/shop":               "postgres://...@db/shop",
 		"postgres://u:p@ss@db/shop?a=b":        "postgres://...@db/shop?...",
 		"postgres:///shop?user=u&password=p":   "postgres:///shop?...",
-		"postgres://db/shop?user=u&password=@": "postgres://...@",
+		"postgres://db/shop?password=a@secret": "postgres://...",
+		"postgres://u:p?q@db/shop":             "postgres://...",
+		"postgres://u:p@db/shop?password=a@b":  "postgres://...",
+		"host=db user=u password=p":            "...",
+		"postgres:u:p@db/shop":                 "...",
+		"file:/srv/a=b@c/limits.db":            "file:/srv/a=b@c/limits.db",
+		"memori:":                              "memori:",
 		"redis://:p@127.0.0.1:6379/1":          "redis://...@127.0.0.1:6379/1",
 	} {
 		if got := redact(url); got != want {
