@@ -122,6 +122,7 @@ func TestDamagedFiles(t *testing.T) {
 		"other's":      {otherDatabase(t), "another program"},
 		"newer":        {pragma(t, whole, "user_version = 99"), "has version 99"},
 		"odd row":      {pragma(t, whole, "user_version = 1; update buckets set used = -5 where key = 'key 17'"), "cannot be"},
+		"odd key":      {pragma(t, whole, "user_version = 1; update buckets set key = 'key' || char(0) || '17' where key = 'key 17'"), "no such key"},
 		"odd version":  {pragma(t, whole, "user_version = 1; update buckets set version = 7 where key = 'key 17'"), "version 7"},
 		"odd limit":    {pragma(t, whole, "user_version = 1; update limits set definition = '{}'"), "limit slow"},
 		"no version":   {pragma(t, whole, "user_version = 1; delete from versions"), "version 1 is not there"},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/memstore"
@@ -259,7 +260,7 @@ func checkRow(d *store.Definition, key string, row store.State) error {
 		return fmt.Errorf("%d units used at %d cannot be", row.Used, row.TS)
 	case row.Version > d.Number:
 		return fmt.Errorf("version %d of the limit is not there", row.Version)
-	case len(key) > store.MaxKey || !utf8.ValidString(key):
+	case len(key) > store.MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0:
 		return errors.New("no such key can be")
 	}
 	return nil
