@@ -4,7 +4,7 @@
 -- two statements that lock the same buckets cannot deadlock. No bucket is asked
 -- twice. Nobody waits: what has to is not charged.
 --
--- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (dipwell.Verb), 6 put.
+-- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (store.Verb), 6 put.
 -- cost: units. bound: the most units that may be used after it. enough: ticks
 -- after which everything has come back. put writes cost as used and unit as ts
 -- if the bucket still has bound as used and grid as ts.

@@ -38,7 +38,7 @@ func TestDocs(t *testing.T) {
 		case *update:
 			err = os.WriteFile(path, []byte(want), 0o600)
 		case want != string(b):
-			t.Errorf("%s is not what the settings say: go generate ./config", path)
+			t.Errorf("%s is not what the settings say: go generate ./internal/config", path)
 		}
 		if err != nil {
 			t.Fatal(err)
