@@ -151,6 +151,15 @@ func (r *Registry) Drop(name, owner string) error {
 	return nil
 }
 
+// hasDropped reports whether a definition that Lookup no longer has was dropped
+// here.
+func (r *Registry) hasDropped(d *Definition) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, dropped := r.dropped[d.Name]
+	return dropped && d.Number <= last
+}
+
 // Install replaces everything: for stores that keep their limits elsewhere.
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))

@@ -48,9 +48,10 @@ func (p *HeldPart) names(r Record) bool { return r.Number == p.Number && r.Mark 
 // now is the store's clock, in µs, read after the rows of the group were locked.
 // limits has the store's limits: an op that was made before its limit changed is
 // decided under the new definition, and op.Def says so. The error is one of the
-// table, ErrReservation for a reservation that cannot be cancelled, or
-// ErrStaleDefinition where a row is of a later version than limits has: another
-// process has changed the limit, and the store must read it again.
+// table, ErrReservation for a reservation that cannot be cancelled, an
+// *UnknownLimitError for a limit that was dropped while the call was on its way,
+// or ErrStaleDefinition where a row is of a later version than limits has:
+// another process has changed the limit, and the store must read it again.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -60,7 +61,10 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	var write [MaxTakes]bool
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if d := limits.Lookup(op.Def.Name); d != nil && d.Number > op.Def.Number {
+		switch d := limits.Lookup(op.Def.Name); {
+		case d == nil && limits.hasDropped(op.Def):
+			return limits.Missing(op.Def.Name)
+		case d != nil && d.Number > op.Def.Number:
 			op.Def = d
 		}
 		var err error

@@ -147,3 +147,29 @@ func TestDecideInRefuses(t *testing.T) {
 		t.Errorf("a sweep of a limit that was dropped: %v %v %v", gone, err, table)
 	}
 }
+
+// TestDecideInDropped: a call on its way while its limit is dropped stores
+// nothing, and its error is that of later calls. A registry that has never had
+// the limit, of a store whose limits are kept elsewhere, decides.
+func TestDecideInDropped(t *testing.T) {
+	const now = int64(1e15)
+	var reg store.Registry
+	d, err := reg.Define(now, store.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10}, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = reg.Drop("a", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	table := newMapTable()
+	reserve := func(limits *store.Registry) error {
+		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: d, Key: "k", Verb: store.VerbReserve, Cost: 7}}}
+		return g.DecideIn(table, limits, now)
+	}
+	if err := reserve(&reg); !errors.Is(err, store.ErrUnknownLimit) || table.sets > 0 {
+		t.Errorf("%v, and %d calls stored something", err, table.sets)
+	}
+	if err := reserve(new(store.Registry)); err != nil || len(table.records["a/k"]) != 1 {
+		t.Errorf("%v, %v", err, table)
+	}
+}
