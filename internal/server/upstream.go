@@ -57,11 +57,20 @@ func (u *Upstream) target() (*url.URL, error) {
 	target, err := url.Parse(u.URL)
 	switch {
 	case err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Host == "":
-		return nil, fmt.Errorf("upstream: %q is not a URL such as http://127.0.0.1:3000", u.URL)
+		return nil, fmt.Errorf("upstream: %q is not a URL such as http://127.0.0.1:3000", withoutUser(u.URL))
 	case target.User != nil || target.Fragment != "":
 		return nil, errors.New("upstream: the URL has a user or a fragment, which would not be sent; leave it out")
 	}
 	return target, nil
+}
+
+// withoutUser returns text, or if it has an @ what follows it: before it there
+// may be a password.
+func withoutUser(text string) string {
+	if at := strings.LastIndexByte(text, '@'); at >= 0 {
+		return "..." + text[at:]
+	}
+	return text
 }
 
 // transport asks the upstream itself, never a proxy that HTTP_PROXY names, and

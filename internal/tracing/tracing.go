@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -91,6 +92,9 @@ func CheckEndpoint(endpoint string) error {
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // before it there may be a password
+			endpoint = "..." + endpoint[at:]
+		}
 		return "", fmt.Errorf("otlp_endpoint: %q is not a URL such as http://127.0.0.1:4318", endpoint)
 	}
 	return u.JoinPath("v1/traces").String(), nil
