@@ -255,7 +255,7 @@ func (l *lane) gather(answered int) {
 		l.mu.Lock()
 		waiting := l.queue.len
 		l.mu.Unlock()
-		if waiting >= max(answered, gatherBelow) || waiting == before {
+		if waiting >= max(answered, gatherBelow) || waiting <= before {
 			return
 		}
 		before = waiting

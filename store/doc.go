@@ -2,5 +2,6 @@
 // interface and the batches it decides, the definitions of limits and their
 // versions, and the algebra that decides a call.
 //
-// The users of a limiter need only package dipwell.
+// Users of a limiter need package dipwell, and of this one the owners of limits
+// (OwnerCode and the others) and the sources of answers.
 package store
