@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -75,6 +76,36 @@ func TestLimitsInsideATransaction(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAcquiredConnection: a store over a connection that was acquired from a pool
+// sees a transaction that was begun there by a statement. Rows that it wrote are
+// no new ones, and a call that is refused does not end it.
+func TestAcquiredConnection(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("one", 10), drained("two", 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	must(t, conn, "begin")
+	in := l.With(s.With(conn))
+	for i := range 4 {
+		pgstore.ExpectNew(s)
+		if d, err := in.TakeAll(t.Context(), takesOf("k", 4, "one", "two")...); err != nil || d.Allowed != (i < 2) {
+			t.Errorf("call %d: %+v, %v", i, d, err)
+		}
+	}
+	must(t, conn, "rollback")
+	if d, err := l.Check(t.Context(), "one", "k", 1); err != nil || d.Remaining != 10 {
+		t.Errorf("after the rollback: %+v, %v", d, err)
 	}
 }
 

@@ -86,7 +86,7 @@ func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
 		conn, release = c.Conn(), c.Release
 	case *pgx.Conn:
 		conn = db
-	case pgx.Tx:
+	case connected:
 		conn = db.Conn()
 	default:
 		return nil, release
@@ -151,7 +151,7 @@ func (s *Store) planned(args ...any) []any {
 		mode = db.Config().ConnConfig.DefaultQueryExecMode
 	case *pgx.Conn:
 		mode = db.Config().DefaultQueryExecMode
-	case pgx.Tx:
+	case connected:
 		mode = db.Conn().Config().DefaultQueryExecMode
 	}
 	if mode != pgx.QueryExecModeCacheStatement {

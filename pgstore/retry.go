@@ -68,6 +68,8 @@ func (s *Store) alone() bool {
 		return false
 	case *pgx.Conn:
 		return db.PgConn().TxStatus() == 'I'
+	case connected:
+		return db.Conn().PgConn().TxStatus() == 'I'
 	}
 	return true
 }

@@ -12,15 +12,19 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// DB is what a store needs of a connection: a *pgxpool.Pool, a *pgx.Conn or a
-// pgx.Tx fits. A connection or transaction is not for concurrent use, and
-// neither is a store over it.
+// DB is what a store needs of a connection: a *pgxpool.Pool, a *pgxpool.Conn, a
+// *pgx.Conn or a pgx.Tx fits. A connection or transaction is not for concurrent
+// use, and neither is a store over it. Of a type of the caller's own, each
+// statement must be a transaction of its own, or the type a pgx.Tx.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
+
+// connected is a pgx.Tx, or a connection that was acquired from a pool.
+type connected interface{ Conn() *pgx.Conn }
 
 // Config is how a store behaves. The zero Config is ready for use.
 type Config struct {
