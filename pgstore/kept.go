@@ -80,8 +80,12 @@ func (s *Store) kept(ctx context.Context, groups []*store.Group) (rest []*store.
 }
 
 // failKept gives groups the error of their statement, and returns those that are
-// to be decided by themselves.
+// to be decided by themselves: all of them where one alone may be at fault, or
+// where the statement has collided.
 func (s *Store) failKept(groups []*store.Group, err error) (rest []*store.Group) {
+	if collided(err) && s.alone() {
+		return groups
+	}
 	b := &bundle{groups: groups}
 	return s.unsettled([]*bundle{b}, err)
 }
@@ -153,6 +157,7 @@ func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead,
 			b.odd = b.odd || b.state.Version != b.def.Number
 		}
 		b.before, b.notes = r.records()
+		b.odd = b.odd || len(b.notes) < len(b.before) // of a version whose records had no numbers
 		b.after = slices.Clone(b.before)
 		k.buckets[at] = b
 		return nil
@@ -255,10 +260,15 @@ func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*store.Gro
 	}
 	if len(written) > 0 {
 		done, err := s.putKept(ctx, written)
+		if err != nil {
+			var groups []*store.Group
+			for _, set := range written {
+				groups = append(groups, set.groups...)
+			}
+			return again, append(rest, s.failKept(groups, err)...)
+		}
 		for i, set := range written {
 			switch {
-			case err != nil:
-				rest = append(rest, s.failKept(set.groups, err)...)
 			case !done[i]:
 				again = append(again, set.groups...)
 			default:

@@ -132,3 +132,94 @@ func TestManyCallsOfALockedRow(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptBesideALockedRow: reservations that have to wait are written by one
+// statement, and a locked row among theirs is no matter of the others.
+func TestKeptBesideALockedRow(t *testing.T) {
+	t.Parallel()
+	s, _, waits := lockedRow(t, migrated)
+	l, err := dipwell.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	for i, key := range []string{"k", "l", "bad", "m", "n"} {
+		if key != "bad" {
+			if _, err := l.Take(t.Context(), "one", key, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1},
+			Ops: []store.Op{{Def: l.Limit("one"), Key: key, Verb: store.VerbReserve, Cost: 100_001}}})
+	}
+	if err := s.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if locked := g.Ops[0].Key == "bad"; errors.Is(g.Err, store.ErrLocked) != locked || !locked && (g.Err != nil || !g.Reserved) {
+			t.Errorf("%s: %v, %v", g.Ops[0].Key, g.Reserved, g.Err)
+		}
+	}
+	if n := waits.Load(); n != 2 {
+		t.Errorf("%d statements waited", n)
+	}
+}
+
+// TestKeptAgain: where transactions are of a higher level than the default, a row
+// that changes while the statement waits for it undoes the statement. Its calls
+// are decided anew.
+func TestKeptAgain(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&default_transaction_isolation=repeatable%20read")
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("one", 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	for i, key := range []string{"k", "l", "m", "n"} {
+		if _, err := l.Take(t.Context(), "one", key, 1); err != nil {
+			t.Fatal(err)
+		}
+		b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1},
+			Ops: []store.Op{{Def: l.Limit("one"), Key: key, Verb: store.VerbReserve, Cost: 11}}})
+	}
+	if _, err := behind(t, pool, "update dipwell.buckets set used = used + 1 where key = 'l'", func() (d dipwell.Decision, err error) {
+		return d, s.Apply(t.Context(), &b)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Err != nil || !g.Reserved {
+			t.Errorf("%s: %v, %v", g.Ops[0].Key, g.Reserved, g.Err)
+		}
+	}
+}
+
+// TestRecordsWithoutNumbers: a key may have several reservations of schema version
+// 5, which all have the number 0. Each can be cancelled once.
+func TestRecordsWithoutNumbers(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	pgstore.Keep(s)
+	if _, err := dipwell.New(s, drained("one", 10)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, `insert into dipwell.buckets (used, ts, limit_id, version, key) select cap, dipwell_internal.now_us(), id, version, 'k' from dipwell.limits;
+		insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, rest, parts)
+		select i::text::uuid, l.id, 'k', l.unit, l.version, n, n, 0, 0, false, 1
+		from dipwell.limits l, unnest('{00000000-0000-0000-0000-000000000001,00000000-0000-0000-0000-000000000002,00000000-0000-0000-0000-000000000003}'::text[]) i,
+			(select dipwell_internal.now_us() + 3600000000) c (n)`)
+	for i, last := range []byte{1, 1, 2, 2, 3, 3} {
+		other := store.Group{Cancel: true, ID: store.Reservation{0: 1}} // a batch
+		b := store.Batch{Groups: []store.Group{{Cancel: true, ID: store.Reservation{15: last}}, other}}
+		if err := s.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		if want := i%2 == 1; errors.Is(b.Groups[0].Err, store.ErrReservation) != want || !want && b.Groups[0].Err != nil {
+			t.Errorf("cancellation %d of %d: %v", i%2+1, last, b.Groups[0].Err)
+		}
+	}
+}
