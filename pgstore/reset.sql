@@ -32,7 +32,9 @@ judged as materialized (
     from hopeful h left join locked l on l.i = h.i
 ),
 gone as (
+    -- A place is one of each partition.
     delete from dipwell.buckets where ctid = any (array(select place from judged where done and place is not null))
+        and ((limit_id, key) in (select limit_id, key from judged where done and place is not null)) is true
         and (select count(*) from judged where done and place is not null) > 0
 )
 select i, used, ts, n, true, done, false, null::bigint from judged cross join clock

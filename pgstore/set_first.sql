@@ -44,7 +44,9 @@ changed as (
 ),
 undone as (
     -- A plan that was made for a small table may read all of it, so it must not even start where there is nothing to delete.
+    -- A place is one of each partition.
     delete from dipwell.buckets where ctid = any (array(select place from judged where made and not (done and fits)))
+        and ((limit_id, key) in (select limit_id, key from judged where made and not (done and fits))) is true
         and (select count(*) from judged where made and not (done and fits)) > 0
 )
 select i, case when not made then used end, ts, n, coalesce(plain and not late, false), coalesce(done, false), false,

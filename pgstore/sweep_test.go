@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -311,15 +312,52 @@ func TestSweepOneAtATime(t *testing.T) {
 	}
 }
 
-// TestSweepPartitions: places in one partition are not mistaken for those in
-// another.
-func TestSweepPartitions(t *testing.T) {
+// partitioned is a database in which the table buckets is partitioned.
+func partitioned(t *testing.T) *pgxpool.Pool {
+	t.Helper()
 	pool := newPool(t)
 	must(t, pool, `alter table dipwell.buckets rename to plain;
 		create table dipwell.buckets (used bigint not null, ts bigint not null, limit_id int not null, version int not null, key text collate "C" not null,
 			lows bigint[], primary key (limit_id, key)) partition by hash (limit_id, key);
 		create table dipwell.part0 partition of dipwell.buckets for values with (modulus 2, remainder 0);
 		create table dipwell.part1 partition of dipwell.buckets for values with (modulus 2, remainder 1)`)
+	return pool
+}
+
+// TestPartitions: what deletes rows by their place deletes no row that has the
+// same place in another partition.
+func TestPartitions(t *testing.T) {
+	t.Parallel()
+	const keys = 200
+	pool := partitioned(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("one", 10), drained("two", 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range keys {
+		if _, err := l.Take(t.Context(), "one", fmt.Sprint(k), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Reset(t.Context(), "one", "0"); err != nil {
+		t.Fatal(err)
+	}
+	for k := range 20 { // the new row is made before the other refuses
+		pgstore.ExpectNew(s)
+		if d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "one", Key: "1", Cost: 1}, dipwell.Take{Limit: "two", Key: fmt.Sprint(k), Cost: 1}); err != nil || d.Allowed {
+			t.Error(d, err)
+		}
+	}
+	if left := number(t, pool, "select count(*) from dipwell.buckets"); left != keys-1 {
+		t.Errorf("%d rows are left of %d", left, keys-1)
+	}
+}
+
+// TestSweepPartitions: places in one partition are not mistaken for those in
+// another.
+func TestSweepPartitions(t *testing.T) {
+	pool := partitioned(t)
 	must(t, pool, "select dipwell.define('slow', 1, interval '1 day'), dipwell.define('fast', 1000, interval '1 second')")
 	must(t, pool, `insert into dipwell.buckets (used, ts, limit_id, version, key)
 		select l.unit, dipwell_internal.now_us() - 60000000, l.id, l.version, 'k' || i from generate_series(1, 5000) i, dipwell.limits l`)
