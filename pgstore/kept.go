@@ -46,7 +46,6 @@ type recordKey struct{ number, mark int64 }
 
 type note struct {
 	id    pgtype.UUID
-	place string // of the record; "" where it is new
 	parts int32
 }
 
@@ -168,14 +167,13 @@ func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead,
 // recordColumns are the records of a bucket as kept.sql returns them.
 type recordColumns struct {
 	ids                                        []pgtype.UUID
-	places                                     []string
 	numbers, marks, units, slacks, dues, stops []int64
 	versions                                   []int32
 	rests                                      []bool
 }
 
 func (r *recordColumns) fields() []any {
-	return []any{&r.ids, &r.places, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
+	return []any{&r.ids, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
 }
 
 func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]note) {
@@ -183,7 +181,7 @@ func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]note) 
 	for i := range r.numbers {
 		rs = append(rs, store.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
 			Version: uint32(r.versions[i]), Due: r.dues[i], Ends: r.stops[i], Rest: r.rests[i]})
-		notes[recordKey{r.numbers[i], r.marks[i]}] = note{id: r.ids[i], place: r.places[i]}
+		notes[recordKey{r.numbers[i], r.marks[i]}] = note{id: r.ids[i]}
 	}
 	return rs, notes
 }
@@ -403,9 +401,9 @@ type keptArgs struct {
 		rests                                    []bool
 	}
 	ended struct {
-		sets   []int32
-		places []string
-		ids    []pgtype.UUID
+		sets, limits []int32
+		ids          []pgtype.UUID
+		keys         []string
 	}
 }
 
@@ -439,7 +437,7 @@ func (s *Store) putKept(ctx context.Context, sets []*keptSet) (done []bool, err 
 	rows, err := s.db.Query(ctx, keptPutSQL, s.planned(
 		a.sets, a.ids, a.keys, a.places, a.made, a.used, a.ts, a.versions, a.lows,
 		r.sets, r.ids, r.limits, r.keys, r.units, r.versions, r.due, r.partDue, r.number, r.mark, r.slack, r.parts, r.rests,
-		e.sets, e.places, e.ids)...)
+		e.sets, e.ids, e.limits, e.keys)...)
 	if err != nil {
 		return nil, storeError(err, true)
 	}
@@ -477,8 +475,8 @@ func (a *keptArgs) add(b *keptBucket) {
 		to.rests = append(to.rests, r.Rest)
 	}
 	for at := range before {
-		n := b.notes[at]
-		a.ended.sets, a.ended.places, a.ended.ids = append(a.ended.sets, set), append(a.ended.places, n.place), append(a.ended.ids, n.id)
+		to := &a.ended
+		to.sets, to.ids, to.limits, to.keys = append(to.sets, set), append(to.ids, b.notes[at].id), append(to.limits, b.id), append(to.keys, b.key)
 	}
 }
 

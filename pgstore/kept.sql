@@ -16,17 +16,17 @@ asked as materialized (
     select * from unnest((select $1::int[]), (select $2::text[])) a (limit_id, key) union select limit_id, key from held
 )
 select c.n, a.limit_id, a.key, b.used, b.ts, b.version, b.lows, b.place, b.made, l.version, null::int as parts, 0::bigint as i,
-    r.ids, r.places, r.numbers, r.marks, r.units, r.slacks, r.versions, r.dues, r.ends, r.rests
+    r.ids, r.numbers, r.marks, r.units, r.slacks, r.versions, r.dues, r.ends, r.rests
 from asked a cross join c
 left join lateral (select l.version from dipwell.limits l where l.id = a.limit_id limit 1) l on true
 left join lateral (select b.used, b.ts, b.version, b.lows, b.ctid::text as place, b.xmin::text as made
     from dipwell.buckets b where b.limit_id = a.limit_id and b.key = a.key limit 1) b on true
-left join lateral (select array_agg(x.id) as ids, array_agg(x.place) as places, array_agg(x.number) as numbers, array_agg(x.mark) as marks,
+left join lateral (select array_agg(x.id) as ids, array_agg(x.number) as numbers, array_agg(x.mark) as marks,
         array_agg(x.units) as units, array_agg(coalesce(x.slack, -1)) as slacks, array_agg(x.version) as versions,
         array_agg(x.part_due) as dues, array_agg(x.due) as ends, array_agg(x.rest) as rests
-    from (select x.id, x.ctid::text as place, x.number, x.mark, x.units, x.slack, x.version, x.part_due, x.due, x.rest
+    from (select x.id, x.number, x.mark, x.units, x.slack, x.version, x.part_due, x.due, x.rest
         from dipwell.reservations x where x.limit_id = a.limit_id and x.key = a.key order by x.number limit $5::int + 1) x) r on true
 union all
 select c.n, h.limit_id, h.key, h.number, h.mark, null, null, null, null, null, h.parts, h.i,
-    null, null, null, null, null, null, null, null, null, null
+    null, null, null, null, null, null, null, null, null
 from held h cross join c

@@ -4,7 +4,7 @@
 -- by limit and key, and are locked in that order. It returns the groups that were
 -- written.
 --
--- $1 to $9: buckets. $10 to $22: records that are new or have changed. $23 to $25:
+-- $1 to $9: buckets. $10 to $22: records that are new or have changed. $23 to $26:
 -- records that go.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::text[]), (select $5::text[]),
@@ -31,12 +31,15 @@ noted as (
     where r.grp in (select grp from done)
     on conflict (id, limit_id, key) do update set units = excluded.units, version = excluded.version, slack = excluded.slack, rest = excluded.rest
 ),
+-- Their places are looked up here: they may have others since kept.sql has read
+-- them (vacuum full).
 gone as materialized (
-    select e.place::tid as place, e.id from unnest((select $23::int[]), (select $24::text[]), (select $25::uuid[])) e (grp, place, id)
+    select x.place from unnest((select $23::int[]), (select $24::uuid[]), (select $25::int[]), (select $26::text[])) e (grp, id, limit_id, key)
+    join lateral (select x.ctid as place from dipwell.reservations x
+        where x.id = e.id and x.limit_id = e.limit_id and x.key = e.key limit 1) x on true
     where e.grp in (select grp from done)
 ),
 ended as (
-    delete from dipwell.reservations where ctid = any (array(select place from gone)) and id = any (array(select id from gone))
-        and (select count(*) from gone) > 0
+    delete from dipwell.reservations where ctid = any (array(select place from gone)) and (select count(*) from gone) > 0
 )
 select grp from done
