@@ -32,7 +32,7 @@ func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *sto
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
-			return row, 0, err
+			return row, 0, storeError(err, false)
 		}
 		defer c.Release()
 		return s.updateOn(ctx, c.Conn(), e, f, key, r, units, third)

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -243,5 +244,27 @@ func TestTakeWithinDeadline(t *testing.T) {
 	}
 	if d, err := l.Take(ctx, "a", "k", 1); err != nil || !d.Allowed {
 		t.Error(d, err)
+	}
+}
+
+// TestCancelledBeforeAConnection: a Take whose context is cancelled before the pool
+// has a connection for it charges nothing, and says so.
+func TestCancelledBeforeAConnection(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&pool_max_conns=1")
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Take(ctx, "a", "k", 1); !errors.Is(err, context.Canceled) || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Error(err)
 	}
 }
