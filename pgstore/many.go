@@ -398,11 +398,14 @@ func (p *part) chargeable(rows []*pending) []*pending {
 // refuse reads rows that were not charged in full and answers where nothing
 // fits; otherwise it leaves the number that may be tried.
 func (s *Store) refuse(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
-	found, err := s.db.Query(ctx, p.lookMany, s.lookArgs(rows)...)
-	if err == nil {
-		rest, err = s.looked(p, found, rows)
+	look := func() error {
+		found, err := s.db.Query(ctx, p.lookMany, s.lookArgs(rows)...)
+		if err == nil {
+			rest, err = s.looked(p, found, rows)
+		}
+		return err
 	}
-	if err != nil {
+	if err := s.again(ctx, look(), look); err != nil {
 		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pending) []*pending { return s.refuse(ctx, p, some) })
 	}
 	return rest
@@ -448,6 +451,7 @@ func settleAll(rows []*pending, err error) {
 // that they ask for, these are to be charged: as an addition, which others may
 // come before. Otherwise what the groups leave is to be written.
 func (p *pending) answered(of *part, found store.State, now int64, listed bool) (done bool) {
+	p.other, p.decided = false, nil // as an earlier try has left them
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	if !write && p.Groups[0].Err == nil && !clips { // a charge that changes nothing else may end the lows

@@ -100,6 +100,42 @@ func hammer(t *testing.T, s *pgstore.Store, writers int) {
 	}
 }
 
+// TestReadsCollide: a batch that only reads is tried again, too, when its
+// statement collides.
+func TestReadsCollide(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, drained("one", 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, `create sequence tried;
+		create function fail() returns boolean language plpgsql as $$
+		begin
+			if nextval('public.tried') < 4 then -- no rollback takes it back
+				raise exception 'could not serialize access' using errcode = '40001';
+			end if;
+			return true;
+		end $$;
+		alter table dipwell.buckets rename to rows;
+		create view dipwell.buckets as select * from dipwell.rows;
+		insert into dipwell.rows (used, ts, limit_id, version, key) select unit, 0, id, version, k from dipwell.limits, unnest('{k,l}'::text[]) k;
+		create or replace view dipwell.buckets as select * from dipwell.rows where public.fail()`)
+	var b store.Batch
+	for _, key := range []string{"k", "l"} {
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: l.Limit("one"), Key: key, Verb: store.VerbCheck, Cost: 1}}})
+	}
+	if err := s.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Err != nil || !g.Allowed {
+			t.Errorf("%s: %v, %v", g.Ops[0].Key, g.Allowed, g.Err)
+		}
+	}
+}
+
 // TestCallersTransaction: a statement that collides in the caller's transaction
 // is an error at once, for only the caller can begin anew.
 func TestCallersTransaction(t *testing.T) {
