@@ -10,6 +10,9 @@ import (
 // Repeatable makes all functions anew.
 var Repeatable = repeatable
 
+// StoreError is what a statement that writes makes of its error.
+func StoreError(err error) error { return storeError(err, true) }
+
 // MaxTries bounds how often a statement that has collided is tried.
 const MaxTries = maxTries
 

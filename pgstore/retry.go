@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,8 @@ func nothingDone(err error) bool {
 	case errors.As(err, &connect), pgconn.SafeToRetry(err):
 		return true
 	case errors.As(err, &pg):
-		return pg.Severity != "FATAL" && pg.Severity != "PANIC" && pg.Code != codeUnknown && pg.Code != codeUnresolved
+		severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // poolers do not tell the former
+		return severity != "FATAL" && severity != "PANIC" && pg.Code != codeUnknown && pg.Code != codeUnresolved
 	}
 	// A context that ends while its statement is under way comes as pgconn's own
 	// error; bare, it ended while the pool had no connection free.

@@ -100,6 +100,27 @@ func hammer(t *testing.T, s *pgstore.Store, writers int) {
 	}
 }
 
+// TestServersLanguage: a server that ends a session says so in its language
+// (lc_messages). What became of the statement is not known in any of them.
+func TestServersLanguage(t *testing.T) {
+	for _, c := range []struct {
+		severity, unlocalized string
+		unknown               bool
+	}{
+		{"FATAL", "FATAL", true},
+		{"ВАЖНО", "FATAL", true},
+		{"致命的エラー", "PANIC", true},
+		{"FATAL", "", true}, // a pooler's
+		{"ОШИБКА", "ERROR", false},
+		{"ERROR", "", false},
+	} {
+		err := pgstore.StoreError(&pgconn.PgError{Severity: c.severity, SeverityUnlocalized: c.unlocalized, Code: "57P01"})
+		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) != c.unknown {
+			t.Errorf("%s %s: %v", c.severity, c.unlocalized, err)
+		}
+	}
+}
+
 // TestReadsCollide: a batch that only reads is tried again, too, when its
 // statement collides.
 func TestReadsCollide(t *testing.T) {
