@@ -39,20 +39,18 @@ type pairings struct {
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
 	var parts [maxAll]charged
 	n := s.parts(g, known, parts[:])
-	sql := s.pairs.statement(parts[:n], s.cat)
-	if sql == "" {
-		return s.setOrDecide(ctx, g, known)
-	}
-	switch err := s.chargeAll(ctx, sql, g, parts[:n]); {
-	case err == nil:
-		return nil
-	case errors.Is(err, pgx.ErrNoRows), inPart(err):
-	default:
-		return storeError(err, true)
+	if sql := s.pairs.statement(parts[:n], s.cat); sql != "" {
+		err := s.chargeAll(ctx, sql, g, parts[:n])
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, pgx.ErrNoRows) && !inPart(err) {
+			return storeError(err, true)
+		}
 	}
 	err := s.setOrDecide(ctx, g, known)
 	for i := range g.Ops {
-		if op := &g.Ops[i]; err == nil {
+		if op := &g.Ops[i]; err == nil && known[i].plain { // of leaky buckets it means that a call has to wait
 			s.refused.note(known[i].id, op.Key, !op.Allowed)
 		}
 	}

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -69,6 +71,38 @@ func TestTakeAllTrips(t *testing.T) { // not beside tests that use transaction i
 		}
 		if d, err := l.TakeAll(ctx, takesOf(fmt.Sprint(limits), 2, limits...)...); err != nil || !d.Allowed {
 			t.Errorf("%s, the rest: %+v, %v", limits, d, err)
+		}
+	}
+}
+
+// TestTakeAllAfterARefusal: keys that were refused are asked about by set.sql, and
+// again by a statement of their own once a call of them was allowed.
+func TestTakeAllAfterARefusal(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	charges := 0
+	config.Tracer = before{"with a0 as (update", func() { charges++ }}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), pairLimits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		cost    int64
+		allowed bool
+		charges int
+	}{{9, true, 1}, {9, true, 1}, {9, false, 1}, {9, false, 0}, {1, true, 0}, {1, true, 1}} {
+		charges = 0
+		d, err := l.TakeAll(t.Context(), takesOf("k", c.cost, "bucket", "window")...)
+		if err != nil || d.Allowed != c.allowed || charges != c.charges {
+			t.Errorf("call %d: %d statements, not %d; %v, %v", i, charges, c.charges, d.Allowed, err)
 		}
 	}
 }
