@@ -11,9 +11,8 @@
 // reset or failed call of a key forgets the key, cancelling any reservation
 // forgets all keys, and a refusal that was in flight meanwhile is not kept. A
 // changed definition is another version, and what was kept under the old one is
-// not used. Until such a call is answered, others of its key may still be refused
-// from the row of before it: the two overlap, and it is as if the refusal had
-// come first. From its answer on, nobody is.
+// not used. While such a call is in flight, concurrent calls may still be refused
+// from the cached row, as if they had come first. After it returns, none are.
 //
 // What may be stale: what other processes do to a key (or to its definition,
 // until this process knows) is seen at most Config.MaxAge late, counted from

@@ -109,8 +109,9 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 	return nil
 }
 
-// loadForCall reads the limits for the sake of a call. Before they were read
-// once that is not the call's to do: it would wait, and so would all others.
+// loadForCall reads the limits for a call of a name that is not known here. It
+// fails fast until the limits are loaded; loading is the background goroutine's
+// job.
 func (s *Store) loadForCall(ctx context.Context) error {
 	switch c := s.cat; {
 	case c.lazy && !c.isRead.Load():
@@ -191,7 +192,7 @@ func (c *catalog) install(read *limitsRead, warnings map[string]string) {
 	c.entries.Store(&entries)
 	c.revision.Store(read.revision)
 	c.isRead.Store(true)
-	c.reg.Unread(nil)
+	c.reg.SetLoadError(nil)
 }
 
 // joined makes one warning of two.

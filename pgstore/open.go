@@ -69,7 +69,7 @@ func (c *catalog) open(ctx context.Context, config Config) error {
 	if _, ok := c.db.(*pgxpool.Pool); !ok {
 		return errors.New("a lazy store needs a *pgxpool.Pool")
 	}
-	c.reg.Unread(errUnread)
+	c.reg.SetLoadError(errUnread)
 	bound, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	err := c.load(bound)

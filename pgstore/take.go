@@ -24,8 +24,8 @@ const (
 	readNow = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 )
 
-// statements are a version's own, with its numbers as literals: what the
-// executor need not look up, it need not start.
+// statements are those of one version, with its numbers as literals instead of
+// parameters: each expression costs start-up time in every execution.
 type statements struct {
 	take, first, onlyNew, insert        string
 	look, peek                          string

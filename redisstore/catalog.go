@@ -88,8 +88,9 @@ func (c *catalog) resolve(ctx context.Context, g *store.Group, out []*entry) err
 	return nil
 }
 
-// loadForCall reads the limits for the sake of a call. Before they were read
-// once that is not the call's to do: it would wait, and so would all others.
+// loadForCall reads the limits for a call of a name that is not known here. It
+// fails fast until the limits are loaded; loading is the background goroutine's
+// job.
 func (c *catalog) loadForCall(ctx context.Context) error {
 	if err := c.unread(); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (c *catalog) loadLocked(ctx context.Context) error {
 	c.install(fields)
 	c.isRead.Store(true)
 	c.why.Store(nil)
-	c.reg.Unread(nil)
+	c.reg.SetLoadError(nil)
 	return nil
 }
 

@@ -199,8 +199,8 @@ func (s *Store) repeat(ctx context.Context, calls []call, errs []error) {
 	}
 }
 
-// lookAgain has a cluster's client ask who serves which slots after a master
-// did not answer, or not as one. The client does so by itself only for commands
+// lookAgain makes a cluster's client reload its map of slots after a node timed
+// out or turned out to be a replica. The client itself does so only for commands
 // that it may repeat, and otherwise every ten seconds.
 func (s *Store) lookAgain(errs []error) {
 	cluster, ok := s.db.(*redis.ClusterClient)

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// fixed are the words of a take that are always the same, boxed once.
+// fixed are script arguments that never change, converted once.
 type fixed struct {
 	version, add any
 	one, room    any // units of a cost of 1, and what may be used before it

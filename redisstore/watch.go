@@ -38,7 +38,7 @@ func (c *catalog) unreadBecause(err error) {
 	}
 	why := fmt.Errorf("%w: %w", errUnread, err)
 	c.why.Store(&why)
-	c.reg.Unread(why)
+	c.reg.SetLoadError(why)
 }
 
 // open reads the limits. A lazy store opens without, unless the server answers
@@ -47,7 +47,7 @@ func (c *catalog) open(ctx context.Context) error {
 	if !c.config.Lazy {
 		return storeErrorOf(c.load(ctx))
 	}
-	c.reg.Unread(errUnread)
+	c.reg.SetLoadError(errUnread)
 	bound, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	err := c.load(bound)

@@ -24,8 +24,8 @@ type Row struct {
 	Groups     []*Group // at least one, in the order of the batch
 }
 
-// Arrange reads a batch. What it made of an earlier one is gone; the batch must
-// stay where it is until the answers are in.
+// Arrange reads a batch and discards earlier results. m points into b: do not move
+// or reuse b until it is answered.
 func (m *Merge) Arrange(b *Batch) {
 	clear(m.Rows)
 	clear(m.Whole)

@@ -61,10 +61,9 @@ func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
-// Unread says why the limits cannot be read yet, for a store that keeps them
-// where it has not been; nil once it has. Until then a name that is not here may
-// well exist, and calls of it get this error.
-func (r *Registry) Unread(why error) {
+// SetLoadError records why limits could not be loaded; until it is set to nil,
+// unknown names return this error, not ErrUnknownLimit.
+func (r *Registry) SetLoadError(why error) {
 	if why == nil {
 		r.unread.Store(nil)
 	} else {

@@ -29,8 +29,8 @@ func (s *settings) checkOperation() error {
 	return tracing.CheckEndpoint(s.OTLPEndpoint)
 }
 
-// observe puts around the store what is asked for, and nothing otherwise. The
-// tracer is nil where nobody collects.
+// observe wraps the store with key hashing, shadow mode and tracing, as far as
+// they are configured. The tracer is nil if no endpoint is.
 func (s *settings) observe(ctx context.Context, store dipwell.Store, say *complaints) (dipwell.Store, *keyhash.Hasher, *tracing.Tracer, error) {
 	hasher := keyhash.RandomHasher()
 	if s.keySecret != nil {

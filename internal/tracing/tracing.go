@@ -51,8 +51,8 @@ func Wanted(endpoint string) bool {
 	return endpoint != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// Start makes a tracer that exports in the background, from a bounded queue: a
-// collector that is away loses spans and delays no call. The other standard
+// Start makes a tracer that exports in the background, from a bounded queue. If
+// the collector is down, spans are dropped and calls are not delayed. The other standard
 // variables (OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
 // OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_…) count as well.
 func Start(ctx context.Context, c Config) (*Tracer, error) {
