@@ -6,9 +6,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// An alike remembers, for call sites that spell a limit in other words than the
-// definition in force, that both mean the same. It is bounded: names that share
-// a place replace one another.
+// An alike is a cache of limits given at call sites that are written differently
+// from the definition in force and mean the same. It is direct-mapped, so it never
+// grows.
 type alike [16]atomic.Pointer[likeness]
 
 type likeness struct {

@@ -162,8 +162,8 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 	return l.ensureRare(ctx, def, limit)
 }
 
-// ensureRare defines a limit that is not there, and compares one that is there
-// in other words.
+// ensureRare defines a limit that does not exist. If it exists with other settings,
+// it returns an error unless both mean the same.
 func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
 	if def == nil {
 		var err error
@@ -174,8 +174,8 @@ func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit)
 	return def, l.alike.agrees(def, limit)
 }
 
-// take is one for a Take, and a zero Decision. A key that has a row was checked
-// when the row was made, so Known comes first.
+// take decides a Take into a zero Decision. It asks Known before it checks the
+// key, because a key that has a row was checked when the row was made.
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.reg.Lookup(limit)
 	if def == nil {

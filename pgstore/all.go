@@ -18,9 +18,9 @@ import (
 // maxAll bounds the buckets of a group that has a statement of its own.
 const maxAll = 4
 
-// maxPairings bounds the combinations of limits that have such a statement, and
-// with them the statements that each connection keeps prepared. Groups of other
-// combinations are decided by set.sql.
+// maxPairings bounds the combinations of limits that have such a statement, and so
+// the statements that each connection keeps prepared. set.sql decides groups of
+// other combinations.
 const maxPairings = 128
 
 // pairing is a combination of limits, in the order of their ids.

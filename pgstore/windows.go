@@ -30,7 +30,8 @@ const windowsSQL = `select n, array(select dipwell_internal.calendar_boundary(v,
 from dipwell.versions v cross join (select coalesce($3::bigint, ` + readNow + `) as n) c where v.limit_id = $1 and v.number = $2`
 
 // knowsWindows reports whether the present window of a limit is known, so that
-// set.sql can decide about it and Go can answer. It asks the database where it has to.
+// set.sql can decide calls of it and Go can fill their answers. It asks the
+// database if the windows were never read, are used up, or were read an hour ago.
 func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	b := e.windows.read.Load()
 	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.holds(s.about(b)) {
@@ -46,7 +47,7 @@ func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	return b.at != nil
 }
 
-// about is the database's clock, more or less: the statement reads it.
+// about estimates the database's clock. The statement itself reads the exact time.
 func (s *Store) about(b *boundaries) int64 {
 	if s.clock != nil {
 		return s.clock()
