@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-const page = "../docs/redis.md"
+const page = "../docs/reference/redis.md"
 
 // A user that has just what the page for operators lists can do everything.
 func TestLeastPrivilege(t *testing.T) {

@@ -172,7 +172,7 @@ func TestPoolerThatRefusesLockTimeout(t *testing.T) {
 		}
 		return nil
 	})
-	p.stderr.wait(t, "unsupported startup parameter: lock_timeout.*PgBouncer in docs/postgres.md")
+	p.stderr.wait(t, "unsupported startup parameter: lock_timeout.*PgBouncer in docs/reference/postgres.md")
 }
 
 // refusingPooler passes connections on to a server, but not those whose startup

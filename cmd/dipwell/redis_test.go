@@ -81,11 +81,11 @@ func TestServeDenyCacheCounts(t *testing.T) {
 	}
 }
 
-// A service and the commands work as the user of Redis that docs/redis.md shows.
+// A service and the commands work as the user of Redis that docs/reference/redis.md shows.
 func TestServeRedisLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	if err := server.Grant("../../docs/redis.md", "dipwell"); err != nil {
+	if err := server.Grant("../../docs/reference/redis.md", "dipwell"); err != nil {
 		t.Fatal(err)
 	}
 	store := strings.Replace(server.URL(), "://", "://dipwell:PASSWORD@", 1)

@@ -23,7 +23,7 @@ var quoted = regexp.MustCompile(`(^|[ (\[])'([^']+)'`)
 // The tables of docs/ say what the table of settings does.
 func TestDocs(t *testing.T) {
 	for _, page := range []string{"configuration", "grpc"} {
-		path := "../../docs/" + page + ".md"
+		path := "../../docs/reference/" + page + ".md"
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ import (
 //	off      "0": 0 is a time too, and negative in the field
 //	pattern  a regular expression, and in want what it asks for
 //	sep      between the values of a list on the command line; default a comma
-//	help     one line, in which 'x' is code and [text](page.md) a link from docs/
+//	help     one line, in which 'x' is code and [text](page.md) a link from docs/reference/
 type File struct {
 	Digest string // of the file's bytes
 
@@ -82,11 +82,11 @@ type File struct {
 	TLSCert       string            `name:"tls_cert" kind:"FILE" help:"Certificate chain (PEM): all listeners but a loopback admin speak TLS then. A change of the file takes effect at once, and on SIGHUP."`
 	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Private key (PEM) of the certificate."`
 	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate that one of them signed may connect."`
-	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
+	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](../how-to/operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
 	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
 	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
 	LogFormat     string            `name:"log_format" kind:"KIND" default:"text" oneof:"text,json" help:"Format of the log on standard error: 'text' or 'json'."`
-	Shadow        bool              `name:"shadow" default:"false" help:"[Refuse nothing](operations.md#shadow-mode): answers, metrics and the log say what would have been refused."`
+	Shadow        bool              `name:"shadow" default:"false" help:"[Refuse nothing](../how-to/operations.md#shadow-mode): answers, metrics and the log say what would have been refused."`
 	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`
 }
 

@@ -1,0 +1,103 @@
+package dipwell_test
+
+import (
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var (
+	fence    = regexp.MustCompile("(?ms)^[ \t]*```.*?^[ \t]*```[ \t]*$")
+	codeSpan = regexp.MustCompile("`+[^`\n]*`+")
+	mdLink   = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	htmlLink = regexp.MustCompile(`(?:href|src|srcset)="([^"]+)"`)
+	heading  = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *#* *$`)
+	docName  = regexp.MustCompile(`\bdocs/[\w./-]+\.(?:md|svg|png)\b`)
+)
+
+// TestDocLinks checks every relative link of every Markdown file, its anchor
+// included, and that the pages of docs/ that other files mention are there.
+func TestDocLinks(t *testing.T) {
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == ".git" || name == "bin" || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		switch path.Ext(name) {
+		case ".md":
+			checkLinks(t, name)
+		case ".go", ".yaml", ".yml", ".sql", ".lua", ".sh":
+			for _, page := range docName.FindAllString(readText(t, name), -1) {
+				if _, err := os.Stat(page); err != nil {
+					t.Errorf("%s mentions %s, which is not there", name, page)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checkLinks(t *testing.T, name string) {
+	t.Helper()
+	text := codeSpan.ReplaceAllString(fence.ReplaceAllString(readText(t, name), ""), "")
+	for _, m := range append(mdLink.FindAllStringSubmatch(text, -1), htmlLink.FindAllStringSubmatch(text, -1)...) {
+		u, err := url.Parse(m[1])
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if u.IsAbs() {
+			continue
+		}
+		target := name
+		if u.Path != "" {
+			target = path.Join(path.Dir(name), u.Path)
+		}
+		if _, err := os.Stat(filepath.FromSlash(target)); err != nil {
+			t.Errorf("%s: link to %s, which is not there", name, m[1])
+		} else if u.Fragment != "" && path.Ext(target) == ".md" && !anchors(t, target)[u.Fragment] {
+			t.Errorf("%s: link to %s, a heading that is not there", name, m[1])
+		}
+	}
+}
+
+// anchors returns the fragments that GitHub gives to the headings of a page.
+func anchors(t *testing.T, name string) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(readText(t, name), ""), -1) {
+		anchor := strings.Map(func(c rune) rune {
+			switch {
+			case c == ' ':
+				return '-'
+			case c == '-' || c == '_' || unicode.IsLetter(c) || unicode.IsNumber(c):
+				return unicode.ToLower(c)
+			}
+			return -1
+		}, mdLink.ReplaceAllString(m[1], "]"))
+		found[anchor] = true
+	}
+	return found
+}
+
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.FromSlash(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
