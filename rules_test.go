@@ -194,7 +194,7 @@ func TestImportRulesForbid(t *testing.T) {
 		{"", "github.com/jackc/pgx/v5", false},
 		{"memstore", module, true},
 		{"redisstore", module, false},
-		{"coalesce", module, false},
+		{"internal/coalesce", module, false},
 		{"memstore", module + "/internal/await", true},
 		{"memstore", module + "/filestore", false},
 		{"filestore", module + "/memstore", true},

@@ -12,10 +12,10 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/breaker"
-	"github.com/dipwell/dipwell/coalesce"
-	"github.com/dipwell/dipwell/denycache"
-	"github.com/dipwell/dipwell/fallback"
+	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/coalesce"
+	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/fallback"
 	"github.com/dipwell/dipwell/store"
 )
 

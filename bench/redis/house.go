@@ -16,7 +16,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/pgstore"

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/latency"
-	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )

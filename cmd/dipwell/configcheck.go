@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/yamlfile"
-	"github.com/dipwell/dipwell/keyhash"
 )
 
 // ConfigCmd holds the commands on configuration files.

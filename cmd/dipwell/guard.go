@@ -2,8 +2,8 @@ package main
 
 import (
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/breaker"
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/server"
 )
 

@@ -7,10 +7,10 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/internal/tracing"
-	"github.com/dipwell/dipwell/keyhash"
-	"github.com/dipwell/dipwell/shadow"
 )
 
 func (s *settings) checkOperation() error {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/breaker"
-	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )

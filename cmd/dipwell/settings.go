@@ -13,8 +13,8 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/store"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/keyhash"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/store"
 )
 

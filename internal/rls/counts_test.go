@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/shadow"
 )
 
 // counted reads all counters of a service: "within_limit d.user" and so on.

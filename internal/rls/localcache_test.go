@@ -3,7 +3,7 @@ package rls_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/memstore"
 )

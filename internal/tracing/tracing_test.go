@@ -20,9 +20,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/tracing"
-	"github.com/dipwell/dipwell/keyhash"
 	"github.com/dipwell/dipwell/memstore"
 	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
 	"github.com/dipwell/dipwell/store"

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/shadow"
 	"github.com/dipwell/dipwell/store"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/store"
 )
 

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )

@@ -3,7 +3,7 @@ package coalesce_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/coalesce"
+	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/store"
 )
 

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/store"
 )
 

@@ -3,7 +3,7 @@ package denycache_test
 import (
 	"testing"
 
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/denycache"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/memstore"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dipwell/dipwell/breaker"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/breaker"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
