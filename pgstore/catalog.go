@@ -74,7 +74,7 @@ func (s *Store) hear(ctx context.Context) error {
 	switch {
 	case !c.isRead.Load() || now-time.Duration(c.heard.Load()) < maxUnheard:
 		return nil
-	case s.alone():
+	case s.autocommit():
 		return storeError(c.refresh(ctx), false)
 	case s.heard > 0 && now-s.heard < maxUnheard:
 		return nil
@@ -116,7 +116,7 @@ func (s *Store) loadForCall(ctx context.Context) error {
 	switch c := s.cat; {
 	case c.lazy && !c.isRead.Load():
 		return errUnread
-	case s.alone():
+	case s.autocommit():
 		return storeError(c.load(ctx), false)
 	default:
 		return c.readIn(ctx, s.db)
@@ -426,7 +426,7 @@ func (s functions) drop(ctx context.Context, name, owner string, _ *int64) error
 // exec changes the limits, in a transaction of its own or the caller's.
 func (s functions) exec(ctx context.Context, sql string, args ...any) error {
 	try := func() error { _, err := s.db.Exec(ctx, sql, args...); return err }
-	return s.again(ctx, try(), try)
+	return s.retry(ctx, try(), try)
 }
 
 // Drop ends a limit. Its rows go with the next sweeps.

@@ -57,13 +57,13 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 		err = store.ErrStaleDefinition // a limit is gone
 	}
 	if err == nil {
-		settle(g)
+		setVerdict(g)
 	}
 	return err
 }
 
 // settle draws the group's verdict from the answers of its ops.
-func settle(g *store.Group) {
+func setVerdict(g *store.Group) {
 	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
 		op := &g.Ops[i]

@@ -119,13 +119,13 @@ returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks).Text(s
 
 // The other statements are plain reads and writes of one row.
 const (
-	rowSQL   = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
-	lockSQL  = rowSQL + " for update"
-	makeSQL  = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
-	storeSQL = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, seen = 0 where limit_id = $1 and key = $2"
-	dropSQL  = "delete from dipwell.buckets where limit_id = $1 and key = $2"
-	sweepSQL = dropSQL + " and used = $3 and ts = $4 and version = $5"
-	pageSQL  = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
+	rowSQL             = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
+	lockSQL            = rowSQL + " for update"
+	insertRowSQL       = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
+	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, seen = 0 where limit_id = $1 and key = $2"
+	deleteRowSQL       = "delete from dipwell.buckets where limit_id = $1 and key = $2"
+	deleteUnchangedSQL = deleteRowSQL + " and used = $3 and ts = $4 and version = $5"
+	pageSQL            = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
 )
 
 // detect finds out whether a schema is the portable one, and on which engine.
@@ -182,7 +182,7 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 		run := func() error {
 			return inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err })
 		}
-		if err = run(); faster(err) {
+		if err = run(); alreadyExists(err) {
 			err = run()
 		}
 		if err != nil {
@@ -235,7 +235,7 @@ func portableUndo(ctx context.Context, db Beginner) error {
 
 // faster reports whether another migration made the same thing at the same time:
 // asked again, "if not exists" sees it.
-func faster(err error) bool {
+func alreadyExists(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "23505" || pg.Code == "42P06" || pg.Code == "42P07" || pg.Code == "42710")
 }

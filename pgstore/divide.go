@@ -25,17 +25,17 @@ const (
 // divide asks again about parts of rows after a statement about all of them has
 // failed and changed nothing. One row alone gets the error, and so do all rows
 // where err is not about rows. ask returns what is still undecided.
-func (s *Store) divide(ctx context.Context, p *part, rows []*pending, err error, ask func([]*pending) []*pending) (rest []*pending) {
-	if p.failures++; len(rows) == 1 || !s.alone() || !rowAtFault(err) || s.lane && errors.Is(err, store.ErrLocked) {
+func (s *Store) divide(ctx context.Context, p *limitBatch, rows []*pendingRow, err error, ask func([]*pendingRow) []*pendingRow) (rest []*pendingRow) {
+	if p.failures++; len(rows) == 1 || !s.autocommit() || !rowAtFault(err) || s.lane && errors.Is(err, store.ErrLocked) {
 		if !rowAtFault(err) {
 			p.failures = maxFailures
 		}
-		settleAll(rows, err)
+		failRows(rows, err)
 		return nil
 	}
 	for some := range slices.Chunk(rows, (len(rows)+divisions-1)/divisions) {
 		if p.failures >= maxFailures || ctx.Err() != nil {
-			settleAll(some, fmt.Errorf("%w: not tried and not charged, because too many rows of its statement failed: %v", store.ErrStore, err)) //nolint:errorlint // it is not this row's error
+			failRows(some, fmt.Errorf("%w: not tried and not charged, because too many rows of its statement failed: %v", store.ErrStore, err)) //nolint:errorlint // it is not this row's error
 			continue
 		}
 		rest = append(rest, ask(some)...)
@@ -55,7 +55,7 @@ func rowAtFault(err error) bool {
 		return false
 	case errors.As(err, &unread):
 		return true
-	case !errors.As(err, &pg) || !nothingDone(err):
+	case !errors.As(err, &pg) || !hadNoEffect(err):
 		return false
 	}
 	return pg.Code[:3] != "57P" && !slices.Contains([]string{"08", "25", "28", "3D", "42", "53"}, pg.Code[:2])

@@ -23,7 +23,7 @@ func Statements(t testing.TB) map[Engine][]string {
 	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
 		d := dialects[e]
 		list := append(d.tables(0), markSQL(), "select "+d.clock, loadSQL, keysSQL,
-			rowSQL, lockSQL, makeSQL, storeSQL, dropSQL, sweepSQL, holdSQL, heldSQL, recordsSQL, changeSQL, endSQL, unholdSQL, dueSQL, endDueSQL, pageSQL)
+			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, deleteRecordsSQL, dueRowsSQL, deleteDueSQL, pageSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{
 			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},
@@ -39,23 +39,23 @@ func Statements(t testing.TB) map[Engine][]string {
 }
 
 // MaxWired is for tests.
-const MaxWired = maxWired
+const MaxRawStatements = maxRawStatements
 
 // Pairings is how many combinations of limits have a statement.
-func Pairings(s *Store) int { return len(s.pairs.sql) }
+func Combinations(s *Store) int { return len(s.combos.sql) }
 
 // MaxPairings bounds them.
-const MaxPairings = maxPairings
+const MaxCombinations = maxCombinations
 
 // Forget makes a store behave as if it had heard nothing of its limits for an hour.
 func Forget(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
 
 // ExpectRoom makes a store's next statements those of one that has refused nothing for long.
 func ExpectRoom(s *Store) {
-	s.clean.n.Store(enoughClean)
+	s.noRefusals.n.Store(minCleanRun)
 	for _, e := range *s.cat.entries.Load() {
-		if e.clean != nil {
-			e.clean.n.Store(enoughClean)
+		if e.noRefusals != nil {
+			e.noRefusals.n.Store(minCleanRun)
 		}
 	}
 }
@@ -64,21 +64,21 @@ func ExpectRoom(s *Store) {
 func CertainlyNew(s *Store) {
 	ExpectNew(s)
 	for _, e := range *s.cat.entries.Load() {
-		if e.new != nil {
-			e.new.inARow.Store(enoughNew)
+		if e.newKeys != nil {
+			e.newKeys.run.Store(minNewRun)
 		}
 	}
 }
 
 // Keep makes a store decide every group of a batch that walks lists by kept.
-func Keep(s *Store) { s.minKept = 1 }
+func ForceOptimistic(s *Store) { s.minOptimistic = 1 }
 
 // ExpectNew makes a store take every key for new.
 func ExpectNew(s *Store) {
-	s.met.slots.Store(nil)
+	s.seen.slots.Store(nil)
 	for _, e := range *s.cat.entries.Load() {
-		if e.new != nil {
-			e.new.score.Store(newcomerMost)
+		if e.newKeys != nil {
+			e.newKeys.score.Store(newKeyMax)
 		}
 	}
 }

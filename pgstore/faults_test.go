@@ -414,7 +414,7 @@ func TestPoolExhausted(t *testing.T) {
 }
 
 // locked holds the lock of every bucket until the function it returns is called.
-func locked(t *testing.T, pool *pgxpool.Pool) func() {
+func withMigrationLock(t *testing.T, pool *pgxpool.Pool) func() {
 	t.Helper()
 	tx, err := pool.Begin(context.Background())
 	if err != nil {
@@ -438,7 +438,7 @@ func TestStatementTimeout(t *testing.T) {
 	if _, err = l.Take(ctx, "slow", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	unlock := locked(t, admin)
+	unlock := withMigrationLock(t, admin)
 	must(t, only, "set statement_timeout = 50")
 	var pg *pgconn.PgError
 	if _, err = l.Take(ctx, "slow", "k", 1); !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, store.ErrOutcomeUnknown) {
@@ -463,7 +463,7 @@ func TestCancelled(t *testing.T) {
 	if _, err = l.Take(context.Background(), "gone", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	defer locked(t, admin)()
+	defer withMigrationLock(t, admin)()
 	busy := func() (n int) {
 		if err := admin.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'cancelled' and state <> 'idle'").Scan(&n); err != nil {
 			t.Fatal(err)

@@ -14,12 +14,12 @@ const (
 	janitorIdle    = 10 * time.Second // between the beginnings of two passes, when nothing presses
 	janitorCron    = 2 * time.Minute  // the same where pg_cron sweeps
 	janitorRest    = 20               // a statement that took t is followed by a rest of 20 t
-	janitorPressed = 3                // or of 3 t, while the table grows by a sixteenth in a pass, and in the pass after one that found many full rows on a page
-	janitorHurry   = 1                // or of t, at the least, where they are
+	janitorGrowing = 3                // or of 3 t, while the table grows by a sixteenth in a pass, and in the pass after one that found many full rows on a page
+	janitorMin     = 1                // or of t, at the least, where they are
 	janitorDense   = 4                // rows deleted for each page, of about a hundred: that is many
 	janitorRetire  = time.Minute      // between two searches for versions that no row names
-	janitorTries   = time.Minute      // after an error
-	turnTimeout    = 2 * time.Minute
+	janitorRetry   = time.Minute      // after an error
+	stepTimeout    = 2 * time.Minute
 )
 
 // A Janitor sweeps a store in the background. Several programs may each have
@@ -32,7 +32,7 @@ type Janitor struct {
 
 	rest    int       // the present share: a statement that took t is followed by a rest of rest × t
 	retired time.Time // when versions were last looked for
-	many    [2]bool   // whether the present pass and the one before found many full rows on a page
+	dense   [2]bool   // whether the present pass and the one before found many full rows on a page
 	size    int       // pages of the table when the pass began; 0: the next statement begins one
 	page    int64     // where its last statement stopped, -1 before the first: another number shows that somebody else sweeps
 	began   int64     // and when the last whole pass had begun then
@@ -86,10 +86,10 @@ func (j *Janitor) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		turn, cancel := context.WithTimeout(ctx, turnTimeout)
+		turn, cancel := context.WithTimeout(ctx, stepTimeout)
 		var err error
-		if rest, err = j.turn(turn); err != nil && ctx.Err() == nil {
-			rest = janitorTries
+		if rest, err = j.step(turn); err != nil && ctx.Err() == nil {
+			rest = janitorRetry
 			j.report(fmt.Errorf("sweep: %w", err))
 		}
 		cancel()
@@ -98,7 +98,7 @@ func (j *Janitor) run(ctx context.Context) {
 
 // turn is one statement that sweeps, unless somebody else sweeps or has just
 // done so. It returns how long to rest.
-func (j *Janitor) turn(ctx context.Context) (rest time.Duration, err error) {
+func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	if !j.store.cat.isRead.Load() {
 		return janitorIdle, nil // a lazy store, whose server did not answer yet
 	}
@@ -125,7 +125,7 @@ func (j *Janitor) turn(ctx context.Context) (rest time.Duration, err error) {
 	start := time.Now()
 	did, err := j.store.engine().sweepStep(ctx, sweepBatch)
 	took := time.Since(start)
-	j.count(did, took)
+	j.record(did, took)
 	if err != nil || did.size == 0 {
 		return idle, err
 	}
@@ -133,7 +133,7 @@ func (j *Janitor) turn(ctx context.Context) (rest time.Duration, err error) {
 }
 
 // count takes note of what a statement did, and changes the share.
-func (j *Janitor) count(did swept, took time.Duration) {
+func (j *Janitor) record(did swept, took time.Duration) {
 	j.rows.Add(int64(did.rows))
 	j.spent.Add(int64(took))
 	j.page, j.began = did.page, did.covered
@@ -143,16 +143,16 @@ func (j *Janitor) count(did swept, took time.Duration) {
 	}
 	switch {
 	case did.rows >= janitorDense*max(did.looked, 1):
-		j.many[0] = true
-		j.rest = max(j.rest/2, janitorHurry)
-	case j.many[0] || j.many[1] || did.size > j.size+j.size/16:
-		j.rest = min(j.rest+1, janitorPressed)
+		j.dense[0] = true
+		j.rest = max(j.rest/2, janitorMin)
+	case j.dense[0] || j.dense[1] || did.size > j.size+j.size/16:
+		j.rest = min(j.rest+1, janitorGrowing)
 	default:
 		j.rest = min(j.rest+1, janitorRest)
 	}
 	if did.ended {
 		j.passes.Add(1)
-		j.size, j.many = 0, [2]bool{false, j.many[0]}
+		j.size, j.dense = 0, [2]bool{false, j.dense[0]}
 	}
 }
 

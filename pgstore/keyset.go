@@ -61,36 +61,36 @@ func (k *keySet) note(id int32, key string, in bool) {
 // newcomers estimates how likely a key that this program has not met is new to
 // the database. Most limits see the same keys again, and then an UPDATE is the
 // cheaper way to ask; a call that is the first of its key takes a trip more by it.
-type newcomers struct{ score, inARow atomic.Int32 }
+type newKeyRate struct{ score, run atomic.Int32 }
 
 // A new key costs a second trip, one that was there a tenth of one: where one in
 // five is new, or more, the score stays high.
 const (
-	newcomerGain = 4
-	newcomerMost = 64
+	newKeyGain = 4
+	newKeyMax  = 64
 )
 
 // So many new keys in a row make the next one certain. If it was there, that
 // costs a trip or two, ten times what is saved if it is new.
-const enoughNew = 64
+const minNewRun = 64
 
 // expects reports whether the next key that is not known is taken for new.
-func (n *newcomers) expects() bool { return n.score.Load() >= newcomerMost/2 }
+func (n *newKeyRate) mostlyNew() bool { return n.score.Load() >= newKeyMax/2 }
 
 // certain reports whether the last keys that were not known all were new.
-func (n *newcomers) certain() bool { return n.inARow.Load() >= enoughNew }
+func (n *newKeyRate) allNew() bool { return n.run.Load() >= minNewRun }
 
 // note remembers whether a key that was not known turned out to be new.
-func (n *newcomers) note(isNew bool) {
-	switch row := n.inARow.Load(); {
+func (n *newKeyRate) note(isNew bool) {
+	switch row := n.run.Load(); {
 	case !isNew && row > 0:
-		n.inARow.Store(0)
-	case isNew && row < enoughNew:
-		n.inARow.Add(1)
+		n.run.Store(0)
+	case isNew && row < minNewRun:
+		n.run.Add(1)
 	}
 	switch score := n.score.Load(); {
-	case isNew && score < newcomerMost:
-		n.score.Store(min(score+newcomerGain, newcomerMost))
+	case isNew && score < newKeyMax:
+		n.score.Store(min(score+newKeyGain, newKeyMax))
 	case !isNew && score > 0:
 		n.score.Store(score - 1)
 	}
@@ -102,7 +102,7 @@ func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (boo
 	op := &g.Ops[0]
 	var row store.State
 	var now int64
-	err := s.db.QueryRow(ctx, e.peek, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, &row.Version)
+	err := s.db.QueryRow(ctx, e.readExisting, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, &row.Version)
 	if errors.Is(err, pgx.ErrNoRows) { // a full bucket, whatever the time
 		row, err = store.State{}, nil
 	}

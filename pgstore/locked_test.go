@@ -203,7 +203,7 @@ func TestRecordsWithoutNumbers(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	pgstore.Keep(s)
+	pgstore.ForceOptimistic(s)
 	if _, err := dipwell.New(s, drained("one", 10)); err != nil {
 		t.Fatal(err)
 	}

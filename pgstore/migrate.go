@@ -137,7 +137,7 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 	if err != nil || d != nil {
 		return portableMigration(ctx, db, d, o, err)
 	}
-	err = locked(ctx, db, func(tx pgx.Tx) error {
+	err = withMigrationLock(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, bootstrap); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 		if have > SchemaVersion {
 			return &SchemaError{have, SchemaVersion}
 		}
-		applied = after(have)
+		applied = missingMigrations(have)
 		for _, m := range applied {
 			if _, err := tx.Exec(ctx, m.upFor(o)); err != nil {
 				return fmt.Errorf("migrate to %d (%s): %w", m.Version, m.Name, err)
@@ -171,7 +171,7 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 }
 
 // after returns the migrations that a schema of version have lacks.
-func after(have int) []Migration {
+func missingMigrations(have int) []Migration {
 	i := slices.IndexFunc(migrations, func(m Migration) bool { return m.Version > have })
 	if i < 0 {
 		return nil
@@ -209,7 +209,7 @@ func MigrateDown(ctx context.Context, db Beginner) error {
 	} else if d != nil {
 		return portableUndo(ctx, db)
 	}
-	return locked(ctx, db, func(tx pgx.Tx) error {
+	return withMigrationLock(ctx, db, func(tx pgx.Tx) error {
 		have, err := schemaVersion(ctx, tx)
 		if err != nil || have == 0 {
 			return err
@@ -241,7 +241,7 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	if noSchema(err) {
 		err = nil
 	}
-	return append(out, after(have)...), err
+	return append(out, missingMigrations(have)...), err
 }
 
 // MigrationSQL is what Migrate would run on a database of version o.From, for
@@ -252,7 +252,7 @@ func MigrationSQL(o MigrateOptions) string {
 	}
 	var b strings.Builder
 	b.WriteString(bootstrap)
-	for _, m := range after(o.From) {
+	for _, m := range missingMigrations(o.From) {
 		fmt.Fprintf(&b, "\n-- %04d %s\n%s", m.Version, m.Name, m.upFor(o))
 		fmt.Fprintf(&b, "insert into dipwell.migrations (version, name) values (%d, '%s');\n", m.Version, m.Name)
 	}
@@ -260,7 +260,7 @@ func MigrationSQL(o MigrateOptions) string {
 	return b.String()
 }
 
-func locked(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+func withMigrationLock(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err

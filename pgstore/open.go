@@ -98,7 +98,7 @@ func (c *catalog) prepare(ctx context.Context) error {
 	}
 	for len(c.pending) > 0 {
 		p := c.pending[0]
-		if err := c.put(ctx, p.limit, p.owner, nil); away(err) {
+		if err := c.put(ctx, p.limit, p.owner, nil); unavailable(err) {
 			return err
 		} else if err != nil {
 			c.report(err)
@@ -139,7 +139,7 @@ type pendingLimit struct {
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
 func (c *catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
-	if !c.lazy || !away(why) || owner == store.OwnerAPI || len(c.pending) >= maxPending {
+	if !c.lazy || !unavailable(why) || owner == store.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, why
 	}
 	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)

@@ -22,7 +22,7 @@ func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _
 			return err
 		}
 	}
-	changes, err := s.look(ctx, g, entries)
+	changes, err := s.tryRead(ctx, g, entries)
 	if err != nil || !changes {
 		return err
 	}
@@ -48,20 +48,20 @@ func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool
 	case seen == 0:
 		seen = row.TS
 	}
-	admit(g, rule, op.Cost, row, seen)
+	grant(g, rule, op.Cost, row, seen)
 	return true, nil
 }
 
 // look reads the clock and then the rows, and answers; it reports whether what
 // was answered is still to be done.
-func (s portable) look(ctx context.Context, g *store.Group, entries []*entry) (changes bool, err error) {
+func (s portable) tryRead(ctx context.Context, g *store.Group, entries []*entry) (changes bool, err error) {
 	var b pgx.Batch
 	s.askClock(&b)
 	for i := range g.Ops {
 		b.Queue(rowSQL, entries[i].id, g.Ops[i].Key)
 	}
 	results := s.db.SendBatch(ctx, &b)
-	defer func() { err = closed(results, err) }()
+	defer func() { err = closeBatch(results, err) }()
 	now, err := s.readClock(results)
 	if err != nil {
 		return false, err
@@ -108,7 +108,7 @@ func scanRow(results pgx.BatchResults, row *store.State) error {
 }
 
 // closed ends a batch; the error that came first says more.
-func closed(results pgx.BatchResults, err error) error {
+func closeBatch(results pgx.BatchResults, err error) error {
 	if cerr := results.Close(); err == nil {
 		err = storeError(cerr, false)
 	}
@@ -116,12 +116,12 @@ func closed(results pgx.BatchResults, err error) error {
 }
 
 // errNothing ends a transaction that has nothing to write.
-var errNothing = errors.New("nothing to write")
+var errNoWrite = errors.New("nothing to write")
 
 // transact runs f in a transaction, anew where it collides.
 func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 	try := func() error { return s.transactOnce(ctx, f) }
-	return s.again(ctx, try(), try)
+	return s.retry(ctx, try(), try)
 }
 
 // transactOnce is transact for those whose caller begins anew, so that the
@@ -138,7 +138,7 @@ func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error 
 	}
 	if err = f(tx); err != nil {
 		_ = tx.Rollback(ctx) // the connection goes where it cannot
-		if errors.Is(err, errNothing) {
+		if errors.Is(err, errNoWrite) {
 			return nil
 		}
 		return err
@@ -158,7 +158,7 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 	})
 	var b pgx.Batch
 	for _, i := range order {
-		b.Queue(makeSQL, entries[i].id, g.Ops[i].Key, int32(g.Ops[i].Def.Number))
+		b.Queue(insertRowSQL, entries[i].id, g.Ops[i].Key, int32(g.Ops[i].Def.Number))
 		b.Queue(lockSQL, entries[i].id, g.Ops[i].Key)
 	}
 	s.askClock(&b)
@@ -167,7 +167,7 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 	if err != nil {
 		return err
 	}
-	notes := make([]notes, len(g.Ops))
+	notes := make([]recordChanges, len(g.Ops))
 	for i := range g.Ops {
 		if rows[i].Lows == nil {
 			continue
@@ -184,28 +184,28 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 		return err
 	}
 	if !g.Allowed {
-		return errNothing
+		return errNoWrite
 	}
 	var out pgx.Batch
 	for i := range g.Ops {
 		queueOp(&out, g, &g.Ops[i], entries[i].id, rows[i], write[i], &notes[i], now)
 	}
-	return run(ctx, tx, &out)
+	return execBatch(ctx, tx, &out)
 }
 
 // notes are the records of a row, as they were and as they are after Settle.
-type notes struct{ before, after []store.Record }
+type recordChanges struct{ before, after []store.Record }
 
 // queueOp writes what became of one op's row, now being the instant of the decision.
-func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.State, write bool, n *notes, now int64) {
+func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.State, write bool, n *recordChanges, now int64) {
 	if op.Verb == store.VerbReset {
-		b.Queue(dropSQL, id, op.Key)
-		b.Queue(unholdSQL, id, op.Key)
+		b.Queue(deleteRowSQL, id, op.Key)
+		b.Queue(deleteRecordsSQL, id, op.Key)
 		return
 	}
 	if g.Reserved && op.Granted > 0 {
 		r := op.Record(&row, g.ID, now, now+g.Due())
-		b.Queue(holdSQL, uuidOf(g.ID), id, op.Key, r.Units, int32(r.Version), r.Ends, r.Due, r.Number, r.Mark, slackColumn(r.Slack), parts(g))
+		b.Queue(insertRecordSQL, uuidOf(g.ID), id, op.Key, r.Units, int32(r.Version), r.Ends, r.Due, r.Number, r.Mark, slackColumn(r.Slack), countGranted(g))
 		write = true
 	}
 	switch {
@@ -213,12 +213,12 @@ func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.Sta
 		queueRow(b, id, op.Key, row)
 		queueRecords(b, id, op.Key, n.before, n.after)
 	case row.Used == 0: // made just now, or full
-		b.Queue(dropSQL, id, op.Key)
+		b.Queue(deleteRowSQL, id, op.Key)
 	}
 }
 
 // parts is how many keys a reservation is about.
-func parts(g *store.Group) (n int) {
+func countGranted(g *store.Group) (n int) {
 	for i := range g.Ops {
 		if g.Ops[i].Granted > 0 {
 			n++
@@ -228,7 +228,7 @@ func parts(g *store.Group) (n int) {
 }
 
 func (s portable) readLocked(results pgx.BatchResults, order []int, rows []store.State) (now int64, err error) {
-	defer func() { err = closed(results, err) }()
+	defer func() { err = closeBatch(results, err) }()
 	for _, i := range order {
 		if _, err = results.Exec(); err != nil {
 			return 0, storeError(err, false)
@@ -244,7 +244,7 @@ func (s portable) readLocked(results pgx.BatchResults, order []int, rows []store
 }
 
 // run sends statements whose answers do not matter.
-func run(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
+func execBatch(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return nil
 	}

@@ -55,7 +55,7 @@ func (s portable) put(ctx context.Context, l store.Limit, _ *store.Rule, owner s
 			return err
 		}
 		if d == old {
-			return errNothing
+			return errNoWrite
 		}
 		id, known := ids[l.Name]
 		insert := "update dipwell.limits set name = $2, algorithm = $3, rate = $4, per = $5, burst = $6, max_debt = $7, max_charge = $8, start = $9, on_change = $10, mode = $11, auth = $12, retry_jitter = $13, on_store_error = $14, timeout_us = $15, list_keys = $16, owner = $17, version = $18 where id = $1"

@@ -13,14 +13,14 @@ import (
 // What reservations leave in the portable tables. The row of the bucket is
 // locked before its records are read.
 const (
-	recordsSQL = "select number, mark, units, coalesce(slack, -1), version, part_due, due, rest from dipwell.reservations where limit_id = $1 and key = $2 order by number"
-	holdSQL    = "insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11)"
-	heldSQL    = "select limit_id, key, number, mark, parts from dipwell.reservations where id = $1 and due > $2 and not rest order by limit_id, key"
-	unholdSQL  = "delete from dipwell.reservations where limit_id = $1 and key = $2"
-	changeSQL  = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8 where limit_id = $1 and key = $2 and number = $3 and mark = $4"
-	endSQL     = unholdSQL + " and number = $3 and mark = $4"
-	dueSQL     = "select distinct limit_id, key from dipwell.reservations where due <= $1 limit $2"
-	endDueSQL  = unholdSQL + " and due <= $3"
+	recordsSQL          = "select number, mark, units, coalesce(slack, -1), version, part_due, due, rest from dipwell.reservations where limit_id = $1 and key = $2 order by number"
+	insertRecordSQL     = "insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11)"
+	reservationPartsSQL = "select limit_id, key, number, mark, parts from dipwell.reservations where id = $1 and due > $2 and not rest order by limit_id, key"
+	deleteRecordsSQL    = "delete from dipwell.reservations where limit_id = $1 and key = $2"
+	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8 where limit_id = $1 and key = $2 and number = $3 and mark = $4"
+	deleteRecordSQL     = deleteRecordsSQL + " and number = $3 and mark = $4"
+	dueRowsSQL          = "select distinct limit_id, key from dipwell.reservations where due <= $1 limit $2"
+	deleteDueSQL        = deleteRecordsSQL + " and due <= $3"
 )
 
 // lowsOf reads the column lows.
@@ -63,10 +63,10 @@ func queueRecords(b *pgx.Batch, id int32, key string, before, after []store.Reco
 		i := slices.IndexFunc(after, func(r store.Record) bool { return r.Number == old.Number && r.Mark == old.Mark })
 		switch {
 		case i < 0:
-			b.Queue(endSQL, id, key, old.Number, old.Mark)
+			b.Queue(deleteRecordSQL, id, key, old.Number, old.Mark)
 		case after[i] != old:
 			r := after[i]
-			b.Queue(changeSQL, id, key, r.Number, r.Mark, r.Units, slackColumn(r.Slack), int32(r.Version), r.Rest)
+			b.Queue(updateRecordSQL, id, key, r.Number, r.Mark, r.Units, slackColumn(r.Slack), int32(r.Version), r.Rest)
 		}
 	}
 }
@@ -81,14 +81,14 @@ func slackColumn(slack int64) *int64 {
 // queueRow writes a bucket; a full one is deleted.
 func queueRow(b *pgx.Batch, id int32, key string, row store.State) {
 	if row.Used == 0 {
-		b.Queue(dropSQL, id, key)
+		b.Queue(deleteRowSQL, id, key)
 		return
 	}
-	b.Queue(storeSQL, id, key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+	b.Queue(updateRowSQL, id, key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
 }
 
 // held is one part of a reservation.
-type held struct {
+type reservationPart struct {
 	LimitID int32
 	Key     string
 	Number  int64
@@ -96,15 +96,15 @@ type held struct {
 	Parts   int // of the reservation; one of which a part is gone was reset
 }
 
-func (s portable) heldParts(ctx context.Context, tx pgx.Tx, id store.Reservation) (parts []held, now int64, err error) {
+func (s portable) reservationParts(ctx context.Context, tx pgx.Tx, id store.Reservation) (parts []reservationPart, now int64, err error) {
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return nil, 0, err
 	}
-	found, err := tx.Query(ctx, heldSQL, uuidOf(id), now)
+	found, err := tx.Query(ctx, reservationPartsSQL, uuidOf(id), now)
 	if err != nil {
 		return nil, 0, storeError(err, false)
 	}
-	if parts, err = pgx.CollectRows(found, pgx.RowToStructByPos[held]); err != nil {
+	if parts, err = pgx.CollectRows(found, pgx.RowToStructByPos[reservationPart]); err != nil {
 		return nil, 0, storeError(err, false)
 	}
 	if len(parts) == 0 || len(parts) != parts[0].Parts {
@@ -120,7 +120,7 @@ func (s portable) cancel(ctx context.Context, id store.Reservation) error {
 // cancelIn gives a reservation back, once, before it is due. Buckets are
 // locked before reservations, as everywhere, and these are read again then.
 func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation) error {
-	parts, _, err := s.heldParts(ctx, tx, id)
+	parts, _, err := s.reservationParts(ctx, tx, id)
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation)
 			break
 		}
 	}
-	if err = closed(results, err); err != nil {
+	if err = closeBatch(results, err); err != nil {
 		return err
 	}
-	again, now, err := s.heldParts(ctx, tx, id)
+	again, now, err := s.reservationParts(ctx, tx, id)
 	if err != nil {
 		return err
 	}
@@ -153,10 +153,10 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation)
 	return nil
 }
 
-func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p held, row store.State, now int64) error {
+func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p reservationPart, row store.State, now int64) error {
 	d := s.cat.byID(p.LimitID)
 	if d == nil || row.Used == 0 { // dropped, or full
-		gone, err := tx.Exec(ctx, endSQL, p.LimitID, p.Key, p.Number, p.Mark)
+		gone, err := tx.Exec(ctx, deleteRecordSQL, p.LimitID, p.Key, p.Number, p.Mark)
 		if err == nil && gone.RowsAffected() == 0 { // somebody else was faster
 			return store.ErrReservation
 		}
@@ -173,7 +173,7 @@ func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p held, row store.Sta
 	var b pgx.Batch
 	queueRow(&b, p.LimitID, p.Key, row)
 	queueRecords(&b, p.LimitID, p.Key, before, after)
-	return run(ctx, tx, &b)
+	return execBatch(ctx, tx, &b)
 }
 
 type rowKey struct {
@@ -183,7 +183,7 @@ type rowKey struct {
 
 // sweepDue ends records that were due at now, of at most portablePage rows.
 func (s portable) sweepDue(ctx context.Context, now int64) error {
-	found, err := s.db.Query(ctx, dueSQL, now, portablePage)
+	found, err := s.db.Query(ctx, dueRowsSQL, now, portablePage)
 	if err != nil {
 		return storeError(err, false)
 	}
@@ -210,7 +210,7 @@ func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key str
 	row.Lows = lowsOf(lows)
 	d := s.cat.byID(id)
 	if d == nil || row.Lows == nil {
-		_, err = tx.Exec(ctx, endDueSQL, id, key, now)
+		_, err = tx.Exec(ctx, deleteDueSQL, id, key, now)
 		return storeError(err, false)
 	}
 	before, err := records(ctx, tx, id, key)
@@ -224,5 +224,5 @@ func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key str
 	var b pgx.Batch
 	queueRow(&b, id, key, row)
 	queueRecords(&b, id, key, before, after)
-	return run(ctx, tx, &b)
+	return execBatch(ctx, tx, &b)
 }

@@ -128,7 +128,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 	all = true
 	for _, row := range page {
 		d := defs[row.LimitID]
-		stays := d != nil && !full(d, row, now)
+		stays := d != nil && !isFull(d, row, now)
 		if all = all && (stays || b.Len() < n); stays || b.Len() == n {
 			if v, ok := oldest[row.LimitID]; !ok || row.Version < v {
 				oldest[row.LimitID] = row.Version
@@ -138,7 +138,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 		if d == nil && !s.dropped(ctx, row.LimitID) {
 			continue
 		}
-		b.Queue(sweepSQL, row.LimitID, row.Key, row.Used, row.TS, int32(row.Version)).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(deleteUnchangedSQL, row.LimitID, row.Key, row.Used, row.TS, int32(row.Version)).Exec(func(tag pgconn.CommandTag) error {
 			rows += int(tag.RowsAffected())
 			return nil
 		})
@@ -147,11 +147,11 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 		return 0, all, nil
 	}
 	run := func() error { rows = 0; return s.db.SendBatch(ctx, &b).Close() }
-	return rows, all, storeError(s.again(ctx, run(), run), false)
+	return rows, all, storeError(s.retry(ctx, run(), run), false)
 }
 
 // full reports whether a row is a full bucket of its key.
-func full(d *store.Definition, row bucketRow, now int64) bool {
+func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
 	if !ok {
 		return false

@@ -36,13 +36,13 @@ const (
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
 	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
-	codeNotANumber    = "22P02" // invalid_text_representation
+	codeInvalidText   = "22P02" // invalid_text_representation
 	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 
 // collided reports whether the server rolled a statement back because of
 // another one. YugabyteDB asks for a restart of reads in words.
-func collided(err error) bool {
+func retryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == codeSerialization || pg.Code == codeDeadlock ||
 		strings.Contains(strings.ToLower(pg.Message), "restart read required"))
@@ -50,9 +50,9 @@ func collided(err error) bool {
 
 // again repeats a statement that has collided, where it is a transaction of its
 // own: in the caller's, only the caller can begin anew.
-func (s *Store) again(ctx context.Context, err error, statement func() error) error {
+func (s *Store) retry(ctx context.Context, err error, statement func() error) error {
 	pause := firstPause
-	for try := 1; try < maxTries && collided(err) && s.alone(); try++ {
+	for try := 1; try < maxTries && retryable(err) && s.autocommit(); try++ {
 		if await.Sleep(ctx, rand.N(pause)) != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (s *Store) again(ctx context.Context, err error, statement func() error) er
 }
 
 // alone reports whether each statement is a transaction of its own.
-func (s *Store) alone() bool {
+func (s *Store) autocommit() bool {
 	switch db := s.db.(type) {
 	case pgx.Tx:
 		return false
@@ -83,7 +83,7 @@ func storeError(err error, writes bool) error {
 		return nil
 	case errors.Is(err, store.ErrStore):
 		return err
-	case !writes || nothingDone(err):
+	case !writes || hadNoEffect(err):
 		return fmt.Errorf("%w: %w", classOf(err), err)
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
@@ -116,7 +116,7 @@ func commitError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &pg) && nothingDone(err), errors.Is(err, pgx.ErrTxCommitRollback):
+	case errors.As(err, &pg) && hadNoEffect(err), errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
@@ -124,7 +124,7 @@ func commitError(err error) error {
 
 // nothingDone reports whether a statement that failed is known to have left no
 // trace: it was refused, rolled back, or never sent.
-func nothingDone(err error) bool {
+func hadNoEffect(err error) bool {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
 	switch {
@@ -148,13 +148,13 @@ func noAccess(err error) bool {
 
 // away reports whether an error says that the server could not be asked, or
 // could not write for the time being, rather than that it refused.
-func away(err error) bool {
+func unavailable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return errors.Is(err, store.ErrStore) && !errors.Is(err, context.Canceled)
 	}
 	switch {
-	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), pg.Code == codeReadOnly, collided(err):
+	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), pg.Code == codeReadOnly, retryable(err):
 		return true
 	}
 	return false

@@ -69,7 +69,7 @@ func TestCancelWhileTablesAreRewritten(t *testing.T) {
 	}
 	must(t, pool, "delete from dipwell.reservations where key = 'gone'; delete from dipwell.buckets where key = 'gone'")
 	s := newStore(t, conn, pgstore.Config{Poll: -1})
-	pgstore.Keep(s)
+	pgstore.ForceOptimistic(s)
 	for i, want := range []error{nil, store.ErrReservation} {
 		var b store.Batch
 		for _, id := range []store.Reservation{ids[5], ids[8]} {

@@ -23,11 +23,11 @@ var setFirstSQL string
 var resetSQL string
 
 // skipSQL waits for no lock: buckets that others have locked come back as gone.
-var skipSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
+var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
 // withoutLookSQL does not look first, and locks what it refuses. It costs a
 // third less where hardly anything is refused.
-var withoutLookSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n",
+var setUncheckedSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
 // replaceMarked puts other text between the marks of a statement.
@@ -41,8 +41,8 @@ func replaceMarked(sql string, instead ...string) string {
 }
 
 const (
-	maxWaves   = 6    // statements that a batch may take here
-	maxSetRows = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
+	maxSetRounds = 6    // statements that a batch may take here
+	maxSetRows   = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
 
 	tooMany = store.MaxInt + 1 // units, more than any bucket holds
 )
@@ -50,31 +50,31 @@ const (
 // bundle is groups that share buckets: what one statement decides as one group.
 type bundle struct {
 	groups  []*store.Group
-	places  [][]int  // of each group's ops, in buckets
+	index   [][]int  // of each group's ops, in buckets
 	buckets []bucket // each once
 	mixed   bool     // the groups ask more than one verb, so that their costs do not add up
 	resets  bool     // a group resets
 
-	now   int64
-	odd   bool // a bucket is not what set.sql can decide
-	gone  bool // a bucket was skipped, as others have locked it, or is not there
-	done  bool // all was charged
-	lacks bool // buckets are to be made, and the bundle is to be asked again
-	first bool // a bucket is to be made with its charge in it: see setFirstSQL
+	now         int64
+	unsupported bool // a bucket is not what set.sql can decide
+	skipped     bool // a bucket was skipped, as others have locked it, or is not there
+	done        bool // all was charged
+	needsRows   bool // buckets are to be made, and the bundle is to be asked again
+	insert      bool // a bucket is to be made with its charge in it: see setFirstSQL
 
-	notFirst bool // setFirstSQL cannot decide it: it waited for a lock in vain, or is in the caller's transaction, which may have made the rows itself
-	put      bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
+	noInsert  bool // setFirstSQL cannot decide it: it waited for a lock in vain, or is in the caller's transaction, which may have made the rows itself
+	writeBack bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
 }
 
 // bucket is one row of a bundle.
 type bucket struct {
 	*entry
-	op    *store.Op   // the first about it
-	cost  int64       // units that all ops ask of it, at most tooMany
-	found store.State // the row before the statement
-	held  *int64      // what is used of it at the statement's clock, where the server had to work that out
-	read  store.State // the row that a bundle to put was decided on
-	after store.State // and what the groups leave
+	op      *store.Op   // the first about it
+	cost    int64       // units that all ops ask of it, at most tooMany
+	found   store.State // the row before the statement
+	usedNow *int64      // what is used of it at the statement's clock, where the server had to work that out
+	read    store.State // the row that a bundle to put was decided on
+	after   store.State // and what the groups leave
 
 	start, length int64 // of the present window, in µs, where they differ in length
 }
@@ -85,7 +85,7 @@ type bucketKey struct {
 }
 
 // where is the place of a bucket.
-type where struct {
+type bundleRef struct {
 	*bundle
 	at int
 }
@@ -100,10 +100,10 @@ type where struct {
 // it does for bundles that were decided before.
 func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bundle) (rest []*store.Group) {
 	bundles, rest := s.bundles(ctx, groups, decided)
-	for range maxWaves {
+	for range maxSetRounds {
 		var again []*bundle
 		for _, some := range split(bundles) {
-			more, others := s.wave(ctx, some)
+			more, others := s.setRound(ctx, some)
 			again, rest = append(again, more...), append(rest, others...)
 		}
 		if bundles = again; len(bundles) == 0 {
@@ -118,27 +118,27 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 
 // wave asks about bundles in one trip. It returns those that are to be asked
 // again, and the groups that need another way.
-func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
+func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
 	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
-	if errors.Is(err, store.ErrLocked) && !s.lane && s.alone() && !bundles[0].resets {
+	if errors.Is(err, store.ErrLocked) && !s.lane && s.autocommit() && !bundles[0].resets {
 		for _, b := range bundles {
-			b.first, b.notFirst = false, true
+			b.insert, b.noInsert = false, true
 		}
-		err, locked = s.askSet(ctx, skipSQL, bundles), err
+		err, locked = s.askSet(ctx, setSkipLockedSQL, bundles), err
 	}
 	if err != nil {
-		return nil, s.unsettled(bundles, err)
+		return nil, s.failBundles(bundles, err)
 	}
 	done := true
 	for _, b := range bundles {
 		done = done && b.done
-		if locked != nil && b.gone && len(b.buckets) == 1 {
+		if locked != nil && b.skipped && len(b.buckets) == 1 {
 			b.fail(locked)
 			continue
 		}
-		b.odd = b.odd || locked != nil && b.gone
+		b.unsupported = b.unsupported || locked != nil && b.skipped
 		more, other := b.answer()
-		s.meetAll(b)
+		s.noteSeenRows(b)
 		for i := range b.buckets {
 			if row := &b.buckets[i]; row.def.Rule.Leaky {
 				s.refused.note(row.id, row.op.Key, other)
@@ -151,9 +151,9 @@ func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, r
 			again = append(again, b)
 		}
 	}
-	s.clean.note(done)
-	if err := s.makeBuckets(ctx, again); err != nil {
-		return nil, append(rest, s.unsettled(again, err)...)
+	s.noRefusals.note(done)
+	if err := s.insertEmpty(ctx, again); err != nil {
+		return nil, append(rest, s.failBundles(again, err)...)
 	}
 	return again, rest
 }
@@ -161,20 +161,20 @@ func (s *Store) wave(ctx context.Context, bundles []*bundle) (again []*bundle, r
 // setSQL is the form of the statement for bundles.
 func (s *Store) setSQL(bundles []*bundle) string {
 	switch {
-	case bundles[0].first:
+	case bundles[0].insert:
 		return setFirstSQL
 	case bundles[0].resets:
 		return resetSQL
-	case !s.clean.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
+	case !s.noRefusals.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
 		return setSQL
 	}
-	return withoutLookSQL
+	return setUncheckedSQL
 }
 
 // mayRefuse reports whether a bundle asks for something that is not always
 // written, or for a look.
 func (b *bundle) mayRefuse() bool {
-	return b.mixed || b.put || !adding(b.verb()) && b.verb() != store.VerbRefund
+	return b.mixed || b.writeBack || !adding(b.verb()) && b.verb() != store.VerbRefund
 }
 
 // adding reports whether a verb takes tokens.
@@ -187,7 +187,7 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 	var first, resets, others []*bundle
 	for _, b := range bundles {
 		switch {
-		case b.first:
+		case b.insert:
 			first = append(first, b)
 		case b.resets:
 			resets = append(resets, b)
@@ -205,8 +205,8 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 
 // unsettled gives the groups of a statement that failed its error, and returns
 // those that are to be decided by themselves: which of several is at fault is not known.
-func (s *Store) unsettled(bundles []*bundle, err error) (rest []*store.Group) {
-	again := (rowAtFault(err) || collided(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.alone() &&
+func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) {
+	again := (rowAtFault(err) || retryable(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit() &&
 		(!s.lane || !errors.Is(err, store.ErrLocked))
 	for _, b := range bundles {
 		if again {
@@ -228,11 +228,11 @@ func (b *bundle) fail(err error) {
 // statement can decide, and those that do not fit into one. Bundles that were
 // decided stay so unless a group shares their bucket.
 func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*bundle) (all []*bundle, rest []*store.Group) {
-	of := map[bucketKey]where{}
+	of := map[bucketKey]bundleRef{}
 	rows := 0
 	for _, g := range groups {
 		var known [store.MaxTakes]*entry
-		if rows+len(g.Ops) > maxSetRows || !s.fitsSet(ctx, g, known[:]) {
+		if rows+len(g.Ops) > maxSetRows || !s.canUseSet(ctx, g, known[:]) {
 			rest = append(rest, g)
 			continue
 		}
@@ -269,55 +269,55 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 		}
 		rows++
 	}
-	inside := !s.alone()
+	inside := !s.autocommit()
 	all = slices.DeleteFunc(all, func(b *bundle) bool {
-		b.notFirst = inside
+		b.noInsert = inside
 		if b.mixed && b.resets {
 			rest = append(rest, b.groups...)
 		}
 		return len(b.groups) == 0 || b.mixed && b.resets
 	})
-	s.expectNew(all)
+	s.markNew(all)
 	return all, rest
 }
 
 // decidedBundle is a row whose groups were decided on the state that was found.
 func decidedBundle(e *entry, row *store.Row, found, after store.State) *bundle {
-	b := &bundle{groups: row.Groups, put: true,
+	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
 	for range row.Groups {
-		b.places = append(b.places, []int{0})
+		b.index = append(b.index, []int{0})
 	}
 	return b
 }
 
 // join moves all of another bundle into b.
-func (b *bundle) join(other *bundle, of map[bucketKey]where) {
+func (b *bundle) join(other *bundle, of map[bucketKey]bundleRef) {
 	shift := len(b.buckets)
-	for _, places := range other.places {
+	for _, places := range other.index {
 		for i := range places {
 			places[i] += shift
 		}
 	}
 	for i, row := range other.buckets {
-		of[bucketKey{row.id, row.op.Key}] = where{b, shift + i}
+		of[bucketKey{row.id, row.op.Key}] = bundleRef{b, shift + i}
 	}
 	b.mixed = b.mixed || other.mixed || b.verb() != other.verb()
 	b.resets = b.resets || other.resets
-	b.groups, b.places, b.buckets = append(b.groups, other.groups...), append(b.places, other.places...), append(b.buckets, other.buckets...)
+	b.groups, b.index, b.buckets = append(b.groups, other.groups...), append(b.index, other.index...), append(b.buckets, other.buckets...)
 	other.groups = nil
 }
 
 func (b *bundle) verb() store.Verb { return b.groups[0].Ops[0].Verb }
 
-func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]where) {
+func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef) {
 	places := make([]int, len(g.Ops))
 	for i := range g.Ops {
 		op, e := &g.Ops[i], known[i]
 		k := bucketKey{e.id, op.Key}
 		place, there := of[k]
 		if !there {
-			place = where{b, len(b.buckets)}
+			place = bundleRef{b, len(b.buckets)}
 			b.buckets = append(b.buckets, bucket{entry: e, op: op})
 			of[k] = place
 		}
@@ -331,11 +331,11 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]where) {
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
 		b.resets = b.resets || op.Verb == store.VerbReset
 	}
-	b.groups, b.places = append(b.groups, g), append(b.places, places)
+	b.groups, b.index = append(b.groups, g), append(b.index, places)
 }
 
 // fitsSet reports whether set.sql can decide a group, and finds its limits.
-func (s *Store) fitsSet(ctx context.Context, g *store.Group, known []*entry) bool {
+func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) bool {
 	if g.Cancel || s.resolve(ctx, g, known) != nil {
 		return false
 	}
@@ -371,7 +371,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	}
 	var places []place
 	for i, b := range bundles {
-		b.odd, b.gone, b.done = false, false, true
+		b.unsupported, b.skipped, b.done = false, false, true
 		for j := range b.buckets {
 			places = append(places, place{i, b, &b.buckets[j]})
 		}
@@ -390,9 +390,9 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, a.calendar, at}
 	var rows pgx.Rows
 	var err error
-	if bundles[0].first {
+	if bundles[0].insert {
 		var both pgx.Batch
-		both.Queue(makeFirstSQL, a.limits, a.versions, a.keys, a.costs, at)
+		both.Queue(insertChargedSQL, a.limits, a.versions, a.keys, a.costs, at)
 		both.Queue(sql, args...)
 		results := s.db.SendBatch(ctx, &both)
 		defer func() {
@@ -404,7 +404,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 			rows, err = results.Query()
 		}
 	} else if bundles[0].resets {
-		rows, err = s.db.Query(ctx, sql, s.planned(a.groups, a.limits, a.keys, a.versions, at)...)
+		rows, err = s.db.Query(ctx, sql, s.withCustomPlan(a.groups, a.limits, a.keys, a.versions, at)...)
 	} else {
 		rows, err = s.db.Query(ctx, sql, args...)
 	}
@@ -417,8 +417,8 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	var plain, done, gone bool
 	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done, &gone, &held}, func() error {
 		p := places[i-1]
-		p.held = held
-		p.now, p.odd, p.gone, p.done = now, p.odd || !plain, p.gone || gone, p.done && done
+		p.usedNow = held
+		p.now, p.unsupported, p.skipped, p.done = now, p.unsupported || !plain, p.skipped || gone, p.done && done
 		if p.found = (store.State{}); used != nil {
 			p.found = store.State{Used: *used, TS: *ts, Version: p.def.Number}
 		}
@@ -439,8 +439,8 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 		grid = gridOf(r.Origin, r.Every)
 	}
 	switch {
-	case b.put:
-		kind, cost, bound, unit, every, adds, grid, enough = verbPut, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
+	case b.writeBack:
+		kind, cost, bound, unit, every, adds, grid, enough = verbWrite, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
 	case cost == 0 || b.mixed:
 		kind = store.VerbCheck
 	case kind == store.VerbReserve, // one that has to wait is not decided here
@@ -453,40 +453,40 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	a.versions, a.kinds = append(a.versions, int32(row.def.Number)), append(a.kinds, int32(kind))
 	a.costs, a.bounds, a.units = append(a.costs, cost), append(a.bounds, bound), append(a.units, unit)
 	a.every, a.add, a.grids, a.enough = append(a.every, every), append(a.add, adds), append(a.grids, grid), append(a.enough, enough)
-	a.shadow = append(a.shadow, row.def.Mode == store.Shadow && !b.put && len(b.groups) == 1)
-	a.calendar = append(a.calendar, r.Every == 0 && !b.put)
+	a.shadow = append(a.shadow, row.def.Mode == store.Shadow && !b.writeBack && len(b.groups) == 1)
+	a.calendar = append(a.calendar, r.Every == 0 && !b.writeBack)
 }
 
 // answer decides the groups on the rows that the statement found. It reports
 // whether to ask again, or in another way.
 func (b *bundle) answer() (again, other bool) {
-	if b.lacks = false; b.odd {
-		return b.turned(), !b.turned()
+	if b.needsRows = false; b.unsupported {
+		return b.windowMoved(), !b.windowMoved()
 	}
 	if b.resets {
 		b.decide()
 		return false, !b.done
 	}
-	if b.put && b.done { // the groups are answered
+	if b.writeBack && b.done { // the groups are answered
 		return false, false
 	}
 	write, waits := b.decide()
 	switch {
-	case write && waits, b.gone && !write && len(b.buckets) > 1: // what was locked is newer than what was not there
+	case write && waits, b.skipped && !write && len(b.buckets) > 1: // what was locked is newer than what was not there
 		return false, true
 	case !write || b.done:
 		return false, false
 	}
-	b.lacks = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == store.State{} })
-	b.put, b.first = !b.lacks, b.lacks && b.firstable() && !slices.ContainsFunc(b.groups, func(g *store.Group) bool { return !g.Allowed })
-	b.lacks = b.lacks && !b.first
+	b.needsRows = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == store.State{} })
+	b.writeBack, b.insert = !b.needsRows, b.needsRows && b.insertable() && !slices.ContainsFunc(b.groups, func(g *store.Group) bool { return !g.Allowed })
+	b.needsRows = b.needsRows && !b.insert
 	return true, false
 }
 
 // firstable reports whether the bundle's buckets can be made with their charges
 // in them.
-func (b *bundle) firstable() bool {
-	return !b.notFirst && !b.mixed && !b.put && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
+func (b *bundle) insertable() bool {
+	return !b.noInsert && !b.mixed && !b.writeBack && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
 		return row.def.Mode == store.Shadow || row.cost == 0 || row.cost > row.bound()
 	})
 }
@@ -500,19 +500,19 @@ func (row *bucket) bound() int64 {
 }
 
 // expectNew marks bundles that are probably about buckets that are not there.
-func (s *Store) expectNew(bundles []*bundle) {
+func (s *Store) markNew(bundles []*bundle) {
 	for _, b := range bundles {
-		b.first = b.firstable() && slices.ContainsFunc(b.buckets, func(row bucket) bool {
-			return row.new.expects() && !s.met.has(row.id, row.op.Key)
+		b.insert = b.insertable() && slices.ContainsFunc(b.buckets, func(row bucket) bool {
+			return row.newKeys.mostlyNew() && !s.seen.has(row.id, row.op.Key)
 		})
 	}
 }
 
 // meetAll remembers the buckets that a bundle is about.
-func (s *Store) meetAll(b *bundle) {
+func (s *Store) noteSeenRows(b *bundle) {
 	for i := range b.buckets {
-		if row := &b.buckets[i]; !s.met.has(row.id, row.op.Key) {
-			s.meet(row.entry, row.op.Key, row.found == store.State{})
+		if row := &b.buckets[i]; !s.seen.has(row.id, row.op.Key) {
+			s.noteSeen(row.entry, row.op.Key, row.found == store.State{})
 		}
 	}
 }
@@ -523,20 +523,20 @@ func (b *bundle) decide() (write, waits bool) {
 	for i := range b.buckets {
 		row := &b.buckets[i]
 		row.read, row.after = row.found, row.found
-		if row.held != nil {
-			row.after.Used, row.after.TS = *row.held, max(b.now, row.found.TS)
+		if row.usedNow != nil {
+			row.after.Used, row.after.TS = *row.usedNow, max(b.now, row.found.TS)
 		}
 	}
 	for i, g := range b.groups {
 		var rows [store.MaxTakes]store.State
 		var writes [store.MaxTakes]bool
-		for j, at := range b.places[i] {
+		for j, at := range b.index[i] {
 			rows[j] = b.buckets[at].after
 		}
 		if g.Err = g.Decide(b.now, rows[:len(g.Ops)], writes[:len(g.Ops)]); g.Err != nil {
 			continue
 		}
-		for j, at := range b.places[i] {
+		for j, at := range b.index[i] {
 			if writes[j] {
 				b.buckets[at].after, write = rows[j], true
 			}
@@ -549,26 +549,26 @@ func (b *bundle) decide() (write, waits bool) {
 // makeBucketsSQL makes full buckets, in the order in which they are locked. They
 // begin at the epoch, so that they count like buckets that are not there, also
 // after the clock steps back.
-const makeBucketsSQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
+const insertEmptySQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
 from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
 
 // makeFirstSQL makes the buckets that are not there, with a charge of its cost
 // each, and locks the others, all in their order. Its clock is read after its
 // snapshot, and is the one of the decision.
-const makeFirstSQL = `with c as materialized (select coalesce($5::bigint, ` + readNow + `) as n)
+const insertChargedSQL = `with c as materialized (select coalesce($5::bigint, ` + readNow + `) as n)
 insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select q.used, c.n, q.limit_id, q.version, q.key
 from c cross join unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::bigint[])) q(limit_id, version, key, used)
 on conflict (limit_id, key) do update set used = b.used where false`
 
 // makeBuckets makes those buckets that bundles are waiting for.
-func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {
+func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {
 	var ids, versions []int32
 	var keys []string
 	for _, b := range bundles {
 		for _, row := range b.buckets {
-			if b.lacks && row.found == (store.State{}) {
+			if b.needsRows && row.found == (store.State{}) {
 				ids, versions, keys = append(ids, row.id), append(versions, int32(row.def.Number)), append(keys, row.op.Key)
 			}
 		}
@@ -576,9 +576,9 @@ func (s *Store) makeBuckets(ctx context.Context, bundles []*bundle) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	_, err := s.db.Exec(ctx, makeBucketsSQL, ids, versions, keys)
+	_, err := s.db.Exec(ctx, insertEmptySQL, ids, versions, keys)
 	return storeError(err, true)
 }
 
 // verbPut writes a row that was decided here: see set.sql.
-const verbPut = store.VerbReset
+const verbWrite = store.VerbReset

@@ -55,17 +55,17 @@ type Config struct {
 
 // Store decides in PostgreSQL. It is safe for concurrent use when its DB is.
 type Store struct {
-	db      DB
-	cat     *catalog
-	clock   func() int64
-	refused *keySet       // keys that lately refused a call, or gave less than it asked for: about those it pays to read first
-	clean   *streak       // of statements for sets
-	pairs   *pairings     // of limits that are taken from together
-	met     *keySet       // keys that have a row, or had one lately
-	minKept int           // groups that walk lists, from which on two statements decide them
-	lane    bool          // a statement that met a lock is not divided
-	heard   time.Duration // in a transaction: when it read the limits last, since cat.started
-	owned   *pgxpool.Pool // made by Open
+	db            DB
+	cat           *catalog
+	clock         func() int64
+	refused       *keySet       // keys that lately refused a call, or gave less than it asked for: about those it pays to read first
+	noRefusals    *streak       // of statements for sets
+	combos        *combinations // of limits that are taken from together
+	seen          *keySet       // keys that have a row, or had one lately
+	minOptimistic int           // groups that walk lists, from which on two statements decide them
+	lane          bool          // a statement that met a lock is not divided
+	heard         time.Duration // in a transaction: when it read the limits last, since cat.started
+	owned         *pgxpool.Pool // made by Open
 }
 
 var (
@@ -81,7 +81,7 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), met: newKeySet(), clean: new(streak), pairs: new(pairings), minKept: minKept}
+	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
 	if err := s.cat.open(ctx, c); err != nil {
 		return nil, err
 	}
@@ -128,22 +128,22 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 
 func (s functions) apply(ctx context.Context, b *store.Batch) {
 	if len(b.Groups) > 1 {
-		s.many(ctx, b)
+		s.decideBatch(ctx, b)
 	} else {
-		s.each(ctx, b)
+		s.decideEach(ctx, b)
 	}
 }
 
-func (s portable) apply(ctx context.Context, b *store.Batch) { s.each(ctx, b) }
+func (s portable) apply(ctx context.Context, b *store.Batch) { s.decideEach(ctx, b) }
 
 // each decides the groups of a batch one by one.
-func (s *Store) each(ctx context.Context, b *store.Batch) {
+func (s *Store) decideEach(ctx context.Context, b *store.Batch) {
 	var one [1]*store.Group
 	groups := one[:0]
 	for i := range b.Groups {
 		groups = append(groups, &b.Groups[i])
 	}
-	s.oneByOne(ctx, groups)
+	s.decideOneByOne(ctx, groups)
 }
 
 // decideOne decides one group. What it asked so far changed nothing where a
@@ -151,7 +151,7 @@ func (s *Store) each(ctx context.Context, b *store.Batch) {
 func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
 	err := s.tryGroup(ctx, g)
 	if err != nil {
-		err = s.again(ctx, err, func() error { return s.tryGroup(ctx, g) })
+		err = s.retry(ctx, err, func() error { return s.tryGroup(ctx, g) })
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 		if !errors.Is(err, store.ErrStaleDefinition) {
 			return err
 		}
-		if round == 0 && knows && !s.alone() {
+		if round == 0 && knows && !s.autocommit() {
 			continue // the function reads the limits
 		}
 		if err = s.loadForCall(ctx); err != nil {
@@ -200,18 +200,18 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 	case len(g.Ops) > 1:
 		return s.takeAll(ctx, g, known)
 	case op.Def.Rule.Every == 0:
-	case op.Verb == store.VerbCheck, known[0].plain && reads(op):
-		return s.look(ctx, g, known[0])
+	case op.Verb == store.VerbCheck, known[0].plain && readOnly(op):
+		return s.decideRead(ctx, g, known[0])
 	case known[0].plain:
-		if tokens, _ := whole(op); tokens > 0 {
+		if tokens, _ := fullCost(op); tokens > 0 {
 			return s.take(ctx, g, known[0])
 		}
 	}
-	return s.setOrDecide(ctx, g, known)
+	return s.decideSetOrFunction(ctx, g, known)
 }
 
 // setOrDecide decides a group by set.sql if it can, and else by the function.
-func (s *Store) setOrDecide(ctx context.Context, g *store.Group, known []*entry) error {
+func (s *Store) decideSetOrFunction(ctx context.Context, g *store.Group, known []*entry) error {
 	if len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}

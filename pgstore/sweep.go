@@ -55,7 +55,7 @@ func (s functions) sweepStep(ctx context.Context, n int) (did swept, err error) 
 		return s.db.QueryRow(ctx, sweepAtSQL, min(n, sweepBatch), s.testNow(), sweepPages, own).
 			Scan(&did.rows, &did.looked, &did.size, &did.ended, &did.page, &did.covered, nil)
 	}
-	return did, storeError(s.again(ctx, try(), try), false)
+	return did, storeError(s.retry(ctx, try(), try), false)
 }
 
 // retire forgets versions of limits that no row names any more.

@@ -27,13 +27,13 @@ const (
 // statements are those of one version, with its numbers as literals instead of
 // parameters: each expression costs start-up time in every execution.
 type statements struct {
-	take, first, onlyNew, insert        string
-	look, peek                          string
-	takeMany, takeWithoutLook, lookMany string
-	chargeMany                          string
-	clean                               *streak // of statements for many
-	new                                 *newcomers
-	windows                             *windows // of a calendar
+	take, upsert, insertNew, insertOrRead string
+	read, readExisting                    string
+	takeMany, takeManyUnchecked, readMany string
+	chargeMany                            string
+	noRefusals                            *streak // of statements for many
+	newKeys                               *newKeyRate
+	windows                               *windows // of a calendar
 }
 
 // newStatements writes them. With a test's clock the time is the last parameter.
@@ -54,13 +54,13 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 		now = fmt.Sprintf("$%d::bigint", params+1)
 		reads, lookNow = now, "$2::bigint"
 	}
-	s.look = fmt.Sprintf(`select %s, b.used, b.ts, b.version from (select 1) one
+	s.read = fmt.Sprintf(`select %s, b.used, b.ts, b.version from (select 1) one
 left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, id)
-	s.clean, s.new, s.windows = new(streak), new(newcomers), new(windows)
+	s.noRefusals, s.newKeys, s.windows = new(streak), new(newKeyRate), new(windows)
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
-	s.peek = fmt.Sprintf("select %s, used, ts, version from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
+	s.readExisting = fmt.Sprintf("select %s, used, ts, version from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
 	seen := "statement_timestamp()"
 	if testClock {
 		seen = now
@@ -69,8 +69,8 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
 	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
-	within := withinSQL(r, ticks, room)
-	s.first = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %[2]s, %[3]d, %[4]d, $1::text)
+	within := fitsRoomSQL(r, ticks, room)
+	s.upsert = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %[2]s, %[3]d, %[4]d, $1::text)
 on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
 where b.version = %[4]d and b.lows is null and %[5]s
 returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen)
@@ -79,10 +79,10 @@ returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, 
 		newNow = "$3::bigint"
 		newSeen = newNow
 	}
-	s.onlyNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %s, %d, %d, $1::text)
+	s.insertNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %s, %d, %d, $1::text)
 on conflict do nothing
 returning b.used, b.ts, %s`, newNow, id, d.Number, newSeen)
-	s.insert = fmt.Sprintf(`with c as materialized (select %[2]s as n),
+	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)
@@ -106,14 +106,14 @@ func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key
 	return charge{
 		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts)", leftSQL(r, ticks), units, now),
 		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and b.lows is null and %s",
-			id, key, d.Number, withinSQL(r, ticks, sqlexpr.Op(room))),
+			id, key, d.Number, fitsRoomSQL(r, ticks, sqlexpr.Op(room))),
 	}
 }
 
 // withinSQL reports whether a row has room after ticks, where room is what
 // function room computes.
-func withinSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
-	if bareTicks(r) {
+func fitsRoomSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
+	if ticksNeedNoClamp(r) {
 		return sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
 	}
 	return fitsSQL(r, ticks, sqlexpr.Int(0), room)
@@ -148,7 +148,7 @@ func fitsSQL(r *store.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
 
 // enough is the ticks after which everything has come back, where it matters.
 func enough(r *store.Rule) sqlexpr.Expr {
-	if bareTicks(r) {
+	if ticksNeedNoClamp(r) {
 		return sqlexpr.Unbounded
 	}
 	return sqlstep.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
@@ -157,11 +157,11 @@ func enough(r *store.Rule) sqlexpr.Expr {
 // bareTicks reports whether the ticks since a row's ts can be multiplied as they
 // are: two instants are less than 2^54 µs apart. And then take need not multiply
 // in order to compare.
-func bareTicks(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
+func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
 // room is the third parameter of take: see its statement.
 func room(r *store.Rule, units, bound int64) int64 {
-	if bareTicks(r) {
+	if ticksNeedNoClamp(r) {
 		return algebra.RoomFor(units, bound, r.Add)
 	}
 	return bound - units
@@ -184,7 +184,7 @@ func (s *Store) withClock(args []any) []any {
 }
 
 // reads reports whether an op of a limit that is not leaky can change nothing.
-func reads(op *store.Op) bool {
+func readOnly(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbCheck:
 		return true
@@ -197,7 +197,7 @@ func reads(op *store.Op) bool {
 // whole is what an op of a plain limit takes if it gets all that it asks for
 // and nothing has to wait: the tokens, and the most units that may be used after
 // them. No tokens: the op only reads, or is decided by other statements.
-func whole(op *store.Op) (tokens, bound int64) {
+func fullCost(op *store.Op) (tokens, bound int64) {
 	r := &op.Def.Rule
 	switch {
 	case op.Verb == store.VerbTakeUpTo:
@@ -211,8 +211,8 @@ func whole(op *store.Op) (tokens, bound int64) {
 }
 
 // gotWhole reports whether an op that was decided in Go took all that it asks for.
-func gotWhole(op *store.Op) bool {
-	tokens, _ := whole(op)
+func gotFullCost(op *store.Op) bool {
+	tokens, _ := fullCost(op)
 	return tokens > 0 && op.Allowed && !op.Shadow && op.Delay == 0 && op.Granted == tokens
 }
 
@@ -227,55 +227,55 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
-	tokens, bound := whole(op)
+	tokens, bound := fullCost(op)
 	units := tokens * rule.Unit
 	if s.refused.has(e.id, op.Key) {
 		if done, err := s.stillRefused(ctx, g, e); done || err != nil {
 			return err
 		}
-		if !gotWhole(op) {
-			return s.takePart(ctx, g, e)
+		if !gotFullCost(op) {
+			return s.takePartial(ctx, g, e)
 		}
 	}
-	met := s.met.has(e.id, op.Key)
+	met := s.seen.has(e.id, op.Key)
 	for range maxRounds {
 		f := formTake
 		switch {
-		case !met && e.new.certain():
-			f = formNew
-		case !met && e.new.expects():
-			f = formFirst
+		case !met && e.newKeys.allNew():
+			f = formInsertNew
+		case !met && e.newKeys.mostlyNew():
+			f = formUpsert
 		}
 		row, now, err := s.update(ctx, e, f, op.Key, rule, units, room(rule, units, bound))
 		if err == nil {
-			admit(g, rule, tokens, row, now)
+			grant(g, rule, tokens, row, now)
 			if !met {
-				s.meet(e, op.Key, f != formTake && row.Used == units)
+				s.noteSeen(e, op.Key, f != formTake && row.Used == units)
 			}
 			return nil
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
-		if f == formNew { // it was there
-			s.meet(e, op.Key, false)
+		if f == formInsertNew { // it was there
+			s.noteSeen(e, op.Key, false)
 			met = true
 			continue
 		}
 		var taken, plain bool
-		err = s.db.QueryRow(ctx, e.insert, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
+		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // another first call was faster
 			continue
 		case err != nil:
 			return storeError(err, true)
 		case taken:
-			admit(g, rule, tokens, row, now)
-			s.meet(e, op.Key, true)
+			grant(g, rule, tokens, row, now)
+			s.noteSeen(e, op.Key, true)
 			return nil
 		}
 		if !met {
-			s.meet(e, op.Key, false)
+			s.noteSeen(e, op.Key, false)
 			met = true
 		}
 		done, err := s.answerFrom(g, e, now, row)
@@ -285,17 +285,17 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		if row.Version != op.Def.Number || !plain { // has reservations, which only the function knows
 			return s.decide(ctx, g, []*entry{e})
 		}
-		if !gotWhole(op) {
+		if !gotFullCost(op) {
 			break
 		}
 	}
-	return s.takePart(ctx, g, e)
+	return s.takePartial(ctx, g, e)
 }
 
 // meet remembers a key that was not known, and whether it was new to the database.
-func (s *Store) meet(e *entry, key string, isNew bool) {
-	s.met.note(e.id, key, true)
-	e.new.note(isNew)
+func (s *Store) noteSeen(e *entry, key string, isNew bool) {
+	s.seen.note(e.id, key, true)
+	e.newKeys.note(isNew)
 }
 
 // answerFrom decides an op on a row that was read. It reports whether that is
@@ -307,14 +307,14 @@ func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State)
 	if err != nil {
 		return false, err
 	}
-	s.refused.note(e.id, op.Key, !write || !gotWhole(op))
+	s.refused.note(e.id, op.Key, !write || !gotFullCost(op))
 	g.Allowed, g.Reserved = op.Allowed, false
 	return !write && op.Verb != store.VerbCharge, nil // a charge that changes nothing else may end the row's lows
 }
 
 // takePart decides an op that gets less than it asks for, or has to wait, as
 // the row stood when it was read.
-func (s *Store) takePart(ctx context.Context, g *store.Group, e *entry) error {
+func (s *Store) takePartial(ctx context.Context, g *store.Group, e *entry) error {
 	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}
@@ -336,12 +336,12 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 }
 
 // admit answers an op whose tokens the server has charged; row is what that left.
-func admit(g *store.Group, r *store.Rule, tokens int64, row store.State, now int64) {
-	granted(&g.Ops[0], r, tokens, row, now)
+func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int64) {
+	fillGranted(&g.Ops[0], r, tokens, row, now)
 	g.Allowed, g.Reserved = true, false
 }
 
-func granted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
+func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
 	op.Answer = store.Answer{
 		Allowed: true, Granted: tokens,
 		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
@@ -350,12 +350,12 @@ func granted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int
 }
 
 // look answers what writes nothing from one read.
-func (s *Store) look(ctx context.Context, g *store.Group, e *entry) error {
+func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var now int64
 	var used, ts *int64
 	var version *uint32
-	err := s.db.QueryRow(ctx, e.look, s.withClock([]any{op.Key})...).Scan(&now, &used, &ts, &version)
+	err := s.db.QueryRow(ctx, e.read, s.withClock([]any{op.Key})...).Scan(&now, &used, &ts, &version)
 	if err != nil {
 		return storeError(err, false)
 	}

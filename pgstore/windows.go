@@ -34,7 +34,7 @@ from dipwell.versions v cross join (select coalesce($3::bigint, ` + readNow + `)
 // database if the windows were never read, are used up, or were read an hour ago.
 func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	b := e.windows.read.Load()
-	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.holds(s.about(b)) {
+	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.covers(s.estimateNow(b)) {
 		b = &boundaries{asked: time.Now()}
 		if s.db.QueryRow(ctx, windowsSQL, e.id, int32(e.def.Number), s.testNow(), windowsAhead).Scan(&b.now, &b.at) != nil {
 			return false
@@ -48,7 +48,7 @@ func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 }
 
 // about estimates the database's clock. The statement itself reads the exact time.
-func (s *Store) about(b *boundaries) int64 {
+func (s *Store) estimateNow(b *boundaries) int64 {
 	if s.clock != nil {
 		return s.clock()
 	}
@@ -57,7 +57,7 @@ func (s *Store) about(b *boundaries) int64 {
 
 // holds reports whether the windows of all keys at now are among the boundaries.
 // Those of a key begin less than a window later.
-func (b *boundaries) holds(now int64) bool {
+func (b *boundaries) covers(now int64) bool {
 	return now >= b.at[1] && now < b.at[len(b.at)/2]
 }
 
@@ -83,7 +83,7 @@ func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 		return 0, 1 // no longer known
 	}
 	var scratch store.Rule
-	now := s.about(b) - op.RuleFor(&scratch).Origin
+	now := s.estimateNow(b) - op.RuleFor(&scratch).Origin
 	i := 1
 	for i < len(b.at)-1 && b.at[i] <= now {
 		i++
@@ -93,11 +93,11 @@ func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 
 // turned reports whether a bucket was not decided because its window is over, or
 // has not begun, and notes the clock by which the next statement's is chosen.
-func (b *bundle) turned() bool {
+func (b *bundle) windowMoved() bool {
 	turned := false
 	for i := range b.buckets {
 		row := &b.buckets[i]
-		if row.def.Rule.Every == 0 && !b.put && (b.now < row.start || b.now >= row.start+row.length) {
+		if row.def.Rule.Every == 0 && !b.writeBack && (b.now < row.start || b.now >= row.start+row.length) {
 			turned = true
 			if known := row.windows.read.Load(); known != nil {
 				row.windows.read.Store(&boundaries{at: known.at, asked: known.asked, now: b.now - time.Since(known.asked).Microseconds()})

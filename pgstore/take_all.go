@@ -16,39 +16,39 @@ import (
 )
 
 // maxAll bounds the buckets of a group that has a statement of its own.
-const maxAll = 4
+const maxCombination = 4
 
 // maxPairings bounds the combinations of limits that have such a statement, and so
 // the statements that each connection keeps prepared. set.sql decides groups of
 // other combinations.
-const maxPairings = 128
+const maxCombinations = 128
 
 // pairing is a combination of limits, in the order of their ids.
-type pairing [maxAll]*entry
+type combination [maxCombination]*entry
 
 // pairings are the statements of combinations. Those of limits that were changed
 // are dropped when there is no room for more.
-type pairings struct {
+type combinations struct {
 	mu  sync.RWMutex
-	sql map[pairing]string
+	sql map[combination]string
 }
 
 // takeAll charges all buckets of a group or none by one statement, an UPDATE
 // each, if all of them are there with enough in them. Otherwise, and where one
 // of the keys was refused lately, set.sql decides.
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
-	var parts [maxAll]charged
-	n := s.parts(g, known, parts[:])
-	if sql := s.pairs.statement(parts[:n], s.cat); sql != "" {
-		err := s.chargeAll(ctx, sql, g, parts[:n])
+	var parts [maxCombination]takeAllRow
+	n := s.takeAllRows(g, known, parts[:])
+	if sql := s.combos.statement(parts[:n], s.cat); sql != "" {
+		err := s.execTakeAll(ctx, sql, g, parts[:n])
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, pgx.ErrNoRows) && !inPart(err) {
+		if !errors.Is(err, pgx.ErrNoRows) && !abortedCharge(err) {
 			return storeError(err, true)
 		}
 	}
-	err := s.setOrDecide(ctx, g, known)
+	err := s.decideSetOrFunction(ctx, g, known)
 	for i := range g.Ops {
 		if op := &g.Ops[i]; err == nil && known[i].plain { // of leaky buckets it means that a call has to wait
 			s.refused.note(known[i].id, op.Key, !op.Allowed)
@@ -58,7 +58,7 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) err
 }
 
 // charged is a bucket that takeAll charges.
-type charged struct {
+type takeAllRow struct {
 	*entry
 	op            *store.Op
 	rule          *store.Rule
@@ -69,22 +69,22 @@ type charged struct {
 
 // parts fills in the buckets of a group, in the order of limit and key. It
 // returns 0 if the group is not for takeAll.
-func (s *Store) parts(g *store.Group, known []*entry, parts []charged) int {
-	if len(g.Ops) > len(parts) || !s.alone() {
+func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) int {
+	if len(g.Ops) > len(parts) || !s.autocommit() {
 		return 0
 	}
 	for i := range g.Ops {
 		p := &parts[i]
 		p.entry, p.op = known[i], &g.Ops[i]
 		if p.plain {
-			p.tokens, p.bound = whole(p.op)
+			p.tokens, p.bound = fullCost(p.op)
 		}
-		if p.tokens == 0 || s.refused.has(p.id, p.op.Key) || p.new.expects() && !s.met.has(p.id, p.op.Key) {
+		if p.tokens == 0 || s.refused.has(p.id, p.op.Key) || p.newKeys.mostlyNew() && !s.seen.has(p.id, p.op.Key) {
 			return 0
 		}
 	}
 	parts = parts[:len(g.Ops)]
-	slices.SortFunc(parts, func(x, y charged) int {
+	slices.SortFunc(parts, func(x, y takeAllRow) int {
 		if x.id != y.id {
 			return int(x.id) - int(y.id)
 		}
@@ -101,8 +101,8 @@ func (s *Store) parts(g *store.Group, known []*entry, parts []charged) int {
 
 // chargeAll sends the statement. The error is pgx.ErrNoRows, or one that inPart
 // knows, if nothing was charged because something does not fit.
-func (s *Store) chargeAll(ctx context.Context, sql string, g *store.Group, parts []charged) error {
-	args, row := make([]any, 0, 4*maxAll+1), make([]any, 0, 2*maxAll+1)
+func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, parts []takeAllRow) error {
+	args, row := make([]any, 0, 4*maxCombination+1), make([]any, 0, 2*maxCombination+1)
 	for i := range parts {
 		p := &parts[i]
 		units := p.tokens * p.rule.Unit
@@ -118,9 +118,9 @@ func (s *Store) chargeAll(ctx context.Context, sql string, g *store.Group, parts
 	}
 	for i := range parts {
 		p := &parts[i]
-		granted(p.op, p.rule, p.tokens, store.State{Used: p.used, TS: p.ts}, int64(now))
-		if !s.met.has(p.id, p.op.Key) {
-			s.meet(p.entry, p.op.Key, false)
+		fillGranted(p.op, p.rule, p.tokens, store.State{Used: p.used, TS: p.ts}, int64(now))
+		if !s.seen.has(p.id, p.op.Key) {
+			s.noteSeen(p.entry, p.op.Key, false)
 		}
 	}
 	g.Allowed, g.Reserved = true, false
@@ -128,11 +128,11 @@ func (s *Store) chargeAll(ctx context.Context, sql string, g *store.Group, parts
 }
 
 // statement returns that of a combination of limits, or "".
-func (p *pairings) statement(parts []charged, c *catalog) string {
+func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	var of pairing
+	var of combination
 	for i := range parts {
 		of[i] = parts[i].entry
 	}
@@ -144,7 +144,7 @@ func (p *pairings) statement(parts []charged, c *catalog) string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.sql) >= maxPairings {
+	if len(p.sql) >= maxCombinations {
 		entries := *c.entries.Load()
 		for of := range p.sql {
 			if slices.ContainsFunc(of[:], func(e *entry) bool { return e != nil && entries[e.def.Name] != e }) {
@@ -152,13 +152,13 @@ func (p *pairings) statement(parts []charged, c *catalog) string {
 			}
 		}
 	}
-	if len(p.sql) >= maxPairings {
+	if len(p.sql) >= maxCombinations {
 		return ""
 	}
 	if p.sql == nil {
-		p.sql = map[pairing]string{}
+		p.sql = map[combination]string{}
 	}
-	p.sql[of] = allSQL(of[:len(parts)], c.testClock)
+	p.sql[of] = takeAllSQL(of[:len(parts)], c.testClock)
 	return p.sql[of]
 }
 
@@ -168,7 +168,7 @@ func (p *pairings) statement(parts []charged, c *catalog) string {
 // order, and a refusal locks nothing and uses no transaction id. Where a row has
 // changed since the snapshot so that it does not fit any more, an error undoes
 // the charges before it.
-func allSQL(of []*entry, testClock bool) string {
+func takeAllSQL(of []*entry, testClock bool) string {
 	now, seen, params := stmtNow, "statement_timestamp()", 0
 	for _, e := range of {
 		if params += 3; spread(&e.def.Rule) {
@@ -209,7 +209,7 @@ func allSQL(of []*entry, testClock bool) string {
 			columns.WriteString("a0.used, a0.ts, ")
 			from.WriteString("a0")
 		case len(charges) - 1:
-			fmt.Fprintf(&columns, "coalesce(a%[1]d.used, ('%[2]s' || a0.ts)::bigint), a%[1]d.ts, ", i, chargedInPart)
+			fmt.Fprintf(&columns, "coalesce(a%[1]d.used, ('%[2]s' || a0.ts)::bigint), a%[1]d.ts, ", i, abortedChargeText)
 			fmt.Fprintf(&from, " left join a%d on true", i)
 		default:
 			fmt.Fprintf(&columns, "a%[1]d.used, a%[1]d.ts, ", i)
@@ -221,10 +221,10 @@ func allSQL(of []*entry, testClock bool) string {
 
 // chargedInPart is in the error, and so in the server's log, when a bucket was
 // emptied by somebody else while the statement waited for its lock.
-const chargedInPart = "dipwell: a bucket has changed, so nothing is charged, and the call is decided anew; at "
+const abortedChargeText = "dipwell: a bucket has changed, so nothing is charged, and the call is decided anew; at "
 
 // inPart reports whether the statement of takeAll undid itself.
-func inPart(err error) bool {
+func abortedCharge(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeNotANumber && strings.Contains(pg.Message, chargedInPart)
+	return errors.As(err, &pg) && pg.Code == codeInvalidText && strings.Contains(pg.Message, abortedChargeText)
 }

@@ -35,7 +35,7 @@ func TestKept(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		s := open(t, now).(*pgstore.Store)
-		pgstore.Keep(s)
+		pgstore.ForceOptimistic(s)
 		d, err := s.Define(context.Background(), store.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, store.OwnerCode)
 		if err != nil {
 			t.Fatal(err)

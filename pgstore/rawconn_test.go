@@ -118,7 +118,7 @@ func TestOneStatementALimit(t *testing.T) {
 
 // TestStatementsAreBounded: limits beyond the bound go by pgx's own cache.
 func TestStatementsAreBounded(t *testing.T) {
-	limits := make([]store.Limit, pgstore.MaxWired+2)
+	limits := make([]store.Limit, pgstore.MaxRawStatements+2)
 	for i := range limits {
 		limits[i] = store.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: day, Burst: 20}
 	}
@@ -126,8 +126,8 @@ func TestStatementsAreBounded(t *testing.T) {
 	for _, limit := range limits {
 		takeTwice(t, l, limit.Name, 19)
 	}
-	if n := preparedTakes(t, conn); n != pgstore.MaxWired {
-		t.Errorf("%d statements are prepared, not %d", n, pgstore.MaxWired)
+	if n := preparedTakes(t, conn); n != pgstore.MaxRawStatements {
+		t.Errorf("%d statements are prepared, not %d", n, pgstore.MaxRawStatements)
 	}
 }
 

@@ -244,14 +244,14 @@ func TestTakeAllPairings(t *testing.T) {
 			}
 		}
 	}
-	if n := pgstore.Pairings(store); n != pgstore.MaxPairings || pairs <= n {
+	if n := pgstore.Combinations(store); n != pgstore.MaxCombinations || pairs <= n {
 		t.Errorf("%d statements for %d pairs", n, pairs)
 	}
 	define(t, store, names[0], 999)
 	if d, err := l.TakeAll(t.Context(), takesOf("k", 1, names[0], names[1])...); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
-	if n := pgstore.Pairings(store); n >= pgstore.MaxPairings {
+	if n := pgstore.Combinations(store); n >= pgstore.MaxCombinations {
 		t.Errorf("%d statements after a change", n)
 	}
 }

@@ -15,27 +15,27 @@ import (
 // undecided afterwards is left to limitRows, and so is everything where a trip
 // fails without effect: the limit whose statement failed is divided there, and
 // the others are charged by themselves.
-func (s *Store) together(ctx context.Context, parts []*part) {
+func (s *Store) chargeLimits(ctx context.Context, parts []*limitBatch) {
 	parts = slices.Clone(parts)
-	slices.SortFunc(parts, func(a, b *part) int { return cmp.Compare(a.id, b.id) })
-	steps := make([]step, 0, 2*len(parts))
+	slices.SortFunc(parts, func(a, b *limitBatch) int { return cmp.Compare(a.id, b.id) })
+	steps := make([]tripStep, 0, 2*len(parts))
 	for _, p := range parts {
-		steps = append(steps, step{part: p, rows: p.rest, charges: true})
+		steps = append(steps, tripStep{limitBatch: p, rows: p.toCharge, charges: true})
 	}
 	for _, p := range parts {
-		steps = append(steps, step{part: p, rows: p.refused})
+		steps = append(steps, tripStep{limitBatch: p, rows: p.toRead})
 	}
-	err := s.trip(ctx, steps)
+	err := s.roundTrip(ctx, steps)
 	if err != nil {
-		if !nothingDone(err) || ctx.Err() != nil || !s.alone() {
+		if !hadNoEffect(err) || ctx.Err() != nil || !s.autocommit() {
 			failParts(parts, storeError(err, true))
 		}
 		return
 	}
-	looks := make([]step, 0, len(parts))
+	looks := make([]tripStep, 0, len(parts))
 	for i, p := range parts {
 		charge, look := &steps[i], &steps[len(parts)+i]
-		var unsure []*pending
+		var unsure []*pendingRow
 		for j, row := range charge.rows {
 			if charge.charged[j] {
 				row.settle(nil)
@@ -44,37 +44,37 @@ func (s *Store) together(ctx context.Context, parts []*part) {
 				unsure = append(unsure, row)
 			}
 		}
-		p.rest, p.refused = look.rest, nil
-		looks = append(looks, step{part: p, rows: unsure})
+		p.toCharge, p.toRead = look.rest, nil
+		looks = append(looks, tripStep{limitBatch: p, rows: unsure})
 	}
-	err = s.trip(ctx, looks)
+	err = s.roundTrip(ctx, looks)
 	for i := range looks {
-		p := looks[i].part
+		p := looks[i].limitBatch
 		switch {
 		case err == nil:
-			p.rest = append(p.rest, looks[i].rest...)
-		case rowAtFault(err) && s.alone():
-			p.rest = append(p.rest, looks[i].rows...)
+			p.toCharge = append(p.toCharge, looks[i].rest...)
+		case rowAtFault(err) && s.autocommit():
+			p.toCharge = append(p.toCharge, looks[i].rows...)
 		default:
-			settleAll(looks[i].rows, storeError(err, false))
+			failRows(looks[i].rows, storeError(err, false))
 		}
-		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortFunc(p.toCharge, func(a, b *pendingRow) int { return cmp.Compare(a.Key, b.Key) })
 	}
 }
 
 // step is one limit's statement in a trip, and what it came to.
-type step struct {
-	*part
-	rows    []*pending
+type tripStep struct {
+	*limitBatch
+	rows    []*pendingRow
 	charges bool
 
-	charged []bool     // of a charge, by row
-	rest    []*pending // of a look: what is to be tried
+	charged []bool        // of a charge, by row
+	rest    []*pendingRow // of a look: what is to be tried
 }
 
 // trip sends statements together and reads their answers.
-func (s *Store) trip(ctx context.Context, steps []step) error {
-	var asked []*step
+func (s *Store) roundTrip(ctx context.Context, steps []tripStep) error {
+	var asked []*tripStep
 	for i := range steps {
 		if len(steps[i].rows) > 0 {
 			asked = append(asked, &steps[i])
@@ -90,12 +90,12 @@ func (s *Store) trip(ctx context.Context, steps []step) error {
 			if st.charges {
 				b.Queue(st.chargeSQL(), s.chargeArgs(st.entry, st.rows)...)
 			} else {
-				b.Queue(st.lookMany, s.lookArgs(st.rows)...)
+				b.Queue(st.readMany, s.readManyArgs(st.rows)...)
 			}
 		}
 		answers := s.db.SendBatch(ctx, &b)
 		for _, st := range asked {
-			if err := s.read(answers, st); err != nil {
+			if err := s.readStep(answers, st); err != nil {
 				_ = answers.Close()
 				if st.charges {
 					st.failed = storeError(err, true)
@@ -105,26 +105,26 @@ func (s *Store) trip(ctx context.Context, steps []step) error {
 		}
 		return answers.Close()
 	}
-	return s.again(ctx, try(), try)
+	return s.retry(ctx, try(), try)
 }
 
-func (s *Store) read(answers pgx.BatchResults, st *step) error {
+func (s *Store) readStep(answers pgx.BatchResults, st *tripStep) error {
 	found, err := answers.Query()
 	if err != nil {
 		return err
 	}
 	if st.charges {
-		st.charged, err = st.part.charged(found, st.rows)
+		st.charged, err = st.limitBatch.charged(found, st.rows)
 	} else {
-		st.rest, err = s.looked(st.part, found, st.rows)
+		st.rest, err = s.answerRead(st.limitBatch, found, st.rows)
 	}
 	return err
 }
 
-func failParts(parts []*part, err error) {
+func failParts(parts []*limitBatch, err error) {
 	for _, p := range parts {
-		settleAll(p.rest, err)
-		settleAll(p.refused, err)
-		p.rest, p.refused = nil, nil
+		failRows(p.toCharge, err)
+		failRows(p.toRead, err)
+		p.toCharge, p.toRead = nil, nil
 	}
 }

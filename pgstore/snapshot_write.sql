@@ -1,4 +1,4 @@
--- Writes buckets and records that were decided on what kept.sql has read, each
+-- Writes buckets and records that were decided on what snapshot_read.sql has read, each
 -- group of buckets (grp) only if all of its buckets are still the same rows:
 -- whoever changes a record of a bucket also writes the bucket. Buckets come sorted
 -- by limit and key, and are locked in that order. It returns the groups that were
@@ -31,7 +31,7 @@ noted as (
     where r.grp in (select grp from done)
     on conflict (id, limit_id, key) do update set units = excluded.units, version = excluded.version, slack = excluded.slack, rest = excluded.rest
 ),
--- Their places are looked up here: they may have others since kept.sql has read
+-- Their places are looked up here: they may have others since snapshot_read.sql has read
 -- them (vacuum full).
 gone as materialized (
     select x.place from unnest((select $23::int[]), (select $24::uuid[]), (select $25::int[]), (select $26::text[])) e (grp, id, limit_id, key)

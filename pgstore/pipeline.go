@@ -18,25 +18,25 @@ import (
 // trip and the others in a second one, so that only one of them waits for a row
 // that is locked. It returns the groups that are still to be decided: others,
 // and those that are to be asked again.
-func (s *Store) inTurn(ctx context.Context, groups []*store.Group) []*store.Group {
+func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) []*store.Group {
 	first, others := firstOfEach(groups)
-	rest := s.trips(ctx, first)
+	rest := s.sendPipeline(ctx, first)
 	if len(others) > 0 {
 		var locked lockedRows
 		for _, g := range first {
 			locked.note(g)
 		}
-		rest = append(rest, s.trips(ctx, locked.fail(others))...)
+		rest = append(rest, s.sendPipeline(ctx, locked.fail(others))...)
 	}
 	return rest
 }
 
 // trips decides groups in one trip, where it can.
-func (s *Store) trips(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
+func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	if len(groups) < 2 {
 		return groups
 	}
-	conn, release := s.conn(ctx)
+	conn, release := s.pipelineConn(ctx)
 	if conn == nil {
 		return groups
 	}
@@ -49,7 +49,7 @@ func (s *Store) trips(ctx context.Context, groups []*store.Group) (rest []*store
 	defer func() { _ = p.Close() }()
 	var asked []*store.Group
 	for _, g := range groups {
-		if s.queue(ctx, p, conn.TypeMap(), statement, g) {
+		if s.queueDecide(ctx, p, conn.TypeMap(), statement, g) {
 			asked = append(asked, g)
 		} else {
 			rest = append(rest, g)
@@ -58,10 +58,10 @@ func (s *Store) trips(ctx context.Context, groups []*store.Group) (rest []*store
 	err = p.Flush()
 	for _, g := range asked {
 		if g.Err = err; err == nil {
-			g.Err = readNext(p, conn, g)
+			g.Err = readPipelined(p, conn, g)
 		}
 		switch {
-		case errors.Is(g.Err, store.ErrStaleDefinition), collided(g.Err) && s.alone():
+		case errors.Is(g.Err, store.ErrStaleDefinition), retryable(g.Err) && s.autocommit():
 			rest = append(rest, g)
 		case g.Err != nil:
 			if conn.IsClosed() {
@@ -75,7 +75,7 @@ func (s *Store) trips(ctx context.Context, groups []*store.Group) (rest []*store
 
 // conn is a connection for more than one statement, or nil where statements
 // cannot be prepared on it.
-func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
+func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func()) {
 	release = func() {}
 	switch db := s.db.(type) {
 	case *pgxpool.Pool:
@@ -99,7 +99,7 @@ func (s *Store) conn(ctx context.Context) (conn *pgx.Conn, release func()) {
 }
 
 // queue adds a group's statement, if it is one for the function.
-func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
+func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
 	var known [store.MaxTakes]*entry
 	if g.Cancel || s.resolve(ctx, g, known[:]) != nil {
 		return false
@@ -117,7 +117,7 @@ func (s *Store) queue(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map
 }
 
 // readNext reads a group's answers, up to the end of its transaction.
-func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error) {
+func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error) {
 	for {
 		next, err := p.GetResults()
 		switch next := next.(type) {
@@ -127,24 +127,24 @@ func readNext(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error)
 			return failed
 		case nil:
 			if err == nil {
-				err = errEnded
+				err = errConnEnded
 			}
 		}
 		if failed == nil {
 			failed = err
 		}
-		if err != nil && (errors.Is(err, errEnded) || conn.IsClosed()) {
+		if err != nil && (errors.Is(err, errConnEnded) || conn.IsClosed()) {
 			return failed
 		}
 	}
 }
 
-var errEnded = errors.New("the connection ended before the answer")
+var errConnEnded = errors.New("the connection ended before the answer")
 
 // planned adds to the parameters of a statement that it is to be planned each
 // time: a plan that was made while the tables were small may read all of them.
 // Modes of pgx that prepare nothing do so anyway.
-func (s *Store) planned(args ...any) []any {
+func (s *Store) withCustomPlan(args ...any) []any {
 	mode := pgx.QueryExecModeCacheStatement
 	switch db := s.db.(type) {
 	case *pgxpool.Pool:

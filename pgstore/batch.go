@@ -48,7 +48,7 @@ where b.version = %[3]d and b.lows is null and %[8]s
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
 			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)))
 	}
-	s.takeWithoutLook, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
+	s.takeManyUnchecked, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
 	s.takeMany = take(fmt.Sprintf(`
 where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
     from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number,
@@ -57,7 +57,7 @@ where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
 	if testClock {
 		lookNow = "$2::bigint"
 	}
-	s.lookMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
+	s.readMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
 select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i)
 left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`,
@@ -71,17 +71,17 @@ var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 // many keys and callers, and the statements of several limits in one trip. The
 // rest goes to set, what that cannot decide to kept, and what is left is decided
 // one by one.
-func (s *Store) many(ctx context.Context, b *store.Batch) {
+func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
-	var parts, charges []*part
+	var parts, charges []*limitBatch
 	for from := 0; from < len(m.Rows); {
 		to := from + 1
 		for to < len(m.Rows) && m.Rows[to].Limit == m.Rows[from].Limit {
 			to++
 		}
-		if takes, charge := s.part(ctx, m.Rows[from:to]); takes != nil {
+		if takes, charge := s.newLimitBatches(ctx, m.Rows[from:to]); takes != nil {
 			parts = append(parts, takes)
 			if charge != nil {
 				charges = append(charges, charge)
@@ -90,46 +90,46 @@ func (s *Store) many(ctx context.Context, b *store.Batch) {
 		from = to
 	}
 	if len(parts) > 1 {
-		s.together(ctx, parts)
+		s.chargeLimits(ctx, parts)
 	}
 	groups := m.Whole
 	var lists []*store.Group
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
-		groups = append(groups, s.limitRows(ctx, p)...)
-		decided = append(decided, p.decided...)
-		lists = append(lists, p.lists...)
+		groups = append(groups, s.decideLimit(ctx, p)...)
+		decided = append(decided, p.writeBack...)
+		lists = append(lists, p.optimistic...)
 	}
 	rest := append(s.set(ctx, groups, decided...), lists...)
 	for _, g := range groups {
-		if collided(g.Err) && s.alone() {
+		if retryable(g.Err) && s.autocommit() {
 			rest = append(rest, g)
 		}
 	}
-	s.oneByOne(ctx, s.inTurn(ctx, s.kept(ctx, rest)))
+	s.decideOneByOne(ctx, s.decidePipelined(ctx, s.decideOptimistic(ctx, rest)))
 }
 
 // pending is what is still to be decided about a row: the first of its groups
 // at once, as many as may get all that they ask for.
-type pending struct {
+type pendingRow struct {
 	*store.Row
-	try   int
+	tried int
 	units int64      // what these take
 	rule  store.Rule // the key's own, where windows are spread
 
-	other   bool    // its groups are decided by other statements
-	decided *bundle // its groups are decided, and what they leave is to be written
+	optimistic bool    // its groups are decided by other statements
+	writeBack  *bundle // its groups are decided, and what they leave is to be written
 }
 
 // part is what is still to be decided about rows of one limit.
-type part struct {
+type limitBatch struct {
 	*entry
-	bound   int64      // units that may be used after a charge
-	rest    []*pending // in the order of the keys
-	refused []*pending // were lately, or only ask, and are read first
-	single  []*store.Group
-	lists   []*store.Group // about rows with lists, or that have to wait
-	decided []*bundle      // to be written
+	bound      int64         // units that may be used after a charge
+	toCharge   []*pendingRow // in the order of the keys
+	toRead     []*pendingRow // were lately, or only ask, and are read first
+	oneByOne   []*store.Group
+	optimistic []*store.Group // about rows with lists, or that have to wait
+	writeBack  []*bundle      // to be written
 
 	failed   error // of the statement that charges rest, with others in one trip
 	failures int   // of statements about its rows
@@ -137,38 +137,38 @@ type part struct {
 
 // part sorts out rows of one limit; nil where the limit is not to be had. Rows
 // that are only charged have a bound of their own, and so a part, if there are any.
-func (s *Store) part(ctx context.Context, rows []store.Row) (takes, charges *part) {
+func (s *Store) newLimitBatches(ctx context.Context, rows []store.Row) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
-		fail(rows, err)
+		failGroups(rows, err)
 		return nil, nil
 	}
 	e := known[0]
-	takes = &part{entry: e, bound: e.def.Rule.Cap}
+	takes = &limitBatch{entry: e, bound: e.def.Rule.Cap}
 	for i := range rows {
 		row := &rows[i]
 		for _, g := range row.Groups {
 			g.Ops[0].Def = e.def
 		}
-		p := &pending{Row: row}
+		p := &pendingRow{Row: row}
 		p.rule = *row.Groups[0].Ops[0].RuleFor(&p.rule)
-		asks, bound, ok := adds(row)
+		asks, bound, ok := summable(row)
 		switch {
 		case !e.plain || !ok:
-			takes.single = append(takes.single, row.Groups...)
+			takes.oneByOne = append(takes.oneByOne, row.Groups...)
 		case !asks:
-			takes.refused = append(takes.refused, p)
-		case bound > takes.bound && p.first(len(p.Groups), bound):
+			takes.toRead = append(takes.toRead, p)
+		case bound > takes.bound && p.prepare(len(p.Groups), bound):
 			if charges == nil {
-				charges = &part{entry: e, bound: bound}
+				charges = &limitBatch{entry: e, bound: bound}
 			}
-			charges.rest = append(charges.rest, p)
-		case !p.first(len(p.Groups), takes.bound):
-			takes.single = append(takes.single, row.Groups...)
+			charges.toCharge = append(charges.toCharge, p)
+		case !p.prepare(len(p.Groups), takes.bound):
+			takes.oneByOne = append(takes.oneByOne, row.Groups...)
 		case s.refused.has(e.id, row.Key):
-			takes.refused = append(takes.refused, p)
+			takes.toRead = append(takes.toRead, p)
 		default:
-			takes.rest = append(takes.rest, p)
+			takes.toCharge = append(takes.toCharge, p)
 		}
 	}
 	return takes, charges
@@ -176,14 +176,14 @@ func (s *Store) part(ctx context.Context, rows []store.Row) (takes, charges *par
 
 // adds reports whether the calls about a row of a plain limit can be added up,
 // and whether any of them asks for tokens; bound is the least that one of those has.
-func adds(row *store.Row) (asks bool, bound int64, ok bool) {
+func summable(row *store.Row) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
-		if reads(op) {
+		if readOnly(op) {
 			continue
 		}
-		tokens, most := whole(op)
+		tokens, most := fullCost(op)
 		if tokens == 0 {
 			return false, 0, false
 		}
@@ -194,42 +194,42 @@ func adds(row *store.Row) (asks bool, bound int64, ok bool) {
 
 // first prepares to charge the first n groups, or as many of them as an unused
 // bucket has room for. It reports whether that takes anything.
-func (p *pending) first(n int, bound int64) bool {
-	p.try, p.units = 0, 0
+func (p *pendingRow) prepare(n int, bound int64) bool {
+	p.tried, p.units = 0, 0
 	for _, g := range p.Groups[:n] {
 		units := int64(0)
-		if op := &g.Ops[0]; !reads(op) {
-			tokens, _ := whole(op)
+		if op := &g.Ops[0]; !readOnly(op) {
+			tokens, _ := fullCost(op)
 			units = tokens * p.rule.Unit
 		}
 		if !algebra.Fits(p.units, units, bound) {
 			break
 		}
-		p.try, p.units = p.try+1, algebra.Added(p.units, units)
+		p.tried, p.units = p.tried+1, algebra.Added(p.units, units)
 	}
 	return p.units > 0
 }
 
 // limitRows decides what is left about rows of one limit, and returns the groups
 // that are to be decided one by one.
-func (s *Store) limitRows(ctx context.Context, p *part) []*store.Group {
-	if len(p.refused) > 0 {
-		p.rest = append(p.rest, s.refuse(ctx, p, p.refused)...)
-		slices.SortFunc(p.rest, func(a, b *pending) int { return cmp.Compare(a.Key, b.Key) })
+func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
+	if len(p.toRead) > 0 {
+		p.toCharge = append(p.toCharge, s.readRows(ctx, p, p.toRead)...)
+		slices.SortFunc(p.toCharge, func(a, b *pendingRow) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	for range maxRounds {
-		if p.rest = p.chargeable(p.rest); len(p.rest) == 0 {
+		if p.toCharge = p.chargeable(p.toCharge); len(p.toCharge) == 0 {
 			break
 		}
-		p.rest = s.round(ctx, p, p.rest)
+		p.toCharge = s.chargeRound(ctx, p, p.toCharge)
 	}
-	for _, row := range p.chargeable(p.rest) {
-		p.single = append(p.single, row.Groups...)
+	for _, row := range p.chargeable(p.toCharge) {
+		p.oneByOne = append(p.oneByOne, row.Groups...)
 	}
-	return p.single
+	return p.oneByOne
 }
 
-func (s *Store) oneByOne(ctx context.Context, groups []*store.Group) {
+func (s *Store) decideOneByOne(ctx context.Context, groups []*store.Group) {
 	var locked lockedRows
 	for _, g := range groups {
 		if g.Err = locked.err(g); g.Err == nil {
@@ -239,7 +239,7 @@ func (s *Store) oneByOne(ctx context.Context, groups []*store.Group) {
 	}
 }
 
-func fail(rows []store.Row, err error) {
+func failGroups(rows []store.Row, err error) {
 	for i := range rows {
 		for _, g := range rows[i].Groups {
 			g.Err = err
@@ -249,10 +249,10 @@ func fail(rows []store.Row, err error) {
 
 // round charges what may fit, and reads about the rest; it returns what is
 // still undecided.
-func (s *Store) round(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
+func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	charged, err := s.chargeOrFail(ctx, p, rows)
 	if err != nil {
-		return s.divide(ctx, p, rows, err, func(some []*pending) []*pending { return s.round(ctx, p, some) })
+		return s.divide(ctx, p, rows, err, func(some []*pendingRow) []*pendingRow { return s.chargeRound(ctx, p, some) })
 	}
 	for i, row := range rows {
 		if charged[i] {
@@ -265,22 +265,22 @@ func (s *Store) round(ctx context.Context, p *part, rows []*pending) (rest []*pe
 	if len(rest) == 0 {
 		return nil
 	}
-	return s.refuse(ctx, p, rest)
+	return s.readRows(ctx, p, rest)
 }
 
 // chargeOrFail charges rows, unless together has just failed to.
-func (s *Store) chargeOrFail(ctx context.Context, p *part, rows []*pending) (charged []bool, err error) {
+func (s *Store) chargeOrFail(ctx context.Context, p *limitBatch, rows []*pendingRow) (charged []bool, err error) {
 	if err, p.failed = p.failed, nil; err != nil {
 		return nil, err
 	}
 	if charged, err = s.charge(ctx, p, rows); err != nil {
-		err = s.again(ctx, err, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
+		err = s.retry(ctx, err, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
 	}
 	return charged, err
 }
 
 // settle takes the groups that were tried off the list.
-func (p *pending) settle(err error) {
+func (p *pendingRow) settle(err error) {
 	if err != nil {
 		for _, g := range p.Groups {
 			g.Err = err
@@ -288,11 +288,11 @@ func (p *pending) settle(err error) {
 		p.Groups = nil
 		return
 	}
-	p.Groups = p.Groups[p.try:]
-	p.try = len(p.Groups)
+	p.Groups = p.Groups[p.tried:]
+	p.tried = len(p.Groups)
 }
 
-func (s *Store) charge(ctx context.Context, p *part, rows []*pending) ([]bool, error) {
+func (s *Store) charge(ctx context.Context, p *limitBatch, rows []*pendingRow) ([]bool, error) {
 	found, err := s.db.Query(ctx, p.chargeSQL(), s.chargeArgs(p.entry, rows)...)
 	if err != nil {
 		return nil, storeError(err, true)
@@ -301,7 +301,7 @@ func (s *Store) charge(ctx context.Context, p *part, rows []*pending) ([]bool, e
 	return charged, storeError(err, true)
 }
 
-func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
+func (s *Store) chargeArgs(e *entry, rows []*pendingRow) []any {
 	keys, units := make([]string, len(rows)), make([]int64, len(rows))
 	var grids []int64
 	for i, p := range rows {
@@ -318,7 +318,7 @@ func (s *Store) chargeArgs(e *entry, rows []*pending) []any {
 }
 
 // charged reads which rows were charged, and answers about them.
-func (p *part) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
+func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error) {
 	charged := make([]bool, len(rows))
 	var key string
 	var i int
@@ -329,10 +329,10 @@ func (p *part) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 			i = (i + 1) % len(rows)
 		}
 		charged[i] = true
-		rows[i].admit(row, now)
+		rows[i].answerCharged(row, now)
 		return nil
 	})
-	p.clean.note(!slices.Contains(charged, false))
+	p.noRefusals.note(!slices.Contains(charged, false))
 	return charged, err
 }
 
@@ -340,78 +340,78 @@ func (p *part) charged(found pgx.Rows, rows []*pending) ([]bool, error) {
 // the next one dares not to look first.
 type streak struct{ n atomic.Int32 }
 
-const enoughClean = 64
+const minCleanRun = 64
 
-func (c *streak) longEnough() bool { return c.n.Load() >= enoughClean }
+func (c *streak) longEnough() bool { return c.n.Load() >= minCleanRun }
 
 func (c *streak) note(clean bool) {
 	switch n := c.n.Load(); {
 	case !clean && n > 0:
 		c.n.Store(0)
-	case clean && n < enoughClean:
+	case clean && n < minCleanRun:
 		c.n.Add(1)
 	}
 }
 
-func (p *part) chargeSQL() string {
+func (p *limitBatch) chargeSQL() string {
 	switch {
 	case p.bound > p.def.Rule.Cap:
 		return p.chargeMany
-	case p.clean.longEnough():
-		return p.takeWithoutLook
+	case p.noRefusals.longEnough():
+		return p.takeManyUnchecked
 	}
 	return p.takeMany
 }
 
 // admit answers the groups that were charged together, each as if it had come
 // alone and in its turn; row is what the last of them left.
-func (p *pending) admit(row store.State, now int64) {
+func (p *pendingRow) answerCharged(row store.State, now int64) {
 	row.Used = algebra.Without(row.Used, p.units)
-	for _, g := range p.Groups[:p.try] {
+	for _, g := range p.Groups[:p.tried] {
 		op := &g.Ops[0]
-		if reads(op) {
+		if readOnly(op) {
 			row.Version = op.Def.Number
 			_, _, g.Err = op.Step(now, row, false)
 			g.Allowed, g.Reserved = op.Allowed, false
 			continue
 		}
-		tokens, _ := whole(op)
+		tokens, _ := fullCost(op)
 		row.Used = algebra.Added(row.Used, tokens*p.rule.Unit)
-		admit(g, &p.rule, tokens, row, now)
+		grant(g, &p.rule, tokens, row, now)
 		g.Err = nil
 	}
 }
 
 // chargeable takes rows off the list that are not to be charged next.
-func (p *part) chargeable(rows []*pending) []*pending {
-	return slices.DeleteFunc(rows, func(row *pending) bool {
+func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
+	return slices.DeleteFunc(rows, func(row *pendingRow) bool {
 		switch {
-		case row.other:
-			p.lists = append(p.lists, row.Groups...)
-		case row.decided != nil:
-			p.decided = append(p.decided, row.decided)
+		case row.optimistic:
+			p.optimistic = append(p.optimistic, row.Groups...)
+		case row.writeBack != nil:
+			p.writeBack = append(p.writeBack, row.writeBack)
 		}
-		return row.other || row.decided != nil
+		return row.optimistic || row.writeBack != nil
 	})
 }
 
 // refuse reads rows that were not charged in full and answers where nothing
 // fits; otherwise it leaves the number that may be tried.
-func (s *Store) refuse(ctx context.Context, p *part, rows []*pending) (rest []*pending) {
+func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	look := func() error {
-		found, err := s.db.Query(ctx, p.lookMany, s.lookArgs(rows)...)
+		found, err := s.db.Query(ctx, p.readMany, s.readManyArgs(rows)...)
 		if err == nil {
-			rest, err = s.looked(p, found, rows)
+			rest, err = s.answerRead(p, found, rows)
 		}
 		return err
 	}
-	if err := s.again(ctx, look(), look); err != nil {
-		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pending) []*pending { return s.refuse(ctx, p, some) })
+	if err := s.retry(ctx, look(), look); err != nil {
+		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pendingRow) []*pendingRow { return s.readRows(ctx, p, some) })
 	}
 	return rest
 }
 
-func (s *Store) lookArgs(rows []*pending) []any {
+func (s *Store) readManyArgs(rows []*pendingRow) []any {
 	keys := make([]string, len(rows))
 	for i, p := range rows {
 		keys[i] = p.Key
@@ -421,16 +421,16 @@ func (s *Store) lookArgs(rows []*pending) []any {
 
 // looked answers about rows that were read, and returns those that are not
 // answered.
-func (s *Store) looked(p *part, found pgx.Rows, rows []*pending) (rest []*pending, err error) {
+func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (rest []*pendingRow, err error) {
 	var i, now int64
 	var state store.State
 	var listed bool
 	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, &state.Version, &listed, &now}, func() error {
 		row := rows[i-1]
-		asked := row.try > 0
-		done := row.answered(p, state, now, listed)
+		asked := row.tried > 0
+		done := row.decideRead(p, state, now, listed)
 		if asked {
-			s.refused.note(p.id, row.Key, done || row.decided != nil)
+			s.refused.note(p.id, row.Key, done || row.writeBack != nil)
 		}
 		if !done {
 			rest = append(rest, row)
@@ -440,7 +440,7 @@ func (s *Store) looked(p *part, found pgx.Rows, rows []*pending) (rest []*pendin
 	return rest, err
 }
 
-func settleAll(rows []*pending, err error) {
+func failRows(rows []*pendingRow, err error) {
 	for _, p := range rows {
 		p.settle(err)
 	}
@@ -450,27 +450,27 @@ func settleAll(rows []*pending, err error) {
 // written those are the answers. If only the first groups take tokens, and all
 // that they ask for, these are to be charged: as an addition, which others may
 // come before. Otherwise what the groups leave is to be written.
-func (p *pending) answered(of *part, found store.State, now int64, listed bool) (done bool) {
-	p.other, p.decided = false, nil // as an earlier try has left them
+func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
+	p.optimistic, p.writeBack = false, nil // as an earlier try has left them
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	if !write && p.Groups[0].Err == nil && !clips { // a charge that changes nothing else may end the lows
 		return true
 	}
 	n := 0
-	for n < len(p.Groups) && (reads(&p.Groups[n].Ops[0]) || gotWhole(&p.Groups[n].Ops[0])) {
+	for n < len(p.Groups) && (readOnly(&p.Groups[n].Ops[0]) || gotFullCost(&p.Groups[n].Ops[0])) {
 		n++
 	}
 	more := slices.ContainsFunc(p.Groups[n:], func(g *store.Group) bool { return g.Ops[0].Granted > 0 })
 	waits := slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Reserved || g.Err != nil })
 	switch {
 	case waits || listed:
-		p.other = true
-	case !more && after.Used <= of.bound && p.first(n, of.bound):
+		p.optimistic = true
+	case !more && after.Used <= of.bound && p.prepare(n, of.bound):
 	case found.Version != of.def.Number:
-		p.other = true
+		p.optimistic = true
 	default:
-		p.decided = decidedBundle(of.entry, p.Row, found, after)
+		p.writeBack = decidedBundle(of.entry, p.Row, found, after)
 	}
 	return false
 }

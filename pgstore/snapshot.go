@@ -14,37 +14,37 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-//go:embed kept.sql
-var keptSQL string
+//go:embed snapshot_read.sql
+var snapshotReadSQL string
 
-//go:embed kept_put.sql
-var keptPutSQL string
+//go:embed snapshot_write.sql
+var snapshotWriteSQL string
 
 const (
-	minKept        = 4   // groups: fewer are decided by the function, a call each
-	maxKept        = 256 // groups that are read at once
-	maxKeptRecords = 250 // of a bucket; the function walks longer lists where they are
-	keptWaves      = 3   // how often groups are read and decided anew after others changed their rows
+	minOptimistic      = 4   // groups: fewer are decided by the function, a call each
+	maxOptimistic      = 256 // groups that are read at once
+	maxSnapshotRecords = 250 // of a bucket; the function walks longer lists where they are
+	maxSnapshotRounds  = 3   // how often groups are read and decided anew after others changed their rows
 )
 
 // keptBucket is a bucket with its lists, as read and as the groups leave it.
-type keptBucket struct {
-	id          int32
-	key         string
-	def         *store.Definition
-	place, made string // of the row; "" where there is none
-	state       store.State
-	before      []store.Record
-	after       []store.Record
-	notes       map[recordKey]note // what the server keeps of a record besides
-	odd         bool               // decided by the function
-	touched     bool
-	set         int // the buckets that are written together, by their first bucket
+type snapshotRow struct {
+	id            int32
+	key           string
+	def           *store.Definition
+	ctid, xmin    string // of the row; "" where there is none
+	state         store.State
+	before        []store.Record
+	after         []store.Record
+	meta          map[recordKey]recordMeta // what the server keeps of a record besides
+	needsFunction bool                     // decided by the function
+	touched       bool
+	setIndex      int // the buckets that are written together, by their first bucket
 }
 
 type recordKey struct{ number, mark int64 }
 
-type note struct {
+type recordMeta struct {
 	id    pgtype.UUID
 	parts int32
 }
@@ -62,15 +62,15 @@ type heldPart struct {
 // statement reads the rows and lists of all groups, Go decides the groups one after
 // the other, and a second statement writes what they leave where the rows still
 // stand. It returns the groups that need another way.
-func (s *Store) kept(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
-	for some := range slices.Chunk(groups, maxKept) {
-		for wave := 0; wave < keptWaves && len(some) >= s.minKept; wave++ {
-			k, err := s.readKept(ctx, some)
+func (s *Store) decideOptimistic(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
+	for some := range slices.Chunk(groups, maxOptimistic) {
+		for wave := 0; wave < maxSnapshotRounds && len(some) >= s.minOptimistic; wave++ {
+			k, err := s.readSnapshot(ctx, some)
 			if err != nil {
-				some = s.failKept(some, err)
+				some = s.failSnapshot(some, err)
 				break
 			}
-			again, others := s.decideKept(ctx, k, some)
+			again, others := s.decideSnapshot(ctx, k, some)
 			some, rest = again, append(rest, others...)
 		}
 		rest = append(rest, some...)
@@ -81,25 +81,25 @@ func (s *Store) kept(ctx context.Context, groups []*store.Group) (rest []*store.
 // failKept gives groups the error of their statement, and returns those that are
 // to be decided by themselves: all of them where one alone may be at fault, or
 // where the statement has collided.
-func (s *Store) failKept(groups []*store.Group, err error) (rest []*store.Group) {
-	if collided(err) && s.alone() {
+func (s *Store) failSnapshot(groups []*store.Group, err error) (rest []*store.Group) {
+	if retryable(err) && s.autocommit() {
 		return groups
 	}
 	b := &bundle{groups: groups}
-	return s.unsettled([]*bundle{b}, err)
+	return s.failBundles([]*bundle{b}, err)
 }
 
-// keptRead is what kept.sql has found.
-type keptRead struct {
-	now     int64
-	buckets map[bucketKey]*keptBucket
-	defs    map[int32]*store.Definition
-	ids     map[*store.Definition]int32
-	parts   map[store.Reservation][]heldPart
+// keptRead is what snapshot_read.sql has found.
+type snapshot struct {
+	now   int64
+	rows  map[bucketKey]*snapshotRow
+	defs  map[int32]*store.Definition
+	ids   map[*store.Definition]int32
+	parts map[store.Reservation][]heldPart
 }
 
-func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead, error) {
-	k := &keptRead{buckets: map[bucketKey]*keptBucket{}, defs: map[int32]*store.Definition{},
+func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snapshot, error) {
+	k := &snapshot{rows: map[bucketKey]*snapshotRow{}, defs: map[int32]*store.Definition{},
 		ids: map[*store.Definition]int32{}, parts: map[store.Reservation][]heldPart{}}
 	var ids []int32
 	var keys []string
@@ -119,13 +119,13 @@ func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead,
 		for i := range g.Ops {
 			at := bucketKey{known[i].id, g.Ops[i].Key}
 			k.defs[at.id], k.ids[known[i].def] = known[i].def, at.id
-			if k.buckets[at] == nil {
-				k.buckets[at] = &keptBucket{}
+			if k.rows[at] == nil {
+				k.rows[at] = &snapshotRow{}
 				ids, keys = append(ids, at.id), append(keys, at.key)
 			}
 		}
 	}
-	rows, err := s.db.Query(ctx, keptSQL, s.planned(ids, keys, cancels, s.testNow(), maxKeptRecords)...)
+	rows, err := s.db.Query(ctx, snapshotReadSQL, s.withCustomPlan(ids, keys, cancels, s.testNow(), maxSnapshotRecords)...)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -144,27 +144,27 @@ func (s *Store) readKept(ctx context.Context, groups []*store.Group) (*keptRead,
 			k.parts[held] = append(k.parts[held], heldPart{at, *used, *ts, int(*parts)})
 			return nil
 		}
-		b := &keptBucket{id: id, key: key, def: k.defs[id]}
+		b := &snapshotRow{id: id, key: key, def: k.defs[id]}
 		if b.def == nil { // of a reservation that is to be cancelled
 			b.def = s.cat.byID(id)
 			k.defs[id] = b.def
 		}
-		b.odd = b.def == nil || present == nil || uint32(*present) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxKeptRecords
+		b.needsFunction = b.def == nil || present == nil || uint32(*present) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxSnapshotRecords
 		if used != nil {
-			b.place, b.made = *place, *made
+			b.ctid, b.xmin = *place, *made
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
-			b.odd = b.odd || b.state.Version != b.def.Number
+			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number
 		}
-		b.before, b.notes = r.records()
-		b.odd = b.odd || len(b.notes) < len(b.before) // of a version whose records had no numbers
+		b.before, b.meta = r.records()
+		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // of a version whose records had no numbers
 		b.after = slices.Clone(b.before)
-		k.buckets[at] = b
+		k.rows[at] = b
 		return nil
 	})
 	return k, storeError(err, false)
 }
 
-// recordColumns are the records of a bucket as kept.sql returns them.
+// recordColumns are the records of a bucket as snapshot_read.sql returns them.
 type recordColumns struct {
 	ids                                        []pgtype.UUID
 	numbers, marks, units, slacks, dues, stops []int64
@@ -176,30 +176,30 @@ func (r *recordColumns) fields() []any {
 	return []any{&r.ids, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
 }
 
-func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]note) {
-	notes = make(map[recordKey]note, len(r.numbers))
+func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]recordMeta) {
+	notes = make(map[recordKey]recordMeta, len(r.numbers))
 	for i := range r.numbers {
 		rs = append(rs, store.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
 			Version: uint32(r.versions[i]), Due: r.dues[i], Ends: r.stops[i], Rest: r.rests[i]})
-		notes[recordKey{r.numbers[i], r.marks[i]}] = note{id: r.ids[i]}
+		notes[recordKey{r.numbers[i], r.marks[i]}] = recordMeta{id: r.ids[i]}
 	}
 	return rs, notes
 }
 
 // keptSet is groups whose buckets are written together or not at all.
-type keptSet struct {
-	groups  []*store.Group
-	buckets []*keptBucket
+type writeSet struct {
+	groups []*store.Group
+	rows   []*snapshotRow
 }
 
 // decideKept decides groups on what was read and writes what they leave. It returns
 // those that are to be read again, and those that need another way.
-func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*store.Group) (again, rest []*store.Group) {
-	var sets, written []*keptSet
-	var missing []*keptBucket
-	of := map[*keptBucket]*keptSet{}
+func (s *Store) decideSnapshot(ctx context.Context, k *snapshot, groups []*store.Group) (again, rest []*store.Group) {
+	var sets, written []*writeSet
+	var missing []*snapshotRow
+	of := map[*snapshotRow]*writeSet{}
 	for _, g := range groups {
-		buckets, ok := k.bucketsOf(g)
+		buckets, ok := k.rowsOf(g)
 		if !ok {
 			rest = append(rest, g)
 			continue
@@ -208,90 +208,90 @@ func (s *Store) decideKept(ctx context.Context, k *keptRead, groups []*store.Gro
 			g.Err = store.ErrReservation
 			continue
 		}
-		var into *keptSet
+		var into *writeSet
 		for _, b := range buckets {
 			switch other := of[b]; {
 			case other == nil || other == into:
 			case into == nil:
 				into = other
 			default:
-				into.groups, into.buckets = append(into.groups, other.groups...), append(into.buckets, other.buckets...)
-				for _, x := range other.buckets {
+				into.groups, into.rows = append(into.groups, other.groups...), append(into.rows, other.rows...)
+				for _, x := range other.rows {
 					of[x] = into
 				}
-				other.groups, other.buckets = nil, nil
+				other.groups, other.rows = nil, nil
 			}
 		}
 		if into == nil {
-			into = new(keptSet)
+			into = new(writeSet)
 			sets = append(sets, into)
 		}
 		into.groups = append(into.groups, g)
 		for _, b := range buckets {
 			if of[b] == nil {
 				of[b] = into
-				into.buckets = append(into.buckets, b)
+				into.rows = append(into.rows, b)
 			}
 		}
 	}
 	for _, set := range sets {
-		switch lacks, ok := k.decide(set); {
+		switch lacks, ok := k.decideSet(set); {
 		case !ok:
 			rest = append(rest, set.groups...)
 		case len(lacks) > 0:
 			missing, again = append(missing, lacks...), append(again, set.groups...)
-		case slices.ContainsFunc(set.buckets, func(b *keptBucket) bool { return b.touched }):
+		case slices.ContainsFunc(set.rows, func(b *snapshotRow) bool { return b.touched }):
 			written = append(written, set)
 		}
 	}
 	if len(missing) > 0 {
 		var ids, versions []int32
 		var keys []string
-		slices.SortFunc(missing, (*keptBucket).compare)
+		slices.SortFunc(missing, (*snapshotRow).compare)
 		for _, b := range missing {
 			ids, versions, keys = append(ids, b.id), append(versions, int32(b.def.Number)), append(keys, b.key)
 		}
-		if _, err := s.db.Exec(ctx, makeBucketsSQL, ids, versions, keys); err != nil {
-			rest = append(rest, s.failKept(again, storeError(err, true))...)
+		if _, err := s.db.Exec(ctx, insertEmptySQL, ids, versions, keys); err != nil {
+			rest = append(rest, s.failSnapshot(again, storeError(err, true))...)
 			again = nil
 		}
 	}
 	if len(written) > 0 {
-		done, err := s.putKept(ctx, written)
+		done, err := s.writeSnapshot(ctx, written)
 		if err != nil {
 			var groups []*store.Group
 			for _, set := range written {
 				groups = append(groups, set.groups...)
 			}
-			return again, append(rest, s.failKept(groups, err)...)
+			return again, append(rest, s.failSnapshot(groups, err)...)
 		}
 		for i, set := range written {
 			switch {
 			case !done[i]:
 				again = append(again, set.groups...)
 			default:
-				s.noteWaits(set)
+				s.noteWaiting(set)
 			}
 		}
 	}
 	return again, rest
 }
 
-func (b *keptBucket) compare(other *keptBucket) int {
+func (b *snapshotRow) compare(other *snapshotRow) int {
 	return cmp.Or(cmp.Compare(b.id, other.id), cmp.Compare(b.key, other.key))
 }
 
 // bucketsOf finds the buckets of a group. None: its reservation is unknown, or
 // was reset in part. Not ok: the function decides the group.
-func (k *keptRead) bucketsOf(g *store.Group) (buckets []*keptBucket, ok bool) {
+func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 	if g.Cancel {
 		parts := k.parts[g.ID]
 		if len(parts) == 0 || len(parts) != parts[0].parts {
 			return nil, true
 		}
 		for _, p := range parts {
-			b := k.buckets[p.bucket]
-			if b == nil || b.odd || b.place == "" { // of a bucket that is full the function forgets the record
+			b := k.rows[p.bucket]
+			if b == nil || b.needsFunction || b.ctid == "" { // of a bucket that is full the function forgets the record
 				return nil, false
 			}
 			buckets = append(buckets, b)
@@ -299,8 +299,8 @@ func (k *keptRead) bucketsOf(g *store.Group) (buckets []*keptBucket, ok bool) {
 		return buckets, true
 	}
 	for i := range g.Ops {
-		b := k.buckets[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
-		if b == nil || b.def == nil || b.odd || g.Ops[i].Verb == store.VerbReset { // which deletes the row
+		b := k.rows[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
+		if b == nil || b.def == nil || b.needsFunction || g.Ops[i].Verb == store.VerbReset { // which deletes the row
 			return nil, false
 		}
 		buckets = append(buckets, b)
@@ -310,18 +310,18 @@ func (k *keptRead) bucketsOf(g *store.Group) (buckets []*keptBucket, ok bool) {
 
 // decide decides the groups of a set in turn. lacks are buckets that are to be
 // made first.
-func (k *keptRead) decide(set *keptSet) (lacks []*keptBucket, ok bool) {
+func (k *snapshot) decideSet(set *writeSet) (lacks []*snapshotRow, ok bool) {
 	for _, g := range set.groups {
 		if g.Err = nil; g.Cancel {
-			if !k.cancel(g) {
+			if !k.cancelGroup(g) {
 				return nil, false
 			}
-		} else if !k.group(g) {
+		} else if !k.decideGroup(g) {
 			return nil, false
 		}
 	}
-	for _, b := range set.buckets {
-		if b.touched && b.place == "" {
+	for _, b := range set.rows {
+		if b.touched && b.ctid == "" {
 			lacks = append(lacks, b)
 		}
 	}
@@ -329,8 +329,8 @@ func (k *keptRead) decide(set *keptSet) (lacks []*keptBucket, ok bool) {
 }
 
 // group decides a group on its buckets.
-func (k *keptRead) group(g *store.Group) (ok bool) {
-	buckets, _ := k.bucketsOf(g)
+func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
+	buckets, _ := k.rowsOf(g)
 	rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
 	after := make([][]store.Record, len(g.Ops))
 	for i, b := range buckets {
@@ -354,7 +354,7 @@ func (k *keptRead) group(g *store.Group) (ok bool) {
 		if g.Reserved && op.Granted > 0 {
 			r := op.Record(&rows[i], g.ID, k.now, k.now+g.Due())
 			after[i] = append(slices.Clone(after[i]), r)
-			b.notes[recordKey{r.Number, r.Mark}] = note{id: uuidOf(g.ID), parts: int32(parts(g))}
+			b.meta[recordKey{r.Number, r.Mark}] = recordMeta{id: uuidOf(g.ID), parts: int32(countGranted(g))}
 			write[i] = true
 		}
 		if write[i] {
@@ -365,10 +365,10 @@ func (k *keptRead) group(g *store.Group) (ok bool) {
 }
 
 // cancel gives a reservation back. Another group of the set may have ended it.
-func (k *keptRead) cancel(g *store.Group) (ok bool) {
+func (k *snapshot) cancelGroup(g *store.Group) (ok bool) {
 	parts := k.parts[g.ID]
 	for _, p := range parts {
-		if !slices.ContainsFunc(k.buckets[p.bucket].after, func(r store.Record) bool {
+		if !slices.ContainsFunc(k.rows[p.bucket].after, func(r store.Record) bool {
 			return r.Number == p.number && r.Mark == p.mark && !r.Rest
 		}) {
 			g.Err = store.ErrReservation
@@ -376,7 +376,7 @@ func (k *keptRead) cancel(g *store.Group) (ok bool) {
 		}
 	}
 	for _, p := range parts {
-		b := k.buckets[p.bucket]
+		b := k.rows[p.bucket]
 		row, after, err := b.def.GiveBack(b.state, b.key, k.now, slices.Clone(b.after), p.number, p.mark)
 		if err != nil {
 			return false
@@ -386,8 +386,8 @@ func (k *keptRead) cancel(g *store.Group) (ok bool) {
 	return true
 }
 
-// keptArgs are the parameters of kept_put.sql.
-type keptArgs struct {
+// keptArgs are the parameters of snapshot_write.sql.
+type writeArgs struct {
 	sets, ids, versions []int32
 	keys, places, made  []string
 	used, ts            []int64
@@ -409,8 +409,8 @@ type keptArgs struct {
 
 // noteWaits remembers for which keys of leaky buckets calls have to wait, so
 // that set.sql is not asked about them.
-func (s *Store) noteWaits(set *keptSet) {
-	for _, b := range set.buckets {
+func (s *Store) noteWaiting(set *writeSet) {
+	for _, b := range set.rows {
 		if b.def.Rule.Leaky {
 			s.refused.note(b.id, b.key, b.state.Used > 0 && b.state.Lows != nil)
 		}
@@ -418,23 +418,23 @@ func (s *Store) noteWaits(set *keptSet) {
 }
 
 // putKept writes what sets leave, and reports which of them were written.
-func (s *Store) putKept(ctx context.Context, sets []*keptSet) (done []bool, err error) {
-	var buckets []*keptBucket
+func (s *Store) writeSnapshot(ctx context.Context, sets []*writeSet) (done []bool, err error) {
+	var buckets []*snapshotRow
 	for i, set := range sets {
-		for _, b := range set.buckets {
-			b.set = i
+		for _, b := range set.rows {
+			b.setIndex = i
 			if b.touched {
 				buckets = append(buckets, b)
 			}
 		}
 	}
-	slices.SortFunc(buckets, (*keptBucket).compare)
-	var a keptArgs
+	slices.SortFunc(buckets, (*snapshotRow).compare)
+	var a writeArgs
 	for _, b := range buckets {
 		a.add(b)
 	}
 	r, e := &a.records, &a.ended
-	rows, err := s.db.Query(ctx, keptPutSQL, s.planned(
+	rows, err := s.db.Query(ctx, snapshotWriteSQL, s.withCustomPlan(
 		a.sets, a.ids, a.keys, a.places, a.made, a.used, a.ts, a.versions, a.lows,
 		r.sets, r.ids, r.limits, r.keys, r.units, r.versions, r.due, r.partDue, r.number, r.mark, r.slack, r.parts, r.rests,
 		e.sets, e.ids, e.limits, e.keys)...)
@@ -451,10 +451,10 @@ func (s *Store) putKept(ctx context.Context, sets []*keptSet) (done []bool, err 
 }
 
 // add adds a bucket and what changed of its records.
-func (a *keptArgs) add(b *keptBucket) {
-	set := int32(b.set)
+func (a *writeArgs) add(b *snapshotRow) {
+	set := int32(b.setIndex)
 	a.sets, a.ids, a.keys = append(a.sets, set), append(a.ids, b.id), append(a.keys, b.key)
-	a.places, a.made = append(a.places, b.place), append(a.made, b.made)
+	a.places, a.made = append(a.places, b.ctid), append(a.made, b.xmin)
 	a.used, a.ts, a.versions = append(a.used, b.state.Used), append(a.ts, b.state.TS), append(a.versions, int32(b.def.Number))
 	a.lows = append(a.lows, lowsText(b.state.Lows))
 	before := make(map[recordKey]store.Record, len(b.before))
@@ -468,7 +468,7 @@ func (a *keptArgs) add(b *keptBucket) {
 		if known && old == r {
 			continue
 		}
-		n, to := b.notes[at], &a.records
+		n, to := b.meta[at], &a.records
 		to.sets, to.ids, to.limits, to.keys = append(to.sets, set), append(to.ids, n.id), append(to.limits, b.id), append(to.keys, b.key)
 		to.units, to.versions, to.due, to.partDue = append(to.units, r.Units), append(to.versions, int32(r.Version)), append(to.due, r.Ends), append(to.partDue, r.Due)
 		to.number, to.mark, to.slack, to.parts = append(to.number, r.Number), append(to.mark, r.Mark), append(to.slack, r.Slack), append(to.parts, n.parts)
@@ -476,7 +476,7 @@ func (a *keptArgs) add(b *keptBucket) {
 	}
 	for at := range before {
 		to := &a.ended
-		to.sets, to.ids, to.limits, to.keys = append(to.sets, set), append(to.ids, b.notes[at].id), append(to.limits, b.id), append(to.keys, b.key)
+		to.sets, to.ids, to.limits, to.keys = append(to.sets, set), append(to.ids, b.meta[at].id), append(to.limits, b.id), append(to.keys, b.key)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // maxWired bounds the statements of limits that a connection keeps prepared
 // beside those in pgx's own cache.
-const maxWired = 256
+const maxRawStatements = 256
 
 // update sends a version's conditional UPDATE of one row, or one of the INSERTs
 // that a first call begins with. It returns the row as the
@@ -28,34 +28,34 @@ const maxWired = 256
 func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
-		return s.updateOn(ctx, db, e, f, key, r, units, third)
+		return s.updateRaw(ctx, db, e, f, key, r, units, third)
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
 			return row, 0, storeError(err, false)
 		}
 		defer c.Release()
-		return s.updateOn(ctx, c.Conn(), e, f, key, r, units, third)
+		return s.updateRaw(ctx, c.Conn(), e, f, key, r, units, third)
 	}
-	return s.updateBy(ctx, s.db, e, f, key, r, units, third)
+	return s.updatePgx(ctx, s.db, e, f, key, r, units, third)
 }
 
 // updateOn is update on a connection.
-func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
-	w := wireOf(conn)
+func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+	w := rawConnOf(conn)
 	if w == nil {
-		return s.updateBy(ctx, conn, e, f, key, r, units, third)
+		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
-	t, err := w.take(ctx, e, f)
+	t, err := w.prepare(ctx, e, f)
 	if err != nil {
 		return row, 0, storeError(err, false) // nothing but the statement's text was sent
 	}
 	if t == nil {
-		return s.updateBy(ctx, conn, e, f, key, r, units, third)
+		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
 	w.begin(key)
 	w.add(units)
-	if f != formNew {
+	if f != formInsertNew {
 		w.add(third)
 		if spread(r) {
 			w.add(gridOf(r.Origin, r.Every))
@@ -65,35 +65,35 @@ func (s *Store) updateOn(ctx context.Context, conn *pgx.Conn, e *entry, f form, 
 		w.add(s.clock())
 	}
 	row, now, err = w.send(ctx, t)
-	if err != nil && w.forget(wiredKey{e.id, f}, err) {
-		return s.updateBy(ctx, conn, e, f, key, r, units, third)
+	if err != nil && w.forget(rawKey{e.id, f}, err) {
+		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
 	return row, now, err
 }
 
 // updateBy is update through pgx, whatever its mode.
-func (s *Store) updateBy(ctx context.Context, db DB, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	var seen instant
 	args := s.takeArgs(key, r, units, third)
-	if f == formNew {
+	if f == formInsertNew {
 		args = s.withClock([]any{key, units})
 	}
-	err = db.QueryRow(ctx, e.wired(f), args...).Scan(&row.Used, &row.TS, &seen)
+	err = db.QueryRow(ctx, e.sqlOf(f), args...).Scan(&row.Used, &row.TS, &seen)
 	return row, int64(seen), err
 }
 
 // A wire is a connection's statements that are sent without pgx, and room for
 // their parameters. Its connection is used by one call at a time, and so is it.
-type wire struct {
-	conn    *pgx.Conn
-	takes   map[wiredKey]*wiredTake
-	params  [][]byte
-	key     []byte
-	numbers []byte
+type rawConn struct {
+	conn       *pgx.Conn
+	statements map[rawKey]*rawStatement
+	params     [][]byte
+	key        []byte
+	numbers    []byte
 }
 
 // wiredKey names a statement of a limit, whatever its version.
-type wiredKey struct {
+type rawKey struct {
 	limit int32
 	form  form
 }
@@ -102,40 +102,40 @@ type wiredKey struct {
 type form int
 
 const (
-	formTake  form = iota // charges a row
-	formFirst             // inserts a row or charges it
-	formNew               // inserts a row
+	formTake      form = iota // charges a row
+	formUpsert                // inserts a row or charges it
+	formInsertNew             // inserts a row
 )
 
-func (s *statements) wired(f form) string { return [...]string{s.take, s.first, s.onlyNew}[f] }
+func (s *statements) sqlOf(f form) string { return [...]string{s.take, s.upsert, s.insertNew}[f] }
 
-type wiredTake struct {
+type rawStatement struct {
 	sql string
 	*pgconn.StatementDescription
 }
 
 // wireKey is where a connection keeps its wire.
-const wireKey = "dipwell"
+const rawConnKey = "dipwell"
 
 // wireOf returns a connection's wire, or nil where calls have to go through pgx:
 // in modes that prepare nothing, and where a tracer wants to see them.
-func wireOf(conn *pgx.Conn) *wire {
+func rawConnOf(conn *pgx.Conn) *rawConn {
 	data := conn.PgConn().CustomData()
-	if w, ok := data[wireKey].(*wire); ok {
+	if w, ok := data[rawConnKey].(*rawConn); ok {
 		return w
 	}
-	var w *wire
+	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &wire{conn: conn, takes: map[wiredKey]*wiredTake{}, key: []byte{}} // a key that is nil would be null
+		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, key: []byte{}} // a key that is nil would be null
 	}
-	data[wireKey] = w
+	data[rawConnKey] = w
 	return w
 }
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // send runs a statement with the parameters that were added.
-func (w *wire) send(ctx context.Context, t *wiredTake) (row store.State, now int64, err error) {
+func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, now int64, err error) {
 	found := false
 	answer := w.conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
 	for answer.NextRow() {
@@ -151,7 +151,7 @@ func (w *wire) send(ctx context.Context, t *wiredTake) (row store.State, now int
 }
 
 // begin starts a list of parameters with the key.
-func (w *wire) begin(key string) {
+func (w *rawConn) begin(key string) {
 	w.key = append(w.key[:0], key...)
 	w.params = append(w.params[:0], w.key)
 	if w.numbers == nil {
@@ -160,7 +160,7 @@ func (w *wire) begin(key string) {
 	w.numbers = w.numbers[:0]
 }
 
-func (w *wire) add(n int64) {
+func (w *rawConn) add(n int64) {
 	at := len(w.numbers)
 	w.numbers = binary.BigEndian.AppendUint64(w.numbers, uint64(n))
 	w.params = append(w.params, w.numbers[at:])
@@ -180,19 +180,19 @@ func instantOf(oid uint32, v []byte) int64 {
 
 // take returns the prepared statement of a limit's version, or nil where pgx is
 // to send it. A limit has one name for each, so that versions do not pile up.
-func (w *wire) take(ctx context.Context, e *entry, f form) (*wiredTake, error) {
-	key, sql := wiredKey{e.id, f}, e.wired(f)
-	t := w.takes[key]
+func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement, error) {
+	key, sql := rawKey{e.id, f}, e.sqlOf(f)
+	t := w.statements[key]
 	if t != nil && t.sql == sql {
 		return t, nil
 	}
-	if t == nil && len(w.takes) >= maxWired {
+	if t == nil && len(w.statements) >= maxRawStatements {
 		return nil, nil
 	}
 	name := [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_"}[f] + strconv.Itoa(int(e.id))
 	pg := w.conn.PgConn()
 	if t != nil {
-		delete(w.takes, key)
+		delete(w.statements, key)
 		if err := pg.Deallocate(ctx, name); err != nil {
 			return nil, err
 		}
@@ -201,19 +201,19 @@ func (w *wire) take(ctx context.Context, e *entry, f form) (*wiredTake, error) {
 	if err != nil {
 		return nil, err
 	}
-	t = &wiredTake{sql, d}
-	w.takes[key] = t
+	t = &rawStatement{sql, d}
+	w.statements[key] = t
 	return t, nil
 }
 
 // forget drops a statement that the server does not know any more, or that an
 // altered table has made unusable, and reports whether the call may be sent
 // again: nothing was done.
-func (w *wire) forget(key wiredKey, err error) bool {
+func (w *rawConn) forget(key rawKey, err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != codeNoStatement && pg.Code != codeStalePlan {
 		return false
 	}
-	w.takes[key].sql = "" // the server may still have one of that name
+	w.statements[key].sql = "" // the server may still have one of that name
 	return w.conn.PgConn().TxStatus() == 'I'
 }
