@@ -22,7 +22,8 @@ func (d *Definition) Differs(l Limit) error {
 	}
 	alike := sameCounting(d, here)
 	ours, theirs := settingsOf(l), settingsOf(d.Limit)
-	for _, name := range settings {
+	for i := range settings {
+		name := settings[i].Name
 		if ours[name] != theirs[name] && (!alike || !slices.Contains(countingSettings, name)) {
 			return &LimitError{l.Name, name, fmt.Sprintf("%s here and %s in force", orDefault(ours[name]), orDefault(theirs[name]))}
 		}

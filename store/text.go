@@ -1,14 +1,11 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/dipwell/dipwell/internal/suggest"
 )
 
 var periodUnits = []struct {
@@ -92,85 +89,6 @@ func FormatPeriod(d time.Duration) string {
 	return strconv.FormatInt(d.Microseconds(), 10) + "us"
 }
 
-// settings are the names that Set knows, in the order of the documentation.
-var settings = []string{"name", "algorithm", "rate", "per", "burst", "max_debt", "max_charge", "start",
-	"on_change", "mode", "auth", "retry_jitter", "on_store_error", "timeout", "keys"}
-
-// Set changes one setting, spelled as in a configuration file. The error is a
-// *LimitError that names it; an unknown one comes with the nearest known name.
-func (l *Limit) Set(setting, value string) error {
-	err := l.set(setting, value)
-	if err != nil {
-		return &LimitError{l.Name, setting, err.Error()}
-	}
-	return nil
-}
-
-func (l *Limit) set(setting, value string) (err error) {
-	switch setting {
-	case "name":
-		l.Name = value
-	case "algorithm":
-		err = oneOf(&l.Algorithm, value, algorithms)
-	case "rate":
-		l.Rate, err = parseCount(value)
-		if err == nil && l.Rate == 0 {
-			err = errors.New("0 is not between 1 and 2^53-1")
-		}
-	case "per":
-		if value == "" {
-			return errors.New(missingPeriod)
-		}
-		l.Period, err = ParsePeriod(value)
-	case "burst":
-		l.Burst, err = parseCountOr(value, NoBurst)
-	case "max_debt":
-		if value == "unlimited" {
-			l.MaxDebt = UnlimitedDebt
-		} else {
-			l.MaxDebt, err = parseCountOr(value, NoDebt)
-		}
-	case "max_charge":
-		l.MaxCharge, err = parseCount(value)
-		if err == nil && l.MaxCharge == 0 {
-			err = errors.New("0 is not between 1 and 2^53-1")
-		}
-	case "start":
-		l.Start = value
-	case "on_change":
-		err = oneOf(&l.OnChange, value, policies)
-	case "mode":
-		err = oneOf(&l.Mode, value, modes)
-	case "auth":
-		switch value {
-		case "true", "false":
-			l.Auth = value == "true"
-		default:
-			err = fmt.Errorf("%q is neither true nor false", value)
-		}
-	case "retry_jitter":
-		n, cut := strings.CutSuffix(value, "%")
-		l.RetryJitter, err = strconv.Atoi(n)
-		if err != nil || !cut || l.RetryJitter < 0 || l.RetryJitter > 100 {
-			err = fmt.Errorf("%q is not a percentage from 0%% to 100%%", value)
-		}
-	case "on_store_error":
-		err = oneOf(&l.OnStoreError, value, failures)
-	case "timeout":
-		l.Timeout, err = parseDuration(value)
-	case "keys":
-		switch value {
-		case "list", "none":
-			l.ListKeys = value == "list"
-		default:
-			err = fmt.Errorf("%q is neither list nor none", value)
-		}
-	default:
-		err = errors.New("unknown setting" + suggest.Name(setting, settings))
-	}
-	return err
-}
-
 // ParseLimit reads a limit as command lines write it: NAME=RATE/PER and more
 // settings after commas, as in "login=5/1m,burst=20".
 func ParseLimit(s string) (Limit, error) {
@@ -185,14 +103,8 @@ func ParseLimit(s string) (Limit, error) {
 		per = "1" + per
 	}
 	seen := map[string]bool{"name": true, "rate": true, "per": true}
-	set := func(setting, value string) error {
-		if err := l.Set(setting, value); err != nil {
-			return err
-		}
-		return nil
-	}
 	for _, kv := range [][2]string{{"name", name}, {"rate", count}, {"per", per}} {
-		if err := set(kv[0], kv[1]); err != nil {
+		if err := l.Set(kv[0], kv[1]); err != nil {
 			return l, err
 		}
 	}
@@ -207,7 +119,7 @@ func ParseLimit(s string) (Limit, error) {
 			return l, &LimitError{l.Name, k, "is given twice"}
 		}
 		seen[k] = true
-		if err := set(k, v); err != nil {
+		if err := l.Set(k, v); err != nil {
 			return l, err
 		}
 	}
@@ -225,62 +137,4 @@ func (l Limit) String() string {
 		}
 	}
 	return b.String()
-}
-
-// Explicit lists the settings that differ from their defaults, and always name,
-// algorithm, rate and per, as Set reads them.
-func (l Limit) Explicit() [][2]string {
-	count := func(n int64) string { return strconv.FormatInt(max(n, 0), 10) }
-	out := [][2]string{{"name", l.Name}}
-	add := func(set bool, name, value string) {
-		if set {
-			out = append(out, [2]string{name, value})
-		}
-	}
-	add(l.Algorithm != TokenBucket, "algorithm", l.Algorithm.String())
-	add(true, "rate", count(l.Rate))
-	add(true, "per", FormatPeriod(l.Period))
-	add(l.Burst != 0, "burst", count(l.Burst))
-	if l.MaxDebt == UnlimitedDebt {
-		add(true, "max_debt", "unlimited")
-	} else {
-		add(l.MaxDebt != 0, "max_debt", count(l.MaxDebt))
-	}
-	add(l.MaxCharge != 0, "max_charge", count(l.MaxCharge))
-	add(l.Start != "", "start", l.Start)
-	add(l.OnChange != Keep, "on_change", l.OnChange.String())
-	add(l.Mode != Enforce, "mode", l.Mode.String())
-	add(l.Auth, "auth", "true")
-	add(l.RetryJitter != 0, "retry_jitter", strconv.Itoa(l.RetryJitter)+"%")
-	add(l.OnStoreError != FailClosed, "on_store_error", l.OnStoreError.String())
-	add(l.Timeout != 0, "timeout", FormatPeriod(l.Timeout))
-	add(l.ListKeys, "keys", "list")
-	return out
-}
-
-func parseCount(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 || n > MaxInt {
-		return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1", s)
-	}
-	return n, nil
-}
-
-// parseCountOr reads a count whose 0 is written as zero in a Limit.
-func parseCountOr(s string, zero int64) (int64, error) {
-	n, err := parseCount(s)
-	if err == nil && n == 0 {
-		n = zero
-	}
-	return n, err
-}
-
-func oneOf[T ~uint8](dst *T, value string, names []string) error {
-	for i, n := range names {
-		if n == value {
-			*dst = T(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is not one of %s%s", value, strings.Join(names, ", "), suggest.Name(value, names))
 }

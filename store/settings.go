@@ -1,0 +1,185 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// A Setting is one field of a Limit as text and as a column.
+type Setting struct {
+	Name   string             // in Limit.Set and configuration files
+	Column string             // in tables that keep a field a column
+	Field  func(l *Limit) any // a pointer to the field
+
+	always bool // Explicit lists it whatever its value is
+	set    func(l *Limit, value string) error
+	text   func(l *Limit) (value string, isDefault bool)
+}
+
+// settings are all fields of a Limit, in the order of the documentation. A new
+// field is an entry here, and a migration where stores have a column a field.
+var settings = []Setting{
+	required(setting("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
+	setting("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String),
+	required(setting("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText)),
+	required(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, FormatPeriod)),
+	setting("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText),
+	setting("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText),
+	setting("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText),
+	setting("start", func(l *Limit) *string { return &l.Start }, verbatim, verbatimText),
+	setting("on_change", func(l *Limit) *ChangePolicy { return &l.OnChange }, oneOf[ChangePolicy](policies), ChangePolicy.String),
+	setting("mode", func(l *Limit) *Mode { return &l.Mode }, oneOf[Mode](modes), Mode.String),
+	setting("auth", func(l *Limit) *bool { return &l.Auth }, either("true", "false"), boolText("true", "false")),
+	setting("retry_jitter", func(l *Limit) *int { return &l.RetryJitter }, parsePercent, percentText),
+	setting("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
+	column("timeout_us", setting("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, parseDuration, FormatPeriod)),
+	column("list_keys", setting("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none"))),
+}
+
+// Settings returns all fields of a Limit, for stores that keep a field a column.
+func Settings() []Setting { return slices.Clone(settings) }
+
+func setting[T comparable](name string, at func(*Limit) *T, parse func(string) (T, error), text func(T) string) Setting {
+	return Setting{Name: name, Column: name, Field: func(l *Limit) any { return at(l) },
+		set: func(l *Limit, value string) error {
+			v, err := parse(value)
+			if err == nil {
+				*at(l) = v
+			}
+			return err
+		},
+		text: func(l *Limit) (string, bool) {
+			var zero T
+			v := *at(l)
+			return text(v), v == zero
+		}}
+}
+
+func required(s Setting) Setting            { s.always = true; return s }
+func column(name string, s Setting) Setting { s.Column = name; return s }
+
+// Set changes one setting, spelled as in a configuration file. The error is a
+// *LimitError that names it; an unknown one comes with the nearest known name.
+func (l *Limit) Set(setting, value string) error {
+	var names []string
+	for i := range settings {
+		if s := &settings[i]; s.Name == setting {
+			if err := s.set(l, value); err != nil {
+				return &LimitError{l.Name, setting, err.Error()}
+			}
+			return nil
+		}
+		names = append(names, settings[i].Name)
+	}
+	return &LimitError{l.Name, setting, "unknown setting" + suggest.Name(setting, names)}
+}
+
+// Explicit lists the settings that differ from their defaults, and always name,
+// rate and per, as Set reads them.
+func (l Limit) Explicit() (out [][2]string) {
+	for i := range settings {
+		s := &settings[i]
+		if value, isDefault := s.text(&l); s.always || !isDefault {
+			out = append(out, [2]string{s.Name, value})
+		}
+	}
+	return out
+}
+
+func verbatim(s string) (string, error) { return s, nil }
+func verbatimText(s string) string      { return s }
+
+func parseCount(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > MaxInt {
+		return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1", s)
+	}
+	return n, nil
+}
+
+func parsePositive(s string) (int64, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		err = errors.New("0 is not between 1 and 2^53-1")
+	}
+	return n, err
+}
+
+// countOr reads a count whose 0 is written as zero in a Limit.
+func countOr(zero int64) func(string) (int64, error) {
+	return func(s string) (int64, error) {
+		n, err := parseCount(s)
+		if err == nil && n == 0 {
+			n = zero
+		}
+		return n, err
+	}
+}
+
+func countText(n int64) string { return strconv.FormatInt(max(n, 0), 10) }
+
+func parseDebt(s string) (int64, error) {
+	if s == "unlimited" {
+		return UnlimitedDebt, nil
+	}
+	return countOr(NoDebt)(s)
+}
+
+func debtText(n int64) string {
+	if n == UnlimitedDebt {
+		return "unlimited"
+	}
+	return countText(n)
+}
+
+func parsePer(s string) (time.Duration, error) {
+	if s == "" {
+		return 0, errors.New(missingPeriod)
+	}
+	return ParsePeriod(s)
+}
+
+func parsePercent(s string) (int, error) {
+	digits, cut := strings.CutSuffix(s, "%")
+	n, err := strconv.Atoi(digits)
+	if err != nil || !cut || n < 0 || n > 100 {
+		return 0, fmt.Errorf("%q is not a percentage from 0%% to 100%%", s)
+	}
+	return n, nil
+}
+
+func percentText(n int) string { return strconv.Itoa(n) + "%" }
+
+// either reads one of two words.
+func either(yes, no string) func(string) (bool, error) {
+	return func(s string) (bool, error) {
+		if s != yes && s != no {
+			return false, fmt.Errorf("%q is neither %s nor %s", s, yes, no)
+		}
+		return s == yes, nil
+	}
+}
+
+func boolText(yes, no string) func(bool) string {
+	return func(b bool) string {
+		if b {
+			return yes
+		}
+		return no
+	}
+}
+
+func oneOf[T ~uint8](names []string) func(string) (T, error) {
+	return func(s string) (T, error) {
+		if i := slices.Index(names, s); i >= 0 {
+			return T(i), nil
+		}
+		return 0, fmt.Errorf("%q is not one of %s%s", s, strings.Join(names, ", "), suggest.Name(s, names))
+	}
+}
