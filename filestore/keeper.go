@@ -12,7 +12,7 @@ import (
 
 	"modernc.org/sqlite"
 
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -161,7 +161,7 @@ type group struct {
 
 // A reservation that is not held any more is to go.
 type reservation struct {
-	memstore.Held
+	memory.Held
 	held bool
 }
 

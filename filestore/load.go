@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -23,7 +23,7 @@ func (s *Store) load(c Config) error {
 	if now < 0 || now > store.MaxInt {
 		return s.disk.wrong(fmt.Errorf("its clock says %d", now))
 	}
-	mem, err := memstore.New(memstore.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, NotBefore: now})
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, NotBefore: now})
 	if err != nil {
 		return fmt.Errorf("filestore: %w", err)
 	}
@@ -296,7 +296,7 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 // readOldReservations reads those of a program that kept no records. How much of
 // what they took is still there is not known: they can be cancelled, and give
 // nothing back.
-func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[string]*memstore.Held) error {
+func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[string]*memory.Held) error {
 	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key from reservations r join reserved p on p.id = r.id")
 	if err != nil {
 		return err
@@ -305,7 +305,7 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[s
 	for rows.Next() {
 		var text string
 		var due, limit int64
-		var p memstore.HeldPart
+		var p memory.HeldPart
 		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[s
 		}
 		p.Limit = d.Name
 		if held[text] == nil {
-			held[text] = &memstore.Held{ID: id, Due: due}
+			held[text] = &memory.Held{ID: id, Due: due}
 		}
 		held[text].Parts = append(held[text].Parts, p)
 	}

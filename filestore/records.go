@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,7 +22,7 @@ type rowKey struct {
 type recordID struct{ mark, number int64 }
 
 // noteRecords adds what happened to a key's records to what the turn writes.
-func (k *keeper) noteRecords(row rowKey, c *memstore.Changes, wipe bool) {
+func (k *keeper) noteRecords(row rowKey, c *memory.Changes, wipe bool) {
 	if wipe {
 		delete(k.records, row)
 	}
@@ -92,13 +92,13 @@ func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
 
 // readRecords reads the records of each row, in the order of their numbers, and
 // which of them a reservation can be cancelled by.
-func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memstore.Held, error) {
+func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memory.Held, error) {
 	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, coalesce(id, '') from records order by number")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	records, held := map[rowKey][]store.Record{}, map[string]*memstore.Held{}
+	records, held := map[rowKey][]store.Record{}, map[string]*memory.Held{}
 	for rows.Next() {
 		var row rowKey
 		var r store.Record
@@ -119,9 +119,9 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 			continue // nothing cancels it
 		}
 		if held[text] == nil {
-			held[text] = &memstore.Held{ID: id, Due: r.Ends}
+			held[text] = &memory.Held{ID: id, Due: r.Ends}
 		}
-		held[text].Parts = append(held[text].Parts, memstore.HeldPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
+		held[text].Parts = append(held[text].Parts, memory.HeldPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
 	}
 	return records, held, rows.Err()
 }

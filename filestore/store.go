@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 // A Store keeps buckets in memory and in a file. It is safe for concurrent use;
 // one process at a time can have the file open.
 type Store struct {
-	mem   *memstore.Store
+	mem   *memory.Store
 	path  string
 	every time.Duration // 0: each
 	state atomic.Uint32 // of the bits below; 0: decide in memory and go
@@ -128,7 +128,7 @@ func (c *Config) check() error {
 
 func (s *Store) maxKeys(c Config) int {
 	if c.MaxKeys == 0 {
-		return memstore.DefaultMaxKeys
+		return memory.DefaultMaxKeys
 	}
 	return c.MaxKeys
 }

@@ -1,29 +1,19 @@
-package memstore
+package memstore_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/storetest"
 )
 
-var ctx = context.Background()
-
-// fake is a clock that tests set.
-type fake struct{ us int64 }
-
-func (f *fake) now() int64 { return f.us }
-
-func (f *fake) add(d time.Duration) { f.us += d.Microseconds() }
-
-func open(t testing.TB, c Config) *Store {
+func open(t testing.TB, c memstore.Config) *memstore.Store {
 	t.Helper()
-	s, err := New(c)
+	s, err := memstore.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,93 +25,64 @@ func open(t testing.TB, c Config) *Store {
 	return s
 }
 
-func limiter(t testing.TB, s store.Store, limits ...store.Limit) *dipwell.Limiter {
-	t.Helper()
-	l, err := dipwell.New(s, limits...)
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+		return open(t, memstore.Config{Clock: now})
+	}, storetest.Quick)
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []memstore.Config{{MaxKeys: -1}, {MaxReservations: -1}, {Shards: 3}, {Shards: 128}} {
+		if s, err := memstore.New(c); err == nil {
+			_ = s.Close()
+			t.Errorf("%+v: no error", c)
+		}
+	}
+	s := open(t, memstore.Config{MaxKeys: 1, MaxReservations: 1})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+	for range 2 {
+		if d, err := l.Reserve(t.Context(), "l", "k", 2); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if _, err := l.Reserve(t.Context(), "l", "k", 1); !errors.Is(err, store.ErrFull) {
+		t.Errorf("a second reservation: %v", err)
+	}
+	if _, err := l.Take(t.Context(), "l", "other", 1); !errors.Is(err, store.ErrFull) {
+		t.Errorf("a second key: %v", err)
+	}
+	if st := s.Stats(); st.Keys != 1 || st.Reservations != 1 || st.Refused != 2 || st.Bytes == 0 {
+		t.Errorf("%+v", st)
+	}
 }
 
-func take(t testing.TB, l *dipwell.Limiter, limit, key string, n int64) dipwell.Decision {
-	t.Helper()
-	d, err := l.Take(ctx, limit, key, n)
+func TestTakeDoesNotAllocate(t *testing.T) {
+	l, err := dipwell.New(open(t, memstore.Config{}), store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
-}
-
-// TestAgreesWithMap takes random costs from 200,000 keys, while time passes and
-// the table grows many times, and compares each answer with a plain map's.
-func TestAgreesWithMap(t *testing.T) {
-	clock := &fake{1e15}
-	s := open(t, Config{Clock: clock.now})
-	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 20}
-	fast := store.Limit{Name: "fast", Rate: 50, Period: time.Second, Burst: 20}
-	limiter(t, s, slow, fast)
-	model := map[string]store.State{}
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 700_000 {
-		clock.us += rnd.Int64N(20)
-		name := []string{"slow", "fast"}[rnd.IntN(2)]
-		key := fmt.Sprint(rnd.IntN(200_000))
-		verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbRefund}[rnd.IntN(4)]
-		got := ask(t, s, name, key, verb, 1+rnd.Int64N(8))
-		want := got
-		var err error
-		var write bool
-		var row store.State
-		if row, write, err = want.Step(clock.us, model[name+key], false); err != nil {
-			t.Fatal(err)
+	if n := testing.AllocsPerRun(5000, func() {
+		if _, err := l.Take(t.Context(), "l", "k", 1); err != nil {
+			t.Error(err)
 		}
-		if write {
-			model[name+key] = row
-		}
-		if got.Answer != want.Answer {
-			t.Fatalf("%s %s: %+v, want %+v", name, key, got.Answer, want.Answer)
-		}
-	}
-}
-
-func ask(t testing.TB, s *Store, name, key string, verb store.Verb, cost int64) store.Op {
-	t.Helper()
-	var b store.Batch
-	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = s.Registry().Lookup(name), key, verb, cost
-	if err := s.Apply(ctx, &b); err != nil || g.Err != nil {
-		t.Fatal(err, g.Err)
-	}
-	return *op
-}
-
-func TestNoAllocations(t *testing.T) {
-	s := open(t, Config{})
-	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 1 << 20})
-	keys := make([]string, 1000)
-	for i := range keys {
-		keys[i] = fmt.Sprint("user:", i)
-	}
-	i := 0
-	if n := testing.AllocsPerRun(5000, func() { take(t, l, "api", keys[i%1000], 1); i++ }); n != 0 {
+	}); n != 0 {
 		t.Errorf("%v allocations a Take", n)
 	}
 }
 
 func TestClosed(t *testing.T) {
-	s, err := New(Config{})
+	s := open(t, memstore.Config{})
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
-	take(t, l, "api", "k", 1)
-	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := l.Take(ctx, "api", "k", 1); !errors.Is(err, ErrClosed) || !errors.Is(err, store.ErrStore) {
+	if _, err := l.Take(t.Context(), "l", "k", 1); !errors.Is(err, memstore.ErrClosed) || !errors.Is(err, store.ErrStore) {
 		t.Errorf("after Close: %v", err)
 	}
 }

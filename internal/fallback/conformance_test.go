@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -46,7 +46,7 @@ var errAway = errors.New("connection refused")
 
 // faulty is a memstore that fails on command.
 type faulty struct {
-	*memstore.Store
+	*memory.Store
 	fail    error        // of the batch
 	failing error        // of each group
 	source  store.Source // of its answers, where a decorator below makes them
@@ -77,7 +77,7 @@ func setup(t testing.TB, now func() int64) (*Store, *faulty) {
 
 func setupClocks(t testing.TB, store, process func() int64) (*Store, *faulty) {
 	t.Helper()
-	mem, err := memstore.New(memstore.Config{Clock: store})
+	mem, err := memory.New(memory.Config{Clock: store})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +130,8 @@ func (a *allLocal) Apply(ctx context.Context, b *store.Batch) error {
 // reservation is not for it to say; the suite wants to hear it all the same.
 type awayStore struct {
 	*allLocal
-	*memstore.Store // that is away, and keeps the limits
-	local           *memstore.Store
+	*memory.Store // that is away, and keeps the limits
+	local         *memory.Store
 }
 
 func (a awayStore) Unwrap() store.Store { return a.Store }

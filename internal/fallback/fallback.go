@@ -34,7 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -52,7 +52,7 @@ const (
 // Store falls back to local decisions. It is safe for concurrent use.
 type Store struct {
 	inner  store.Store
-	local  *memstore.Store
+	local  *memory.Store
 	clock  func() int64
 	guess  int64        // µs from clock to the wall clock, until the inner store has answered
 	offset atomic.Int64 // µs from clock to the inner store's time, or less; unknown before its first answer
@@ -84,7 +84,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 		s.defined = d.Registry()
 	}
 	var err error
-	if s.local, err = memstore.New(memstore.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
+	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
 		return nil, fmt.Errorf("fallback: %w", err)
 	}
 	return s, nil

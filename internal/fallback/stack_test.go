@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/fallback"
-	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -17,7 +17,7 @@ import (
 // has them: none may hide what another needs.
 func TestStack(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
-		inner, err := memstore.New(memstore.Config{Clock: now})
+		inner, err := memory.New(memory.Config{Clock: now})
 		must(t, err)
 		together, err := coalesce.New([]store.Store{inner, inner}, coalesce.Config{})
 		must(t, err)

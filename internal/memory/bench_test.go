@@ -1,0 +1,162 @@
+package memory
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+var api = store.Limit{Name: "api", Rate: 1000, Period: time.Second, Burst: 1000}
+
+// BenchmarkTake is Limiter.Take, everything included. The bench of 10M keys
+// needs a gigabyte and runs with DIPWELL_BENCH_KEYS=10000000.
+func BenchmarkTake(b *testing.B) {
+	sizes := []int{1, 10_000, 1_000_000}
+	if n, _ := strconv.Atoi(os.Getenv("DIPWELL_BENCH_KEYS")); n > 0 {
+		sizes = append(sizes, n)
+	}
+	for _, n := range sizes {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			l, keys := filled(b, n)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				d, err := l.Take(ctx, "api", keys[i], 1)
+				if err != nil || d.Capacity != 1000 {
+					b.Fatal(d, err)
+				}
+				if i++; i == len(keys) {
+					i = 0
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkVerbs is a call of one key by the verbs that have no way of their own,
+// and a Take into a decision of the caller's.
+func BenchmarkVerbs(b *testing.B) {
+	for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo} {
+		b.Run(verb.String(), func(b *testing.B) {
+			l, keys := filled(b, 1)
+			var d dipwell.Decision
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.Do(ctx, &d, verb, "api", keys[0], 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkTakeWith is a call site with a definition of its own: the one in
+// force, the same in other words, and one that differs.
+func BenchmarkTakeWith(b *testing.B) {
+	spelled, other := api, api
+	spelled.MaxDebt = 1000
+	other.Rate = 5
+	for _, tc := range []struct {
+		name string
+		with []store.Limit
+	}{{"equal", []store.Limit{api, api}}, {"other words", []store.Limit{spelled, spelled}}, {"two rates", []store.Limit{api, other}}} {
+		b.Run(tc.name, func(b *testing.B) {
+			l := limiter(b, open(b, Config{}), api)
+			b.ReportAllocs()
+			failed := 0
+			for i := 0; b.Loop(); i++ {
+				if _, err := l.TakeWith(ctx, tc.with[i%2], "user:7", 1); err != nil {
+					failed++
+				}
+			}
+			b.ReportMetric(float64(failed)/float64(b.N), "errors/op")
+		})
+	}
+}
+
+// BenchmarkTwo is two goroutines against one: ns/op is the time that each call
+// took from the whole, so half of one goroutine's is perfect.
+func BenchmarkTwo(b *testing.B) {
+	for _, n := range []int{10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			l, keys := filled(b, n)
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for g := range 2 {
+				wg.Go(func() {
+					i := g * len(keys) / 2
+					for range b.N / 2 {
+						if _, err := l.Take(ctx, "api", keys[i], 1); err != nil {
+							b.Error(err)
+							return
+						}
+						if i++; i == len(keys) {
+							i = 0
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// filled has taken from each key once; the keys come in random order.
+func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
+	s := open(b, Config{})
+	slow := api
+	slow.Rate = 10
+	slow.Period = time.Hour
+	l := limiter(b, s, slow)
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user:%d", i)
+	}
+	rand.Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for _, k := range keys {
+		take(b, l, "api", k, 1)
+	}
+	return l, keys
+}
+
+// BenchmarkInsert takes from a new key each time.
+func BenchmarkInsert(b *testing.B) {
+	s := open(b, Config{MaxKeys: 1 << 26})
+	l := limiter(b, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
+	var buf [16]byte
+	i := uint64(0)
+	for b.Loop() {
+		i++
+		key := strconv.AppendUint(buf[:0], i, 10)
+		if _, err := l.Take(ctx, "api", string(key), 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAlgorithms is a call of one key of each kind of limit.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, l := range []store.Limit{
+		{Name: "bucket", Rate: 1000, Period: time.Hour, Burst: 1000},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 1000, Period: time.Hour},
+		{Name: "window with start", Algorithm: store.FixedWindow, Rate: 1000, Period: time.Hour, Start: "0s"},
+		{Name: "month", Algorithm: store.FixedWindow, Rate: 1000, Period: -1},
+	} {
+		b.Run(l.Name, func(b *testing.B) {
+			lim := limiter(b, open(b, Config{}), l)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := lim.Take(ctx, l.Name, "user:7", 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,368 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+func TestFull(t *testing.T) {
+	for _, shards := range []int{0, 1, 16} {
+		clock := &fake{1e15}
+		s := open(t, Config{Clock: clock.now, MaxKeys: 1000, Shards: shards})
+		l := limiter(t, s,
+			store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5},
+			store.Limit{Name: "open", Rate: 1, Period: time.Hour, Burst: 5, OnStoreError: store.FailOpen})
+		for i := range 1000 {
+			take(t, l, "slow", fmt.Sprint(i), 2)
+		}
+		if d, err := l.Take(ctx, "slow", "new", 1); !errors.Is(err, store.ErrFull) || d.Allowed {
+			t.Fatalf("a new key: %+v, %v", d, err)
+		}
+		if d, err := l.Take(ctx, "open", "new", 1); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
+			t.Fatalf("a new key of an open limit: %+v, %v", d, err)
+		}
+		if _, err := l.TakeAll(ctx, dipwell.Take{Limit: "slow", Key: "7", Cost: 1}, dipwell.Take{Limit: "slow", Key: "new", Cost: 1}); !errors.Is(err, store.ErrFull) {
+			t.Fatalf("a group with a new key: %v", err)
+		}
+		if d := take(t, l, "slow", "check", 0); !d.Allowed {
+			t.Fatalf("a call that needs no row: %+v", d)
+		}
+		for i := range 1000 { // nobody was forgotten
+			if d := take(t, l, "slow", fmt.Sprint(i), 1); d.Remaining != 2 {
+				t.Fatalf("key %d: %+v", i, d)
+			}
+		}
+		if st := s.Stats(); st.Keys != 1000 || st.Refused != 3 {
+			t.Errorf("%+v", st)
+		}
+		clock.add(3 * time.Hour) // all of them are full
+		for i := range 1000 {
+			take(t, l, "slow", fmt.Sprint("second ", i), 3)
+		}
+		if _, err := l.Take(ctx, "slow", "third", 1); !errors.Is(err, store.ErrFull) {
+			t.Errorf("a thousand and one keys: %v", err)
+		}
+		if n := s.keys.Load(); n != 1000 {
+			t.Errorf("%d keys", n)
+		}
+	}
+}
+
+// TestOneFullRow has a single row that may go, anywhere in the table.
+func TestOneFullRow(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxKeys: 20_000})
+	l := limiter(t, s, store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
+	take(t, l, "slow", "short", 1)
+	for i := range 19_999 {
+		take(t, l, "slow", fmt.Sprint(i), 5)
+	}
+	clock.add(time.Hour)
+	for try := range 200 {
+		if _, err := l.Take(ctx, "slow", "new", 1); err == nil {
+			t.Logf("found after %d calls", try)
+			return
+		}
+	}
+	t.Error("no room found for a new key, with a full row in the table")
+}
+
+// TestChurn passes millions of keys that are soon full through the store: it
+// stays small by itself.
+func TestChurn(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	l := limiter(t, s, store.Limit{Name: "fast", Rate: 1, Period: time.Millisecond, Burst: 5})
+	for i := range 500_000 {
+		clock.us++
+		take(t, l, "fast", fmt.Sprint(i), 2)
+	}
+	if n := s.Stats().Keys; n > 10_000 {
+		t.Errorf("%d keys are held, of which 2000 are not full", n)
+	}
+	clock.add(time.Second)
+	n, err := s.Sweep(ctx, 100)
+	if err != nil || n != 100 {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if _, err = s.Sweep(ctx, 1<<30); err != nil || s.Stats().Keys != 0 {
+		t.Errorf("%d keys after a sweep, %v", s.Stats().Keys, err)
+	}
+}
+
+func TestSpreadWindowsGo(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	l := limiter(t, s,
+		store.Limit{Name: "minute", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute},
+		store.Limit{Name: "month", Algorithm: store.FixedWindow, Rate: 5, Period: store.Month})
+	for i := range 100 {
+		take(t, l, "minute", fmt.Sprint(i), 2)
+		take(t, l, "month", fmt.Sprint(i), 2)
+	}
+	for _, step := range []struct {
+		pass time.Duration
+		keys int64
+	}{{time.Minute, 200}, {time.Minute, 100}, {28 * 24 * time.Hour, 100}, {62 * 24 * time.Hour, 0}} {
+		clock.add(step.pass)
+		if _, err := s.Sweep(ctx, 1000); err != nil || s.Stats().Keys != step.keys {
+			t.Errorf("%d keys after %v more, %v; want %d", s.Stats().Keys, step.pass, err, step.keys)
+		}
+	}
+}
+
+func TestLimitsAreApart(t *testing.T) {
+	s := open(t, Config{})
+	l := limiter(t, s, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 5}, store.Limit{Name: "b", Rate: 1, Period: time.Hour, Burst: 5})
+	for i := range 1000 {
+		key := fmt.Sprint(i)
+		take(t, l, "a", key, 5)
+		if d := take(t, l, "b", key, 5); !d.Allowed {
+			t.Fatalf("%s: %+v", key, d)
+		}
+	}
+}
+
+func TestDrop(t *testing.T) {
+	s := open(t, Config{MaxKeys: 100})
+	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5}
+	l := limiter(t, s, slow)
+	for i := range 100 {
+		take(t, l, "slow", fmt.Sprint(i), 5)
+	}
+	if err := l.Drop(ctx, "slow", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Define(ctx, slow, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if d := take(t, l, "slow", fmt.Sprint(i%100), 1); !d.Allowed {
+			t.Fatalf("key %d after a drop: %+v", i, d)
+		}
+	}
+	if err := l.Drop(ctx, "slow", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Sweep(ctx, 1000); n != 100 || err != nil {
+		t.Errorf("swept %d rows of a dropped limit, %v", n, err)
+	}
+}
+
+// TestManyVersions changes a limit more often than a definition can remember.
+func TestManyVersions(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	limit := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5000}
+	l := limiter(t, s, limit)
+	for i := range 3000 {
+		limit.Rate = int64(1 + i%2)
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(i, err)
+		}
+		if d := take(t, l, "api", "k", 1); !d.Allowed || d.Remaining != 4999-int64(i) {
+			t.Fatalf("after %d changes: %+v", i, d)
+		}
+	}
+	if n := len(l.Limit("api").Past); n > manyPast {
+		t.Errorf("%d versions are remembered", n)
+	}
+	if n := len(*s.limits.handles.Load()); n > manyPast+20 {
+		t.Errorf("%d handles", n)
+	}
+}
+
+func TestReservationsAreBounded(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxReservations: 2})
+	l := limiter(t, s, store.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	reserve := func(key string) (dipwell.Decision, error) { return l.Reserve(ctx, "work", key, 2) }
+	first, err := reserve("a")
+	if err != nil || first.Delay != time.Second {
+		t.Fatal(first, err)
+	}
+	if _, err = reserve("b"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = reserve("c"); !errors.Is(err, store.ErrFull) {
+		t.Fatalf("a third reservation: %v", err)
+	}
+	if d := take(t, l, "work", "c", 1); !d.Allowed {
+		t.Errorf("a reservation that failed was charged: %+v", d)
+	}
+	if err = l.Cancel(ctx, first.Reservation); err != nil {
+		t.Fatal(err)
+	}
+	if err = l.Cancel(ctx, first.Reservation); !errors.Is(err, store.ErrReservation) {
+		t.Errorf("a second cancel: %v", err)
+	}
+	if d, err := reserve("d"); err != nil || d.Delay != time.Second {
+		t.Errorf("%+v, %v", d, err)
+	}
+	clock.add(time.Second)
+	for _, key := range []string{"e", "f"} { // the others are due by now
+		if _, err := reserve(key); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.Stats().Reservations; n != 2 || len(s.held.byKey) != 2 || len(s.held.due) != 2 {
+		t.Errorf("%d reservations, %d keys, %d in the heap", n, len(s.held.byKey), len(s.held.due))
+	}
+}
+
+func TestKeys(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	slow := store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true}
+	quiet := store.Limit{Name: "quiet", Rate: 1, Period: time.Hour, Burst: 5}
+	l := limiter(t, s, slow, quiet)
+	var want []string
+	for i := range 20_000 {
+		key := fmt.Sprintf("%c:%d", 'a'+i%3, i)
+		if i%5 == 0 { // full again
+			take(t, l, "slow", key, 1)
+			if _, err := l.Refund(ctx, "slow", key, 1); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		take(t, l, "quiet", key, 1)
+		take(t, l, "slow", key, 1)
+		if key[0] == 'b' {
+			want = append(want, key)
+		}
+	}
+	slices.Sort(want)
+	var got []string
+	for after := ""; ; after = got[len(got)-1] {
+		page, err := l.Keys(ctx, "slow", "b:", after, 700)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, k := range page {
+			got = append(got, k.Key)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%d keys listed; want %d", len(got), len(want))
+	}
+	if _, err := l.Keys(ctx, "quiet", "", "", 10); !errors.Is(err, store.ErrNotSupported) {
+		t.Errorf("a limit without a list: %v", err)
+	}
+	quiet.ListKeys = true
+	if _, err := l.Define(ctx, quiet, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	take(t, l, "quiet", want[0], 1)
+	take(t, l, "quiet", dipwell.Shared, 1)
+	if page, err := l.Keys(ctx, "quiet", "", "", 10); err != nil || len(page) != 2 || page[0].Key != "" || page[1].Key != want[0] {
+		t.Errorf("a list begun late: %v, %v", page, err)
+	}
+	clock.add(time.Hour)
+	if page, err := l.Keys(ctx, "slow", "", "", 10); err != nil || len(page) != 0 {
+		t.Errorf("keys that are full: %v, %v", page, err)
+	}
+}
+
+// TestRace has many callers insert the same keys while the table grows, is
+// swept and is listed: each bucket grants its burst, to the token.
+func TestRace(t *testing.T) {
+	s := open(t, Config{})
+	l := limiter(t, s,
+		store.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 3, ListKeys: true},
+		store.Limit{Name: "gone", Rate: 1000, Period: time.Millisecond, Burst: 1000})
+	const callers, keys = 8, 3000
+	var granted atomic.Int64
+	var ready, done sync.WaitGroup
+	ready.Add(callers)
+	for range callers {
+		done.Go(func() {
+			ready.Done()
+			ready.Wait()
+			for i := range keys {
+				key := fmt.Sprint(i)
+				d, err := l.TakeAll(ctx, dipwell.Take{Limit: "slow", Key: key, Cost: 1}, dipwell.Take{Limit: "gone", Key: key, Cost: 1})
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					granted.Add(1)
+				}
+				if d, err = l.Take(ctx, "slow", key, 1); err != nil {
+					t.Error(err)
+				} else if d.Allowed {
+					granted.Add(1)
+				}
+				if i%1000 == 0 {
+					if _, err := l.Keys(ctx, "slow", "", "", 10); err != nil {
+						t.Error(err)
+					}
+					s.Sweep(ctx, 1000)
+				}
+			}
+		})
+	}
+	done.Wait()
+	if n := granted.Load(); n != 3*keys {
+		t.Errorf("%d tokens granted; want %d", n, 3*keys)
+	}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		rows := 0
+		sh.scan(func(*slot, int) { rows++ })
+		if rows != sh.rows {
+			t.Errorf("shard %d has %d rows and counts %d", i, rows, sh.rows)
+		}
+	}
+}
+
+// A call that finds no room for its reservation takes none for its key either.
+func TestFailedReservationsTakeNoRoom(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxReservations: 1, MaxKeys: 4})
+	l := limiter(t, s, store.Limit{Name: "work", Rate: 1, Period: time.Second, Burst: 1, MaxDebt: 100})
+	if _, err := l.Reserve(ctx, "work", "a", 2); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if _, err := l.Reserve(ctx, "work", "b", 2); !errors.Is(err, store.ErrFull) {
+			t.Fatalf("a second reservation: %v", err)
+		}
+	}
+	if n := s.Stats().Keys; n != 1 {
+		t.Errorf("%d keys are held, want 1", n)
+	}
+}
+
+// Definitions that count alike are told apart while calls hold them, but not
+// ever more of them.
+func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
+	s := open(t, Config{})
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}
+	l := limiter(t, s, limit)
+	for i := range 10 * aliveMax {
+		limit.RetryJitter = 1 + i%100
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(t, l, "l", "k", 1); !d.Allowed || d.Remaining != int64(999-i) {
+			t.Fatalf("%d: %+v", i, d)
+		}
+	}
+	bound := 0
+	s.limits.bound.Range(func(any, any) bool { bound++; return true })
+	if n := len(s.limits.byName["l"].bindings); n > aliveMax || bound > aliveMax {
+		t.Errorf("%d bindings, %d to be found", n, bound)
+	}
+}

@@ -1,0 +1,79 @@
+package memory_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Groups that share but their last key meet at that key's lock: it counts each
+// of them, as their own keys do.
+func TestGroupsThatShareOneKey(t *testing.T) {
+	now := int64(1e15)
+	s, err := memory.New(memory.Config{Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const callers, calls = 4, 20_000
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: callers * calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	for c := range callers {
+		done.Go(func() {
+			takes := []dipwell.Take{{Limit: "l", Key: fmt.Sprint("own", c), Cost: 1}, {Limit: "l", Key: "shared", Cost: 1}}
+			for range calls {
+				if d, err := l.TakeAll(t.Context(), takes...); err != nil || !d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
+	for key, want := range map[string]int64{"shared": 0, "own0": (callers - 1) * calls, "own3": (callers - 1) * calls} {
+		if d, err := l.Check(t.Context(), "l", key, 0); err != nil || d.Remaining != want {
+			t.Errorf("%s: %d remain, want %d; %v", key, d.Remaining, want, err)
+		}
+	}
+}
+
+// A call that still holds a definition which was superseded meanwhile is not
+// decided under it: rows must not name a version that is believed to be gone.
+func TestQuickLeavesASupersededDefinition(t *testing.T) {
+	now := int64(1e15)
+	s, err := memory.New(memory.Config{Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 10}
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := l.Limit("l")
+	var d dipwell.Decision
+	for range 2 { // the first makes the row
+		if err := l.Do(t.Context(), &d, store.VerbTake, "l", "k", 1); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	if !s.Known(&d, old, "k", 1) || d.Remaining != 7 {
+		t.Fatalf("the common call: %+v", d)
+	}
+	limit.Rate = 2
+	if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if s.Known(&d, old, "k", 1) || s.Quick(&d, old, "k", store.VerbTake, 1) {
+		t.Errorf("decided under version %d: %+v", old.Number, d)
+	}
+}

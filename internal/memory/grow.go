@@ -1,0 +1,106 @@
+package memory
+
+import "github.com/dipwell/dipwell/store"
+
+// ready makes room for n more rows as the op's, and starts to grow in time.
+// Inserts that follow cannot fail.
+func (sh *shard) ready(n int, op *store.Op) bool {
+	if sh.size == 0 {
+		sh.size, sh.next = minSize, minSize
+	}
+	rows := uint64(sh.rows + n)
+	if !sh.growing && rows*100 > sh.size*loadMax {
+		shift := growShift
+		if sh.spread { // rows with phases take a quarter more, so they grow in smaller steps
+			shift++
+		}
+		next := sh.size + max(sh.size>>shift, minSize)
+		switch {
+		case sh.extend(max(sh.top, int(next)) + n*spare):
+			sh.growing, sh.next, sh.bound, sh.cursor = true, next, ^uint64(0), sh.top
+			sh.show()
+		case rows*100 > sh.size*loadLimit:
+			return false
+		}
+	}
+	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
+		return false
+	}
+	text := n * textSize(op)
+	return (text == 0 || sh.readyText(text)) && (!op.Def.Rule.Spread || sh.readyPhases())
+}
+
+// extend allocates memory for at least n slots. It returns false if there is none.
+func (sh *shard) extend(n int) bool {
+	for len(sh.ext)*int(extentSlots) < n {
+		p := sh.store.arena.extent()
+		if p == nil {
+			return false
+		}
+		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
+		sh.show()
+	}
+	return (!sh.list || sh.extendTexts()) && (!sh.spread || sh.readyPhases())
+}
+
+// grow moves some rows to their places in the larger table, from the top down,
+// because the free slots are at the top. It drops full rows. Rows stay in order,
+// so one boundary tells which of the two sizes applies to a hash.
+func (sh *shard) grow(now int64) {
+	// The work of a call is counted in slots looked at, not in slots shifted:
+	// otherwise a long run would slow growing down, though growing makes runs
+	// shorter, and inserts would outrun it for good. A call that has shifted many
+	// slots may stop early unless the table is behind.
+	behind := uint64(sh.rows)*100 > sh.size*loadBehind
+	start := sh.moved
+	for n := 0; n < growWork && (behind || sh.moved-start < growShifts); n++ {
+		if sh.cursor == 0 {
+			sh.growing, sh.size = false, sh.next
+			sh.show()
+			return
+		}
+		sh.moved++
+		p := sh.at(sh.cursor - 1)
+		if p.id == 0 || ^p.id >= sh.bound {
+			sh.cursor--
+			continue
+		}
+		if sh.full(p, now) {
+			sh.remove(sh.cursor - 1)
+			continue
+		}
+		sh.moveLast()
+	}
+	sh.view.Load().bound.Store(sh.bound)
+}
+
+// moveLast moves the last row that is still spread over the old size, together
+// with those whose hashes equal it, should there be any.
+func (sh *shard) moveLast() {
+	id := sh.at(sh.cursor - 1).id
+	var same [4]struct {
+		row   slot
+		text  uint32
+		phase store.Phase
+	}
+	n := 0
+	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {
+		sh.cursor--
+		same[n].row, same[n].text, same[n].phase = *sh.at(sh.cursor), sh.text(sh.cursor), sh.phase(sh.cursor)
+		sh.close1(sh.cursor)
+	}
+	sh.bound = ^id
+	for n--; n >= 0; n-- {
+		row := &same[n].row
+		i, _ := sh.find(row.id, row.tag)
+		end := i
+		for sh.at(end).id != 0 {
+			end++
+		}
+		sh.shift(i, end)
+		*sh.at(i) = *row
+		sh.setText(i, same[n].text)
+		sh.setPhase(i, same[n].phase)
+		sh.top = max(sh.top, end+1)
+	}
+}

@@ -1,0 +1,172 @@
+package memory
+
+import (
+	"container/heap"
+	"context"
+	"strings"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// MaxPage bounds the keys of one call of Keys.
+const MaxPage = 10_000
+
+// scanWork is how many slots are looked at under a shard's lock.
+const scanWork = 4096
+
+// scan calls do with every row, in order of hashes. It releases the lock between
+// steps; a row that exists all the time is seen exactly once, even if the table
+// grows meanwhile.
+func (sh *shard) scan(do func(p *slot, i int)) {
+	from, done := ^uint64(0), false
+	for !done {
+		from, done = sh.scanSome(from, do)
+	}
+}
+
+// scanSome scans from the first row whose hash sorts at from or later.
+func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, done bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if len(sh.ext) == 0 {
+		return 0, true
+	}
+	i, _ := sh.find(from, 0)
+	for i > 0 && sh.at(i-1).id == from { // find stops behind those with a smaller tag
+		i--
+	}
+	for stop := i + scanWork; i < sh.top; i++ {
+		p := sh.at(i)
+		if p.id == 0 {
+			continue
+		}
+		if i >= stop && p.id != sh.at(i-1).id {
+			return p.id, false
+		}
+		do(p, i)
+	}
+	return 0, true
+}
+
+// Keys pages through the live keys of a limit with ListKeys, in byte order; for
+// others it is dipwell.ErrNotSupported. Keys that the store held before the
+// limit asked for the list appear once they are used again. The shared bucket
+// comes first; to go on after it, after is dipwell.Shared. A call looks through
+// the whole table, a little at a time.
+func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
+	if !d.ListKeys {
+		return nil, store.ErrNotSupported
+	}
+	page := page{most: min(max(n, 0), MaxPage)}
+	if page.most == 0 {
+		return nil, nil
+	}
+	now := s.now()
+	for i := range s.shards {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		sh := &s.shards[i]
+		sh.scan(func(p *slot, j int) {
+			h := (*s.limits.handles.Load())[p.handle&^withLows]
+			ref := sh.text(j)
+			if ref == 0 || h.limit.name != d.Name {
+				return
+			}
+			key := sh.texts.get(ref)
+			if after != "" && string(key) <= after || !strings.HasPrefix(string(key), prefix) || !page.wants(key) {
+				return
+			}
+			row := store.KeyState{Key: string(key), State: store.State{Used: p.used, TS: p.ts, Version: h.version}}
+			if live(d, row, now) {
+				page.add(row)
+			}
+		})
+	}
+	return page.sorted(), nil
+}
+
+// live reports whether the row is of an existing limit and not a full bucket.
+func live(d *store.Definition, row store.KeyState, now int64) bool {
+	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
+	_, _, err := op.Step(now, row.State, true)
+	return err != nil || op.Reset > 0
+}
+
+// page is a heap of the keys that sort first, with the last of them on top.
+type page struct {
+	most int
+	rows []store.KeyState
+}
+
+func (p *page) wants(key []byte) bool {
+	return len(p.rows) < p.most || string(key) < p.rows[0].Key
+}
+
+func (p *page) add(row store.KeyState) {
+	if len(p.rows) == p.most {
+		heap.Pop(p)
+	}
+	heap.Push(p, row)
+}
+
+func (p *page) sorted() []store.KeyState {
+	out := make([]store.KeyState, len(p.rows))
+	for i := len(out) - 1; i >= 0; i-- {
+		out[i] = heap.Pop(p).(store.KeyState)
+	}
+	return out
+}
+
+func (p *page) Len() int           { return len(p.rows) }
+func (p *page) Less(i, j int) bool { return p.rows[i].Key > p.rows[j].Key }
+func (p *page) Swap(i, j int)      { p.rows[i], p.rows[j] = p.rows[j], p.rows[i] }
+func (p *page) Push(x any)         { p.rows = append(p.rows, x.(store.KeyState)) }
+func (p *page) Pop() any {
+	last := p.rows[len(p.rows)-1]
+	p.rows = p.rows[:len(p.rows)-1]
+	return last
+}
+
+// purgeWork is how many keys with records that have fallen due are settled under
+// a shard's lock.
+const purgeWork = 256
+
+// Sweep deletes full rows, at most n, and says how many. It looks at every row
+// at most once, and settles records that have fallen due.
+func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
+	now := s.now()
+	for i := range s.shards {
+		from, done := ^uint64(0), false
+		for !done && swept < n && err == nil {
+			var some int
+			some, from, done = s.shards[i].sweepFrom(from, now, n-swept)
+			swept += some
+			err = ctx.Err()
+		}
+	}
+	return swept, err
+}
+
+func (sh *shard) sweepFrom(from uint64, now int64, most int) (swept int, next uint64, done bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.purge(now, purgeWork)
+	if len(sh.ext) == 0 {
+		return 0, 0, true
+	}
+	i, _ := sh.find(from, 0)
+	for work := 0; i < sh.top; work++ {
+		p := sh.at(i)
+		if work >= scanWork && p.id != 0 || swept >= most {
+			return swept, p.id, false
+		}
+		if p.id == 0 || !sh.full(p, now) {
+			i++
+			continue
+		}
+		sh.remove(i)
+		swept++
+	}
+	return swept, 0, true
+}

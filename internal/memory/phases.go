@@ -1,0 +1,44 @@
+package memory
+
+import "github.com/dipwell/dipwell/store"
+
+const (
+	extentPhases  = extentBytes / 8
+	phasesPerSlot = extentPhases / int(extentSlots)
+)
+
+// readyPhases makes room for the phases of the shard's rows. It returns false if
+// there is none. Shards whose rows need none have no room for them.
+func (sh *shard) readyPhases() bool {
+	for len(sh.phases)*phasesPerSlot < len(sh.ext) {
+		p := sh.store.arena.extent()
+		if p == nil {
+			return false
+		}
+		sh.phases = append(sh.phases, (*[extentPhases]store.Phase)(p))
+	}
+	sh.spread = true // now that every slot has room for one
+	return true
+}
+
+// phase is what the row at i remembers of where its key's windows begin; 0 if
+// that was not needed yet. It depends on the limit's name and the key alone.
+func (sh *shard) phase(i int) store.Phase {
+	if !sh.spread {
+		return 0
+	}
+	return sh.phases[uint(i)/extentPhases][uint(i)%extentPhases]
+}
+
+func (sh *shard) setPhase(i int, p store.Phase) {
+	if sh.spread {
+		sh.phases[uint(i)/extentPhases][uint(i)%extentPhases] = p
+	}
+}
+
+// keepPhase remembers the phase of the row at i once it was worked out.
+func (sh *shard) keepPhase(i int, p store.Phase) {
+	if p != 0 && sh.phase(i) != p && (sh.spread || sh.readyPhases()) {
+		sh.setPhase(i, p)
+	}
+}

@@ -1,0 +1,259 @@
+package memory
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A slot is one row. The zero slot is empty.
+type slot struct {
+	id     uint64 // complement of the key's hash: empty sorts after every row
+	used   int64
+	ts     int64
+	tag    uint32 // 32 more bits of the key's hash
+	handle uint32 // of the limit and version, never 0 in a row; and withLows
+}
+
+// A shard is a part of the table under one lock: rows in the order of their
+// hashes, each at the place that its hash has in proportion, or as soon after
+// it as there was room (linear probing that keeps order). A search ends at the
+// first row that sorts later, and growing moves rows without mixing them.
+type shard struct {
+	shardFields
+	_ [(cacheLine - unsafe.Sizeof(shardFields{})%cacheLine) % cacheLine]byte
+}
+
+type shardFields struct {
+	mu      sync.Mutex // its cache line has what a search needs
+	closed  bool
+	growing bool
+	list    bool   // texts are kept
+	spread  bool   // phases are kept
+	size    uint64 // places that hashes are spread over
+	next    uint64 // the size that is grown to
+	bound   uint64 // while growing, hashes from here on are spread over next
+	ext     []*[extentSlots]slot
+
+	view   atomic.Pointer[view] // in a line that is rarely written
+	ticker ticker
+	store  *Store
+
+	rows   int
+	top    int // no row is at top or beyond
+	cursor int // while growing, rows at the cursor and beyond have moved
+	hand   int // where sweeping goes on
+	moved  int // slots moved or visited by growing and inserting, ever: for tests
+	texts  texts
+	phases []*[extentPhases]store.Phase // of the row in each slot
+	kept   map[rowID]*kept
+	due    keptHeap
+}
+
+const cacheLine = 64 // bytes
+
+const (
+	minSize    = 64
+	spare      = 128 // slots that one insert and the growing it does can need beyond the end
+	loadMax    = 86  // percent: where a shard starts to grow
+	loadLimit  = 96  // percent: where it must have grown
+	growShift  = 3   // by an eighth: a sixteenth moves each row twice as often, for 3 % less memory
+	growWork   = 32  // slots looked at by an insert while growing; a row in one moves, and shifts a run
+	growShifts = 256 // slots that these moves may shift before it stops, unless it is behind
+	loadBehind = 90  // percent
+	sweepWork  = 8   // slots looked at by each insert
+	probeCheck = 16  // rows looked at in an insert's own probe
+)
+
+func (sh *shard) at(i int) *slot {
+	return &sh.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
+}
+
+// home is the place that a row would have if there were no others.
+func (sh *shard) home(id uint64) int {
+	size := sh.size
+	if sh.growing && ^id >= sh.bound {
+		size = sh.next
+	}
+	hi, _ := bits.Mul64(^id, size)
+	return int(hi)
+}
+
+// find returns the row's slot, or if there is no row, the slot where it belongs.
+func (sh *shard) find(id uint64, tag uint32) (i int, found bool) {
+	if len(sh.ext) == 0 {
+		return 0, false
+	}
+	i = sh.home(id)
+	p := sh.at(i)
+	for p.id > id {
+		i++
+		p = sh.at(i)
+	}
+	for p.id == id {
+		if p.tag == tag {
+			return i, true
+		}
+		i++
+		p = sh.at(i)
+	}
+	return i, false
+}
+
+// row returns a row and its slot, or nil.
+func (sh *shard) row(id uint64, tag uint32) (int, *slot) {
+	i, found := sh.find(id, tag)
+	if !found {
+		return 0, nil
+	}
+	return i, sh.at(i)
+}
+
+// insert adds a row at i, the place that find returned. With reclaim, it takes
+// the slot of a full row if it meets one. ready must have been called.
+func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
+	end := i
+	for sh.at(end).id != 0 {
+		if reclaim && end-i < probeCheck && sh.full(sh.at(end), now) {
+			sh.forget(end)
+			break
+		}
+		end++
+	}
+	sh.shift(i, end)
+	*sh.at(i) = row
+	sh.setText(i, 0)
+	sh.rows++
+	sh.top = max(sh.top, end+1)
+	if sh.growing && ^row.id < sh.bound {
+		// Rows keep their order, so the last that is still to move went up by one
+		// at the most. Bringing the cursor to the run's end instead would undo
+		// more than a call's share of growing where runs are long.
+		sh.cursor = max(sh.cursor, i) + 1
+	}
+}
+
+// shift moves the rows from i up to end by one place.
+func (sh *shard) shift(i, end int) {
+	sh.moved += end - i + 1
+	for j := end; j > i; j-- {
+		*sh.at(j) = *sh.at(j - 1)
+	}
+	if sh.list {
+		for j := end; j > i; j-- {
+			sh.setText(j, sh.text(j-1))
+		}
+	}
+	if sh.spread {
+		for j := end; j > i; j-- {
+			sh.setPhase(j, sh.phase(j-1))
+		}
+	}
+}
+
+// forget drops the text and the count of the row at i. The caller overwrites the
+// slot or closes the gap.
+func (sh *shard) forget(i int) {
+	if p := sh.at(i); p.handle&withLows != 0 {
+		sh.lose(rowID{p.id, p.tag})
+	}
+	if sh.list {
+		sh.texts.drop(sh.text(i))
+		sh.setText(i, 0)
+	}
+	sh.rows--
+	sh.store.keys.Add(-1)
+}
+
+// remove deletes the row at i.
+func (sh *shard) remove(i int) {
+	sh.forget(i)
+	sh.close1(i)
+}
+
+// close1 closes the gap at i: rows that were displaced move back by one.
+func (sh *shard) close1(i int) {
+	for {
+		p := sh.at(i + 1)
+		if p.id == 0 || sh.home(p.id) > i {
+			break
+		}
+		*sh.at(i) = *p
+		sh.setText(i, sh.text(i+1))
+		sh.setPhase(i, sh.phase(i+1))
+		i++
+	}
+	*sh.at(i) = slot{}
+	sh.setText(i, 0)
+}
+
+// full reports whether a row is a full bucket, which needs no row.
+func (sh *shard) full(p *slot, now int64) bool {
+	h := &(*sh.store.limits.handles.Load())[p.handle&^withLows]
+	cur := h.limit.current.Load()
+	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.version}, now)
+}
+
+// sweep looks at n slots and reclaims those that are full.
+func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
+
+// sweepRange sweeps from a slot on, and around.
+func (sh *shard) sweepRange(from *int, now int64, n int) {
+	for ; n > 0 && sh.top > 0; n-- {
+		if *from >= sh.top {
+			*from = 0
+		}
+		if p := sh.at(*from); p.id != 0 && sh.full(p, now) {
+			sh.remove(*from)
+		} else {
+			*from++
+		}
+	}
+}
+
+// tend does one insert's share of growing and sweeping.
+func (sh *shard) tend(now int64) {
+	if sh.growing {
+		sh.grow(now)
+	}
+	sh.sweep(now, sweepWork)
+}
+
+func (sh *shard) close() {
+	sh.closed, sh.list, sh.spread = true, false, false
+	sh.ext, sh.texts, sh.phases, sh.kept, sh.due = nil, texts{}, nil, nil, nil
+	sh.view.Store(nil)
+	sh.rows, sh.top = 0, 0
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
+
+// A view tells where a shard's rows are without its lock. It may be out of date.
+type view struct {
+	size, next uint64
+	bound      atomic.Uint64 // hashes from here on are spread over next
+	ext        []*[extentSlots]slot
+}
+
+// show publishes a view for glance.
+func (sh *shard) show() {
+	v := &view{size: sh.size, next: sh.next, ext: sh.ext}
+	v.bound.Store(^uint64(0))
+	if sh.growing {
+		v.bound.Store(sh.bound)
+	}
+	sh.view.Store(v)
+}
+
+// home says where a row most likely is.
+func (v *view) home(id uint64) int {
+	size := v.size
+	if ^id >= v.bound.Load() {
+		size = v.next
+	}
+	hi, _ := bits.Mul64(^id, size)
+	return int(hi)
+}

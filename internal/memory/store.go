@@ -1,0 +1,221 @@
+// Package memory is the in-process table of memstore, filestore and fallback:
+// bounded, outside the Go heap, and never looked at by the garbage collector.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Defaults and bounds of Config.
+const (
+	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
+	DefaultMaxReservations = 100_000  // about 90 MB at the most, 30 MB with short keys
+	maxKeys                = int64(1) << 36
+	maxReservations        = 1 << 28
+	maxShards              = 64 // the shards of a group fit one word
+)
+
+// Config sets up a Store. The zero value means the defaults.
+type Config struct {
+	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
+	// full needs no room. At the bound no key is evicted: calls for a new key fail
+	// with dipwell.ErrFull. Default DefaultMaxKeys.
+	MaxKeys int
+	// MaxReservations bounds the reservations that are not yet due, and what is
+	// withheld of those that were cancelled; one of several keys counts once for
+	// each. When it is reached calls that would make one more fail with
+	// dipwell.ErrFull. Default DefaultMaxReservations.
+	MaxReservations int
+	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
+	// as it was when the store was made, and the monotonic clock from then on,
+	// so that setting the machine's clock changes nothing.
+	Clock func() int64
+	// NotBefore is where the default clock starts at the earliest, in µs, for
+	// rows that were kept elsewhere and must not meet an earlier time.
+	NotBefore int64
+	// Shards is the number of locks, a power of two up to 64. Default: 64, and
+	// fewer for a small MaxKeys.
+	Shards int
+}
+
+// A Store keeps buckets in memory. It is safe for concurrent use. The identity
+// of a key is a hash of it, seeded per store, of 96 bits.
+type Store struct {
+	clock  func() int64
+	start  time.Time
+	epoch  int64     // µs, the wall clock at start
+	secret [4]uint64 // of the hash of keys
+	max    int64
+	limits limits
+	reg    store.Registry
+	shards []shard
+	mask   uint32 // of a shard's number
+	arena  arena
+	held   reservations
+
+	watched atomic.Bool
+
+	_       [64]byte
+	keys    atomic.Int64
+	records atomic.Int64
+	refused atomic.Int64
+	hand    atomic.Uint32 // the shard that is swept next when the store is full
+}
+
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Definer = (*Store)(nil)
+	_ store.Clock   = (*Store)(nil)
+	_ store.Sweeper = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
+)
+
+// ErrClosed is what calls get after Close.
+var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
+
+// New makes an empty store. Close gives its memory back.
+func New(c Config) (*Store, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
+	s.epoch = max(s.start.UnixMicro(), c.NotBefore)
+	s.secret = [4]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
+	if s.clock == nil && !monotonic(s.start) {
+		s.clock = s.wall
+	}
+	s.limits.init()
+	s.mask = uint32(c.Shards - 1)
+	s.held.max = c.MaxReservations
+	for i := range s.shards {
+		s.shards[i].store = s
+	}
+	return s, nil
+}
+
+func (c *Config) check() error {
+	if c.MaxKeys == 0 {
+		c.MaxKeys = DefaultMaxKeys
+	}
+	if c.MaxReservations == 0 {
+		c.MaxReservations = DefaultMaxReservations
+	}
+	if c.Shards == 0 {
+		c.Shards = 1
+		for c.Shards < maxShards && c.MaxKeys/c.Shards >= 512 {
+			c.Shards *= 2
+		}
+	}
+	switch {
+	case c.MaxKeys < 1 || int64(c.MaxKeys) > maxKeys:
+		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
+	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
+		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)
+	case c.Shards < 1 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
+		return fmt.Errorf("memstore: Shards: %d is not a power of two from 1 to %d", c.Shards, maxShards)
+	}
+	return nil
+}
+
+// Apply decides a batch at one instant of the store's clock. It waits only for
+// other calls that use the same shards.
+func (s *Store) Apply(_ context.Context, b *store.Batch) error {
+	if len(b.Groups) == 1 {
+		g := &b.Groups[0]
+		if len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != store.VerbReset && s.single(&g.Ops[0]) {
+			g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil
+			return nil
+		}
+	}
+	now := s.now()
+	for i := range b.Groups {
+		if g := &b.Groups[i]; g.Cancel {
+			g.Err = s.cancel(g, now)
+		} else {
+			g.Err = s.group(g, now)
+		}
+	}
+	return nil
+}
+
+// Itself is the store that Quick is about.
+func (s *Store) Itself() store.Store { return s }
+
+func (s *Store) now() int64 {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return s.wall()
+}
+
+// monotonic reports whether t has a monotonic reading. Where it has none, as in a
+// bubble of testing/synctest, the time may stand still or jump while the counter
+// goes on, so the counter cannot tell it.
+func monotonic(t time.Time) bool { return t != t.Round(0) }
+
+// wall is the default clock, read from the system.
+func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
+
+// nowIn is now, for a caller who holds the shard's lock and has just read the
+// counter.
+func (s *Store) nowIn(sh *shard, count uint64) int64 {
+	if now, ok := sh.ticker.at(count); ok {
+		return now
+	}
+	return s.readClock(sh, count)
+}
+
+// readClock is nowIn where the shard's ticker does not know, as it never does
+// where the store has a clock of its own.
+func (s *Store) readClock(sh *shard, count uint64) int64 {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return sh.ticker.read(s.start, s.epoch, count)
+}
+
+// Now is the store's time.
+func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
+
+// InProcess says that the store never waits for anything outside the process.
+func (s *Store) InProcess() bool { return true }
+
+// Registry holds the store's limits.
+func (s *Store) Registry() *store.Registry { return &s.reg }
+
+// Stats are counts of a store at one time.
+type Stats struct {
+	Keys         int64 // held, among them such as have become full and are not yet reclaimed
+	Refused      int64 // groups that failed because the store was full
+	Reservations int   // held, not all of them still to come
+	Bytes        int64 // of memory that the table and the texts of keys take
+}
+
+// Stats returns the store's counts.
+func (s *Store) Stats() Stats {
+	return Stats{s.keys.Load(), s.refused.Load(), s.held.len(), s.arena.bytes()}
+}
+
+// Close gives the memory back. Calls that come later fail with ErrClosed.
+func (s *Store) Close() error {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		sh.close()
+	}
+	s.keys.Store(0)
+	return s.arena.close()
+}
+
+// fullError counts a group that found no room.
+func (s *Store) fullError() error {
+	s.refused.Add(1)
+	return store.ErrFull
+}

@@ -1,0 +1,85 @@
+// Package memstore keeps the buckets of a process in its own memory: a bounded
+// table outside the Go heap, which the garbage collector does not scan.
+package memstore
+
+import (
+	"context"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Config sets up a Store. The zero value means the defaults.
+type Config struct {
+	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
+	// full needs no room. At the bound no key is evicted: calls for a new key fail
+	// with dipwell.ErrFull. A key takes about 45 bytes. Default 1<<24, at most 1<<36.
+	MaxKeys int
+	// MaxReservations bounds the reservations that are not yet due, and the tokens
+	// withheld of cancelled ones; a reservation of several keys counts once for each
+	// key. At the bound calls that would make one more fail with dipwell.ErrFull.
+	// A reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
+	MaxReservations int
+	// Clock returns the time in µs since the Unix epoch, for tests. Default: the
+	// wall clock at the time of New, advanced by the monotonic clock, so that
+	// setting the machine's clock changes nothing.
+	Clock func() int64
+	// Shards is the number of locks, a power of two up to 64. Default: 64, and
+	// fewer for a MaxKeys below 32,768.
+	Shards int
+}
+
+// A Store keeps buckets in memory. It is safe for concurrent use. In memory a
+// key is stored as a 96-bit hash, seeded at start, not as text, unless the
+// limit's ListKeys asks for the text as well.
+type Store struct{ mem *memory.Store }
+
+var _ store.Store = (*Store)(nil)
+
+// ErrClosed is the error of calls after Close. It wraps dipwell.ErrStore.
+var ErrClosed = memory.ErrClosed
+
+// New makes an empty store. The error names a field of c that is out of bounds.
+// Close frees the memory.
+func New(c Config) (*Store, error) {
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, Shards: c.Shards})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{mem}, nil
+}
+
+// Apply decides a batch at one instant of the store's clock. It waits only for
+// other calls that use the same shards, never for ctx.
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.Apply(ctx, b) }
+
+// Unwrap returns the table behind the store, which has its optional abilities.
+func (s *Store) Unwrap() store.Store { return s.mem }
+
+// Known decides a Take of a key that has a row.
+func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
+	return s.mem.Known(d, def, key, n)
+}
+
+// Quick decides one call without a batch.
+func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
+	return s.mem.Quick(d, def, key, verb, n)
+}
+
+// Itself returns the store that Known and Quick decide for.
+func (s *Store) Itself() store.Store { return s }
+
+// Stats are the counts of a store at one time.
+type Stats struct {
+	Keys         int64 // in the table; buckets that are full again count until they are reclaimed
+	Refused      int64 // groups that failed with dipwell.ErrFull, since New
+	Reservations int   // held; those that are due count until they are removed
+	Bytes        int64 // of memory for the table and the texts of keys
+}
+
+// Stats returns the present counts.
+func (s *Store) Stats() Stats { return Stats(s.mem.Stats()) }
+
+// Close frees the memory. Later calls fail with ErrClosed.
+func (s *Store) Close() error { return s.mem.Close() }
