@@ -7,10 +7,13 @@ import (
 	"strings"
 )
 
-// ClientIP is the client's address: the peer's, unless the peer is one of the
-// trusted proxies. Then X-Forwarded-For is read from the right, over all its
-// lines, up to the first address that is not a trusted proxy; what stands left
-// of it is whatever the client wrote. IPv6 clients are told apart by their /64.
+// ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
+// or the /64 prefix of an IPv6 address.
+//
+// The address is that of the connection's peer. If the peer is one of the trusted
+// proxies, it is the rightmost address in X-Forwarded-For that is not a trusted
+// proxy; addresses to the left of it are ignored, since the client may have
+// written them. An address that cannot be parsed is an error.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	p := proxies(trusted)
 	return func(r *http.Request) (string, error) {
@@ -22,24 +25,8 @@ func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	}
 }
 
-// ParseProxies reads addresses and CIDR prefixes of trusted proxies.
-func ParseProxies(list []string) ([]netip.Prefix, error) {
-	out := make([]netip.Prefix, 0, len(list))
-	for _, s := range list {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			a, err := netip.ParseAddr(s)
-			if err != nil {
-				return nil, fmt.Errorf("%q is neither an address nor a prefix such as 10.0.0.0/8", s)
-			}
-			p = netip.PrefixFrom(a.Unmap().WithZone(""), a.Unmap().BitLen())
-		}
-		out = append(out, p.Masked())
-	}
-	return out, nil
-}
-
-// Trusted reports whether a peer's address, with or without its port, is one of the proxies.
+// Trusted reports whether peer, an address with or without a port such as
+// http.Request.RemoteAddr, is in one of the prefixes.
 func Trusted(list []netip.Prefix, peer string) bool {
 	a, err := parseAddr(peer)
 	return err == nil && proxies(list).trust(a)
@@ -79,13 +66,13 @@ func (p proxies) client(r *http.Request) (netip.Addr, error) {
 			}
 		}
 	}
-	return peer, nil // every hop is ours: the farthest asks for itself
+	return peer, nil // all are trusted proxies: the farthest is the client
 }
 
-// maxHop is how much of what is no address an error repeats.
+// maxHop is how many bytes of an invalid address an error repeats.
 const maxHop = 64
 
-// cutLast splits a list at its last comma.
+// cutLast splits list around its last comma.
 func cutLast(list string) (before, last string, more bool) {
 	i := strings.LastIndexByte(list, ',')
 	if i < 0 {
@@ -94,7 +81,7 @@ func cutLast(list string) (before, last string, more bool) {
 	return list[:i], list[i+1:], true
 }
 
-// parseAddr reads an address with or without a port, as peers and proxies write it.
+// parseAddr parses an address with or without a port, in brackets or not.
 func parseAddr(s string) (netip.Addr, error) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return ap.Addr().Unmap().WithZone(""), nil
@@ -106,8 +93,8 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap().WithZone(""), err
 }
 
-// addrKey is an IPv4 address, or the /64 of an IPv6 one: a household or a
-// machine has that many addresses to itself.
+// addrKey returns an IPv4 address, or the /64 prefix of an IPv6 address, because
+// one customer or machine usually has a whole /64.
 func addrKey(a netip.Addr) string {
 	if a.Is4() {
 		return a.String()

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -12,31 +11,26 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Headers is a version of the header fields that announce a limit. Retry-After
-// belongs to every version.
-type Headers uint8
+// Headers selects the header fields that announce a decision. Retry-After is
+// sent with each of them. The zero value means IETF.
+type Headers string
 
 const (
-	IETF       Headers = iota // RateLimit and RateLimit-Policy, draft-ietf-httpapi-ratelimit-headers-11
-	XRateLimit                // X-RateLimit-Limit, -Remaining and -Reset (seconds until full), of the limit that decided
-	NoHeaders                 // none
+	// IETF is RateLimit and RateLimit-Policy, as in
+	// draft-ietf-httpapi-ratelimit-headers-11, with an item for each limit.
+	IETF Headers = "ietf"
+
+	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and
+	// X-RateLimit-Reset, of the limit that decided. Reset is in seconds until
+	// the bucket is full.
+	XRateLimit Headers = "x-ratelimit"
+
+	// NoHeaders is Retry-After alone.
+	NoHeaders Headers = "off"
 )
 
-var headerNames = [...]string{"ietf", "x-ratelimit", "off"}
-
-func (v Headers) String() string { return headerNames[v] }
-
-// ParseHeaders reads ietf, x-ratelimit or off.
-func ParseHeaders(s string) (Headers, error) {
-	for i, name := range headerNames {
-		if s == name {
-			return Headers(i), nil
-		}
-	}
-	return 0, fmt.Errorf("%q is not one of ietf, x-ratelimit, off", s)
-}
-
-// Set announces a decision in h.
+// Set sets the header fields of a decision in h: the fields that v selects, and
+// Retry-After if the decision is a refusal and waiting helps.
 func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 	retry := int64(0)
 	if !d.Allowed {
@@ -48,10 +42,11 @@ func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 		return
 	}
 	switch v {
-	case IETF:
-		setIETF(h, d, retry)
+	case NoHeaders:
 	case XRateLimit:
 		setX(h, d, retry)
+	default:
+		setIETF(h, d, retry)
 	}
 }
 
@@ -91,8 +86,8 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(seconds(d.ResetAfter), retry), 10)}
 }
 
-// known reports whether a decision tells the state of a bucket: an answer made
-// without the store does not.
+// known reports whether d has the state of a bucket. A fallback answer, which is
+// made without the store, does not.
 func known(d *dipwell.Decision) bool {
 	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
 }
@@ -113,34 +108,36 @@ func comma(b []byte) []byte {
 	return b
 }
 
-// RetryAfter is the value of Retry-After for a refusal: whole seconds rounded
-// up, at least 1, the latest over the limits that refused, each widened by its
-// jitter. 0: waiting will not help, or nobody knows how long.
+// RetryAfter returns the value of Retry-After for a refusal, in seconds: the
+// latest retry time of the limits that refused, each lengthened by the limit's
+// RetryJitter, rounded up, and at least 1. It returns 0 if waiting does not help
+// (d.Never) or if the time is not known, as in a fallback answer.
 func RetryAfter(d *dipwell.Decision) (retry int64) {
 	if d.Never || !known(d) {
 		return 0
 	}
 	if d.Limits == nil {
-		return widen(d)
+		return jittered(d)
 	}
 	for i := range d.Limits {
 		if e := &d.Limits[i]; !e.Allowed {
-			retry = max(retry, widen(e))
+			retry = max(retry, jittered(e))
 		}
 	}
 	return retry
 }
 
-func widen(d *dipwell.Decision) int64 {
+// jittered returns the retry time of one limit, in seconds.
+func jittered(d *dipwell.Decision) int64 {
 	wait := d.RetryAfter
 	if def := d.Definition(); def != nil && def.RetryJitter > 0 {
 		more := time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
-		wait += min(more, math.MaxInt64-wait) // centuries stay centuries
+		wait += min(more, math.MaxInt64-wait) // must not overflow
 	}
 	return max(1, seconds(wait))
 }
 
-// seconds rounds up.
+// seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

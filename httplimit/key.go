@@ -6,11 +6,13 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// A KeyFunc tells whose bucket a request takes from. A key that cannot be told
-// is a *dipwell.FieldError, never an empty key: that would merge everyone.
+// A KeyFunc returns the key of a request: whose bucket it takes from. If a
+// request has no key, the function returns a *dipwell.FieldError rather than an
+// empty key, because with an empty key all such requests would share a bucket.
 type KeyFunc func(*http.Request) (string, error)
 
-// Header is the value of a header field that must be there once.
+// Header returns a KeyFunc whose key is the value of a header field. A request in
+// which the field is missing, empty or repeated is an error.
 func Header(name string) KeyFunc {
 	canonical := http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
@@ -25,8 +27,10 @@ func Header(name string) KeyFunc {
 	}
 }
 
-// PathValue is a wildcard of the route's pattern, as r.PathValue tells it: the
-// middleware must sit inside the route.
+// PathValue returns a KeyFunc whose key is the value of a wildcard in the route's
+// pattern (http.Request.PathValue). It works only in middleware around the
+// route's handler, not around the mux, since the mux sets the value. A missing
+// or empty value is an error.
 func PathValue(name string) KeyFunc {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {

@@ -10,28 +10,40 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config says what a request costs, and of which limits.
+// Config configures the middleware. Only Limits is required.
 type Config struct {
-	Limits  []Limit                                                     // from 1 to 16, taken all or nothing at one instant
-	Headers Headers                                                     // default IETF
-	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision) // default: Refuse with 429; the headers are set already
-	Failed  func(http.ResponseWriter, *http.Request, error)             // default: Fail
-	Observe func(d *dipwell.Decision, err error, took time.Duration)    // sees every call of the limiter, for metrics; default: nobody
+	// Limits are the limits that a request takes from, 1 to 16 of them. They
+	// are decided at one instant, all or nothing.
+	Limits []Limit
+
+	// Headers selects the header fields of every response. Default: IETF.
+	Headers Headers
+
+	// Refused answers a refused request. The header fields, Retry-After
+	// included, are already set. Default: Refuse with status 429.
+	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision)
+
+	// Failed answers a request that could not be decided. Default: Fail.
+	Failed func(http.ResponseWriter, *http.Request, error)
+
+	// Observe, if set, is called after every call of the limiter with its
+	// result and duration, for metrics. It must not keep d.
+	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Limit is one limit that a request is held to.
+// Limit is a limit that a request takes from.
 type Limit struct {
-	Name string   // of a limit that the Limiter knows
-	Key  KeyFunc  // default: the limit's one shared bucket
-	Cost CostFunc // default: 1
+	Name string                             // name of a limit that the Limiter has
+	Key  KeyFunc                            // returns the key; default: the limit's shared bucket
+	Cost func(*http.Request) (int64, error) // returns the cost in tokens; default: 1
 }
 
-// A CostFunc tells what a request costs, in tokens.
-type CostFunc func(*http.Request) (int64, error)
-
-// New returns middleware that takes from the limits before the next handler
-// runs. A refused request gets 429 and never reaches it; one whose key or cost
-// cannot be told gets 400, and 503 is for a store that cannot answer.
+// New returns middleware that takes from c.Limits before the next handler runs.
+//
+// A refused request gets status 429 and does not reach the next handler. A
+// request whose key or cost function fails with a *dipwell.FieldError gets 400,
+// and 503 if the store does not answer. New returns an error if the number of
+// limits is out of range or the limiter does not have one of them.
 func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, error) {
 	if len(c.Limits) == 0 || len(c.Limits) > store.MaxTakes {
 		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
@@ -56,7 +68,7 @@ type middleware struct {
 	Config
 }
 
-// admit decides a request, and answers it where the answer is no.
+// admit decides a request. If it returns false, it has answered the request.
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	var d dipwell.Decision
 	if err := m.take(r, &d); err != nil {
@@ -83,22 +95,22 @@ func (m *middleware) take(r *http.Request, d *dipwell.Decision) error {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range m.Limits {
-		t, err := m.Limits[i].of(r)
+		t, err := m.Limits[i].take(r)
 		if err != nil {
 			return err
 		}
 		takes = append(takes, t)
 	}
 	if m.Observe == nil {
-		return m.ask(r, d, takes)
+		return m.decide(r, d, takes)
 	}
 	start := time.Now()
-	err := m.ask(r, d, takes)
+	err := m.decide(r, d, takes)
 	m.Observe(d, err, time.Since(start))
 	return err
 }
 
-func (m *middleware) ask(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) error {
+func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) error {
 	if len(takes) > 1 {
 		return m.limiter.DoAll(r.Context(), d, store.VerbTake, takes)
 	}
@@ -106,14 +118,14 @@ func (m *middleware) ask(r *http.Request, d *dipwell.Decision, takes []dipwell.T
 	return m.limiter.Do(r.Context(), d, store.VerbTake, t.Limit, t.Key, t.Cost)
 }
 
-// of is what a request takes from a limit.
-func (l *Limit) of(r *http.Request) (t dipwell.Take, err error) {
+// take returns what a request takes from the limit.
+func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
 	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
 	if l.Key != nil {
 		if t.Key, err = l.Key(r); err != nil {
 			return t, err
 		}
-		if t.Key == dipwell.Shared { // only the limit's own configuration says that
+		if t.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
 			return t, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
 		}
 	}
@@ -123,8 +135,10 @@ func (l *Limit) of(r *http.Request) (t dipwell.Take, err error) {
 	return t, err
 }
 
-// Fail answers a request that could not be decided: 400 when it is at fault,
-// 503 when the store is, 500 when the program is.
+// Fail answers a request that could not be decided, with a problem document.
+// The status is 400 for a *dipwell.FieldError, whose field and reason the body
+// repeats; 500 for dipwell.ErrUnknownLimit; and 503 for any other error, whose
+// text is not sent.
 func Fail(w http.ResponseWriter, err error) {
 	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		Problem(w, http.StatusBadRequest, field.Field, field.Error())

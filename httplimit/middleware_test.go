@@ -55,7 +55,7 @@ func TestMiddleware(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
 		t.Fatal(err, w.Body)
 	}
-	if body.Type != httplimit.QuotaExceeded || body.Status != 429 || !slices.Equal(body.Violated, []string{"api"}) ||
+	if body.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" || body.Status != 429 || !slices.Equal(body.Violated, []string{"api"}) ||
 		body.Allowed || body.Limit != "api" || body.RetryUS != 60e6 {
 		t.Errorf("%+v in %s", body, w.Body)
 	}
@@ -68,12 +68,12 @@ func TestMiddleware(t *testing.T) {
 func TestMiddlewareBadKeys(t *testing.T) {
 	l, _ := newLimiter(t, "api=1/1m,burst=2")
 	byHeader := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.Header("X-User")}}})
-	byNothing := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "", nil }}}})
+	byEmptyKey := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "", nil }}}})
 	byNUL := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "\x00", nil }}}})
 	badCost := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Cost: func(*http.Request) (int64, error) { return -1, nil }}}})
 	for i, w := range []*httptest.ResponseRecorder{
 		get(byHeader, "/"), get(byHeader, "/", "X-User", ""), get(byHeader, "/", "X-User", "a", "X-User", "b"),
-		get(byHeader, "/", "X-User", "\xff"), get(byNothing, "/"), get(byNUL, "/"), get(badCost, "/"),
+		get(byHeader, "/", "X-User", "\xff"), get(byEmptyKey, "/"), get(byNUL, "/"), get(badCost, "/"),
 	} {
 		if w.Code != 400 || w.Result().Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("case %d: %d %s", i, w.Code, w.Body)
@@ -118,7 +118,7 @@ func TestMiddlewareStoreErrors(t *testing.T) {
 	}
 }
 
-func TestMiddlewareOwnHandlers(t *testing.T) {
+func TestMiddlewareCustomHandlers(t *testing.T) {
 	l, s := newLimiter(t, "api=1/1m")
 	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api"}},
 		Refused: func(w http.ResponseWriter, _ *http.Request, d *dipwell.Decision) {

@@ -10,16 +10,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// policy is what the headers say of a definition, made once.
+// policy is the constant part of a definition's header fields.
 type policy struct {
 	header []string // the one value of RateLimit-Policy
-	item   string   // the limit's name as a structured string, and `;r=`
-	window int64    // s
+	item   string   // the limit's name as a structured string, followed by `;r=`
+	window int64    // w of RateLimit-Policy, in seconds
 	def    *dipwell.Definition
 }
 
-// maxPolicies bounds the cache. Definitions that are gone leave with the rest
-// when it is full, and it fills again in one call a limit.
+// maxPolicies bounds the cache. A full cache is emptied, which also drops the
+// policies of definitions that have been replaced.
 const maxPolicies = 1024
 
 var policies atomic.Pointer[map[*dipwell.Definition]*policy]
@@ -38,7 +38,7 @@ func policyOf(def *dipwell.Definition) *policy {
 			next[k] = v
 		}
 	}
-	policies.CompareAndSwap(old, &next) // a lost race costs the loser one more build
+	policies.CompareAndSwap(old, &next) // if another goroutine wins, the next call builds the policy again
 	return p
 }
 
@@ -50,7 +50,8 @@ func newPolicy(def *dipwell.Definition) *policy {
 	return p
 }
 
-// append writes an item of RateLimit: what remains, and for how long that must do.
+// append appends an item of RateLimit: r, the remaining tokens, and t, the
+// effective window. retry is Retry-After in seconds, or 0.
 func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
 	t := p.effective(d)
 	if retry > 0 {
@@ -60,8 +61,9 @@ func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
 	return appendParam(b, ";t=", t)
 }
 
-// effective is t: the time in which r tokens come back, or until the next one
-// does when there are none; for windows the time to the next boundary.
+// effective returns t in seconds: for a bucket the time in which r tokens come
+// back, or until the next token if r is 0; for a window or an interval the time
+// to the next boundary.
 func (p *policy) effective(d *dipwell.Decision) int64 {
 	if windowed(p.def) {
 		return p.boundary(d.ResetAfter)
@@ -70,7 +72,7 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 	if d.Remaining > 0 {
 		return ceilSeconds(d.Remaining, r)
 	}
-	// Full is (burst-1) tokens after the next one.
+	// The bucket is full burst-1 tokens after the next token.
 	full := d.ResetAfter.Microseconds()
 	rest := mulDivUp(max(0, r.Burst-1), r.Unit, r.Add)
 	if rest > full/r.Every {
@@ -79,7 +81,8 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 	return max(1, seconds(time.Duration(full-rest*r.Every)*time.Microsecond))
 }
 
-// boundary is the time to the next one, given the boundary at which all is back.
+// boundary returns the seconds to the next boundary, given the time to the
+// boundary at which the bucket is full.
 func (p *policy) boundary(reset time.Duration) int64 {
 	if reset <= 0 {
 		return p.window
@@ -94,8 +97,9 @@ func windowed(def *dipwell.Definition) bool {
 	return def.Algorithm == dipwell.FixedWindow || def.Algorithm == dipwell.Interval
 }
 
-// policyWindow is w: the time in which a whole burst comes back, or the period
-// of a window. A month counts as 30 days and a year as 365: w is advice.
+// policyWindow returns w in seconds: the time in which a whole burst comes back,
+// or the period of a window or interval. w is a hint, so a month counts as 30
+// days and a year as 365.
 func policyWindow(def *dipwell.Definition) int64 {
 	const day = 24 * 3600
 	switch months := -int64(def.Period); {
@@ -109,10 +113,10 @@ func policyWindow(def *dipwell.Definition) int64 {
 	return max(1, seconds(def.Period))
 }
 
-// ceilSeconds is the time in which a bucket gives n tokens back, in seconds rounded up.
+// ceilSeconds returns the time in which n tokens come back, in seconds rounded up.
 func ceilSeconds(n int64, r *store.Rule) int64 {
-	us := mulDivUp(n, r.Unit, r.Add) // ticks
-	hi, lo := bits.Mul64(uint64(us), uint64(r.Every))
+	ticks := mulDivUp(n, r.Unit, r.Add)
+	hi, lo := bits.Mul64(uint64(ticks), uint64(r.Every))
 	if hi >= 1e6 {
 		return maxInteger
 	}
@@ -123,7 +127,7 @@ func ceilSeconds(n int64, r *store.Rule) int64 {
 	return int64(min(q, maxInteger))
 }
 
-// mulDivUp is a × b / c rounded up; what does not fit is store.MaxInt.
+// mulDivUp returns a × b / c rounded up, at most store.MaxInt.
 func mulDivUp(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -136,14 +140,14 @@ func mulDivUp(a, b, c int64) int64 {
 	return int64(min(q, store.MaxInt))
 }
 
-// maxInteger is the largest integer of a structured field: 15 digits.
+// maxInteger is the largest integer in a structured field, which has 15 digits.
 const maxInteger = 999_999_999_999_999
 
 func appendParam(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(append(b, name...), min(n, maxInteger), 10)
 }
 
-// appendString writes printable ASCII as a structured string.
+// appendString appends s, which is printable ASCII, as a structured string.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

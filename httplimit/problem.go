@@ -5,31 +5,31 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
-
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/jsontext"
 )
 
-// QuotaExceeded is the problem type of a refusal.
-const QuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+// quotaExceeded is the problem type of a refusal.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// Refuse answers a refused request with a problem that also carries the
-// decision's members. The status is 429, or another where a proxy wants one.
-// Headers are set before, by Headers.Set.
+// Refuse answers a refused request with a problem document of the type
+// quota-exceeded, which lists the limits that refused ("violated-policies") and
+// has the members of the decision's JSON object. status is 429, or another that
+// a proxy in front asks for. Call Headers.Set first.
 func Refuse(w http.ResponseWriter, d *dipwell.Decision, status int) {
 	buf := buffers.Get().(*[]byte)
-	*buf = append(AppendRefusal((*buf)[:0], d, status), '\n')
+	*buf = append(appendRefusal((*buf)[:0], d, status), '\n')
 	writeProblem(w, status, *buf)
 	buffers.Put(buf)
 }
 
-// buffers hold problem bodies: refusals come by the thousand exactly when a
-// service has no time for them.
+// buffers is a pool of body buffers, because an overloaded service sends
+// thousands of refusals a second.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// AppendRefusal appends the problem of a refusal as a JSON object.
-func AppendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
-	b = append(b, `{"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded","status":`...)
+// appendRefusal appends the problem document of a refusal.
+func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
+	b = append(b, `{"type":"`+quotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded","status":`...)
 	b = strconv.AppendInt(b, int64(status), 10)
 	if d.Never {
 		b = append(b, `,"detail":"the cost is more than the limit could ever hold; no wait will help"`...)
@@ -59,8 +59,9 @@ func refused(limits []dipwell.Decision, name string) bool {
 	return false
 }
 
-// Problem answers with a problem of no special type. field, where there is one,
-// names what the caller wrote wrong; detail is a sentence.
+// Problem answers with a problem document of the type about:blank. detail is a
+// sentence for the client. field, unless it is empty, names the field of the
+// request that is wrong.
 func Problem(w http.ResponseWriter, status int, field, detail string) {
 	buf := buffers.Get().(*[]byte)
 	b := (*buf)[:0]
@@ -83,7 +84,7 @@ func writeProblem(w http.ResponseWriter, status int, body []byte) {
 	h["Cache-Control"] = noStore
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client is gone, and there is nobody to tell
+	_, _ = w.Write(body) // an error means that the client has gone
 }
 
 var (

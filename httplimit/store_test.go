@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// clockStore is the smallest store whose time the test sets.
+// clockStore is a minimal store whose clock the test sets.
 type clockStore struct {
 	mu   sync.Mutex
 	now  int64
@@ -42,7 +42,7 @@ func (s *clockStore) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// newLimiter returns a limiter at second 1,000,000,000 over limits as flags have them.
+// newLimiter returns a limiter at second 1,000,000,000 with limits in the form of the --limit flag.
 func newLimiter(t testing.TB, limits ...string) (*dipwell.Limiter, *clockStore) {
 	t.Helper()
 	s := &clockStore{now: 1e15, rows: map[[2]string]store.State{}}

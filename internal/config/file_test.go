@@ -255,3 +255,29 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTrustedProxies(t *testing.T) {
+	for text, want := range map[string]string{"10.1.2.3/8": "10.0.0.0/8", "192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "fd00::1": "fd00::1/128", "fe80::1%eth0": "fe80::1/128"} {
+		f, err := config.Parse("f.yaml", []byte("trusted_proxies: ['"+text+"']\nlimits: []\n"))
+		if err != nil || len(f.TrustedProxies) != 1 || f.TrustedProxies[0].String() != want {
+			t.Errorf("%s: %v; want %s", text, err, want)
+		}
+	}
+	for _, bad := range []string{"", "10.0.0.0/33", "localhost", "10.0.0"} {
+		if _, err := config.Parse("f.yaml", []byte("trusted_proxies: ['"+bad+"']\nlimits: []\n")); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	for _, want := range []httplimit.Headers{httplimit.IETF, httplimit.XRateLimit, httplimit.NoHeaders} {
+		f, err := config.Parse("f.yaml", []byte("headers: '"+string(want)+"'\nlimits: []\n"))
+		if err != nil || f.Headers != want {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := config.Parse("f.yaml", []byte("headers: ITEF\nlimits: []\n")); err == nil {
+		t.Error("ITEF was accepted")
+	}
+}

@@ -51,7 +51,7 @@ type File struct {
 	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons. In a file limits are a list."`
 	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil: the file does not have it
 
-	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
+	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
 	MaxKeys        int               `name:"max_keys" kind:"N" unset:"the store's" min:"1" help:"Keys that a store in this process may hold."`
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
@@ -221,7 +221,7 @@ var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, er
 	reflect.TypeFor[int64]():             parseWhole,
 	reflect.TypeFor[float64]():           parseShare,
 	reflect.TypeFor[time.Duration]():     parseTime,
-	reflect.TypeFor[httplimit.Headers](): func(_ reflect.StructTag, text string) (any, error) { return httplimit.ParseHeaders(text) },
+	reflect.TypeFor[httplimit.Headers](): parseText,
 	reflect.TypeFor[dipwell.Limit]():     func(_ reflect.StructTag, text string) (any, error) { return dipwell.ParseLimit(text) },
 	reflect.TypeFor[netip.Prefix]():      parseProxy,
 }
@@ -285,10 +285,15 @@ func parseTime(tag reflect.StructTag, text string) (any, error) {
 	return d, nil
 }
 
+// parseProxy parses a CIDR prefix, or an address as the prefix of that address.
 func parseProxy(_ reflect.StructTag, text string) (any, error) {
-	list, err := httplimit.ParseProxies([]string{text})
-	if err != nil {
-		return nil, err
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Masked(), nil
 	}
-	return list[0], nil
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is neither an address nor a prefix such as 10.0.0.0/8", text)
+	}
+	a = a.Unmap().WithZone("")
+	return netip.PrefixFrom(a, a.BitLen()), nil
 }
