@@ -18,42 +18,62 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// ClientConfig says what outgoing calls are held to, and how a client meets the
-// refusals of servers.
+// ClientConfig configures a Client. The zero value honours RetryInfo and limits
+// nothing.
 type ClientConfig struct {
-	Limits   []Limit // taken before a call is sent, all or nothing at one instant; at most 16; default none
-	Received []Limit // taken before each message that a stream receives; default none
-	Sent     []Limit // taken for each message that a stream sends; default none
+	// Limits are taken before each call is sent, at one instant, all or
+	// nothing. At most 16. Default: none.
+	Limits []Limit
 
-	FailFast    bool          // a call that would have to wait fails at once; default: it waits, until its deadline at most
-	MaxWait     time.Duration // the longest a call waits in all, whatever its deadline and the server say; default 1 minute
-	MaxAttempts int           // of a unary call, the first included; 1 never tries again; default 4
+	// Received are taken before each message that a stream receives, and Sent
+	// before each message that it sends. At most 16 each. Default: none.
+	Received, Sent []Limit
 
-	Refused func(context.Context, *dipwell.Decision) error           // default: Refuse
-	Failed  func(context.Context, error) error                       // default: Fail
-	Observe func(d *dipwell.Decision, err error, took time.Duration) // sees every call of the limiter, for metrics; default: nobody
+	// FailFast makes a call that would have to wait fail at once. By default a
+	// call waits, until its deadline at most.
+	FailFast bool
+
+	// MaxWait is the longest time that a call waits in all, whatever its
+	// deadline and the server's RetryInfo. Default: 1 minute.
+	MaxWait time.Duration
+
+	// MaxAttempts is how often a unary call is sent, 1 to 100, the first time
+	// included. Default: 4.
+	MaxAttempts int
+
+	// Refused returns the error of a call that Limits, Received or Sent
+	// refused. Default: Refuse.
+	Refused func(context.Context, *dipwell.Decision) error
+
+	// Failed returns the error of a call that could not be decided. Default: Fail.
+	Failed func(context.Context, error) error
+
+	// Observe, if set, is called after every call of the limiter with its
+	// result and duration, for metrics. It must not keep d.
+	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Bounds of what a client remembers and believes.
 const (
 	defaultMaxWait     = time.Minute
 	defaultMaxAttempts = 4
 	maxAttempts        = 100
-	maxMethods         = 1024      // methods whose server said when to come back
-	maxBlock           = time.Hour // a server that says more is asked again after this
+	maxMethods         = 1024      // methods whose RetryInfo is remembered
+	maxBlock           = time.Hour // a longer RetryInfo is cut to this
 )
 
 // Client limits the calls that a program makes, and honours RetryInfo: a unary
-// call that a server refused with one is sent again when it says, and until then
-// no other call of the same method to the same target is sent.
+// call that a server refused with RetryInfo is sent again after its delay, and
+// until then no other call of that method to the same target is sent. A Client
+// is safe for concurrent use and may serve several connections.
 type Client struct {
 	taker
 	ClientConfig
 	blocks blocks
 }
 
-// NewClient returns interceptors for connections. Without Limits the limiter
-// may be nil: RetryInfo is then honoured, and nothing else is done.
+// NewClient returns a Client. limiter may be nil if c names no limits. It returns
+// an error if the limiter does not have a limit that c names, or if a field of c
+// is out of range.
 func NewClient(limiter *dipwell.Limiter, c ClientConfig) (*Client, error) {
 	if err := errors.Join(check(limiter, "Limits", c.Limits), check(limiter, "Received", c.Received), check(limiter, "Sent", c.Sent)); err != nil {
 		return nil, err
@@ -73,14 +93,14 @@ func NewClient(limiter *dipwell.Limiter, c ClientConfig) (*Client, error) {
 	return &Client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}, nil
 }
 
-// Options are the interceptors as options of grpc.NewClient, after those that are there.
+// Options returns the interceptors as options of grpc.NewClient. They run after
+// the interceptors of earlier options.
 func (c *Client) Options() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream)}
 }
 
-// Unary is a grpc.UnaryClientInterceptor.
-func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	w := waiter{left: c.MaxWait, failFast: c.FailFast}
+func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
 	for attempt := 1; ; attempt++ {
 		if err := c.admit(ctx, &w, cc.Target(), method, req); err != nil {
 			return err
@@ -91,7 +111,7 @@ func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *g
 		}
 		wait, told := c.learn(cc.Target(), method, err)
 		if !told || attempt == c.MaxAttempts || !w.mayWait(ctx, wait) {
-			return err // the server's own status says how long
+			return err // the server's status has the RetryInfo
 		}
 		if w.sleep(ctx, wait) != nil {
 			return err
@@ -99,10 +119,9 @@ func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 }
 
-// Stream is a grpc.StreamClientInterceptor. A stream is not opened again: its
-// messages cannot be taken back.
-func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	w := waiter{left: c.MaxWait, failFast: c.FailFast}
+// stream does not retry: messages that were sent on a stream cannot be sent again.
+func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
 	if err := c.admit(ctx, &w, cc.Target(), method, nil); err != nil {
 		return nil, err
 	}
@@ -116,8 +135,8 @@ func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	return &clientStream{stream, c, cc.Target(), method, !desc.ServerStreams, cancel}, nil
 }
 
-// admit waits for what the server said and for the limits.
-func (c *Client) admit(ctx context.Context, w *waiter, target, method string, req any) error {
+// admit waits until an earlier RetryInfo has passed, and then for the limits.
+func (c *Client) admit(ctx context.Context, w *waitBudget, target, method string, req any) error {
 	for {
 		wait := c.blocks.wait(target, method)
 		if wait <= 0 {
@@ -144,7 +163,8 @@ func (c *Client) admit(ctx context.Context, w *waiter, target, method string, re
 	return err
 }
 
-// blocked is the error of a call that was not sent, because the server said before when to come back.
+// blocked returns the error of a call that was not sent because an earlier
+// RetryInfo has not passed.
 func blocked(wait time.Duration) error {
 	s := status.New(codes.ResourceExhausted, fmt.Sprintf("not sent: the server said to come back in %v", wait))
 	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); err == nil {
@@ -153,7 +173,7 @@ func blocked(wait time.Duration) error {
 	return s.Err()
 }
 
-// learn remembers what a server's refusal says of when to come back.
+// learn remembers the RetryInfo of a server's refusal, if it has one.
 func (c *Client) learn(target, method string, err error) (wait time.Duration, told bool) {
 	wait, told = RetryInfo(err)
 	if told {
@@ -163,8 +183,9 @@ func (c *Client) learn(target, method string, err error) (wait time.Duration, to
 	return wait, told
 }
 
-// RetryInfo is the delay that a status of RESOURCE_EXHAUSTED or UNAVAILABLE
-// carries, never negative; false when it carries none.
+// RetryInfo returns the retry delay in the details of a status, at least 0. It
+// returns false if err is not a status of RESOURCE_EXHAUSTED or UNAVAILABLE, or
+// has no RetryInfo.
 func RetryInfo(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
@@ -178,19 +199,19 @@ func RetryInfo(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// waiter keeps the time that one call may still spend waiting.
-type waiter struct {
+// waitBudget is the time that one call may still wait.
+type waitBudget struct {
 	left     time.Duration
 	failFast bool
 }
 
-func (w *waiter) mayWait(ctx context.Context, wait time.Duration) bool {
+func (w *waitBudget) mayWait(ctx context.Context, wait time.Duration) bool {
 	return !w.failFast && wait <= pace.Left(ctx, w.left)
 }
 
-// sleep sleeps a little longer than told, so that those who were told the same
-// do not all come at once.
-func (w *waiter) sleep(ctx context.Context, wait time.Duration) error {
+// sleep sleeps for wait and a random part of up to a tenth more, so that clients
+// that were given the same delay do not all return at once.
+func (w *waitBudget) sleep(ctx context.Context, wait time.Duration) error {
 	wait = max(wait, minSleep)
 	spread := min(wait/10, time.Second, max(0, pace.Left(ctx, w.left)-wait)/2)
 	wait += rand.N(spread + 1)
@@ -198,16 +219,17 @@ func (w *waiter) sleep(ctx context.Context, wait time.Duration) error {
 	return await.Sleep(ctx, wait)
 }
 
-// minSleep keeps a server that says "at once" from being asked in a busy loop.
+// minSleep prevents a busy loop when a server's delay is 0.
 const minSleep = time.Millisecond
 
-// clientStream takes for each message, and learns from how the stream ends.
+// clientStream takes from the limits for each message, and remembers the
+// RetryInfo of the status that ends the stream.
 type clientStream struct {
 	grpc.ClientStream
 	c              *Client
 	target, method string
-	single         bool               // the server answers with one message
-	cancel         context.CancelFunc // a refused message ends the stream, as any error of SendMsg does
+	single         bool               // the server sends one message
+	cancel         context.CancelFunc // ends the stream after a refused message
 }
 
 func (s *clientStream) SendMsg(m any) error {
@@ -223,7 +245,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	}
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil || s.single {
-		s.cancel() // it is over
+		s.cancel() // the stream has ended
 	}
 	if err != nil {
 		s.c.learn(s.target, s.method, err)
@@ -247,7 +269,8 @@ func (s *clientStream) take(limits []Limit, m any) error {
 	return err
 }
 
-// blocks remembers until when servers do not want to hear of a method.
+// blocks has the time before which no call of a method is sent, by target and
+// method.
 type blocks struct {
 	mu    sync.RWMutex
 	until map[[2]string]time.Time
@@ -276,7 +299,7 @@ func (b *blocks) set(target, method string, wait time.Duration) {
 				delete(b.until, k)
 			}
 		}
-		for k := range b.until { // all are waiting: one is forgotten, and costs a refused call
+		for k := range b.until { // all are in the future: dropping one costs a refused call
 			if len(b.until) < maxMethods {
 				break
 			}

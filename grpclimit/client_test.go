@@ -38,8 +38,8 @@ func refuse(code codes.Code, delay *durationpb.Duration) error {
 	return s.Err()
 }
 
-// TestClientMeetsServer: both sides of the package over a real connection.
-func TestClientMeetsServer(t *testing.T) {
+// Both sides of the package over a real connection.
+func TestClientAndServer(t *testing.T) {
 	l, _ := newLimiter(t, "api=20/1s,burst=1", "hour=1/1h")
 	c := newClient(t, nil, grpclimit.ClientConfig{})
 	client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api"}}}, l, c.Options()...)
@@ -102,7 +102,7 @@ func TestClientLimits(t *testing.T) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	for err == nil { // the stream ends by itself, without a cancel of ours
+	for err == nil { // the stream must end without a cancel from the test
 		_, err = stream.Recv()
 	}
 	if errors.Is(err, io.EOF) || status.Code(err) != codes.Canceled {
@@ -110,7 +110,7 @@ func TestClientLimits(t *testing.T) {
 	}
 }
 
-func TestClientStreamLearns(t *testing.T) {
+func TestClientStreamRemembersRetryInfo(t *testing.T) {
 	l, _ := newLimiter(t, "open=1/1h,burst=1")
 	c := newClient(t, nil, grpclimit.ClientConfig{FailFast: true})
 	client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "open"}}}, l, c.Options()...)
@@ -128,11 +128,11 @@ func TestClientStreamLearns(t *testing.T) {
 	}
 }
 
-// The rest is in virtual time, with the interceptor called as gRPC calls it.
+// virtual runs f in virtual time. f calls the interceptor directly.
 func virtual(t *testing.T, f func(t *testing.T, cc *grpc.ClientConn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cc, err := grpc.NewClient("passthrough:///nobody", grpc.WithTransportCredentials(insecure.NewCredentials()))
+		cc, err := grpc.NewClient("passthrough:///unused", grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestClientRetries(t *testing.T) {
 	}
 }
 
-func TestClientSharesWhatAServerSaid(t *testing.T) {
+func TestClientSharesRetryInfo(t *testing.T) {
 	virtual(t, func(t *testing.T, cc *grpc.ClientConn) {
 		c := newClient(t, nil, grpclimit.ClientConfig{MaxWait: time.Minute})
 		s := &server{answers: []error{refuse(codes.ResourceExhausted, durationpb.New(90*time.Second))}}
@@ -223,7 +223,7 @@ func TestClientSharesWhatAServerSaid(t *testing.T) {
 	})
 }
 
-func TestClientWaitEndsWithItsContext(t *testing.T) {
+func TestClientWaitEndsWithContext(t *testing.T) {
 	virtual(t, func(t *testing.T, cc *grpc.ClientConn) {
 		c := newClient(t, nil, grpclimit.ClientConfig{})
 		s := &server{answers: []error{refuse(codes.ResourceExhausted, durationpb.New(30*time.Second))}}
@@ -255,7 +255,7 @@ func BenchmarkServerUnary(b *testing.B) {
 
 func BenchmarkClientUnary(b *testing.B) {
 	l, _ := newLimiter(b, "api=1000000000/1s")
-	cc, err := grpc.NewClient("passthrough:///nobody", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient("passthrough:///unused", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.Fatal(err)
 	}

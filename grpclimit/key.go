@@ -11,21 +11,20 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is what key and cost functions are told of a call, beside its context.
+// Call describes a call or a message to key and cost functions.
 type Call struct {
 	Method  string // "/package.Service/Method"
-	Message any    // the request of a unary call, the message of a stream; nil when a stream begins, and before a client receives
+	Message any    // request of a unary call, or message of a stream; nil when a stream begins, and before a client receives
 }
 
-// A KeyFunc tells whose bucket a call takes from. A key that cannot be told is
-// a *dipwell.FieldError, never an empty key: that would merge everyone.
+// A KeyFunc returns the key of a call: whose bucket it takes from. If a call has
+// no key, the function returns a *dipwell.FieldError rather than an empty key,
+// because with an empty key all such calls would share a bucket.
 type KeyFunc func(context.Context, *Call) (string, error)
 
-// A CostFunc tells what a call or a message costs, in tokens.
-type CostFunc func(context.Context, *Call) (int64, error)
-
-// Metadata is the value of a metadata key that must be there once: of the
-// incoming metadata on a server, of the outgoing on a client.
+// Metadata returns a KeyFunc whose key is the value of a metadata key: of the
+// incoming metadata on a server, of the outgoing metadata on a client. A value
+// that is missing, empty or repeated is an error.
 func Metadata(name string) KeyFunc {
 	return func(ctx context.Context, _ *Call) (string, error) {
 		values := metadata.ValueFromIncomingContext(ctx, name)
@@ -45,18 +44,19 @@ func Metadata(name string) KeyFunc {
 	}
 }
 
-// Method is the call's full method, "/package.Service/Method": each method has
-// a bucket of its own.
+// Method returns a KeyFunc whose key is the full method, such as
+// "/package.Service/Method", so that each method has its own bucket.
 func Method() KeyFunc {
 	return func(_ context.Context, c *Call) (string, error) { return c.Method, nil }
 }
 
-// ClientIP is the client's address: the peer's, unless the peer is one of the
-// trusted proxies; then x-forwarded-for is read as httplimit.ClientIP reads it.
-// IPv6 clients are told apart by their /64. A peer without an address (a unix
-// socket) is an error.
+// ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
+// or the /64 prefix of an IPv6 address. It is the peer's address, or, if the peer
+// is one of the trusted proxies, the address that httplimit.ClientIP finds in the
+// metadata x-forwarded-for. A peer without an address, as on a Unix socket, is an
+// error.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
-	of := httplimit.ClientIP(trusted...)
+	clientIP := httplimit.ClientIP(trusted...)
 	return func(ctx context.Context, _ *Call) (string, error) {
 		p, ok := peer.FromContext(ctx)
 		if !ok || p.Addr == nil {
@@ -66,7 +66,7 @@ func ClientIP(trusted ...netip.Prefix) KeyFunc {
 		if len(trusted) > 0 {
 			r.Header = http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}
 		}
-		return of(&r)
+		return clientIP(&r)
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit is one limit that a call or a message is held to.
+// Limit is a limit that a call or a message takes from.
 type Limit struct {
-	Name string   // of a limit that the Limiter knows
-	Key  KeyFunc  // default: the limit's one shared bucket
-	Cost CostFunc // default: 1
+	Name string                                      // name of a limit that the Limiter has
+	Key  KeyFunc                                     // returns the key; default: the limit's shared bucket
+	Cost func(context.Context, *Call) (int64, error) // returns the cost in tokens; default: 1
 }
 
 func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
@@ -32,7 +32,7 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
 	return nil
 }
 
-// taker asks the limiter for servers and clients alike.
+// taker takes from limits, for Server and Client.
 type taker struct {
 	limiter *dipwell.Limiter
 	failed  func(context.Context, error) error
@@ -40,14 +40,14 @@ type taker struct {
 	observe func(*dipwell.Decision, error, time.Duration)
 }
 
-// noWait is the bound of a caller who takes what is there. With 0 and more a
-// caller waits, and one who may not is refused where a leaky bucket has a delay.
+// noWait is the bound of a call that never waits; a leaky bucket then allows it
+// with a delay. With a bound of 0, a call that has a delay is refused.
 const noWait time.Duration = -1
 
-// take takes from the limits, waiting at most bound; the error is what the call
-// is to end with.
+// take takes from the limits, waiting at most bound. If it returns an error, the
+// call must end with it.
 func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
-	err := t.ask(ctx, d, limits, c, bound)
+	err := t.decide(ctx, d, limits, c, bound)
 	switch {
 	case err != nil && t.failed != nil:
 		return t.failed(ctx, err)
@@ -61,40 +61,40 @@ func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c
 	return Refuse(d)
 }
 
-func (t *taker) ask(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
+func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range limits {
-		take, err := limits[i].of(ctx, c)
+		take, err := limits[i].take(ctx, c)
 		if err != nil {
 			return err
 		}
 		takes = append(takes, take)
 	}
 	if t.observe == nil {
-		return t.decide(ctx, d, takes, bound)
+		return t.wait(ctx, d, takes, bound)
 	}
 	start := time.Now()
-	err := t.decide(ctx, d, takes, bound)
+	err := t.wait(ctx, d, takes, bound)
 	t.observe(d, err, time.Since(start))
 	return err
 }
 
-func (t *taker) decide(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound time.Duration) error {
+func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound time.Duration) error {
 	if bound != noWait {
 		return pace.Wait(ctx, t.limiter, d, takes, bound)
 	}
 	return pace.Take(ctx, t.limiter, d, takes)
 }
 
-// of is what a call takes from a limit.
-func (l *Limit) of(ctx context.Context, c *Call) (t dipwell.Take, err error) {
+// take returns what a call takes from the limit.
+func (l *Limit) take(ctx context.Context, c *Call) (t dipwell.Take, err error) {
 	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
 	if l.Key != nil {
 		if t.Key, err = l.Key(ctx, c); err != nil {
 			return t, err
 		}
-		if t.Key == dipwell.Shared { // only the limit's own configuration says that
+		if t.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
 			return t, bad("key", "has a NUL byte")
 		}
 	}

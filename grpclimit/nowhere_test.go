@@ -2,7 +2,7 @@ package grpclimit_test
 
 import "google.golang.org/grpc/metadata"
 
-// nowhere is a call's transport that takes metadata and sends none.
+// nowhere is a grpc.ServerTransportStream that discards metadata.
 type nowhere struct{}
 
 func (nowhere) Method() string               { return empty }

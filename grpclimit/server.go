@@ -7,35 +7,63 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 	"google.golang.org/grpc"
 )
 
-// Config says what a call costs on a server, and of which limits.
+// Config configures a Server. At least one of Limits, Received and Sent is
+// required.
 type Config struct {
-	Limits   []Limit // taken when a call begins, all or nothing at one instant; at most 16
-	Received []Limit // taken for each message that a stream receives; default none
-	Sent     []Limit // taken for each message that a stream sends; default none
-	Slow     bool    // a stream's messages wait for their tokens, until the call's deadline, and flow control slows the client; default: a refusal ends the stream
+	// Limits are taken when a call begins, at one instant, all or nothing. At
+	// most 16.
+	Limits []Limit
 
-	Headers Headers                                                  // default IETF
-	Skip    func(method string) bool                                 // calls that are not limited, such as health checks; default none
-	Refused func(context.Context, *dipwell.Decision) error           // default: Refuse; the metadata is set already
-	Failed  func(context.Context, error) error                       // default: Fail
-	Observe func(d *dipwell.Decision, err error, took time.Duration) // sees every call of the limiter, for metrics; default: nobody
+	// Received are taken for each message that a stream receives, and Sent for
+	// each message that it sends. At most 16 each. Default: none.
+	Received, Sent []Limit
+
+	// Slow makes the messages of a stream wait for their tokens, until the
+	// call's deadline; flow control then slows the client down. By default a
+	// refused message ends the stream.
+	Slow bool
+
+	// Headers selects the metadata that announces decisions: httplimit's header
+	// fields with lower-case names. Default: httplimit.IETF.
+	Headers httplimit.Headers
+
+	// Skip reports whether a method, "/package.Service/Method", is not limited,
+	// as health checks should not be. Default: every method is limited.
+	Skip func(method string) bool
+
+	// Refused returns the error of a refused call. The metadata is already set.
+	// Default: Refuse.
+	Refused func(context.Context, *dipwell.Decision) error
+
+	// Failed returns the error of a call that could not be decided. Default: Fail.
+	Failed func(context.Context, error) error
+
+	// Observe, if set, is called after every call of the limiter with its
+	// result and duration, for metrics. It must not keep d.
+	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Server limits the calls that a server gets.
+// Server limits the calls that a gRPC server receives. It is safe for concurrent
+// use and may serve several grpc.Servers.
 type Server struct {
 	taker
 	Config
 }
 
-// New returns interceptors that take from the limits before a handler runs. A
-// refused call gets RESOURCE_EXHAUSTED and never reaches it; one whose key or
-// cost cannot be told gets INVALID_ARGUMENT, and UNAVAILABLE is for a store that
-// cannot answer.
+// New returns a Server, whose interceptors take from the limits before a handler
+// runs.
+//
+// A refused call fails with RESOURCE_EXHAUSTED and does not reach the handler. A
+// call whose key or cost function fails with a *dipwell.FieldError gets
+// INVALID_ARGUMENT, and UNAVAILABLE if the store does not answer. New returns an
+// error if c has no limits, more than 16 in a list, or one that the limiter does
+// not have.
 func New(limiter *dipwell.Limiter, c Config) (*Server, error) {
 	if len(c.Limits)+len(c.Received)+len(c.Sent) == 0 {
 		return nil, errors.New("grpclimit: no limits")
@@ -46,21 +74,21 @@ func New(limiter *dipwell.Limiter, c Config) (*Server, error) {
 	return &Server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
 }
 
-// Options are the interceptors as options of grpc.NewServer, after those that are there.
+// Options returns the interceptors as options of grpc.NewServer. They run after
+// the interceptors of earlier options.
 func (s *Server) Options() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.Unary), grpc.ChainStreamInterceptor(s.Stream)}
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}
 }
 
-// Unary is a grpc.UnaryServerInterceptor.
-func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if len(s.Limits) > 0 && !s.skips(info.FullMethod) {
 		var d dipwell.Decision
 		err := s.take(ctx, &d, s.Limits, &Call{Method: info.FullMethod, Message: req}, noWait)
 		if decided(&d) {
-			md := MD(s.Headers, &d)
-			_ = grpc.SetHeader(ctx, md) // fails only where the call is over
+			md := announce(s.Headers, &d)
+			_ = grpc.SetHeader(ctx, md) // an error means that the call has ended
 			if err != nil {
-				_ = grpc.SetTrailer(ctx, md) // for clients who see no headers of a failed call
+				_ = grpc.SetTrailer(ctx, md) // clients may not see the headers of a failed call
 			}
 		}
 		if err != nil {
@@ -70,15 +98,15 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return handler(ctx, req)
 }
 
-// decided reports whether there is a decision to announce, rather than an error.
+// decided reports whether d is a decision of the store, which is announced, and
+// not the zero value or a fallback.
 func decided(d *dipwell.Decision) bool {
 	return d.Limit != "" && d.Source != store.SourceFallbackClosed
 }
 
 func (s *Server) skips(method string) bool { return s.Skip != nil && s.Skip(method) }
 
-// Stream is a grpc.StreamServerInterceptor.
-func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if s.skips(info.FullMethod) {
 		return handler(srv, stream)
 	}
@@ -86,7 +114,7 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		var d dipwell.Decision
 		err := s.take(stream.Context(), &d, s.Limits, &Call{Method: info.FullMethod}, noWait)
 		if decided(&d) {
-			md := MD(s.Headers, &d)
+			md := announce(s.Headers, &d)
 			_ = stream.SetHeader(md)
 			if err != nil {
 				stream.SetTrailer(md)
@@ -102,19 +130,19 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	counted := &serverStream{ServerStream: stream, s: s, method: info.FullMethod}
 	err := handler(srv, counted)
 	if refused := counted.refused(); refused != nil {
-		return refused // whatever the handler made of it
+		return refused // even if the handler returned nil or another error
 	}
 	return err
 }
 
-// serverStream takes for each message.
+// serverStream takes from the limits for each message.
 type serverStream struct {
 	grpc.ServerStream
 	s      *Server
 	method string
 
-	mu    sync.Mutex // messages are received and sent by two goroutines
-	ended error
+	mu    sync.Mutex // a handler may send and receive in two goroutines
+	ended error      // what ended the stream; no message passes after it
 }
 
 func (w *serverStream) RecvMsg(m any) error {
@@ -151,13 +179,12 @@ func (w *serverStream) take(limits []Limit, m any) error {
 	defer w.mu.Unlock()
 	if w.ended == nil {
 		if w.ended = err; decided(&d) {
-			w.SetTrailer(MD(w.s.Headers, &d))
+			w.SetTrailer(announce(w.s.Headers, &d))
 		}
 	}
 	return w.ended
 }
 
-// refused is what ended the stream: no further message passes.
 func (w *serverStream) refused() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

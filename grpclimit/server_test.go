@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/grpclimit"
+	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"go.uber.org/goleak"
@@ -31,7 +32,7 @@ const (
 	unary = "/grpc.testing.TestService/UnaryCall"
 )
 
-// service answers every call, and counts those that reach it.
+// service answers every call, and counts the calls.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	calls, messages atomic.Int64
@@ -57,7 +58,7 @@ func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.Streamin
 		}
 		s.messages.Add(1)
 		if err := stream.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
-			return nil //nolint:nilerr // a handler may swallow it; the refusal stands
+			return nil //nolint:nilerr // the client must see the refusal even if the handler ignores it
 		}
 	}
 }
@@ -73,7 +74,7 @@ func (s *service) StreamingInputCall(stream grpc.ClientStreamingServer[testpb.St
 	}
 }
 
-// failing is a store that can be made to fail.
+// failing is a store that returns an error when told to.
 type failing struct {
 	*memstore.Store
 	err atomic.Pointer[error]
@@ -111,7 +112,7 @@ func newLimiter(t testing.TB, limits ...string) (*dipwell.Limiter, *failing) {
 	return l, s
 }
 
-// serve runs a real server on loopback and returns a client of it.
+// serve starts a server on loopback and returns a client for it.
 func serve(t testing.TB, c grpclimit.Config, l *dipwell.Limiter, opts ...grpc.DialOption) (testpb.TestServiceClient, *service) {
 	t.Helper()
 	limits, err := grpclimit.New(l, c)
@@ -143,7 +144,7 @@ func user(t testing.TB, id string) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), "user", id)
 }
 
-// details are what a refusal carries.
+// details returns the details of a refusal.
 func details(t testing.TB, err error) (*errdetails.QuotaFailure, *errdetails.RetryInfo) {
 	t.Helper()
 	if status.Code(err) != codes.ResourceExhausted {
@@ -223,7 +224,7 @@ func TestUnaryNeverHasNoRetryInfo(t *testing.T) {
 
 func TestSeveralLimits(t *testing.T) {
 	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1", "method=1/1h,burst=1")
-	client, _ := serve(t, grpclimit.Config{Headers: grpclimit.XRateLimit, Limits: []grpclimit.Limit{
+	client, _ := serve(t, grpclimit.Config{Headers: httplimit.XRateLimit, Limits: []grpclimit.Limit{
 		{Name: "user", Key: grpclimit.Metadata("user")}, {Name: "all"}, {Name: "method", Key: grpclimit.Method()}}}, l)
 	var header metadata.MD
 	if _, err := client.EmptyCall(user(t, "7"), &testpb.Empty{}, grpc.Header(&header)); err != nil || header.Get("x-ratelimit-remaining")[0] != "0" {
@@ -301,7 +302,7 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
-func TestOwnHandlers(t *testing.T) {
+func TestCustomErrors(t *testing.T) {
 	l, s := newLimiter(t, "api=1/1m")
 	var seen []string
 	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api"}},

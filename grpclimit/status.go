@@ -18,18 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Headers is a version of the metadata that announces a limit: httplimit's
-// header fields with lower-case names.
-type Headers = httplimit.Headers
-
-const (
-	IETF       = httplimit.IETF       // ratelimit and ratelimit-policy, draft-ietf-httpapi-ratelimit-headers-11
-	XRateLimit = httplimit.XRateLimit // x-ratelimit-limit, -remaining and -reset
-	NoHeaders  = httplimit.NoHeaders  // retry-after alone
-)
-
-// MD is the metadata that announces a decision.
-func MD(v Headers, d *dipwell.Decision) metadata.MD {
+// announce returns the metadata that announces a decision.
+func announce(v httplimit.Headers, d *dipwell.Decision) metadata.MD {
 	h := make(http.Header, 3)
 	v.Set(h, d)
 	md := make(metadata.MD, len(h))
@@ -40,7 +30,7 @@ func MD(v Headers, d *dipwell.Decision) metadata.MD {
 }
 
 func lower(name string) string {
-	switch name { // the common ones without an allocation
+	switch name { // without an allocation
 	case "Ratelimit":
 		return "ratelimit"
 	case "Ratelimit-Policy":
@@ -49,7 +39,7 @@ func lower(name string) string {
 	return strings.ToLower(name)
 }
 
-// A refusal is a status that still is the decision, for errors.As within the process.
+// refusal is the error of Refuse: a status that unwraps to the decision.
 type refusal struct {
 	status  *status.Status
 	refused *dipwell.RefusedError
@@ -59,9 +49,11 @@ func (e *refusal) Error() string              { return e.status.Err().Error() }
 func (e *refusal) GRPCStatus() *status.Status { return e.status }
 func (e *refusal) Unwrap() error              { return e.refused }
 
-// Refuse is the error of a refused call: RESOURCE_EXHAUSTED with a QuotaFailure
-// that names each limit that refused and, only where waiting helps, a RetryInfo.
-// In this process it is a *dipwell.RefusedError as well.
+// Refuse returns the error of a refused call: a status of RESOURCE_EXHAUSTED
+// with a QuotaFailure that names each limit that refused and, if waiting helps, a
+// RetryInfo. The RetryInfo is exact, or in whole seconds if a limit has
+// RetryJitter. The error also wraps a *dipwell.RefusedError with the decision,
+// which is not sent to the client.
 func Refuse(d *dipwell.Decision) error {
 	refused := &dipwell.RefusedError{Decision: *d}
 	quota := &errdetails.QuotaFailure{}
@@ -74,7 +66,7 @@ func Refuse(d *dipwell.Decision) error {
 		}
 	}
 	details := []protoadapt.MessageV1{quota}
-	if wait := RetryDelay(d); wait > 0 {
+	if wait := retryDelay(d); wait > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	}
 	s := status.New(codes.ResourceExhausted, refused.Error())
@@ -102,12 +94,9 @@ func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 	}
 }
 
-// RetryDelay is the delay of a refusal's RetryInfo: exact, or in whole seconds
-// where a limit has retry jitter. 0: waiting will not help, or nobody knows how long.
-func RetryDelay(d *dipwell.Decision) time.Duration {
-	if d.Allowed {
-		return 0
-	}
+// retryDelay returns the delay of a refusal's RetryInfo, or 0 if waiting does not
+// help or the time is not known.
+func retryDelay(d *dipwell.Decision) time.Duration {
 	seconds := httplimit.RetryAfter(d)
 	if seconds == 0 {
 		return 0
@@ -118,7 +107,7 @@ func RetryDelay(d *dipwell.Decision) time.Duration {
 	return max(d.RetryAfter, time.Microsecond)
 }
 
-const maxSeconds = 315_360_000 // ten years: a time.Duration ends at 292
+const maxSeconds = 315_360_000 // ten years; a time.Duration holds 292 years
 
 func jittered(d *dipwell.Decision) bool {
 	if def := d.Definition(); def != nil && def.RetryJitter > 0 {
@@ -132,9 +121,10 @@ func jittered(d *dipwell.Decision) bool {
 	return false
 }
 
-// Fail is the error of a call that could not be decided: INVALID_ARGUMENT with
-// the field when the call is at fault, UNAVAILABLE when the store is, INTERNAL
-// when the program is; and the context's own when that ended.
+// Fail returns the error of a call that could not be decided. Its status is
+// INVALID_ARGUMENT with the field for a *dipwell.FieldError, INTERNAL for
+// dipwell.ErrUnknownLimit, CANCELLED or DEADLINE_EXCEEDED if ctx has ended, and
+// UNAVAILABLE for any other error, whose text is not sent.
 func Fail(ctx context.Context, err error) error {
 	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		s := status.New(codes.InvalidArgument, field.Error())
