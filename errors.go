@@ -44,12 +44,6 @@ type FieldError = store.FieldError
 // spelled as in configuration files.
 type LimitError = store.LimitError
 
-// An OwnerError refuses a change of a limit that belongs to somebody else.
-type OwnerError = store.OwnerError
-
-// An UnknownLimitError names a limit that is not defined.
-type UnknownLimitError = store.UnknownLimitError
-
 // RefusedError is a refusal as an error, with the decision behind it.
 type RefusedError struct{ Decision Decision }
 

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -167,7 +168,7 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
 	if def == nil {
 		var err error
-		if def, err = l.def.Define(ctx, *limit, store.OwnerCallSite); err != nil || def.Limit == *limit {
+		if def, err = l.def.Define(ctx, *limit, owner.CallSite); err != nil || def.Limit == *limit {
 			return def, err
 		}
 	}

@@ -15,7 +15,7 @@ func (l *Limiter) Limits() []*Definition { return l.reg.All() }
 
 // Define adds a limit or changes it while it is in use. The change takes effect
 // at the next call; keys in use are converted by the limit's OnChange. A limit
-// has one owner, and a change from elsewhere is an *OwnerError.
+// has one owner, and a change by another is ErrOwner.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*Definition, error) {
 	return l.def.Define(ctx, limit, owner)
 }

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	}
 	id, ok := s.plan.id(d.Name)
 	if !ok {
-		return nil, &store.UnknownLimitError{Limit: d.Name}
+		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
 	from, more := max(after, prefix), after != "" && after >= prefix
 	for len(out) < n && ctx.Err() == nil {

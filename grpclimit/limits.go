@@ -26,7 +26,7 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
 			return fmt.Errorf("grpclimit: %s: limit %s without a limiter", field, l.Name)
 		}
 		if limiter.Limit(l.Name) == nil {
-			return fmt.Errorf("grpclimit: %s: %w", field, &dipwell.UnknownLimitError{Limit: l.Name})
+			return fmt.Errorf("grpclimit: %s: %w %q", field, dipwell.ErrUnknownLimit, l.Name)
 		}
 	}
 	return nil

@@ -94,7 +94,7 @@ func New(c Config) (*Transport, error) {
 			return nil, fmt.Errorf("httpclient: limit %s without a limiter", l.Name)
 		}
 		if c.Limiter.Limit(l.Name) == nil {
-			return nil, fmt.Errorf("httpclient: %w", &dipwell.UnknownLimitError{Limit: l.Name})
+			return nil, fmt.Errorf("httpclient: %w %q", dipwell.ErrUnknownLimit, l.Name)
 		}
 	}
 	if c.MaxAttempts == 0 {

@@ -50,7 +50,7 @@ func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, e
 	}
 	for _, l := range c.Limits {
 		if limiter.Limit(l.Name) == nil {
-			return nil, fmt.Errorf("httplimit: %w", &dipwell.UnknownLimitError{Limit: l.Name})
+			return nil, fmt.Errorf("httplimit: %w %q", dipwell.ErrUnknownLimit, l.Name)
 		}
 	}
 	m := &middleware{limiter, c}

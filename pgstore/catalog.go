@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -101,7 +102,7 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 				return err
 			}
 			if e = (*c.entries.Load())[op.Def.Name]; e == nil {
-				return &store.UnknownLimitError{Limit: op.Def.Name}
+				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
 		op.Def, out[i] = e.def, e
@@ -395,7 +396,7 @@ func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+	return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, l.Name) // dropped by somebody else meanwhile
 }
 
 // put stores a limit that compiles.
@@ -471,13 +472,13 @@ func defineError(err error, name string) error {
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42501" && pg.ConstraintName == "owner":
-			return &store.OwnerError{Limit: name, Owner: pg.Detail}
+			return &owner.Error{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &store.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "42501":
 			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)
 		case pg.Code == "42704":
-			return &store.UnknownLimitError{Limit: name}
+			return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 		case pg.Code == "54000" && pg.ConstraintName == "version":
 			return &store.LimitError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,7 +17,7 @@ order by key limit $4`
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := (*s.cat.entries.Load())[d.Name]
 	if e == nil {
-		return nil, &store.UnknownLimitError{Limit: d.Name}
+		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
 	shared := after == store.Shared // a text that no column can hold
 	if shared {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -140,7 +141,7 @@ func follows(t *testing.T, pool *pgxpool.Pool, l *dipwell.Limiter) {
 	arrives(5)
 	must(t, pool, "select dipwell.define('login', 7, interval '1 minute')")
 	arrives(7)
-	if d := l.Limit("login"); d.Number != 2 || len(d.Past) != 1 || d.Owner != store.OwnerSQL {
+	if d := l.Limit("login"); d.Number != 2 || len(d.Past) != 1 || d.Owner != owner.SQL {
 		t.Errorf("%+v", d)
 	}
 	if _, err := l.Define(ctx, store.Limit{Name: "login", Rate: 9, Period: time.Minute}, store.OwnerCode); !errors.Is(err, store.ErrOwner) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -138,15 +139,15 @@ type pendingLimit struct {
 
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
-func (c *catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
-	if !c.lazy || !unavailable(why) || owner == store.OwnerAPI || len(c.pending) >= maxPending {
+func (c *catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
+	if !c.lazy || !unavailable(why) || by == owner.API || len(c.pending) >= maxPending {
 		return nil, why
 	}
-	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)
+	d, err := c.reg.Define(time.Now().UnixMicro(), l, by)
 	if err != nil {
 		return nil, err
 	}
 	c.pending = slices.DeleteFunc(c.pending, func(p pendingLimit) bool { return p.limit.Name == l.Name })
-	c.pending = append(c.pending, pendingLimit{l, owner})
+	c.pending = append(c.pending, pendingLimit{l, by})
 	return d, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -64,7 +65,7 @@ func TestServiceRole(t *testing.T) {
 			_, err := l.Define(ctx, store.Limit{Name: "mine", Rate: 1, Period: time.Hour}, store.OwnerCode)
 			return err
 		}(),
-		"drop": st.Drop(ctx, "login", store.OwnerSQL),
+		"drop": st.Drop(ctx, "login", owner.SQL),
 	} {
 		if !errors.Is(err, store.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
 			t.Errorf("%s: %v", name, err)

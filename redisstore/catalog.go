@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -80,7 +81,7 @@ func (c *catalog) resolve(ctx context.Context, g *store.Group, out []*entry) err
 				return err
 			}
 			if e = c.entry(op.Def.Name); e == nil {
-				return &store.UnknownLimitError{Limit: op.Def.Name}
+				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
 		op.Def, out[i] = e.def, e
@@ -229,7 +230,7 @@ func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+	return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, l.Name) // dropped by somebody else meanwhile
 }
 
 // maxRaces bounds how often a change is made anew because somebody else made one.
@@ -311,7 +312,7 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	return storeError(c.loadLocked(ctx), false)
 }
 
-func (c *catalog) drop(ctx context.Context, name, owner string) error {
+func (c *catalog) drop(ctx context.Context, name, by string) error {
 	if err := c.unread(); err != nil {
 		return err
 	}
@@ -325,9 +326,9 @@ func (c *catalog) drop(ctx context.Context, name, owner string) error {
 		case err != nil:
 			return err
 		case old == nil:
-			return &store.UnknownLimitError{Limit: name}
-		case store.OwnerName(old.Owner) != store.OwnerName(owner):
-			return &store.OwnerError{Limit: name, Owner: old.Owner}
+			return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
+		case owner.Name(old.Owner) != owner.Name(by):
+			return &owner.Error{Limit: name, Owner: old.Owner}
 		}
 		if ok, err := c.put(ctx, name, text, encodeDropped(old.Number)); ok || err != nil {
 			return err
@@ -347,16 +348,16 @@ func storeErrorOf(err error) error {
 
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
-func (c *catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
+func (c *catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
 	waits := away(why) || c.config.WaitForAccess && noAccess(why)
-	if !c.config.Lazy || !waits || owner == store.OwnerAPI || len(c.pending) >= maxPending {
+	if !c.config.Lazy || !waits || by == owner.API || len(c.pending) >= maxPending {
 		return nil, storeErrorOf(why)
 	}
-	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)
+	d, err := c.reg.Define(time.Now().UnixMicro(), l, by)
 	if err != nil {
 		return nil, err
 	}
 	c.pending = slices.DeleteFunc(c.pending, func(p pendingLimit) bool { return p.limit.Name == l.Name })
-	c.pending = append(c.pending, pendingLimit{l, owner})
+	c.pending = append(c.pending, pendingLimit{l, by})
 	return d, nil
 }

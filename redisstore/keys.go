@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ const maxPage = 10_000
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := s.cat.entry(d.Name)
 	if e == nil {
-		return nil, &store.UnknownLimitError{Limit: d.Name}
+		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -42,31 +43,31 @@ func TestCarry(t *testing.T) {
 func TestRegistryOwners(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
-	first, err := reg.Define(1, l, store.OwnerFile)
+	first, err := reg.Define(1, l, owner.File)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed := l
 	changed.Rate = 2
-	for _, owner := range []string{store.OwnerCode, store.OwnerAPI, store.OwnerSQL} {
-		var oe *store.OwnerError
-		if _, err := reg.Define(2, changed, owner); !errors.As(err, &oe) || oe.Owner != store.OwnerFile {
-			t.Errorf("%s changed a limit of the file's: %v", owner, err)
+	for _, by := range []string{store.OwnerCode, owner.API, owner.SQL} {
+		var oe *owner.Error
+		if _, err := reg.Define(2, changed, by); !errors.As(err, &oe) || oe.Owner != owner.File {
+			t.Errorf("%s changed a limit of the file's: %v", by, err)
 		}
-		if err := reg.Drop("l", owner); !errors.Is(err, store.ErrOwner) {
-			t.Errorf("%s dropped a limit of the file's: %v", owner, err)
+		if err := reg.Drop("l", by); !errors.Is(err, store.ErrOwner) {
+			t.Errorf("%s dropped a limit of the file's: %v", by, err)
 		}
 	}
-	if again, _ := reg.Define(3, l, store.OwnerFile); again != first {
+	if again, _ := reg.Define(3, l, owner.File); again != first {
 		t.Error("the same definition began a version")
 	}
-	if err := reg.Drop("l", store.OwnerFile); err != nil {
+	if err := reg.Drop("l", owner.File); err != nil {
 		t.Fatal(err)
 	}
-	if err := reg.Drop("l", store.OwnerFile); !errors.Is(err, store.ErrUnknownLimit) {
+	if err := reg.Drop("l", owner.File); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("dropped twice: %v", err)
 	}
-	if d, _ := reg.Define(4, l, store.OwnerFile); d.Number != first.Number+1 {
+	if d, _ := reg.Define(4, l, owner.File); d.Number != first.Number+1 {
 		t.Errorf("after a drop the number is %d again", d.Number)
 	}
 }
@@ -104,10 +105,10 @@ func TestRegistryVersions(t *testing.T) {
 func TestRegistryFileTakesOver(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
-	for _, owner := range []string{store.OwnerCode, store.OwnerFile} {
+	for _, by := range []string{store.OwnerCode, owner.File} {
 		l.Rate++
-		if d, err := reg.Define(1, l, owner); err != nil || d.Owner != owner || d.Rate != l.Rate {
-			t.Errorf("%s: %+v, %v", owner, d, err)
+		if d, err := reg.Define(1, l, by); err != nil || d.Owner != by || d.Rate != l.Rate {
+			t.Errorf("%s: %+v, %v", by, d, err)
 		}
 	}
 	if err := reg.Drop("l", store.OwnerCode); !errors.Is(err, store.ErrOwner) {

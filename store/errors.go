@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+
+	"github.com/dipwell/dipwell/internal/owner"
 )
 
 // Classes of errors, for errors.Is.
@@ -27,7 +29,7 @@ var (
 	// ErrDenied: the store does not let this program define limits. Nothing was changed.
 	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
 	// ErrOwner: the limit belongs to somebody else.
-	ErrOwner = errors.New("the limit has another owner")
+	ErrOwner = owner.Err
 	// ErrNotSupported: the store lacks an optional ability.
 	ErrNotSupported = errors.New("not supported by this store")
 )
@@ -45,6 +47,8 @@ func badField(field, format string, args ...any) error {
 	return &FieldError{field, fmt.Sprintf(format, args...)}
 }
 
+func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
+
 // LimitError is a definition that cannot be. Field is the setting at fault, as
 // configuration files spell it.
 type LimitError struct {
@@ -57,21 +61,6 @@ func (e *LimitError) Error() string {
 	}
 	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
 }
-
-// OwnerError refuses a change of a limit that belongs to somebody else.
-type OwnerError struct{ Limit, Owner string }
-
-func (e *OwnerError) Error() string {
-	return fmt.Sprintf("limit %s belongs to %s and can only be changed there", e.Limit, ownerWords(e.Owner))
-}
-
-func (e *OwnerError) Is(target error) bool { return target == ErrOwner }
-
-// UnknownLimitError names a limit that is not defined.
-type UnknownLimitError struct{ Limit string }
-
-func (e *UnknownLimitError) Error() string        { return fmt.Sprintf("unknown limit %q", e.Limit) }
-func (e *UnknownLimitError) Is(target error) bool { return target == ErrUnknownLimit }
 
 // ErrStaleDefinition: a row names a version that this definition does not know.
 // Stores read their limits again when they see it; callers do not.

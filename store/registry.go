@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/dipwell/dipwell/internal/owner"
 )
 
 // maxVersions bounds the past of one definition. A limit that is changed more
@@ -76,7 +78,7 @@ func (r *Registry) SetLoadError(why error) {
 func (r *Registry) Unreadable(errs map[string]error) { r.unreadable.Store(&errs) }
 
 // Missing returns the error for a name that Lookup did not find: an
-// *UnknownLimitError, or why the limit could not be read.
+// ErrUnknownLimit with the name, or why the limit could not be read.
 func (r *Registry) Missing(name string) error {
 	if why := r.unread.Load(); why != nil {
 		return *why
@@ -84,7 +86,7 @@ func (r *Registry) Missing(name string) error {
 	if errs := r.unreadable.Load(); errs != nil && (*errs)[name] != nil {
 		return (*errs)[name]
 	}
-	return &UnknownLimitError{name}
+	return unknownLimit(name)
 }
 
 // All returns the definitions, sorted by name.
@@ -99,8 +101,8 @@ func (r *Registry) All() []*Definition {
 // Define sets a limit at the instant now of the store's clock. A definition
 // that counts as before keeps its version; otherwise a new version begins, and
 // rows of older ones are converted when they are next touched. A limit that
-// belongs to somebody else is an *OwnerError.
-func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error) {
+// has another owner is ErrOwner.
+func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
 		return nil, err
@@ -108,18 +110,18 @@ func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.Lookup(l.Name)
-	if owner == OwnerCallSite {
+	if by == owner.CallSite {
 		if old != nil {
 			return old, nil
 		}
-		owner = OwnerCode
+		by = owner.Code
 	}
-	d.Owner, d.Since, d.Number = owner, now, r.dropped[l.Name]+1
+	d.Owner, d.Since, d.Number = by, now, r.dropped[l.Name]+1
 	if old != nil {
-		if err := checkOwner(l.Name, old.Owner, owner); err != nil {
+		if err := checkOwner(l.Name, old.Owner, by); err != nil {
 			return nil, err
 		}
-		if old.Limit == l && old.Owner == owner {
+		if old.Limit == l && old.Owner == by {
 			return old, nil
 		}
 		d.succeed(old, now)
@@ -132,15 +134,15 @@ func (r *Registry) Define(now int64, l Limit, owner string) (*Definition, error)
 }
 
 // Drop ends a limit. Its keys start full if the name is defined again.
-func (r *Registry) Drop(name, owner string) error {
+func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.Lookup(name)
 	if old == nil {
-		return &UnknownLimitError{name}
+		return unknownLimit(name)
 	}
-	if OwnerName(old.Owner) != OwnerName(owner) {
-		return &OwnerError{name, old.Owner}
+	if owner.Name(old.Owner) != owner.Name(by) {
+		return &owner.Error{Limit: name, Owner: old.Owner}
 	}
 	if r.dropped == nil {
 		r.dropped = map[string]uint32{}

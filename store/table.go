@@ -49,7 +49,7 @@ func (p *HeldPart) names(r Record) bool { return r.Number == p.Number && r.Mark 
 // limits has the store's limits: an op that was made before its limit changed is
 // decided under the new definition, and op.Def says so. The error is one of the
 // table, ErrReservation for a reservation that cannot be cancelled, an
-// *UnknownLimitError for a limit that was dropped while the call was on its way,
+// ErrUnknownLimit for a limit that was dropped while the call was on its way,
 // or ErrStaleDefinition where a row is of a later version than limits has:
 // another process has changed the limit, and the store must read it again.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -186,10 +187,10 @@ func owners(e *env) {
 	e.bucket("mine", 1, time.Hour, 5)
 	e.allowed("mine", "k", 2, 3)
 	l := store.Limit{Name: "mine", Rate: 100, Period: time.Second}
-	if _, err := e.l.Define(e.ctx, l, store.OwnerAPI); err == nil {
+	if _, err := e.l.Define(e.ctx, l, owner.API); err == nil {
 		e.Fatal("the API changed a limit of the program's")
 	}
-	if err := e.l.Drop(e.ctx, "mine", store.OwnerAPI); err == nil {
+	if err := e.l.Drop(e.ctx, "mine", owner.API); err == nil {
 		e.Fatal("the API dropped a limit of the program's")
 	}
 	e.left("mine", "k", 3)
@@ -199,9 +200,9 @@ func owners(e *env) {
 // and an older revision of it changes nothing.
 func fileOwners(e *env) {
 	main := func(revision int64, digest string) string {
-		return store.FileOwner{Revision: revision, Digest: digest}.String()
+		return owner.FileState{Revision: revision, Digest: digest}.String()
 	}
-	billing := store.FileOwner{Name: "billing", Digest: "b1"}.String()
+	billing := owner.FileState{Name: "billing", Digest: "b1"}.String()
 	l := e.define(store.Limit{Name: "shared", Rate: 1, Period: time.Hour, Burst: 5}).Limit
 	e.allowed("shared", "k", 2, 3)
 	fast := l
@@ -209,17 +210,17 @@ func fileOwners(e *env) {
 	for _, step := range []struct {
 		limit store.Limit
 		owner string
-		field string // of the error; "owner" for an OwnerError
+		field string // of the error; "owner" for ErrOwner
 	}{
-		{l, store.OwnerFile, ""}, // an older program's file
-		{l, billing, ""},         // takes over what has no digest
+		{l, owner.File, ""}, // an older program's file
+		{l, billing, ""},    // takes over what has no digest
 		{fast, main(7, "m7"), "owner"},
-		{fast, store.OwnerAPI, "owner"},
-		{fast, store.OwnerRLS, "owner"},
-		{fast, store.FileOwner{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
-		{l, store.FileOwner{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
+		{fast, owner.API, "owner"},
+		{fast, owner.RLS, "owner"},
+		{fast, owner.FileState{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
+		{l, owner.FileState{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
 		{l, billing, "revision"},
-		{fast, store.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
+		{fast, owner.FileState{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
 	} {
 		_, err := e.l.Define(e.ctx, step.limit, step.owner)
 		var bad *store.LimitError
@@ -237,10 +238,10 @@ func fileOwners(e *env) {
 		}
 	}
 	def := e.l.Limit("shared")
-	if f, ok := store.ParseFileOwner(def.Owner); !ok || f != (store.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
+	if f, ok := owner.ParseFile(def.Owner); !ok || f != (owner.FileState{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
 		e.Fatalf("owner %q, %+v", def.Owner, def)
 	}
-	if err := e.l.Drop(e.ctx, "shared", store.OwnerFile); !errors.Is(err, store.ErrOwner) {
+	if err := e.l.Drop(e.ctx, "shared", owner.File); !errors.Is(err, store.ErrOwner) {
 		e.Fatal("another owner's file dropped it: ", err)
 	}
 	if d, err := e.l.Check(e.ctx, "shared", "k", 0); err != nil || d.Remaining != 3 {

@@ -25,6 +25,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/latency"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -279,7 +280,7 @@ func (b *bench) define() error {
 	for i := range b.keys {
 		b.keys[i] = "user:" + strconv.Itoa(i)
 	}
-	if _, err := b.limiter.Define(ctx, b.limit(b.name), store.OwnerAPI); err != nil {
+	if _, err := b.limiter.Define(ctx, b.limit(b.name), owner.API); err != nil {
 		if errors.Is(err, dipwell.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
 		}
@@ -519,7 +520,7 @@ func (b *bench) cleanUp() (left []finding) {
 func (b *bench) drop() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), defineTimeout)
 	defer cancel()
-	err := b.limiter.Drop(ctx, b.name, store.OwnerAPI)
+	err := b.limiter.Drop(ctx, b.name, owner.API)
 	if errors.Is(err, dipwell.ErrUnknownLimit) {
 		return nil // somebody else has removed it
 	}

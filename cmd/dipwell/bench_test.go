@@ -282,7 +282,7 @@ func TestBenchLimit(t *testing.T) {
 func TestBenchErrorKinds(t *testing.T) {
 	for want, err := range map[string]error{
 		"refused": errNotAdmitted, "outcome unknown": dipwell.ErrOutcomeUnknown, "store full": dipwell.ErrFull,
-		"store": fmt.Errorf("away: %w", dipwell.ErrStore), "unknown limit": &dipwell.UnknownLimitError{Limit: "x"}, "other": io.EOF,
+		"store": fmt.Errorf("away: %w", dipwell.ErrStore), "unknown limit": fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, "x"), "other": io.EOF,
 	} {
 		if got := errorKind(err); got != want {
 			t.Errorf("%v is %q, want %q", err, got, want)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -33,7 +34,7 @@ type declared struct {
 
 	mu     sync.Mutex
 	began  bool
-	file   store.FileOwner // as it was read last
+	file   owner.FileState // as it was read last
 	limits []declaredLimit
 	named  map[string]string // limits that this process's file defined, and by which text of the owner
 	gone   *time.Timer       // drops those that left the file; nil: none did
@@ -81,12 +82,12 @@ func (d *declared) has(set *settings) bool {
 	return d.began && fileOwner(&set.File) == d.file
 }
 
-func fileOwner(f *config.File) store.FileOwner {
-	return store.FileOwner{Name: cmp.Or(f.Owner, store.MainOwner), Revision: f.Revision, Digest: f.Digest}
+func fileOwner(f *config.File) owner.FileState {
+	return owner.FileState{Name: cmp.Or(f.Owner, owner.Main), Revision: f.Revision, Digest: f.Digest}
 }
 
 // declared are the limits of the flags and of the file, with their owners.
-func (s *settings) declared(file store.FileOwner) (out []declaredLimit) {
+func (s *settings) declared(file owner.FileState) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, store.OwnerCode})
 	}
@@ -98,9 +99,9 @@ func (s *settings) declared(file store.FileOwner) (out []declaredLimit) {
 
 // older returns the revision that the store has seen of the file's owner, if it
 // is higher than the file's, else 0.
-func (d *declared) older(file store.FileOwner) (seen int64) {
+func (d *declared) older(file owner.FileState) (seen int64) {
 	for _, def := range d.limiter.Limits() {
-		if f, ok := store.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
+		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
 			seen = max(seen, f.Revision)
 		}
 	}
@@ -109,16 +110,16 @@ func (d *declared) older(file store.FileOwner) (seen int64) {
 
 // define tells the store all limits. Owners are compared first, so that a
 // conflict changes nothing.
-func (d *declared) define(file store.FileOwner, limits []declaredLimit) error {
+func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 	var others []string
 	for _, l := range limits {
 		def := d.limiter.Limit(l.Name)
 		if def == nil {
 			continue
 		}
-		f, fromFile := store.ParseFileOwner(def.Owner)
-		if fromFile && f.Name != file.Name && def.Owner != store.OwnerFile {
-			return &dipwell.OwnerError{Limit: l.Name, Owner: def.Owner}
+		f, fromFile := owner.ParseFile(def.Owner)
+		if fromFile && f.Name != file.Name && def.Owner != owner.File {
+			return &owner.Error{Limit: l.Name, Owner: def.Owner}
 		}
 		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
 			others = append(others, l.Name)
@@ -170,9 +171,9 @@ func (d *declared) tellOrphans() {
 }
 
 // orphans are the limits that files of an owner made and that are not declared.
-func orphans(limiter *dipwell.Limiter, owner string, limits []declaredLimit) (left []string) {
+func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (left []string) {
 	for _, def := range limiter.Limits() {
-		if f, ok := store.ParseFileOwner(def.Owner); ok && f.Name == owner && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
+		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
 			left = append(left, def.Name)
 		}
 	}
@@ -249,11 +250,11 @@ func (d *declared) dropOne(name string) error {
 	return nil
 }
 
-func whose(owner string) string {
-	if f, ok := store.ParseFileOwner(owner); ok {
+func whose(by string) string {
+	if f, ok := owner.ParseFile(by); ok {
 		return "another file of owner " + f.Name
 	}
-	return "owner " + owner
+	return "owner " + by
 }
 
 // drift lists in which limits the store differs from what is declared.
@@ -263,8 +264,8 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 		switch {
 		case def == nil:
 			out = append(out, "limit "+l.Name+" is not in the store")
-		case store.OwnerName(def.Owner) != store.OwnerName(l.owner):
-			out = append(out, (&dipwell.OwnerError{Limit: l.Name, Owner: def.Owner}).Error())
+		case owner.Name(def.Owner) != owner.Name(l.owner):
+			out = append(out, (&owner.Error{Limit: l.Name, Owner: def.Owner}).Error())
 		default:
 			if err := def.Differs(l.Limit); err != nil {
 				out = append(out, err.Error())

@@ -195,7 +195,7 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 func TestErrorsThatAreNotOurs(t *testing.T) {
 	for _, err := range []error{
 		&store.FieldError{Field: "cost", Reason: "is wrong"}, store.ErrReservation,
-		&store.UnknownLimitError{Limit: "local"}, store.ErrNotSupported, context.Canceled,
+		fmt.Errorf("%w %q", store.ErrUnknownLimit, "local"), store.ErrNotSupported, context.Canceled,
 	} {
 		b := begin(t)
 		b.inner.fail = err

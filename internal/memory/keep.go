@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -146,7 +147,7 @@ func (s *Store) Hold(h Held) error {
 	for i, of := range h.Parts {
 		d := s.reg.Lookup(of.Limit)
 		if d == nil {
-			return &store.UnknownLimitError{Limit: of.Limit}
+			return fmt.Errorf("%w %q", store.ErrUnknownLimit, of.Limit)
 		}
 		op := store.Op{Def: d, Key: of.Key}
 		var p place

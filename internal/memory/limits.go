@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -109,7 +110,7 @@ func (l *limits) add(d *store.Definition) (any, error) {
 	of := l.named(d.Name)
 	cur := of.current.Load()
 	if cur == nil && of.last >= d.Number {
-		return nil, &store.UnknownLimitError{Limit: d.Name}
+		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
 	if cur != nil && cur.def.Number > d.Number {
 		return cur, nil

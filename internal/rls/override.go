@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +65,7 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 		return nil, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
 	}
 	r = newOverride(d, key, unit, length*time.Duration(multiplier))
-	if _, err := s.limiter.Define(ctx, r.limit, store.OwnerRLS); err != nil {
+	if _, err := s.limiter.Define(ctx, r.limit, owner.RLS); err != nil {
 		return nil, err
 	}
 	r.counts = s.metrics.of(d.name, "override")

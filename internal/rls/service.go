@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +65,7 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	for _, r := range rules.rules {
-		if _, err := s.limiter.Define(ctx, r.limit, store.OwnerRLS); err != nil {
+		if _, err := s.limiter.Define(ctx, r.limit, owner.RLS); err != nil {
 			s.metrics.badLoads.Add(1)
 			return err
 		}
@@ -86,7 +87,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 		if names[r.limit.Name] {
 			continue
 		}
-		err := s.limiter.Drop(ctx, r.limit.Name, store.OwnerRLS)
+		err := s.limiter.Drop(ctx, r.limit.Name, owner.RLS)
 		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrOwner) {
 			errs = append(errs, err)
 		}
@@ -306,7 +307,7 @@ func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 		if s.limiter.Limit(a.rule.limit.Name) != nil {
 			continue
 		}
-		if _, err = s.limiter.Define(ctx, a.rule.limit, store.OwnerRLS); err != nil {
+		if _, err = s.limiter.Define(ctx, a.rule.limit, owner.RLS); err != nil {
 			return false
 		}
 	}

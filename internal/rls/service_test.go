@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/store"
 )
@@ -504,7 +505,7 @@ func TestUseAgain(t *testing.T) {
 func TestALimitThatAnotherProcessEnded(t *testing.T) {
 	w := start(t, plain)
 	for _, def := range w.limiter.Limits() {
-		if err := w.limiter.Drop(context.Background(), def.Name, store.OwnerRLS); err != nil {
+		if err := w.limiter.Drop(context.Background(), def.Name, owner.RLS); err != nil {
 			t.Fatal(err)
 		}
 	}

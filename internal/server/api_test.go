@@ -17,6 +17,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/fallback"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -69,7 +70,7 @@ func newWorld(t testing.TB, c server.Config, at server.Site) *world {
 	if w.limiter, err = dipwell.New(w.flaky, limits...); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = w.limiter.Define(t.Context(), dipwell.Limit{Name: "filed", Rate: 1, Period: 1e9}, store.OwnerFile); err != nil {
+	if _, err = w.limiter.Define(t.Context(), dipwell.Limit{Name: "filed", Rate: 1, Period: 1e9}, owner.File); err != nil {
 		t.Fatal(err)
 	}
 	w.server = server.New(w.limiter, c)

@@ -37,7 +37,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		a.fail(w, err)
 	case def == nil:
-		a.fail(w, &dipwell.UnknownLimitError{Limit: r.PathValue("name")})
+		a.fail(w, fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, r.PathValue("name")))
 	case p.one:
 		a.inspect(w, r, def, p.key)
 	default:

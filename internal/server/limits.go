@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/owner"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of a page of limits.
@@ -69,7 +69,7 @@ func parseLimitsPage(query string) (after string, n int, err error) {
 func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 	def := a.limiter.Limit(r.PathValue("name"))
 	if def == nil {
-		a.fail(w, &dipwell.UnknownLimitError{Limit: r.PathValue("name")})
+		a.fail(w, fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, r.PathValue("name")))
 		return
 	}
 	writeJSON(w, http.StatusOK, append(appendLimit(nil, def), '\n'))
@@ -85,7 +85,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		if a.limiter.Limit(limit.Name) == nil {
 			status = http.StatusCreated
 		}
-		def, err = a.limiter.Define(r.Context(), limit, store.OwnerAPI)
+		def, err = a.limiter.Define(r.Context(), limit, owner.API)
 	}
 	if err != nil {
 		a.failChange(w, limit.Name, err)
@@ -105,7 +105,7 @@ func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
-	if err := a.limiter.Drop(r.Context(), r.PathValue("name"), store.OwnerAPI); err != nil {
+	if err := a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API); err != nil {
 		a.failChange(w, r.PathValue("name"), err)
 		return
 	}
@@ -168,7 +168,7 @@ func appendLimit(b []byte, def *dipwell.Definition) []byte {
 		}
 		b = append(b, ',')
 	}
-	b = jsontext.AppendString(append(b, `"owner":`...), store.OwnerName(def.Owner))
+	b = jsontext.AppendString(append(b, `"owner":`...), owner.Name(def.Owner))
 	b = strconv.AppendUint(append(b, `,"version":`...), uint64(def.Number), 10)
 	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Rule.Burst, 10)
 	if def.Warning != "" {

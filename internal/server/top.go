@@ -110,7 +110,7 @@ func (w *watch) since() time.Time {
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	n, limit, err := parseTop(r.URL.RawQuery)
 	if err == nil && limit != "" && a.limiter.Limit(limit) == nil {
-		err = &dipwell.UnknownLimitError{Limit: limit}
+		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, limit)
 	}
 	if err != nil {
 		a.fail(w, err)
