@@ -233,7 +233,7 @@ func TestOneRowAtFaultInLanes(t *testing.T) {
 				t.Cleanup(conn.Release)
 				lanes = append(lanes, s.With(conn.Conn()))
 			}
-			c, err := coalesce.New(lanes, coalesce.Config{})
+			c, err := coalesce.New(store.Lanes{Stores: lanes}, coalesce.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -134,7 +134,7 @@ func TestLanes(t *testing.T) {
 		t.Cleanup(conn.Release)
 		lanes = append(lanes, s.With(conn.Conn()))
 	}
-	c, err := coalesce.New(lanes, coalesce.Config{})
+	c, err := coalesce.New(store.Lanes{Stores: lanes}, coalesce.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

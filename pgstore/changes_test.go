@@ -42,7 +42,7 @@ var waysIn = []wayIn{
 	}},
 	{"coalesced", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
 		st := newStore(t, pool, pgstore.Config{})
-		together, err := coalesce.New([]store.Store{st, st}, coalesce.Config{})
+		together, err := coalesce.New(store.Lanes{Stores: []store.Store{st, st}}, coalesce.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

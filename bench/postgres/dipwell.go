@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -105,7 +106,7 @@ func (w *well) openLanes(ctx context.Context, n int) error {
 		w.lanes = append(w.lanes, p)
 		stores = append(stores, w.store.With(p))
 	}
-	shared, err := coalesce.New(stores, coalesce.Config{})
+	shared, err := coalesce.New(store.Lanes{Stores: stores}, coalesce.Config{})
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (w *well) stack(ctx context.Context, lanes, spare int) (s *stack, err error
 			s.Close()
 		}
 	}()
-	c := coalesce.Config{Timeout: serveTimeout, LockWait: serveLaneWait, Spare: spare}
+	c := store.Lanes{LockWait: serveLaneWait, Spare: spare}
 	sorter, err := s.pool(ctx, w.dsn, serveSortWait)
 	if err != nil {
 		return s, err
@@ -67,26 +67,27 @@ func (w *well) stack(ctx context.Context, lanes, spare int) (s *stack, err error
 	if err != nil {
 		return s, err
 	}
-	c.Sorter, c.Quarantine = w.store.With(sorter), &waiting{w.store.With(patient), patient}
-	var stores []dipwell.Store
+	c.Sorter, c.Quarantine = w.store.With(sorter), (&waiting{w.store.With(patient), patient}).ApplyWithin
 	for range lanes {
 		p, err := s.pool(ctx, w.dsn, serveLaneWait)
 		if err != nil {
 			return s, err
 		}
-		stores = append(stores, w.store.Lane(p))
+		c.Stores = append(c.Stores, w.store.Lane(p))
 	}
+	var spares []*pgxpool.Pool
 	for range spare {
 		p, err := s.pool(ctx, w.dsn, serveLaneWait)
 		if err != nil {
 			return s, err
 		}
-		stores = append(stores, &spareLane{w.store.Lane(p), p})
+		c.Stores, spares = append(c.Stores, w.store.Lane(p)), append(spares, p)
 		if err := p.Ping(ctx); err != nil { // serve has them open before they are needed
 			return s, err
 		}
 	}
-	together, err := coalesce.New(stores, c)
+	c.Connected = func(i int) bool { return spares[i-lanes].Stat().IdleConns() > 0 }
+	together, err := coalesce.New(c, coalesce.Config{Timeout: serveTimeout})
 	if err != nil {
 		return s, err
 	}
@@ -128,14 +129,6 @@ func (s *stack) pool(ctx context.Context, dsn string, wait time.Duration) (*pgxp
 	}
 	return p, err
 }
-
-// spareLane is the store of a spare lane.
-type spareLane struct {
-	dipwell.Store
-	pool *pgxpool.Pool
-}
-
-func (s *spareLane) Connected() bool { return s.pool.Stat().IdleConns() > 0 }
 
 // waiting is the store of the quarantine.
 type waiting struct {

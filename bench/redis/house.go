@@ -21,6 +21,7 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // lanes is how many batches are under way at one time, as in the service.
@@ -155,8 +156,8 @@ func same(s dipwell.Store) func() (dipwell.Store, error) {
 }
 
 // add adds a store as it is, where it has a name so, and behind coalesce.
-func (h *house) add(store dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
-	l, err := dipwell.New(store, limits...)
+func (h *house) add(s dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
+	l, err := dipwell.New(s, limits...)
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (h *house) add(store dipwell.Store, single, coalesced string, lane func() (
 			return err
 		}
 	}
-	together, err := coalesce.New(stores, coalesce.Config{})
+	together, err := coalesce.New(store.Lanes{Stores: stores}, coalesce.Config{})
 	if err != nil {
 		return err
 	}

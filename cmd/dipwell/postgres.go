@@ -164,19 +164,20 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report
 	n, spare := lanesOf(config)
 	p.batches = n - spare
 	pooler := &pooler{report: report}
-	c := coalesce.Config{Timeout: statementTimeout, LockWait: wait, Spare: spare}
+	c := store.Lanes{LockWait: wait, Spare: spare, Connected: func(i int) bool { return p.lanes[len(p.lanes)-n+i].Stat().IdleConns() > 0 }}
 	if wait > 0 {
 		pool, err := p.lane(ctx, pooler.bound(config, sortWait))
 		if err != nil {
 			return nil, err
 		}
 		c.Sorter = &counted{p.With(pool), &p.tally}
-		if c.Quarantine, err = p.openPatient(ctx, config, pooler); err != nil {
+		patient, err := p.openPatient(ctx, config, pooler)
+		if err != nil {
 			return nil, err
 		}
+		c.Quarantine = patient.ApplyWithin
 		config = pooler.bound(config, wait)
 	}
-	var stores []dipwell.Store
 	for i := range n {
 		if i == p.batches {
 			config = config.Copy()
@@ -186,26 +187,10 @@ func (p *postgres) openLanes(ctx context.Context, config *pgxpool.Config, report
 		if err != nil {
 			return nil, err
 		}
-		store := counted{p.Lane(pool), &p.tally}
-		if i < p.batches {
-			stores = append(stores, &store)
-		} else {
-			stores = append(stores, &spareStore{store, pool})
-		}
+		c.Stores = append(c.Stores, &counted{p.Lane(pool), &p.tally})
 	}
-	return coalesce.New(stores, c)
+	return coalesce.New(c, coalesce.Config{Timeout: statementTimeout})
 }
-
-// spareStore is the store of a spare lane.
-type spareStore struct {
-	counted
-	pool *pgxpool.Pool
-}
-
-var _ coalesce.Connected = (*spareStore)(nil)
-
-// Connected reports whether the lane's connection is open and idle.
-func (s *spareStore) Connected() bool { return s.pool.Stat().IdleConns() > 0 }
 
 // lane opens a pool of one connection.
 func (p *postgres) lane(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {

@@ -87,7 +87,7 @@ func (r *redis) open(o storeOptions) (err error) {
 	for i := range lanes {
 		lanes[i] = &counted{r.Store, &r.tally}
 	}
-	if r.together, err = coalesce.New(lanes, coalesce.Config{Timeout: statementTimeout}); err != nil {
+	if r.together, err = coalesce.New(store.Lanes{Stores: lanes}, coalesce.Config{Timeout: statementTimeout}); err != nil {
 		return err
 	}
 	if r.guard, err = newBreaker(r.together, o); err != nil {

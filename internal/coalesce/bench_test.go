@@ -46,12 +46,12 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(fmt.Sprintf("direct/%d", callers), func(b *testing.B) { load(b, callers, &slow{}) })
 		b.Run(fmt.Sprintf("coalesced/%d", callers), func(b *testing.B) {
 			inner := &slow{}
-			s, _ := coalesce.New([]store.Store{inner}, coalesce.Config{})
+			s, _ := coalesce.New(store.Lanes{Stores: []store.Store{inner}}, coalesce.Config{})
 			load(b, callers, s)
 			b.ReportMetric(float64(b.N)/float64(inner.statements), "groups/statement")
 		})
 		b.Run(fmt.Sprintf("overhead/%d", callers), func(b *testing.B) {
-			s, _ := coalesce.New([]store.Store{free{}}, coalesce.Config{})
+			s, _ := coalesce.New(store.Lanes{Stores: []store.Store{free{}}}, coalesce.Config{})
 			load(b, callers, s)
 		})
 	}

@@ -32,7 +32,7 @@ func TestCallsEndWithoutTheirStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = time.Minute
 		d := deaf{make(chan struct{})}
-		s, err := coalesce.New([]store.Store{d}, coalesce.Config{Timeout: most, MaxBatch: 4})
+		s, err := coalesce.New(store.Lanes{Stores: []store.Store{d}}, coalesce.Config{Timeout: most, MaxBatch: 4})
 		if err != nil {
 			t.Fatal(err)
 		}

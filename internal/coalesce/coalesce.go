@@ -15,7 +15,7 @@
 // nothing. It may touch rows of other lanes: inner stores that lock rows must
 // lock those of a batch in one order, so that two lanes cannot deadlock.
 //
-// With Config.Spare some lanes have no queue. While few statements are in flight
+// With Lanes.Spare some lanes have no queue. While few statements are in flight
 // they take calls that would have to wait for another one; near capacity they
 // stay idle, because calls that share a statement cost less.
 //
@@ -25,8 +25,8 @@
 // of them would have given up.
 //
 // A row that another transaction has locked would hold up its lane for as long
-// as that transaction likes. With Config.Quarantine a lane gives up a lock after
-// Config.LockWait. The keys of that statement are then asked about on
+// as that transaction likes. With Lanes.Quarantine a lane gives up a lock after
+// Lanes.LockWait. The keys of that statement are then asked about on
 // connections of their own: those that are not locked are answered at once and
 // return to their lanes; calls of the locked ones wait there, in a bounded
 // queue, until the lock goes or their contexts end. Other keys notice one
@@ -42,11 +42,13 @@
 package coalesce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -65,19 +67,16 @@ type Config struct {
 	MaxQueue int           // groups waiting for one lane, 1 to 1<<20; default 16384; more are refused with ErrBusy
 	Timeout  time.Duration // the longest a call may take, waiting included; default 10 s
 
-	// Spare is how many of the lanes, the last ones, have no queue; default 0. They
-	// take lone calls while the store is far from busy, so that few callers do not
-	// wait for each other. A spare lane's store may be a Connected.
-	Spare int
+	// OnBatch hears of each batch after a lane's store has decided it: its groups
+	// with their errors, how long that took and the error of Apply. It must not
+	// keep b, and is called by several goroutines. Default: nothing is done.
+	OnBatch func(b *store.Batch, took time.Duration, err error)
+}
 
-	// What keeps lanes free of rows that another transaction has locked: two more
-	// inner stores over the same state, each with a connection of its own. The
-	// lanes must give up a lock after LockWait, the sorter after 1 to 2 ms, with
-	// dipwell.ErrLocked for the groups at fault, or for all of a statement's.
-	// Default nil, of both: calls get that error.
-	Sorter     store.Store   // finds out which keys of a statement are locked
-	Quarantine Patient       // waits for the locked ones
-	LockWait   time.Duration // default 10 ms
+// settings are what lanes and the quarantine know of their store.
+type settings struct {
+	store.Lanes
+	Config
 }
 
 const (
@@ -93,7 +92,8 @@ const (
 // Store coalesces calls. It is safe for concurrent use.
 type Store struct {
 	lanes      []*lane
-	home       int // lanes that have a queue: the first of them
+	home       int              // lanes that have a queue: the first of them
+	connected  func(i int) bool // of a spare lane; nil: always
 	spare      credits
 	quarantine *quarantine // nil: there is none
 	bounds     bounds
@@ -104,56 +104,46 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store over lanes: inner stores that share one state, each with
-// a connection of its own. One lane is enough where the inner store has no
-// connections to keep busy. Optional abilities are those of the first lane.
-func New(lanes []store.Store, c Config) (*Store, error) {
-	if len(lanes) == 0 || len(lanes) > maxLanes {
-		return nil, fmt.Errorf("coalesce: %d lanes; from 1 to %d", len(lanes), maxLanes)
-	}
-	if err := c.check(len(lanes)); err != nil {
+// New returns a store over lanes. One lane is enough where the inner store has
+// no connections to keep busy. Optional abilities are those of the first lane.
+func New(lanes store.Lanes, c Config) (*Store, error) {
+	set := &settings{lanes, c}
+	if err := set.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{seed: maphash.MakeSeed(), quarantine: newQuarantine(c), home: len(lanes) - c.Spare}
-	s.bounds.timeout = c.Timeout
-	for i, inner := range lanes {
-		if inner == nil {
-			return nil, fmt.Errorf("coalesce: lane %d is nil", i)
-		}
-		s.lanes = append(s.lanes, &lane{store: inner, Config: c, made: time.Now(), allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
+	s := &Store{connected: lanes.Connected, seed: maphash.MakeSeed(), quarantine: newQuarantine(set), home: len(lanes.Stores) - lanes.Spare}
+	s.bounds.timeout = set.Timeout
+	for _, inner := range lanes.Stores {
+		s.lanes = append(s.lanes, &lane{store: inner, settings: set, made: time.Now(), allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
 	}
 	return s, nil
 }
 
 // grace is how long a statement needs that is refused a lock.
-func (c *Config) grace() time.Duration { return c.LockWait + c.LockWait/2 }
+func (s *settings) grace() time.Duration { return s.LockWait + s.LockWait/2 }
 
-func (c *Config) check(lanes int) error {
-	if c.MaxBatch == 0 {
-		c.MaxBatch = defaultBatch
-	}
-	if c.MaxQueue == 0 {
-		c.MaxQueue = defaultQueue
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.LockWait == 0 {
-		c.LockWait = defaultWait
-	}
-	switch {
-	case c.MaxBatch < 1 || c.MaxBatch > maxBatch:
-		return fmt.Errorf("coalesce: MaxBatch %d; from 1 to %d", c.MaxBatch, maxBatch)
-	case c.MaxQueue < 1 || c.MaxQueue > maxQueue:
-		return fmt.Errorf("coalesce: MaxQueue %d; from 1 to %d", c.MaxQueue, maxQueue)
-	case c.Spare < 0 || c.Spare >= lanes:
-		return fmt.Errorf("coalesce: Spare %d of %d lanes; from 0 to one less", c.Spare, lanes)
-	case c.Timeout < 0:
-		return fmt.Errorf("coalesce: Timeout %v is negative", c.Timeout)
-	case (c.Sorter == nil) != (c.Quarantine == nil):
+func (s *settings) check() error {
+	s.MaxBatch = cmp.Or(s.MaxBatch, defaultBatch)
+	s.MaxQueue = cmp.Or(s.MaxQueue, defaultQueue)
+	s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
+	s.LockWait = cmp.Or(s.LockWait, defaultWait)
+	switch n := len(s.Stores); {
+	case n == 0 || n > maxLanes:
+		return fmt.Errorf("coalesce: %d lanes; from 1 to %d", n, maxLanes)
+	case slices.Contains(s.Stores, nil):
+		return fmt.Errorf("coalesce: lane %d is nil", slices.Index(s.Stores, nil))
+	case s.MaxBatch < 1 || s.MaxBatch > maxBatch:
+		return fmt.Errorf("coalesce: MaxBatch %d; from 1 to %d", s.MaxBatch, maxBatch)
+	case s.MaxQueue < 1 || s.MaxQueue > maxQueue:
+		return fmt.Errorf("coalesce: MaxQueue %d; from 1 to %d", s.MaxQueue, maxQueue)
+	case s.Spare < 0 || s.Spare >= n:
+		return fmt.Errorf("coalesce: Spare %d of %d lanes; from 0 to one less", s.Spare, n)
+	case s.Timeout < 0:
+		return fmt.Errorf("coalesce: Timeout %v is negative", s.Timeout)
+	case (s.Sorter == nil) != (s.Quarantine == nil):
 		return errors.New("coalesce: Sorter and Quarantine need each other")
-	case c.LockWait < 0:
-		return fmt.Errorf("coalesce: LockWait %v is negative", c.LockWait)
+	case s.LockWait < 0:
+		return fmt.Errorf("coalesce: LockWait %v is negative", s.LockWait)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -558,16 +559,60 @@ func TestBadConfig(t *testing.T) {
 		"MaxBatch": {MaxBatch: 1 << 17},
 		"MaxQueue": {MaxQueue: -1},
 		"Timeout":  {Timeout: -1},
-		"Spare":    {Spare: 1},
 	} {
-		if _, err := coalesce.New([]store.Store{g}, c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := coalesce.New(store.Lanes{Stores: []store.Store{g}}, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if _, err := coalesce.New(nil, coalesce.Config{}); err == nil {
-		t.Error("no lanes")
+	for want, lanes := range map[string]store.Lanes{
+		"0 lanes":  {},
+		"is nil":   {Stores: []store.Store{g, nil}},
+		"Spare":    {Stores: []store.Store{g}, Spare: 1},
+		"Sorter":   {Stores: []store.Store{g}, Sorter: g},
+		"LockWait": {Stores: []store.Store{g}, LockWait: -1},
+	} {
+		if _, err := coalesce.New(lanes, coalesce.Config{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
 	}
-	if _, err := coalesce.New([]store.Store{nil}, coalesce.Config{}); err == nil {
-		t.Error("a lane that is nil")
+}
+
+// TestOnBatch: the hook hears of each batch once, whoever sends it, with what
+// came of it.
+func TestOnBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard []string
+		c := coalesce.Config{OnBatch: func(b *store.Batch, took time.Duration, err error) {
+			heard = append(heard, fmt.Sprint(len(b.Groups), took, err))
+		}}
+		g := newGate()
+		s := over(t, c, g)
+		first := ask(s, "a")
+		one := <-g.arrived
+		calls := []*call{ask(s, "b"), ask(s, "c")}
+		time.Sleep(time.Second)
+		one.finish <- outcome{}
+		first.turn(t)
+		two := <-g.arrived
+		time.Sleep(time.Second)
+		two.finish <- outcome{err: store.ErrOutcomeUnknown}
+		for _, c := range calls {
+			c.fails(t, store.ErrOutcomeUnknown)
+		}
+		if want := []string{"1 1s <nil>", "2 1s " + store.ErrOutcomeUnknown.Error()}; !slices.Equal(heard, want) {
+			t.Errorf("heard %q, want %q", heard, want)
+		}
+	})
+	r := newRows()
+	var batches atomic.Int64
+	lanes := store.Lanes{Stores: []store.Store{conn{r, true}}, Sorter: conn{r, false}, Quarantine: conn{r, false}.applyWithin}
+	s := overLanes(t, coalesce.Config{OnBatch: func(*store.Batch, time.Duration, error) { batches.Add(1) }}, lanes)
+	defer s.Close()
+	r.lock("k")
+	if _, err := one(s, 50*time.Millisecond, "k"); !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	if n := batches.Load(); n < 2 {
+		t.Errorf("%d batches, want those of the lane and of the sorter at least", n)
 	}
 }

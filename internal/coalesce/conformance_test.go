@@ -27,7 +27,7 @@ func open(t testing.TB, now func() int64, lanes int) store.Store {
 	for i := range all {
 		all[i] = inner
 	}
-	s, err := coalesce.New(all, coalesce.Config{MaxBatch: 8})
+	s, err := coalesce.New(store.Lanes{Stores: all}, coalesce.Config{MaxBatch: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

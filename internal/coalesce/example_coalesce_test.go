@@ -10,6 +10,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 func Example() {
@@ -19,13 +20,13 @@ func Example() {
 		return
 	}
 	defer inner.Close()
-	store, err := coalesce.New([]dipwell.Store{inner}, coalesce.Config{MaxBatch: 512})
+	over, err := coalesce.New(store.Lanes{Stores: []dipwell.Store{inner}}, coalesce.Config{MaxBatch: 512})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer store.Close()
-	limiter, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 60})
+	defer over.Close()
+	limiter, err := dipwell.New(over, dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 60})
 	if err != nil {
 		fmt.Println(err)
 		return

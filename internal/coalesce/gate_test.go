@@ -147,6 +147,11 @@ func (c *call) fails(t *testing.T, want error) {
 
 func over(t *testing.T, c coalesce.Config, lanes ...store.Store) *coalesce.Store {
 	t.Helper()
+	return overLanes(t, c, store.Lanes{Stores: lanes})
+}
+
+func overLanes(t *testing.T, c coalesce.Config, lanes store.Lanes) *coalesce.Store {
+	t.Helper()
 	s, err := coalesce.New(lanes, c)
 	if err != nil {
 		t.Fatal(err)

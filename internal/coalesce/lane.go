@@ -17,7 +17,7 @@ import (
 // and releases it, or is the runner, which sends batches until nobody waits.
 type lane struct {
 	store store.Store
-	Config
+	*settings
 	allBusy    *atomic.Int32 // of all lanes
 	riders     *riders       // of all lanes
 	bounds     *bounds       // of the store
@@ -89,7 +89,7 @@ func (l *lane) alone(c *call, b *store.Batch) error {
 	defer done()
 	l.began()
 	defer l.ended()
-	err := l.store.Apply(ctx, b)
+	err := l.ask(ctx, b, l.store.Apply)
 	l.quarantine.suspect(b.Groups, err)
 	return err
 }
@@ -344,20 +344,31 @@ func (l *lane) apply(ctx context.Context, groups []store.Group) error {
 		groups[i].Err = nil
 	}
 	l.batch.Groups = groups
-	err := guarded(ctx, &l.batch, l.store.Apply)
+	err := l.guarded(ctx, &l.batch, l.store.Apply)
 	l.batch.Groups = nil
 	return err
 }
 
-// guarded asks a store. One that panics must not take down callers who only
-// shared a statement, so they get an error.
-func guarded(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
+// ask asks a store, and tells OnBatch.
+func (s *settings) ask(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
+	if s.OnBatch == nil {
+		return apply(ctx, b)
+	}
+	start := time.Now()
+	err := apply(ctx, b)
+	s.OnBatch(b, time.Since(start), err)
+	return err
+}
+
+// guarded is ask for a batch of several callers: a store that panics must not
+// take down those who only shared a statement, so they get an error.
+func (s *settings) guarded(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
 		}
 	}()
-	return apply(ctx, b)
+	return s.ask(ctx, b, apply)
 }
 
 // close refuses those who wait and all who come.

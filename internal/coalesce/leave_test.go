@@ -195,7 +195,7 @@ type slowLink struct {
 	asked, on chan struct{}
 }
 
-func (l *slowLink) Connected() bool {
+func (l *slowLink) connected(int) bool {
 	l.first.Do(func() {
 		l.asked <- struct{}{}
 		<-l.on
@@ -210,7 +210,7 @@ func TestLeavingWithTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &behind{gate: newGate()}
 		spare := &slowLink{gate: newGate(), asked: make(chan struct{}), on: make(chan struct{})}
-		b.store = over(t, coalesce.Config{Spare: 1}, b.gate, spare)
+		b.store = overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{b.gate, spare}, Spare: 1, Connected: spare.connected})
 		earnCredits(t, b.store, b.gate)
 		first := ask(b.store, "a")
 		one := <-b.gate.arrived

@@ -11,14 +11,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Patient is a store that can be told how long to wait for a lock.
-type Patient interface {
-	store.Store
-	// ApplyWithin is Apply whose statements wait at most wait for a lock. After
-	// that the error of the groups at fault is dipwell.ErrLocked.
-	ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error
-}
-
 // Bounds of the quarantine.
 const (
 	maxWards   = 4096 // keys; a batch that met a lock makes each of its keys one for a moment
@@ -46,7 +38,7 @@ var errHeld = fmt.Errorf("%w: others wait for it already", store.ErrLocked)
 // it goes back to its lane once it has met no lock for a second: a lock that
 // comes and goes would hold up its lane each time.
 type quarantine struct {
-	Config
+	*settings
 	refused atomic.Uint64 // calls that found no room
 	count   atomic.Int32  // len(wards), for calls of other keys
 	stuck   atomic.Int32  // wards that are locked
@@ -79,11 +71,11 @@ type ward struct {
 
 // newQuarantine returns nil if none is configured: its methods that lanes
 // call then do nothing.
-func newQuarantine(c Config) *quarantine {
-	if c.Quarantine == nil {
+func newQuarantine(s *settings) *quarantine {
+	if s.Quarantine == nil {
 		return nil
 	}
-	return &quarantine{Config: c, wards: map[name]*ward{}}
+	return &quarantine{settings: s, wards: map[name]*ward{}}
 }
 
 // holds reports whether a group has a key in quarantine. Checks lock nothing.

@@ -58,10 +58,10 @@ type conn struct {
 }
 
 func (c conn) Apply(ctx context.Context, b *store.Batch) error {
-	return c.ApplyWithin(ctx, b, map[bool]time.Duration{true: 10 * time.Millisecond, false: 2 * time.Millisecond}[c.lane])
+	return c.applyWithin(ctx, b, map[bool]time.Duration{true: 10 * time.Millisecond, false: 2 * time.Millisecond}[c.lane])
 }
 
-func (c conn) ApplyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
+func (c conn) applyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	time.Sleep(time.Millisecond)
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -125,7 +125,7 @@ func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
 	for range lanes {
 		all = append(all, conn{r, true})
 	}
-	s, err := coalesce.New(all, coalesce.Config{Timeout: 5 * time.Second, Sorter: conn{r, false}, Quarantine: conn{r, false}})
+	s, err := coalesce.New(store.Lanes{Stores: all, Sorter: conn{r, false}, Quarantine: conn{r, false}.applyWithin}, coalesce.Config{Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

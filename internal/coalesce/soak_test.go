@@ -25,15 +25,13 @@ type moody struct {
 	rnd *rand.Rand
 }
 
-func (m *moody) Connected() bool { return m.chance() > 0.1 }
-
 func (m *moody) chance() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.rnd.Float64()
 }
 
-func (m *moody) ApplyWithin(ctx context.Context, b *store.Batch, _ time.Duration) error {
+func (m *moody) applyWithin(ctx context.Context, b *store.Batch, _ time.Duration) error {
 	return m.Apply(ctx, b)
 }
 
@@ -90,13 +88,15 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	newMoody := func() *moody {
 		return &moody{Store: inner, locks: locks, rnd: rand.New(rand.NewPCG(seed, rnd.Uint64()))}
 	}
-	lanes := make([]store.Store, 2+rnd.IntN(5))
-	for i := range lanes {
-		lanes[i] = newMoody()
+	lanes := store.Lanes{Stores: make([]store.Store, 2+rnd.IntN(5))}
+	for i := range lanes.Stores {
+		lanes.Stores[i] = newMoody()
 	}
-	c := coalesce.Config{Timeout: soakTimeout, Spare: rnd.IntN(len(lanes)), MaxBatch: 1 + rnd.IntN(64)}
+	lanes.Connected = func(i int) bool { return lanes.Stores[i].(*moody).chance() > 0.1 }
+	lanes.Spare = rnd.IntN(len(lanes.Stores))
+	c := coalesce.Config{Timeout: soakTimeout, MaxBatch: 1 + rnd.IntN(64)}
 	if locks {
-		c.LockWait, c.Sorter, c.Quarantine = 5*time.Millisecond, newMoody(), newMoody()
+		lanes.LockWait, lanes.Sorter, lanes.Quarantine = 5*time.Millisecond, newMoody(), newMoody().applyWithin
 	}
 	s, err := coalesce.New(lanes, c)
 	if err != nil {

@@ -1,18 +1,6 @@
 package coalesce
 
-import (
-	"sync/atomic"
-
-	"github.com/dipwell/dipwell/store"
-)
-
-// Connected is a store that knows whether it can answer without connecting
-// first. A spare lane that cannot is passed over: the call waits for a statement
-// instead, which takes less time and does not fail where connections are scarce.
-type Connected interface {
-	store.Store
-	Connected() bool
-}
+import "sync/atomic"
 
 // credits say when a call may go by a spare lane rather than wait. Far from
 // capacity that spares it a wait. Near capacity statements for one call each
@@ -46,12 +34,14 @@ func (c *credits) spend() bool {
 }
 
 // spareLane makes a spare lane busy for a call, if one is idle and may be used.
+// One without a connection is passed over: waiting for a statement takes less
+// time, and does not fail where connections are scarce.
 func (s *Store) spareLane() *lane {
 	if !s.spare.spend() {
 		return nil
 	}
-	for _, l := range s.lanes[s.home:] {
-		if c, ok := l.store.(Connected); ok && (l.busy.Load() || !c.Connected()) {
+	for i, l := range s.lanes[s.home:] {
+		if s.connected != nil && (l.busy.Load() || !s.connected(s.home+i)) {
 			continue
 		}
 		if l.lead() {

@@ -12,14 +12,6 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// absent is a spare lane's store without a connection.
-type absent struct {
-	*gate
-	connected bool
-}
-
-func (a *absent) Connected() bool { return a.connected }
-
 // earnCredits makes calls one after the other: each earns a credit for a spare lane.
 func earnCredits(t *testing.T, s store.Store, home *gate) {
 	t.Helper()
@@ -34,7 +26,7 @@ func earnCredits(t *testing.T, s store.Store, home *gate) {
 func TestFewCallersDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, first, second := newGate(), newGate(), newGate()
-		s := over(t, coalesce.Config{Spare: 2}, home, first, second)
+		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, first, second}, Spare: 2})
 		earnCredits(t, s, home)
 		calls := []*call{ask(s, "a")}
 		one := <-home.arrived
@@ -64,7 +56,7 @@ func TestFewCallersDoNotWait(t *testing.T) {
 func TestManyCallersShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, spare := newGate(), newGate()
-		s := over(t, coalesce.Config{Spare: 1}, home, spare)
+		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1})
 		first := ask(s, "a")
 		one := <-home.arrived
 		other := ask(s, "b") // there is credit for one
@@ -92,8 +84,8 @@ func TestManyCallersShare(t *testing.T) {
 // TestASpareLaneMustBeConnected: a call does not wait for a connection to open.
 func TestASpareLaneMustBeConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		home, spare := newGate(), &absent{gate: newGate()}
-		s := over(t, coalesce.Config{Spare: 1}, home, spare)
+		home, spare, connected := newGate(), newGate(), false
+		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1, Connected: func(int) bool { return connected }})
 		earnCredits(t, s, home)
 		first := ask(s, "a")
 		one := <-home.arrived
@@ -101,7 +93,7 @@ func TestASpareLaneMustBeConnected(t *testing.T) {
 		one.finish <- outcome{}
 		first.turn(t)
 		one = <-home.arrived
-		spare.connected = true
+		connected = true
 		third := ask(s, "c") // b has a runner: c shares the next statement
 		one.finish <- outcome{}
 		second.turn(t)
@@ -125,7 +117,7 @@ func TestStoreWithSpares(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := coalesce.New([]store.Store{inner, inner, inner, inner}, coalesce.Config{MaxBatch: 8, Spare: 2})
+		s, err := coalesce.New(store.Lanes{Stores: []store.Store{inner, inner, inner, inner}, Spare: 2}, coalesce.Config{MaxBatch: 8})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ func (q *quarantine) sort() {
 		if len(asked) == 0 {
 			return
 		}
-		q.ask(&b, asked, q.grace(), q.Sorter.Apply)
+		q.send(&b, asked, q.grace(), q.Sorter.Apply)
 	}
 }
 
@@ -34,8 +34,8 @@ func (q *quarantine) takeTurns() {
 		if w == nil {
 			return
 		}
-		q.ask(&b, []*waiter{w}, wait+q.grace(), func(ctx context.Context, b *store.Batch) error {
-			return q.Quarantine.ApplyWithin(ctx, b, wait)
+		q.send(&b, []*waiter{w}, wait+q.grace(), func(ctx context.Context, b *store.Batch) error {
+			return q.Quarantine(ctx, b, wait)
 		})
 	}
 }
@@ -100,9 +100,9 @@ func (w *ward) latest() *waiter {
 	return best
 }
 
-// ask sends the groups of waiters and hands out what came of it. The statement
-// has at least the time least.
-func (q *quarantine) ask(b *store.Batch, asked []*waiter, least time.Duration, apply func(context.Context, *store.Batch) error) {
+// send sends the groups of waiters and gives each its answer. The statement has
+// at least the time least.
+func (q *quarantine) send(b *store.Batch, asked []*waiter, least time.Duration, apply func(context.Context, *store.Batch) error) {
 	b.Groups = b.Groups[:0]
 	last := time.Now().Add(least)
 	for _, w := range asked {
@@ -113,7 +113,7 @@ func (q *quarantine) ask(b *store.Batch, asked []*waiter, least time.Duration, a
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), last)
 	defer cancel()
-	err := guarded(ctx, b, apply)
+	err := q.guarded(ctx, b, apply)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, w := range asked {

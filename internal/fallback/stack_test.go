@@ -19,7 +19,7 @@ func TestStack(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memory.New(memory.Config{Clock: now})
 		must(t, err)
-		together, err := coalesce.New([]store.Store{inner, inner}, coalesce.Config{})
+		together, err := coalesce.New(store.Lanes{Stores: []store.Store{inner, inner}}, coalesce.Config{})
 		must(t, err)
 		guarded, err := breaker.New(together, breaker.Config{})
 		must(t, err)

@@ -24,6 +24,7 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -175,7 +176,7 @@ func redisClient(t testing.TB) redis.UniversalClient {
 
 func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
 	t.Helper()
-	c, err := coalesce.New([]dipwell.Store{s, s, s}, coalesce.Config{})
+	c, err := coalesce.New(store.Lanes{Stores: []dipwell.Store{s, s, s}}, coalesce.Config{})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, c.Close()) })
 	return c
