@@ -1,0 +1,86 @@
+package store
+
+import "context"
+
+// Abilities are what a store can do besides Apply. A nil field is something that
+// it cannot do.
+//
+// A store that has any has a method
+//
+//	Abilities() store.Abilities
+//
+// A decorator returns those of the store that it wraps, changed where it differs:
+//
+//	func (s *Logged) Abilities() store.Abilities { return store.AbilitiesOf(s.inner) }
+//
+// AbilitiesOf clears Quick and InProcess then, because Store is not the
+// decorator. A decorator whose Apply waits for nothing itself keeps InProcess by
+// setting Store to itself; it keeps Quick only if passing its Apply by is right.
+type Abilities struct {
+	// Store is the store whose Apply Quick and InProcess are about.
+	Store Store
+
+	// Limits keeps the limits, with their versions. If it is nil, the Limiter
+	// keeps them in its own memory.
+	Limits Definer
+
+	// Keys returns at most n live keys of a limit with their rows, in byte order:
+	// those that begin with prefix and follow the key after. The shared bucket is
+	// the key "" and comes first: after "" is the beginning, and after Shared is
+	// what follows the shared bucket.
+	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
+
+	// Sweep deletes rows that are full, at most n, and returns how many.
+	Sweep func(ctx context.Context, n int) (int, error)
+
+	// Now returns the store's time, in µs since the Unix epoch. If it is nil, the
+	// time of this machine is used.
+	Now func(ctx context.Context) (int64, error)
+
+	// Ready returns why no decision can be made now, or nil. It asks the server of
+	// a store that has one.
+	Ready func(ctx context.Context) error
+
+	// Metrics returns the store's counters and gauges with their present values.
+	// The service calls it at each scrape of its /metrics. It returns the same
+	// names each time, and within a second.
+	Metrics func() []Metric
+
+	// Quick decides one op as Apply would decide a batch of it, but without the
+	// batch. It returns false, and has no side effects, if it cannot decide the
+	// op; the caller then uses Apply. It decides nothing that makes a reservation.
+	Quick func(d *Definition, key string, verb Verb, cost int64) (QuickAnswer, bool)
+
+	// InProcess is true if Apply waits for nothing outside this process: a limit's
+	// Timeout is not needed then.
+	InProcess bool
+}
+
+// AbilitiesOf returns what a store can do besides Apply. Its Store is s.
+func AbilitiesOf(s Store) Abilities {
+	a, ok := s.(interface{ Abilities() Abilities })
+	if !ok {
+		return Abilities{Store: s}
+	}
+	ab := a.Abilities()
+	if ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
+		ab.Store, ab.Quick, ab.InProcess = s, nil, false
+	}
+	return ab
+}
+
+// QuickAnswer is an Answer of Quick. It is small enough to be returned in
+// registers. Its Source is SourceStore, and it has no Delay.
+type QuickAnswer struct {
+	Allowed, Never, Shadow bool
+	Granted, Remaining     int64 // tokens
+	Retry, Reset           int64 // µs
+}
+
+// A Metric is a number about a store, in the form that Prometheus has for it.
+type Metric struct {
+	Name    string // such as dipwell_store_bytes; a counter's ends in _total
+	Help    string // one sentence
+	Counter bool   // it only grows while the store is open; otherwise it is a gauge
+	Value   float64
+}

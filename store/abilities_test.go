@@ -1,0 +1,69 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// able is a store with every ability about its Apply.
+type able struct{ plain }
+
+func (a *able) Abilities() store.Abilities {
+	return store.Abilities{
+		Store: a,
+		Now:   func(context.Context) (int64, error) { return 7, nil },
+		Quick: func(*store.Definition, string, store.Verb, int64) (store.QuickAnswer, bool) {
+			return store.QuickAnswer{}, true
+		},
+		InProcess: true,
+	}
+}
+
+type plain struct{ applied int }
+
+func (p *plain) Apply(context.Context, *store.Batch) error { p.applied++; return nil }
+
+// embedding has an Apply of its own and its other methods from able.
+type embedding struct{ *able }
+
+func (e embedding) Apply(ctx context.Context, b *store.Batch) error { return e.able.Apply(ctx, b) }
+
+// wrapping passes the abilities of its inner store on.
+type wrapping struct{ store.Store }
+
+func (w *wrapping) Abilities() store.Abilities { return store.AbilitiesOf(w.Store) }
+
+// keeping says that all abilities are its own.
+type keeping struct{ store.Store }
+
+func (k *keeping) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(k.Store)
+	ab.Store = k
+	return ab
+}
+
+// A store with an Apply of its own must not be passed by: the abilities that are
+// about the Apply of another store do not count for it.
+func TestAbilitiesOf(t *testing.T) {
+	inner := &able{}
+	for _, c := range []struct {
+		name             string
+		store            store.Store
+		clock, aboutThis bool
+	}{
+		{"no method", &inner.plain, false, false},
+		{"its own", inner, true, true},
+		{"embeds another", embedding{inner}, true, false},
+		{"wraps another", &wrapping{inner}, true, false},
+		{"wraps one that embeds", &wrapping{embedding{inner}}, true, false},
+		{"wraps another and says that it may be passed by", &keeping{inner}, true, true},
+		{"keeps what a wrapper cleared", &keeping{&wrapping{inner}}, true, false},
+	} {
+		ab := store.AbilitiesOf(c.store)
+		if ab.Store != c.store || (ab.Now != nil) != c.clock || (ab.Quick != nil) != c.aboutThis || ab.InProcess != c.aboutThis {
+			t.Errorf("%s: Store %T, Now %t, Quick %t, InProcess %t", c.name, ab.Store, ab.Now != nil, ab.Quick != nil, ab.InProcess)
+		}
+	}
+}
