@@ -11,8 +11,8 @@ import (
 
 // The test sets the clock of the store.
 func Example() {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	store, err := memstore.New(memstore.Config{Clock: func() int64 { return now.UnixMicro() }})
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	store, err := memstore.New(memstore.Config{Clock: func() int64 { return now }})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -30,7 +30,7 @@ func Example() {
 			return
 		}
 		fmt.Println(d.Allowed, d.RetryAfter)
-		now = now.Add(5 * time.Second)
+		now += (5 * time.Second).Microseconds()
 	}
 	fmt.Println(store.Stats().Keys, "key")
 	// Output:

@@ -337,6 +337,8 @@ var shared struct {
 //
 //	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func Main(m interface{ Run() int }) int {
+	_, err := binaries()
+	procs.SkipExamples(err, ErrMissing)
 	defer func() {
 		if shared.server != nil {
 			shared.server.Close()
@@ -349,14 +351,29 @@ func Main(m interface{ Run() int }) int {
 // crash, so that it is fast. The package needs Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
+	s, err := theServer()
+	procs.Need(t, err, ErrMissing)
+	return s
+}
+
+// URL returns the address of an empty database, for examples. It lasts as long
+// as the shared server.
+func URL() string {
+	s, err := theServer()
+	if err != nil {
+		panic(err)
+	}
+	return s.DSN("postgres")
+}
+
+func theServer() (*Server, error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if !shared.asked {
 		shared.asked = true
 		shared.server, shared.err = New("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off")
 	}
-	procs.Need(t, shared.err, ErrMissing)
-	return shared.server
+	return shared.server, shared.err
 }
 
 // Database makes a new database on the shared server and returns its address.

@@ -6,6 +6,7 @@ package procs
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,14 @@ func Need(t testing.TB, err, missing error) {
 		t.Skip(err)
 	default:
 		t.Fatal(err)
+	}
+}
+
+// SkipExamples skips the examples of a test binary that has not got what they
+// need, where Need would skip its tests: an example cannot skip itself.
+func SkipExamples(err, missing error) {
+	if skip := flag.Lookup("test.skip"); errors.Is(err, missing) && os.Getenv("CI") != "true" && skip.Value.String() == "" {
+		_ = skip.Value.Set("^Example")
 	}
 }
 

@@ -241,6 +241,8 @@ var shared struct {
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m interface{ Run() int }) int {
+	_, err := binary()
+	procs.SkipExamples(err, ErrMissing)
 	defer func() {
 		if shared.server != nil {
 			shared.server.Close()
@@ -255,13 +257,27 @@ func Main(m interface{ Run() int }) int {
 // Shared returns the one server of this test binary. The package needs Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
+	s, err := theServer()
+	procs.Need(t, err, ErrMissing)
+	return s
+}
+
+// URL returns the address of the server of this test binary, for examples.
+func URL() string {
+	s, err := theServer()
+	if err != nil {
+		panic(err)
+	}
+	return s.URL()
+}
+
+func theServer() (*Server, error) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil && shared.serverErr == nil {
 		shared.server, shared.serverErr = New()
 	}
-	procs.Need(t, shared.serverErr, ErrMissing)
-	return shared.server
+	return shared.server, shared.serverErr
 }
 
 // SharedCluster returns the one cluster of this test binary: three masters and
