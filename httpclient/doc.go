@@ -1,7 +1,10 @@
-// Package httpclient is an http.RoundTripper for callers of rate-limited
-// services. It reads what services say of their limits (Retry-After, the IETF
-// RateLimit fields, the dialects of large providers), waits or fails at once by
-// the context's deadline, shares what it learned among goroutines, and holds
-// requests back before the service would refuse them. Through a dipwell.Limiter
-// several processes share one budget.
+// Package httpclient is an http.RoundTripper for clients of rate-limited
+// services.
+//
+// It reads the limits in a service's responses: Retry-After, the IETF RateLimit
+// fields, X-RateLimit-* and the fields of GitHub, Discord, OpenAI and Anthropic.
+// A request that the service would refuse waits, or fails at once if it could not
+// be sent before its context's deadline. All requests of a [Transport] share what
+// it has learned. With a dipwell.Limiter on a shared store, several processes
+// share one budget.
 package httpclient

@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// A client that waits as long as its timeout allows, and fails at once where
-// that is not enough.
+// The client waits as long as its timeout allows, and fails at once if that is not
+// enough.
 func Example() {
 	calls := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -53,8 +53,8 @@ func Example() {
 	// 2 requests were sent
 }
 
-// Requests are held to a limit of one's own. On a shared store all processes
-// that use it share one budget.
+// Requests take from a limit of the program's own. On a shared store, all processes
+// share one budget.
 func ExampleNew_limits() {
 	service := httptest.NewServer(http.NotFoundHandler())
 	defer service.Close()

@@ -7,7 +7,8 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxField bounds a structured field: real ones are a tenth of it.
+// maxField is the longest structured field that is parsed, ten times what real
+// ones have.
 const maxField = 4096
 
 // ietf reads RateLimit and RateLimit-Policy: lists of items with parameters
@@ -15,14 +16,7 @@ const maxField = 4096
 // limit, remaining and reset (draft 07).
 func (p *parser) ietf() {
 	lines := p.h["Ratelimit"]
-	if len(lines) == 0 {
-		return
-	}
-	size := 0
-	for _, line := range lines {
-		size += len(line)
-	}
-	if size > maxField {
+	if len(lines) == 0 || tooLong(lines) {
 		return
 	}
 	if len(lines) == 1 && !strings.Contains(lines[0], ";") && strings.Contains(lines[0], "=") {
@@ -37,7 +31,15 @@ func (p *parser) ietf() {
 	p.policies()
 }
 
-// list reads RateLimit by the whole grammar. A field that breaks it does not count.
+func tooLong(lines []string) bool {
+	size := 0
+	for _, line := range lines {
+		size += len(line)
+	}
+	return size > maxField
+}
+
+// list reads RateLimit with the full grammar. It ignores a malformed field.
 func (p *parser) list(lines []string) {
 	list, err := httpsfv.UnmarshalList(lines)
 	if err != nil {
@@ -54,7 +56,7 @@ func (p *parser) list(lines []string) {
 		}
 		r, ok := integer(item.Params, "r")
 		if !ok || r < 0 {
-			continue // r is what an item must have
+			continue // r is required
 		}
 		q := p.quota(name)
 		if q == nil {
@@ -67,8 +69,8 @@ func (p *parser) list(lines []string) {
 	}
 }
 
-// quick reads the plain form `"name";r=1;t=2`, a comma between items, without an
-// allocation; anything else is left to the parser of the whole grammar.
+// quick reads items of the form `"name";r=1;t=2` without an allocation. It returns
+// false for any other form, which list then reads.
 func (p *parser) quick(s string) bool {
 	n := p.a.n
 	for {
@@ -98,11 +100,12 @@ func (p *parser) quick(s string) bool {
 	}
 }
 
-// quickItem cuts one item off s: a string without escapes, and parameters of one
-// letter whose values are whole numbers of at most 15 digits.
+// quickItem reads the first item of s and removes it from s. The item is a string
+// without escapes, with parameters of one letter whose values are whole numbers of
+// at most 15 digits.
 func quickItem(s *string) (name string, params [26]int64, ok bool) {
 	for i := range params {
-		params[i] = Unknown
+		params[i] = unknown
 	}
 	rest := *s
 	if rest == "" || rest[0] != '"' {
@@ -139,7 +142,7 @@ func quickItem(s *string) (name string, params [26]int64, ok bool) {
 	return name, params, true
 }
 
-// policies fills in what RateLimit-Policy says of the quotas: the limit and the window.
+// policies adds the limits and windows in RateLimit-Policy to the quotas.
 func (p *parser) policies() {
 	lines := p.h["Ratelimit-Policy"]
 	if len(lines) == 1 && len(lines[0]) <= maxField {
@@ -156,17 +159,13 @@ func (p *parser) policies() {
 			s = strings.TrimLeft(s[1:], " \t")
 		}
 	}
-	size := 0
-	for _, line := range lines {
-		size += len(line)
-	}
-	if size > maxField {
+	if tooLong(lines) {
 		return
 	}
 	list, err := httpsfv.UnmarshalList(lines)
 	if err != nil {
-		for i := range p.a.quotas[:p.a.n] { // a half that was read counts as little as the rest
-			p.a.quotas[i].Limit, p.a.quotas[i].Window = Unknown, Unknown
+		for i := range p.a.quotas[:p.a.n] { // ignore what was read of a malformed field
+			p.a.quotas[i].Limit, p.a.quotas[i].Window = unknown, unknown
 		}
 		return
 	}
@@ -176,10 +175,10 @@ func (p *parser) policies() {
 				q, okQ := integer(item.Params, "q")
 				w, okW := integer(item.Params, "w")
 				if !okQ {
-					q = Unknown
+					q = unknown
 				}
 				if !okW {
-					w = Unknown
+					w = unknown
 				}
 				p.policy(name, q, w)
 			}
@@ -200,7 +199,7 @@ func (p *parser) policy(name string, limit, window int64) {
 	}
 }
 
-// dictionary reads `limit=100, remaining=50, reset=5`.
+// dictionary reads the form of draft 07, `limit=100, remaining=50, reset=5`.
 func (p *parser) dictionary(lines []string) {
 	d, err := httpsfv.UnmarshalDictionary(lines)
 	if err != nil {
@@ -214,7 +213,7 @@ func (p *parser) dictionary(lines []string) {
 				}
 			}
 		}
-		return Unknown
+		return unknown
 	}
 	remaining, reset := member("remaining"), member("reset")
 	if remaining < 0 {

@@ -8,64 +8,62 @@ import (
 	"time"
 )
 
-// A Quota is what a response says of one limit. What it does not say is Unknown.
-type Quota struct {
-	Name      string        // of the policy, the unit ("requests", "tokens") or the period; "" where it has none
+// quota is one limit in a response. Fields that the response does not have are
+// unknown.
+type quota struct {
+	Name      string        // of the policy or of the unit ("requests", "tokens"), or ""
 	Limit     int64         // what the service grants in a window, or at once
-	Remaining int64         // what is left of it
-	Reset     time.Duration // until the window ends, or the bucket is full; Unknown below 0
-	Window    time.Duration // the length of the window; Unknown below 0
-	Refills   bool          // comes back bit by bit until Reset, rather than all at once
+	Remaining int64         // what is left of Limit
+	Reset     time.Duration // until the window ends or the bucket is full
+	Window    time.Duration // length of the window
+	Refills   bool          // the limit refills steadily until Reset rather than all at once
 }
 
-// Unknown is the value of what a response does not say.
-const Unknown = -1
+const unknown = -1
 
-// maxQuotas bounds what is read of one response; the rest is ignored.
+// maxQuotas is how many quotas of a response are read.
 const maxQuotas = 8
 
-// An Advice is what a response says of limits.
-type Advice struct {
-	RetryAfter time.Duration // how long to wait; Unknown below 0
-	Bucket     string        // what the quotas are about, where a service has several: Discord's bucket, GitHub's resource
-	Global     bool          // a refusal is about everything, not the bucket alone
+// advice is what a response says about limits.
+type advice struct {
+	RetryAfter time.Duration // or unknown
+	Bucket     string        // which of the service's limits the quotas belong to: Discord's bucket, GitHub's resource
+	Global     bool          // a refusal applies to the host, not only to the bucket
 	github     bool
 	discord    bool
 
 	n      int
-	quotas [maxQuotas]Quota
+	quotas [maxQuotas]quota
 }
 
-// Quotas are the limits that the response tells of, at most 8.
-func (a *Advice) Quotas() []Quota { return a.quotas[:a.n] }
-
-// Wait is how long to wait before the next request, as far as the response
-// tells: Retry-After, and without it the reset of the quotas that are used up.
-func (a *Advice) Wait() (wait time.Duration, told bool) {
+// wait returns how long to wait before the next request: Retry-After, or else the
+// latest reset of the quotas that are used up. known is false if the response has
+// neither.
+func (a *advice) wait() (wait time.Duration, known bool) {
 	if a.RetryAfter >= 0 {
 		return a.RetryAfter, true
 	}
 	for i := range a.n {
 		if q := &a.quotas[i]; q.Remaining == 0 && q.Reset >= 0 {
-			wait, told = max(wait, q.next()), true
+			wait, known = max(wait, q.next()), true
 		}
 	}
-	return wait, told
+	return wait, known
 }
 
-// next is the time until one more is there, of a quota that is used up.
-func (q *Quota) next() time.Duration {
+// next returns when a quota that is used up has one more.
+func (q *quota) next() time.Duration {
 	if q.Refills && q.Limit > 0 {
 		return (q.Reset + time.Duration(q.Limit) - 1) / time.Duration(q.Limit)
 	}
 	return q.Reset
 }
 
-// Parse reads the header fields of a response that arrived at now. It believes
-// no time above most, nothing negative, and no field that is malformed. Dates
-// are compared with the service's own clock, where the response has a Date.
-func Parse(a *Advice, h http.Header, now time.Time, most time.Duration) {
-	a.RetryAfter, a.Bucket, a.Global, a.github, a.discord, a.n = Unknown, "", false, false, false, 0
+// parse reads the header fields of a response that arrived at now. It cuts times
+// to most, and ignores negative values and malformed fields. Instants are
+// compared with the response's Date, if it has one.
+func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
+	a.RetryAfter, a.Bucket, a.Global, a.github, a.discord, a.n = unknown, "", false, false, false, 0
 	p := parser{a: a, h: h, now: now, most: most}
 	p.retryAfter()
 	p.ietf()
@@ -75,11 +73,11 @@ func Parse(a *Advice, h http.Header, now time.Time, most time.Duration) {
 }
 
 type parser struct {
-	a       *Advice
-	h       http.Header
-	now     time.Time
-	most    time.Duration
-	service bool // now is the service's
+	a     *advice
+	h     http.Header
+	now   time.Time
+	most  time.Duration
+	dated bool // now is the service's time, if the response has one
 }
 
 func (p *parser) get(canonical string) string {
@@ -89,19 +87,19 @@ func (p *parser) get(canonical string) string {
 	return ""
 }
 
-// quota adds one, or returns nil when there are too many.
-func (p *parser) quota(name string) *Quota {
+// quota adds a quota, or returns nil if there are maxQuotas.
+func (p *parser) quota(name string) *quota {
 	if p.a.n == maxQuotas {
 		return nil
 	}
 	q := &p.a.quotas[p.a.n]
 	p.a.n++
-	*q = Quota{Name: name, Limit: Unknown, Remaining: Unknown, Reset: Unknown, Window: Unknown}
+	*q = quota{Name: name, Limit: unknown, Remaining: unknown, Reset: unknown, Window: unknown}
 	return q
 }
 
 func (p *parser) retryAfter() {
-	if v := p.get("Retry-After-Ms"); v != "" { // finer, where OpenAI and Azure send it
+	if v := p.get("Retry-After-Ms"); v != "" { // of OpenAI and Azure, more precise
 		if ms, ok := number(v); ok {
 			p.a.RetryAfter = p.seconds(ms / 1000)
 			return
@@ -138,11 +136,11 @@ func (p *parser) plain() {
 	if remaining == "" && reset == "" && after == "" {
 		return
 	}
-	if p.a.n > 0 { // the same, said before in structured fields
+	if p.a.n > 0 { // the structured fields have it
 		return
 	}
 	q := p.quota("")
-	// "100, 100;w=60": the older drafts put policies behind the limit.
+	// Older drafts list policies after the limit: "100, 100;w=60".
 	limit, policies, _ := strings.Cut(limit, ",")
 	limit, _, _ = strings.Cut(limit, ";")
 	q.Limit, q.Remaining = count(strings.Trim(limit, " \t")), count(remaining)
@@ -160,24 +158,25 @@ func (p *parser) plain() {
 	}
 }
 
-// Numbers above these are instants, not waits: nobody resets after 15 years.
+// Larger numbers are instants since the epoch, not waits: no limit resets after 15
+// years.
 const (
 	epochSeconds = 5e8
 	epochMillis  = 1e12
 )
 
-// reset reads a wait in seconds, an instant in seconds or milliseconds since the
+// reset parses a wait in seconds, an instant in seconds or milliseconds since the
 // epoch, or a date.
 func (p *parser) reset(v string) time.Duration {
 	if v == "" {
-		return Unknown
+		return unknown
 	}
 	s, ok := number(v)
 	switch {
 	case ok && s < epochSeconds:
 		return p.seconds(s)
 	case ok && s >= 1e15:
-		return p.most // no instant that a time.Time tells apart
+		return p.most // too far for time.UnixMilli
 	case ok && s >= epochMillis:
 		return p.until(time.UnixMilli(int64(s)))
 	case ok:
@@ -189,23 +188,22 @@ func (p *parser) reset(v string) time.Duration {
 	if t, err := time.Parse(time.RFC3339, v); err == nil {
 		return p.until(t)
 	}
-	return Unknown
+	return unknown
 }
 
-// units reads OpenAI's fields, which end in the unit and tell times as durations.
+// units reads OpenAI's fields, which end in the unit and give times as durations.
 func (p *parser) units() {
 	reset := func(v string) time.Duration {
 		if s, ok := duration(v); ok {
 			return p.seconds(s)
 		}
-		return Unknown
+		return unknown
 	}
 	p.refilled("requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", reset)
 	p.refilled("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens", reset)
 }
 
-// refilled adds a quota that comes back bit by bit, where it is told what is
-// left of it.
+// refilled adds a quota that refills steadily, if the response has its remaining.
 func (p *parser) refilled(name, limit, remaining, at string, reset func(string) time.Duration) {
 	left := p.get(remaining)
 	if left == "" {
@@ -222,7 +220,7 @@ func (p *parser) anthropic() {
 		if t, err := time.Parse(time.RFC3339, v); err == nil {
 			return p.until(t)
 		}
-		return Unknown
+		return unknown
 	}
 	p.refilled("requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset", reset)
 	p.refilled("tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset", reset)
@@ -230,19 +228,19 @@ func (p *parser) anthropic() {
 	p.refilled("output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset", reset)
 }
 
-// until is the time from the service's now, or ours where it tells none, to t.
-// A Date is cut to the second, so a wait by it is never too short.
+// until returns the time from now to t, by the service's clock if the response
+// has a Date. A Date is rounded down to the second, so the wait is not too short.
 func (p *parser) until(t time.Time) time.Duration {
-	if !p.service {
-		p.service = true
+	if !p.dated {
+		p.dated = true
 		if date, err := http.ParseTime(p.get("Date")); err == nil {
 			p.now = date
-			if age, ok := number(p.get("Age")); ok { // of a cache's answer
+			if age, ok := number(p.get("Age")); ok { // the response is from a cache
 				p.now = date.Add(p.seconds(age))
 			}
 		}
 	}
-	return max(0, min(t.Sub(p.now), p.most)) // Sub saturates
+	return max(0, min(t.Sub(p.now), p.most))
 }
 
 // seconds rounds up to the microsecond; s is not negative.
@@ -253,8 +251,7 @@ func (p *parser) seconds(s float64) time.Duration {
 	return time.Duration(math.Ceil(s*1e6-1e-3)) * time.Microsecond
 }
 
-// number reads a plain decimal number without a sign or an exponent. What is
-// too large to be exact is large enough.
+// number parses a decimal number without a sign or an exponent.
 func number(s string) (float64, bool) {
 	if s == "" || len(s) > 400 {
 		return 0, false
@@ -273,20 +270,21 @@ func number(s string) (float64, bool) {
 	if digits == 0 {
 		return 0, false
 	}
-	f, _ := strconv.ParseFloat(s, 64) // the form is checked; out of range is +Inf
+	f, _ := strconv.ParseFloat(s, 64) // the only error left is out of range, with +Inf
 	return f, true
 }
 
-// count reads a whole number; a fraction is cut.
+// count parses a whole number. It drops a fraction.
 func count(s string) int64 {
 	f, ok := number(s)
 	if !ok {
-		return Unknown
+		return unknown
 	}
 	return int64(min(f, 1<<53-1))
 }
 
-// duration reads "6m0s", "1d2h", "12ms", "0.5s", or plain seconds, in seconds.
+// duration parses "6m0s", "1d2h", "12ms", "0.5s" or a number of seconds. The
+// result is in seconds.
 func duration(s string) (total float64, ok bool) {
 	if len(s) > 400 {
 		return 0, false

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// header reads lines as a service sends them.
+// header parses lines of the form "Name: value".
 func header(lines string) http.Header {
 	h := http.Header{}
 	for line := range strings.Lines(lines) {
@@ -19,7 +19,7 @@ func header(lines string) http.Header {
 	return h
 }
 
-func (a *Advice) text() string {
+func (a *advice) text() string {
 	var b strings.Builder
 	if a.RetryAfter >= 0 {
 		fmt.Fprintf(&b, "retry=%v ", a.RetryAfter)
@@ -30,7 +30,7 @@ func (a *Advice) text() string {
 	if a.Global {
 		b.WriteString("global ")
 	}
-	for _, q := range a.Quotas() {
+	for _, q := range a.quotas[:a.n] {
 		fmt.Fprintf(&b, "[%s", q.Name)
 		if q.Limit >= 0 {
 			fmt.Fprintf(&b, " of %d", q.Limit)
@@ -46,7 +46,7 @@ func (a *Advice) text() string {
 		}
 		b.WriteString("] ")
 	}
-	if wait, told := a.Wait(); told {
+	if wait, known := a.wait(); known {
 		fmt.Fprintf(&b, "wait %v", wait)
 	}
 	return strings.TrimSpace(b.String())
@@ -114,8 +114,8 @@ func TestParse(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0) // Tue, 14 Nov 2023 22:13:20 GMT
 	for _, s := range samples {
 		t.Run(s.name, func(t *testing.T) {
-			var a Advice
-			Parse(&a, header(s.header), now, 24*time.Hour)
+			var a advice
+			parse(&a, header(s.header), now, 24*time.Hour)
 			if got := a.text(); got != s.want {
 				t.Errorf("got  %s\nwant %s", got, s.want)
 			}
@@ -123,37 +123,36 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a service sends, no time is negative or above the bound,
-// and nothing panics.
+// Whatever a service sends, no time is negative or above the bound, and nothing
+// panics.
 func FuzzParse(f *testing.F) {
 	for _, s := range samples {
 		f.Add(s.header)
 	}
 	const most = 24 * time.Hour
 	f.Fuzz(func(t *testing.T, lines string) {
-		var a Advice
-		Parse(&a, header(lines), time.Unix(1_700_000_000, 0), most)
+		var a advice
+		parse(&a, header(lines), time.Unix(1_700_000_000, 0), most)
 		bounded := func(d time.Duration) {
-			if d != Unknown && (d < 0 || d > most) {
+			if d != unknown && (d < 0 || d > most) {
 				t.Errorf("%v is out of bounds: %s", d, a.text())
 			}
 		}
 		bounded(a.RetryAfter)
-		for _, q := range a.Quotas() {
+		for _, q := range a.quotas[:a.n] {
 			bounded(q.Reset)
 			bounded(q.Window)
-			if q.Limit < Unknown || q.Remaining < Unknown {
+			if q.Limit < unknown || q.Remaining < unknown {
 				t.Errorf("negative: %s", a.text())
 			}
 		}
-		if wait, told := a.Wait(); told {
+		if wait, known := a.wait(); known {
 			bounded(max(wait, 0))
 		}
 	})
 }
 
-// FuzzQuickField: what the quick reader accepts, the parser of the whole grammar
-// accepts, with the same result.
+// Whatever quick accepts, list accepts with the same result.
 func FuzzQuickField(f *testing.F) {
 	for _, s := range samples {
 		for _, v := range header(s.header)["Ratelimit"] {
@@ -161,7 +160,7 @@ func FuzzQuickField(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, field string) {
-		var quick, whole Advice
+		var quick, whole advice
 		a := parser{a: &quick, most: time.Hour}
 		b := parser{a: &whole, most: time.Hour}
 		if !a.quick(field) {
@@ -204,8 +203,8 @@ func BenchmarkParse(b *testing.B) {
 			h, now := header(s.header), time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				var a Advice
-				Parse(&a, h, now, time.Hour)
+				var a advice
+				parse(&a, h, now, time.Hour)
 			}
 		})
 	}

@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// How a host with buckets makes routes of requests.
+// How a host with buckets groups requests into routes.
 const (
-	splitResource = 'g' // GitHub: the first segment of the path tells the resource well enough
-	splitMajor    = 'd' // Discord: method and path, in which the first id counts and later ones do not
+	splitResource = 'g' // GitHub: by the first segment of the path
+	splitMajor    = 'd' // Discord: by method and path, in which the first id counts and later ids do not
 )
 
-// route tells requests apart as far as buckets do. major is the id that a
-// bucket is kept for: the channel, guild or webhook.
+// route returns the route of a request. Requests of one route have the same
+// bucket. major is the first id in the path, such as a channel's, since Discord
+// has a bucket for each.
 func route(split byte, r *http.Request) (name, major string) {
 	path := r.URL.Path
 	if split == splitResource {
@@ -41,8 +42,8 @@ func route(split byte, r *http.Request) (name, major string) {
 	return b.String(), major
 }
 
-// identifier reports whether a segment is one thing's id: a number, or anything
-// as long as a token.
+// identifier reports whether a segment of a path is an id or a token: a number, or
+// 32 bytes or more.
 func identifier(s string) bool {
 	if len(s) >= 32 {
 		return true

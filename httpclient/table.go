@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// table is what all requests of a transport know of services: an entry a host,
-// and one a bucket where a host has several. One mutex holds it: a request
-// touches it twice, for less than a microsecond.
+// table is what a transport has learned, for all its requests: an entry for each
+// host, and for each bucket and route of a host with buckets. A request locks mu
+// twice, for less than a microsecond.
 type table struct {
 	mu      sync.Mutex
 	entries map[key]*entry
@@ -17,44 +17,45 @@ type table struct {
 	spread  bool
 }
 
-// key names an entry. Requests with other credentials have other budgets.
+// key identifies an entry. Different credentials have different entries.
 type key struct {
 	host string
 	cred uint64
-	kind byte // 0 the host, 'b' a bucket, 'r' a route
+	kind byte // 0 for a host, 'b' for a bucket, 'r' for a route
 	name string
 }
 
-// entry is a host, a bucket, or a route that leads to a bucket.
+// entry is a host, a bucket, or a route with its bucket.
 type entry struct {
-	used    time.Time // when it was last asked for
-	blocked time.Time // no request before this
-	name    string    // of the quota or bucket that blocked
-	next    time.Time // spreading: the next request's turn
-	quotas  []state
-	flying  int64 // requests under way
-	tokens  int64 // what they may cost in tokens
-	waiting int   // requests that wait for this entry: it must not be forgotten
-	changed chan struct{}
+	used     time.Time // time of the last request, for evict
+	blocked  time.Time // no request is sent before this
+	name     string    // of the quota or bucket that blocked; of a route: its bucket's name
+	next     time.Time // with Spread: no request is sent before this
+	quotas   []state
+	inFlight int64         // requests in flight
+	tokens   int64         // their cost in tokens
+	waiting  int           // requests that wait for this entry, which must not be evicted
+	changed  chan struct{} // closed when a request in flight ends; nil if none waits for that
 
-	split  byte   // of a host: how a route is made of a request; 0 when it has no buckets
-	bucket string // of a route: the bucket it leads to
-	target *entry // of a route: the bucket's entry
-	gone   bool   // forgotten
+	split   byte   // of a host: how its requests are grouped into routes; 0 if it has no buckets
+	bucket  string // of a route: the name in the key of its bucket
+	target  *entry // of a route: its bucket
+	evicted bool
 }
 
-// state is a quota as it was last told.
+// state is a quota as last learned from a response.
 type state struct {
-	Quota
-	at     time.Time // when it was told
-	until  time.Time // the end of the window; zero is unknown
+	quota
+	at     time.Time // of that response
+	until  time.Time // end of the window; zero if unknown
 	tokens bool      // counted in tokens, not requests
 }
 
-// resetSlack is how much two answers about one window may differ: services tell whole seconds.
+// resetSlack is how much the reset times of one window may differ between
+// responses, since services send whole seconds.
 const resetSlack = time.Second
 
-// available is what is left at now, before what is under way.
+// available returns what is left at now, not counting requests in flight.
 func (s *state) available(now time.Time) int64 {
 	switch {
 	case s.Remaining < 0:
@@ -62,8 +63,8 @@ func (s *state) available(now time.Time) int64 {
 	case s.until.IsZero():
 		return s.Remaining
 	case s.Refills && s.Limit > s.Remaining && now.Before(s.until):
-		back := float64(s.Limit-s.Remaining) * float64(now.Sub(s.at)) / float64(s.Reset)
-		return min(s.Limit, s.Remaining+int64(max(0, back)))
+		refilled := float64(s.Limit-s.Remaining) * float64(now.Sub(s.at)) / float64(s.Reset)
+		return min(s.Limit, s.Remaining+int64(max(0, refilled)))
 	case now.Before(s.until):
 		return s.Remaining
 	case s.Limit > 0:
@@ -72,67 +73,67 @@ func (s *state) available(now time.Time) int64 {
 	return math.MaxInt64
 }
 
-// roll begins a new window when the old one is over: as much as the limit says,
-// until the service says more.
+// roll begins a new window when the old one has ended. Until the next response it
+// assumes that all of the limit is available.
 func (s *state) roll(now time.Time) {
 	if s.until.IsZero() || now.Before(s.until) {
 		return
 	}
 	s.Remaining, s.at, s.until = s.Limit, now, time.Time{}
 	if s.Limit <= 0 {
-		s.Remaining = Unknown
+		s.Remaining = unknown
 	}
 	if s.Window > 0 && !s.Refills {
 		s.until = now.Add(s.Window)
 	}
 }
 
-// wait is how long a request of this cost must wait, given what is under way.
-// What is under way may have been counted already: then the wait is soft, and
-// may end sooner.
-func (s *state) wait(now time.Time, cost, flying int64) (wait time.Duration, soft bool) {
+// wait returns how long a request must wait, given the cost of the requests in
+// flight. The wait is soft, and may end sooner, if it is only because of requests
+// in flight, which the service may have counted already.
+func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, soft bool) {
 	s.roll(now)
 	have := s.available(now)
-	if have == math.MaxInt64 || have-flying >= cost {
+	if have == math.MaxInt64 || have-inFlight >= cost {
 		return 0, false
 	}
-	if s.until.IsZero() && flying == 0 {
-		return 0, false // nobody knows when: the service must say
+	if s.until.IsZero() && inFlight == 0 {
+		return 0, false // the time is unknown: send it, and let the service answer
 	}
-	if s.Limit >= 0 && cost > s.Limit && flying == 0 {
-		return 0, false // more than there ever is: the service must say
+	if s.Limit >= 0 && cost > s.Limit && inFlight == 0 {
+		return 0, false // more than the limit: send it, and let the service answer
 	}
 	soft = have >= cost
 	if s.until.IsZero() {
 		return time.Second, true
 	}
 	if s.Refills && s.Limit > s.Remaining {
-		lacking := float64(min(cost, s.Limit)-s.Remaining) + float64(flying)
-		due := s.at.Add(time.Duration(lacking * float64(s.Reset) / float64(s.Limit-s.Remaining)))
+		missing := float64(min(cost, s.Limit)-s.Remaining) + float64(inFlight)
+		due := s.at.Add(time.Duration(missing * float64(s.Reset) / float64(s.Limit-s.Remaining)))
 		return max(time.Microsecond, min(due.Sub(now), s.until.Sub(now))), soft
 	}
 	return s.until.Sub(now), soft
 }
 
-// told takes over what a response says of the quota.
-func (s *state) told(q *Quota, now time.Time) {
+// update sets the quota to q, from a response that arrived at now.
+func (s *state) update(q *quota, now time.Time) {
 	until := time.Time{}
 	if q.Reset >= 0 {
 		until = now.Add(q.Reset)
 	}
 	if s.Limit >= 0 && q.Limit < 0 {
-		q.Limit = s.Limit // policies are not sent with each response
+		q.Limit = s.Limit // not every response has the policies
 	}
 	if s.Window >= 0 && q.Window < 0 {
 		q.Window = s.Window
 	}
-	// Answers overtake each other: within a window the least counts.
+	// Responses may arrive out of order: within a window the lowest is right.
 	if !q.Refills && !s.until.IsZero() && now.Before(s.until) && until.Before(s.until.Add(resetSlack)) && s.Remaining >= 0 && s.Remaining < q.Remaining {
 		q.Remaining = s.Remaining
 		until = s.until
 	}
 	name := s.Name
-	s.Quota, s.at, s.until = *q, now, until
+	s.quota, s.at, s.until = *q, now, until
 	s.Name = name
 }
 
@@ -145,16 +146,16 @@ func (t *table) get(k key, now time.Time) *entry {
 	return e
 }
 
-// add returns an entry, making one if need be. nil: there is no room, since all
-// that could go is in use.
+// add returns an entry, and makes it if there is none. It returns nil if the table
+// is full and all its entries are in use.
 func (t *table) add(k key, now time.Time) *entry {
 	if e := t.get(k, now); e != nil {
 		return e
 	}
-	if len(t.entries) >= t.max && !t.forget() {
+	if len(t.entries) >= t.max && !t.evict() {
 		return nil
 	}
-	k.host, k.name = strings.Clone(k.host), strings.Clone(k.name) // not the whole header, nor the URL
+	k.host, k.name = strings.Clone(k.host), strings.Clone(k.name) // do not keep the whole header or URL
 	e := &entry{used: now}
 	if t.entries == nil {
 		t.entries = map[key]*entry{}
@@ -163,15 +164,15 @@ func (t *table) add(k key, now time.Time) *entry {
 	return e
 }
 
-// forget drops the entry that was not asked for the longest among a few: the
-// map hands them out in random order.
-func (t *table) forget() bool {
+// evict removes the least recently used of a few entries, which the map returns in
+// random order. It returns false if all entries are in use.
+func (t *table) evict() bool {
 	const sample = 16
 	var oldest key
 	var found *entry
 	seen := 0
 	for k, e := range t.entries {
-		if e.flying == 0 && e.waiting == 0 && (found == nil || e.used.Before(found.used)) {
+		if e.inFlight == 0 && e.waiting == 0 && (found == nil || e.used.Before(found.used)) {
 			oldest, found = k, e
 		}
 		if seen++; seen >= sample && found != nil {
@@ -181,27 +182,27 @@ func (t *table) forget() bool {
 	if found == nil {
 		return false
 	}
-	found.gone = true
+	found.evicted = true
 	delete(t.entries, oldest)
 	return true
 }
 
-// ticket is one request's place: its entries are charged until it is given back.
-type ticket struct {
+// flight is a request in flight, and the entries that count it.
+type flight struct {
 	host, bucket *entry
 	tokens       int64
 }
 
-// pause is why a request may not go yet.
+// pause is why a request must wait.
 type pause struct {
 	wait  time.Duration
-	soft  bool
-	name  string
+	soft  bool   // see state.wait
+	name  string // of the quota or bucket
 	entry *entry
 }
 
-// admit charges a request to what it takes from, or says how long to wait.
-func (t *table) admit(k *ticket, now time.Time) (p pause) {
+// admit counts a request as in flight, or returns how long it must wait first.
+func (t *table) admit(k *flight, now time.Time) (p pause) {
 	for _, e := range [...]*entry{k.host, k.bucket} {
 		if e == nil {
 			continue
@@ -218,7 +219,7 @@ func (t *table) admit(k *ticket, now time.Time) (p pause) {
 			if t.spread {
 				e.next = now.Add(e.interval(now))
 			}
-			e.flying++
+			e.inFlight++
 			e.tokens += k.tokens
 		}
 	}
@@ -235,39 +236,40 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 	}
 	for i := range e.quotas {
 		s := &e.quotas[i]
-		cost, flying := int64(1), e.flying
+		cost, inFlight := int64(1), e.inFlight
 		if s.tokens {
-			cost, flying = tokens, e.tokens
+			cost, inFlight = tokens, e.tokens
 		}
-		if wait, soft := s.wait(now, cost, flying); wait > p.wait {
+		if wait, soft := s.wait(now, cost, inFlight); wait > p.wait {
 			p.wait, p.soft, p.name = wait, soft, s.Name
 		}
 	}
 	return p
 }
 
-// interval is the distance at which what is left lasts until it comes back.
+// interval returns the time between requests at which what is left lasts until the
+// reset.
 func (e *entry) interval(now time.Time) (d time.Duration) {
 	for i := range e.quotas {
 		s := &e.quotas[i]
 		if s.tokens || s.until.IsZero() || !now.Before(s.until) {
 			continue
 		}
-		if have := s.available(now) - e.flying; have > 0 {
+		if have := s.available(now) - e.inFlight; have > 0 {
 			d = max(d, s.until.Sub(now)/time.Duration(have))
 		}
 	}
 	return d
 }
 
-// done gives a ticket back. A request that told nothing of a quota may have
-// been charged to it.
-func (t *table) done(k *ticket, charged bool) {
+// done ends a request. If the service may have counted it but its response had no
+// quotas, charged is true, and the quotas are lowered by its cost.
+func (t *table) done(k *flight, charged bool) {
 	for _, e := range [...]*entry{k.host, k.bucket} {
 		if e == nil {
 			continue
 		}
-		e.flying--
+		e.inFlight--
 		e.tokens -= k.tokens
 		if charged {
 			for i := range e.quotas {
@@ -288,21 +290,21 @@ func (t *table) done(k *ticket, charged bool) {
 	}
 }
 
-// learn takes over what a response says of an entry's quotas.
-func (e *entry) learn(a *Advice, now time.Time) {
-	for i := range a.Quotas() {
+// learn updates the quotas of an entry from a response.
+func (e *entry) learn(a *advice, now time.Time) {
+	for i := range a.quotas[:a.n] {
 		q := &a.quotas[i]
-		e.quota(q).told(q, now)
+		e.quota(q).update(q, now)
 	}
 }
 
-func (e *entry) quota(q *Quota) *state {
+func (e *entry) quota(q *quota) *state {
 	for i := range e.quotas {
 		if e.quotas[i].Name == q.Name {
 			return &e.quotas[i]
 		}
 	}
-	if len(e.quotas) == maxQuotas { // policies were renamed: the one told of the longest ago goes
+	if len(e.quotas) == maxQuotas { // replace the one with the oldest response
 		old := 0
 		for i := range e.quotas {
 			if e.quotas[i].at.Before(e.quotas[old].at) {
@@ -316,12 +318,12 @@ func (e *entry) quota(q *Quota) *state {
 	return &e.quotas[len(e.quotas)-1]
 }
 
-func newState(q *Quota) state {
-	return state{Quota: Quota{Name: strings.Clone(q.Name), Limit: Unknown, Remaining: Unknown, Reset: Unknown, Window: Unknown},
+func newState(q *quota) state {
+	return state{quota: quota{Name: strings.Clone(q.Name), Limit: unknown, Remaining: unknown, Reset: unknown, Window: unknown},
 		tokens: strings.Contains(q.Name, "tokens")}
 }
 
-// block lets nothing through for a while.
+// block sends no request of the entry for the time wait.
 func (e *entry) block(now time.Time, wait time.Duration, name string) {
 	if until := now.Add(wait); until.After(e.blocked) {
 		e.blocked, e.name = until, strings.Clone(name)

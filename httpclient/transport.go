@@ -2,7 +2,6 @@ package httpclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -16,32 +15,60 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit is one limit that outgoing requests are held to, as httplimit has it.
+// Limit is a limit that requests take from before they are sent.
 type Limit = httplimit.Limit
 
-// Config says how a Transport waits and what it believes. A zero field means
-// the default named in its comment.
+// Config configures a Transport. Times are at most 366 days.
 type Config struct {
-	Base http.RoundTripper // default http.DefaultTransport
+	// Base sends the requests. Default: http.DefaultTransport.
+	Base http.RoundTripper
 
-	FailFast    bool          // a request that would have to wait fails at once; default: it waits, until its deadline at most
-	MaxWait     time.Duration // the longest a request waits in all, its retries included; default 1 minute
-	MaxBlock    time.Duration // the longest time a service is believed; one that says more is asked again after this; default 1 hour
-	MaxAttempts int           // the first included; 1 never tries again; default 4, at most 100
-	Backoff     time.Duration // the first wait where the service does not say how long, doubled each time, up to half of it random; default 1 s
+	// FailFast makes a request that would have to wait fail at once with a
+	// *LimitedError. By default it waits, until its context's deadline at most.
+	FailFast bool
 
-	// Limiter and Limits hold requests to limits of one's own, all or nothing,
-	// each attempt again. On a shared store several processes share one budget.
+	// MaxWait is the longest time that a request waits in all, its retries
+	// included. Default: 1 minute.
+	MaxWait time.Duration
+
+	// MaxBlock is the longest time that a service can hold requests back. A
+	// longer Retry-After or reset is cut to it. Default: 1 hour.
+	MaxBlock time.Duration
+
+	// MaxAttempts is how often a request is sent, 1 to 100, the first time
+	// included. Default: 4.
+	MaxAttempts int
+
+	// Backoff is the wait before the first retry if the service does not say
+	// how long to wait. It doubles with each retry, and up to half of it is
+	// random. Default: 1 second.
+	Backoff time.Duration
+
+	// Limits, at most 16, are taken from Limiter before each attempt, at one
+	// instant, all or nothing. On a shared store several processes share one
+	// budget. Default: none.
 	Limiter *dipwell.Limiter
-	Limits  []Limit // at most 16
+	Limits  []Limit
 
-	Spread        bool                       // what is left is spread over the time until the reset; default: it is spent as it comes
-	Tokens        func(*http.Request) int64  // what a request will cost of quotas counted in tokens; default 1
-	Budget        func(*http.Request) string // whose budget a request spends; default: the host's, for the credentials in Authorization, X-Api-Key and Api-Key
-	MaxRemembered int                        // hosts, buckets and routes remembered; default 4096
+	// Spread spaces requests evenly over the time until a quota's reset. By
+	// default they are sent at once while the quota lasts.
+	Spread bool
 
-	// OnWait sees every wait before it begins and every failure, for logs and
-	// metrics. It must not keep the request. Default: nobody.
+	// Tokens returns the cost of a request in quotas counted in tokens, such as
+	// those of language models. Default: 1.
+	Tokens func(*http.Request) int64
+
+	// Budget returns a name for the budget that a request spends. Requests with
+	// the same name share what the transport learns. Default: one budget for
+	// each host and value of Authorization, X-Api-Key and Api-Key.
+	Budget func(*http.Request) string
+
+	// MaxRemembered is how many hosts, buckets and routes are kept in memory.
+	// Default: 4096.
+	MaxRemembered int
+
+	// OnWait, if set, is called before every wait and for every failure, for
+	// logs and metrics. It must not keep the request.
 	OnWait func(*http.Request, *LimitedError)
 }
 
@@ -53,11 +80,11 @@ const (
 	defaultMaxRemembered = 4096
 
 	maxAttempts = 100
-	longest     = 366 * 24 * time.Hour // of any setting, so that no sum overflows
+	longest     = 366 * 24 * time.Hour // of each setting, so that sums do not overflow
 )
 
-// Transport is an http.RoundTripper for callers of limited services. It is safe
-// for concurrent use, and shares what it learns among all its requests.
+// Transport is an http.RoundTripper for clients of rate-limited services. It is
+// safe for concurrent use. All its requests share what it learns.
 type Transport struct {
 	Config
 	seed  maphash.Seed
@@ -66,7 +93,8 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a transport for an http.Client.
+// New returns a transport for an http.Client. It returns an error if a field of c
+// is out of range or if c.Limiter does not have one of c.Limits.
 func New(c Config) (*Transport, error) {
 	for _, d := range []struct {
 		name  string
@@ -109,15 +137,16 @@ func New(c Config) (*Transport, error) {
 	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, spread: c.Spread}}, nil
 }
 
-// LimitedError is a request that was not granted in the time it had: it was not
-// sent (Status 0), or the service refused it and a retry would come too late.
+// LimitedError is the error of a request that could not succeed in time: it was
+// not sent, or the service refused it and a retry would be too late. It is a
+// dipwell.ErrRefused.
 type LimitedError struct {
 	Host   string
-	Limit  string        // name of the quota or limit, where it has one
-	Status int           // of the service's refusal; 0: the request was not sent
-	Wait   time.Duration // how long to wait, counted from the error
-	Until  time.Time     // the same as an instant of the local clock; zero: no wait will help, or nobody knows
-	Err    error         // for limits of one's own: a *dipwell.RefusedError
+	Limit  string        // name of the quota, bucket or limit, if it has one
+	Status int           // status of the service's refusal; 0 if the request was not sent
+	Wait   time.Duration // how long to wait from now
+	Until  time.Time     // the same by the local clock; zero if waiting does not help
+	Err    error         // a *dipwell.RefusedError if one of Config.Limits refused
 }
 
 func (e *LimitedError) Error() string {
@@ -134,15 +163,20 @@ func (e *LimitedError) Error() string {
 	return fmt.Sprintf("%s: retry after %v", what, e.Wait.Round(time.Millisecond))
 }
 
-// Is makes a LimitedError a dipwell.ErrRefused.
+// Is reports whether target is dipwell.ErrRefused.
 func (e *LimitedError) Is(target error) bool { return target == dipwell.ErrRefused }
 
+// Unwrap returns e.Err.
 func (e *LimitedError) Unwrap() error { return e.Err }
 
-// RoundTrip sends a request when it may be sent, and again when the service
-// refused it, said when to come back, and the request can be repeated. The last
-// answer of the service is returned as it is; a *LimitedError says that no
-// answer could be had in time.
+// RoundTrip waits until the request may be sent, and sends it. If the service
+// refuses it, RoundTrip sends it again after the time that the service gives, or
+// after the backoff if it gives none and the request is idempotent. A request
+// whose body cannot be read again is not retried.
+//
+// It returns the service's last response, which may be a refusal, or a
+// *LimitedError if a wait would be longer than the context's deadline or MaxWait
+// allows.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	left := t.MaxWait
 	for attempt, sent := 1, r; ; attempt++ {
@@ -153,21 +187,21 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp, err := t.Base.RoundTrip(sent)
 		if err != nil {
-			t.giveBack(&k, true)
+			t.release(&k, true)
 			return nil, err
 		}
-		var a Advice
-		retry, told, wait := t.learn(r, resp, &k, &a)
-		if !retry || attempt == t.MaxAttempts || !told && !idempotent(r) || !replayable(r) {
+		var a advice
+		retry, known, wait := t.learn(r, resp, &k, &a)
+		if !retry || attempt == t.MaxAttempts || !known && !idempotent(r) || !replayable(r) {
 			return resp, nil
 		}
-		if !told || wait <= 0 {
+		if !known || wait <= 0 {
 			wait = t.backoff(attempt)
 		}
 		e := limited(r, nameOf(&a), resp.StatusCode, wait)
 		if t.FailFast || wait > pace.Left(r.Context(), left) {
-			if !told {
-				return resp, nil // there is no time to tell
+			if !known {
+				return resp, nil // the response says more than a LimitedError without a time
 			}
 			drain(resp)
 			t.onWait(r, e)
@@ -178,15 +212,15 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := t.sleep(r.Context(), wait, &left, nil); err != nil {
 			return nil, err
 		}
-		if sent, err = again(r); err != nil {
+		if sent, err = nextAttempt(r); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// admit waits until what is known of the service lets a request through, and
-// then for the limits of one's own.
-func (t *Transport) admit(r *http.Request, left *time.Duration) (k ticket, err error) {
+// admit waits until the service is expected to allow a request, and then for
+// Config.Limits.
+func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err error) {
 	if err := t.enter(r, &k, left); err != nil {
 		return k, err
 	}
@@ -194,13 +228,14 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k ticket, err e
 		return k, nil
 	}
 	if err := t.take(r, left); err != nil {
-		t.giveBack(&k, false)
+		t.release(&k, false)
 		return k, err
 	}
 	return k, nil
 }
 
-func (t *Transport) enter(r *http.Request, k *ticket, left *time.Duration) error {
+// enter waits until the table admits the request, and counts it as in flight.
+func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error {
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
@@ -246,41 +281,43 @@ func (t *Transport) enter(r *http.Request, k *ticket, left *time.Duration) error
 	}
 }
 
-// find fills in the entries that a request takes from.
-func (t *Transport) find(r *http.Request, id key, k *ticket, now time.Time) {
+// find sets the entries that count a request: its host's, and its bucket's if it
+// is known.
+func (t *Transport) find(r *http.Request, id key, k *flight, now time.Time) {
 	k.host, k.bucket = t.table.get(id, now), nil
 	if k.host == nil || k.host.split == 0 {
 		return
 	}
 	id.kind = 'r'
 	id.name, _ = route(k.host.split, r)
-	if leads := t.table.get(id, now); leads != nil {
-		if leads.target.gone { // and may have been learned again, by another route
-			id.kind, id.name = 'b', leads.bucket
+	if rt := t.table.get(id, now); rt != nil {
+		if rt.target.evicted { // another route of the bucket may have a new entry
+			id.kind, id.name = 'b', rt.bucket
 			e := t.table.get(id, now)
 			if e == nil {
 				return
 			}
-			leads.target = e
+			rt.target = e
 		}
-		leads.target.used = now
-		k.bucket = leads.target
+		rt.target.used = now
+		k.bucket = rt.target
 	}
 }
 
-// learn gives a request's place back and takes over what the response says.
-func (t *Transport) learn(r *http.Request, resp *http.Response, k *ticket, a *Advice) (retry, told bool, wait time.Duration) {
+// learn ends a request and updates its entries from the response. retry reports
+// whether the request may be sent again, after wait if that is known.
+func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *advice) (retry, known bool, wait time.Duration) {
 	now := time.Now()
-	Parse(a, resp.Header, now, t.MaxBlock)
-	wait, told = a.Wait()
-	retry, shared := verdict(resp.StatusCode, a, told)
-	if retry && !told && a.github && resp.StatusCode == http.StatusTooManyRequests {
-		wait, told = min(time.Minute, t.MaxBlock), true // what GitHub asks for where it says nothing
+	parse(a, resp.Header, now, t.MaxBlock)
+	wait, known = a.wait()
+	retry, shared := classify(resp.StatusCode, a, known)
+	if retry && !known && a.github && resp.StatusCode == http.StatusTooManyRequests {
+		wait, known = min(time.Minute, t.MaxBlock), true // GitHub documents a minute
 	}
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
 	t.table.done(k, a.n == 0)
-	if a.n == 0 && (!shared || !told) {
+	if a.n == 0 && (!shared || !known) {
 		return
 	}
 	id := t.key(r)
@@ -295,7 +332,7 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *ticket, a *Ad
 	if e != nil {
 		e.learn(a, now)
 	}
-	if shared && told {
+	if shared && known {
 		if e == nil || a.Global {
 			e = host
 		}
@@ -304,12 +341,12 @@ func (t *Transport) learn(r *http.Request, resp *http.Response, k *ticket, a *Ad
 	return
 }
 
-// maxBucket bounds the name of a bucket; real ones have 32 bytes.
+// maxBucket is the longest name of a bucket; real ones have 32 bytes.
 const maxBucket = 256
 
-// bucket returns the entry of the response's bucket, and remembers that the
-// request's route leads to it.
-func (t *Transport) bucket(r *http.Request, host *entry, id key, a *Advice, now time.Time) *entry {
+// bucket returns the entry of the response's bucket, and records it as the bucket
+// of the request's route. It returns nil if the table is full.
+func (t *Transport) bucket(r *http.Request, host *entry, id key, a *advice, now time.Time) *entry {
 	host.split = splitResource
 	if a.discord {
 		host.split = splitMajor
@@ -317,10 +354,10 @@ func (t *Transport) bucket(r *http.Request, host *entry, id key, a *Advice, now 
 	name, major := route(host.split, r)
 	at := id
 	at.kind, at.name = 'r', name
-	leads := t.table.get(at, now)
-	if leads != nil && !leads.target.gone && leads.name == a.Bucket {
-		leads.target.used = now
-		return leads.target
+	rt := t.table.get(at, now)
+	if rt != nil && !rt.target.evicted && rt.name == a.Bucket {
+		rt.target.used = now
+		return rt.target
 	}
 	full := a.Bucket + "\x00" + major
 	b := id
@@ -329,40 +366,35 @@ func (t *Transport) bucket(r *http.Request, host *entry, id key, a *Advice, now 
 	if e == nil {
 		return nil
 	}
-	e.waiting++ // it must not make room for its own route
-	if leads = t.table.add(at, now); leads != nil {
-		leads.name, leads.bucket, leads.target = full[:len(a.Bucket)], full, e
+	e.waiting++ // adding its route must not evict it
+	if rt = t.table.add(at, now); rt != nil {
+		rt.name, rt.bucket, rt.target = full[:len(a.Bucket)], full, e
 	}
 	e.waiting--
 	return e
 }
 
-// CloseIdleConnections closes those of Base, for http.Client.CloseIdleConnections.
+// CloseIdleConnections closes the idle connections of Base, if it has such a
+// method. http.Client.CloseIdleConnections calls it.
 func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
 	}
 }
 
-// Remembered is the number of hosts, buckets and routes that are remembered now.
-func (t *Transport) Remembered() int {
-	t.table.mu.Lock()
-	defer t.table.mu.Unlock()
-	return len(t.table.entries)
-}
-
-func (t *Transport) giveBack(k *ticket, charged bool) {
+// release ends a request without a response.
+func (t *Transport) release(k *flight, charged bool) {
 	t.table.mu.Lock()
 	t.table.done(k, charged)
 	t.table.mu.Unlock()
 }
 
-// take takes from the limits of one's own.
+// take takes from Config.Limits, and waits for them.
 func (t *Transport) take(r *http.Request, left *time.Duration) error {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range t.Limits {
-		take, err := of(&t.Limits[i], r)
+		take, err := takeOf(&t.Limits[i], r)
 		if err != nil {
 			return err
 		}
@@ -393,14 +425,14 @@ func (t *Transport) take(r *http.Request, left *time.Duration) error {
 	return e
 }
 
-// of is what a request takes from a limit.
-func of(l *Limit, r *http.Request) (take dipwell.Take, err error) {
+// takeOf returns what a request takes from a limit.
+func takeOf(l *Limit, r *http.Request) (take dipwell.Take, err error) {
 	take = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
 	if l.Key != nil {
 		if take.Key, err = l.Key(r); err != nil {
 			return take, err
 		}
-		if take.Key == dipwell.Shared { // only the limit's own configuration says that
+		if take.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
 			return take, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
 		}
 	}
@@ -410,7 +442,7 @@ func of(l *Limit, r *http.Request) (take dipwell.Take, err error) {
 	return take, err
 }
 
-// key tells whose budget a request spends.
+// key returns the key of the budget that a request spends.
 func (t *Transport) key(r *http.Request) key {
 	if t.Budget != nil {
 		return key{host: t.Budget(r)}
@@ -424,8 +456,9 @@ func (t *Transport) key(r *http.Request) key {
 	return k
 }
 
-// sleep waits a little longer than told, so that those who were told the same
-// do not all come at once; or until changed.
+// sleep waits until changed is closed or, if changed is nil, for wait and a random
+// part of up to a tenth more, so that clients that were given the same time do not
+// all return at once.
 func (t *Transport) sleep(ctx context.Context, wait time.Duration, left *time.Duration, changed <-chan struct{}) error {
 	if changed == nil {
 		spread := min(wait/10, time.Second, max(0, pace.Left(ctx, *left)-wait)/2)
@@ -466,12 +499,12 @@ func limited(r *http.Request, limit string, status int, wait time.Duration) *Lim
 	return &LimitedError{Host: r.URL.Host, Limit: limit, Status: status, Wait: wait, Until: time.Now().Add(wait)}
 }
 
-// nameOf names what refused: the bucket, or the quota that is used up.
-func nameOf(a *Advice) string {
+// nameOf returns the name of what refused: the bucket, or the quota that is used up.
+func nameOf(a *advice) string {
 	if a.Bucket != "" {
 		return a.Bucket
 	}
-	for _, q := range a.Quotas() {
+	for _, q := range a.quotas[:a.n] {
 		if q.Remaining == 0 {
 			return q.Name
 		}
@@ -481,23 +514,22 @@ func nameOf(a *Advice) string {
 
 const statusOverloaded = 529 // Anthropic's
 
-// verdict reports whether a response may be retried, and whether its wait is
-// for everybody. A 503 speaks for its own request: other paths may work.
-func verdict(status int, a *Advice, told bool) (retry, shared bool) {
+// classify reports whether a response may be retried, and whether its wait is
+// shared by other requests. A 503 is not shared, since other paths may work.
+func classify(status int, a *advice, known bool) (retry, shared bool) {
 	switch status {
 	case http.StatusTooManyRequests:
 		return true, true
 	case http.StatusServiceUnavailable, statusOverloaded:
-		told = a.RetryAfter >= 0
-		return told, false
-	case http.StatusForbidden: // GitHub's refusals, and of some others
-		limited := a.RetryAfter >= 0 || a.github && told
+		return a.RetryAfter >= 0, false
+	case http.StatusForbidden: // a refusal of GitHub and some others
+		limited := a.RetryAfter >= 0 || a.github && known
 		return limited, limited
 	}
 	return false, false
 }
 
-// idempotent reports whether a request may be repeated though nobody said so.
+// idempotent reports whether a request may be sent twice.
 func idempotent(r *http.Request) bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
@@ -506,20 +538,20 @@ func idempotent(r *http.Request) bool {
 	return len(r.Header["Idempotency-Key"]) > 0 || len(r.Header["X-Idempotency-Key"]) > 0
 }
 
-// replayable reports whether the body can be had again.
+// replayable reports whether the body can be read again.
 func replayable(r *http.Request) bool {
 	return r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
 }
 
-// again returns the request for another attempt, with a fresh body.
-func again(r *http.Request) (*http.Request, error) {
-	next := r.WithContext(r.Context()) // a copy: a RoundTripper changes no request
+// nextAttempt returns the request with a new body.
+func nextAttempt(r *http.Request) (*http.Request, error) {
+	next := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
 	if r.Body == nil || r.Body == http.NoBody {
 		return next, nil
 	}
 	body, err := r.GetBody()
 	if err != nil {
-		return nil, fmt.Errorf("httpclient: the body for another attempt: %w", err)
+		return nil, fmt.Errorf("httpclient: body for another attempt: %w", err)
 	}
 	next.Body = body
 	return next, nil
@@ -531,8 +563,8 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// A refusal's body is read so that its connection can be used again: this much,
-// for this long. One that is longer or slower costs the connection.
+// A refusal's body is read so that its connection can be reused, up to these
+// bounds. Beyond them the connection is closed.
 const (
 	maxDrain     = 64 << 10
 	maxDrainTime = time.Second
@@ -540,9 +572,7 @@ const (
 
 func drain(resp *http.Response) {
 	slow := time.AfterFunc(maxDrainTime, func() { resp.Body.Close() })
-	_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrain))
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrain)) // after an error the next attempt opens another connection
 	slow.Stop()
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return // the connection is gone; the next attempt opens another
-	}
+	_ = resp.Body.Close()
 }

@@ -25,7 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// service is a handler called without a network, so that time can be virtual.
+// service is a RoundTripper that calls a handler without a network, so that time
+// can be virtual.
 type service func(http.ResponseWriter, *http.Request)
 
 func (s service) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -58,7 +59,7 @@ func request(ctx context.Context, method, url, body string) *http.Request {
 	return r
 }
 
-// get returns the status, or the error's.
+// get returns the status of the response or of the error.
 func get(rt http.RoundTripper, ctx context.Context, url string) (int, error) { //nolint:revive // the test's own order
 	resp, err := rt.RoundTrip(request(ctx, "GET", url, ""))
 	if err != nil {
@@ -154,9 +155,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestShares: what one request learned holds the others back, and they go when
-// the service said, in virtual time.
-func TestShares(t *testing.T) {
+// A refusal of one request makes the others wait until the service's reset.
+func TestRequestsShareRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		rt := newTransport(t, httpclient.Config{Base: service(func(w http.ResponseWriter, _ *http.Request) {
@@ -206,8 +206,7 @@ type closed struct{ is bool }
 func (c *closed) Read([]byte) (int, error) { return 0, io.EOF }
 func (c *closed) Close() error             { c.is = true; return nil }
 
-// window is a service with a fixed window, as many are, that answers after a
-// while and refuses what is too much.
+// window is a service with a fixed window that answers after a delay.
 type window struct {
 	mu            sync.Mutex
 	limit, used   int
@@ -242,9 +241,9 @@ func (s *window) serve(w http.ResponseWriter, _ *http.Request) {
 
 func ceil(d time.Duration) string { return strconv.Itoa(int((d + time.Second - 1) / time.Second)) }
 
-// TestPaces: after the first answers no request is refused, in every dialect
-// that tells a window, and nothing is left unused.
-func TestPaces(t *testing.T) {
+// After the first responses no request is refused and no quota is left unused, with
+// all header fields that give a window.
+func TestNoRefusalsAfterFirstResponses(t *testing.T) {
 	for name, dialect := range map[string]func(http.Header, int, int, time.Duration){
 		"ietf": func(h http.Header, limit, left int, reset time.Duration) {
 			h.Set("RateLimit-Policy", `"default";q=`+strconv.Itoa(limit)+`;w=60`)
@@ -288,7 +287,7 @@ func TestPaces(t *testing.T) {
 	}
 }
 
-// TestBuckets: a used-up bucket of Discord holds back its own routes alone.
+// A used-up bucket of Discord makes only its own routes wait.
 func TestBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
@@ -324,7 +323,7 @@ func TestBuckets(t *testing.T) {
 	})
 }
 
-// TestTokens: quotas that refill, counted in tokens.
+// Quotas counted in tokens refill.
 func TestTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{Tokens: func(r *http.Request) int64 { return r.ContentLength },
@@ -369,7 +368,7 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-func TestOwnLimits(t *testing.T) {
+func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		epoch := time.Now()
 		store, err := memstore.New(memstore.Config{MaxKeys: 100, Clock: func() int64 { return 1e15 + time.Since(epoch).Microseconds() }})
@@ -413,8 +412,8 @@ func TestOwnLimits(t *testing.T) {
 	})
 }
 
-// TestBounded: many hosts and routes do not grow memory, and a host in use is kept.
-func TestBounded(t *testing.T) {
+// Many hosts and routes do not grow the table, and a host in use is not evicted.
+func TestMaxRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{MaxRemembered: 50, FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
 			answer{200, "RateLimit: \"x\";r=0;t=3600\nX-RateLimit-Bucket: " + r.URL.Host}.write(w)
@@ -446,7 +445,7 @@ func TestCancelledWaits(t *testing.T) {
 	})
 }
 
-// The rest is over real connections.
+// The tests from here on use real connections.
 
 func TestLoopback(t *testing.T) {
 	store, err := memstore.New(memstore.Config{MaxKeys: 100})
@@ -504,8 +503,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// TestDrain: a refusal with a short body keeps its connection; one without an
-// end does not hold the request up for long.
+// After a refusal with a short body the connection is reused. A body without an
+// end delays the request by at most maxDrainTime.
 func TestDrain(t *testing.T) {
 	var connections, calls atomic.Int64
 	release := make(chan struct{})
@@ -541,13 +540,13 @@ func TestDrain(t *testing.T) {
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections for short refusals", n)
 	}
-	if status, err := get(rt, t.Context(), server.URL+"/endless"); status != 200 { // it ends before release
+	if status, err := get(rt, t.Context(), server.URL+"/endless"); status != 200 { // drain must stop before release
 		t.Error(status, err)
 	}
 }
 
-// FuzzRoundTrip: no answer of a service makes a request wait longer than a
-// service is believed, and none shuts a host for longer.
+// No response makes a request wait longer than MaxBlock, nor blocks a host for
+// longer.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add(uint8(0), "Retry-After: 99999999999")
 	f.Add(uint8(1), "RateLimit: \"a\";r=0;t=99999\nRateLimit-Policy: \"a\";q=9;w=999999999999999")
