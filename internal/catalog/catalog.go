@@ -1,0 +1,327 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A Backend is where limits are kept. A Catalog calls one method at a time, but
+// for Revision and Install.
+type Backend interface {
+	// Prepare runs before the limits are read for the first time, such as to look
+	// at the schema, and again until it and the reading succeed.
+	Prepare(ctx context.Context) error
+	// Read returns all limits, as they were at one instant.
+	Read(ctx context.Context) (*Limits, error)
+	// Revision returns a number that differs from that of the Limits read last
+	// if they were changed since.
+	Revision(ctx context.Context) (int64, error)
+	// Install puts limits that were read in force: it sets the registry, and what
+	// the store keeps of each limit for its calls.
+	Install(l *Limits) error
+	// Put stores a limit that compiles, Drop removes one. Their errors are those
+	// of store.Definer. changed is false if what was read last still holds.
+	Put(ctx context.Context, l store.Limit, owner string) (changed bool, err error)
+	Drop(ctx context.Context, name, owner string) error
+}
+
+// Limits are all limits of a store as they were read.
+type Limits struct {
+	Defs     []*store.Definition
+	Revision int64            // -1: not known, so that they are read again at the next look
+	Bad      map[string]error // limits that this program cannot read, such as those of a newer one
+}
+
+// Config is how a Catalog treats its Backend.
+type Config struct {
+	// Lazy opens a catalog whose back end is away. Limits that are defined until
+	// it answers are kept, and stored then.
+	Lazy bool
+	// WaitForAccess opens a lazy catalog also where access is denied.
+	WaitForAccess bool
+	// Report hears errors that no caller gets.
+	Report func(error)
+
+	// Unread returns what calls get until the limits have been read for the first
+	// time. err is why the last attempt failed, or nil.
+	Unread func(err error) error
+	// Error makes an error of reading one of the store's.
+	Error func(err error) error
+	// Away reports whether an error says that the back end could not be asked, or
+	// could not write for the time being, rather than that it refused.
+	Away func(err error) bool
+	// Denied reports whether access was refused, so that waiting helps only if
+	// somebody changes the rights.
+	Denied func(err error) bool
+	// Unfit reports whether the back end answers and can never be used.
+	Unfit func(err error) bool
+}
+
+const (
+	openTimeout = 2 * time.Second // the longest that a lazy Open waits for a back end that hangs
+	maxPending  = 10000           // limits kept for a back end that is away
+)
+
+// Catalog keeps the limits of one store. It is a store.Definer.
+type Catalog struct {
+	Config
+	b   Backend
+	reg *store.Registry
+
+	gate     await.Gate  // one reading or change over b at a time
+	pending  []pending   // defined while b was away
+	isRead   atomic.Bool // the limits have been read once
+	unread   atomic.Pointer[error]
+	revision atomic.Int64
+	started  time.Time
+	known    atomic.Int64 // when the limits were last known to be the present ones, since started
+
+	installs sync.Mutex       // held without asking b
+	bad      map[string]error // under installs
+
+	ctx  context.Context // of what is done in the background
+	stop func()
+	done sync.WaitGroup
+}
+
+var _ store.Definer = (*Catalog)(nil)
+
+// A pending limit is stored when the back end is there.
+type pending struct {
+	limit store.Limit
+	owner string
+}
+
+// New returns a catalog that has read nothing yet. Limits appear in reg.
+func New(b Backend, reg *store.Registry, c Config) *Catalog {
+	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1), started: time.Now()}
+	cat.revision.Store(-1)
+	cat.ctx, cat.stop = context.WithCancel(context.Background())
+	return cat
+}
+
+// Open reads the limits. A lazy catalog opens without them, unless the back end
+// is unfit or denies access.
+func (c *Catalog) Open(ctx context.Context) error {
+	if !c.Lazy {
+		return c.Load(ctx)
+	}
+	c.failed(nil)
+	bound, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	err := c.Load(bound)
+	if err == nil {
+		return nil
+	}
+	if c.Unfit(err) || ctx.Err() != nil || c.Denied(err) && !c.WaitForAccess {
+		return err
+	}
+	c.failed(err)
+	c.Report(err)
+	return nil
+}
+
+// Close ends what is done in the background.
+func (c *Catalog) Close() {
+	c.stop()
+	c.done.Wait()
+}
+
+// Go does something in the background. Close ends its context and waits for it.
+func (c *Catalog) Go(do func(ctx context.Context)) { c.done.Go(func() { do(c.ctx) }) }
+
+// IsRead reports whether the limits have been read once.
+func (c *Catalog) IsRead() bool { return c.isRead.Load() }
+
+// Age is how long ago the limits were known to be the present ones.
+func (c *Catalog) Age() time.Duration { return time.Since(c.started) - time.Duration(c.known.Load()) }
+
+// Unavailable returns why the limits of a lazy catalog have not been read yet,
+// or nil if they have.
+func (c *Catalog) Unavailable() error {
+	if why := c.unread.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// failed notes why the limits could not be read, if they never were.
+func (c *Catalog) failed(err error) {
+	if c.Lazy && !c.isRead.Load() {
+		why := c.Unread(err)
+		c.unread.Store(&why)
+		c.reg.SetLoadError(why)
+	}
+}
+
+// Load reads all limits. Before, it stores those that are pending.
+func (c *Catalog) Load(ctx context.Context) error {
+	if err := c.gate.Enter(ctx); err != nil {
+		return err
+	}
+	defer c.gate.Leave()
+	return c.load(ctx)
+}
+
+// LoadForCall is Load for a call of a name that is not known. It fails fast
+// until the limits have been read; reading them is the watcher's job.
+func (c *Catalog) LoadForCall(ctx context.Context) error {
+	if err := c.Unavailable(); err != nil {
+		return err
+	}
+	return c.Error(c.Load(ctx))
+}
+
+func (c *Catalog) load(ctx context.Context) error {
+	if err := c.prepare(ctx); err != nil {
+		c.failed(err)
+		return err
+	}
+	asked := time.Since(c.started)
+	read, err := c.b.Read(ctx)
+	if err != nil {
+		return err
+	}
+	c.known.Store(int64(asked))
+	return c.Install(read)
+}
+
+func (c *Catalog) prepare(ctx context.Context) error {
+	if !c.isRead.Load() {
+		if err := c.b.Prepare(ctx); err != nil {
+			return err
+		}
+	}
+	for len(c.pending) > 0 {
+		p := c.pending[0]
+		if _, err := c.b.Put(ctx, p.limit, p.owner); err != nil {
+			if c.Away(err) {
+				return err
+			}
+			c.Report(err)
+		}
+		c.pending = c.pending[1:]
+	}
+	c.pending = nil
+	return nil
+}
+
+// Install puts limits in force that were read last, by the back end or in a
+// caller's transaction. It waits for no reading.
+func (c *Catalog) Install(l *Limits) error {
+	c.installs.Lock()
+	defer c.installs.Unlock()
+	for name, err := range l.Bad {
+		if known := c.bad[name]; known == nil || known.Error() != err.Error() {
+			c.Report(err)
+		}
+	}
+	c.bad = l.Bad
+	c.reg.Unreadable(l.Bad)
+	if err := c.b.Install(l); err != nil {
+		return err
+	}
+	c.revision.Store(l.Revision)
+	c.isRead.Store(true)
+	c.unread.Store(nil)
+	c.reg.SetLoadError(nil)
+	return nil
+}
+
+// Older reports whether limits were read before those that are in force.
+func (c *Catalog) Older(l *Limits) bool { return l.Revision >= 0 && l.Revision < c.revision.Load() }
+
+// Refresh reads the limits if they have changed or some are pending.
+func (c *Catalog) Refresh(ctx context.Context) error {
+	if !c.isRead.Load() {
+		return c.Load(ctx)
+	}
+	asked := time.Since(c.started)
+	revision, err := c.b.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.gate.Enter(ctx); err != nil {
+		return err
+	}
+	defer c.gate.Leave()
+	if revision == c.revision.Load() && len(c.pending) == 0 {
+		c.known.Store(int64(asked))
+		return nil
+	}
+	return c.load(ctx)
+}
+
+// Registry holds the limits as they were read last.
+func (c *Catalog) Registry() *store.Registry { return c.reg }
+
+// Define adds a limit or changes it, here at once and for other programs at
+// their next look.
+func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	if _, _, err := l.Compile(); err != nil {
+		return nil, err
+	}
+	if err := c.gate.Enter(ctx); err != nil {
+		return nil, c.Error(err)
+	}
+	defer c.gate.Leave()
+	if err := c.Unavailable(); err != nil {
+		return c.pend(l, owner, err)
+	}
+	changed, err := c.b.Put(ctx, l, owner)
+	if err != nil {
+		return c.pend(l, owner, err)
+	}
+	if changed {
+		if err := c.load(ctx); err != nil {
+			return nil, c.Error(err)
+		}
+	}
+	if d := c.reg.Lookup(l.Name); d != nil {
+		return d, nil
+	}
+	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+}
+
+// pend keeps a limit that could not be stored, in a lazy catalog. Until it is
+// stored it is known here only, so that calls get its failure mode.
+func (c *Catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
+	waits := c.Lazy && (c.Away(why) || c.WaitForAccess && c.Denied(why))
+	if !waits || owner == store.OwnerAPI || len(c.pending) >= maxPending {
+		return nil, why
+	}
+	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)
+	if err != nil {
+		return nil, err
+	}
+	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == l.Name })
+	c.pending = append(c.pending, pending{l, owner})
+	return d, nil
+}
+
+// Drop ends a limit.
+func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
+	if err := c.gate.Enter(ctx); err != nil {
+		return c.Error(err)
+	}
+	defer c.gate.Leave()
+	if err := c.Unavailable(); err != nil {
+		return err
+	}
+	if err := c.b.Drop(ctx, name, owner); err != nil {
+		return err
+	}
+	return c.Error(c.load(ctx))
+}
+
+// Unreadable is the error of calls of a limit whose stored form cannot be read.
+func Unreadable(name string, err error) error {
+	return fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, name, err)
+}

@@ -1,0 +1,256 @@
+package catalog
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// everyField has no field at its default.
+var everyField = store.Limit{Name: "every", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Burst: 7, MaxDebt: 3, MaxCharge: 9,
+	Start: "06:00 Europe/Rome", OnChange: store.StartOver, Mode: store.Shadow, Auth: true, RetryJitter: 20,
+	OnStoreError: store.FailLocal, Timeout: 1500 * time.Microsecond, ListKeys: true}
+
+// throughColumns reads back what the columns of a limit hold, as a driver
+// returns it.
+func throughColumns(t *testing.T, l store.Limit) store.Limit {
+	t.Helper()
+	values := LimitValues(&l)
+	for i, v := range values {
+		if n, ok := v.(int); ok {
+			values[i] = int32(n)
+		}
+	}
+	back, err := ReadLimit(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return back
+}
+
+func throughText(t *testing.T, l store.Limit) store.Limit {
+	t.Helper()
+	text, err := FormatSettings(&l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := ParseSettings(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return back
+}
+
+// TestEveryFieldIsStored: each field of Limit survives every stored form. A new
+// field is missing in everyField first, then in the table of store.Settings.
+func TestEveryFieldIsStored(t *testing.T) {
+	for i := range reflect.TypeFor[store.Limit]().NumField() {
+		name := reflect.TypeFor[store.Limit]().Field(i).Name
+		value := reflect.ValueOf(everyField).Field(i)
+		if value.IsZero() {
+			t.Errorf("everyField.%s is its default", name)
+		}
+		l := store.Limit{Name: "one", Rate: 1, Period: time.Second}
+		reflect.ValueOf(&l).Elem().Field(i).Set(value)
+		if back := throughColumns(t, l); back != l {
+			t.Errorf("%s in columns: %+v came back as %+v", name, l, back)
+		}
+		if back := throughText(t, l); back != l {
+			t.Errorf("%s as text: %+v came back as %+v", name, l, back)
+		}
+	}
+	for _, l := range []store.Limit{
+		{Name: "none ahead", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt},
+		{Name: "no debt", Rate: 1, Period: store.Month, MaxDebt: store.NoDebt},
+	} {
+		if back := throughColumns(t, l); back != l {
+			t.Errorf("in columns: %+v came back as %+v", l, back)
+		}
+		if back := throughText(t, l); back != l {
+			t.Errorf("as text: %+v came back as %+v", l, back)
+		}
+	}
+}
+
+// TestStoredFormsStay: programs of other versions read these forms.
+func TestStoredFormsStay(t *testing.T) {
+	row := func(l store.Limit) string {
+		var out []string
+		for i, v := range LimitValues(&l) {
+			out = append(out, fmt.Sprintf("%s=%v", LimitColumns[i], v))
+		}
+		return strings.Join(out, " ")
+	}
+	text := func(l store.Limit) string {
+		s, err := FormatSettings(&l)
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	asJSON := func(l store.Limit) string {
+		b, err := json.Marshal(Versions(store.MustDefinition(l)))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	plain := store.Limit{Name: "plain", Rate: 5, Period: time.Minute, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt}
+	for _, c := range [][2]string{
+		{row(everyField), "name=every algorithm=fixed_window rate=5 per=1d burst=7 max_debt=3 max_charge=9 start=06:00 Europe/Rome " +
+			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true"},
+		{row(plain), "name=plain algorithm=token_bucket rate=5 per=1m burst=0 max_debt=-1 max_charge=<nil> start=<nil> " +
+			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false"},
+		{text(everyField), `{"name":"every","algorithm":"fixed_window","rate":"5","per":"1d","burst":"7","max_debt":"3","max_charge":"9",` +
+			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
+			`"timeout":"1500us","keys":"list"}`},
+		{text(plain), `{"name":"plain","rate":"5","per":"1m","burst":"0","max_debt":"unlimited"}`},
+		{asJSON(everyField), `[{"number":1,"since":0,"policy":"reset","unit":1,"every":0,"add":5,"cap":7,"origin":0,"burst":7,"debt":3,"most":10,` +
+			`"max_charge":9,"max_used":260615,"days":1,"clock":21600,"zone":"Europe/Rome"}]`},
+		{asJSON(store.Limit{Name: "spread", Algorithm: store.Interval, Rate: 5, Period: time.Minute}),
+			`[{"number":1,"since":0,"policy":"keep","unit":1,"every":60000000,"add":5,"cap":5,"origin":0,"burst":5,"debt":5,"most":10,` +
+				`"max_charge":50,"max_used":750599930,"spread":true}]`},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%s\nwant %s", c[0], c[1])
+		}
+	}
+	var names []string
+	for i := range reflect.TypeFor[Version]().NumField() {
+		f := reflect.TypeFor[Version]().Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			name = strings.ToLower(f.Name)
+		}
+		names = append(names, name)
+	}
+	inTables := slices.DeleteFunc(names, func(name string) bool { return slices.Contains([]string{"months", "days", "clock", "zone"}, name) })
+	if !slices.Equal(inTables, VersionColumns) {
+		t.Errorf("columns of a version: %v; its fields: %v", VersionColumns, inTables)
+	}
+	for i, at := range new(Version).Fields() {
+		if v := reflect.ValueOf(at); v.Elem().Type() != reflect.TypeFor[Version]().FieldByIndex([]int{i + 4*btoi(VersionColumns[i] == "per" || VersionColumns[i] == "start")}).Type {
+			t.Errorf("column %s is a field of type %v", VersionColumns[i], v.Elem().Type())
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// changes are limits of one name, each the successor of the one before.
+var changes = []store.Limit{
+	{Name: "l", Rate: 5, Period: time.Minute},
+	{Name: "l", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Minute},
+	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "10s"},
+	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 7 * 24 * time.Hour, Start: "06:30:10 Europe/Rome"},
+	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 3 * store.Month},
+	{Name: "l", Algorithm: store.Interval, Rate: 5, Period: store.Year, Start: "00:00 Asia/Tokyo", OnChange: store.Proportional},
+	{Name: "l", Rate: 5, Period: time.Minute},
+}
+
+// TestVersionsReadBack: a definition with a past is the same after it was stored
+// as JSON and in a table.
+func TestVersionsReadBack(t *testing.T) {
+	var reg store.Registry
+	limits := []store.Limit{}
+	for i, l := range changes {
+		d, err := reg.Define(int64(i), l, store.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits = append(limits, l)
+		for form, versions := range map[string][]Version{"JSON": asStoredJSON(t, d), "a table": asRows(d, limits)} {
+			back, err := Definition(l, d.Owner, d.Number, versions)
+			if err != nil {
+				t.Fatalf("%s: %v", form, err)
+			}
+			if numbers(back) != numbers(d) {
+				t.Errorf("%s:\n%s\nwant\n%s", form, numbers(back), numbers(d))
+			}
+			if back.Rule.Plain() != d.Rule.Plain() || back.Rule.Even() != d.Rule.Even() {
+				t.Errorf("%s: %s is decided another way", form, l)
+			}
+		}
+	}
+	if d := reg.Lookup("l"); int(d.Number) != len(changes) || len(d.Past) != len(changes)-1 {
+		t.Errorf("version %d with a past of %d", d.Number, len(d.Past))
+	}
+}
+
+func asStoredJSON(t *testing.T, d *store.Definition) (out []Version) {
+	t.Helper()
+	b, err := json.Marshal(Versions(d))
+	if err == nil {
+		err = json.Unmarshal(b, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// asRows returns the versions as tables keep them: written one by one, each with
+// the settings of its own limit.
+func asRows(d *store.Definition, limits []store.Limit) (out []Version) {
+	for i, v := range append(slices.Clone(d.Past), d.Version()) {
+		row := NewVersion(v, &limits[i])
+		row.Months, row.Days, row.Clock, row.Zone = 0, 0, 0, ""
+		out = append(out, row)
+	}
+	return out
+}
+
+// numbers are all that counts of a definition.
+func numbers(d *store.Definition) string {
+	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
+	for _, v := range Versions(d) {
+		v.Per, v.Start = "", ""
+		out += fmt.Sprintf("\n%+v", v)
+	}
+	return out
+}
+
+// TestStoredNonsense: what no program has written is an error, not a panic.
+func TestStoredNonsense(t *testing.T) {
+	l := store.Limit{Name: "l", Rate: 5, Period: time.Minute}
+	good := Versions(store.MustDefinition(l))[0]
+	for name, spoil := range map[string]func(v *Version){
+		"no unit":              func(v *Version) { v.Unit = 0 },
+		"nothing comes back":   func(v *Version) { v.Add = 0 },
+		"too large":            func(v *Version) { v.Cap = store.MaxInt + 1 },
+		"negative":             func(v *Version) { v.MaxUsed = -1 },
+		"no calendar":          func(v *Version) { v.Every = 0 },
+		"no calendar, in JSON": func(v *Version) { v.Every, v.Per, v.Start = 0, "", "" },
+		"no period":            func(v *Version) { v.Per, v.Every = "a fortnight", 7 },
+		"no zone":              func(v *Version) { v.Per, v.Every, v.Days, v.Zone = "", 0, 1, "Mars/Olympus" },
+		"no policy":            func(v *Version) { v.Policy = "forget" },
+		"no present version":   func(v *Version) { v.Number = 2 },
+	} {
+		v := good
+		spoil(&v)
+		if d, err := Definition(l, store.OwnerCode, 1, []Version{v}); err == nil {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	for i, s := range store.Settings() {
+		values := LimitValues(&everyField)
+		values[i] = struct{}{}
+		if _, ok := s.Field(&everyField).(*bool); ok || s.Name == "name" || s.Name == "start" {
+			continue
+		}
+		if l, err := ReadLimit(values); err == nil {
+			t.Errorf("%s: %+v", s.Name, l)
+		}
+	}
+}

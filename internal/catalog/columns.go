@@ -1,0 +1,135 @@
+package catalog
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/store"
+)
+
+// LimitColumns are the columns of a limit's settings in a table.
+var LimitColumns = func() (names []string) {
+	for _, s := range store.Settings() {
+		names = append(names, s.Column)
+	}
+	return names
+}()
+
+// LimitValues returns what the columns of a limit hold: numbers and booleans as
+// such, times as µs where the column's name ends in _us, all else as text. A
+// default that depends on other fields is nil, and unlimited is -1.
+func LimitValues(l *store.Limit) (values []any) {
+	for _, s := range store.Settings() {
+		var value any
+		switch f := s.Field(l).(type) {
+		case *string:
+			if *f != "" {
+				value = *f
+			}
+		case *int64:
+			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
+				value = *f + 1
+			} else if *f == 0 {
+				value = nil
+			}
+		case *time.Duration:
+			if value = store.FormatPeriod(*f); inMicros(s) {
+				value = f.Microseconds()
+			}
+		case *int:
+			value = *f
+		case *bool:
+			value = *f
+		case fmt.Stringer:
+			value = f.String()
+		}
+		values = append(values, value)
+	}
+	return values
+}
+
+func inMicros(s store.Setting) bool { return strings.HasSuffix(s.Column, "_us") }
+
+// ReadLimit returns the limit of a row. The values are those of LimitColumns,
+// integers of any size.
+func ReadLimit(values []any) (l store.Limit, err error) {
+	for i, s := range store.Settings() {
+		value := values[i]
+		if value == nil {
+			continue
+		}
+		text := fmt.Sprint(value)
+		switch f := s.Field(&l).(type) {
+		case *bool:
+			*f = value == true
+			continue
+		case *int64:
+			if text == "-1" {
+				text = "unlimited"
+			}
+		case *int: // percent
+			text += "%"
+		case *time.Duration:
+			if inMicros(s) {
+				text += "us"
+			}
+		}
+		if err = l.Set(s.Name, text); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+// VersionColumns are the columns of a version in a table.
+var VersionColumns = strings.Fields("number since policy unit every add cap origin burst debt most max_charge max_used leaky spread per start")
+
+// List returns the names of columns of the table that prefix names, quoted.
+func List(prefix string, columns []string) string {
+	return prefix + `"` + strings.Join(columns, `", `+prefix+`"`) + `"`
+}
+
+// Fields returns pointers to the fields of VersionColumns, to read and to write.
+func (v *Version) Fields() []any {
+	return []any{&v.Number, &v.Since, &v.Policy, &v.Unit, &v.Every, &v.Add, &v.Cap, &v.Origin, &v.Burst, &v.Debt, &v.Most,
+		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start}
+}
+
+// FormatSettings writes a limit as a JSON object of its settings, spelled as in
+// a configuration file.
+func FormatSettings(l *store.Limit) (string, error) {
+	b := []byte{'{'}
+	for i, s := range l.Explicit() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(jsontext.AppendString(b, s[0]), ':')
+		b = jsontext.AppendString(b, s[1])
+	}
+	text := string(append(b, '}'))
+	back, err := ParseSettings(text)
+	if err == nil && back != *l {
+		err = fmt.Errorf("they come back as %s", back)
+	}
+	if err != nil {
+		return "", fmt.Errorf("limit %s: its settings do not survive being written (%w)", l.Name, err) // a bug of ours
+	}
+	return text, nil
+}
+
+// ParseSettings reads what FormatSettings writes.
+func ParseSettings(text string) (l store.Limit, err error) {
+	var settings map[string]string
+	if err = json.Unmarshal([]byte(text), &settings); err != nil {
+		return l, err
+	}
+	for name, value := range settings {
+		if err = l.Set(name, value); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}

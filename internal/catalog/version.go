@@ -1,0 +1,147 @@
+package catalog
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A Version is a rule of a limit as stores keep it: its numbers as they were
+// compiled, so that rows keep their meaning whatever a newer program would
+// compile, and what its calendar is made of. Redis keeps it as JSON, which names
+// the calendar; tables have a column a field, and the limit's per and start for
+// the calendar.
+type Version struct {
+	Number    uint32 `json:"number"`
+	Since     int64  `json:"since"`
+	Policy    string `json:"policy"`
+	Unit      int64  `json:"unit"`
+	Every     int64  `json:"every"`
+	Add       int64  `json:"add"`
+	Cap       int64  `json:"cap"`
+	Origin    int64  `json:"origin"`
+	Burst     int64  `json:"burst"`
+	Debt      int64  `json:"debt"`
+	Most      int64  `json:"most"`
+	MaxCharge int64  `json:"max_charge"`
+	MaxUsed   int64  `json:"max_used"`
+	Leaky     bool   `json:"leaky,omitempty"`
+	Spread    bool   `json:"spread,omitempty"`
+
+	// Of a calendar; without a zone the ticks are every µs apart.
+	Months int64  `json:"months,omitempty"`
+	Days   int64  `json:"days,omitempty"`
+	Clock  int64  `json:"clock,omitempty"` // seconds after local midnight
+	Zone   string `json:"zone,omitempty"`
+
+	Per   string `json:"-"`
+	Start string `json:"-"`
+}
+
+// NewVersion returns a version as it is stored. l is the limit that its rule was
+// compiled from; tables keep its per and start.
+func NewVersion(v store.Version, l *store.Limit) Version {
+	r, c := &v.Rule, v.Rule.Calendar()
+	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
+		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, store.FormatPeriod(l.Period), l.Start}
+}
+
+// version returns the version. The rule of l is used if it is the same, and
+// otherwise only a calendar is compiled anew.
+func (v *Version) version(l *store.Limit, compiled store.Rule) (out store.Version, err error) {
+	var change store.Limit
+	if err = change.Set("on_change", v.Policy); err != nil {
+		return out, err
+	}
+	out = store.Version{Number: v.Number, Since: v.Since, Rule: compiled, Policy: change.OnChange}
+	if !v.same(NewVersion(out, l)) {
+		out.Rule, err = v.rule()
+	}
+	return out, err
+}
+
+// same reports whether v has the rule of w, whichever way v names its calendar.
+func (v Version) same(w Version) bool {
+	if v.Per != "" {
+		v.Months, v.Days, v.Clock, v.Zone = w.Months, w.Days, w.Clock, w.Zone
+	}
+	if v.Per == "" || v.Every != 0 {
+		v.Per, v.Start = w.Per, w.Start
+	}
+	return v == w
+}
+
+// rule returns a rule with the stored numbers. Numbers that no limit compiles to
+// are an error.
+func (v *Version) rule() (r store.Rule, err error) {
+	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
+		if n < 0 || n > store.MaxInt {
+			return r, fmt.Errorf("%d is not between 0 and 2^53-1", n)
+		}
+	}
+	if v.Unit < 1 || v.Unit > store.MaxInt || v.Add < 1 || v.Add > store.MaxInt {
+		return r, fmt.Errorf("a unit of %d, of which %d come back", v.Unit, v.Add)
+	}
+	calendar := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second}
+	switch {
+	case v.Per != "":
+		period, err := store.ParsePeriod(v.Per)
+		if err != nil {
+			return r, err
+		}
+		if v.Every == 0 {
+			calendar.Period, calendar.Start = period, v.Start
+		}
+	case v.Zone != "":
+		calendar.Start = fmt.Sprintf("%02d:%02d:%02d %s", v.Clock/3600, v.Clock/60%60, v.Clock%60, v.Zone)
+		if calendar.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
+			calendar.Period = time.Duration(v.Months) * store.Month
+		}
+	}
+	if r, _, err = calendar.Compile(); err != nil {
+		return r, err
+	}
+	if v.Every == 0 && r.Every != 0 {
+		return r, fmt.Errorf("windows of %s are no calendar's", store.FormatPeriod(calendar.Period))
+	}
+	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
+	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
+	r.Leaky, r.Spread = v.Leaky, v.Spread
+	r.Ready()
+	return r, nil
+}
+
+// Versions returns all versions of a definition, the present one last.
+func Versions(d *store.Definition) []Version {
+	out := make([]Version, 0, len(d.Past)+1)
+	for _, v := range d.Past {
+		out = append(out, NewVersion(v, &d.Limit))
+	}
+	return append(out, NewVersion(d.Version(), &d.Limit))
+}
+
+// Definition puts a limit and its stored versions together; number is the
+// present version's.
+func Definition(l store.Limit, owner string, number uint32, versions []Version) (*store.Definition, error) {
+	rule, warning, err := l.Compile()
+	if err != nil {
+		return nil, err
+	}
+	d := &store.Definition{Limit: l, Owner: owner, Warning: warning, Number: number}
+	for i := range versions {
+		v, err := versions[i].version(&l, rule)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("version %d: %w", versions[i].Number, err)
+		case v.Number < number:
+			d.Past = append(d.Past, v)
+		case v.Number == number:
+			d.Since, d.Rule, d.Policy = v.Since, v.Rule, v.Policy
+		}
+	}
+	if d.Rule.Unit == 0 {
+		return nil, fmt.Errorf("its version %d is not there", number)
+	}
+	return d, nil
+}
