@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
@@ -320,8 +321,8 @@ func TestRestart(t *testing.T) {
 // numbers are all that counts of a definition.
 func numbers(d *store.Definition) string {
 	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
-	for _, v := range append(d.Past[:len(d.Past):len(d.Past)], d.Version()) {
-		out += fmt.Sprintf("\n%d %d %v %+v %+v", v.Number, v.Since, v.Policy, plainRule(&v.Rule), v.Rule.Calendar())
+	for _, v := range catalog.Versions(d) {
+		out += fmt.Sprintf("\n%+v", v)
 	}
 	return out + fmt.Sprint(d.Rule.Plain())
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -28,142 +26,14 @@ func (s *Store) load(c Config) error {
 		return fmt.Errorf("filestore: %w", err)
 	}
 	s.mem = mem
-	defs, err := s.loadLimits()
-	if err != nil {
-		return s.disk.wrong(err)
-	}
-	s.plan.reg.Install(slices.Collect(maps.Values(defs)))
-	if err = s.mem.Install(s.plan.reg.All()); err != nil {
+	if err = s.plan.open(s); err != nil {
 		return err
 	}
+	defs := s.plan.byID()
 	if err = s.loadRows(defs); err != nil {
 		return err
 	}
 	return s.loadReservations(defs)
-}
-
-// loadLimits reads the definitions, by the ids of their limits.
-func (s *Store) loadLimits() (map[int64]*store.Definition, error) {
-	versions, err := s.loadVersions()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := s.disk.conn.QueryContext(background, "select id, name, definition, owner, version from limits")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	defs := map[int64]*store.Definition{}
-	for rows.Next() {
-		var id, number int64
-		var name, text, owner string
-		if err = rows.Scan(&id, &name, &text, &owner, &number); err != nil {
-			return nil, err
-		}
-		l, err := limitOf(text)
-		if err == nil && l.Name != name {
-			err = fmt.Errorf("its settings are those of %s", l.Name)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("limit %s: %w", name, err)
-		}
-		if defs[id], err = definition(l, owner, uint32(number), versions[id]); err != nil {
-			return nil, err
-		}
-		s.plan.ids.Store(name, id)
-	}
-	return defs, rows.Err()
-}
-
-// definition puts a limit together from its versions. The numbers are as they
-// were stored, so that rows keep their meaning whatever a newer program would
-// compile.
-func definition(l store.Limit, owner string, number uint32, versions []store.Version) (*store.Definition, error) {
-	n := len(versions)
-	if n == 0 || versions[n-1].Number != number {
-		return nil, fmt.Errorf("limit %s: its version %d is not there", l.Name, number)
-	}
-	r, warning, err := l.Compile()
-	if err != nil {
-		return nil, err
-	}
-	v := versions[n-1]
-	if plainRule(&r) != plainRule(&v.Rule) {
-		r = v.Rule
-	}
-	return &store.Definition{Limit: l, Owner: owner, Warning: warning, Number: number, Since: v.Since, Rule: r, Policy: v.Policy, Past: versions[:n-1]}, nil
-}
-
-// plainRule is a rule's numbers alone.
-func plainRule(r *store.Rule) store.Rule {
-	return store.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt, Most: r.Most,
-		MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky, Spread: r.Spread}
-}
-
-func (s *Store) loadVersions() (map[int64][]store.Version, error) {
-	rows, err := s.disk.conn.QueryContext(background, `select limit_id, number, since, policy, unit, every, "add", cap, origin, burst, debt, most, max_charge, max_used,
-		leaky, spread, per, start from versions order by limit_id, number`)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	out := map[int64][]store.Version{}
-	for rows.Next() {
-		var limit, number int64
-		var v store.Version
-		var policy, per, start string
-		r := &v.Rule
-		if err = rows.Scan(&limit, &number, &v.Since, &policy, &r.Unit, &r.Every, &r.Add, &r.Cap, &r.Origin, &r.Burst, &r.Debt, &r.Most, &r.MaxCharge, &r.MaxUsed,
-			&r.Leaky, &r.Spread, &per, &start); err != nil {
-			return nil, err
-		}
-		v.Number = uint32(number)
-		var l store.Limit
-		if err = l.Set("on_change", policy); err == nil {
-			v.Policy = l.OnChange
-			err = checkRule(r, per, start)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("version %d of limit %d: %w", number, limit, err)
-		}
-		out[limit] = append(out[limit], v)
-	}
-	return out, rows.Err()
-}
-
-// checkRule refuses numbers that no limit compiles to, and gives a calendar's
-// rule its calendar.
-func checkRule(r *store.Rule, per, start string) error {
-	for _, n := range []int64{r.Every, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed} {
-		if n < 0 || n > store.MaxInt {
-			return fmt.Errorf("%d is not between 0 and 2^53-1", n)
-		}
-	}
-	if r.Unit < 1 || r.Unit > store.MaxInt || r.Add < 1 || r.Add > store.MaxInt {
-		return fmt.Errorf("a unit of %d, of which %d come back", r.Unit, r.Add)
-	}
-	if r.Every != 0 {
-		r.Ready()
-		return nil
-	}
-	shape := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Start: start}
-	var err error
-	if shape.Period, err = store.ParsePeriod(per); err != nil {
-		return err
-	}
-	c, _, err := shape.Compile()
-	if err != nil {
-		return err
-	}
-	if c.Every != 0 {
-		return fmt.Errorf("windows of %s are no calendar's", per)
-	}
-	n := *r
-	*r = c
-	r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most = n.Unit, n.Every, n.Add, n.Cap, n.Origin, n.Burst, n.Debt, n.Most
-	r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread = n.MaxCharge, n.MaxUsed, n.Leaky, n.Spread
-	r.Ready()
-	return nil
 }
 
 // loadChunk is the number of rows that are handed on together.

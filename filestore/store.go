@@ -301,6 +301,16 @@ func (s *Store) Now(ctx context.Context) (int64, error) { return s.mem.Now(ctx) 
 // Registry holds the store's limits.
 func (s *Store) Registry() *store.Registry { return s.mem.Registry() }
 
+// Define adds a limit or changes it, on the disk first.
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.plan.cat.Define(ctx, l, owner)
+}
+
+// Drop ends a limit. Its rows are void at once, and go with the next sweeps.
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.plan.cat.Drop(ctx, name, owner)
+}
+
 // Path is the file.
 func (s *Store) Path() string { return s.path }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -287,22 +288,22 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, &store.UnknownLimitError{Limit: l.Name} // dropped by somebody else meanwhile
+	return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, l.Name) // dropped by somebody else meanwhile
 }
 
 // pend keeps a limit that could not be stored, in a lazy catalog. Until it is
 // stored it is known here only, so that calls get its failure mode.
-func (c *Catalog) pend(l store.Limit, owner string, why error) (*store.Definition, error) {
+func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
 	waits := c.Lazy && (c.Away(why) || c.WaitForAccess && c.Denied(why))
-	if !waits || owner == store.OwnerAPI || len(c.pending) >= maxPending {
+	if !waits || by == owner.API || len(c.pending) >= maxPending {
 		return nil, why
 	}
-	d, err := c.reg.Define(time.Now().UnixMicro(), l, owner)
+	d, err := c.reg.Define(time.Now().UnixMicro(), l, by)
 	if err != nil {
 		return nil, err
 	}
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == l.Name })
-	c.pending = append(c.pending, pending{l, owner})
+	c.pending = append(c.pending, pending{l, by})
 	return d, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -165,7 +166,7 @@ func TestVersionsReadBack(t *testing.T) {
 	var reg store.Registry
 	limits := []store.Limit{}
 	for i, l := range changes {
-		d, err := reg.Define(int64(i), l, store.OwnerCode)
+		d, err := reg.Define(int64(i), l, owner.Code)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +240,7 @@ func TestStoredNonsense(t *testing.T) {
 	} {
 		v := good
 		spoil(&v)
-		if d, err := Definition(l, store.OwnerCode, 1, []Version{v}); err == nil {
+		if d, err := Definition(l, owner.Code, 1, []Version{v}); err == nil {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
