@@ -16,21 +16,24 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// newManySQL writes a version's statements for many keys. Keys come sorted and
-// are locked in that order, so that two batches cannot deadlock. takeMany
-// charges every call about a key or none; what its snapshot shows to be refused
-// it leaves alone. takeWithoutLook does not look first, and locks what it
-// refuses; it costs a third less where hardly anything is refused. lookMany reads.
+// newManySQL sets the statements of a version that decide many keys. Keys are
+// sorted and locked in that order, so that two batches cannot deadlock.
 //
-// The arrays come by way of a subquery: where the planner sees their length, it
-// plans each execution anew.
+// takeMany adds up the calls for a key and charges all of them or none. It
+// first looks at the snapshot and skips rows without room. takeManyUnchecked
+// skips this check, so that it also locks the rows that it refuses; it costs a
+// third less if almost nothing is refused. chargeMany is takeManyUnchecked with
+// the bound of Charge. readMany only reads.
+//
+// Arrays are passed through a subquery. If the planner could see their length,
+// it would plan each execution again.
 func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
 	grid := sqlexpr.Int(gridOf(r.Origin, r.Every))
 	before, after := ticksSQL(r, "b.ts", "c.n", grid), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	params := 2
-	if spread(r) { // the origin is the key's, which excluded does not carry
+	if spread(r) { // the origin depends on the key, and excluded does not have it
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
 		before = ticksSQL(r, "b.ts", "c.n", sqlexpr.Op("q.grid"))
 		after = sqlstep.TicksSinceOnce(sqlexpr.Op("b.ts"), sqlexpr.Op("excluded.ts"),
@@ -66,11 +69,11 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 
 var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 
-// many decides a batch. Calls about one key each are added up by key where they
-// may get all that they ask for: those of one limit go in one statement, however
-// many keys and callers, and the statements of several limits in one trip. The
-// rest goes to set, what that cannot decide to kept, and what is left is decided
-// one by one.
+// decideBatch decides a batch. Calls for a single key are added up by key if
+// all of them may be granted in full. One statement decides all such keys of a
+// limit, and the statements of several limits share a round trip. Next come
+// set.sql and decideOptimistic; what is still undecided is decided group by
+// group.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Merge)
 	defer merges.Put(m)
@@ -109,34 +112,35 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	s.decideOneByOne(ctx, s.decidePipelined(ctx, s.decideOptimistic(ctx, rest)))
 }
 
-// pending is what is still to be decided about a row: the first of its groups
-// at once, as many as may get all that they ask for.
+// A pendingRow is a row with undecided groups. The first of them are charged in
+// one go: as many as may be granted in full.
 type pendingRow struct {
 	*store.Row
 	tried int
-	units int64      // what these take
-	rule  store.Rule // the key's own, where windows are spread
+	units int64      // of the first tried groups
+	rule  store.Rule // with the key's own origin, if origins are spread
 
-	optimistic bool    // its groups are decided by other statements
-	writeBack  *bundle // its groups are decided, and what they leave is to be written
+	optimistic bool    // decideOptimistic decides its groups
+	writeBack  *bundle // its groups are decided and the result must be written
 }
 
-// part is what is still to be decided about rows of one limit.
+// A limitBatch is the undecided rows of one limit.
 type limitBatch struct {
 	*entry
-	bound      int64         // units that may be used after a charge
-	toCharge   []*pendingRow // in the order of the keys
-	toRead     []*pendingRow // were lately, or only ask, and are read first
+	bound      int64         // limit of used units after a charge
+	toCharge   []*pendingRow // sorted by key
+	toRead     []*pendingRow // refused recently, or not asking for tokens: read before any charge
 	oneByOne   []*store.Group
-	optimistic []*store.Group // about rows with lists, or that have to wait
-	writeBack  []*bundle      // to be written
+	optimistic []*store.Group // groups for decideOptimistic: their rows have lows, or they have to wait
+	writeBack  []*bundle      // decided, to be written
 
-	failed   error // of the statement that charges rest, with others in one trip
-	failures int   // of statements about its rows
+	failed   error // error of the statement for toCharge that chargeLimits sent
+	failures int   // number of failed statements
 }
 
-// part sorts out rows of one limit; nil where the limit is not to be had. Rows
-// that are only charged have a bound of their own, and so a part, if there are any.
+// newLimitBatches sorts the rows of one limit by how they are decided, or
+// returns nil if the limit is not available. Rows that are only charged by
+// Charge have another bound and get a batch of their own.
 func (s *Store) newLimitBatches(ctx context.Context, rows []store.Row) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
@@ -174,8 +178,9 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []store.Row) (takes, c
 	return takes, charges
 }
 
-// adds reports whether the calls about a row of a plain limit can be added up,
-// and whether any of them asks for tokens; bound is the least that one of those has.
+// summable reports whether the calls for a row of a plain limit can be added up
+// (ok) and whether any of them asks for tokens (asks). bound is the smallest
+// bound of those.
 func summable(row *store.Row) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
@@ -192,8 +197,8 @@ func summable(row *store.Row) (asks bool, bound int64, ok bool) {
 	return asks, bound, true
 }
 
-// first prepares to charge the first n groups, or as many of them as an unused
-// bucket has room for. It reports whether that takes anything.
+// prepare selects the first n groups to be charged, or as many of them as fit
+// in an empty row. It reports whether they take any tokens.
 func (p *pendingRow) prepare(n int, bound int64) bool {
 	p.tried, p.units = 0, 0
 	for _, g := range p.Groups[:n] {
@@ -210,8 +215,8 @@ func (p *pendingRow) prepare(n int, bound int64) bool {
 	return p.units > 0
 }
 
-// limitRows decides what is left about rows of one limit, and returns the groups
-// that are to be decided one by one.
+// decideLimit decides the remaining rows of one limit, and returns the groups
+// that must be decided one by one.
 func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 	if len(p.toRead) > 0 {
 		p.toCharge = append(p.toCharge, s.readRows(ctx, p, p.toRead)...)
@@ -247,8 +252,8 @@ func failGroups(rows []store.Row, err error) {
 	}
 }
 
-// round charges what may fit, and reads about the rest; it returns what is
-// still undecided.
+// chargeRound charges the rows that have room and reads the others. It returns
+// the rows that are still undecided.
 func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	charged, err := s.chargeOrFail(ctx, p, rows)
 	if err != nil {
@@ -256,7 +261,7 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 	}
 	for i, row := range rows {
 		if charged[i] {
-			row.settle(nil)
+			row.advance()
 		}
 		if len(row.Groups) > 0 {
 			rest = append(rest, row)
@@ -268,7 +273,8 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 	return s.readRows(ctx, p, rest)
 }
 
-// chargeOrFail charges rows, unless together has just failed to.
+// chargeOrFail charges rows, unless chargeLimits has just failed to; then it
+// returns that error.
 func (s *Store) chargeOrFail(ctx context.Context, p *limitBatch, rows []*pendingRow) (charged []bool, err error) {
 	if err, p.failed = p.failed, nil; err != nil {
 		return nil, err
@@ -279,15 +285,8 @@ func (s *Store) chargeOrFail(ctx context.Context, p *limitBatch, rows []*pending
 	return charged, err
 }
 
-// settle takes the groups that were tried off the list.
-func (p *pendingRow) settle(err error) {
-	if err != nil {
-		for _, g := range p.Groups {
-			g.Err = err
-		}
-		p.Groups = nil
-		return
-	}
+// advance removes the groups that were tried.
+func (p *pendingRow) advance() {
 	p.Groups = p.Groups[p.tried:]
 	p.tried = len(p.Groups)
 }
@@ -317,7 +316,8 @@ func (s *Store) chargeArgs(e *entry, rows []*pendingRow) []any {
 	return s.withClock(args)
 }
 
-// charged reads which rows were charged, and answers about them.
+// charged reads which rows were charged and fills in the answers of their
+// groups.
 func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error) {
 	charged := make([]bool, len(rows))
 	var key string
@@ -325,7 +325,7 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 	var now int64
 	var row store.State
 	_, err := pgx.ForEachRow(found, []any{&key, &row.Used, &row.TS, &now}, func() error {
-		for rows[i].Key != key { // they come in the order of the keys
+		for rows[i].Key != key { // rows come back sorted by key
 			i = (i + 1) % len(rows)
 		}
 		charged[i] = true
@@ -336,8 +336,8 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 	return charged, err
 }
 
-// A streak counts statements in a row that refused nothing. After enough of them
-// the next one dares not to look first.
+// A streak counts consecutive statements that refused nothing. After
+// minCleanRun of them the statement without a check is used.
 type streak struct{ n atomic.Int32 }
 
 const minCleanRun = 64
@@ -363,8 +363,9 @@ func (p *limitBatch) chargeSQL() string {
 	return p.takeMany
 }
 
-// admit answers the groups that were charged together, each as if it had come
-// alone and in its turn; row is what the last of them left.
+// answerCharged fills in the answers of the groups that were charged together,
+// as if they had been charged one after the other. row is the state after the
+// last of them.
 func (p *pendingRow) answerCharged(row store.State, now int64) {
 	row.Used = algebra.Without(row.Used, p.units)
 	for _, g := range p.Groups[:p.tried] {
@@ -382,7 +383,7 @@ func (p *pendingRow) answerCharged(row store.State, now int64) {
 	}
 }
 
-// chargeable takes rows off the list that are not to be charged next.
+// chargeable removes the rows that need no further charge.
 func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 	return slices.DeleteFunc(rows, func(row *pendingRow) bool {
 		switch {
@@ -395,8 +396,9 @@ func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 	})
 }
 
-// refuse reads rows that were not charged in full and answers where nothing
-// fits; otherwise it leaves the number that may be tried.
+// readRows reads rows that were not charged in full. If a row has no room for
+// any of its groups they are answered; otherwise the number of groups to try
+// next is set.
 func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	look := func() error {
 		found, err := s.db.Query(ctx, p.readMany, s.readManyArgs(rows)...)
@@ -419,8 +421,8 @@ func (s *Store) readManyArgs(rows []*pendingRow) []any {
 	return s.withClock([]any{keys})
 }
 
-// looked answers about rows that were read, and returns those that are not
-// answered.
+// answerRead fills in the answers for rows that were read, and returns the rows
+// that are still undecided.
 func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (rest []*pendingRow, err error) {
 	var i, now int64
 	var state store.State
@@ -442,19 +444,22 @@ func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (r
 
 func failRows(rows []*pendingRow, err error) {
 	for _, p := range rows {
-		p.settle(err)
+		for _, g := range p.Groups {
+			g.Err = err
+		}
+		p.Groups = nil
 	}
 }
 
-// answered decides the groups on a row that was read. Where nothing is to be
-// written those are the answers. If only the first groups take tokens, and all
-// that they ask for, these are to be charged: as an addition, which others may
-// come before. Otherwise what the groups leave is to be written.
+// decideRead decides the groups of a row that was read. If nothing has to be
+// written, the answers stand. If only the first groups take tokens, and each of
+// them in full, they are charged by addition, which does not depend on the row
+// being unchanged. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
-	p.optimistic, p.writeBack = false, nil // as an earlier try has left them
+	p.optimistic, p.writeBack = false, nil // from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
-	if !write && p.Groups[0].Err == nil && !clips { // a charge that changes nothing else may end the lows
+	if !write && p.Groups[0].Err == nil && !clips { // a Charge that adds nothing may still end the lows
 		return true
 	}
 	n := 0

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// decideSQL decides any group in one call: every verb, several keys, calendars,
+// decideSQL decides any group: all verbs, several keys, calendar limits, and
 // rows of older versions.
 const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version
 from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
@@ -36,17 +36,17 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow()}
 }
 
-// uuidOf is a parameter that pgx can also send where it does not ask the server
-// for types, as behind a proxy that knows no prepared statements.
+// uuidOf returns a parameter that pgx can encode without knowing the server's
+// type, as behind a pooler without prepared statements.
 func uuidOf(id store.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-// readDecided fills the answers of a group.
+// readDecided fills in the answers of a group.
 func readDecided(rows pgx.Rows, g *store.Group) error {
 	var a store.Answer
 	var version uint32
 	i := 0
 	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version}, func() error {
-		if version != g.Ops[i].Def.Number { // the server knew a later definition; the row is not counted in ours
+		if version != g.Ops[i].Def.Number { // the row is of a newer version than op.Def
 			a.Used, a.TS = 0, 0
 		}
 		g.Ops[i].Answer = a
@@ -54,7 +54,7 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 		return nil
 	})
 	if err == nil && i < len(g.Ops) {
-		err = store.ErrStaleDefinition // a limit is gone
+		err = store.ErrStaleDefinition // a limit was dropped
 	}
 	if err == nil {
 		setVerdict(g)
@@ -62,7 +62,7 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 	return err
 }
 
-// settle draws the group's verdict from the answers of its ops.
+// setVerdict sets Allowed and Reserved of a group from the answers of its ops.
 func setVerdict(g *store.Group) {
 	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
@@ -82,7 +82,8 @@ func writes(g *store.Group) bool {
 	return g.Cancel
 }
 
-// testNow is the time that a test sets, or nothing: the server's clock decides.
+// testNow returns the time of the test's clock, or nil to use the server's
+// clock.
 func (s *Store) testNow() *int64 {
 	if s.clock == nil {
 		return nil

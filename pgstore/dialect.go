@@ -13,25 +13,28 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Engine is a database that speaks PostgreSQL's protocol.
+// Engine is a database that speaks PostgreSQL's protocol. All but PostgreSQL
+// are used through portable tables and statements, without functions.
 type Engine int
 
 const (
 	PostgreSQL  Engine = iota
-	YugabyteDB         // hash-distributed keys, no storage parameters
-	CockroachDB        // its own integer division, no advisory locks
+	YugabyteDB         // keys distributed by hash, no storage parameters
+	CockroachDB        // own operator for integer division, no advisory locks
 	Citus              // PostgreSQL with buckets distributed by key
-	Portable           // PostgreSQL with the tables and statements of the other three
+	Portable           // PostgreSQL with the tables and statements of the other engines
 )
 
 var engines = []string{"PostgreSQL", "YugabyteDB", "CockroachDB", "Citus", "Portable"}
 
 func (e Engine) String() string { return engines[e] }
 
-// IsPostgreSQL reports whether the server is PostgreSQL, whatever its tables are.
+// IsPostgreSQL reports whether the server is PostgreSQL, with the tables of any
+// engine.
 func (e Engine) IsPostgreSQL() bool { return e != YugabyteDB && e != CockroachDB }
 
-// EngineOf is the engine that a URL's scheme names; Citus is not told by it.
+// EngineOf returns the engine that the scheme of a URL names: yugabyte,
+// cockroach, or PostgreSQL for any other. Citus has no scheme of its own.
 func EngineOf(url string) Engine {
 	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
 	case "yugabyte":
@@ -42,13 +45,13 @@ func EngineOf(url string) Engine {
 	return PostgreSQL
 }
 
-// A dialect is how the portable statements are written for an engine.
+// A dialect is an engine's variant of the portable statements.
 type dialect struct {
 	engine Engine
-	divide string // integer division
-	hash   string // the buckets' primary key
-	collat string // byte order
-	clock  string // µs since the Unix epoch
+	divide string // operator of integer division
+	hash   string // primary key of buckets
+	collat string // clause for byte order
+	clock  string // expression: µs since the Unix epoch
 }
 
 var dialects = map[Engine]*dialect{
@@ -58,8 +61,8 @@ var dialects = map[Engine]*dialect{
 	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
 }
 
-// tables are the statements that make the schema, or bring it on from version
-// have, one at a time.
+// tables returns the statements that create the schema, or upgrade it from
+// version have. Each runs in its own transaction.
 func (d *dialect) tables(have int) (out []string) {
 	text := readSchema("portable_6.sql")
 	if have == 0 {
@@ -88,11 +91,11 @@ func spaced(s string) string {
 	return s + " "
 }
 
-// takeSQL charges a bucket whose ticks are even: one statement, a transaction of
-// its own. The time is a value of the row to insert, and the update knows it as
-// excluded.ts only, so that a clock is read once, before the statement is sent
-// to where the row lives. Parameters: key, units, where windows are spread the
-// grid, under a test's clock the time.
+// takeSQL returns the statement that charges a bucket with ticks of equal
+// length, in a transaction of its own. The time is a value of the inserted row
+// and the update refers to it as excluded.ts, so that the clock is read once,
+// before the statement is sent to the node of the row. Parameters: key, units,
+// the grid if origins are spread, the time if a test has set a clock.
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
 	params, clock := 2, d.clock
@@ -117,7 +120,7 @@ returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks).Text(s
 		fitsSQL(r, ticks, sqlexpr.Op("excluded.used"), sqlexpr.Int(r.Cap)).Text(style))
 }
 
-// The other statements are plain reads and writes of one row.
+// The other statements read or write a single row.
 const (
 	rowSQL             = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
 	lockSQL            = rowSQL + " for update"
@@ -128,7 +131,8 @@ const (
 	pageSQL            = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
 )
 
-// detect finds out whether a schema is the portable one, and on which engine.
+// detect returns the dialect of a portable schema, or nil if the schema is not
+// portable.
 func detect(ctx context.Context, db rower) (*dialect, error) {
 	var version string
 	var portable bool
@@ -148,8 +152,8 @@ func detect(ctx context.Context, db rower) (*dialect, error) {
 	return dialects[e], nil
 }
 
-// portableEngine is where portable tables lie on a server that says that it is
-// PostgreSQL.
+// portableEngine returns the engine of portable tables on a server that reports
+// PostgreSQL as its version.
 func portableEngine(citus bool) Engine {
 	if citus {
 		return Citus
@@ -167,8 +171,8 @@ func engineOfVersion(version string) Engine {
 	return PostgreSQL
 }
 
-// migratePortable makes the tables, each statement by itself: what is there
-// already stays, so that programs may all call it.
+// migratePortable creates the tables, one transaction for each statement.
+// Existing tables are left alone, so that several programs may call it at once.
 func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Migration, err error) {
 	have := 0
 	err = inTx(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
@@ -193,8 +197,9 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 	return []Migration{{Version: SchemaVersion, Name: "portable"}}, err
 }
 
-// dialectFor is how an engine is to be migrated: as it was asked for, as the
-// server says what it is, or as it was before. nil: PostgreSQL with its functions.
+// dialectFor returns the dialect to migrate: the one in the options, the one of
+// the server's version, or the one of the existing tables. nil means PostgreSQL
+// with functions.
 func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect, err error) {
 	if d = dialects[o.Engine]; d != nil {
 		return d, nil
@@ -213,7 +218,8 @@ func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect,
 	return d, err
 }
 
-// portableMigration refuses what these engines do not have.
+// portableMigration rejects options that these engines do not support, and
+// migrates.
 func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOptions, err error) ([]Migration, error) {
 	switch {
 	case err != nil:
@@ -233,8 +239,8 @@ func portableUndo(ctx context.Context, db Beginner) error {
 	return nil
 }
 
-// faster reports whether another migration made the same thing at the same time:
-// asked again, "if not exists" sees it.
+// alreadyExists reports whether a concurrent migration created the same object.
+// A second try succeeds because of "if not exists".
 func alreadyExists(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "23505" || pg.Code == "42P06" || pg.Code == "42P07" || pg.Code == "42710")
@@ -248,7 +254,7 @@ func markSQL() string {
 	return fmt.Sprintf("insert into dipwell.migrations (version, name) values (%d, 'portable') on conflict (version) do nothing", SchemaVersion)
 }
 
-// portableDown removes the schema with everything in it.
+// portableDown drops the schema and everything in it.
 var portableDown = []string{
 	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
 	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",

@@ -12,19 +12,19 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A statement for many rows that failed is divided into at most divisions
-// statements, and those that fail again likewise. Every failure may last as long
-// as a lock or statement timeout: after maxFailures of them the rows of a limit
-// that are left get an error without being tried. 1024 rows with one at fault
-// cost three.
+// If a statement for many rows fails, it is repeated for parts of them: at most
+// divisions parts, each of which is divided again if it fails. A failure may
+// take as long as lock_timeout or statement_timeout, so after maxFailures the
+// remaining rows of the limit get an error without being tried. With 1024 rows
+// and one bad one there are three failures.
 const (
 	divisions   = 32
 	maxFailures = 32
 )
 
-// divide asks again about parts of rows after a statement about all of them has
-// failed and changed nothing. One row alone gets the error, and so do all rows
-// where err is not about rows. ask returns what is still undecided.
+// divide repeats a statement for parts of rows, after it failed for all of them
+// without effect. A single row gets the error, and so do all rows if the error
+// is not about a row. ask returns the rows that are still undecided.
 func (s *Store) divide(ctx context.Context, p *limitBatch, rows []*pendingRow, err error, ask func([]*pendingRow) []*pendingRow) (rest []*pendingRow) {
 	if p.failures++; len(rows) == 1 || !s.autocommit() || !rowAtFault(err) || s.lane && errors.Is(err, store.ErrLocked) {
 		if !rowAtFault(err) {
@@ -44,9 +44,9 @@ func (s *Store) divide(ctx context.Context, p *limitBatch, rows []*pendingRow, e
 }
 
 // rowAtFault reports whether a statement failed without effect for a reason
-// that may lie in one of its rows: a lock, its numbers, a page that cannot be
-// read, a time limit. Other reasons are the same for all rows: the server is
-// away, full, read-only, or does not know the tables.
+// that may lie in one of its rows: a lock, an overflow, an unreadable page, a
+// timeout. Other errors are the same for all rows: the server is down, full,
+// read-only, or lacks the tables.
 func rowAtFault(err error) bool {
 	var unread pgx.ScanArgError
 	var pg *pgconn.PgError

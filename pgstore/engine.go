@@ -6,15 +6,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// An engine is how a database is asked: PostgreSQL by functions and by
-// statements for many rows, others by portable statements. The tables tell which
-// it is when the limits are read for the first time, so that a lazy store learns
-// it late.
+// An engine talks to one kind of database: PostgreSQL by functions and
+// multi-row statements, others by portable statements. Which one is known only
+// after the limits were read for the first time, so a lazy store finds out
+// late.
 type engine interface {
 	// apply decides a batch.
 	apply(ctx context.Context, b *store.Batch)
-	// group decides a group by the limits that were found. first is false when it
-	// is asked again because a row was of a later version.
+	// group decides a group with the given limits. first is false when the
+	// group is decided again because a row had a newer version.
 	group(ctx context.Context, g *store.Group, known []*entry, first bool) error
 	cancel(ctx context.Context, id store.Reservation) error
 
@@ -26,17 +26,16 @@ type engine interface {
 	sweepStep(ctx context.Context, n int) (swept, error)
 	retire(ctx context.Context) error
 
-	// hasFunctions reports whether functions in the database decide what its
-	// statements do not: by the limits as they are under the lock, and by the
-	// database's time zones. Who changes a limit with them notifies.
+	// hasFunctions reports whether the database has functions, which decide
+	// what statements cannot, under the lock, with the current limits and the
+	// database's time zones. Those that change a limit also notify.
 	hasFunctions() bool
 }
 
 // functions is PostgreSQL with the functions of schema/.
 type functions struct{ *Store }
 
-// portable is a database of which no more is asked than tables and plain
-// statements.
+// portable is a database that has only tables and is used by plain statements.
 type portable struct {
 	*Store
 	dialect *dialect
@@ -54,7 +53,7 @@ func (s *Store) engine() engine {
 	return functions{s}
 }
 
-// engine is that of a store over the catalog's own connections.
+// engine returns the engine for statements on the catalog's own connections.
 func (c *catalog) engine() engine { return (&Store{db: c.db, cat: c}).engine() }
 
 func (functions) hasFunctions() bool { return true }

@@ -8,45 +8,48 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Sweeping says who deletes full rows, as far as the database knows.
+// Sweeping tells who deletes full rows, as far as the database knows.
 type Sweeping int
 
 const (
-	SweepByService Sweeping = iota // pg_cron is not installed here
-	SweepUnplanned                 // pg_cron is installed, and no active job of it sweeps
+	SweepByService Sweeping = iota // pg_cron is not installed in this database
+	SweepUnplanned                 // pg_cron is installed but has no active job that sweeps
 	SweepByCron
-	SweepUnknown // the user may not look at pg_cron's jobs
+	SweepUnknown // the user may not read pg_cron's jobs
 )
 
-// Condition is what a database says of itself and of the schema in it.
+// Condition is the state of a server and of the schema, as found by Inspect.
 type Condition struct {
-	Server   string // version, in its own words
+	Server   string // version() of the server
 	Engine   Engine
-	Portable bool // the tables and statements are those of distributed engines
-	Schema   int  // version; 0: there is no schema. This program needs SchemaVersion
-	ReadOnly bool // a standby, or sessions that may not write
-	Hidden   bool // User may not read the schema, if there is one: Schema is 0, and nothing is known of tables and rows
-	Callable bool // hidden, and User may call its functions
+	Portable bool // the tables are those for distributed engines
+	Schema   int  // version of the schema, 0 if there is none; this program needs SchemaVersion
+	ReadOnly bool // a standby, or default_transaction_read_only is on
+	Hidden   bool // User may not read the schema: Schema is 0 and nothing is known about tables and rows
+	Callable bool // Hidden is true, but User may call the functions
 	User     string
 	Super    bool // User is a superuser
 
-	// The rest is PostgreSQL's own: Engine.IsPostgreSQL. On Citus it is the
-	// coordinator's, whose statistics say nothing of the rows on the workers.
+	// The fields below are set only if Engine.IsPostgreSQL. On Citus they
+	// describe the coordinator, and its statistics do not include the rows on
+	// the workers.
 
 	Fsync, FullPages, Autovacuum bool
-	SyncCommit                   string // synchronous_commit of this user's sessions
-	Unlogged                     bool   // a crash empties the tables
+	SyncCommit                   string // synchronous_commit in the user's sessions
+	Unlogged                     bool   // the tables are empty after a crash of the server
 	MissingRoles                 []string
 	Sweep                        Sweeping
 	Updates, HotUpdates          int64 // of buckets, since the statistics were reset
 	LiveRows, DeadRows           int64
 	LastVacuum                   time.Time     // zero: never
-	Swept                        time.Time     // when the last whole pass of a sweep began; zero: none did, or User may not know
-	OldestTransaction            time.Duration // open, and keeping dead rows
+	Swept                        time.Time     // start of the last complete pass of a sweep; zero: never, or not visible to User
+	OldestTransaction            time.Duration // age of the oldest open transaction, which keeps dead rows from being removed
 	Connections, MaxConnections  int
 }
 
-// Inspect looks at a database and changes nothing. It works without the schema.
+// Inspect reads the state of a database and changes nothing. It also works
+// without the schema. An error means that the database could not be read; a
+// missing schema or privilege is reported in the Condition.
 func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	c := &Condition{}
 	if err := db.QueryRow(ctx, "select version(), current_user::text, current_setting('transaction_read_only') = 'on'").Scan(&c.Server, &c.User, &c.ReadOnly); err != nil {
@@ -87,7 +90,7 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	return c, c.sweeping(ctx, db)
 }
 
-// denied reports whether the user may not do what was asked.
+// denied reports whether the user lacks a privilege.
 func denied(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "42501" // insufficient_privilege
@@ -133,7 +136,7 @@ func (c *Condition) sweepState(ctx context.Context, db DB) error {
 	return err
 }
 
-// sweeping asks pg_cron, which keeps its jobs in one database of a server.
+// sweeping reads pg_cron's jobs, which a server keeps in one of its databases.
 func (c *Condition) sweeping(ctx context.Context, db DB) error {
 	var there, may bool
 	err := db.QueryRow(ctx, `select exists (select from pg_extension where extname = 'pg_cron'), coalesce((select has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
@@ -152,21 +155,21 @@ func (c *Condition) sweeping(ctx context.Context, db DB) error {
 	return err
 }
 
-// HotShare is the share of updates of buckets that left the indexes alone, and
-// whether there were enough of them to tell.
+// HotShare returns the share of updates of buckets that were HOT (changed no
+// index), from 0 to 1. ok is false if there were fewer than 1000 updates.
 func (c *Condition) HotShare() (share float64, ok bool) {
 	const enough = 1000
 	return float64(c.HotUpdates) / float64(max(c.Updates, 1)), c.Updates >= enough
 }
 
-// A Sample is one look at a server's clock.
+// A Sample is one reading of a server's clock.
 type Sample struct {
-	Ahead time.Duration // the server's clock, against this machine's
-	Error time.Duration // the most that Ahead can be wrong: half the round trip
+	Ahead time.Duration // server's clock minus this machine's clock
+	Error time.Duration // largest possible error of Ahead: half the round trip
 }
 
-// ClockSample compares the server's clock with this machine's. It needs no
-// schema.
+// ClockSample compares the server's clock with this machine's. It does not need
+// the schema.
 func ClockSample(ctx context.Context, db DB) (Sample, error) {
 	var now int64
 	start := time.Now()

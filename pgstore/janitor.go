@@ -8,52 +8,55 @@ import (
 	"time"
 )
 
-// What a janitor may use of the server: a small share of one connection, and a
-// larger one while rows become full faster than it deletes them.
+// Bounds of a janitor's load on the server: a small share of one connection,
+// and a larger share while rows become full faster than it deletes them.
 const (
-	janitorIdle    = 10 * time.Second // between the beginnings of two passes, when nothing presses
-	janitorCron    = 2 * time.Minute  // the same where pg_cron sweeps
-	janitorRest    = 20               // a statement that took t is followed by a rest of 20 t
-	janitorGrowing = 3                // or of 3 t, while the table grows by a sixteenth in a pass, and in the pass after one that found many full rows on a page
-	janitorMin     = 1                // or of t, at the least, where they are
-	janitorDense   = 4                // rows deleted for each page, of about a hundred: that is many
-	janitorRetire  = time.Minute      // between two searches for versions that no row names
-	janitorRetry   = time.Minute      // after an error
+	janitorIdle    = 10 * time.Second // between the starts of two passes
+	janitorCron    = 2 * time.Minute  // the same if pg_cron sweeps
+	janitorRest    = 20               // pause after a statement, as a multiple of its duration
+	janitorGrowing = 3                // the same while the table grows by 1/16 in a pass, and in the pass after a dense one
+	janitorMin     = 1                // the same at the least, while pages are dense
+	janitorDense   = 4                // a page (of about 100 rows) is dense if this many rows of it were deleted
+	janitorRetire  = time.Minute      // between two searches for unused versions
+	janitorRetry   = time.Minute      // pause after an error
 	stepTimeout    = 2 * time.Minute
 )
 
-// A Janitor sweeps a store in the background. Several programs may each have
-// one: they take turns, and leave alone a table that another has just gone over.
+// A Janitor deletes full rows of a store in the background, in small statements
+// with pauses between them. Several programs may each run one on the same
+// database: they take turns, and skip a table that another one has just swept.
 type Janitor struct {
 	store  *Store
 	report func(error)
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
-	rest    int       // the present share: a statement that took t is followed by a rest of rest × t
-	retired time.Time // when versions were last looked for
-	dense   [2]bool   // whether the present pass and the one before found many full rows on a page
-	size    int       // pages of the table when the pass began; 0: the next statement begins one
-	page    int64     // where its last statement stopped, -1 before the first: another number shows that somebody else sweeps
-	began   int64     // and when the last whole pass had begun then
+	rest    int       // pause after a statement, as a multiple of its duration
+	retired time.Time // time of the last search for unused versions
+	dense   [2]bool   // whether the current and the previous pass found a dense page
+	size    int       // pages of the table at the start of the pass; 0: the next statement starts a pass
+	page    int64     // where its last statement stopped, -1 before the first; if it has moved, another program sweeps
+	began   int64     // start of the last complete pass, as of then
 
 	rows, spent, passes, covered atomic.Int64
 }
 
-// JanitorStats is what a janitor did.
+// JanitorStats are the totals of a janitor.
 type JanitorStats struct {
-	Rows   int64         // deleted by it
-	Spent  time.Duration // in statements that sweep
-	Passes int64         // over the table, that it ended
+	Rows   int64         // rows that it deleted
+	Spent  time.Duration // duration of its statements
+	Passes int64         // passes over the table that it completed
 
-	// When the last whole pass over the table began, whoever made it: rows that
-	// were full then are gone, unless they were locked. Zero: not known.
+	// Start of the last complete pass over the table, by any program. Rows that
+	// were full at that time have been deleted, unless they were locked. Zero:
+	// not known.
 	Covered time.Time
 }
 
-// NewJanitor begins to sweep a store over a pool, until Close. report hears what
-// goes wrong; it may be nil. A store without a janitor, whose limits are used by
-// programs alone, has to be swept by its callers or by pg_cron.
+// NewJanitor starts to sweep a store, which must be over a pool, until Close is
+// called. Errors are passed to report, which may be nil; the janitor then tries
+// again after a minute. Without a janitor in any program, call Store.Sweep or
+// let pg_cron call dipwell.sweep.
 func NewJanitor(s *Store, report func(error)) *Janitor {
 	if report == nil {
 		report = func(error) {}
@@ -64,13 +67,13 @@ func NewJanitor(s *Store, report func(error)) *Janitor {
 	return j
 }
 
-// Close ends it, and the statement that it has under way.
+// Close stops the janitor, cancels its current statement and waits for it.
 func (j *Janitor) Close() {
 	j.stop()
 	j.done.Wait()
 }
 
-// Stats is what it did so far.
+// Stats returns the totals since NewJanitor.
 func (j *Janitor) Stats() JanitorStats {
 	st := JanitorStats{Rows: j.rows.Load(), Spent: time.Duration(j.spent.Load()), Passes: j.passes.Load()}
 	if at := j.covered.Load(); at != 0 {
@@ -96,11 +99,11 @@ func (j *Janitor) run(ctx context.Context) {
 	}
 }
 
-// turn is one statement that sweeps, unless somebody else sweeps or has just
-// done so. It returns how long to rest.
+// step runs one statement that sweeps, unless another program sweeps or has
+// just done so. It returns how long to pause.
 func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	if !j.store.cat.isRead.Load() {
-		return janitorIdle, nil // a lazy store, whose server did not answer yet
+		return janitorIdle, nil // a lazy store whose server has not answered yet
 	}
 	idle, err := j.idle(ctx)
 	if err != nil {
@@ -132,7 +135,7 @@ func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	return time.Duration(j.rest) * took, nil
 }
 
-// count takes note of what a statement did, and changes the share.
+// record adds a statement to the totals and adjusts the pause.
 func (j *Janitor) record(did swept, took time.Duration) {
 	j.rows.Add(int64(did.rows))
 	j.spent.Add(int64(took))
@@ -156,7 +159,7 @@ func (j *Janitor) record(did swept, took time.Duration) {
 	}
 }
 
-// idle is the least time between the beginnings of two passes, when nothing presses.
+// idle returns the least time between the starts of two passes.
 func (j *Janitor) idle(ctx context.Context) (time.Duration, error) {
 	if !j.store.engine().hasFunctions() {
 		return janitorIdle, nil
@@ -171,7 +174,8 @@ func (j *Janitor) idle(ctx context.Context) (time.Duration, error) {
 	return janitorIdle, nil
 }
 
-// retire looks for versions of limits that no row names any more, now and then.
+// retire deletes versions of limits that no row refers to, at most once in
+// janitorRetire.
 func (j *Janitor) retire(ctx context.Context) error {
 	if time.Since(j.retired) < janitorRetire {
 		return nil

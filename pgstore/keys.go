@@ -13,13 +13,14 @@ const keysSQL = `select key, used, ts, version from dipwell.buckets
 where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
 order by key limit $4`
 
-// Keys pages through the live keys of a limit, in byte order.
+// Keys returns at most n live keys of a limit that start with prefix, in byte
+// order, beginning after the key after.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := (*s.cat.entries.Load())[d.Name]
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	shared := after == store.Shared // a text that no column can hold
+	shared := after == store.Shared // not a text that a column can hold
 	if shared {
 		after = ""
 	}
@@ -38,7 +39,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return out, storeError(err, false)
 }
 
-// Now is the server's time, in µs since the Unix epoch.
+// Now returns the server's time in µs since the Unix epoch.
 func (s *Store) Now(ctx context.Context) (now int64, err error) {
 	if s.clock != nil {
 		return s.clock(), nil

@@ -11,12 +11,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// keySlots bounds what is remembered of keys: half a megabyte a set, and nothing
-// before the first of them.
+// keySlots bounds the memory of a keySet: half a megabyte, allocated when the
+// first key is added.
 const keySlots = 1 << 17
 
-// A keySet remembers keys by a hash of them. It is a hint, so that two keys may
-// share a slot; whatever it says, the row decides.
+// A keySet remembers keys by a hash. It is only a hint, because two keys may
+// share a slot; the row always decides.
 type keySet struct {
 	seed  maphash.Seed
 	slots atomic.Pointer[[keySlots]atomic.Uint32]
@@ -24,7 +24,8 @@ type keySet struct {
 
 func newKeySet() *keySet { return &keySet{seed: maphash.MakeSeed()} }
 
-// slot returns a key's slot and what stands there when the key is in the set.
+// slot returns the slot of a key, and the value that the slot has if the key is
+// in the set.
 func (k *keySet) slot(slots *[keySlots]atomic.Uint32, id int32, key string) (*atomic.Uint32, uint32) {
 	h := maphash.String(k.seed, key) ^ uint64(uint32(id))*0x9e3779b97f4a7c15
 	return &slots[h%keySlots], uint32(h>>32) | 1
@@ -39,7 +40,7 @@ func (k *keySet) has(id int32, key string) bool {
 	return slot.Load() == mark
 }
 
-// note puts a key into the set or takes it out.
+// note adds a key to the set or removes it.
 func (k *keySet) note(id int32, key string, in bool) {
 	slots := k.slots.Load()
 	if slots == nil {
@@ -58,29 +59,32 @@ func (k *keySet) note(id int32, key string, in bool) {
 	}
 }
 
-// newcomers estimates how likely a key that this program has not met is new to
-// the database. Most limits see the same keys again, and then an UPDATE is the
-// cheaper way to ask; a call that is the first of its key takes a trip more by it.
+// newKeyRate estimates how likely it is that a key which this program has not
+// seen is not in the database either. With most limits the same keys come
+// again, so an UPDATE is tried first; the first call of a key then takes one
+// more round trip.
 type newKeyRate struct{ score, run atomic.Int32 }
 
-// A new key costs a second trip, one that was there a tenth of one: where one in
-// five is new, or more, the score stays high.
+// A wrong guess for a new key costs a second round trip, and for an existing
+// key a tenth of one. So the score stays high if at least one in five unseen
+// keys is new.
 const (
 	newKeyGain = 4
 	newKeyMax  = 64
 )
 
-// So many new keys in a row make the next one certain. If it was there, that
-// costs a trip or two, ten times what is saved if it is new.
+// After minNewRun new keys in a row the next unseen key is inserted without
+// asking. If it does exist, that costs one or two round trips, ten times what
+// it saves for a new key.
 const minNewRun = 64
 
-// expects reports whether the next key that is not known is taken for new.
+// mostlyNew reports whether the next unseen key should be treated as new.
 func (n *newKeyRate) mostlyNew() bool { return n.score.Load() >= newKeyMax/2 }
 
-// certain reports whether the last keys that were not known all were new.
+// allNew reports whether all of the last minNewRun unseen keys were new.
 func (n *newKeyRate) allNew() bool { return n.run.Load() >= minNewRun }
 
-// note remembers whether a key that was not known turned out to be new.
+// note records whether an unseen key was new.
 func (n *newKeyRate) note(isNew bool) {
 	switch row := n.run.Load(); {
 	case !isNew && row > 0:
@@ -96,14 +100,14 @@ func (n *newKeyRate) note(isNew bool) {
 	}
 }
 
-// stillRefused reads the row of a key that was refused lately, and answers the
-// call where it changes nothing again.
+// stillRefused reads the row of a recently refused key and answers the call if
+// nothing would be written. It reports whether it did.
 func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (bool, error) {
 	op := &g.Ops[0]
 	var row store.State
 	var now int64
 	err := s.db.QueryRow(ctx, e.readExisting, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, &row.Version)
-	if errors.Is(err, pgx.ErrNoRows) { // a full bucket, whatever the time
+	if errors.Is(err, pgx.ErrNoRows) { // no row: a full bucket at any time
 		row, err = store.State{}, nil
 	}
 	if err != nil {

@@ -6,14 +6,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lockedRows are rows on which a group of a batch gave up waiting for a lock.
-// Other groups about them get its error without waiting again.
+// lockedRows are the rows for which a group of the batch timed out waiting for
+// a lock. Other groups with these rows get the same error without waiting
+// again.
 type lockedRows map[rowName]error
 
 type rowName struct{ limit, key string }
 
-// note remembers the row of a group that met a lock. Of several rows it is not
-// known which one was locked.
+// note records the row of a group that timed out on a lock. With several rows
+// it is not known which one was locked.
 func (r *lockedRows) note(g *store.Group) {
 	if len(g.Ops) != 1 || !errors.Is(g.Err, store.ErrLocked) {
 		return
@@ -24,7 +25,7 @@ func (r *lockedRows) note(g *store.Group) {
 	(*r)[nameOf(&g.Ops[0])] = g.Err
 }
 
-// err is the error of a group that would wait for one of the rows, or nil.
+// err returns the error of a group that would wait for one of the rows, or nil.
 func (r lockedRows) err(g *store.Group) error {
 	for i := 0; r != nil && i < len(g.Ops); i++ {
 		if err := r[nameOf(&g.Ops[i])]; err != nil && g.Ops[i].Verb != store.VerbCheck {
@@ -34,7 +35,7 @@ func (r lockedRows) err(g *store.Group) error {
 	return nil
 }
 
-// fail gives groups that would wait their error, and returns the others.
+// fail sets the error of groups that would wait, and returns the others.
 func (r lockedRows) fail(groups []*store.Group) (others []*store.Group) {
 	for _, g := range groups {
 		if g.Err = r.err(g); g.Err == nil {
@@ -46,8 +47,8 @@ func (r lockedRows) fail(groups []*store.Group) (others []*store.Group) {
 
 func nameOf(op *store.Op) rowName { return rowName{op.Def.Name, op.Key} }
 
-// firstOfEach separates groups whose rows all are new from those that share one
-// with an earlier group.
+// firstOfEach returns in first the groups that share no row with an earlier
+// group.
 func firstOfEach(groups []*store.Group) (first, others []*store.Group) {
 	if len(groups) < 2 {
 		return groups, nil

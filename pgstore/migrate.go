@@ -16,34 +16,36 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Durability says what a crash of the server may do to the buckets.
+// Durability tells what a crash of the server does to the buckets.
 type Durability int
 
 const (
-	Unchanged Durability = iota // as the tables are; Logged where they are new
+	Unchanged Durability = iota // keep the tables as they are; new tables are logged
 	Logged                      // a crash loses nothing that was answered
-	Unlogged                    // faster; after a crash all buckets are full again
+	Unlogged                    // faster, but after a crash all buckets are full
 )
 
-// MigrateOptions choose how the schema is built.
+// MigrateOptions are options of Migrate and MigrationSQL. The zero value
+// upgrades or creates logged tables for the engine that the server reports.
 type MigrateOptions struct {
 	Tables Durability
-	Engine Engine // whose tables; a server that says what it is need not be named
-	From   int    // for MigrationSQL: the version that the database has; 0: it is empty
+	Engine Engine // default: detected from the server, or from its tables
+	From   int    // for MigrationSQL: current version of the schema; 0: none
 }
 
 // A Migration is one step of the schema.
 type Migration struct {
 	Version   int
 	Name      string
-	AppliedAt time.Time // zero: not yet
+	AppliedAt time.Time // zero: not applied
 
 	up string
 }
 
-// SchemaError says that the database's schema and this program do not fit.
+// SchemaError reports that the schema of the database has another version than
+// this program needs. Its message tells what to run.
 type SchemaError struct {
-	Have, Want int // versions; Have 0: there is no schema
+	Have, Want int // versions; Have is 0 if there is no schema
 }
 
 func (e *SchemaError) Error() string {
@@ -61,8 +63,8 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// schemaFiles has the migrations of the tables, numbered, and in repeatable/ the
-// functions, views, types, grants and comments of this version.
+// schemaFiles has the numbered migrations of the tables, and in repeatable/ the
+// functions, views, types, grants and comments of the current version.
 //
 //go:embed schema
 var schemaFiles embed.FS
@@ -73,11 +75,11 @@ var (
 	downSQL    = readSchema("down.sql")
 )
 
-// SchemaVersion is the version that this program needs.
+// SchemaVersion is the version of the schema that this program needs.
 var SchemaVersion = migrations[len(migrations)-1].Version
 
-// readMigrations lists the files NNNN_name.sql. Versions 2 to 5 held functions,
-// which the files of repeatable have replaced.
+// readMigrations lists the files NNNN_name.sql. Versions 2 to 5 only had
+// functions, which are now in repeatable/.
 func readMigrations() (out []Migration) {
 	for _, name := range schemaNames("", "0*_*.sql") {
 		number, title, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
@@ -98,7 +100,8 @@ func readRepeatable() string {
 	return b.String()
 }
 
-// schemaNames lists the files of a directory of schemaFiles, sorted.
+// schemaNames returns the sorted names of the files in a directory of
+// schemaFiles.
 func schemaNames(dir, pattern string) (out []string) {
 	paths, err := fs.Glob(schemaFiles, "schema/"+dir+pattern)
 	if err != nil {
@@ -118,7 +121,8 @@ func readSchema(name string) string {
 	return string(b)
 }
 
-// migrationLock is the advisory lock that one migration at a time holds: "dipwell" as a number.
+// migrationLock is the key of the advisory lock that a migration holds:
+// "dipwell" in ASCII.
 const migrationLock = 0x64697077656c6c
 
 const bootstrap = `create schema if not exists dipwell;
@@ -129,9 +133,11 @@ create table if not exists dipwell.migrations (
 );
 `
 
-// Migrate brings the schema up to SchemaVersion, in one transaction, and the
-// tables to the durability that is asked for. Programs that start together may
-// all call it. It returns the migrations that it applied.
+// Migrate upgrades the schema to SchemaVersion in one transaction, creating it
+// if needed, and changes the tables to o.Tables. Several programs may call it
+// at once. It returns the migrations that it applied. The error is a
+// *SchemaError if the database has a newer schema. Other engines than
+// PostgreSQL run each statement in its own transaction, and reject Unlogged.
 func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migration, err error) {
 	d, err := dialectFor(ctx, db, o)
 	if err != nil || d != nil {
@@ -170,7 +176,7 @@ func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migr
 	return slices.Clone(applied), err
 }
 
-// after returns the migrations that a schema of version have lacks.
+// missingMigrations returns the migrations after version have.
 func missingMigrations(have int) []Migration {
 	i := slices.IndexFunc(migrations, func(m Migration) bool { return m.Version > have })
 	if i < 0 {
@@ -202,7 +208,8 @@ func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
 	return err
 }
 
-// MigrateDown removes the schema with everything in it, limits and buckets included.
+// MigrateDown drops the schema with everything in it, limits and buckets
+// included.
 func MigrateDown(ctx context.Context, db Beginner) error {
 	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
 		return err
@@ -225,8 +232,8 @@ func MigrateDown(ctx context.Context, db Beginner) error {
 	})
 }
 
-// MigrationStatus lists all migrations that the database has, and those that
-// this program would apply.
+// MigrationStatus returns the migrations that were applied to the database,
+// followed by those that Migrate would apply (with a zero AppliedAt).
 func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
 	have := 0
@@ -244,8 +251,8 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	return append(out, missingMigrations(have)...), err
 }
 
-// MigrationSQL is what Migrate would run on a database of version o.From, for
-// people who use a tool of their own.
+// MigrationSQL returns the statements that Migrate would run on a database of
+// version o.From, for use with another migration tool.
 func MigrationSQL(o MigrateOptions) string {
 	if d := dialects[o.Engine]; d != nil {
 		return strings.Join(append(d.tables(o.From), markSQL()), ";\n\n") + ";\n"
@@ -269,14 +276,14 @@ func withMigrationLock(ctx context.Context, db Beginner, f func(pgx.Tx) error) e
 	})
 }
 
-// rower is the one method that reading the schema's version takes.
+// rower is what schemaVersion needs.
 type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// schemaVersion is 0 where there is no schema.
+// schemaVersion returns 0 if there is no schema.
 func schemaVersion(ctx context.Context, db rower) (version int, err error) {
-	var there bool // asked first: an error would end the caller's transaction
+	var there bool // checked first, because an error would abort the caller's transaction
 	if err = db.QueryRow(ctx, "select to_regclass('dipwell.migrations') is not null").Scan(&there); err != nil || !there {
 		return 0, err
 	}
@@ -292,7 +299,8 @@ func checkSchema(ctx context.Context, db rower) error {
 	return err
 }
 
-// noSchema reports whether an error says that the schema or its table is missing.
+// noSchema reports whether an error says that the schema or its table is
+// missing.
 func noSchema(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000")

@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// together takes the first steps of several limits in one trip each: it charges
-// what may fit and reads what was refused lately, then reads what was not
-// charged. The statements of a trip are one transaction, so they lock the rows
-// in the one order that everybody keeps: by the limit's id, then by key. What is
-// undecided afterwards is left to limitRows, and so is everything where a trip
-// fails without effect: the limit whose statement failed is divided there, and
-// the others are charged by themselves.
+// chargeLimits makes the first attempt for several limits in two round trips:
+// one charges the rows that may have room and reads those refused recently, the
+// other reads the rows that were not charged. The statements of a round trip
+// are one transaction, so they lock rows in the order of limit id and key, as
+// everywhere. Undecided rows are left to decideLimit. So is everything if a
+// round trip fails without effect: the rows of the statement that failed are
+// divided there, and the other limits are charged separately.
 func (s *Store) chargeLimits(ctx context.Context, parts []*limitBatch) {
 	parts = slices.Clone(parts)
 	slices.SortFunc(parts, func(a, b *limitBatch) int { return cmp.Compare(a.id, b.id) })
@@ -38,7 +38,7 @@ func (s *Store) chargeLimits(ctx context.Context, parts []*limitBatch) {
 		var unsure []*pendingRow
 		for j, row := range charge.rows {
 			if charge.charged[j] {
-				row.settle(nil)
+				row.advance()
 			}
 			if len(row.Groups) > 0 {
 				unsure = append(unsure, row)
@@ -62,17 +62,17 @@ func (s *Store) chargeLimits(ctx context.Context, parts []*limitBatch) {
 	}
 }
 
-// step is one limit's statement in a trip, and what it came to.
+// A tripStep is the statement of one limit in a round trip, and its result.
 type tripStep struct {
 	*limitBatch
 	rows    []*pendingRow
 	charges bool
 
-	charged []bool        // of a charge, by row
-	rest    []*pendingRow // of a look: what is to be tried
+	charged []bool        // by row, if charges
+	rest    []*pendingRow // rows still to be tried, if not charges
 }
 
-// trip sends statements together and reads their answers.
+// roundTrip sends the statements of steps together and reads the answers.
 func (s *Store) roundTrip(ctx context.Context, steps []tripStep) error {
 	var asked []*tripStep
 	for i := range steps {

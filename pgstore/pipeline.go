@@ -12,12 +12,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// inTurn decides groups that need the function: a statement each, and each a
-// transaction of its own. None holds a lock while the next one runs, so that no
-// order of their keys can deadlock. The first group of each key goes in one
-// trip and the others in a second one, so that only one of them waits for a row
-// that is locked. It returns the groups that are still to be decided: others,
-// and those that are to be asked again.
+// decidePipelined decides groups that need the database function, with one
+// statement and one transaction for each. No transaction holds a lock while the
+// next one runs, so the order of keys cannot cause a deadlock. The first group
+// of each key goes in one round trip and the others in a second one, so that
+// only one group waits for a locked row. It returns the groups that are still
+// undecided.
 func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) []*store.Group {
 	first, others := firstOfEach(groups)
 	rest := s.sendPipeline(ctx, first)
@@ -31,7 +31,8 @@ func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) []*s
 	return rest
 }
 
-// trips decides groups in one trip, where it can.
+// sendPipeline decides groups in one round trip. It returns those that it
+// cannot decide, or that must be retried.
 func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	if len(groups) < 2 {
 		return groups
@@ -65,7 +66,7 @@ func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group) (rest [
 			rest = append(rest, g)
 		case g.Err != nil:
 			if conn.IsClosed() {
-				err = g.Err // nobody will answer the others
+				err = g.Err // the other groups will not be answered
 			}
 			g.Err = storeError(g.Err, writes(g))
 		}
@@ -73,8 +74,8 @@ func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group) (rest [
 	return rest
 }
 
-// conn is a connection for more than one statement, or nil where statements
-// cannot be prepared on it.
+// pipelineConn returns a connection for several statements, or nil if
+// statements cannot be prepared on it.
 func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func()) {
 	release = func() {}
 	switch db := s.db.(type) {
@@ -98,7 +99,8 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 	return conn, release
 }
 
-// queue adds a group's statement, if it is one for the function.
+// queueDecide adds the statement of a group to the pipeline. It returns false
+// if the function is not the way to decide the group.
 func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
 	var known [store.MaxTakes]*entry
 	if g.Cancel || s.resolve(ctx, g, known[:]) != nil {
@@ -116,7 +118,7 @@ func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgty
 	return true
 }
 
-// readNext reads a group's answers, up to the end of its transaction.
+// readPipelined reads the answers of a group, to the end of its transaction.
 func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error) {
 	for {
 		next, err := p.GetResults()
@@ -141,9 +143,9 @@ func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed e
 
 var errConnEnded = errors.New("the connection ended before the answer")
 
-// planned adds to the parameters of a statement that it is to be planned each
-// time: a plan that was made while the tables were small may read all of them.
-// Modes of pgx that prepare nothing do so anyway.
+// withCustomPlan adds the option that makes the server plan a statement at each
+// execution: a plan cached while the tables were small may scan all of them. In
+// modes of pgx that do not prepare, it is not needed.
 func (s *Store) withCustomPlan(args ...any) []any {
 	mode := pgx.QueryExecModeCacheStatement
 	switch db := s.db.(type) {

@@ -11,9 +11,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// group decides a group whose limits were found. A take is one
-// statement; what it does not answer is read, decided in Go, and only where
-// something is to be written decided once more in a transaction that holds the
+// group tries a Take as a single statement. If that does not charge it, and for
+// other calls, the rows are read and the group is decided in Go. Only if
+// something must be written is it decided again in a transaction that locks the
 // rows.
 func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _ bool) error {
 	op := &g.Ops[0]
@@ -52,8 +52,8 @@ func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool
 	return true, nil
 }
 
-// look reads the clock and then the rows, and answers; it reports whether what
-// was answered is still to be done.
+// tryRead reads the clock, then the rows, and fills in the answers. It reports
+// whether the decision still has to be written.
 func (s portable) tryRead(ctx context.Context, g *store.Group, entries []*entry) (changes bool, err error) {
 	var b pgx.Batch
 	s.askClock(&b)
@@ -81,7 +81,7 @@ func (s portable) tryRead(ctx context.Context, g *store.Group, entries []*entry)
 	return changes, nil
 }
 
-// askClock queues a read of the clock, unless a test has its own.
+// askClock queues a read of the server's clock, unless a test has set one.
 func (s portable) askClock(b *pgx.Batch) {
 	if s.clock == nil {
 		b.Queue("select " + s.dialect.clock)
@@ -95,7 +95,7 @@ func (s portable) readClock(results pgx.BatchResults) (now int64, err error) {
 	return now, storeError(results.QueryRow().Scan(&now), false)
 }
 
-// scanRow reads a bucket; a missing one is full.
+// scanRow reads a bucket. A missing row is a full bucket.
 func scanRow(results pgx.BatchResults, row *store.State) error {
 	var lows []int64
 	err := results.QueryRow().Scan(&row.Used, &row.TS, &row.Version, &lows)
@@ -107,7 +107,8 @@ func scanRow(results pgx.BatchResults, row *store.State) error {
 	return storeError(err, false)
 }
 
-// closed ends a batch; the error that came first says more.
+// closeBatch closes a batch and returns err, or the error of closing it if err
+// is nil.
 func closeBatch(results pgx.BatchResults, err error) error {
 	if cerr := results.Close(); err == nil {
 		err = storeError(cerr, false)
@@ -115,18 +116,18 @@ func closeBatch(results pgx.BatchResults, err error) error {
 	return err
 }
 
-// errNothing ends a transaction that has nothing to write.
+// errNoWrite ends a transaction that has nothing to write.
 var errNoWrite = errors.New("nothing to write")
 
-// transact runs f in a transaction, anew where it collides.
+// transact runs f in a transaction and retries it on a conflict.
 func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 	try := func() error { return s.transactOnce(ctx, f) }
 	return s.retry(ctx, try(), try)
 }
 
-// transactOnce is transact for those whose caller begins anew, so that the
-// bounds of the two do not multiply. Until the commit is sent nothing counts, so
-// that only its failure leaves the outcome open.
+// transactOnce is transact without retries, for callers that retry themselves.
+// Nothing is visible before the commit, so only a failed commit leaves the
+// outcome unknown.
 func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
 	begin, ok := s.db.(Beginner)
 	if !ok {
@@ -137,7 +138,7 @@ func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error 
 		return storeError(err, false)
 	}
 	if err = f(tx); err != nil {
-		_ = tx.Rollback(ctx) // the connection goes where it cannot
+		_ = tx.Rollback(ctx) // if it fails, the pool drops the connection
 		if errors.Is(err, errNoWrite) {
 			return nil
 		}
@@ -146,8 +147,8 @@ func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error 
 	return commitError(tx.Commit(ctx))
 }
 
-// decide locks the rows in the order of their keys, makes those that are
-// missing, reads the clock, and decides and writes.
+// decide locks the rows in the order of limit id and key, inserting missing
+// ones, then reads the clock, decides and writes.
 func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries []*entry) error {
 	order := make([]int, len(g.Ops))
 	for i := range order {
@@ -193,10 +194,10 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 	return execBatch(ctx, tx, &out)
 }
 
-// notes are the records of a row, as they were and as they are after Settle.
+// recordChanges are the records of a row before and after Settle.
 type recordChanges struct{ before, after []store.Record }
 
-// queueOp writes what became of one op's row, now being the instant of the decision.
+// queueOp queues the writes for one op. now is the time of the decision.
 func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.State, write bool, n *recordChanges, now int64) {
 	if op.Verb == store.VerbReset {
 		b.Queue(deleteRowSQL, id, op.Key)
@@ -212,12 +213,12 @@ func queueOp(b *pgx.Batch, g *store.Group, op *store.Op, id int32, row store.Sta
 	case write:
 		queueRow(b, id, op.Key, row)
 		queueRecords(b, id, op.Key, n.before, n.after)
-	case row.Used == 0: // made just now, or full
+	case row.Used == 0: // just inserted, or full
 		b.Queue(deleteRowSQL, id, op.Key)
 	}
 }
 
-// parts is how many keys a reservation is about.
+// countGranted returns the number of keys of a reservation.
 func countGranted(g *store.Group) (n int) {
 	for i := range g.Ops {
 		if g.Ops[i].Granted > 0 {
@@ -236,14 +237,14 @@ func (s portable) readLocked(results pgx.BatchResults, order []int, rows []store
 		if err = scanRow(results, &rows[i]); err != nil {
 			return 0, err
 		}
-		if rows[i].Used == 0 { // made just now, or full
+		if rows[i].Used == 0 { // just inserted, or full
 			rows[i] = store.State{}
 		}
 	}
 	return s.readClock(results)
 }
 
-// run sends statements whose answers do not matter.
+// execBatch runs statements and discards their results.
 func execBatch(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return nil

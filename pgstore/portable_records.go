@@ -10,8 +10,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// What reservations leave in the portable tables. The row of the bucket is
-// locked before its records are read.
+// Statements for the records of reservations in the portable tables. The row of
+// the bucket is locked before its records are read.
 const (
 	recordsSQL          = "select number, mark, units, coalesce(slack, -1), version, part_due, due, rest from dipwell.reservations where limit_id = $1 and key = $2 order by number"
 	insertRecordSQL     = "insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11)"
@@ -23,7 +23,7 @@ const (
 	deleteDueSQL        = deleteRecordsSQL + " and due <= $3"
 )
 
-// lowsOf reads the column lows.
+// lowsOf decodes the column lows.
 func lowsOf(column []int64) *store.Lows {
 	if len(column) < 4 {
 		return nil
@@ -35,7 +35,7 @@ func lowsOf(column []int64) *store.Lows {
 	return l
 }
 
-// lowsColumn is the reverse of lowsOf.
+// lowsColumn encodes the column lows.
 func lowsColumn(l *store.Lows) []int64 {
 	if l == nil {
 		return nil
@@ -57,7 +57,7 @@ func records(ctx context.Context, tx pgx.Tx, id int32, key string) ([]store.Reco
 	return rs, storeError(err, false)
 }
 
-// queueRecords writes what became of the records of a row.
+// queueRecords queues the writes that turn the records before into those after.
 func queueRecords(b *pgx.Batch, id int32, key string, before, after []store.Record) {
 	for _, old := range before {
 		i := slices.IndexFunc(after, func(r store.Record) bool { return r.Number == old.Number && r.Mark == old.Mark })
@@ -78,7 +78,7 @@ func slackColumn(slack int64) *int64 {
 	return &slack
 }
 
-// queueRow writes a bucket; a full one is deleted.
+// queueRow queues the write of a bucket. A full one is deleted.
 func queueRow(b *pgx.Batch, id int32, key string, row store.State) {
 	if row.Used == 0 {
 		b.Queue(deleteRowSQL, id, key)
@@ -87,13 +87,13 @@ func queueRow(b *pgx.Batch, id int32, key string, row store.State) {
 	b.Queue(updateRowSQL, id, key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
 }
 
-// held is one part of a reservation.
+// A reservationPart is what a reservation took from one bucket.
 type reservationPart struct {
 	LimitID int32
 	Key     string
 	Number  int64
 	Mark    int64
-	Parts   int // of the reservation; one of which a part is gone was reset
+	Parts   int // of the reservation; if some are missing, they were reset
 }
 
 func (s portable) reservationParts(ctx context.Context, tx pgx.Tx, id store.Reservation) (parts []reservationPart, now int64, err error) {
@@ -117,8 +117,9 @@ func (s portable) cancel(ctx context.Context, id store.Reservation) error {
 	return s.transactOnce(ctx, func(tx pgx.Tx) error { return s.cancelIn(ctx, tx, id) })
 }
 
-// cancelIn gives a reservation back, once, before it is due. Buckets are
-// locked before reservations, as everywhere, and these are read again then.
+// cancelIn gives a reservation back, once, and only before it is due. As
+// everywhere, buckets are locked before records; the records are read again
+// under the locks.
 func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation) error {
 	parts, _, err := s.reservationParts(ctx, tx, id)
 	if err != nil {
@@ -155,9 +156,9 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation)
 
 func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p reservationPart, row store.State, now int64) error {
 	d := s.cat.byID(p.LimitID)
-	if d == nil || row.Used == 0 { // dropped, or full
+	if d == nil || row.Used == 0 { // limit dropped, or bucket full
 		gone, err := tx.Exec(ctx, deleteRecordSQL, p.LimitID, p.Key, p.Number, p.Mark)
-		if err == nil && gone.RowsAffected() == 0 { // somebody else was faster
+		if err == nil && gone.RowsAffected() == 0 { // another program was faster
 			return store.ErrReservation
 		}
 		return storeError(err, false)
@@ -176,24 +177,20 @@ func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p reservationPart, ro
 	return execBatch(ctx, tx, &b)
 }
 
-type rowKey struct {
-	LimitID int32
-	Key     string
-}
-
-// sweepDue ends records that were due at now, of at most portablePage rows.
+// sweepDue deletes the records of at most portablePage rows that were due at
+// now.
 func (s portable) sweepDue(ctx context.Context, now int64) error {
 	found, err := s.db.Query(ctx, dueRowsSQL, now, portablePage)
 	if err != nil {
 		return storeError(err, false)
 	}
-	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[rowKey])
+	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
 	if err != nil {
 		return storeError(err, false)
 	}
 	for _, k := range keys {
 		err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRecords(ctx, tx, k.LimitID, k.Key, now) })
-		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep knows more
+		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // left to the next sweep
 			return err
 		}
 	}

@@ -26,26 +26,27 @@ func (r bucketRow) compare(o bucketRow) int {
 	return cmp.Or(cmp.Compare(r.LimitID, o.LimitID), cmp.Compare(r.Key, o.Key))
 }
 
-// portableLag, in µs, is how long a row must have been full before it is swept.
-// A statement that read the clock before that and inserts after the sweep would
-// count the refill in between twice; here there is no telling which are under way.
+// portableLag is how long, in µs, a row must have been full before it is
+// deleted. Otherwise a statement that read the clock before that time, and
+// inserts the row after the sweep, would count the refill in between twice. In
+// a portable database it is not known which statements are running.
 const portableLag = 60_000_000
 
 // portablePage is the number of rows that one statement reads.
 const portablePage = 1000
 
-// portablePass is how far this program has gone over the portable tables.
+// portablePass is this program's progress through the portable tables.
 type portablePass struct {
-	mu      sync.Mutex       // one at a time
-	at      bucketRow        // the last row that was looked at; LimitID 0: none, a pass begins
-	began   int64            // µs
-	covered int64            // when the last whole pass began
-	oldest  map[int32]uint32 // versions that its rows named
+	mu      sync.Mutex       // one sweep at a time
+	at      bucketRow        // last row that was read; LimitID 0: at the start of a pass
+	began   int64            // start of the pass, µs
+	covered int64            // start of the last complete pass, µs
+	oldest  map[int32]uint32 // by limit id: oldest version of the rows that were read
 }
 
-// sweep reads pages of rows, from where the last sweep stopped, and deletes
-// those that are full as they were read: one that was touched since is left
-// alone. It looks at every row once at most.
+// sweep reads pages of rows, from where the last sweep stopped, and deletes the
+// rows that are full and unchanged since they were read. It reads each row at
+// most once.
 func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	pass := &s.cat.pass
 	if !pass.mu.TryLock() {
@@ -64,7 +65,7 @@ func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	return rows, nil
 }
 
-// sweepStep is one page of it. With n = 0 it only looks.
+// sweepStep reads and sweeps one page. With n = 0 it only reports the state.
 func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
 	pass := &s.cat.pass
 	if !pass.mu.TryLock() {
@@ -81,7 +82,7 @@ func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
 	return did, err
 }
 
-// sweepKeys looks at the next page of a pass.
+// sweepKeys reads and sweeps the next page of a pass.
 func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did swept, err error) {
 	now, err := s.Now(ctx)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 	did.size, did.looked = 1, len(page)/100
 	rows, all, err := s.sweepPage(ctx, page, now, n, pass.oldest)
 	if did.rows = rows; err != nil || !all {
-		return did, err // the rest of the page comes next
+		return did, err // continue in the same page
 	}
 	if len(page) == portablePage {
 		pass.at = page[len(page)-1]
@@ -117,8 +118,8 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 	return did, s.retireOlder(ctx, pass.began, pass.oldest)
 }
 
-// sweepPage deletes at most n rows of a page that are full at now. It returns
-// whether these were all.
+// sweepPage deletes at most n rows of a page that are full at now. all is false
+// if some full rows were left.
 func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n int, oldest map[int32]uint32) (rows int, all bool, err error) {
 	defs := map[int32]*store.Definition{}
 	for _, e := range *s.cat.entries.Load() {
@@ -150,7 +151,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 	return rows, all, storeError(s.retry(ctx, run(), run), false)
 }
 
-// full reports whether a row is a full bucket of its key.
+// isFull reports whether a row is a full bucket.
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
 	if !ok {
@@ -160,8 +161,7 @@ func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	return d.RuleFor(row.Key, &scratch).Apply(state, now, store.VerbCheck, 0).Before == 0
 }
 
-// dropped reports whether a limit that this program does not know is gone,
-// rather than new.
+// dropped reports whether an unknown limit was dropped, rather than just added.
 func (s portable) dropped(ctx context.Context, id int32) bool {
 	var there bool
 	err := s.db.QueryRow(ctx, "select exists (select 1 from dipwell.limits where id = $1)", id).Scan(&there)
@@ -170,11 +170,11 @@ func (s portable) dropped(ctx context.Context, id int32) bool {
 
 // keepVersion is how long a version is kept after the next one began. A program
 // reads the limits at most maxUnheard before it sends a statement, and no
-// statement takes the rest of this time. A row that was inserted under a version
-// that is gone would count as full.
+// statement takes the rest of this time. A row inserted under a version that
+// was deleted would count as full.
 const keepVersion = 10 * time.Minute
 
-// retireOlder forgets versions that no row of a full pass named.
+// retireOlder deletes versions that no row of a complete pass refers to.
 func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]uint32) error {
 	for _, e := range *s.cat.entries.Load() {
 		if len(e.def.Past) == 0 {
@@ -185,7 +185,7 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 			first = e.def.Number
 		}
 		for _, v := range append(slices.Clone(e.def.Past), e.def.Version()) {
-			if v.Since >= now-keepVersion.Microseconds() { // the one before it is still kept
+			if v.Since >= now-keepVersion.Microseconds() { // the version before v may still be in use
 				first = min(first, v.Number-1)
 			}
 		}
@@ -197,5 +197,5 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 	return nil
 }
 
-// retire has nothing to do: the end of each pass does.
+// retire does nothing, because retireOlder runs at the end of each pass.
 func (portable) retire(context.Context) error { return nil }

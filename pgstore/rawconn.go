@@ -15,16 +15,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxWired bounds the statements of limits that a connection keeps prepared
-// beside those in pgx's own cache.
+// maxRawStatements bounds the statements that a connection keeps prepared
+// besides those in pgx's cache.
 const maxRawStatements = 256
 
-// update sends a version's conditional UPDATE of one row, or one of the INSERTs
-// that a first call begins with. It returns the row as the
-// statement left it and the statement's clock, or pgx.ErrNoRows.
-// Where it can it talks to the connection itself: pgx looks a statement up by its
-// text, plans how to encode and to scan each value, and makes a Rows, which
-// together is a tenth of a call.
+// update runs a conditional UPDATE of one row, or one of the INSERTs for a key
+// that is probably new. It returns the row after the statement and the
+// statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
+// looking up the statement by its text, planning how to encode and scan each
+// value, and creating a Rows, as pgx does, take a tenth of a call.
 func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
@@ -40,7 +39,7 @@ func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *sto
 	return s.updatePgx(ctx, s.db, e, f, key, r, units, third)
 }
 
-// updateOn is update on a connection.
+// updateRaw is update on a connection.
 func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	w := rawConnOf(conn)
 	if w == nil {
@@ -48,7 +47,7 @@ func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form,
 	}
 	t, err := w.prepare(ctx, e, f)
 	if err != nil {
-		return row, 0, storeError(err, false) // nothing but the statement's text was sent
+		return row, 0, storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
 		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
@@ -71,7 +70,7 @@ func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form,
 	return row, now, err
 }
 
-// updateBy is update through pgx, whatever its mode.
+// updatePgx is update through pgx, in any query mode.
 func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	var seen instant
 	args := s.takeArgs(key, r, units, third)
@@ -82,8 +81,9 @@ func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, f form, key stri
 	return row, int64(seen), err
 }
 
-// A wire is a connection's statements that are sent without pgx, and room for
-// their parameters. Its connection is used by one call at a time, and so is it.
+// A rawConn holds the statements that are sent on a connection without pgx, and
+// buffers for their parameters. Like its connection it is used by one call at a
+// time.
 type rawConn struct {
 	conn       *pgx.Conn
 	statements map[rawKey]*rawStatement
@@ -92,19 +92,19 @@ type rawConn struct {
 	numbers    []byte
 }
 
-// wiredKey names a statement of a limit, whatever its version.
+// A rawKey identifies a statement of a limit, for any version of the limit.
 type rawKey struct {
 	limit int32
 	form  form
 }
 
-// form is one of a version's statements for a call of one key.
+// form selects one of a version's statements for a call of one key.
 type form int
 
 const (
-	formTake      form = iota // charges a row
-	formUpsert                // inserts a row or charges it
-	formInsertNew             // inserts a row
+	formTake      form = iota // update a row
+	formUpsert                // insert a row or update it
+	formInsertNew             // insert a row
 )
 
 func (s *statements) sqlOf(f form) string { return [...]string{s.take, s.upsert, s.insertNew}[f] }
@@ -114,11 +114,12 @@ type rawStatement struct {
 	*pgconn.StatementDescription
 }
 
-// wireKey is where a connection keeps its wire.
+// rawConnKey is the key in a connection's CustomData.
 const rawConnKey = "dipwell"
 
-// wireOf returns a connection's wire, or nil where calls have to go through pgx:
-// in modes that prepare nothing, and where a tracer wants to see them.
+// rawConnOf returns the rawConn of a connection, or nil if calls must go
+// through pgx: in modes that do not prepare statements, and if there is a
+// tracer.
 func rawConnOf(conn *pgx.Conn) *rawConn {
 	data := conn.PgConn().CustomData()
 	if w, ok := data[rawConnKey].(*rawConn); ok {
@@ -126,7 +127,7 @@ func rawConnOf(conn *pgx.Conn) *rawConn {
 	}
 	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, key: []byte{}} // a key that is nil would be null
+		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, key: []byte{}} // a nil key would be sent as null
 	}
 	data[rawConnKey] = w
 	return w
@@ -134,7 +135,7 @@ func rawConnOf(conn *pgx.Conn) *rawConn {
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// send runs a statement with the parameters that were added.
+// send runs a statement with the parameters in w.
 func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, now int64, err error) {
 	found := false
 	answer := w.conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
@@ -150,12 +151,12 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 	return row, now, err
 }
 
-// begin starts a list of parameters with the key.
+// begin resets the parameters to the key.
 func (w *rawConn) begin(key string) {
 	w.key = append(w.key[:0], key...)
 	w.params = append(w.params[:0], w.key)
 	if w.numbers == nil {
-		w.numbers = make([]byte, 0, 4*8) // never moves: params point into it
+		w.numbers = make([]byte, 0, 4*8) // never grows: params point into it
 	}
 	w.numbers = w.numbers[:0]
 }
@@ -166,10 +167,10 @@ func (w *rawConn) add(n int64) {
 	w.params = append(w.params, w.numbers[at:])
 }
 
-// epoch2000 is where PostgreSQL's timestamps begin.
+// epoch2000 is the zero of PostgreSQL's timestamps.
 var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-// instantOf reads a timestamptz, or a test's bigint.
+// instantOf decodes a timestamptz, or the bigint of a test's clock.
 func instantOf(oid uint32, v []byte) int64 {
 	n := int64(binary.BigEndian.Uint64(v))
 	if oid == pgtype.TimestamptzOID {
@@ -178,8 +179,9 @@ func instantOf(oid uint32, v []byte) int64 {
 	return n
 }
 
-// take returns the prepared statement of a limit's version, or nil where pgx is
-// to send it. A limit has one name for each, so that versions do not pile up.
+// prepare returns the prepared statement of a limit's version, or nil if pgx
+// should send it. Each limit has one statement name per form, so that old
+// versions do not pile up.
 func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement, error) {
 	key, sql := rawKey{e.id, f}, e.sqlOf(f)
 	t := w.statements[key]
@@ -206,14 +208,14 @@ func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement,
 	return t, nil
 }
 
-// forget drops a statement that the server does not know any more, or that an
-// altered table has made unusable, and reports whether the call may be sent
-// again: nothing was done.
+// forget drops a statement that the server no longer has, or that an altered
+// table has made unusable. It reports whether the call may be sent again,
+// because nothing was done.
 func (w *rawConn) forget(key rawKey, err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != codeNoStatement && pg.Code != codeStalePlan {
 		return false
 	}
-	w.statements[key].sql = "" // the server may still have one of that name
+	w.statements[key].sql = "" // the server may still have the name
 	return w.conn.PgConn().TxStatus() == 'I'
 }

@@ -1,11 +1,12 @@
--- Deletes buckets, in groups (grp) that are deleted all or none. There is a row in
--- the parameters for each bucket, sorted by limit and key. A group is not done
--- where a limit has another version, or a key has reservations, which go with its
--- bucket, or where a bucket was changed before it was locked and may have got some.
--- A bucket that is not there is done. $5 is a test's clock, or null.
+-- Deletes buckets, in groups (grp) of which all or none are deleted. The parameters
+-- have a row for each bucket, sorted by limit and key. A group is not done if a
+-- limit has another version, if a key has reservations, which must be deleted with
+-- its bucket, or if a bucket was changed before it was locked, and so may have
+-- reservations now. A bucket without a row is done. $5 is the clock of a test, or
+-- null.
 --
--- It must be planned each time: a plan that was made for a small table reads all
--- of it in order to delete.
+-- The statement must be planned at each execution: a plan made for a small table
+-- reads all of it in order to delete.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]))
         with ordinality q(grp, limit_id, key, version, i)
@@ -32,7 +33,7 @@ judged as materialized (
     from hopeful h left join locked l on l.i = h.i
 ),
 gone as (
-    -- A place is one of each partition.
+    -- In a partitioned table ctid is unique only within a partition.
     delete from dipwell.buckets where ctid = any (array(select place from judged where done and place is not null))
         and ((limit_id, key) in (select limit_id, key from judged where done and place is not null)) is true
         and (select count(*) from judged where done and place is not null) > 0

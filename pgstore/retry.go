@@ -16,16 +16,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A statement that the server gave up for another one's sake did nothing and is
-// tried again: so often, with a pause drawn from zero to one that doubles up to
-// a bound, so that those who collided do not meet again.
+// A statement that the server rolled back because of a conflict is tried again,
+// at most maxTries times in all. The pause is random, from zero to a bound that
+// doubles up to maxPause, so that the same statements do not collide again.
 const (
 	maxTries   = 20
 	firstPause = 500 * time.Microsecond
 	maxPause   = 100 * time.Millisecond
 )
 
-// Codes by which a server says what became of a statement.
+// SQLSTATE codes.
 const (
 	codeSerialization = "40001"
 	codeDeadlock      = "40P01"
@@ -40,16 +40,18 @@ const (
 	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 
-// collided reports whether the server rolled a statement back because of
-// another one. YugabyteDB asks for a restart of reads in words.
+// retryable reports whether the server rolled back a statement because of a
+// conflict with another one. YugabyteDB has no code for a read restart, only a
+// message.
 func retryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == codeSerialization || pg.Code == codeDeadlock ||
 		strings.Contains(strings.ToLower(pg.Message), "restart read required"))
 }
 
-// again repeats a statement that has collided, where it is a transaction of its
-// own: in the caller's, only the caller can begin anew.
+// retry repeats a statement while its error is retryable, if each statement is
+// a transaction of its own. In a transaction of the caller's, only the caller
+// can start again.
 func (s *Store) retry(ctx context.Context, err error, statement func() error) error {
 	pause := firstPause
 	for try := 1; try < maxTries && retryable(err) && s.autocommit(); try++ {
@@ -62,7 +64,7 @@ func (s *Store) retry(ctx context.Context, err error, statement func() error) er
 	return err
 }
 
-// alone reports whether each statement is a transaction of its own.
+// autocommit reports whether each statement is a transaction of its own.
 func (s *Store) autocommit() bool {
 	switch db := s.db.(type) {
 	case pgx.Tx:
@@ -75,8 +77,9 @@ func (s *Store) autocommit() bool {
 	return true
 }
 
-// storeError says what is known after a statement failed. Where the server
-// answered, or nothing was sent, it decided nothing; otherwise nobody knows.
+// storeError wraps the error of a statement. If the server answered, or nothing
+// was sent, it wraps ErrStore, ErrLocked or ErrNoSpace, and nothing was
+// charged; otherwise ErrOutcomeUnknown.
 func storeError(err error, writes bool) error {
 	switch {
 	case err == nil:
@@ -89,7 +92,7 @@ func storeError(err error, writes bool) error {
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
-// classOf is the class of an error that changed nothing.
+// classOf returns the class of an error that had no effect.
 func classOf(err error) error {
 	switch codeOf(err) {
 	case codeLocked, codeCanceled:
@@ -100,7 +103,7 @@ func classOf(err error) error {
 	return store.ErrStore
 }
 
-// codeOf is the SQLSTATE of a server's error, or "".
+// codeOf returns the SQLSTATE of a server's error, or "".
 func codeOf(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -109,8 +112,9 @@ func codeOf(err error) string {
 	return ""
 }
 
-// commitError says what is known after a commit failed. pgx reports one whose
-// connection was lost as not sent, so that only the server's word counts.
+// commitError wraps the error of a commit. pgx reports a lost connection as if
+// nothing had been sent, so only an error from the server is taken as proof
+// that nothing was committed.
 func commitError(err error) error {
 	var pg *pgconn.PgError
 	switch {
@@ -122,8 +126,8 @@ func commitError(err error) error {
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
-// nothingDone reports whether a statement that failed is known to have left no
-// trace: it was refused, rolled back, or never sent.
+// hadNoEffect reports whether a failed statement is known to have changed
+// nothing: it was rejected, rolled back, or never sent.
 func hadNoEffect(err error) bool {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
@@ -131,23 +135,23 @@ func hadNoEffect(err error) bool {
 	case errors.As(err, &connect), pgconn.SafeToRetry(err):
 		return true
 	case errors.As(err, &pg):
-		severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // poolers do not tell the former
+		severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // poolers may omit SeverityUnlocalized
 		return severity != "FATAL" && severity != "PANIC" && pg.Code != codeUnknown && pg.Code != codeUnresolved
 	}
-	// A context that ends while its statement is under way comes as pgconn's own
-	// error; bare, it ended while the pool had no connection free.
+	// If the context ends during a statement, pgconn wraps its error; a bare
+	// error means that it ended while waiting for a free connection.
 	return err == context.DeadlineExceeded //nolint:errorlint // wrapped means something else
 }
 
-// noAccess reports whether the server refused the role or the database: waiting
-// does not help until somebody changes them.
+// noAccess reports whether the server rejected the role or the database.
+// Waiting does not help until somebody changes a privilege.
 func noAccess(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501")
 }
 
-// away reports whether an error says that the server could not be asked, or
-// could not write for the time being, rather than that it refused.
+// unavailable reports whether the server could not be reached, or temporarily
+// cannot write, as opposed to having rejected the statement.
 func unavailable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

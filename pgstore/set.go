@@ -22,15 +22,18 @@ var setFirstSQL string
 //go:embed reset.sql
 var resetSQL string
 
-// skipSQL waits for no lock: buckets that others have locked come back as gone.
+// setSkipLockedSQL does not wait for locks. Rows locked by others are returned
+// as skipped.
 var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
-// withoutLookSQL does not look first, and locks what it refuses. It costs a
-// third less where hardly anything is refused.
+// setUncheckedSQL does not check first whether charges fit, so that it also
+// locks the rows that it refuses. It costs a third less if almost nothing is
+// refused.
 var setUncheckedSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
-// replaceMarked puts other text between the marks of a statement.
+// replaceMarked replaces the parts of a statement between "-- look {" and "--
+// }".
 func replaceMarked(sql string, instead ...string) string {
 	for _, text := range instead {
 		before, rest, _ := strings.Cut(sql, "-- look {\n")
@@ -41,63 +44,65 @@ func replaceMarked(sql string, instead ...string) string {
 }
 
 const (
-	maxSetRounds = 6    // statements that a batch may take here
-	maxSetRows   = 4096 // buckets in one statement; a batch of coalesce is 1024 groups
+	maxSetRounds = 6    // rounds of set before decide is used
+	maxSetRows   = 4096 // rows in one statement; a batch of coalesce has up to 1024 groups
 
-	tooMany = store.MaxInt + 1 // units, more than any bucket holds
+	tooMany = store.MaxInt + 1 // units: more than any bucket holds
 )
 
-// bundle is groups that share buckets: what one statement decides as one group.
+// A bundle is groups that share rows. One statement decides them as if they
+// were one group.
 type bundle struct {
 	groups  []*store.Group
-	index   [][]int  // of each group's ops, in buckets
-	buckets []bucket // each once
-	mixed   bool     // the groups ask more than one verb, so that their costs do not add up
+	index   [][]int  // by group and op: index in buckets
+	buckets []bucket // without duplicates
+	mixed   bool     // the groups have several verbs, so their costs cannot be added
 	resets  bool     // a group resets
 
 	now         int64
-	unsupported bool // a bucket is not what set.sql can decide
-	skipped     bool // a bucket was skipped, as others have locked it, or is not there
-	done        bool // all was charged
-	needsRows   bool // buckets are to be made, and the bundle is to be asked again
-	insert      bool // a bucket is to be made with its charge in it: see setFirstSQL
+	unsupported bool // set.sql cannot decide one of the rows
+	skipped     bool // a row was locked by another transaction, or does not exist
+	done        bool // everything was charged
+	needsRows   bool // insert empty rows, then ask again
+	insert      bool // insert the rows with their charges: see setFirstSQL
 
-	noInsert  bool // setFirstSQL cannot decide it: it waited for a lock in vain, or is in the caller's transaction, which may have made the rows itself
-	writeBack bool // the groups are decided, on rows as they were found; the outcome is to be written if they still stand
+	noInsert  bool // setFirstSQL must not be used: it timed out on a lock, or runs in the caller's transaction, which may have inserted the rows
+	writeBack bool // the groups are decided on the rows in read; write the result if these are unchanged
 }
 
-// bucket is one row of a bundle.
+// A bucket is one row of a bundle.
 type bucket struct {
 	*entry
-	op      *store.Op   // the first about it
-	cost    int64       // units that all ops ask of it, at most tooMany
+	op      *store.Op   // first op for this row
+	cost    int64       // sum of the ops in units, at most tooMany
 	found   store.State // the row before the statement
-	usedNow *int64      // what is used of it at the statement's clock, where the server had to work that out
-	read    store.State // the row that a bundle to put was decided on
-	after   store.State // and what the groups leave
+	usedNow *int64      // used units at the time of the statement, if only the server can compute them
+	read    store.State // the row on which the groups were decided, for writeBack
+	after   store.State // the row after the groups
 
-	start, length int64 // of the present window, in µs, where they differ in length
+	start, length int64 // current window in µs, for windows of unequal length
 }
 
 type bucketKey struct {
-	id  int32
-	key string
+	LimitID int32
+	Key     string
 }
 
-// where is the place of a bucket.
+// A bundleRef locates a bucket.
 type bundleRef struct {
 	*bundle
 	at int
 }
 
 // set decides groups by set.sql, all in one statement, and resets by reset.sql.
-// It returns those that need another way: cancellations, reservations that have
-// to wait, resets of keys with reservations, and rows with lows or of another version.
+// It returns the groups that these statements cannot decide: cancellations,
+// reservations that have to wait, resets of keys with reservations, and rows
+// with lows or of another version.
 //
-// Groups that share buckets are charged together if all of them fit. Otherwise
-// they are decided here one after the other, on the rows that the statement
-// found, and the next statement writes the outcome if the rows still stand. So
-// it does for bundles that were decided before.
+// Groups that share rows are charged together if all of them fit. Otherwise
+// they are decided in Go, one after the other, on the rows that the statement
+// returned, and the next statement writes the result if the rows are unchanged.
+// decided are bundles that only need this write.
 func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bundle) (rest []*store.Group) {
 	bundles, rest := s.bundles(ctx, groups, decided)
 	for range maxSetRounds {
@@ -116,7 +121,7 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 	return rest
 }
 
-// wave asks about bundles in one trip. It returns those that are to be asked
+// setRound decides bundles in one round trip. It returns the bundles to try
 // again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
 	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
@@ -158,7 +163,8 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 	return again, rest
 }
 
-// setSQL is the form of the statement for bundles.
+// setSQL returns the variant of the statement for bundles, which are all of one
+// kind: see split.
 func (s *Store) setSQL(bundles []*bundle) string {
 	switch {
 	case bundles[0].insert:
@@ -171,8 +177,7 @@ func (s *Store) setSQL(bundles []*bundle) string {
 	return setUncheckedSQL
 }
 
-// mayRefuse reports whether a bundle asks for something that is not always
-// written, or for a look.
+// mayRefuse reports whether a bundle may write nothing.
 func (b *bundle) mayRefuse() bool {
 	return b.mixed || b.writeBack || !adding(b.verb()) && b.verb() != store.VerbRefund
 }
@@ -182,7 +187,7 @@ func adding(v store.Verb) bool {
 	return v == store.VerbTake || v == store.VerbTakeUpTo || v == store.VerbReserve || v == store.VerbCharge
 }
 
-// split separates bundles that are asked by different statements.
+// split separates the bundles by the statement that they need.
 func split(bundles []*bundle) (parts [][]*bundle) {
 	var first, resets, others []*bundle
 	for _, b := range bundles {
@@ -203,8 +208,8 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 	return parts
 }
 
-// unsettled gives the groups of a statement that failed its error, and returns
-// those that are to be decided by themselves: which of several is at fault is not known.
+// failBundles sets the error of a failed statement. If one of several groups
+// may be at fault, it returns them instead, to be decided one by one.
 func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) {
 	again := (rowAtFault(err) || retryable(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit() &&
 		(!s.lane || !errors.Is(err, store.ErrLocked))
@@ -224,9 +229,9 @@ func (b *bundle) fail(err error) {
 	}
 }
 
-// bundles arranges groups in their order. rest gets those that no such
-// statement can decide, and those that do not fit into one. Bundles that were
-// decided stay so unless a group shares their bucket.
+// bundles joins groups that share rows into bundles. rest gets the groups that
+// set.sql cannot decide, and those that do not fit into one statement. Bundles
+// in decided are left as they are unless a group shares their row.
 func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*bundle) (all []*bundle, rest []*store.Group) {
 	of := map[bucketKey]bundleRef{}
 	rows := 0
@@ -281,7 +286,8 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 	return all, rest
 }
 
-// decidedBundle is a row whose groups were decided on the state that was found.
+// decidedBundle returns a bundle that writes the state after for a row, if it
+// is still as found.
 func decidedBundle(e *entry, row *store.Row, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
@@ -291,7 +297,7 @@ func decidedBundle(e *entry, row *store.Row, found, after store.State) *bundle {
 	return b
 }
 
-// join moves all of another bundle into b.
+// join moves the groups and rows of other into b.
 func (b *bundle) join(other *bundle, of map[bucketKey]bundleRef) {
 	shift := len(b.buckets)
 	for _, places := range other.index {
@@ -334,7 +340,8 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 	b.groups, b.index = append(b.groups, g), append(b.index, places)
 }
 
-// fitsSet reports whether set.sql can decide a group, and finds its limits.
+// canUseSet reports whether set.sql can decide a group, and looks up its
+// limits.
 func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) bool {
 	if g.Cancel || s.resolve(ctx, g, known) != nil {
 		return false
@@ -344,7 +351,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		switch r := &op.Def.Rule; {
 		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
-		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check beside calls that write
+		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false
 		case op.Verb == store.VerbCharge && op.Cost > r.MaxCharge,
 			(op.Verb == store.VerbReserve || r.Leaky) && op.Def.Mode == store.Shadow:
@@ -354,7 +361,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 	return true
 }
 
-// args of a statement, one element a bucket.
+// setArgs are the parameters of set.sql, one element for each row.
 type setArgs struct {
 	groups, limits, versions, kinds                 []int32
 	keys                                            []string
@@ -362,7 +369,7 @@ type setArgs struct {
 	shadow, calendar                                []bool
 }
 
-// askSet sends the statement and reads what became of each bundle.
+// askSet runs the statement and reads the result of each bundle.
 func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (failed error) {
 	type place struct {
 		of int
@@ -427,7 +434,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	return storeError(err, true)
 }
 
-// append adds the parameters of one bucket.
+// append adds the parameters of one row.
 func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	var scratch store.Rule
 	r := row.def.RuleFor(row.op.Key, &scratch)
@@ -443,8 +450,8 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 		kind, cost, bound, unit, every, adds, grid, enough = verbWrite, row.after.Used, row.read.Used, row.after.TS, 1, 0, row.read.TS, 0
 	case cost == 0 || b.mixed:
 		kind = store.VerbCheck
-	case kind == store.VerbReserve, // one that has to wait is not decided here
-		kind == store.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing is not charged elsewhere either
+	case kind == store.VerbReserve, // one that would wait is not decided by set.sql
+		kind == store.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing must leave the other rows alone
 		kind = store.VerbTake
 	default:
 		bound = row.bound()
@@ -457,8 +464,9 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	a.calendar = append(a.calendar, r.Every == 0 && !b.writeBack)
 }
 
-// answer decides the groups on the rows that the statement found. It reports
-// whether to ask again, or in another way.
+// answer fills in the answers of the groups from the rows that the statement
+// returned. It reports whether to ask again, and whether the bundle needs
+// another way.
 func (b *bundle) answer() (again, other bool) {
 	if b.needsRows = false; b.unsupported {
 		return b.windowMoved(), !b.windowMoved()
@@ -467,12 +475,12 @@ func (b *bundle) answer() (again, other bool) {
 		b.decide()
 		return false, !b.done
 	}
-	if b.writeBack && b.done { // the groups are answered
+	if b.writeBack && b.done { // the answers were filled in before
 		return false, false
 	}
 	write, waits := b.decide()
 	switch {
-	case write && waits, b.skipped && !write && len(b.buckets) > 1: // what was locked is newer than what was not there
+	case write && waits, b.skipped && !write && len(b.buckets) > 1: // rows read under a lock may be newer than the absence of others
 		return false, true
 	case !write || b.done:
 		return false, false
@@ -483,15 +491,14 @@ func (b *bundle) answer() (again, other bool) {
 	return true, false
 }
 
-// firstable reports whether the bundle's buckets can be made with their charges
-// in them.
+// insertable reports whether the rows can be inserted with their charges.
 func (b *bundle) insertable() bool {
 	return !b.noInsert && !b.mixed && !b.writeBack && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
 		return row.def.Mode == store.Shadow || row.cost == 0 || row.cost > row.bound()
 	})
 }
 
-// bound is the most units that may be used after the bucket is charged.
+// bound is the limit of used units after a charge.
 func (row *bucket) bound() int64 {
 	if row.op.Verb == store.VerbCharge {
 		return row.def.Rule.MaxUsed
@@ -499,7 +506,7 @@ func (row *bucket) bound() int64 {
 	return row.def.Rule.Cap
 }
 
-// expectNew marks bundles that are probably about buckets that are not there.
+// markNew marks bundles with rows that probably do not exist.
 func (s *Store) markNew(bundles []*bundle) {
 	for _, b := range bundles {
 		b.insert = b.insertable() && slices.ContainsFunc(b.buckets, func(row bucket) bool {
@@ -508,7 +515,7 @@ func (s *Store) markNew(bundles []*bundle) {
 	}
 }
 
-// meetAll remembers the buckets that a bundle is about.
+// noteSeenRows remembers the keys of a bundle.
 func (s *Store) noteSeenRows(b *bundle) {
 	for i := range b.buckets {
 		if row := &b.buckets[i]; !s.seen.has(row.id, row.op.Key) {
@@ -517,8 +524,8 @@ func (s *Store) noteSeenRows(b *bundle) {
 	}
 }
 
-// decide answers the groups as if they came now, one after the other. It
-// reports whether anything is to be stored, and whether a reservation has to wait.
+// decide decides the groups one after the other at the statement's time. It
+// reports whether a row changes, and whether a reservation has to wait.
 func (b *bundle) decide() (write, waits bool) {
 	for i := range b.buckets {
 		row := &b.buckets[i]
@@ -546,23 +553,22 @@ func (b *bundle) decide() (write, waits bool) {
 	return write, waits
 }
 
-// makeBucketsSQL makes full buckets, in the order in which they are locked. They
-// begin at the epoch, so that they count like buckets that are not there, also
-// after the clock steps back.
+// insertEmptySQL inserts full buckets in locking order. Their ts is the epoch,
+// so that they count like missing rows even if the clock steps back.
 const insertEmptySQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
 from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
 
-// makeFirstSQL makes the buckets that are not there, with a charge of its cost
-// each, and locks the others, all in their order. Its clock is read after its
-// snapshot, and is the one of the decision.
+// insertChargedSQL inserts missing rows with their charge, and locks the
+// others, all in locking order. It reads the clock after the snapshot; this is
+// the time of the decision.
 const insertChargedSQL = `with c as materialized (select coalesce($5::bigint, ` + readNow + `) as n)
 insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select q.used, c.n, q.limit_id, q.version, q.key
 from c cross join unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::bigint[])) q(limit_id, version, key, used)
 on conflict (limit_id, key) do update set used = b.used where false`
 
-// makeBuckets makes those buckets that bundles are waiting for.
+// insertEmpty inserts the rows that bundles need.
 func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {
 	var ids, versions []int32
 	var keys []string
@@ -580,5 +586,5 @@ func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {
 	return storeError(err, true)
 }
 
-// verbPut writes a row that was decided here: see set.sql.
+// verbWrite is the kind of a row that set.sql writes as decided in Go.
 const verbWrite = store.VerbReset

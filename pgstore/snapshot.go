@@ -21,25 +21,26 @@ var snapshotReadSQL string
 var snapshotWriteSQL string
 
 const (
-	minOptimistic      = 4   // groups: fewer are decided by the function, a call each
-	maxOptimistic      = 256 // groups that are read at once
-	maxSnapshotRecords = 250 // of a bucket; the function walks longer lists where they are
-	maxSnapshotRounds  = 3   // how often groups are read and decided anew after others changed their rows
+	minOptimistic      = 4   // groups; for fewer the function is called for each
+	maxOptimistic      = 256 // groups in one statement
+	maxSnapshotRecords = 250 // per bucket; longer lists are left to the function
+	maxSnapshotRounds  = 3   // rounds of read, decide and write, if others change the rows in between
 )
 
-// keptBucket is a bucket with its lists, as read and as the groups leave it.
+// A snapshotRow is a bucket with its lows and records: as read, and after the
+// groups.
 type snapshotRow struct {
 	id            int32
 	key           string
 	def           *store.Definition
-	ctid, xmin    string // of the row; "" where there is none
+	ctid, xmin    string // identity of the row's version, "" if there is no row
 	state         store.State
 	before        []store.Record
 	after         []store.Record
-	meta          map[recordKey]recordMeta // what the server keeps of a record besides
-	needsFunction bool                     // decided by the function
+	meta          map[recordKey]recordMeta // columns that a store.Record does not have
+	needsFunction bool                     // the function must decide its groups
 	touched       bool
-	setIndex      int // the buckets that are written together, by their first bucket
+	setIndex      int // index of its writeSet
 }
 
 type recordKey struct{ number, mark int64 }
@@ -49,19 +50,12 @@ type recordMeta struct {
 	parts int32
 }
 
-// heldPart is one part of a reservation that is to be cancelled.
-type heldPart struct {
-	bucket bucketKey
-	number int64
-	mark   int64
-	parts  int
-}
-
-// kept decides groups that walk the lists of their rows: reservations that have
-// to wait, leaky buckets, cancellations, and calls about rows with such lists. One
-// statement reads the rows and lists of all groups, Go decides the groups one after
-// the other, and a second statement writes what they leave where the rows still
-// stand. It returns the groups that need another way.
+// decideOptimistic decides groups that need the lows and records of their rows:
+// reservations that have to wait, leaky buckets, cancellations, and any call on
+// a row with lows. One statement reads the rows and records of all groups, Go
+// decides the groups one after the other, and a second statement writes the
+// result for rows that have not changed. No lock is held in between. It returns
+// the groups that are still undecided.
 func (s *Store) decideOptimistic(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
 	for some := range slices.Chunk(groups, maxOptimistic) {
 		for wave := 0; wave < maxSnapshotRounds && len(some) >= s.minOptimistic; wave++ {
@@ -78,9 +72,9 @@ func (s *Store) decideOptimistic(ctx context.Context, groups []*store.Group) (re
 	return rest
 }
 
-// failKept gives groups the error of their statement, and returns those that are
-// to be decided by themselves: all of them where one alone may be at fault, or
-// where the statement has collided.
+// failSnapshot sets the error of a failed statement. If the statement can be
+// retried, or one of several groups may be at fault, it returns them instead,
+// to be decided one by one.
 func (s *Store) failSnapshot(groups []*store.Group, err error) (rest []*store.Group) {
 	if retryable(err) && s.autocommit() {
 		return groups
@@ -89,18 +83,18 @@ func (s *Store) failSnapshot(groups []*store.Group, err error) (rest []*store.Gr
 	return s.failBundles([]*bundle{b}, err)
 }
 
-// keptRead is what snapshot_read.sql has found.
+// A snapshot is the result of snapshot_read.sql.
 type snapshot struct {
 	now   int64
 	rows  map[bucketKey]*snapshotRow
 	defs  map[int32]*store.Definition
 	ids   map[*store.Definition]int32
-	parts map[store.Reservation][]heldPart
+	parts map[store.Reservation][]reservationPart
 }
 
 func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snapshot, error) {
 	k := &snapshot{rows: map[bucketKey]*snapshotRow{}, defs: map[int32]*store.Definition{},
-		ids: map[*store.Definition]int32{}, parts: map[store.Reservation][]heldPart{}}
+		ids: map[*store.Definition]int32{}, parts: map[store.Reservation][]reservationPart{}}
 	var ids []int32
 	var keys []string
 	var cancels []pgtype.UUID
@@ -114,14 +108,14 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 		}
 		var known [store.MaxTakes]*entry
 		if s.resolve(ctx, g, known[:]) != nil {
-			continue // decided by itself, and its error found there
+			continue // decided alone, which returns the error
 		}
 		for i := range g.Ops {
 			at := bucketKey{known[i].id, g.Ops[i].Key}
-			k.defs[at.id], k.ids[known[i].def] = known[i].def, at.id
+			k.defs[at.LimitID], k.ids[known[i].def] = known[i].def, at.LimitID
 			if k.rows[at] == nil {
 				k.rows[at] = &snapshotRow{}
-				ids, keys = append(ids, at.id), append(keys, at.key)
+				ids, keys = append(ids, at.LimitID), append(keys, at.Key)
 			}
 		}
 	}
@@ -132,31 +126,31 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 	var id int32
 	var key string
 	var used, ts *int64
-	var version, present, parts *int32
+	var version, current, parts *int32
 	var lows []int64
-	var place, made *string
+	var ctid, xmin *string
 	var i int
 	var r recordColumns
-	_, err = pgx.ForEachRow(rows, append([]any{&k.now, &id, &key, &used, &ts, &version, &lows, &place, &made, &present, &parts, &i}, r.fields()...), func() error {
+	_, err = pgx.ForEachRow(rows, append([]any{&k.now, &id, &key, &used, &ts, &version, &lows, &ctid, &xmin, &current, &parts, &i}, r.fields()...), func() error {
 		at := bucketKey{id, key}
 		if parts != nil {
-			held := store.Reservation(cancels[i-1].Bytes)
-			k.parts[held] = append(k.parts[held], heldPart{at, *used, *ts, int(*parts)})
+			reservation := store.Reservation(cancels[i-1].Bytes)
+			k.parts[reservation] = append(k.parts[reservation], reservationPart{id, key, *used, *ts, int(*parts)})
 			return nil
 		}
 		b := &snapshotRow{id: id, key: key, def: k.defs[id]}
-		if b.def == nil { // of a reservation that is to be cancelled
+		if b.def == nil { // only in reservations to be cancelled
 			b.def = s.cat.byID(id)
 			k.defs[id] = b.def
 		}
-		b.needsFunction = b.def == nil || present == nil || uint32(*present) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxSnapshotRecords
+		b.needsFunction = b.def == nil || current == nil || uint32(*current) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxSnapshotRecords
 		if used != nil {
-			b.ctid, b.xmin = *place, *made
+			b.ctid, b.xmin = *ctid, *xmin
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
 			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number
 		}
 		b.before, b.meta = r.records()
-		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // of a version whose records had no numbers
+		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // records of a version without numbers
 		b.after = slices.Clone(b.before)
 		k.rows[at] = b
 		return nil
@@ -164,7 +158,8 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 	return k, storeError(err, false)
 }
 
-// recordColumns are the records of a bucket as snapshot_read.sql returns them.
+// recordColumns are the records of a bucket as arrays, as snapshot_read.sql
+// returns them.
 type recordColumns struct {
 	ids                                        []pgtype.UUID
 	numbers, marks, units, slacks, dues, stops []int64
@@ -176,27 +171,73 @@ func (r *recordColumns) fields() []any {
 	return []any{&r.ids, &r.numbers, &r.marks, &r.units, &r.slacks, &r.versions, &r.dues, &r.stops, &r.rests}
 }
 
-func (r *recordColumns) records() (rs []store.Record, notes map[recordKey]recordMeta) {
-	notes = make(map[recordKey]recordMeta, len(r.numbers))
+func (r *recordColumns) records() (rs []store.Record, meta map[recordKey]recordMeta) {
+	meta = make(map[recordKey]recordMeta, len(r.numbers))
 	for i := range r.numbers {
 		rs = append(rs, store.Record{Number: r.numbers[i], Mark: r.marks[i], Units: r.units[i], Slack: r.slacks[i],
 			Version: uint32(r.versions[i]), Due: r.dues[i], Ends: r.stops[i], Rest: r.rests[i]})
-		notes[recordKey{r.numbers[i], r.marks[i]}] = recordMeta{id: r.ids[i]}
+		meta[recordKey{r.numbers[i], r.marks[i]}] = recordMeta{id: r.ids[i]}
 	}
-	return rs, notes
+	return rs, meta
 }
 
-// keptSet is groups whose buckets are written together or not at all.
+// A writeSet is groups whose rows are written together or not at all.
 type writeSet struct {
 	groups []*store.Group
 	rows   []*snapshotRow
 }
 
-// decideKept decides groups on what was read and writes what they leave. It returns
-// those that are to be read again, and those that need another way.
+// decideSnapshot decides groups on what was read and writes the result. It
+// returns the groups to be read again, and those that need another way.
 func (s *Store) decideSnapshot(ctx context.Context, k *snapshot, groups []*store.Group) (again, rest []*store.Group) {
-	var sets, written []*writeSet
+	var written []*writeSet
 	var missing []*snapshotRow
+	sets, rest := k.writeSets(groups)
+	for _, set := range sets {
+		switch needed, ok := k.decideSet(set); {
+		case !ok:
+			rest = append(rest, set.groups...)
+		case len(needed) > 0:
+			missing, again = append(missing, needed...), append(again, set.groups...)
+		case slices.ContainsFunc(set.rows, func(b *snapshotRow) bool { return b.touched }):
+			written = append(written, set)
+		}
+	}
+	if len(missing) > 0 {
+		var ids, versions []int32
+		var keys []string
+		slices.SortFunc(missing, (*snapshotRow).compare)
+		for _, b := range missing {
+			ids, versions, keys = append(ids, b.id), append(versions, int32(b.def.Number)), append(keys, b.key)
+		}
+		if _, err := s.db.Exec(ctx, insertEmptySQL, ids, versions, keys); err != nil {
+			rest = append(rest, s.failSnapshot(again, storeError(err, true))...)
+			again = nil
+		}
+	}
+	if len(written) > 0 {
+		done, err := s.writeSnapshot(ctx, written)
+		if err != nil {
+			var groups []*store.Group
+			for _, set := range written {
+				groups = append(groups, set.groups...)
+			}
+			return again, append(rest, s.failSnapshot(groups, err)...)
+		}
+		for i, set := range written {
+			if done[i] {
+				s.noteWaiting(set)
+			} else {
+				again = append(again, set.groups...)
+			}
+		}
+	}
+	return again, rest
+}
+
+// writeSets joins groups that share rows. rest gets the groups that the function
+// must decide.
+func (k *snapshot) writeSets(groups []*store.Group) (sets []*writeSet, rest []*store.Group) {
 	of := map[*snapshotRow]*writeSet{}
 	for _, g := range groups {
 		buckets, ok := k.rowsOf(g)
@@ -204,7 +245,7 @@ func (s *Store) decideSnapshot(ctx context.Context, k *snapshot, groups []*store
 			rest = append(rest, g)
 			continue
 		}
-		if len(buckets) == 0 { // a reservation that nobody knows
+		if len(buckets) == 0 { // unknown reservation
 			g.Err = store.ErrReservation
 			continue
 		}
@@ -234,64 +275,24 @@ func (s *Store) decideSnapshot(ctx context.Context, k *snapshot, groups []*store
 			}
 		}
 	}
-	for _, set := range sets {
-		switch lacks, ok := k.decideSet(set); {
-		case !ok:
-			rest = append(rest, set.groups...)
-		case len(lacks) > 0:
-			missing, again = append(missing, lacks...), append(again, set.groups...)
-		case slices.ContainsFunc(set.rows, func(b *snapshotRow) bool { return b.touched }):
-			written = append(written, set)
-		}
-	}
-	if len(missing) > 0 {
-		var ids, versions []int32
-		var keys []string
-		slices.SortFunc(missing, (*snapshotRow).compare)
-		for _, b := range missing {
-			ids, versions, keys = append(ids, b.id), append(versions, int32(b.def.Number)), append(keys, b.key)
-		}
-		if _, err := s.db.Exec(ctx, insertEmptySQL, ids, versions, keys); err != nil {
-			rest = append(rest, s.failSnapshot(again, storeError(err, true))...)
-			again = nil
-		}
-	}
-	if len(written) > 0 {
-		done, err := s.writeSnapshot(ctx, written)
-		if err != nil {
-			var groups []*store.Group
-			for _, set := range written {
-				groups = append(groups, set.groups...)
-			}
-			return again, append(rest, s.failSnapshot(groups, err)...)
-		}
-		for i, set := range written {
-			switch {
-			case !done[i]:
-				again = append(again, set.groups...)
-			default:
-				s.noteWaiting(set)
-			}
-		}
-	}
-	return again, rest
+	return sets, rest
 }
 
 func (b *snapshotRow) compare(other *snapshotRow) int {
 	return cmp.Or(cmp.Compare(b.id, other.id), cmp.Compare(b.key, other.key))
 }
 
-// bucketsOf finds the buckets of a group. None: its reservation is unknown, or
-// was reset in part. Not ok: the function decides the group.
+// rowsOf returns the rows of a group. There are none if a reservation is
+// unknown or partly reset. ok is false if the function must decide the group.
 func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 	if g.Cancel {
 		parts := k.parts[g.ID]
-		if len(parts) == 0 || len(parts) != parts[0].parts {
+		if len(parts) == 0 || len(parts) != parts[0].Parts {
 			return nil, true
 		}
 		for _, p := range parts {
-			b := k.rows[p.bucket]
-			if b == nil || b.needsFunction || b.ctid == "" { // of a bucket that is full the function forgets the record
+			b := k.rows[bucketKey{p.LimitID, p.Key}]
+			if b == nil || b.needsFunction || b.ctid == "" { // the function deletes the record of a full bucket
 				return nil, false
 			}
 			buckets = append(buckets, b)
@@ -300,7 +301,7 @@ func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 	}
 	for i := range g.Ops {
 		b := k.rows[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
-		if b == nil || b.def == nil || b.needsFunction || g.Ops[i].Verb == store.VerbReset { // which deletes the row
+		if b == nil || b.def == nil || b.needsFunction || g.Ops[i].Verb == store.VerbReset { // deletes the row
 			return nil, false
 		}
 		buckets = append(buckets, b)
@@ -308,9 +309,9 @@ func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 	return buckets, true
 }
 
-// decide decides the groups of a set in turn. lacks are buckets that are to be
-// made first.
-func (k *snapshot) decideSet(set *writeSet) (lacks []*snapshotRow, ok bool) {
+// decideSet decides the groups of a set one after the other. missing are rows
+// that must be inserted first.
+func (k *snapshot) decideSet(set *writeSet) (missing []*snapshotRow, ok bool) {
 	for _, g := range set.groups {
 		if g.Err = nil; g.Cancel {
 			if !k.cancelGroup(g) {
@@ -322,13 +323,13 @@ func (k *snapshot) decideSet(set *writeSet) (lacks []*snapshotRow, ok bool) {
 	}
 	for _, b := range set.rows {
 		if b.touched && b.ctid == "" {
-			lacks = append(lacks, b)
+			missing = append(missing, b)
 		}
 	}
-	return lacks, true
+	return missing, true
 }
 
-// group decides a group on its buckets.
+// decideGroup decides a group on its rows.
 func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 	buckets, _ := k.rowsOf(g)
 	rows, write := make([]store.State, len(g.Ops)), make([]bool, len(g.Ops))
@@ -364,20 +365,21 @@ func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 	return true
 }
 
-// cancel gives a reservation back. Another group of the set may have ended it.
+// cancelGroup gives a reservation back, unless another group of the set has
+// ended it.
 func (k *snapshot) cancelGroup(g *store.Group) (ok bool) {
 	parts := k.parts[g.ID]
 	for _, p := range parts {
-		if !slices.ContainsFunc(k.rows[p.bucket].after, func(r store.Record) bool {
-			return r.Number == p.number && r.Mark == p.mark && !r.Rest
+		if !slices.ContainsFunc(k.rows[bucketKey{p.LimitID, p.Key}].after, func(r store.Record) bool {
+			return r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 		}) {
 			g.Err = store.ErrReservation
 			return true
 		}
 	}
 	for _, p := range parts {
-		b := k.rows[p.bucket]
-		row, after, err := b.def.GiveBack(b.state, b.key, k.now, slices.Clone(b.after), p.number, p.mark)
+		b := k.rows[bucketKey{p.LimitID, p.Key}]
+		row, after, err := b.def.GiveBack(b.state, b.key, k.now, slices.Clone(b.after), p.Number, p.Mark)
 		if err != nil {
 			return false
 		}
@@ -386,7 +388,7 @@ func (k *snapshot) cancelGroup(g *store.Group) (ok bool) {
 	return true
 }
 
-// keptArgs are the parameters of snapshot_write.sql.
+// writeArgs are the parameters of snapshot_write.sql.
 type writeArgs struct {
 	sets, ids, versions []int32
 	keys, places, made  []string
@@ -407,8 +409,8 @@ type writeArgs struct {
 	}
 }
 
-// noteWaits remembers for which keys of leaky buckets calls have to wait, so
-// that set.sql is not asked about them.
+// noteWaiting remembers the keys of leaky buckets whose calls have to wait, so
+// that set.sql is not tried for them.
 func (s *Store) noteWaiting(set *writeSet) {
 	for _, b := range set.rows {
 		if b.def.Rule.Leaky {
@@ -417,7 +419,8 @@ func (s *Store) noteWaiting(set *writeSet) {
 	}
 }
 
-// putKept writes what sets leave, and reports which of them were written.
+// writeSnapshot writes the result of sets, and reports which of them were
+// written.
 func (s *Store) writeSnapshot(ctx context.Context, sets []*writeSet) (done []bool, err error) {
 	var buckets []*snapshotRow
 	for i, set := range sets {
@@ -450,7 +453,7 @@ func (s *Store) writeSnapshot(ctx context.Context, sets []*writeSet) (done []boo
 	return done, storeError(err, true)
 }
 
-// add adds a bucket and what changed of its records.
+// add adds a row, and the changes of its records.
 func (a *writeArgs) add(b *snapshotRow) {
 	set := int32(b.setIndex)
 	a.sets, a.ids, a.keys = append(a.sets, set), append(a.ids, b.id), append(a.keys, b.key)
@@ -480,8 +483,8 @@ func (a *writeArgs) add(b *snapshotRow) {
 	}
 }
 
-// lowsText is the column lows as text: an array of arrays would need them to be
-// of one length.
+// lowsText returns the column lows as text, because an array of arrays would
+// need them to have one length.
 func lowsText(l *store.Lows) *string {
 	column := lowsColumn(l)
 	if column == nil {

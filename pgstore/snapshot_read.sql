@@ -1,11 +1,11 @@
--- Reads buckets with their lows and records, for calls that walk these lists: see
--- snapshot.go. $1, $2: buckets. $3: reservations that are to be cancelled, whose
--- buckets are read too. $4: a test's clock, or null. A record beyond $5 of a bucket
--- says that they are too many.
+-- Reads rows with their lows and records, for calls that need these: see
+-- snapshot.go. $1, $2: buckets. $3: reservations to cancel, whose buckets are read
+-- too. $4: the clock of a test, or null. $5: largest number of records of a bucket;
+-- one more is returned if there are too many.
 --
--- A row of the answer is a bucket, or, where parts is not null, the part of a
--- reservation that is about it. place and made tell whether the bucket still is
--- the same row: see snapshot_write.sql.
+-- A row of the result is a bucket or, if parts is not null, a part of a
+-- reservation. place and made (ctid and xmin) identify the version of the row for
+-- snapshot_write.sql.
 with c as materialized (select coalesce($4::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n),
 held as materialized (
     select u.i, x.* from unnest((select $3::uuid[])) with ordinality u (id, i) cross join c

@@ -1,11 +1,10 @@
--- Writes buckets and records that were decided on what snapshot_read.sql has read, each
--- group of buckets (grp) only if all of its buckets are still the same rows:
--- whoever changes a record of a bucket also writes the bucket. Buckets come sorted
--- by limit and key, and are locked in that order. It returns the groups that were
--- written.
+-- Writes rows and records that were decided on the result of snapshot_read.sql.
+-- Each group of buckets (grp) is written only if all of its rows are unchanged;
+-- whoever changes a record also writes its bucket. Buckets are sorted by limit and
+-- key, and locked in that order. Returns the groups that were written.
 --
--- $1 to $9: buckets. $10 to $22: records that are new or have changed. $23 to $26:
--- records that go.
+-- $1 to $9: buckets. $10 to $22: records to insert or update. $23 to $26: records
+-- to delete.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::text[]), (select $5::text[]),
         (select $6::bigint[]), (select $7::bigint[]), (select $8::int[]), (select $9::text[]))
@@ -31,8 +30,8 @@ noted as (
     where r.grp in (select grp from done)
     on conflict (id, limit_id, key) do update set units = excluded.units, version = excluded.version, slack = excluded.slack, rest = excluded.rest
 ),
--- Their places are looked up here: they may have others since snapshot_read.sql has read
--- them (vacuum full).
+-- The places (ctid) are looked up again: VACUUM FULL may have moved the records
+-- since they were read.
 gone as materialized (
     select x.place from unnest((select $23::int[]), (select $24::uuid[]), (select $25::int[]), (select $26::text[])) e (grp, id, limit_id, key)
     join lateral (select x.ctid as place from dipwell.reservations x

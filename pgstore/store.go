@@ -23,7 +23,7 @@ type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// connected is a pgx.Tx, or a connection that was acquired from a pool.
+// connected is a pgx.Tx, or a connection acquired from a pool.
 type connected interface{ Conn() *pgx.Conn }
 
 // Config is how a store behaves. The zero Config is ready for use.
@@ -58,14 +58,14 @@ type Store struct {
 	db            DB
 	cat           *catalog
 	clock         func() int64
-	refused       *keySet       // keys that lately refused a call, or gave less than it asked for: about those it pays to read first
-	noRefusals    *streak       // of statements for sets
-	combos        *combinations // of limits that are taken from together
-	seen          *keySet       // keys that have a row, or had one lately
-	minOptimistic int           // groups that walk lists, from which on two statements decide them
-	lane          bool          // a statement that met a lock is not divided
-	heard         time.Duration // in a transaction: when it read the limits last, since cat.started
-	owned         *pgxpool.Pool // made by Open
+	refused       *keySet       // keys that were recently refused or granted in part; these are read first
+	noRefusals    *streak       // counts statements of set.sql
+	combos        *combinations // statements for limits that are taken together
+	seen          *keySet       // keys that have, or recently had, a row
+	minOptimistic int           // number of groups from which decideOptimistic is used
+	lane          bool          // after a lock timeout a statement is not divided
+	heard         time.Duration // in a transaction: when it last read the limits, since cat.started
+	owned         *pgxpool.Pool // opened by Open
 }
 
 var (
@@ -116,8 +116,8 @@ func (s *Store) Close() {
 	}
 }
 
-// maxRounds bounds how often a decision is tried again before it takes the way
-// that always ends: locking the row first.
+// maxRounds bounds the attempts to decide without locks; then the row is locked
+// first, which always succeeds.
 const maxRounds = 3
 
 // Apply decides a batch.
@@ -136,7 +136,7 @@ func (s functions) apply(ctx context.Context, b *store.Batch) {
 
 func (s portable) apply(ctx context.Context, b *store.Batch) { s.decideEach(ctx, b) }
 
-// each decides the groups of a batch one by one.
+// decideEach decides the groups of a batch one by one.
 func (s *Store) decideEach(ctx context.Context, b *store.Batch) {
 	var one [1]*store.Group
 	groups := one[:0]
@@ -146,8 +146,8 @@ func (s *Store) decideEach(ctx context.Context, b *store.Batch) {
 	s.decideOneByOne(ctx, groups)
 }
 
-// decideOne decides one group. What it asked so far changed nothing where a
-// statement collides, so that it may be asked anew.
+// decideOne decides one group, and retries it on a conflict. An attempt that
+// failed with one has changed nothing.
 func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
 	err := s.tryGroup(ctx, g)
 	if err != nil {
@@ -156,9 +156,9 @@ func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
 	return err
 }
 
-// tryGroup decides one group once, and reads the limits again where a row is
-// counted in a version that this program does not know yet. In the caller's
-// transaction only a limit that is gone makes it read them.
+// tryGroup decides one group. If a row has a version that this program does not
+// know yet, it reads the limits and tries again. In the caller's transaction it
+// reads them only if a limit is gone.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	rounds, knows := maxRounds, s.engine().hasFunctions()
 	if !knows {
@@ -170,7 +170,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 			return err
 		}
 		if round == 0 && knows && !s.autocommit() {
-			continue // the function reads the limits
+			continue // the function reads the limits itself
 		}
 		if err = s.loadForCall(ctx); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	return store.ErrStaleDefinition
 }
 
-// attempt decides a group by the limits as they were read last.
+// attempt decides a group by the limits that were read last.
 func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	if g.Cancel {
 		return s.engine().cancel(ctx, g.ID)
@@ -191,8 +191,9 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	return s.engine().group(ctx, g, known[:len(g.Ops)], first)
 }
 
-// group uses the statements of a version only at first: a limit that changes
-// quickly may be ahead again, and the function reads it under the lock.
+// group uses the statements of a version only in the first attempt. A limit
+// that changes often may have a new version again, and the function reads it
+// under the lock.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
 	switch op := &g.Ops[0]; {
 	case !first:
@@ -210,7 +211,8 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 	return s.decideSetOrFunction(ctx, g, known)
 }
 
-// setOrDecide decides a group by set.sql if it can, and else by the function.
+// decideSetOrFunction decides a group by set.sql if possible, and otherwise by
+// the function.
 func (s *Store) decideSetOrFunction(ctx context.Context, g *store.Group, known []*entry) error {
 	if len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err

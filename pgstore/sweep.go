@@ -6,32 +6,32 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Bounds of one statement of a sweep, so that none of them holds its locks for
-// long.
+// Bounds of one sweeping statement, so that it does not hold locks for long.
 const (
 	sweepBatch = 2000 // rows that it deletes
-	sweepPages = 512  // pages that it goes over, of about a hundred rows each
+	sweepPages = 512  // pages that it reads, of about 100 rows each
 )
 
-// A sweep in a transaction of its own does not wait for the disk: full rows that
-// come back after a crash are full.
+// In a transaction of its own a sweep does not wait for the disk: after a
+// crash, full rows that reappear are still full.
 const sweepAtSQL = `select swept, looked, coalesce(size, 0), ended, page, covered,
     case when $4 then set_config('synchronous_commit', 'off', true) end
 from dipwell_internal.sweep_at($1, coalesce($2, dipwell_internal.settled()), $3)`
 
-// swept is what one statement of a sweep did.
+// swept is the result of one sweeping statement.
 type swept struct {
-	rows    int   // deleted
-	looked  int   // pages of the table that are done with; a hundred rows of a portable table count as one
-	size    int   // pages of the table; 0: somebody else sweeps
-	ended   bool  // a pass over the table ended
-	page    int64 // where the next one goes on
-	covered int64 // when the last whole pass began, whoever made it, in µs; 0: not known
+	rows    int   // rows deleted
+	looked  int   // pages done; 100 rows of a portable table count as a page
+	size    int   // pages of the table; 0: another program sweeps
+	ended   bool  // a pass over the table was completed
+	page    int64 // where the next statement continues
+	covered int64 // start of the last complete pass by any program, in µs; 0: not known
 }
 
-// Sweep deletes at most n full rows, in small batches, going once over the table
-// from where the last sweep stopped, and forgets versions of limits that no row
-// names any more. It deletes nothing while another program sweeps.
+// Sweep deletes at most n full rows, in small batches, and returns how many. It
+// goes at most once over the table, starting where the last sweep stopped, and
+// also deletes versions of limits that no row refers to. It deletes nothing
+// while another program sweeps. A Janitor does the same in the background.
 func (s *Store) Sweep(ctx context.Context, n int) (int, error) { return s.engine().sweep(ctx, n) }
 
 func (s functions) sweep(ctx context.Context, n int) (rows int, err error) {
@@ -48,7 +48,7 @@ func (s functions) sweep(ctx context.Context, n int) (rows int, err error) {
 	return rows, nil
 }
 
-// sweepStep is one statement of a sweep. With n = 0 it only looks.
+// sweepStep runs one sweeping statement. With n = 0 it only reports the state.
 func (s functions) sweepStep(ctx context.Context, n int) (did swept, err error) {
 	_, own := s.db.(*pgxpool.Pool)
 	try := func() error {
@@ -58,7 +58,7 @@ func (s functions) sweepStep(ctx context.Context, n int) (did swept, err error) 
 	return did, storeError(s.retry(ctx, try(), try), false)
 }
 
-// retire forgets versions of limits that no row names any more.
+// retire deletes versions of limits that no row refers to.
 func (s functions) retire(ctx context.Context) error {
 	_, err := s.db.Exec(ctx, "select dipwell_internal.retire($1)", s.testNow())
 	return storeError(err, false)

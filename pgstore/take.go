@@ -14,29 +14,31 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// One statement's clock. statement_timestamp is one value in a statement and
-// costs least; after a wait for a lock it is behind, and then mints nothing, for
-// a row's own ts is never moved back. A row that is inserted needs the time
-// after the snapshot: a full row may have been swept at a later time than the
-// statement's start.
+// Time of a statement. statement_timestamp() is constant within a statement and
+// costs least. After waiting for a lock it is in the past, which grants nothing
+// extra, because a row's ts never moves back. An inserted row needs a time
+// after the snapshot, because a full row may have been swept at a time later
+// than the start of the statement.
 const (
 	stmtNow = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 	readNow = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 )
 
-// statements are those of one version, with its numbers as literals instead of
-// parameters: each expression costs start-up time in every execution.
+// statements are the SQL texts for one version of a limit. They contain its
+// numbers as literals instead of parameters, because each expression costs
+// start-up time in every execution.
 type statements struct {
 	take, upsert, insertNew, insertOrRead string
 	read, readExisting                    string
 	takeMany, takeManyUnchecked, readMany string
 	chargeMany                            string
-	noRefusals                            *streak // of statements for many
+	noRefusals                            *streak // of the statements for many keys
 	newKeys                               *newKeyRate
-	windows                               *windows // of a calendar
+	windows                               *windows // of a calendar limit
 }
 
-// newStatements writes them. With a test's clock the time is the last parameter.
+// newStatements returns the statements of a version. With a test's clock, the
+// time is their last parameter.
 func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
 	now, reads := stmtNow, readNow
@@ -95,11 +97,11 @@ union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQ
 	return s
 }
 
-// charge is the parts of a statement that charges row b of a limit if its units
-// fit: what it sets, and its condition.
+// charge is the SET list and the condition of a statement that charges row b if
+// the units fit.
 type charge struct{ set, where string }
 
-// chargeSQL writes them. room is what function room computes.
+// chargeSQL returns the charge of a limit. room is the value of function room.
 func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key, units, room string) charge {
 	r := &d.Rule
 	ticks := ticksSQL(r, "b.ts", now, grid)
@@ -110,8 +112,8 @@ func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key
 	}
 }
 
-// withinSQL reports whether a row has room after ticks, where room is what
-// function room computes.
+// fitsRoomSQL tells whether a row has room after ticks. room is the value of
+// function room.
 func fitsRoomSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
 	if ticksNeedNoClamp(r) {
 		return sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
@@ -119,11 +121,11 @@ func fitsRoomSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
 	return fitsSQL(r, ticks, sqlexpr.Int(0), room)
 }
 
-// spread reports whether a key's statements are told where its windows begin.
-// Those of 1 µs begin at every instant.
+// spread reports whether the origin of a key's windows is a parameter. With
+// windows of 1 µs the origin does not matter.
 func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
 
-// gridOf is a boundary before any instant that can be counted, so that
+// gridOf returns a window boundary before any time that can occur, so that
 // division rounds down.
 func gridOf(origin, every int64) int64 {
 	return origin - every*((store.MaxInt+1)/every+1)
@@ -131,22 +133,23 @@ func gridOf(origin, every int64) int64 {
 
 var used = sqlexpr.Op("b.used")
 
-// ticksSQL is the ticks from ts to now.
+// ticksSQL returns the number of ticks from ts to now.
 func ticksSQL(r *store.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
 }
 
-// leftSQL is what stays used of a row after ticks.
+// leftSQL returns the used units of a row after ticks.
 func leftSQL(r *store.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
 }
 
-// fitsSQL reports whether units fit into a row after ticks.
+// fitsSQL tells whether units fit into a row after ticks.
 func fitsSQL(r *store.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlstep.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
 }
 
-// enough is the ticks after which everything has come back, where it matters.
+// enough returns the number of ticks after which any row is full, to clamp
+// ticks before a multiplication that could overflow.
 func enough(r *store.Rule) sqlexpr.Expr {
 	if ticksNeedNoClamp(r) {
 		return sqlexpr.Unbounded
@@ -154,12 +157,12 @@ func enough(r *store.Rule) sqlexpr.Expr {
 	return sqlstep.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
 }
 
-// bareTicks reports whether the ticks since a row's ts can be multiplied as they
-// are: two instants are less than 2^54 µs apart. And then take need not multiply
-// in order to compare.
+// ticksNeedNoClamp reports whether the ticks since a row's ts can be multiplied
+// without overflow: two times are less than 2^54 µs apart. Then take compares
+// without a multiplication.
 func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
-// room is the third parameter of take: see its statement.
+// room returns the third parameter of take.
 func room(r *store.Rule, units, bound int64) int64 {
 	if ticksNeedNoClamp(r) {
 		return algebra.RoomFor(units, bound, r.Add)
@@ -167,7 +170,8 @@ func room(r *store.Rule, units, bound int64) int64 {
 	return bound - units
 }
 
-// takeArgs are the parameters of take and insert; the third is not the same.
+// takeArgs returns the parameters of take and insertOrRead, which differ in the
+// third.
 func (s *Store) takeArgs(key string, r *store.Rule, units, third int64) []any {
 	args := append(make([]any, 0, 5), key, units, third)
 	if spread(r) {
@@ -183,7 +187,8 @@ func (s *Store) withClock(args []any) []any {
 	return args
 }
 
-// reads reports whether an op of a limit that is not leaky can change nothing.
+// readOnly reports whether an op of a limit that is not leaky can change
+// nothing.
 func readOnly(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbCheck:
@@ -194,9 +199,9 @@ func readOnly(op *store.Op) bool {
 	return op.Cost == 0 && op.Verb != store.VerbReset
 }
 
-// whole is what an op of a plain limit takes if it gets all that it asks for
-// and nothing has to wait: the tokens, and the most units that may be used after
-// them. No tokens: the op only reads, or is decided by other statements.
+// fullCost returns the tokens that an op of a plain limit takes if it is
+// granted in full and at once, and the limit of used units after that. It
+// returns 0 tokens if the op changes nothing or is decided by other statements.
 func fullCost(op *store.Op) (tokens, bound int64) {
 	r := &op.Def.Rule
 	switch {
@@ -210,19 +215,21 @@ func fullCost(op *store.Op) (tokens, bound int64) {
 	return 0, 0
 }
 
-// gotWhole reports whether an op that was decided in Go took all that it asks for.
+// gotFullCost reports whether an op that was decided in Go was granted in full
+// and at once.
 func gotFullCost(op *store.Op) bool {
 	tokens, _ := fullCost(op)
 	return tokens > 0 && op.Allowed && !op.Shadow && op.Delay == 0 && op.Granted == tokens
 }
 
-// take decides a Take, TakeUpTo, Reserve or Charge that may get all that it asks
-// for: one conditional UPDATE, which answers if it does and the key is known. A
-// second trip inserts, or reads why not; what that reads may refuse the call,
-// and writes nothing. Keys that did not get all lately are read first, and those
-// that are probably new are inserted at once: where all others lately were new,
-// by an INSERT that does not charge a row which is there, and so costs an eighth
-// less of the server's time.
+// take decides a Take, TakeUpTo, Reserve or Charge that may be granted in full.
+// A conditional UPDATE answers it if the row exists and has room. Otherwise a
+// second round trip inserts the row, or reads why it was not charged; if the
+// call is refused, nothing is written.
+//
+// A key that was recently refused is read first. A key that is probably new is
+// inserted first; if all unseen keys lately were new, by an INSERT that does
+// nothing if the row exists, which costs the server an eighth less.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
@@ -257,7 +264,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
-		if f == formInsertNew { // it was there
+		if f == formInsertNew { // the row exists
 			s.noteSeen(e, op.Key, false)
 			met = true
 			continue
@@ -265,7 +272,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		var taken, plain bool
 		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows): // another first call was faster
+		case errors.Is(err, pgx.ErrNoRows): // a concurrent call inserted the row
 			continue
 		case err != nil:
 			return storeError(err, true)
@@ -282,7 +289,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		if done || err != nil {
 			return err
 		}
-		if row.Version != op.Def.Number || !plain { // has reservations, which only the function knows
+		if row.Version != op.Def.Number || !plain { // a row with reservations, or of another version
 			return s.decide(ctx, g, []*entry{e})
 		}
 		if !gotFullCost(op) {
@@ -292,15 +299,14 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	return s.takePartial(ctx, g, e)
 }
 
-// meet remembers a key that was not known, and whether it was new to the database.
+// noteSeen remembers that a key is in the database, and whether it was new.
 func (s *Store) noteSeen(e *entry, key string, isNew bool) {
 	s.seen.note(e.id, key, true)
 	e.newKeys.note(isNew)
 }
 
-// answerFrom decides an op on a row that was read. It reports whether that is
-// the answer, as nothing is to be written, and remembers whether the op got all
-// that it asks for.
+// answerFrom decides an op on a row that was read, and remembers whether it was
+// granted in full. done is false if something has to be written.
 func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State) (done bool, err error) {
 	op := &g.Ops[0]
 	_, write, err := op.Step(now, row, false)
@@ -309,11 +315,11 @@ func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State)
 	}
 	s.refused.note(e.id, op.Key, !write || !gotFullCost(op))
 	g.Allowed, g.Reserved = op.Allowed, false
-	return !write && op.Verb != store.VerbCharge, nil // a charge that changes nothing else may end the row's lows
+	return !write && op.Verb != store.VerbCharge, nil // a Charge that adds nothing may still end the lows
 }
 
-// takePart decides an op that gets less than it asks for, or has to wait, as
-// the row stood when it was read.
+// takePartial decides an op that is granted in part or has to wait, according
+// to the row that was read.
 func (s *Store) takePartial(ctx context.Context, g *store.Group, e *entry) error {
 	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
@@ -321,8 +327,9 @@ func (s *Store) takePartial(ctx context.Context, g *store.Group, e *entry) error
 	return s.decide(ctx, g, []*entry{e})
 }
 
-// instant is µs since the Unix epoch, scanned from a timestamptz, which spares
-// the server the arithmetic, or from a test's bigint.
+// instant is a time in µs since the Unix epoch. It is scanned from a
+// timestamptz, which is cheaper for the server than a conversion to bigint, or
+// from a test's bigint.
 type instant int64
 
 func (t *instant) ScanTimestamptz(v pgtype.Timestamptz) error {
@@ -335,7 +342,8 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 	return nil
 }
 
-// admit answers an op whose tokens the server has charged; row is what that left.
+// grant fills in the answer of an op whose tokens were charged. row is the
+// state after the charge.
 func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int64) {
 	fillGranted(&g.Ops[0], r, tokens, row, now)
 	g.Allowed, g.Reserved = true, false
@@ -349,7 +357,7 @@ func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now
 	}
 }
 
-// look answers what writes nothing from one read.
+// decideRead decides an op that writes nothing, with one read.
 func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var now int64

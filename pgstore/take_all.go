@@ -15,29 +15,31 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxAll bounds the buckets of a group that has a statement of its own.
-const maxCombination = 4
+// maxTakeAllKeys is the largest number of keys in a group that takeAll charges.
+const maxTakeAllKeys = 4
 
-// maxPairings bounds the combinations of limits that have such a statement, and so
-// the statements that each connection keeps prepared. set.sql decides groups of
-// other combinations.
+// maxCombinations bounds the combinations of limits that have a takeAll
+// statement, and with it the prepared statements of each connection. Groups
+// with other combinations are decided by set.sql.
 const maxCombinations = 128
 
-// pairing is a combination of limits, in the order of their ids.
-type combination [maxCombination]*entry
+// A combination is the limits of a takeAll statement, in the order of their
+// ids.
+type combination [maxTakeAllKeys]*entry
 
-// pairings are the statements of combinations. Those of limits that were changed
-// are dropped when there is no room for more.
+// combinations holds the takeAll statements by combination. When it is full,
+// the statements of changed limits are dropped.
 type combinations struct {
 	mu  sync.RWMutex
 	sql map[combination]string
 }
 
-// takeAll charges all buckets of a group or none by one statement, an UPDATE
-// each, if all of them are there with enough in them. Otherwise, and where one
-// of the keys was refused lately, set.sql decides.
+// takeAll charges every bucket of a group, or none, with a single statement
+// that has one UPDATE for each bucket. The statement succeeds only if every row
+// exists and has room. Otherwise, and if one of the keys was refused recently,
+// set.sql decides the group.
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
-	var parts [maxCombination]takeAllRow
+	var parts [maxTakeAllKeys]takeAllRow
 	n := s.takeAllRows(g, known, parts[:])
 	if sql := s.combos.statement(parts[:n], s.cat); sql != "" {
 		err := s.execTakeAll(ctx, sql, g, parts[:n])
@@ -50,14 +52,14 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) err
 	}
 	err := s.decideSetOrFunction(ctx, g, known)
 	for i := range g.Ops {
-		if op := &g.Ops[i]; err == nil && known[i].plain { // of leaky buckets it means that a call has to wait
+		if op := &g.Ops[i]; err == nil && known[i].plain { // for a leaky bucket, refused means that calls have to wait
 			s.refused.note(known[i].id, op.Key, !op.Allowed)
 		}
 	}
 	return err
 }
 
-// charged is a bucket that takeAll charges.
+// A takeAllRow is a bucket that takeAll charges.
 type takeAllRow struct {
 	*entry
 	op            *store.Op
@@ -67,8 +69,8 @@ type takeAllRow struct {
 	used, ts      int64 // after the charge
 }
 
-// parts fills in the buckets of a group, in the order of limit and key. It
-// returns 0 if the group is not for takeAll.
+// takeAllRows fills in the buckets of a group in the order of limit and key. It
+// returns 0 if takeAll cannot decide the group.
 func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) int {
 	if len(g.Ops) > len(parts) || !s.autocommit() {
 		return 0
@@ -99,10 +101,10 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 	return len(parts)
 }
 
-// chargeAll sends the statement. The error is pgx.ErrNoRows, or one that inPart
-// knows, if nothing was charged because something does not fit.
+// execTakeAll runs the statement. If a charge does not fit, nothing is charged
+// and the error is pgx.ErrNoRows or one for which abortedCharge is true.
 func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, parts []takeAllRow) error {
-	args, row := make([]any, 0, 4*maxCombination+1), make([]any, 0, 2*maxCombination+1)
+	args, row := make([]any, 0, 4*maxTakeAllKeys+1), make([]any, 0, 2*maxTakeAllKeys+1)
 	for i := range parts {
 		p := &parts[i]
 		units := p.tokens * p.rule.Unit
@@ -127,7 +129,8 @@ func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, par
 	return nil
 }
 
-// statement returns that of a combination of limits, or "".
+// statement returns the statement of a combination of limits, or "" if there is
+// no room for another statement.
 func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
 	if len(parts) == 0 {
 		return ""
@@ -162,12 +165,12 @@ func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
 	return p.sql[of]
 }
 
-// allSQL writes a statement that charges a row of each limit, or none. The first
-// UPDATE runs only if the snapshot shows that all others fit, and each of the
-// others only after the one before it has charged: so rows are locked in their
-// order, and a refusal locks nothing and uses no transaction id. Where a row has
-// changed since the snapshot so that it does not fit any more, an error undoes
-// the charges before it.
+// takeAllSQL returns a statement that charges one row of each limit, or none.
+// The first UPDATE runs only if, in the snapshot, the charges fit all other
+// rows; each later UPDATE runs only after the one before it has charged. So
+// rows are locked in order, and a refusal locks nothing and uses no transaction
+// id. If a row changed after the snapshot and no longer has room, an error
+// rolls back the earlier charges.
 func takeAllSQL(of []*entry, testClock bool) string {
 	now, seen, params := stmtNow, "statement_timestamp()", 0
 	for _, e := range of {
@@ -219,11 +222,11 @@ func takeAllSQL(of []*entry, testClock bool) string {
 	return fmt.Sprintf("%s\nselect %s%s from %s", &with, &columns, seen, &from)
 }
 
-// chargedInPart is in the error, and so in the server's log, when a bucket was
-// emptied by somebody else while the statement waited for its lock.
+// abortedChargeText is in the error, and therefore in the server's log, if
+// another transaction emptied a bucket while the statement waited for its lock.
 const abortedChargeText = "dipwell: a bucket has changed, so nothing is charged, and the call is decided anew; at "
 
-// inPart reports whether the statement of takeAll undid itself.
+// abortedCharge reports whether a takeAll statement rolled itself back.
 func abortedCharge(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeInvalidText && strings.Contains(pg.Message, abortedChargeText)

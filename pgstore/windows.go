@@ -8,30 +8,31 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// windows are the present windows of a limit that follows a calendar, and some
-// before and after, as the database counts them. Statements are told in which
-// window they run, so that they need not work it out for each row: they decide
-// nothing at other times, and step rows of earlier windows by the functions.
+// windows holds the boundaries of a calendar limit's windows around the
+// present, as computed by the database. Statements get the current window as a
+// parameter instead of computing it for each row. They decide nothing outside
+// of it, and leave rows of earlier windows to the functions.
 type windows struct{ read atomic.Pointer[boundaries] }
 
-// boundaries are where windows begin, in µs, before the origin of a key is added.
+// boundaries are the starts of windows in µs, without the origin of a key.
 type boundaries struct {
-	at    []int64   // nil where this program knows other clocks of the zone than the database
+	at    []int64   // nil if this program and the database disagree on the time zone
 	asked time.Time // when the database was asked
-	now   int64     // the database's clock then
+	now   int64     // the database's clock at that time
 }
 
 const (
-	windowsAhead = 64        // Retry and Reset of an answer that lie further ahead follow this program's data on time zones
-	windowsFor   = time.Hour // after which the database is asked again: its data may have been replaced
+	windowsAhead = 64        // windows; a Retry or Reset beyond them is computed from this program's time zone data
+	windowsFor   = time.Hour // then the database is asked again: its time zone data may have been updated
 )
 
 const windowsSQL = `select n, array(select dipwell_internal.calendar_boundary(v, k) from generate_series(dipwell_internal.tick(v, n) - 1, dipwell_internal.tick(v, n) + $4::bigint) k)
 from dipwell.versions v cross join (select coalesce($3::bigint, ` + readNow + `) as n) c where v.limit_id = $1 and v.number = $2`
 
-// knowsWindows reports whether the present window of a limit is known, so that
-// set.sql can decide calls of it and Go can fill their answers. It asks the
-// database if the windows were never read, are used up, or were read an hour ago.
+// knowsWindows reports whether the current window of a limit is known, so that
+// set.sql can decide its calls and Go can fill in the answers. It asks the
+// database if the windows were never read, are used up, or were read windowsFor
+// ago.
 func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	b := e.windows.read.Load()
 	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.covers(s.estimateNow(b)) {
@@ -47,7 +48,8 @@ func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	return b.at != nil
 }
 
-// about estimates the database's clock. The statement itself reads the exact time.
+// estimateNow estimates the database's clock. The statement itself reads the
+// exact time.
 func (s *Store) estimateNow(b *boundaries) int64 {
 	if s.clock != nil {
 		return s.clock()
@@ -55,14 +57,14 @@ func (s *Store) estimateNow(b *boundaries) int64 {
 	return b.now + time.Since(b.asked).Microseconds()
 }
 
-// holds reports whether the windows of all keys at now are among the boundaries.
-// Those of a key begin less than a window later.
+// covers reports whether the boundaries include the windows of all keys at now.
+// The windows of a key begin less than one window later.
 func (b *boundaries) covers(now int64) bool {
 	return now >= b.at[1] && now < b.at[len(b.at)/2]
 }
 
-// sameWindows reports whether this program counts the same windows. The limit is
-// compiled anew, because a calendar remembers the last window that it was asked for.
+// sameWindows reports whether this program computes the same windows. The limit
+// is compiled again, because a calendar caches the last window it computed.
 func sameWindows(l store.Limit, at []int64) bool {
 	d, err := store.NewDefinition(l)
 	if err != nil || len(at) < 3 {
@@ -76,7 +78,8 @@ func sameWindows(l store.Limit, at []int64) bool {
 	return true
 }
 
-// window is where the present window of an op's key begins, and its length.
+// window returns the start of the current window of an op's key, and its
+// length.
 func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 	b := e.windows.read.Load()
 	if b == nil || b.at == nil {
@@ -91,8 +94,8 @@ func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 	return b.at[i-1] + op.RuleFor(&scratch).Origin, b.at[i] - b.at[i-1]
 }
 
-// turned reports whether a bucket was not decided because its window is over, or
-// has not begun, and notes the clock by which the next statement's is chosen.
+// windowMoved reports whether a row was not decided because its window is over
+// or has not begun, and corrects the estimate of the clock.
 func (b *bundle) windowMoved() bool {
 	turned := false
 	for i := range b.buckets {
