@@ -19,7 +19,7 @@ const page = "../docs/reference/redis.md"
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	granted(t, server)
+	wasGranted(t, server)
 	do(t, server, "config", "resetstat")
 	asUser(t, as("dipwell", server.URL())+"/1")
 	denied(t, server)
@@ -34,7 +34,7 @@ func TestLeastPrivilege(t *testing.T) {
 func TestLeastPrivilegeCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	granted(t, cluster.Nodes...)
+	wasGranted(t, cluster.Nodes...)
 	asUser(t, as("dipwell", cluster.URL()))
 	denied(t, cluster.Nodes...)
 }
@@ -42,7 +42,7 @@ func TestLeastPrivilegeCluster(t *testing.T) {
 func TestLeastPrivilegeSentinel(t *testing.T) {
 	t.Parallel()
 	trio := redistest.StartSentinel(t)
-	granted(t, trio.Nodes...)
+	wasGranted(t, trio.Nodes...)
 	for _, n := range trio.Sentinels {
 		if err := n.Grant(page, "watcher"); err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestLeastPrivilegeSentinel(t *testing.T) {
 	denied(t, append(trio.Nodes, trio.Sentinels...)...)
 }
 
-func granted(t *testing.T, nodes ...*redistest.Server) {
+func wasGranted(t *testing.T, nodes ...*redistest.Server) {
 	t.Helper()
 	for _, n := range nodes {
 		if err := n.Grant(page, "dipwell"); err != nil {

@@ -9,44 +9,46 @@ import (
 
 var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 
-// many decides a batch in one pipeline: groups of plain buckets many a script,
-// however many callers a row has; the rest a script each.
-func (s *Store) many(ctx context.Context, b *store.Batch) {
+// decideBatch decides a batch in one pipeline. Groups of plain buckets share
+// calls of set.lua or take_many.lua, with any number of callers per row; each
+// other group has a call of its own. Groups that a call leaves undecided get a
+// second pipeline, or are decided one by one.
+func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	m := merges.Get().(*store.Merge)
 	defer merges.Put(m)
 	m.Arrange(b)
 	p := pipeline{s: s, ctx: ctx}
 	for i := range m.Rows {
-		p.row(&m.Rows[i])
+		p.addRow(&m.Rows[i])
 	}
 	for _, g := range m.Whole {
-		p.group(g)
+		p.addGroup(g)
 	}
 	for _, q := range p.open {
-		p.send(q)
+		p.sendSet(q)
 	}
 	p.run()
-	again := pipeline{s: s, ctx: ctx}
-	for _, g := range p.rest {
-		again.whole(g, true)
+	second := pipeline{s: s, ctx: ctx}
+	for _, g := range p.withRecords {
+		second.addDecide(g, true)
 	}
-	again.run()
-	for _, g := range append(append(p.alone, again.rest...), again.alone...) {
+	second.run()
+	for _, g := range append(append(p.single, second.withRecords...), second.single...) {
 		g.Err = s.group(ctx, g)
 	}
 }
 
-// pipeline gathers the calls of a batch, what their answers mean, and the
-// groups that are asked by themselves afterwards.
+// A pipeline collects the calls of a batch, the handlers of their replies, and
+// the groups that are left over.
 type pipeline struct {
-	s      *Store
-	ctx    context.Context
-	calls  []call
-	settle []func(call, error)
-	open   map[uint16]*set // that take more rows and groups, by their slot
-	last   *entry          // of the row before
-	rest   []*store.Group  // that set.lua left alone, and whose rows may have records
-	alone  []*store.Group  // that need more than one call
+	s           *Store
+	ctx         context.Context
+	calls       []call
+	handlers    []func(call, error)
+	open        map[uint16]*setCall // calls with room for more rows and groups, by slot
+	lastEntry   *entry              // entry of the previous row
+	withRecords []*store.Group      // groups skipped by set.lua, whose rows may have records
+	single      []*store.Group      // groups that need more than one call
 }
 
 func (p *pipeline) run() {
@@ -54,93 +56,93 @@ func (p *pipeline) run() {
 		return
 	}
 	errs := p.s.runMany(p.ctx, p.calls)
-	for i, settle := range p.settle {
+	for i, settle := range p.handlers {
 		settle(p.calls[i], errs[i])
 	}
 }
 
-// row adds all calls about a row.
-func (p *pipeline) row(row *store.Row) {
-	if p.last == nil || p.last.def.Name != row.Limit {
+// addRow adds the calls of a row.
+func (p *pipeline) addRow(row *store.Row) {
+	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
 		var known [1]*entry
 		if err := p.s.cat.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
-			fail(row.Groups, err)
+			failGroups(row.Groups, err)
 			return
 		}
-		p.last = known[0]
+		p.lastEntry = known[0]
 	}
-	e, plain := p.last, true
+	e, plain := p.lastEntry, true
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
 		op.Def = e.def
-		plain = plain && e.settable(op, true)
+		plain = plain && e.canUseSet(op, true)
 	}
 	if !plain {
 		for _, g := range row.Groups {
-			p.whole(g, len(row.Groups) > 1) // in their order, also where the row has records
+			p.addDecide(g, len(row.Groups) > 1) // in order, also if the row has records
 		}
 		return
 	}
 	name := e.row(row.Key)
 	for groups := row.Groups; ; {
 		n := min(len(groups), maxCosts)
-		q := p.set(name, 1, n, e)
-		q.run(groups[:n], q.add(e, &groups[0].Ops[0], name))
+		q := p.openSet(name, 1, n, e)
+		q.addSingles(groups[:n], q.addRow(e, &groups[0].Ops[0], name))
 		if groups = groups[n:]; len(groups) == 0 {
 			return
 		}
-		p.close(q, name) // a call must not name a row twice
+		p.closeSet(q, name) // a script must not get a row twice
 	}
 }
 
-// group adds a group of several ops, or a cancellation.
-func (p *pipeline) group(g *store.Group) {
+// addGroup adds a group of several ops, or a cancellation.
+func (p *pipeline) addGroup(g *store.Group) {
 	var known [store.MaxTakes]*entry
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	if !settable(g, known[:]) {
-		p.whole(g, false)
+	if !canUseSet(g, known[:]) {
+		p.addDecide(g, false)
 		return
 	}
 	if g.Err = p.s.names.oneSlot(g, known[:]); g.Err == nil {
 		n := len(g.Ops)
-		p.set(known[0].row(g.Ops[0].Key), n, n, known[:n]...).group(g, known[:n])
+		p.openSet(known[0].row(g.Ops[0].Key), n, n, known[:n]...).addGroup(g, known[:n])
 	}
 }
 
-func fail(groups []*store.Group, err error) {
+func failGroups(groups []*store.Group, err error) {
 	for _, g := range groups {
 		g.Err = err
 	}
 }
 
-// set returns the open set of a row's slot, which has room for so many rows and
-// costs, and knows no other version of the limits.
-func (p *pipeline) set(row string, rows, costs int, known ...*entry) *set {
+// openSet returns the open call for the slot of a row. It has room for the rows
+// and costs, and no other version of the limits.
+func (p *pipeline) openSet(row string, rows, costs int, known ...*entry) *setCall {
 	at := p.slot(row)
 	q := p.open[at]
-	if q != nil && (!q.fits(rows, costs) || !q.agrees(known)) {
-		p.close(q, row)
+	if q != nil && (!q.fits(rows, costs) || !q.sameEntries(known)) {
+		p.closeSet(q, row)
 		q = nil
 	}
 	if q == nil {
 		if p.open == nil {
-			p.open = map[uint16]*set{}
+			p.open = map[uint16]*setCall{}
 		}
-		q = newSet(p.s)
+		q = newSetCall(p.s)
 		p.open[at] = q
 	}
 	return q
 }
 
-// close sends the open set of a row's slot.
-func (p *pipeline) close(q *set, row string) {
-	p.send(q)
+// closeSet completes the open call for the slot of a row.
+func (p *pipeline) closeSet(q *setCall, row string) {
+	p.sendSet(q)
 	delete(p.open, p.slot(row))
 }
 
-// slot is that of a row, and the same of all where there are none.
+// slot returns the cluster slot of a row, or 0 without a cluster.
 func (p *pipeline) slot(row string) uint16 {
 	if p.s.names.cluster {
 		return slot(row)
@@ -148,45 +150,46 @@ func (p *pipeline) slot(row string) uint16 {
 	return 0
 }
 
-// send makes the call of a set.
-func (p *pipeline) send(q *set) {
+// sendSet adds the call to the pipeline.
+func (p *pipeline) sendSet(q *setCall) {
 	p.add(q.call(p.ctx), func(c call, err error) {
 		defer q.free()
 		switch {
 		case len(q.groups) > 1 && replied(err, "OOM "): // some of them may need no memory
-			p.rest = append(p.rest, q.groups...)
+			p.withRecords = append(p.withRecords, q.groups...)
 			return
-		case len(q.rows) > 1 && replied(err, "TRYAGAIN "): // their slot is moving, and some of them have gone ahead
-			p.alone = append(p.alone, q.groups...)
+		case len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
+			p.single = append(p.single, q.groups...)
 			return
 		}
 		var rest []*store.Group
 		if err == nil {
-			rest, err = q.settle(c.words())
+			rest, err = q.answer(c.str())
 		}
 		if err != nil {
-			fail(q.groups, err)
+			failGroups(q.groups, err)
 		}
-		p.rest = append(p.rest, rest...)
+		p.withRecords = append(p.withRecords, rest...)
 	})
 }
 
 func (p *pipeline) add(c call, settle func(call, error)) {
-	p.calls, p.settle = append(p.calls, c), append(p.settle, settle)
+	p.calls, p.handlers = append(p.calls, c), append(p.handlers, settle)
 }
 
-// whole adds a group that is decided by decide.lua, lists says whether its rows
-// may have records. One that needs more than one call is asked afterwards.
-func (p *pipeline) whole(g *store.Group, lists bool) {
+// addDecide adds a call of decide.lua for a group. records tells whether its
+// rows may have records. A group that needs more than one call is left for
+// later.
+func (p *pipeline) addDecide(g *store.Group, records bool) {
 	if g.Cancel || p.s.names.cluster && mayReserve(g) {
-		p.alone = append(p.alone, g)
+		p.single = append(p.single, g)
 		return
 	}
 	var known [store.MaxTakes]*entry
 	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.guess(), nil, lists)
+	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.estimateNow(), nil, records)
 	if err != nil {
 		g.Err = err
 		return
@@ -195,13 +198,13 @@ func (p *pipeline) whole(g *store.Group, lists bool) {
 		if g.Err = err; err != nil {
 			return
 		}
-		done, err := d.settle(c.ints())
+		done, err := d.answer(c.ints())
 		switch g.Err = err; {
 		case done:
-		case d.lists && !lists:
-			p.rest = append(p.rest, g)
+		case d.records && !records:
+			p.withRecords = append(p.withRecords, g)
 		default:
-			p.alone = append(p.alone, g)
+			p.single = append(p.single, g)
 		}
 	})
 }

@@ -39,7 +39,7 @@ type catalog struct {
 
 // entry is a limit with what its calls always say.
 type entry struct {
-	fixed
+	constArgs
 	def   *store.Definition
 	names *names
 	begin string // of its buckets' names
@@ -193,7 +193,7 @@ func (c *catalog) install(fields map[string]string) {
 }
 
 func (c *catalog) newEntry(d *store.Definition) *entry {
-	return &entry{fixed: newFixed(d), def: d, names: &c.s.names, begin: c.s.names.of(d.Name), even: d.Rule.Every > 0 && !d.Rule.Leaky}
+	return &entry{constArgs: newConstArgs(d), def: d, names: &c.s.names, begin: c.s.names.bucketPrefix(d.Name), even: d.Rule.Every > 0 && !d.Rule.Leaky}
 }
 
 // put changes one field of the hash unless somebody else has: then ok is false.
@@ -257,18 +257,18 @@ func (c *catalog) define(ctx context.Context, l store.Limit, owner string) error
 		}
 		slower := old != nil && d.Number != old.Number && c.config.Clock == nil && slower(&old.Rule, &d.Rule, d.Policy)
 		if slower {
-			if err = c.s.lengthen(ctx, d); err != nil {
+			if err = c.s.lengthenExpiry(ctx, d); err != nil {
 				return err
 			}
 		}
-		if old != nil && len(d.Past) > manyPast {
+		if old != nil && len(d.Past) > maxPast {
 			if err = c.s.retire(ctx, d); err != nil {
 				return err
 			}
 		}
 		if ok, err := c.put(ctx, l.Name, text, encodeDefinition(d)); ok || err != nil {
 			if slower && err == nil {
-				c.lengthenAgain(d)
+				c.lengthenExpiryLater(d)
 			}
 			return err
 		}
@@ -349,7 +349,7 @@ func storeErrorOf(err error) error {
 // pend keeps a limit that the server could not be told, for a lazy store. Until
 // it is told it is known here only, so that calls get its failure mode.
 func (c *catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
-	waits := away(why) || c.config.WaitForAccess && noAccess(why)
+	waits := unavailable(why) || c.config.WaitForAccess && noAccess(why)
 	if !c.config.Lazy || !waits || by == owner.API || len(c.pending) >= maxPending {
 		return nil, storeErrorOf(why)
 	}

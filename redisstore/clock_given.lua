@@ -1,5 +1,5 @@
--- The time is the last argument, for tests. Nothing expires: the server's
--- expiry goes by its own clock.
+-- For tests: the time is the last argument, and nothing expires, because that would
+-- follow the server's clock.
 local clock = {0, ARGV[#ARGV]}
 local now, expires = tonumber(clock[2]), false
 

@@ -1,12 +1,12 @@
--- The server's clock decides, and its expiry removes rows once they are full.
+-- The server's clock. Rows expire once they are full.
 local clock = redis.call('TIME')
 local now, expires = clock[1] * 1000000 + clock[2], true
 
--- put stores a row that is full again at the instant full, in µs. It is kept
--- for two seconds at least: by then a program that has not heard of a slower
--- version has, and rows it wrote have had their expiry lengthened. That expiry,
--- the same for many rows of a call, is written once. Of a new row put returns
--- false where something else has its key.
+-- put writes a row that is full at the time full, in µs. The row lives for at least
+-- two seconds: by then every program knows of a change to a slower version, and the
+-- expiry of rows written before was lengthened. This least expiry is formatted once
+-- for all rows of a call. For a new row put returns false if something else has its
+-- key.
 local soonest
 local function put(key, row, full, new)
   local expiry

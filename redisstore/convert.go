@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// convert is a row that is to be written back as Go has brought it up to date.
-type convert struct {
+// A conversion is a row to be written back, as Go has brought it up to date.
+type conversion struct {
 	*entry
 	key      string
 	old, new store.State
@@ -18,9 +18,10 @@ type convert struct {
 	full     int64
 }
 
-// fresh brings a row to the present version and, where a calendar decides,
-// into the present window: what the scripts cannot.
-func (s *Store) fresh(e *entry, key string, old store.State, listed bool, now int64, r *store.Rule) []convert {
+// conversions returns the row converted to the current version and, with a
+// calendar, stepped into the current window: both are done in Go, not in
+// scripts. It returns none if nothing changes.
+func (s *Store) conversions(e *entry, key string, old store.State, listed bool, now int64, r *store.Rule) []conversion {
 	if old == (store.State{}) {
 		return nil
 	}
@@ -36,12 +37,12 @@ func (s *Store) fresh(e *entry, key string, old store.State, listed bool, now in
 	if next == old {
 		return nil
 	}
-	return []convert{{e, key, old, next, listed, now + r.FullIn(next.Used, max(now, next.TS), now)}}
+	return []conversion{{e, key, old, next, listed, now + r.FullIn(next.Used, max(now, next.TS), now)}}
 }
 
-// convert writes rows back. One that was changed meanwhile is left: whoever did
-// that has converted it, or the next round will.
-func (s *Store) convert(ctx context.Context, rows []convert) error {
+// writeConversions writes rows back. A row that was changed in the meantime is
+// left alone: it is converted by then, or will be in the next round.
+func (s *Store) writeConversions(ctx context.Context, rows []conversion) error {
 	calls := make([]call, len(rows))
 	for i := range rows {
 		args, err := s.swapArgs(ctx, &rows[i])
@@ -58,22 +59,22 @@ func (s *Store) convert(ctx context.Context, rows []convert) error {
 	return nil
 }
 
-func (s *Store) swapArgs(ctx context.Context, c *convert) ([]any, error) {
+func (s *Store) swapArgs(ctx context.Context, c *conversion) ([]any, error) {
 	var fields []any
-	held, listed := s.names.recordsOf(c.def.Name, c.key), c.listed
+	recordsKey, listed := s.names.recordsOf(c.def.Name, c.key), c.listed
 	if listed && c.old.Version != c.new.Version {
-		texts, err := s.db.HGetAll(ctx, held).Result()
+		texts, err := s.db.HGetAll(ctx, recordsKey).Result()
 		if err != nil {
 			return nil, storeError(err, false)
 		}
-		if fields, err = c.fields(texts); err != nil {
-			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, held, err)
+		if fields, err = c.recordFields(texts); err != nil {
+			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, recordsKey, err)
 		}
 		listed = fields != nil
 	}
 	args := []any{nil, nil, 1, c.row(c.key)}
 	if fields != nil {
-		args = []any{nil, nil, 2, c.row(c.key), held}
+		args = []any{nil, nil, 2, c.row(c.key), recordsKey}
 	}
 	row := ""
 	if c.new.Used > 0 {
@@ -82,7 +83,7 @@ func (s *Store) swapArgs(ctx context.Context, c *convert) ([]any, error) {
 	return append(append(args, rowText(c.old, c.listed), row, c.full), fields...), nil
 }
 
-// rowText is a row as Redis has it.
+// rowText encodes a row.
 func rowText(row store.State, listed bool) string {
 	before := ""
 	if listed {
@@ -91,9 +92,10 @@ func rowText(row store.State, listed bool) string {
 	return fmt.Sprintf("%s%d %d %d", before, row.Used, row.TS, row.Version)
 }
 
-// fields converts the list and the records of a row: name, what it was, what it
-// becomes. None: the list has ended.
-func (c *convert) fields(texts map[string]string) ([]any, error) {
+// recordFields converts the lows and the records of a row. It returns the name,
+// the old and the new value of each field of the hash, or nil if the lows have
+// ended.
+func (c *conversion) recordFields(texts map[string]string) ([]any, error) {
 	lows, state, err := parseLows(texts[""])
 	if err != nil || lows == nil {
 		return nil, err
@@ -121,7 +123,7 @@ func (c *convert) fields(texts map[string]string) ([]any, error) {
 	return fields, nil
 }
 
-// parseLows reads "mark next till zero number low…"; nothing is nil.
+// parseLows decodes "mark next till zero number low…". It returns nil for "".
 func parseLows(text string) (l *store.Lows, state [2]int64, err error) {
 	n, err := numbers(text)
 	if err != nil || len(n) == 0 {
@@ -145,7 +147,7 @@ func lowsText(l *store.Lows, state [2]int64) string {
 	return join(n)
 }
 
-// parseRecord reads "number mark slack units due ends".
+// parseRecord decodes "number mark slack units due ends".
 func parseRecord(text string) (r store.Record, err error) {
 	n, err := numbers(text)
 	if err == nil && len(n) != 6 {

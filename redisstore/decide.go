@@ -10,81 +10,81 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// What decide.lua returns first.
+// First element of decide.lua's reply.
 const (
 	decided      = 0
 	needsGo      = 1
 	otherWindow  = 2
 	needBoundary = 3
-	needLists    = 4
+	needRecords  = 4
 )
 
-// A decision is one call of decide.lua, for groups of any kind.
+// A decision is one call of decide.lua, for a group of any kind.
 type decision struct {
 	s       *Store
 	g       *store.Group
 	entries []*entry
-	rules   []store.Rule // each op's own, where windows are spread
+	rules   []store.Rule // by op, with the key's own origin, if origins are spread
 	rows    []string
 	args    []any
 
-	next  int64     // of a window that has turned: what the clock shows
-	bound *boundary // that was missing
-	lists bool      // rows may have records: their keys are given, or have to be
-	write []convert // rows that Go has to convert first
+	next    int64             // the server's clock, if the window sent is not the current one
+	needed  *calendarBoundary // the boundary that decide.lua lacked
+	records bool              // rows may have records, so the keys of these are sent too
+	convert []conversion      // rows to be converted first
 }
 
-// boundary asks for the instant of a calendar's boundary: the number-th after t.
-type boundary struct {
+// A calendarBoundary asks for the number-th boundary of a calendar after t.
+type calendarBoundary struct {
 	op        int
 	number, t int64
 }
 
-// boundaries is how many of a calendar's boundaries a call carries.
-const boundaries = 32
+// maxBoundaries is the number of calendar boundaries in a call.
+const maxBoundaries = 32
 
-// decide asks decide.lua, over and over while there is something to prepare.
-// lists says that rows may have records.
-func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, lists bool) error {
-	now, hint := s.guess(), (*boundary)(nil)
+// decide decides a group by decide.lua. It repeats the call while something has
+// to be prepared first. records tells whether the rows may have records.
+func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, records bool) error {
+	now, hint := s.estimateNow(), (*calendarBoundary)(nil)
 	for range maxRounds {
-		d, err := s.newDecision(g, entries, now, hint, lists)
+		d, err := s.newDecision(g, entries, now, hint, records)
 		if err != nil {
 			return err
 		}
-		if err = s.announce(ctx, d); err != nil {
+		if err = s.registerReservation(ctx, d); err != nil {
 			return err
 		}
 		v, err := s.run(ctx, d.call(ctx))
 		if err != nil {
 			return err
 		}
-		done, err := d.settle(v)
+		done, err := d.answer(v)
 		if done || err != nil {
-			s.withdraw(ctx, d)
+			s.unregisterReservation(ctx, d)
 			return err
 		}
-		lists = d.lists
+		records = d.records
 		if now = d.next; now == 0 {
-			now = s.guess()
+			now = s.estimateNow()
 		}
-		if hint = d.bound; hint != nil {
+		if hint = d.needed; hint != nil {
 			now = v[1]
 		}
-		if len(d.write) > 0 {
-			if err = s.convert(ctx, d.write); err != nil {
+		if len(d.convert) > 0 {
+			if err = s.writeConversions(ctx, d.convert); err != nil {
 				return err
 			}
 		}
 	}
-	return errAgain
+	return errRetry
 }
 
-func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *boundary, lists bool) (*decision, error) {
+func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *calendarBoundary, records bool) (*decision, error) {
 	n := len(g.Ops)
 	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n)}
 	reserves := mayReserve(g)
-	d.lists = lists || reserves || resets(g)
+	d.records = records || reserves || resets(g)
 	for i := range g.Ops {
 		d.rules[i] = *g.Ops[i].RuleFor(&d.rules[i])
 		d.rows[i] = entries[i].row(g.Ops[i].Key)
@@ -96,17 +96,17 @@ func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *b
 	for _, row := range d.rows {
 		d.args = append(d.args, row)
 	}
-	if d.lists {
+	if d.records {
 		d.args = s.names.appendLists(d.args, n, func(i int) (limit, key string) { return entries[i].def.Name, g.Ops[i].Key })
 	}
-	id, held := "", ""
+	id, parts := "", ""
 	if reserves {
-		if id, held = g.ID.String(), lines(g); !s.names.cluster {
+		if id, parts = g.ID.String(), partLines(g); !s.names.cluster {
 			d.args = append(d.args, s.names.reservation(g.ID))
 		}
 	}
 	d.args[2] = len(d.args) - 3
-	d.args = append(d.args, n, id, held, "")
+	d.args = append(d.args, n, id, parts, "")
 	for i := range g.Ops {
 		h := hint
 		if hint != nil && hint.op != i {
@@ -122,8 +122,8 @@ func (d *decision) call(ctx context.Context) call {
 	return newCall(ctx, d.s.scripts.decide, writes(d.g), d.args)
 }
 
-// appendOp appends what decide.lua is told of an op.
-func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, hint *boundary) []any {
+// appendOp appends the arguments of an op.
+func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, hint *calendarBoundary) []any {
 	kind, units, room, flags, most := opTerms(op, r)
 	if op.Def.Mode == store.Shadow {
 		flags += "s"
@@ -139,7 +139,8 @@ func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, h
 	return append(args, kind, units, room, r.Cap, 0, start, r.Add, version, flags, most, end, longestWindow(r), list)
 }
 
-// opTerms puts an op in the terms of decide.lua: as Rule.Apply reads it.
+// opTerms translates an op into the arguments of decide.lua, in the way of
+// Rule.Apply.
 func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags string, most any) {
 	most = ""
 	verb := op.Verb
@@ -182,16 +183,16 @@ func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags
 
 func unitsOf(tokens int64, r *store.Rule) int64 { return algebra.UnitsOf(tokens, r.Unit) }
 
-// longestWindow bounds the length of a calendar's windows, in µs: a day longer
-// than any, for the clocks change.
+// longestWindow returns an upper bound for the length of a calendar's windows,
+// in µs, with a day to spare for changes of the clock.
 func longestWindow(r *store.Rule) int64 {
 	const day = int64(86400e6)
 	c := r.Calendar()
 	return (31*c.Months + c.Days + 1) * day
 }
 
-// listBoundaries writes boundaries of a calendar for decide.lua.
-func listBoundaries(r *store.Rule, now int64, hint *boundary) string {
+// listBoundaries encodes boundaries of a calendar.
+func listBoundaries(r *store.Rule, now int64, hint *calendarBoundary) string {
 	t, first := now, int64(1)
 	if hint != nil {
 		t, first = hint.t, max(1, hint.number-4)
@@ -201,27 +202,27 @@ func listBoundaries(r *store.Rule, now int64, hint *boundary) string {
 	for _, n := range [...]int64{end, first} {
 		b = strconv.AppendInt(append(b, ' '), n, 10)
 	}
-	for i := range int64(boundaries) {
+	for i := range int64(maxBoundaries) {
 		b = strconv.AppendInt(append(b, ' '), t+r.FullIn((first+i)*r.Add, t, t), 10)
 	}
 	return string(b)
 }
 
-// settle makes the answers, or says what is to be prepared before the group is
-// asked again.
-func (d *decision) settle(v []int64) (done bool, err error) {
-	d.next, d.bound, d.write = 0, nil, nil
+// answer fills in the answers from the reply, or sets what must be prepared
+// before the next call.
+func (d *decision) answer(v []int64) (done bool, err error) {
+	d.next, d.needed, d.convert = 0, nil, nil
 	now := v[1]
-	d.s.saw(now)
+	d.s.noteClock(now)
 	switch v[0] {
 	case otherWindow:
 		d.next = now
 		return false, nil
 	case needBoundary:
-		d.bound = &boundary{int(v[2]), v[3], v[4]}
+		d.needed = &calendarBoundary{int(v[2]), v[3], v[4]}
 		return false, nil
-	case needLists:
-		d.lists = true
+	case needRecords:
+		d.records = true
 		return false, nil
 	}
 	g := d.g
@@ -247,12 +248,13 @@ func (d *decision) settle(v []int64) (done bool, err error) {
 		return true, nil
 	}
 	for i := range g.Ops {
-		d.write = append(d.write, d.s.fresh(d.entries[i], g.Ops[i].Key, found[i], v[6+4*i] > 0, now, &d.rules[i])...)
+		d.convert = append(d.convert, d.s.conversions(d.entries[i], g.Ops[i].Key, found[i], v[6+4*i] > 0, now, &d.rules[i])...)
 	}
 	return false, nil
 }
 
-// stateOf reads a row from a script's answer; a row that is no bucket is an error.
+// stateOf decodes a row of the reply. It fails if the key holds something other
+// than a bucket.
 func stateOf(v []int64, row string) (store.State, error) {
 	if v[2] < 0 {
 		return store.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", store.ErrStore, row)

@@ -1,9 +1,8 @@
--- Changes one limit, unless somebody has changed it meanwhile, and tells all
--- programs that listen.
+-- Changes one limit, unless it was changed in the meantime, and notifies all
+-- programs.
 --
--- KEYS: the hash of limits; its field '' is the revision. ARGV: name, what the
--- field was (empty: nothing), what it becomes, the channel.
--- Returns the new revision, or -1.
+-- KEYS: the hash of limits; its field '' is the revision. ARGV: name, old value of
+-- the field (empty: none), new value, channel. Returns the new revision, or -1.
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
   return {-1}
 end

@@ -11,21 +11,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// storeError says what is known after a call failed. Where the server answered,
-// or nothing was sent, it decided nothing; otherwise nobody knows.
+// storeError wraps the error of a call. If the server answered, or nothing was
+// sent, it wraps ErrStore or ErrNoSpace, and nothing was charged; otherwise
+// ErrOutcomeUnknown.
 func storeError(err error, writes bool) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrStore):
 		return err
-	case !writes || nothingDone(err):
-		return fmt.Errorf("%w: %w", classOf(err), explained(err))
+	case !writes || hadNoEffect(err):
+		return fmt.Errorf("%w: %w", classOf(err), withAdvice(err))
 	}
 	return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
 }
 
-// classOf is the class of an error that changed nothing.
+// classOf returns the class of an error that had no effect.
 func classOf(err error) error {
 	if replied(err, "OOM ", "MISCONF ") {
 		return store.ErrNoSpace
@@ -33,10 +34,10 @@ func classOf(err error) error {
 	return store.ErrStore
 }
 
-// nothingDone reports whether a call that failed is known to have left no
-// trace. A script writes last and all at once, so that a server's reply of an
-// error means that it did not come to that.
-func nothingDone(err error) bool {
+// hadNoEffect reports whether a failed call is known to have changed nothing.
+// Scripts write last and all at once, so an error reply means that nothing was
+// written.
+func hadNoEffect(err error) bool {
 	var reply redis.Error
 	var dial *net.OpError
 	switch {
@@ -47,13 +48,13 @@ func nothingDone(err error) bool {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return true
 	}
-	// A context that ends while a call is under way comes as a timeout of the
-	// connection; bare, it ended before anything was sent.
+	// If the context ends during a call, the error is a timeout of the
+	// connection; a bare error means that it ended before anything was sent.
 	return err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // wrapped means something else
 }
 
-// explained adds what to do about replies that a program's operator meets.
-func explained(err error) error {
+// withAdvice adds what to do about an error reply.
+func withAdvice(err error) error {
 	switch {
 	case replied(err, "OOM "):
 		return fmt.Errorf("%w (new keys need memory: raise maxmemory)", err)
@@ -67,16 +68,16 @@ func explained(err error) error {
 	return err
 }
 
-// noAccess reports whether the server refused the user: waiting does not help
+// noAccess reports whether the server rejected the user. Waiting does not help
 // until somebody changes the password or the rights.
 func noAccess(err error) bool { return replied(err, "WRONGPASS ", "NOAUTH ", "NOPERM ") }
 
-// away reports whether an error says that the server could not be asked, or
-// could not write for the time being, rather than that it refused.
-func away(err error) bool {
+// unavailable reports whether the server could not be reached, or temporarily
+// cannot write, as opposed to having rejected the call.
+func unavailable(err error) bool {
 	var reply redis.Error
 	if errors.As(err, &reply) {
-		return passing(err) || replied(err, "OOM ", "MISCONF ", "UNKILLABLE ", "BUSY ")
+		return temporary(err) || replied(err, "OOM ", "MISCONF ", "UNKILLABLE ", "BUSY ")
 	}
 	var limit *store.LimitError
 	return !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrOwner) && !errors.Is(err, store.ErrUnknownLimit) && !errors.As(err, &limit)

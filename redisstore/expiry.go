@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	scanCount = 1000        // names that the server looks at in one step of a SCAN
-	manyPast  = 512         // versions after which the oldest are forgotten where no row names them
-	spreading = time.Second // by then all programs know of a change: Config.Poll may be longer, and they are told besides
+	scanCount   = 1000        // names per step of SCAN
+	maxPast     = 512         // number of versions from which unused ones are deleted
+	propagation = time.Second // by then every program has been notified of a change, even if Config.Poll is longer
 )
 
-// slower reports whether a bucket may be full later by the new rule than by the old.
+// slower reports whether a bucket may become full later by the new rule than by
+// the old.
 func slower(from, to *store.Rule, policy store.ChangePolicy) bool {
 	if policy == store.StartOver {
 		return false
 	}
 	if policy == store.Proportional || from.Every != 1 || to.Every != 1 {
-		return true // it may be
+		return true // possibly
 	}
-	// The same number of tokens: is a token's way back longer?
+	// With the same number of tokens: does a token take longer to come back?
 	return float64(to.Unit)/float64(to.Add) > float64(from.Unit)/float64(from.Add) || to.Unit%from.Unit != 0
 }
 
-// lengthen lets all buckets of a limit live as long as d's rule needs them.
-func (s *Store) lengthen(ctx context.Context, d *store.Definition) error {
+// lengthenExpiry makes all rows of a limit live as long as d's rule needs them.
+func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 	now, err := s.Now(ctx)
 	if err != nil {
 		return err
@@ -40,7 +41,8 @@ func (s *Store) lengthen(ctx context.Context, d *store.Definition) error {
 	return s.scan(ctx, d.Name, "", func(rows []bucket) error {
 		calls := make([]call, 0, len(rows))
 		for _, b := range rows {
-			// Rows in use are all of versions before d. A newer one is another program's work.
+			// Rows are of d's version or an older one; a newer one belongs to
+			// another program's change.
 			carried, ok := d.Carry(b.State, b.Key)
 			if !ok || carried.Used == 0 {
 				continue
@@ -63,21 +65,21 @@ func (s *Store) lengthen(ctx context.Context, d *store.Definition) error {
 	})
 }
 
-// lengthenAgain does it once more when every program has heard of the change:
-// until then they wrote rows of the version before. Rows live for two seconds
-// at least.
-func (c *catalog) lengthenAgain(d *store.Definition) {
+// lengthenExpiryLater repeats lengthenExpiry once every program knows of the
+// change, because until then they write rows of the previous version. Rows live
+// for at least two seconds.
+func (c *catalog) lengthenExpiryLater(d *store.Definition) {
 	c.done.Go(func() {
-		_ = await.Sleep(c.ctx, spreading) // the store closes: at once then
+		_ = await.Sleep(c.ctx, propagation) // if the store is closed, it is done at once
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
 		defer cancel()
-		if err := c.s.lengthen(ctx, d); err != nil {
+		if err := c.s.lengthenExpiry(ctx, d); err != nil {
 			c.config.OnError(err)
 		}
 	})
 }
 
-// retire forgets the versions of d that no row names any more.
+// retire removes the versions of d that no row refers to.
 func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	oldest := uint32(math.MaxUint32)
 	err := s.scan(ctx, d.Name, "", func(rows []bucket) error {
@@ -89,7 +91,8 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	if err != nil {
 		return err
 	}
-	// The last few stay: a program that has not heard of them may still write.
+	// Keep the last few: a program that does not know of the newer ones may
+	// still write them.
 	oldest = min(oldest, d.Past[len(d.Past)-8].Number)
 	for len(d.Past) > 0 && d.Past[0].Number < oldest {
 		d.Past = d.Past[1:]
@@ -97,18 +100,18 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
-// bucket is a row as it was listed.
+// A bucket is a row found by scan.
 type bucket struct {
 	store.KeyState
 	name string
 }
 
-// scan lists the buckets of a limit whose keys begin with prefix, some at a
-// time, from every master. One may come twice.
+// scan calls do for the buckets of a limit whose keys start with prefix, some
+// at a time, from every master. A bucket may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
-	begin, pattern := s.names.of(limit), s.names.pattern(limit, prefix)
-	var one = make(await.Gate, 1) // masters are asked side by side
-	return s.each(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+	begin, pattern := s.names.bucketPrefix(limit), s.names.pattern(limit, prefix)
+	var one = make(await.Gate, 1) // masters are scanned concurrently
+	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()

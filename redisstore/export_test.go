@@ -26,16 +26,16 @@ func (s *Store) Install(d *store.Definition, key string) (row string) {
 // about that bucket and another one make, if change runs between the two.
 func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
-	p.row(&store.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
+	p.addRow(&store.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
-	p.group(two)
+	p.addGroup(two)
 	for _, q := range p.open {
-		p.send(q)
+		p.sendSet(q)
 	}
 	return len(p.calls)
 }
 
 // ScriptName is the name of a script that decides takes of several buckets, by its hash.
 func ScriptName(sha any) string {
-	return map[any]string{byServer.takeMany.sha: "take_many", byServer.set.sha: "set", byServer.takeAll.sha: "take_all"}[sha]
+	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
 }

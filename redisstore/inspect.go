@@ -10,37 +10,38 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Condition is what one server that decides says of itself.
+// Condition is the state of one master, as found by Inspect.
 type Condition struct {
 	Addr, Version string
-	Role          string // master, or what it is instead
-	Policy        string // maxmemory-policy; "": it may not be read
-	MaxMemory     int64  // bytes; 0: no bound
+	Role          string // "master", or the other role that it reports
+	Policy        string // maxmemory-policy; "" if it may not be read
+	MaxMemory     int64  // bytes; 0: no limit
 	UsedMemory    int64
-	Evicted       int64 // keys, since the server began
-	Keys          int64 // of this client's database, in a cluster of the node
+	Evicted       int64 // keys evicted since the server started
+	Keys          int64 // in this client's database; in a cluster, on this node
 
 	AppendOnly   bool
 	AppendSync   string // appendfsync
-	Snapshots    bool   // RDB files are written by themselves
-	SaveFailed   bool   // the last RDB file or append could not be written
+	Snapshots    bool   // RDB files are saved automatically
+	SaveFailed   bool   // the last RDB file or AOF write failed
 	Replicas     int
-	Scripts      int    // of this program's scripts, those that the server has ready
-	AllScripts   int    // how many there are
-	ClusterState string // "": no cluster
+	Scripts      int    // number of this program's scripts that the server has cached; -1: not known
+	AllScripts   int    // number of this program's scripts
+	ClusterState string // cluster_state; "" without a cluster
 
-	Ahead time.Duration // the server's clock, against this machine's
-	Error time.Duration // the most that Ahead can be wrong: half the round trip
+	Ahead time.Duration // server's clock minus this machine's clock
+	Error time.Duration // largest possible error of Ahead: half the round trip
 }
 
-// clockTries are looks at a clock, of which the quickest counts.
-const clockTries = 8
+// clockSamples is the number of readings of a clock; the fastest one counts.
+const clockSamples = 8
 
-// Inspect looks at every master and changes nothing.
+// Inspect reads the state of every master and changes nothing. It needs no
+// store. What the user may not read stays zero.
 func Inspect(ctx context.Context, db redis.UniversalClient) (list []Condition, err error) {
 	var mu sync.Mutex
 	s := Store{db: db}
-	err = s.each(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+	err = s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		c, err := inspect(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
@@ -85,10 +86,10 @@ func inspect(ctx context.Context, node redis.UniversalClient) (c Condition, err 
 	return c, err
 }
 
-// info reads what INFO says.
+// info decodes the reply of INFO.
 func (c *Condition) info(f map[string]string) {
 	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(f[name], 10, 64) // what is missing is 0
+		n, _ := strconv.ParseInt(f[name], 10, 64) // 0 if missing
 		return n
 	}
 	c.Version, c.Role, c.Policy = f["redis_version"], f["role"], f["maxmemory_policy"]
@@ -106,7 +107,7 @@ func (c *Condition) info(f map[string]string) {
 
 func (c *Condition) scripts(ctx context.Context, node redis.UniversalClient) error {
 	var hashes []string
-	for _, s := range []*script{byServer.takeOne, byServer.takeAll, byServer.set, byServer.decide, byServer.cancel, byServer.swap, byServer.define, byServer.lengthen, byServer.now} {
+	for _, s := range []*script{serverClockScripts.takeOne, serverClockScripts.takeAll, serverClockScripts.set, serverClockScripts.decide, serverClockScripts.cancel, serverClockScripts.swap, serverClockScripts.define, serverClockScripts.lengthen, serverClockScripts.now} {
 		hashes = append(hashes, s.sha.(string))
 	}
 	c.AllScripts = len(hashes)
@@ -122,9 +123,9 @@ func (c *Condition) scripts(ctx context.Context, node redis.UniversalClient) err
 	return err
 }
 
-// clock compares clocks. The first round trip may have had to connect.
+// clock compares the clocks. The first round trip may include connecting.
 func (c *Condition) clock(ctx context.Context, node redis.UniversalClient) error {
-	for i := range clockTries {
+	for i := range clockSamples {
 		start := time.Now()
 		at, err := node.Time(ctx).Result()
 		if err != nil {
@@ -137,7 +138,7 @@ func (c *Condition) clock(ctx context.Context, node redis.UniversalClient) error
 	return nil
 }
 
-// fields reads lines of name:value.
+// fields decodes lines of name:value.
 func fields(text string) map[string]string {
 	out := map[string]string{}
 	for line := range strings.SplitSeq(text, "\n") {

@@ -13,9 +13,10 @@ import (
 // maxPage bounds the keys of one call of Keys.
 const maxPage = 10_000
 
-// Keys pages through the live keys of a limit, in byte order: the shared bucket
-// comes first, and to go on after it, after is dipwell.Shared. Each call looks
-// at the names of all keys that Redis holds, on every master, some at a time.
+// Keys returns at most n live keys of a limit that start with prefix, in byte
+// order, beginning after the key after. The shared bucket comes first; pass
+// dipwell.Shared to continue after it. n is at most 10,000. Each call scans the
+// names of all keys on every master, in small steps.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := s.cat.entry(d.Name)
 	if e == nil {
@@ -43,21 +44,21 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return firstOf(page, n), storeError(err, false)
 }
 
-// firstOf sorts a page and cuts it; SCAN may list a key twice.
+// firstOf sorts a page, removes duplicates, which SCAN may return, and keeps n.
 func firstOf(page []store.KeyState, n int) []store.KeyState {
 	slices.SortFunc(page, func(a, b store.KeyState) int { return strings.Compare(a.Key, b.Key) })
 	page = slices.CompactFunc(page, func(a, b store.KeyState) bool { return a.Key == b.Key })
 	return page[:min(n, len(page))]
 }
 
-// live reports whether the row is more than a full bucket.
+// live reports whether a row is not a full bucket.
 func live(d *store.Definition, row store.KeyState, now int64) bool {
 	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
 }
 
-// parseRow reads "used ts version".
+// parseRow decodes "used ts version".
 func parseRow(text string) (row store.State, ok bool) {
 	used, rest, ok1 := strings.Cut(text, " ")
 	ts, version, ok2 := strings.Cut(rest, " ")
@@ -68,5 +69,5 @@ func parseRow(text string) (row store.State, ok bool) {
 	t, err2 := strconv.ParseInt(ts, 10, 64)
 	v, err3 := strconv.ParseUint(version, 10, 32)
 	return store.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil &&
-		u >= 0 && max(u, t) <= store.MaxInt // with others a sum could overflow
+		u >= 0 && max(u, t) <= store.MaxInt // larger values could overflow in a sum
 }

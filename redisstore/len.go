@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Len is how many keys Redis holds, those of others in the same database too:
-// it knows that without looking at them.
+// Len returns the number of keys in the database, including those of other
+// programs. Redis knows it without a scan.
 func (s *Store) Len(ctx context.Context) (int64, error) {
 	n, err := s.db.DBSize(ctx).Result()
 	if err != nil {

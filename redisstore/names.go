@@ -7,24 +7,24 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// names makes the names of keys:
+// names builds the names of keys:
 //
-//	dipwell:login:{user:7}              the bucket of key user:7 under the limit login: "used ts version"
-//	dipwell.due:login:{user:7}          its reservations by the instants they are due
-//	dipwell.records:login:{user:7}      what of them can be given back: see lows.lua
-//	dipwell.reservation:0198c2f3-…      what one reservation holds
-//	dipwell.limits                      the limits, a hash; also the channel that tells of changes
+//	dipwell:login:{user:7}              the bucket of key user:7 under limit login: "used ts version"
+//	dipwell.due:login:{user:7}          its reservations by the times at which they are due
+//	dipwell.records:login:{user:7}      the records of these: see lows.lua
+//	dipwell.reservation:0198c2f3-…      the parts of a reservation
+//	dipwell.limits                      the limits, a hash; also the channel for notifications
 //
-// In the limit's name % : { } are written as %25 %3A %7B %7D, so that it ends
-// at the second colon; what stands between the braces after it, the last of
-// which ends the name, is the key as it is. A limit's shared bucket is
-// {shared}. with a full stop, and so begins a key that itself begins with a
-// brace that closes: empty braces would be no tag. With TagAll the prefix
-// stands in braces instead, and the key as it is after the second colon.
+// In the name of a limit % : { } are written as %25 %3A %7B %7D, so that it ends
+// at the second colon. The key follows unescaped, between braces; the last brace
+// ends the name. The shared bucket of a limit is {shared}. with a full stop,
+// because empty braces are not a hash tag; a key that starts with a closing brace
+// follows {shared} too. With TagAll the prefix is in braces instead, and the key
+// follows the second colon.
 type names struct {
-	base, due, records, held, limits string
-	tagged                           bool // keys stand in braces
-	cluster                          bool // buckets may live in different slots
+	base, due, records, reservations, limits string
+	tagged                                   bool // keys are in braces
+	cluster                                  bool // buckets may be in different slots
 }
 
 func newNames(c Config, cluster bool) names {
@@ -32,14 +32,14 @@ func newNames(c Config, cluster bool) names {
 	if c.HashTag == TagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
-	n.base, n.due, n.records, n.held, n.limits = p+":", p+".due:", p+".records:", p+".reservation:", p+".limits"
+	n.base, n.due, n.records, n.reservations, n.limits = p+":", p+".due:", p+".records:", p+".reservation:", p+".limits"
 	return n
 }
 
 var escapes = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
-// of begins the names of a limit's buckets.
-func (n *names) of(limit string) string { return n.base + escapes.Replace(limit) + ":" }
+// bucketPrefix returns the start of the names of a limit's buckets.
+func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
 
 func (n *names) dueSet(limit, key string) string {
 	return n.key(n.due+escapes.Replace(limit)+":", key)
@@ -49,7 +49,8 @@ func (n *names) recordsOf(limit, key string) string {
 	return n.key(n.records+escapes.Replace(limit)+":", key)
 }
 
-// appendLists appends the sets of reservations of some buckets, and then the hashes of their records.
+// appendLists appends the names of the reservation sets of some buckets, then
+// those of their record hashes.
 func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, key string)) []any {
 	for i := range buckets {
 		args = append(args, n.dueSet(bucket(i)))
@@ -60,15 +61,15 @@ func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, 
 	return args
 }
 
-func (n *names) reservation(id store.Reservation) string { return n.held + id.String() }
+func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
-// Around keys that cannot stand in braces.
+// Used around keys that cannot be in braces.
 const (
 	shared    = "{shared}"
 	sharedEnd = "."
 )
 
-// key appends a key to what begins its name.
+// key appends a key to the start of a name.
 func (n *names) key(begin, key string) string {
 	switch {
 	case !n.tagged:
@@ -79,7 +80,7 @@ func (n *names) key(begin, key string) string {
 	return begin + "{" + key + "}"
 }
 
-// keyOf is the key in what follows the beginning of a name.
+// keyOf returns the key in the rest of a name.
 func (n *names) keyOf(rest string) (key string, ok bool) {
 	if !n.tagged {
 		return rest, true
@@ -93,10 +94,10 @@ func (n *names) keyOf(rest string) (key string, ok bool) {
 	return "", false
 }
 
-// pattern matches the buckets of a limit whose keys begin so, and perhaps
-// others, for SCAN.
+// pattern returns a SCAN pattern for the buckets of a limit whose keys start
+// with prefix. It may match others too.
 func (n *names) pattern(limit, prefix string) string {
-	begin := n.of(limit)
+	begin := n.bucketPrefix(limit)
 	switch {
 	case !n.tagged:
 		begin += prefix
@@ -111,7 +112,8 @@ func (n *names) pattern(limit, prefix string) string {
 
 var globs = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
-// oneSlot refuses a call whose buckets lie in different slots of a cluster.
+// oneSlot returns an error if the buckets of a call are in different slots of a
+// cluster.
 func (n *names) oneSlot(g *store.Group, known []*entry) error {
 	if !n.cluster || len(g.Ops) < 2 {
 		return nil
@@ -131,8 +133,8 @@ func (n *names) oneSlot(g *store.Group, known []*entry) error {
 
 const slots = 16384
 
-// slot is the cluster's slot of a key: CRC16 (XMODEM) of what stands in its
-// first braces, unless that is nothing, and else of the whole.
+// slot returns the cluster slot of a name: CRC16 (XMODEM) of the text in its
+// first pair of braces, or of the whole name if there is none or it is empty.
 func slot(key string) uint16 {
 	if from := strings.IndexByte(key, '{'); from >= 0 {
 		if n := strings.IndexByte(key[from+1:], '}'); n > 0 {

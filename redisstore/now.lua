@@ -1,2 +1,2 @@
--- The clock by which the limits begin. KEYS: the hash of limits.
+-- Returns the server's time. KEYS: the hash of limits.
 return {now}

@@ -38,7 +38,7 @@ const formatLua = "return string.format('%d', 9007199254740991)"
 // checkServer refuses a server that cannot count, or that may evict buckets. All buckets expire, so
 // that the policies about keys with an expiry mean them too.
 func (s *Store) checkServer(ctx context.Context, c *Config) error {
-	return s.each(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		if largest, err := node.Eval(ctx, formatLua, nil).Text(); err != nil {
 			return err
 		} else if largest != "9007199254740991" {

@@ -13,80 +13,83 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// part is what a reservation charges to one bucket, as its key keeps it.
-type part struct {
+// A reservationPart is what a reservation took from one bucket, as stored in
+// the key of the reservation.
+type reservationPart struct {
 	Limit   string `json:"limit"`
 	Key     string `json:"key,omitempty"`
 	Units   int64  `json:"units"`
 	Version uint32 `json:"version"`
 }
 
-// lines are the group's parts for decide.lua, one a line.
-func lines(g *store.Group) string {
+// partLines returns the parts of a group for decide.lua, one per line.
+func partLines(g *store.Group) string {
 	var b []byte
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		line, err := json.Marshal(part{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
+		line, err := json.Marshal(reservationPart{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
 		if err != nil {
-			panic(err) // strings and numbers
+			panic(err) // cannot happen with strings and numbers
 		}
 		b = append(append(b, line...), '\n')
 	}
 	return string(b)
 }
 
-// parts are what was charged, or may be, as a JSON array.
-func parts(g *store.Group, may func(*store.Op) bool) string {
-	list := make([]part, 0, len(g.Ops))
+// partsJSON returns the parts of the ops for which may is true, as a JSON
+// array.
+func partsJSON(g *store.Group, may func(*store.Op) bool) string {
+	list := make([]reservationPart, 0, len(g.Ops))
 	for i := range g.Ops {
 		if op := &g.Ops[i]; may(op) {
-			list = append(list, part{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
+			list = append(list, reservationPart{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
 		}
 	}
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // cannot happen with strings and numbers
 	}
 	return string(b)
 }
 
-func asked(op *store.Op) bool   { return op.Cost > 0 }
-func granted(op *store.Op) bool { return op.Granted > 0 }
+func hasCost(op *store.Op) bool    { return op.Cost > 0 }
+func wasGranted(op *store.Op) bool { return op.Granted > 0 }
 
-// announce stores what a reservation will hold where its buckets are not: in
-// another slot of a cluster. It is there before the tokens are taken, so that
-// it can always be cancelled; what is not reserved after all is withdrawn.
-func (s *Store) announce(ctx context.Context, d *decision) error {
+// registerReservation stores the parts of a reservation in a cluster, where its
+// key is in another slot than its buckets. It is done before any tokens are
+// taken, so that the reservation can always be cancelled.
+func (s *Store) registerReservation(ctx context.Context, d *decision) error {
 	if !s.names.cluster || !mayReserve(d.g) {
 		return nil
 	}
 	var longest int64
 	for i := range d.rules {
 		r := &d.rules[i]
-		longest = max(longest, r.FullIn(r.Cap+r.Debt, s.guess(), s.guess()))
+		longest = max(longest, r.FullIn(r.Cap+r.Debt, s.estimateNow(), s.estimateNow()))
 	}
 	expire := time.Duration(longest)*time.Microsecond + time.Minute
 	if s.clock != nil || longest > int64(1<<53) || expire < 0 {
 		expire = 0
 	}
-	return storeError(s.db.Set(ctx, s.names.reservation(d.g.ID), parts(d.g, asked), expire).Err(), false)
+	return storeError(s.db.Set(ctx, s.names.reservation(d.g.ID), partsJSON(d.g, hasCost), expire).Err(), false)
 }
 
-// withdraw removes what announce stored for nothing, or what of it was not
-// charged in shadow mode. A failure leaves a key that expires.
-func (s *Store) withdraw(ctx context.Context, d *decision) {
+// unregisterReservation removes what registerReservation stored if nothing was
+// reserved, and corrects it if some parts were not charged in shadow mode. If
+// that fails, the key expires later.
+func (s *Store) unregisterReservation(ctx context.Context, d *decision) {
 	if !s.names.cluster || !mayReserve(d.g) {
 		return
 	}
 	key := s.names.reservation(d.g.ID)
 	if !d.g.Reserved {
 		_ = s.db.Del(ctx, key).Err()
-	} else if text := parts(d.g, granted); text != parts(d.g, asked) {
+	} else if text := partsJSON(d.g, wasGranted); text != partsJSON(d.g, hasCost) {
 		_ = s.db.Set(ctx, key, text, redis.KeepTTL).Err()
 	}
 }
 
-// cancel gives back what of a reservation is still there and forgets it, in one step.
+// cancel gives back what is left of a reservation and deletes it, in one step.
 func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 	text, err := s.db.Get(ctx, s.names.reservation(id)).Result()
 	if errors.Is(err, redis.Nil) {
@@ -95,32 +98,32 @@ func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 	if err != nil {
 		return storeError(err, false)
 	}
-	var held []part
-	if err = json.Unmarshal([]byte(text), &held); err != nil || len(held) == 0 || len(held) > store.MaxTakes {
+	var parts []reservationPart
+	if err = json.Unmarshal([]byte(text), &parts); err != nil || len(parts) == 0 || len(parts) > store.MaxTakes {
 		return fmt.Errorf("%w: the key %s does not hold a reservation", store.ErrStore, s.names.reservation(id))
 	}
 	for range maxRounds {
-		err = s.giveBack(ctx, id, held)
+		err = s.giveBack(ctx, id, parts)
 		if errors.Is(err, store.ErrStaleDefinition) {
 			if err = s.cat.load(ctx); err != nil {
 				return storeError(err, false)
 			}
 			continue
 		}
-		if err != errAgain { //nolint:errorlint // never wrapped
+		if err != errRetry { //nolint:errorlint // never wrapped
 			return err
 		}
 	}
 	return fmt.Errorf("%w: the rows were converted over and over; nothing was given back", store.ErrStore)
 }
 
-func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []part) error {
+func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []reservationPart) error {
 	n := len(parts)
 	entries, rules := make([]*entry, n), make([]store.Rule, n)
-	args := make([]any, 3, 8+8*n) // with the keys of each part, and its numbers
+	args := make([]any, 3, 8+8*n) // keys and numbers of each part
 	for i, p := range parts {
 		if entries[i] = s.cat.entry(p.Limit); entries[i] == nil {
-			return store.ErrReservation // with its limit its buckets are gone
+			return store.ErrReservation // limit dropped, and its buckets with it
 		}
 		args = append(args, entries[i].row(p.Key))
 	}
@@ -136,12 +139,12 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []part
 			return store.ErrStaleDefinition
 		}
 		if p.Version != d.Number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == p.Version }) {
-			return store.ErrReservation // the limit was dropped meanwhile, and began anew
+			return store.ErrReservation // limit dropped and defined again
 		}
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
 		if r.Every == 0 {
-			origin, ends = r.Window(s.guess())
+			origin, ends = r.Window(s.estimateNow())
 		}
 		args = append(args, entries[i].version, r.Every, r.Add, origin, ends)
 	}
@@ -153,12 +156,12 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []part
 		return store.ErrReservation
 	case v[0] == 0:
 		if s.names.cluster {
-			_ = s.db.Del(ctx, s.names.reservation(id)).Err() // its set no longer has it, so it is void either way
+			_ = s.db.Del(ctx, s.names.reservation(id)).Err() // the reservation is void anyway, because it is no longer in its set
 		}
 		return nil
 	}
-	s.saw(v[1])
-	var rows []convert
+	s.noteClock(v[1])
+	var rows []conversion
 	for i, p := range parts {
 		old, err := stateOf(v[2+4*i:], entries[i].row(p.Key))
 		if err != nil {
@@ -167,10 +170,10 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []part
 		if old.Version > entries[i].def.Number {
 			return store.ErrStaleDefinition
 		}
-		rows = append(rows, s.fresh(entries[i], p.Key, old, v[5+4*i] > 0, v[1], &rules[i])...)
+		rows = append(rows, s.conversions(entries[i], p.Key, old, v[5+4*i] > 0, v[1], &rules[i])...)
 	}
-	if err = s.convert(ctx, rows); err != nil {
+	if err = s.writeConversions(ctx, rows); err != nil {
 		return err
 	}
-	return errAgain
+	return errRetry
 }

@@ -1,11 +1,11 @@
--- What reserve_server.lua has, without an expiry.
-local function outlive() end
+-- The functions of reserve_server.lua without expiry, for tests.
+local function expireAt() end
 
-local function keep(set, reservation, due)
+local function addReservation(set, reservation, due)
   redis.call('ZREMRANGEBYSCORE', set, '-inf', string.format('%.0f', now))
   redis.call('ZADD', set, string.format('%.0f', due), reservation)
 end
 
-local function hold(key, parts, due)
+local function storeReservation(key, parts, due)
   redis.call('SET', key, parts)
 end

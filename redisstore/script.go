@@ -48,16 +48,16 @@ var (
 	nowLua string
 )
 
-// A script is asked for by its hash. A server that does not have it, because it
-// was restarted, promoted or told to forget, gets the text with the same call.
+// A script is called by its hash. If the server does not know it, because it
+// was restarted, promoted or flushed, the call is repeated with the text.
 type script struct {
-	text, sha any
-	words     bool // answers in one string, which costs the server less than a list
+	text, sha     any
+	returnsString bool // the reply is one string, which costs the server less than a list
 }
 
 type scripts struct{ takeOne, takeAll, takeMany, set, decide, cancel, swap, define, lengthen, now *script }
 
-var byServer, byCaller = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
+var serverClockScripts, givenClockScripts = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
 
 func newScripts(clock, reserve string) *scripts {
 	with := func(text string) *script {
@@ -66,7 +66,7 @@ func newScripts(clock, reserve string) *scripts {
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
 	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
-	one.words, all.words, many.words, set.words = true, true, true, true
+	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
 	return &scripts{
 		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
 		swap: with(swapLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
@@ -74,49 +74,52 @@ func newScripts(clock, reserve string) *scripts {
 }
 
 func (s *script) command(ctx context.Context, args []any) redis.Cmder {
-	if s.words {
+	if s.returnsString {
 		return redis.NewStringCmd(ctx, args...)
 	}
 	return redis.NewIntSliceCmd(ctx, args...)
 }
 
-// A call is one run of a script. The client must not repeat it by itself: it
-// may have charged.
+// A call is one run of a script. The client must not retry it, because it may
+// have charged.
 type call struct {
 	redis.Cmder
-	script *script
-	writes bool
-	split  bool // its rows can be asked one by one, and are where their slot is moving
+	script    *script
+	writes    bool
+	divisible bool // if its slot is being migrated, its rows can be asked for one by one
 }
 
 func (call) NoRetry() bool { return true }
 
-// ints is the answer in integers; words, of a script that has it, the one in a string.
+// ints returns the reply of a script that returns integers, str that of one
+// that returns a string.
 func (c call) ints() []int64 { return c.Cmder.(*redis.IntSliceCmd).Val() }
-func (c call) words() string { return c.Cmder.(*redis.StringCmd).Val() }
+func (c call) str() string   { return c.Cmder.(*redis.StringCmd).Val() }
 
-// Words before the keys of a call.
+// Commands, converted once.
 var evalsha, eval any = "evalsha", "eval"
 
-// newCall makes a call of args: two places for the script, the number of keys,
-// the keys, the arguments.
+// newCall returns a call with args: two places for the command and the script,
+// the number of keys, the keys, the arguments.
 func newCall(ctx context.Context, s *script, writes bool, args []any) call {
 	args[0], args[1] = evalsha, s.sha
 	return call{s.command(ctx, args), s, writes, false}
 }
 
-// again makes the call anew, with the script's text.
-func (c call) again(ctx context.Context, withText bool) call {
+// renew returns the call for another try, with the text of the script if
+// withText.
+func (c call) renew(ctx context.Context, withText bool) call {
 	args := c.Args()
 	if withText {
 		args[0], args[1] = eval, c.script.text
 	}
-	return call{c.script.command(ctx, args), c.script, c.writes, c.split}
+	return call{c.script.command(ctx, args), c.script, c.writes, c.divisible}
 }
 
-// A server that says that it cannot decide now has done nothing, and may be
-// asked again: so often, with a pause drawn from zero to one that doubles. A
-// failover takes longer; a caller is told rather than kept.
+// A server that cannot decide at the moment has changed nothing, so the call is
+// tried again, at most maxTries times in all, with a random pause from zero to
+// a bound that doubles. A failover takes longer: the caller gets an error
+// instead of waiting for it.
 const (
 	maxTries   = 6
 	firstPause = 5 * time.Millisecond
@@ -124,28 +127,28 @@ const (
 
 // run runs one script and returns its integers.
 func (s *Store) run(ctx context.Context, c call) ([]int64, error) {
-	c, err := s.answered(ctx, c)
+	c, err := s.process(ctx, c)
 	return c.ints(), err
 }
 
-// answered runs one script and returns the call that has its answer.
-func (s *Store) answered(ctx context.Context, c call) (call, error) {
+// process runs one script and returns the call that has the reply.
+func (s *Store) process(ctx context.Context, c call) (call, error) {
 	err := s.db.Process(ctx, c)
 	if err == nil {
 		return c, nil
 	}
 	calls, errs := []call{c}, []error{err}
-	s.repeat(ctx, calls, errs)
+	s.retry(ctx, calls, errs)
 	return calls[0], errs[0]
 }
 
-// runMany sends calls in one pipeline. Each has its own answer or error in place.
+// runMany sends calls in one pipeline, and returns an error for each.
 func (s *Store) runMany(ctx context.Context, calls []call) []error {
 	errs := make([]error, len(calls))
 	s.send(ctx, calls, errs)
 	for _, err := range errs {
 		if err != nil {
-			s.repeat(ctx, calls, errs)
+			s.retry(ctx, calls, errs)
 			break
 		}
 	}
@@ -159,27 +162,28 @@ func (s *Store) send(ctx context.Context, calls []call, errs []error) {
 	}
 	pipe := s.db.Pipeline()
 	for i := range calls {
-		_ = pipe.Process(ctx, calls[i]) // it only queues
+		_ = pipe.Process(ctx, calls[i]) // only queues
 	}
-	_, _ = pipe.Exec(ctx) // the error is that of a call
+	_, _ = pipe.Exec(ctx) // the error of one of the calls
 	for i := range calls {
 		errs[i] = calls[i].Err()
 	}
 }
 
-// repeat asks again where that is safe, and says of the other errors what is known.
-func (s *Store) repeat(ctx context.Context, calls []call, errs []error) {
+// retry repeats the calls for which that is safe, and wraps the errors that
+// remain.
+func (s *Store) retry(ctx context.Context, calls []call, errs []error) {
 	pause := firstPause
 	for try := 1; try < maxTries; try++ {
 		var at []int
 		var next []call
 		slow := false
 		for i, err := range errs {
-			if err == nil || !missing(err) && !passing(err) || calls[i].split && replied(err, "TRYAGAIN ") {
+			if err == nil || !noScript(err) && !temporary(err) || calls[i].divisible && replied(err, "TRYAGAIN ") {
 				continue
 			}
-			slow = slow || passing(err)
-			at, next = append(at, i), append(next, calls[i].again(ctx, missing(err)))
+			slow = slow || temporary(err)
+			at, next = append(at, i), append(next, calls[i].renew(ctx, noScript(err)))
 		}
 		if len(at) == 0 || slow && await.Sleep(ctx, rand.N(pause)) != nil {
 			break
@@ -193,16 +197,16 @@ func (s *Store) repeat(ctx context.Context, calls []call, errs []error) {
 			calls[of], errs[of] = next[i], failed[i]
 		}
 	}
-	s.lookAgain(errs)
+	s.reloadCluster(errs)
 	for i, err := range errs {
 		errs[i] = storeError(err, calls[i].writes)
 	}
 }
 
-// lookAgain makes a cluster's client reload its map of slots after a node timed
-// out or turned out to be a replica. The client itself does so only for commands
-// that it may repeat, and otherwise every ten seconds.
-func (s *Store) lookAgain(errs []error) {
+// reloadCluster makes a cluster client reload its map of slots after a node
+// timed out or turned out to be a replica. The client does so only for commands
+// that it may retry, and otherwise every ten seconds.
+func (s *Store) reloadCluster(errs []error) {
 	cluster, ok := s.db.(*redis.ClusterClient)
 	if !ok {
 		return
@@ -210,21 +214,22 @@ func (s *Store) lookAgain(errs []error) {
 	for _, err := range errs {
 		var reply redis.Error
 		unsent := err == context.DeadlineExceeded || err == context.Canceled //nolint:errorlint // as in nothingDone
-		if err != nil && !unsent && (!errors.As(err, &reply) || passing(err)) {
-			cluster.ReloadState(context.Background()) // it returns at once, and makes one inquiry at a time
+		if err != nil && !unsent && (!errors.As(err, &reply) || temporary(err)) {
+			cluster.ReloadState(context.Background()) // returns at once; one reload runs at a time
 			return
 		}
 	}
 }
 
-func missing(err error) bool { return replied(err, "NOSCRIPT") }
+func noScript(err error) bool { return replied(err, "NOSCRIPT") }
 
-// passing reports whether a server said that it could not decide just now.
-func passing(err error) bool {
+// temporary reports whether a server replied that it cannot decide at the
+// moment.
+func temporary(err error) bool {
 	return replied(err, "LOADING ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "MOVED ", "ASK ")
 }
 
-// replied reports whether err is a server's reply that begins so.
+// replied reports whether err is an error reply that starts with one of words.
 func replied(err error, words ...string) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {

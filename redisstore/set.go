@@ -13,35 +13,35 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// What set.lua is asked of rows.
+// Kinds of requests to set.lua.
 const (
 	askPieces  = 0
 	askRefund  = 1
 	askCosts   = 2
 	askAll     = 3
-	askReserve = 4 // as askAll; a row that does not fit is closed
+	askReserve = 4 // as askAll, but closes the rows in which it does not fit
 )
 
-// Bounds of one call of set.lua, so that none keeps the server from others for
-// long: about 0.1 ms.
+// Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at
+// most.
 const (
 	maxRows  = 64
-	maxCosts = 512 // what is asked of them, single costs counted
+	maxCosts = 512 // requests, with each cost of askCosts counted
 )
 
-// A set is one call of set.lua: some rows, and what groups ask of them, in order.
-// If nothing but pieces of its limit's cap are asked of each row, and at once, it
-// is a call of take_many.lua instead.
-type set struct {
-	s      *Store
-	rows   []setRow
-	index  map[rowName]int // of rows
-	limits []*entry
-	asked  packed
-	mixed  bool           // take_many.lua cannot decide it
-	costs  int            // in asked
-	groups []*store.Group // in the order in which they are decided
-	of     []int          // rows of the groups' ops, one after the other
+// A setCall is one call of set.lua: rows, and the requests of groups for them,
+// in order. If all that is requested is one number of equal pieces of each row,
+// up to the cap of its limit, take_many.lua is called instead.
+type setCall struct {
+	s        *Store
+	rows     []setRow
+	index    map[rowName]int // into rows
+	limits   []*entry
+	requests packed
+	needsSet bool           // take_many.lua cannot decide it
+	costs    int            // number of costs in requests
+	groups   []*store.Group // in the order of decision
+	opRows   []int          // by op, in the order of groups: index into rows
 }
 
 type rowName struct {
@@ -52,45 +52,45 @@ type rowName struct {
 type setRow struct {
 	rowName
 	name   string
-	limit  int   // in set.limits, from 1
+	limit  int   // index into limits, from 1
 	origin int64 // of spread windows
 	phase  store.Phase
 
 	units, pieces int64 // for take_many.lua
 
 	state   store.State
-	left    bool // alone: it is of another version, has records, or is no bucket
-	closed  bool // a reservation did not fit: the script charges nothing more
+	skipped bool // not decided: it has another version or records, or is not a bucket
+	closed  bool // a reservation did not fit, so the script charges nothing more here
 	written bool
 }
 
-// sets keeps the memory of sets for the next batch.
-var sets = sync.Pool{New: func() any { return new(set) }}
+// setPool recycles setCalls.
+var setPool = sync.Pool{New: func() any { return new(setCall) }}
 
-func newSet(s *Store) *set {
-	q := sets.Get().(*set)
+func newSetCall(s *Store) *setCall {
+	q := setPool.Get().(*setCall)
 	q.s = s
 	return q
 }
 
-// free gives the set's memory back. Its answers must have been made.
-func (q *set) free() {
+// free recycles a call whose answers were filled in.
+func (q *setCall) free() {
 	clear(q.rows)
 	clear(q.limits)
 	clear(q.groups)
-	*q = set{rows: q.rows[:0], limits: q.limits[:0], asked: packed{b: q.asked.b[:0]}, groups: q.groups[:0], of: q.of[:0]}
-	sets.Put(q)
+	*q = setCall{rows: q.rows[:0], limits: q.limits[:0], requests: packed{b: q.requests.b[:0]}, groups: q.groups[:0], opRows: q.opRows[:0]}
+	setPool.Put(q)
 }
 
-// fits reports whether the set has room for a group, or for the calls about a row.
-func (q *set) fits(rows, costs int) bool {
+// fits reports whether there is room for a group, or for the calls of a row.
+func (q *setCall) fits(rows, costs int) bool {
 	return len(q.rows) == 0 || len(q.rows)+rows <= maxRows && q.costs+costs <= maxCosts
 }
 
-// agrees reports whether the set's entries of these limits are the same ones. A
-// limit may change between two groups of a batch, and a set that had a bucket
-// once under each entry would charge it twice from what was found.
-func (q *set) agrees(known []*entry) bool {
+// sameEntries reports whether the call has no other entry for one of these
+// limits. A limit may change between two groups of a batch; a bucket under both
+// entries would be charged twice from the same state.
+func (q *setCall) sameEntries(known []*entry) bool {
 	for _, e := range known {
 		for _, l := range q.limits {
 			if l != e && l.def.Name == e.def.Name {
@@ -101,8 +101,8 @@ func (q *set) agrees(known []*entry) bool {
 	return true
 }
 
-// row returns the number of a row in the set, from 0, and adds it if it is not there.
-func (q *set) row(e *entry, op *store.Op) int {
+// rowIndex returns the index of a row, which is added if missing.
+func (q *setCall) rowIndex(e *entry, op *store.Op) int {
 	name := rowName{e, op.Key}
 	if len(q.rows) <= fewRows {
 		for i := range q.rows {
@@ -110,7 +110,7 @@ func (q *set) row(e *entry, op *store.Op) int {
 				return i
 			}
 		}
-		return q.add(e, op, e.row(op.Key))
+		return q.addRow(e, op, e.row(op.Key))
 	}
 	if q.index == nil {
 		q.index = make(map[rowName]int, maxRows)
@@ -121,14 +121,15 @@ func (q *set) row(e *entry, op *store.Op) int {
 	if at, there := q.index[name]; there {
 		return at
 	}
-	return q.add(e, op, e.row(op.Key))
+	return q.addRow(e, op, e.row(op.Key))
 }
 
-// fewRows are compared one by one faster than a map finds one.
+// fewRows is the number of rows up to which a linear search is faster than a
+// map.
 const fewRows = 8
 
-// add appends a row that is not in the set. name is that of its key in Redis.
-func (q *set) add(e *entry, op *store.Op, name string) int {
+// addRow appends a row. name is its name in Redis.
+func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 	limit := len(q.limits)
 	for limit > 0 && q.limits[limit-1] != e {
 		limit--
@@ -149,9 +150,9 @@ func (q *set) add(e *entry, op *store.Op, name string) int {
 	return len(q.rows) - 1
 }
 
-// settable reports whether set.lua can decide the op. alone says that it is the
-// only one of its group.
-func (e *entry) settable(op *store.Op, alone bool) bool {
+// canUseSet reports whether set.lua can decide the op. alone tells that it is
+// the only op of its group.
+func (e *entry) canUseSet(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false
 	}
@@ -166,20 +167,20 @@ func (e *entry) settable(op *store.Op, alone bool) bool {
 	return alone
 }
 
-// settable reports whether set.lua can decide the group.
-func settable(g *store.Group, known []*entry) bool {
+// canUseSet reports whether set.lua can decide the group.
+func canUseSet(g *store.Group, known []*entry) bool {
 	for i := range g.Ops {
-		if !known[i].settable(&g.Ops[i], len(g.Ops) == 1) {
+		if !known[i].canUseSet(&g.Ops[i], len(g.Ops) == 1) {
 			return false
 		}
 	}
 	return !g.Cancel
 }
 
-// group appends a group of any number of ops. known are the entries of its limits.
-func (q *set) group(g *store.Group, known []*entry) {
+// addGroup appends a group. known are the entries of its limits.
+func (q *setCall) addGroup(g *store.Group, known []*entry) {
 	if len(g.Ops) == 1 {
-		q.run([]*store.Group{g}, q.row(known[0], &g.Ops[0]))
+		q.addSingles([]*store.Group{g}, q.rowIndex(known[0], &g.Ops[0]))
 		return
 	}
 	kind := askAll
@@ -188,31 +189,32 @@ func (q *set) group(g *store.Group, known []*entry) {
 			kind = askReserve
 		}
 	}
-	q.mixed = true
-	q.asked.add(int64(kind), int64(len(g.Ops)))
+	q.needsSet = true
+	q.requests.add(int64(kind), int64(len(g.Ops)))
 	q.groups = append(q.groups, g)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		row := q.row(known[i], op)
-		q.of = append(q.of, row)
+		row := q.rowIndex(known[i], op)
+		q.opRows = append(q.opRows, row)
 		number := int64(row + 1)
 		if op.Def.Mode == store.Shadow {
 			number = -number
 		}
-		units, room := need(op)
-		q.asked.add(number, units, room)
+		units, room := takeArgs(op)
+		q.requests.add(number, units, room)
 	}
 	q.costs += len(g.Ops)
 }
 
-// mayWait reports whether the op is a Reserve that may be granted for later.
+// mayWait reports whether the op is a Reserve that may be granted with a delay.
 func mayWait(op *store.Op) bool {
 	return op.Verb == store.VerbReserve && op.Def.Rule.Debt > 0
 }
 
-// need is what an op takes if no more than room is used: Rule.Apply for Take,
-// Check, and Reserve without a delay. A room of -1 is never there.
-func need(op *store.Op) (units, room int64) {
+// takeArgs returns the units that an op takes, and how many may be used before
+// it: Rule.Apply for Take, Check, and Reserve without a delay. A room of -1
+// means never.
+func takeArgs(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
 	if op.Cost > r.Burst {
 		return 0, -1
@@ -224,54 +226,54 @@ func need(op *store.Op) (units, room int64) {
 	return units, algebra.RoomBefore(units, r.Cap)
 }
 
-// run appends groups of one op, all about one row: calls of one verb that follow
-// each other as one.
-func (q *set) run(groups []*store.Group, row int) {
+// addSingles appends groups of one op, all for one row. Consecutive calls of
+// the same verb are one request.
+func (q *setCall) addSingles(groups []*store.Group, row int) {
 	for from := 0; from < len(groups); {
 		verb, to := groups[from].Ops[0].Verb, from+1
 		for to < len(groups) && groups[to].Ops[0].Verb == verb {
 			to++
 		}
-		q.calls(verb, groups[from:to], int64(row+1))
+		q.addVerb(verb, groups[from:to], int64(row+1))
 		from = to
 	}
 	for _, g := range groups {
-		q.groups, q.of = append(q.groups, g), append(q.of, row)
+		q.groups, q.opRows = append(q.groups, g), append(q.opRows, row)
 	}
 }
 
-// calls appends what calls of one verb ask of a row.
-func (q *set) calls(verb store.Verb, groups []*store.Group, row int64) {
+// addVerb appends the request of calls of one verb for a row.
+func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
 	q.costs++
 	r := &groups[0].Ops[0].Def.Rule
 	switch verb {
-	case store.VerbTakeUpTo: // each takes single tokens while there are any
+	case store.VerbTakeUpTo: // one token at a time while there are any
 		if n := total(groups, store.MaxInt); n > 0 {
-			q.pieces(row, r.Unit, r.Cap, n)
+			q.addPieces(row, r.Unit, r.Cap, n)
 		}
-	case store.VerbCharge: // and each single units, up to MaxUsed
+	case store.VerbCharge: // one unit at a time, up to MaxUsed
 		if n := unitsOf(total(groups, r.MaxCharge), r); n > 0 {
-			q.pieces(row, 1, r.MaxUsed, n)
+			q.addPieces(row, 1, r.MaxUsed, n)
 		}
 	case store.VerbRefund:
 		if n := unitsOf(total(groups, store.MaxInt), r); n > 0 {
-			q.mixed = true
-			q.asked.add(askRefund, row, n)
+			q.needsSet = true
+			q.requests.add(askRefund, row, n)
 		}
 	case store.VerbTake, store.VerbReserve:
-		q.takes(groups, row)
+		q.addTakes(groups, row)
 	}
 }
 
-// pieces appends pieces of so many units, as many of n as fit below a cap.
-func (q *set) pieces(row, units, most, n int64) {
+// addPieces requests as many of n pieces of units as fit below a cap.
+func (q *setCall) addPieces(row, units, most, n int64) {
 	r := &q.rows[row-1]
-	q.mixed = q.mixed || r.pieces > 0 || most != r.e.def.Rule.Cap
+	q.needsSet = q.needsSet || r.pieces > 0 || most != r.e.def.Rule.Cap
 	r.units, r.pieces = units, n
-	q.asked.add(askPieces, row, units, most, n)
+	q.requests.add(askPieces, row, units, most, n)
 }
 
-// total adds up costs, each at most so much, to MaxInt at the most.
+// total adds up the costs of at most most each, up to MaxInt.
 func total(groups []*store.Group, most int64) (sum int64) {
 	for _, g := range groups {
 		if cost := g.Ops[0].Cost; cost <= most {
@@ -281,14 +283,14 @@ func total(groups []*store.Group, most int64) (sum int64) {
 	return sum
 }
 
-// takes appends what Takes or Reserves ask of a row.
-func (q *set) takes(groups []*store.Group, row int64) {
+// addTakes appends the request of Takes or Reserves for a row.
+func (q *setCall) addTakes(groups []*store.Group, row int64) {
 	r, reserve := &groups[0].Ops[0].Def.Rule, mayWait(&groups[0].Ops[0])
 	var sum, n, units int64
-	alike := true
+	sameCost := true
 	for _, g := range groups {
 		if one := unitsOfOne(g.Ops[0].Cost, r, reserve); one > 0 {
-			alike = alike && (n == 0 || one == units)
+			sameCost = sameCost && (n == 0 || one == units)
 			sum, n, units = min(sum+one, tooMany), n+1, one
 		}
 	}
@@ -296,54 +298,55 @@ func (q *set) takes(groups []*store.Group, row int64) {
 	case n == 0:
 		return
 	case reserve && n == 1 && units < tooMany:
-		q.mixed = true
-		q.asked.add(askReserve, 1, row, units, algebra.RoomBefore(units, r.Cap))
+		q.needsSet = true
+		q.requests.add(askReserve, 1, row, units, algebra.RoomBefore(units, r.Cap))
 		return
-	case alike && !reserve:
-		q.pieces(row, units, r.Cap, n)
+	case sameCost && !reserve:
+		q.addPieces(row, units, r.Cap, n)
 		return
 	}
-	q.mixed = true
+	q.needsSet = true
 	stop := int64(0)
 	if reserve {
 		stop = 1
 	}
-	q.asked.add(askCosts, row, sum, r.Cap, stop, n)
+	q.requests.add(askCosts, row, sum, r.Cap, stop, n)
 	for _, g := range groups {
 		if one := unitsOfOne(g.Ops[0].Cost, r, reserve); one > 0 {
-			q.asked.add(one)
+			q.requests.add(one)
 		}
 	}
 	q.costs += int(n)
 }
 
-// tooMany units fit nowhere.
+// tooMany units never fit.
 const tooMany = store.MaxInt + 1
 
-// unitsOfOne is what one of several Takes or Reserves asks for; 0: it changes nothing.
+// unitsOfOne returns the units of one of several Takes or Reserves, or 0 if it
+// changes nothing.
 func unitsOfOne(cost int64, r *store.Rule, reserve bool) int64 {
 	switch {
 	case cost <= r.Burst:
 		return cost * r.Unit
 	case reserve:
-		return tooMany // it fits with a delay at best
+		return tooMany // fits only with a delay
 	}
 	return 0
 }
 
-// call makes the call of the set.
-func (q *set) call(ctx context.Context) call {
+// call returns the call of set.lua or take_many.lua.
+func (q *setCall) call(ctx context.Context) call {
 	args := make([]any, 3, 5+len(q.rows))
 	for i := range q.rows {
 		args = append(args, q.rows[i].name)
 	}
 	args[2] = len(q.rows)
-	head := packed{b: make([]byte, arrayHead, arrayHead+33*len(q.limits)+12*len(q.rows)+len(q.asked.b))}
+	head := packed{b: make([]byte, arrayHead, arrayHead+33*len(q.limits)+12*len(q.rows)+len(q.requests.b))}
 	head.add(int64(len(q.limits)))
 	for _, e := range q.limits {
 		r := &e.def.Rule
 		head.add(int64(e.def.Number), r.Every, r.Add, r.Origin)
-		if !q.mixed {
+		if !q.needsSet {
 			head.add(r.Cap)
 		}
 	}
@@ -354,8 +357,8 @@ func (q *set) call(ctx context.Context) call {
 		} else {
 			head.add(int64(r.limit))
 		}
-		if !q.mixed {
-			head.add(max(r.units, 1), r.pieces) // of a row that is only looked at, none
+		if !q.needsSet {
+			head.add(max(r.units, 1), r.pieces) // no pieces: the row is only read
 		}
 	}
 	writes := false
@@ -363,17 +366,17 @@ func (q *set) call(ctx context.Context) call {
 		writes = writes || g.Ops[0].Verb != store.VerbCheck
 	}
 	script, asked := q.s.scripts.takeMany, &packed{}
-	if q.mixed {
-		script, asked = q.s.scripts.set, &q.asked
+	if q.needsSet {
+		script, asked = q.s.scripts.set, &q.requests
 	}
 	c := newCall(ctx, script, writes, q.s.withClock(append(args, head.array(asked))))
-	c.split = len(q.rows) > 1
+	c.divisible = len(q.rows) > 1
 	return c
 }
 
-// settle makes the answers from what set.lua returned. It returns the groups
-// that have to be asked by themselves.
-func (q *set) settle(words string) (rest []*store.Group, err error) {
+// answer fills in the answers from the reply. It returns the groups that must
+// be decided one by one.
+func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 	if words == "" {
 		return q.groups, nil
 	}
@@ -384,7 +387,7 @@ func (q *set) settle(words string) (rest []*store.Group, err error) {
 		line, words, _ = strings.Cut(words, "\n")
 		r := &q.rows[i]
 		r.state = store.State{}
-		if r.left = line == "-"; !r.left && line != "" && ok {
+		if r.skipped = line == "-"; !r.skipped && line != "" && ok {
 			r.state, ok = parseRow(line)
 		}
 	}
@@ -393,7 +396,7 @@ func (q *set) settle(words string) (rest []*store.Group, err error) {
 	}
 	at := 0
 	for _, g := range q.groups {
-		rows, done := q.of[at:at+len(g.Ops)], false
+		rows, done := q.opRows[at:at+len(g.Ops)], false
 		if at += len(rows); len(rows) == 1 {
 			done = q.rows[rows[0]].decide(g, now)
 		} else {
@@ -414,10 +417,10 @@ func (q *set) settle(words string) (rest []*store.Group, err error) {
 	return rest, nil
 }
 
-// decide makes the answer of a group of one op. Not done: the group has to be
-// asked by itself, and the script has charged nothing for it.
+// decide fills in the answer of a group of one op. If done is false, the script
+// has charged nothing for the group, which must be decided separately.
 func (r *setRow) decide(g *store.Group, now int64) (done bool) {
-	if r.left {
+	if r.skipped {
 		return false
 	}
 	op := &g.Ops[0]
@@ -426,7 +429,7 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	g.Err, g.Allowed, g.Reserved = err, op.Allowed, false
 	waits := op.Delay > 0 && wrote
 	if waits || wrote && r.closed {
-		r.closed, r.left = true, true
+		r.closed, r.skipped = true, true
 		return false
 	}
 	if !op.Allowed && op.Cost > 0 && mayWait(op) {
@@ -438,25 +441,25 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	return true
 }
 
-// decide is that of a row for a group of several ops.
-func (q *set) decide(g *store.Group, at []int, now int64) (done bool) {
+// decide is the same for a group of several ops.
+func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
 	left, closed := false, false
 	for i, row := range at {
 		r := &q.rows[row]
-		rows[i], left, closed = r.state, left || r.left, closed || r.closed
+		rows[i], left, closed = r.state, left || r.skipped, closed || r.closed
 		g.Ops[i].Phase = r.phase
 	}
 	if g.Allowed = false; !left {
 		g.Err = g.Decide(now, rows[:len(at)], write[:len(at)])
 	}
 	if !g.Allowed || g.Reserved {
-		q.close(g, at, now)
+		q.closeRows(g, at, now)
 	}
 	if left || g.Reserved || closed && anyOf(write[:len(at)]) {
 		g.Reserved = false
-		q.leave(at)
+		q.skipClosed(at)
 		return false
 	}
 	for i, row := range at {
@@ -467,17 +470,17 @@ func (q *set) decide(g *store.Group, at []int, now int64) (done bool) {
 	return true
 }
 
-// leave has all that comes after a group which is left wait for it, as far as
-// the script has not charged it.
-func (q *set) leave(at []int) {
+// skipClosed makes later groups wait for a group that is decided separately,
+// where the script has not charged them.
+func (q *setCall) skipClosed(at []int) {
 	for _, row := range at {
 		r := &q.rows[row]
-		r.left = r.left || r.closed
+		r.skipped = r.skipped || r.closed
 	}
 }
 
-// close closes the rows in which a group with a Reserve does not fit now.
-func (q *set) close(g *store.Group, at []int, now int64) {
+// closeRows closes the rows in which a group with a Reserve does not fit now.
+func (q *setCall) closeRows(g *store.Group, at []int, now int64) {
 	reserves := false
 	for i := range g.Ops {
 		reserves = reserves || mayWait(&g.Ops[i])
@@ -487,7 +490,7 @@ func (q *set) close(g *store.Group, at []int, now int64) {
 	}
 	for i, row := range at {
 		r, op := &q.rows[row], &g.Ops[i]
-		if r.left || op.Def.Mode == store.Shadow {
+		if r.skipped || op.Def.Mode == store.Shadow {
 			continue
 		}
 		var scratch store.Rule
@@ -501,7 +504,7 @@ func (q *set) close(g *store.Group, at []int, now int64) {
 	}
 }
 
-// clockOf reads the first line of what set.lua returns.
+// clockOf decodes the first line of the reply.
 func clockOf(line string) (now int64, written int, ok bool) {
 	seconds, rest, _ := strings.Cut(line, " ")
 	micros, count, _ := strings.Cut(rest, " ")
@@ -511,7 +514,7 @@ func clockOf(line string) (now int64, written int, ok bool) {
 	return s*1e6 + us, written, err1 == nil && err2 == nil && err3 == nil
 }
 
-// packed is integers in MessagePack.
+// packed is a list of integers in MessagePack.
 type packed struct {
 	b []byte
 	n int
@@ -533,10 +536,10 @@ func (p *packed) add(list ...int64) {
 	}
 }
 
-// arrayHead is the room that array needs before the integers.
+// arrayHead is the space that array needs before the integers.
 const arrayHead = 5
 
-// array returns an array of the integers and then those of more.
+// array returns an array of the integers, followed by those of more.
 func (p *packed) array(more *packed) []byte {
 	p.b[0] = 0xdd
 	binary.BigEndian.PutUint32(p.b[1:], uint32(p.n+more.n))

@@ -240,15 +240,15 @@ func TestGroupsInOrder(t *testing.T) {
 }
 
 // asked is the scripts that a client was asked to run.
-type asked struct{ list []string }
+type hasCost struct{ list []string }
 
-func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *hasCost) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a *hasCost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (a *hasCost) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if args := cmd.Args(); args[0] == "evalsha" {
 			a.list = append(a.list, redisstore.ScriptName(args[1]))
@@ -261,7 +261,7 @@ func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // take_many.lua, and else by set.lua; either answers all of it.
 func TestScriptOfABatch(t *testing.T) {
 	t.Parallel()
-	db, a := client(t), &asked{}
+	db, a := client(t), &hasCost{}
 	s := newStore(t, db, redisstore.Config{Poll: -1})
 	window := drained("window", 99)
 	window.Algorithm = store.FixedWindow

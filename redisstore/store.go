@@ -1,7 +1,18 @@
-// Package redisstore keeps buckets in Redis or Valkey: one server, one behind
-// Sentinels, or a cluster. A decision is one call of a script that reads the
-// server's clock; it writes one string for each bucket that it charges, and
-// nothing when it refuses.
+// Package redisstore is a store in Redis or Valkey: one server, a primary behind
+// Sentinels, or a cluster.
+//
+// A decision is one call of a Lua script, which reads the server's clock. It
+// writes one string for each bucket that it charges, and nothing if it refuses.
+// A bucket expires when it is full. A batch is one pipeline of such calls.
+//
+// The commonest calls have scripts of their own: take_one.lua for one bucket,
+// take_all.lua for a group, take_many.lua for a batch; all only for buckets that
+// refill continuously or in windows of equal length. set.lua decides any batch of
+// plain buckets, and decide.lua any group: reservations that wait, leaky buckets,
+// calendars, and rows of older versions.
+//
+// In a cluster, the buckets of a group must be in one slot: see [TagKey] and
+// [TagAll].
 package redisstore
 
 import (
@@ -17,43 +28,44 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Hash tags: which buckets of a cluster share a slot, and so may be asked for
-// in one call.
+// Values of Config.HashTag: which buckets of a cluster share a slot, and so can
+// be decided in one call.
 const (
-	TagKey = "key" // those of one key, whatever the limit; and those whose keys begin with the same {tag}
-	TagAll = "all" // all of them: every call may be all or nothing, on one master's shoulders
+	TagKey = "key" // buckets with the same key, under any limit, and those whose keys start with the same {tag}
+	TagAll = "all" // all buckets: any call can be all or nothing, but a single master has all the load
 )
 
-// Config is how a store behaves. The zero Config is ready for use.
+// Config has the options of a store. The zero Config is ready for use.
 type Config struct {
-	Prefix  string // begins the names of all keys; at most 64 printable ASCII characters without braces; default "dipwell"
-	HashTag string // TagKey (the default) or TagAll; the same for all programs on one prefix
+	Prefix  string // of the names of all keys; at most 64 printable ASCII characters without spaces and braces; default "dipwell"
+	HashTag string // TagKey (default) or TagAll; must be the same for all programs with one prefix
 
-	// AllowEviction opens a store whose server may evict buckets when its memory
-	// is full: an evicted bucket is a full one. OnError hears it as a warning.
-	// Without it such a server is an *EvictionError.
+	// AllowEviction opens a store whose server may evict buckets when its
+	// memory is full. An evicted bucket is full again. OnError gets a warning.
+	// Without AllowEviction, New returns an *EvictionError for such a server.
 	AllowEviction bool
 
-	// Poll is how often the store asks whether the limits were changed elsewhere,
-	// beside being told. Default 900 ms, for a change to be known within a second;
-	// negative: it never asks and never listens.
+	// Poll is the interval at which the store checks whether limits were
+	// changed elsewhere, in addition to notifications. Default 900 ms, so that
+	// a change is known within a second; negative: no checks and no
+	// notifications.
 	Poll time.Duration
 
-	// Lazy opens a store whose server does not answer yet: calls get ErrStore
-	// until it does, limits that the program or its configuration file defines
-	// are kept here and told to it then, and nothing has to be opened again.
+	// Lazy opens a store whose server does not answer yet. Until it does, calls
+	// return ErrStore; limits defined in the meantime are kept in memory and
+	// stored later. The store connects as soon as the server answers.
 	Lazy bool
 
-	// WaitForAccess makes a lazy store open also when the server refuses the user
-	// (WRONGPASS, NOAUTH, NOPERM), and ask again.
+	// WaitForAccess makes a lazy store open, and keep trying, also if the
+	// server rejects the user (WRONGPASS, NOAUTH, NOPERM).
 	WaitForAccess bool
 
-	// OnError hears what goes wrong while nobody is calling, and warnings.
-	// Default: nothing is done.
+	// OnError is called with warnings and with errors in the background.
+	// Default: they are dropped.
 	OnError func(error)
 
-	// Clock takes the place of the server's clock, in µs since the Unix epoch.
-	// It is for tests: nothing expires then.
+	// Clock replaces the server's clock, in µs since the Unix epoch. It is for
+	// tests: with it nothing expires.
 	Clock func() int64
 }
 
@@ -81,15 +93,15 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Store decides in Redis. It is safe for concurrent use.
+// Store is a store.Store in Redis. It is safe for concurrent use.
 type Store struct {
 	db      redis.UniversalClient
 	names   names
 	scripts *scripts
 	clock   func() int64
 	cat     *catalog
-	ahead   atomic.Int64 // µs by which the server's clock was ahead of this machine's, when last seen
-	owned   bool         // db was made by Open
+	ahead   atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
+	owned   bool         // db was opened by Open
 }
 
 var (
@@ -99,17 +111,19 @@ var (
 	_ store.Clock   = (*Store)(nil)
 )
 
-// New opens a store over a client and reads the limits that Redis holds. Close
-// ends what it does in the background; the client stays the caller's, unless
-// Open made it. The client should have ContextTimeoutEnabled, or calls outlive
-// their contexts until its own timeouts.
+// New opens a store on a client and reads the limits in Redis. Close stops its
+// background work; it closes the client only if Open made it. Set
+// ContextTimeoutEnabled in the options of the client: otherwise calls continue
+// after their context has ended, until the client's own timeouts. New returns
+// an error if the configuration is invalid, if the server does not answer
+// (unless c.Lazy), or an *EvictionError (see AllowEviction).
 func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, scripts: byServer, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
 	if c.Clock != nil {
-		s.scripts = byCaller
+		s.scripts = givenClockScripts
 	}
 	s.cat = newCatalog(s, c)
 	if err := s.cat.open(ctx); err != nil {
@@ -124,7 +138,7 @@ func clustered(db redis.UniversalClient) bool {
 	return ok
 }
 
-// Close stops listening for changed limits, and closes the client that Open made.
+// Close stops the background work, and closes the client if Open made it.
 func (s *Store) Close() error {
 	s.cat.close()
 	if s.owned {
@@ -133,56 +147,58 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// maxRounds bounds how often a group is asked again because a row had to be
-// converted, or a window or a version turned meanwhile.
+// maxRounds bounds the calls for a group, if a row has to be converted first,
+// or its window or version changes in between.
 const maxRounds = 16
 
-// Apply decides a batch. Several groups go as one pipeline.
+// Apply decides a batch. Several groups are sent as one pipeline. It returns
+// nil; errors are in the groups.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(b.Groups) == 1 {
 		b.Groups[0].Err = s.group(ctx, &b.Groups[0])
 		return nil
 	}
-	s.many(ctx, b)
+	s.decideBatch(ctx, b)
 	return nil
 }
 
-// group decides one group by itself.
+// group decides a group on its own.
 func (s *Store) group(ctx context.Context, g *store.Group) error {
 	if g.Cancel {
 		return s.cancel(ctx, g.ID)
 	}
 	for range maxRounds {
-		err := s.ask(ctx, g)
+		err := s.tryGroup(ctx, g)
 		switch {
 		case errors.Is(err, store.ErrStaleDefinition):
 			if err = s.cat.load(ctx); err != nil {
 				return storeError(err, false)
 			}
-		case err != errAgain: //nolint:errorlint // never wrapped
+		case err != errRetry: //nolint:errorlint // never wrapped
 			return err
 		}
 	}
 	return fmt.Errorf("%w: the row was converted over and over; nothing was charged", store.ErrStore)
 }
 
-// ask asks the script that is for such a group, and where that leaves it alone, decide.lua.
-func (s *Store) ask(ctx context.Context, g *store.Group) error {
+// tryGroup calls the fastest script for the group, and decide.lua if that does
+// not decide it.
+func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	var known [store.MaxTakes]*entry
 	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
 	entries := known[:len(g.Ops)]
 	switch {
-	case len(g.Ops) == 1 && entries[0].single(&g.Ops[0]):
+	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
 		return s.take(ctx, g, entries[0])
-	case together(g, entries):
+	case canTakeAll(g, entries):
 		if done, err := s.takeAll(ctx, g, entries); done || err != nil {
 			return err
 		}
 		return s.decide(ctx, g, entries, true)
-	case settable(g, entries):
-		if done, err := s.one(ctx, g, entries); done || err != nil {
+	case canUseSet(g, entries):
+		if done, err := s.decideBySet(ctx, g, entries); done || err != nil {
 			return err
 		}
 		return s.decide(ctx, g, entries, true)
@@ -190,10 +206,11 @@ func (s *Store) ask(ctx context.Context, g *store.Group) error {
 	return s.decide(ctx, g, entries, false)
 }
 
-// errAgain: nothing was done yet, and the group is to be asked again.
-var errAgain = errors.New("again")
+// errRetry means that nothing was done and the group has to be tried again.
+var errRetry = errors.New("again")
 
-// Now is the time of the server that keeps the limits, in µs since the Unix epoch.
+// Now returns the time of the server that has the limits, in µs since the Unix
+// epoch.
 func (s *Store) Now(ctx context.Context) (int64, error) {
 	if s.clock != nil {
 		return s.clock(), nil
@@ -205,12 +222,13 @@ func (s *Store) Now(ctx context.Context) (int64, error) {
 	return v[0], nil
 }
 
-// Ready asks whether the server answers and can be written to.
+// Ready returns an error if a server does not answer, is not a master, or the
+// limits were not read yet.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.cat.unread(); err != nil {
 		return err
 	}
-	return storeError(s.each(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+	return storeError(s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		role, err := node.Do(ctx, "role").Slice()
 		if err == nil && len(role) > 0 && role[0] != "master" {
 			err = fmt.Errorf("it is a %v: name the Sentinels or the cluster instead, and the primary is found", role[0])
@@ -219,18 +237,18 @@ func (s *Store) Ready(ctx context.Context) error {
 	}), false)
 }
 
-// Connections are open ones, in use or not.
+// Connections returns the number of open connections, including idle ones.
 func (s *Store) Connections() int { return int(s.db.PoolStats().TotalConns) }
 
-// each does something with every master.
-func (s *Store) each(ctx context.Context, do func(ctx context.Context, node redis.UniversalClient) error) error {
+// eachMaster calls do for every master, concurrently in a cluster.
+func (s *Store) eachMaster(ctx context.Context, do func(ctx context.Context, node redis.UniversalClient) error) error {
 	if cluster, ok := s.db.(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
 	}
 	return do(ctx, s.db)
 }
 
-// withClock appends the time that a test sets.
+// withClock appends the time of a test's clock.
 func (s *Store) withClock(args []any) []any {
 	if s.clock != nil {
 		args = append(args, s.clock())
@@ -238,15 +256,15 @@ func (s *Store) withClock(args []any) []any {
 	return args
 }
 
-// guess is about what the server's clock shows.
-func (s *Store) guess() int64 {
+// estimateNow estimates the server's time.
+func (s *Store) estimateNow() int64 {
 	if s.clock != nil {
 		return s.clock()
 	}
 	return time.Now().UnixMicro() + s.ahead.Load()
 }
 
-func (s *Store) saw(now int64) {
+func (s *Store) noteClock(now int64) {
 	if s.clock == nil {
 		s.ahead.Store(now - time.Now().UnixMicro())
 	}

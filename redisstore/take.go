@@ -9,47 +9,46 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// fixed are script arguments that never change, converted once.
-type fixed struct {
+// constArgs are script arguments that never change, converted once.
+type constArgs struct {
 	version, add any
-	one, room    any // units of a cost of 1, and what may be used before it
+	one, room    any // units of a cost of 1, and how many may be used before
 }
 
-func newFixed(d *store.Definition) fixed {
+func newConstArgs(d *store.Definition) constArgs {
 	r := &d.Rule
 	n := func(i int64) any { return strconv.FormatInt(i, 10) }
-	return fixed{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
+	return constArgs{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
 }
 
 var boxedOne any = "1"
 
-// single reports whether take_one.lua can decide the op, which most often it can
-// to the end: a bucket that refills all the time, and a verb that takes its whole
-// cost, or nothing.
-func (e *entry) single(op *store.Op) bool {
+// canTakeOne reports whether take_one.lua can decide the op: a bucket that
+// refills continuously, and a verb that takes its whole cost or nothing.
+func (e *entry) canTakeOne(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbTake, store.VerbCheck, store.VerbReserve, store.VerbCharge:
-		return e.def.Rule.Every == 1 && e.settable(op, true)
+		return e.def.Rule.Every == 1 && e.canUseSet(op, true)
 	}
 	return false
 }
 
-// take decides one call by take_one.lua. Where more is to be done than to take
-// the whole cost, or nothing, the script has done nothing, and others are asked.
+// take decides one call by take_one.lua. If the op needs more than to take its
+// whole cost or nothing, the script does nothing, and decide.lua decides.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
 	units, room := e.one, e.room
 	if op.Cost != 1 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
-		units, room = whole(op)
+		units, room = takeOneArgs(op)
 	}
 	args = append(args, e.version, e.add, units, room)
-	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
+	c, err := s.process(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return err
 	}
-	now, row, ok := found(c.words())
+	now, row, ok := parseTakeOne(c.str())
 	if !ok {
 		return s.decide(ctx, g, []*entry{e}, true)
 	}
@@ -64,8 +63,8 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	return err
 }
 
-// clipped decides a Charge that reached MaxUsed. If it was cut, take_one.lua did
-// nothing.
+// clipped decides a Charge that reached MaxUsed. If it exceeded MaxUsed,
+// take_one.lua did nothing.
 func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64, row store.State) error {
 	op, r := &g.Ops[0], &e.def.Rule
 	if r.Apply(row, now, store.VerbCheck, 0).Before <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
@@ -74,36 +73,36 @@ func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64
 	return s.decide(ctx, g, []*entry{e}, true)
 }
 
-// whole is what an op takes, and what may be used before it. A room of -1 is
-// never there: the script answers and takes nothing.
-func whole(op *store.Op) (units, room int64) {
+// takeOneArgs returns the units that an op takes, and how many may be used
+// before it. With a room of -1 the script takes nothing and only answers.
+func takeOneArgs(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
 	switch {
 	case op.Cost == 0 || op.Verb == store.VerbCheck:
 		return 0, -1
 	case op.Verb != store.VerbCharge:
-		return need(op)
+		return takeArgs(op)
 	case op.Cost > r.MaxCharge:
 		return 0, -1
 	}
 	return op.Cost * r.Unit, algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed)
 }
 
-// together reports whether take_all.lua can decide the group: costs of one verb
-// of buckets that refill all the time.
-func together(g *store.Group, known []*entry) bool {
+// canTakeAll reports whether take_all.lua can decide the group: costs of one
+// verb, of buckets that refill continuously.
+func canTakeAll(g *store.Group, known []*entry) bool {
 	verb := g.Ops[0].Verb
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Verb != verb || op.Cost == 0 && verb != store.VerbCheck || op.Def.Mode == store.Shadow || known[i].def.Rule.Every != 1 || !known[i].settable(op, false) {
+		if op.Verb != verb || op.Cost == 0 && verb != store.VerbCheck || op.Def.Mode == store.Shadow || known[i].def.Rule.Every != 1 || !known[i].canUseSet(op, false) {
 			return false
 		}
 	}
 	return len(g.Ops) > 1
 }
 
-// takeAll decides a group by take_all.lua. Not done: the script has done
-// nothing, and others are asked.
+// takeAll decides a group by take_all.lua. If done is false, the script did
+// nothing.
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	if err = s.names.oneSlot(g, known); err != nil {
 		return false, err
@@ -115,20 +114,20 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) (do
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		args = append(args, known[i].row(op.Key))
-		units, room := need(op)
+		units, room := takeArgs(op)
 		if op.Verb == store.VerbCheck {
 			room = -1
 		}
 		asked.add(int64(op.Def.Number), op.Def.Rule.Add, units, room)
 	}
 	args = append(args, asked.array(&packed{}))
-	c, err := s.answered(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != store.VerbCheck, s.withClock(args)))
+	c, err := s.process(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return false, err
 	}
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
-	now, ok := foundAll(c.words(), rows[:n])
+	now, ok := parseTakeAll(c.str(), rows[:n])
 	if !ok {
 		return false, nil
 	}
@@ -136,30 +135,31 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) (do
 	return !g.Reserved, err
 }
 
-// one decides a group by set.lua. Not done: the script has done nothing for it,
-// and decide.lua is asked.
-func (s *Store) one(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
+// decideBySet decides a group by set.lua. If done is false, the script did
+// nothing.
+func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
 	if err = s.names.oneSlot(g, known); err != nil {
 		return false, err
 	}
-	q := newSet(s)
+	q := newSetCall(s)
 	defer q.free()
-	q.group(g, known)
+	q.addGroup(g, known)
 	c := q.call(ctx)
-	c.split = false
-	c, err = s.answered(ctx, c)
+	c.divisible = false
+	c, err = s.process(ctx, c)
 	if err != nil {
 		return false, err
 	}
-	rest, err := q.settle(c.words())
+	rest, err := q.answer(c.str())
 	if err == nil {
 		err = g.Err
 	}
 	return len(rest) == 0, err
 }
 
-// found reads what take_one.lua returns: seconds, microseconds, and perhaps a row.
-func found(words string) (now int64, row store.State, ok bool) {
+// parseTakeOne decodes the reply of take_one.lua: seconds, microseconds, and
+// the row if there is one.
+func parseTakeOne(words string) (now int64, row store.State, ok bool) {
 	seconds, rest, _ := strings.Cut(words, " ")
 	micros, text, there := strings.Cut(rest, " ")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
@@ -173,10 +173,10 @@ func found(words string) (now int64, row store.State, ok bool) {
 	return s*1e6 + us, row, ok || !there
 }
 
-// foundAll reads what take_all.lua returns.
-func foundAll(words string, rows []store.State) (now int64, ok bool) {
+// parseTakeAll decodes the reply of take_all.lua.
+func parseTakeAll(words string, rows []store.State) (now int64, ok bool) {
 	line, words, _ := strings.Cut(words, "\n")
-	if now, _, ok = found(line); !ok {
+	if now, _, ok = parseTakeOne(line); !ok {
 		return 0, false
 	}
 	for i := range rows {

@@ -73,7 +73,7 @@ func (c *catalog) prepare(ctx context.Context) error {
 	for len(c.pending) > 0 {
 		p := c.pending[0]
 		if err := c.define(ctx, p.limit, p.owner); err != nil {
-			if away(err) {
+			if unavailable(err) {
 				return err
 			}
 			c.config.OnError(err)

@@ -1,13 +1,12 @@
--- Gives back what of a reservation is still there and forgets it, in one step.
--- Go twin: Definition.GiveBack.
+-- Gives back what is left of a reservation and deletes it, in one step. Go twin:
+-- Definition.GiveBack.
 --
 -- KEYS: n rows, the n sets of their reservations, the n hashes of their records;
--- where it is kept here, the reservation's own key. ARGV: n, reservation; for
--- each row the present version of its limit, and its rule: every, add, origin,
--- and of a calendar, whose every is 0, the present window's start and end.
--- Returns 0: done. 1: unknown, spent, due or reset. 2, now, and of each row used,
--- ts and version, and whether it has a list: one of them is of another version
--- or window, and nothing was done.
+-- without a cluster, the key of the reservation. ARGV: n, reservation; for each row
+-- the current version of its limit and its rule: every, add, origin; with a
+-- calendar (every is 0) start and end of the current window. Returns 0: done. 1:
+-- unknown, used up, due or reset. 2, now, and of each row used, ts, version and
+-- whether it has a list: a row has another version or window, and nothing was done.
 local floor = math.floor
 local n, reservation = tonumber(ARGV[1]), ARGV[2]
 for i = 1, n do
@@ -34,7 +33,7 @@ for i = 1, n do
       {{statements 6 "leftAfter" "left" "ticks" "add" unbounded "left"}}
       t = to
     elseif {{dueBy "origin" "now"}} and {{no (dueBy "ends" "now")}} then
-      ready = ready and {{dueBy "origin" "t"}} -- Go knows the calendar
+      ready = ready and {{dueBy "origin" "t"}} -- only Go knows the calendar
       t = {{later "now" "t"}}
     else
       ready = false
@@ -54,8 +53,9 @@ if not ready then
   return found
 end
 
--- others lists the records that wait, but r, and those of which something is withheld.
-local function others(key, l, r)
+-- otherRecords returns the records that wait, except r, and those with withheld
+-- units.
+local function otherRecords(key, l, r)
   local flat, mark, waits, rests = redis.call('HGETALL', key), string.format('%.0f', l.mark), {}, {}
   for i = 1, #flat, 2 do
     local number, of, slack = string.match(flat[i + 1], '^(%d+) (%d+) (-?%d+) %d+ %d+ %d+$')
@@ -76,8 +76,9 @@ local function newerFirst(a, b)
   return a.number > b.number
 end
 
--- least is the least slack of those that wait and were made after a record.
-local function least(waits, number)
+-- leastSlack returns the least slack of the waiting records that were made after a
+-- record.
+local function leastSlack(waits, number)
   local free = 9007199254740991
   for _, w in ipairs(waits) do
     if w.number > number then
@@ -87,19 +88,19 @@ local function least(waits, number)
   return free
 end
 
--- give takes off r what may come back of it, at most free units, and returns how
--- many of them are still there.
-local function give(l, r, free)
+-- giveUnits subtracts from r what can come back of it, at most free units, and
+-- returns how many of these are still there.
+local function giveUnits(l, r, free)
   local units = {{lesser "r.units" "free"}}
   r.units = {{without "r.units" "units"}}
-  return lower(l, r.number, units)
+  return takeUnits(l, r.number, units)
 end
 
--- giveRests tries what was withheld again, newest first, and returns what comes
--- back of it: most often nothing, as seen from the newest.
+-- giveRests tries again to give back withheld units, newest first, and returns how
+-- many come back. Usually it is none, which the newest record already shows.
 local function giveRests(l, waits, rests)
   table.sort(rests, newerFirst)
-  if #rests == 0 or {{isNone "least(waits, rests[1].number)"}} then
+  if #rests == 0 or {{isNone "leastSlack(waits, rests[1].number)"}} then
     return 0
   end
   table.sort(waits, newerFirst)
@@ -107,9 +108,9 @@ local function giveRests(l, waits, rests)
   for _, r in ipairs(rests) do
     while waits[j] and waits[j].number > r.number do
       local w = waits[j]
-      free, w.slack, j = {{lesser "free" "w.slack"}}, {{added "w.slack" "units"}}, j + 1 -- what newer records gave back does not concern it
+      free, w.slack, j = {{lesser "free" "w.slack"}}, {{added "w.slack" "units"}}, j + 1 -- without what newer records gave back
     end
-    local out = give(l, r, free)
+    local out = giveUnits(l, r, free)
     units, free = {{added "units" "out"}}, {{without "free" "out"}}
   end
   for i = 1, j - 1 do
@@ -118,10 +119,10 @@ local function giveRests(l, waits, rests)
   return units
 end
 
--- store writes what has changed. A rest of which nothing can come back goes: no
--- record that waits was made after it, or newer rests hold all that is left of
--- what it took. Those are tried first, and where they are held back, so is it.
--- So rests hold no more units than are used, but for the oldest of each low.
+-- store writes what has changed. A rest of which nothing can come back is deleted:
+-- no waiting record was made after it, or newer rests have all that is left of what
+-- it took. The newer ones are tried first, and while they are withheld, so is it.
+-- So rests have no more units than are used, except for the oldest of each low.
 local function store(key, l, waits, rests)
   local last, low, newer = 0, nil, 0
   for _, w in ipairs(waits) do
@@ -147,22 +148,22 @@ local function store(key, l, waits, rests)
   end
 end
 
--- giveBack cancels a record and tries what was withheld of others again. It
--- returns the units that come back. Where a later record waits with a slack of
--- 0, none do, and the others need not be read. They are, with a chance of 8 in
--- their number, to let rests go of which nothing can come back any more: where
--- somebody always waits there would be ever more of them. An id is random.
+-- giveBack cancels a record and tries again what was withheld of others. It returns
+-- the units that come back. If a later record waits with a slack of 0, there are
+-- none, and the others need not be read. They are read with a chance of 8 in their
+-- number, to delete rests of which nothing can come back any more; otherwise their
+-- number would grow while somebody always waits. The id is random.
 local function giveBack(l, r, key)
   r.slack = -2
   if r.number < l.zero then
     redis.call('HSET', key, r.id, recordText(r))
     if tonumber(string.sub(r.id, -8), 16) % redis.call('HLEN', key) < 8 then
-      store(key, l, others(key, l, {}))
+      store(key, l, otherRecords(key, l, {}))
     end
     return 0
   end
-  local waits, rests = others(key, l, r)
-  local given = give(l, r, least(waits, r.number))
+  local waits, rests = otherRecords(key, l, r)
+  local given = giveUnits(l, r, leastSlack(waits, r.number))
   for _, w in ipairs(waits) do
     if w.number > r.number then
       w.slack = {{without "w.slack" "given"}}
@@ -179,9 +180,9 @@ local function giveBack(l, r, key)
   return given
 end
 
--- lives is the instant at which the last record of a list ends: until then one
--- may be cancelled. In the set are also those of a list before.
-local function lives(l, r, set, key)
+-- lastEnd returns the time at which the last record of a list ends: until then one
+-- may be cancelled. The set also has records of an earlier list.
+local function lastEnd(l, r, set, key)
   if {{no (dueBy "l.till" "r.ends")}} then
     return l.till
   end
@@ -198,14 +199,14 @@ local function lives(l, r, set, key)
   end
 end
 
--- rewrite stores a row, and its list where records of it live.
-local function rewrite(row, key, held)
+-- rewrite stores a row, and its list if it has live records.
+local function rewrite(row, key, records)
   local before = ''
   if {{no (dueBy "row.list.till" "now")}} and {{no (isNone "row.left")}} then
     before = '0'
-    redis.call('HSET', held, '', listText(row.list))
+    redis.call('HSET', records, '', listText(row.list))
   else
-    redis.call('DEL', held)
+    redis.call('DEL', records)
   end
   if {{no (isNone "row.left")}} then
     redis.call('SET', key, string.format('%s%.0f %.0f %s', before, row.left, row.t, row.version), 'KEEPTTL')
@@ -215,16 +216,16 @@ local function rewrite(row, key, held)
 end
 
 for i = 1, n do
-  local row, set, held = rows[i], KEYS[n + i], KEYS[2 * n + i]
-  redis.call('ZREM', set, reservation) -- first: it needs no memory, and what is written after it is not refused for want of it
+  local row, set, records = rows[i], KEYS[n + i], KEYS[2 * n + i]
+  redis.call('ZREM', set, reservation) -- first, because it needs no memory; the writes after a first one are not refused for lack of memory
   if row then
     local l = row.list
-    settle(l, set, held)
+    resolveDue(l, set, records)
     redis.call('ZREM', set, '~' .. reservation)
-    touch(l, row.left)
-    l.till = lives(l, row.record, set, held)
-    row.left = {{without "row.left" "giveBack(l, row.record, held)"}}
-    rewrite(row, KEYS[i], held)
+    lowerLast(l, row.left)
+    l.till = lastEnd(l, row.record, set, records)
+    row.left = {{without "row.left" "giveBack(l, row.record, records)"}}
+    rewrite(row, KEYS[i], records)
   end
 end
 if #KEYS > 3 * n then

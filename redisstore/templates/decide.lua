@@ -1,27 +1,24 @@
--- Decides any group at one instant, all or nothing. Go twin: Group.Decide; Go
--- makes the answers from the rows that this returns.
+-- Decides any group at one time, all or nothing. Go twin: Group.Decide; Go computes
+-- the answers from the rows returned.
 --
--- KEYS: n rows; with a reservation, a reset or a row that has records, then the n
--- sets of their reservations and the n hashes of their records; where it is kept
--- here, last the reservation's own key.
--- ARGV: n, reservation, what it holds of each op, a line each, and nothing; for each op
---   kind: t take, check, reserve; u take up to; c charge; r refund; x reset; n never
---   units: of the cost; of u the tokens
---   room: what may be used; of u the units in a token; of c where used stops growing
---   cap, every, origin (of a calendar the present window's start), add, version
---   flags: w charges, s shadow mode, d may be delayed
---   most: the longest delay, or empty
---   of a calendar: the present window's end, the longest window, and boundaries:
---   a window's start and end, the number of the first boundary counted from
---   there, and the instants
--- Returns what, now, and
---   0: decided; whether allowed, and each row's used, ts and version as found
---      (0 0 0: none), and whether it has a list
---   1: a row needs Go first; as 0, and nothing was done
---   2: now is in another window than the one given
---   3: a boundary is needed that was not given; the number of the op, the number
---      of the boundary counted from the window of an instant, and that instant
---   4: a row that would be written has a list, and its keys were not given
+-- KEYS: n rows; if there is a reservation, a reset or a row with records, also the
+-- n sets of their reservations and the n hashes of their records; without a
+-- cluster, last the key of the reservation.
+-- ARGV: n, reservation, its parts (one line per op), and an empty string; for each
+-- op
+--  kind: t take, check, reserve; u take up to; c charge; r refund; x reset; n never
+--  units: of the cost; for u the tokens
+--  room: how many units may be used; for u the units of a token; for c where used stops growing
+--  cap, every, origin (with a calendar the start of the current window), add, version
+--  flags: w charges, s shadow mode, d may be delayed
+--  most: the longest delay, or empty
+--  with a calendar: the end of the current window, the longest window, and boundaries: start and end of a window, the number of the first boundary after it, and the times
+-- Returns a code, now, and
+--  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list
+--  1: Go must convert a row first; the rest as for 0, and nothing was done
+--  2: now is in another window than the one given
+--  3: a boundary was missing; index of the op, number of the boundary counted from the window of a time, and that time
+--  4: a row to be written has a list, and its keys were not given
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local n, reservation = tonumber(ARGV[1]), ARGV[2]
 local rows = {}
@@ -59,7 +56,7 @@ for i = 1, n do
   else
     local t = {{later "now" "ts"}}
     if used > 0 then
-      local ticks = 0 -- of a calendar: t is in the window given
+      local ticks = 0 -- with a calendar t is in the window given
       if op.every > 0 then
         {{statements 8 "ticksUpTo" "ts" "t" "op.origin" "op.every" "ticks"}}
       end
@@ -128,14 +125,14 @@ for i = 1, n do
   op.delay, op.written = delay, op.after ~= op.before or op.clipped and op.has
 end
 
--- record notes what a reservation took of a row, which may have a list.
-local function record(op, l, set, held)
+-- addRecord stores what a reservation took from a row, which may have a list.
+local function addRecord(op, l, set, records)
   local at = {{dueIn "now" "due"}}
   local ends = string.format('%.0f', at)
-  redis.call('ZADD', set, ends, reservation) -- first: it is refused where memory is full
+  redis.call('ZADD', set, ends, reservation) -- first, because it fails if memory is full
   if not l then
     l = newList(reservation)
-    redis.call('DEL', held)
+    redis.call('DEL', records)
   end
   local r = {number = l.next, mark = l.mark, slack = -1, units = op.units, due = {{dueIn "now" "op.delay"}}, ends = at}
   if op.delay > 0 then
@@ -149,35 +146,35 @@ local function record(op, l, set, held)
   end
   append(l, op.after)
   l.till = {{later "l.till" "r.ends"}}
-  redis.call('HSET', held, reservation, recordText(r))
-  keep(set, reservation, at)
+  redis.call('HSET', records, reservation, recordText(r))
+  addReservation(set, reservation, at)
   return l
 end
 
--- lists brings the list of a row up to date for a write, and returns what is to
--- stand before the row.
-local function lists(op, set, held)
-  local l = op.has and readList(held) or nil
+-- prepareList updates the list of a row before a write, and returns the prefix of
+-- the row.
+local function prepareList(op, set, records)
+  local l = op.has and readList(records) or nil
   if l then
-    settle(l, set, held)
+    resolveDue(l, set, records)
     if {{dueBy "l.till" "now"}} or {{isNone "op.before"}} then
       l = nil
-      redis.call('DEL', held)
+      redis.call('DEL', records)
     else
-      touch(l, op.before)
+      lowerLast(l, op.before)
       if op.clipped then
         l.numbers, l.lows = {l.numbers[1]}, {0}
       end
     end
   end
   if reserved and op.took then
-    l = record(op, l, set, held)
+    l = addRecord(op, l, set, records)
   end
   if not l then
     return ''
   end
-  redis.call('HSET', held, '', listText(l))
-  outlive(held, l.till)
+  redis.call('HSET', records, '', listText(l))
+  expireAt(records, l.till)
   return '0'
 end
 
@@ -211,9 +208,9 @@ if allowed then
           full = full + (ticks - 1) * op.longest
         end
         if op.kind == 'r' then
-          redis.call('DEL', KEYS[i]) -- needs no memory, and what is written after it is not refused for want of it
+          redis.call('DEL', KEYS[i]) -- needs no memory; the writes after a first one are not refused for lack of memory
         end
-        local before = listed and lists(op, KEYS[n + i], KEYS[2 * n + i]) or ''
+        local before = listed and prepareList(op, KEYS[n + i], KEYS[2 * n + i]) or ''
         put(KEYS[i], string.format('%s%d %d %s', before, op.after, op.t, op.version), full)
       end
     end
@@ -226,7 +223,7 @@ if allowed then
         parts[#parts + 1] = part
       end
     end
-    hold(KEYS[3 * n + 1], '[' .. table.concat(parts, ',') .. ']', now + due)
+    storeReservation(KEYS[3 * n + 1], '[' .. table.concat(parts, ',') .. ']', now + due)
   end
 end
 local reply = {0, now, allowed and 1 or 0}

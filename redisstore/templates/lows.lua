@@ -1,14 +1,13 @@
 -- What the records of a row may still give back. Go twin: giveback.go.
 --
--- A row with records is written with a 0 before it, "0used ts version". A
--- program that knows no lists reads it as a plain row and writes it as one: the
--- list is void then. The hash of a row's records has the list in the field '':
--- "mark next till zero" and of each entry " number low". till is the instant at
--- which its last record ends; zero is the number of the last record that waits
--- with a slack of 0, or 0 where that is not known. In the field of its
--- reservation it has a record, in the units of the row's version: "number mark
--- slack units due ends", where a slack of -1 waits for nothing and -2 is of a
--- record that was cancelled, with what was withheld of it.
+-- A row with records is written with a 0 before it, "0used ts version". A program
+-- that knows no lists reads and writes it as a plain row, which makes the list
+-- void. The hash of a row's records has the list in the field '': "mark next till
+-- zero", then " number low" for each entry. till is the time at which its last
+-- record ends. zero is the number of the last waiting record with a slack of 0, or
+-- 0 if not known. A record is in the field of its reservation, in units of the
+-- row's version: "number mark slack units due ends". A slack of -1 means that it
+-- does not wait, and -2 that it was cancelled; its units are then those withheld.
 local min, max = math.min, math.max
 
 local function newList(reservation) -- the mark is the last 48 bits of the id
@@ -47,8 +46,8 @@ local function recordText(r)
   return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', r.number, r.mark, r.slack, r.units, r.due, r.ends)
 end
 
--- rise joins neighbours of which one is not below the next.
-local function rise(l)
+-- joinRising joins neighbours of which the first is not below the second.
+local function joinRising(l)
   local numbers, lows, n = {}, {}, 0
   for i = 1, #l.numbers do
     local number = l.numbers[i]
@@ -70,26 +69,27 @@ local function covers(l, number)
   end
 end
 
--- touch lowers the last low to what is used now.
-local function touch(l, used)
+-- lowerLast lowers the last low to what is used now.
+local function lowerLast(l, used)
   if {{lowers "used" "l.lows[#l.lows]"}} then
     l.lows[#l.lows] = used
-    rise(l)
+    joinRising(l)
   end
 end
 
--- limit lowers the low that covers a record, if there is one.
-local function limit(l, number, used)
+-- lowerCovering lowers the low that covers a record, if there is one.
+local function lowerCovering(l, number, used)
   local i = covers(l, number)
   if i and {{lowers "used" "l.lows[i]"}} then
     l.lows[i] = used
-    rise(l)
+    joinRising(l)
   end
 end
 
--- lower takes units off every low from the one that covers a record to the
--- last, or as many as there are, and returns what came out at the end.
-local function lower(l, number, units)
+-- takeUnits subtracts units from every low, from the one that covers a record to
+-- the last, or as many as there are, and returns what is left of units after the
+-- last.
+local function takeUnits(l, number, units)
   local from = covers(l, number)
   if not from then
     return 0
@@ -98,12 +98,12 @@ local function lower(l, number, units)
     {{statements 4 "lesser" "units" "l.lows[i]" "units"}}
     l.lows[i] = {{without "l.lows[i]" "units"}}
   end
-  rise(l)
+  joinRising(l)
   return units
 end
 
--- append adds an entry; of too many the two neighbours whose lows lie
--- closest become one.
+-- append adds an entry. If there are too many, the two neighbours with the closest
+-- lows are joined.
 local function append(l, used)
   local n = #l.lows + 1
   l.numbers[n], l.lows[n], l.next = l.next, used, l.next + 1
@@ -120,16 +120,16 @@ local function append(l, used)
   table.remove(l.lows, at)
 end
 
--- settle prepares a list for a write: what waited and has fallen due lowers the
--- lows before it for good, and records that have ended go. In the set of the
--- row's reservations stands when each ends, and, with a ~ before it, when the
--- part of this row falls due where that is earlier.
-local function settle(l, set, key)
+-- resolveDue prepares a list for a write: records that waited and have fallen due
+-- lower the lows before them, and records that have ended are deleted. The set of
+-- the row's reservations has the end of each and, with a ~ before the id, the time
+-- at which the part of this row falls due if that is earlier.
+local function resolveDue(l, set, key)
   local members = redis.call('ZRANGEBYSCORE', set, '-inf', string.format('%.0f', now))
   if #members == 0 then
     return
   end
-  local ended, due = {}, {} -- by id, whether the whole reservation has ended
+  local ended, due = {}, {} -- by id: whether the whole reservation has ended
   for _, member in ipairs(members) do
     local id = string.gsub(member, '^~', '')
     ended[id] = ended[id] or id == member
@@ -151,7 +151,7 @@ local function settle(l, set, key)
     return a.due < b.due or a.due == b.due and a.number < b.number
   end)
   for _, r in ipairs(due) do
-    limit(l, r.number - 1, r.slack)
+    lowerCovering(l, r.number - 1, r.slack)
     if r.number == l.zero then
       l.zero = 0
     end

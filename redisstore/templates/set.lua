@@ -1,27 +1,26 @@
--- Decides any number of groups of plain buckets at one instant, one after the
--- other, each all or nothing: of limits that follow no calendar and are not
--- leaky, without reservations. Go twin: set.go, which makes the answers from the
--- rows that this returns. Doubles decide exactly: every number is an integer
--- below 2^53, a quotient of two such numbers rounds to an integer only when it
--- is one, and a product that exceeds 2^53 stays above what it is compared with.
--- Nothing may raise an error once a row is written: calls would be charged and
--- not be told. So what is not a bucket is left alone like a row of another
--- version.
+-- Decides any number of groups of plain buckets at one time, one after the other,
+-- each all or nothing: no calendar, not leaky, no reservations. Go twin: set.go,
+-- which computes the answers from the rows returned. Doubles are exact here: every
+-- number is an integer below 2^53, a quotient of two such numbers rounds to an
+-- integer only if it is one, and a product above 2^53 stays above what it is
+-- compared with. No error may be raised once a row is written, because calls would
+-- be charged and not be told. So a key that is not a bucket is skipped like a row
+-- of another version.
 --
--- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server
--- reads several times as fast as arguments of their own:
---   the number of limits; of each version, every, add, origin
---   of each row the number of its limit; or that negated, and the row's own origin
---   what is asked, in order, rows by their numbers:
---     0 row units cap pieces: as many pieces of so many units as fit (takes of one cost, a take up to, a charge)
---     1 row units: give units back
---     2 row sum cap stop n units...: n costs one by one; with stop 1 none after the first that does not fit
---     3 n, and n times row units room: all or nothing, if no more than room is used of each; a negative row is in shadow mode
---     4 the same; and a row that does not fit is closed to all that comes after
--- Returns one string of lines: the clock's seconds and microseconds and how many
--- rows were written; and of each row what was found: nothing for a full bucket,
--- - for what was left alone. Empty: nothing was done, because something else has
--- the key of a new row.
+-- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server reads
+-- several times as fast as separate arguments:
+--  the number of limits; for each version, every, add, origin
+--  for each row the index of its limit; or that negated, and the row's own origin
+--  the requests, in order, with rows by index:
+--    0 row units cap pieces: as many pieces of units as fit (takes of one cost, a take up to, a charge)
+--    1 row units: give units back
+--    2 row sum cap stop n units...: n costs one by one; with stop 1 none after the first that does not fit
+--    3 n, and n times row units room: all or nothing, if at most room is used of each; a negative row is in shadow mode
+--    4 the same, and a row that does not fit is closed to all later requests
+-- Returns one string of lines: seconds and microseconds of the clock and the number
+-- of rows written; for each row the value found: nothing for a full bucket, - for a
+-- skipped row. An empty string: nothing was done, because something else has the
+-- key of a new row.
 local call, floor, ceil, format, match = redis.call, math.floor, math.ceil, string.format, string.match
 local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
 local rows
@@ -31,8 +30,7 @@ else
   rows = call('MGET', unpack(KEYS))
 end
 
--- used has what is used of the rows that are open, at the instants times; after
--- what is to be written.
+-- used is what is used of the open rows at times; after is what is to be written.
 local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
 for i = 1, n do
@@ -153,10 +151,10 @@ local function write(i, new)
   return put(KEYS[i], format('%d %d %d', left, t, a[rule]), full, new)
 end
 
--- New rows first: they are refused where something else has the key. Where
--- memory is full the first write fails, and nothing was done. Rows that get
--- units back come last: they need no memory, for each is deleted before it is
--- written, and what is written after that is not refused.
+-- New rows first: their writes fail if something else has the key. If memory is
+-- full the first write fails, and nothing was done. Rows that get units back come
+-- last. They need no memory, because each is deleted before it is written, and the
+-- writes after that are not refused.
 local written = 0
 for i = 1, n do
   if after[i] then

@@ -1,12 +1,12 @@
--- Takes of several buckets that refill all the time, all or nothing: take_one.lua
--- for a group. It is set.lua for that one case, at 0.7 of its price: what is
--- asked is a table already, and no other is made but for the answer.
+-- Takes from several buckets that refill continuously, all or nothing: take_one.lua
+-- for a group. It is set.lua for this case at 0.7 of the cost, because the request
+-- is a table already, and the only other table is the reply.
 --
--- KEYS: rows. ARGV[1]: an array of integers in MessagePack, four of each row:
--- version, add, units, what may be used before them.
--- Returns one string of lines: the clock's seconds and microseconds; and of each
--- row what was found, nothing for a full bucket. Empty: one of them is of another
--- version, or has a list of records, or is no row, and nothing was done.
+-- KEYS: rows. ARGV[1]: an array of integers in MessagePack, four for each row:
+-- version, add, units, and how many units may be used before. Returns one string of
+-- lines: seconds and microseconds of the clock, and for each row the value found,
+-- nothing for a full bucket. An empty string: a row has another version or a list
+-- of records, or is not a row, and nothing was done.
 local call, match, format, ceil = redis.call, string.match, string.format, math.ceil
 local a, lines, fits, at = cmsgpack.unpack(ARGV[1]), {clock[1] .. ' ' .. clock[2]}, true, 1
 for i = 1, #KEYS do
@@ -25,7 +25,7 @@ for i = 1, #KEYS do
   end
   lines[i + 1] = row or ''
   fits = fits and left <= a[at + 3]
-  a[at + 2], a[at + 3] = left + a[at + 2], t -- what is to be stored
+  a[at + 2], a[at + 3] = left + a[at + 2], t -- to be stored
   at = at + 4
 end
 if fits then

@@ -1,18 +1,16 @@
--- Takes of any number of plain buckets, each bucket by itself: what callers that
--- are sent together ask for most often. It is set.lua for that case, at 0.8 of
--- its price: no bucket waits for another one, so each is read, stepped and
--- written in one pass, and no table is made.
+-- Takes from any number of plain buckets, each bucket independently: the most
+-- common request of a batch. It is set.lua for this case at 0.8 of the cost: each
+-- bucket is read, stepped and written in one pass, without tables.
 --
--- Nothing may raise an error once a row is written: calls would be charged and
--- not be told. Where memory is full the first write fails, and nothing was done.
+-- No error may be raised once a row is written, because calls would be charged and
+-- not be told. If memory is full the first write fails, and nothing was done.
 --
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack:
---   the number of limits; of each version, every, add, origin, cap
---   of each row the number of its limit, or that negated and the row's own
---   origin; units, and how many pieces of so many units are asked for
--- Returns what set.lua does: the clock's seconds and microseconds and how many
--- rows were written; and of each row what was found: nothing for a full bucket,
--- - for what was left alone.
+--  the number of limits; for each version, every, add, origin, cap
+--  for each row the index of its limit, or that negated and the row's own origin; units, and how many pieces of these units are requested
+-- Returns the same as set.lua: seconds and microseconds of the clock and the number
+-- of rows written; for each row the value found: nothing for a full bucket, - for a
+-- skipped row.
 local call, floor, ceil, format, match = redis.call, math.floor, math.ceil, string.format, string.match
 local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
 local rows

@@ -1,18 +1,18 @@
--- A take of one bucket that refills all the time: the call that everybody
--- makes. It is set.lua for one row whose ticks are a microsecond.
+-- A take from one bucket that refills continuously: the most common call. It is
+-- set.lua for one row with ticks of 1 µs.
 --
--- KEYS: the row. ARGV: version, add, units, what may be used before them.
--- Returns one string: the clock's seconds and microseconds, and the row as it
--- was found, if there is one; nothing of a row of another version or with a list
--- of records, which is left alone. A reply that is a list, or a number that is
--- printed, costs the server more, and each call and each captured string counts
--- here: it writes by itself.
+-- KEYS: row. ARGV: version, add, units, and how many units may be used before.
+-- Returns one string: seconds and microseconds of the clock, and the row as found,
+-- if there is one. An empty string: the row has another version or a list of
+-- records, and nothing was done. A reply that is a list or a formatted number costs
+-- the server more; so does every function call and captured string, which is why
+-- this script does not call put.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
 local row = call('GET', key)
 if row then
   local known
   used, ts, known = string.match(row, '^([1-9]%d*) (%d+) (%d+)$')
-  if known ~= version then -- or a list, or no row at all, which decide.lua says
+  if known ~= version then -- or a list, or not a row, which decide.lua reports
     return ''
   end
   used, ts = used + 0, ts + 0
