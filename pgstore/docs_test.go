@@ -35,7 +35,7 @@ var pages = []page{
 func TestDocs(t *testing.T) {
 	for _, p := range pages {
 		t.Run(p.name, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("..", "docs", p.name))
+			text, err := os.ReadFile(filepath.Join("..", "docs", "reference", p.name))
 			if err != nil {
 				t.Fatal(err)
 			}
