@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/store"
 )
 
 // A Decision is the answer to a call. For several limits it speaks for the one
@@ -12,9 +13,9 @@ import (
 // Limits has each, in the order asked.
 type Decision struct {
 	Allowed bool
-	Never   bool   // the cost is more than the limit could ever hold; no wait will help
-	Shadow  bool   // allowed only because the limit is in shadow mode
-	Source  Source // how the answer was made
+	Never   bool         // the cost is more than the limit could ever hold; no wait will help
+	Shadow  bool         // allowed only because the limit is in shadow mode
+	Source  store.Source // how the answer was made
 	Limit   string
 	Key     string // "" is the limit's shared bucket
 	Cost    int64  // tokens asked for

@@ -1,95 +1,114 @@
 package dipwell
 
 import (
+	"crypto/rand"
+	"math/bits"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
 
 // A Store decides calls and keeps the buckets: memstore, filestore, pgstore or
-// redisstore, or one of these behind a decorator. Package store says what a
+// redisstore, or one of these behind a decorator. Package store documents what a
 // store must do.
 type Store = store.Store
 
-// A Limit is the definition of one rate limit. A zero field means the default
-// that its comment names. New and Define check the whole and return a
-// *LimitError for what cannot be.
+// A Limit defines one rate limit. The zero value of a field is the default that
+// the field's comment names, except for Name, Rate and Period, which have none.
+// New and Define check the whole limit, and return a *LimitError that names the
+// first setting that is out of bounds or contradicts another.
 type Limit = store.Limit
 
-// A Definition is a limit as a store keeps it: the Limit, its owner and its
-// versions. It is immutable.
+// A Definition is a Limit as a store keeps it, with its owner and its versions.
+// It never changes: a change of the limit makes a new Definition.
 type Definition = store.Definition
 
-// An Algorithm says how a limit gives back what was taken.
-type Algorithm = store.Algorithm
-
+// Algorithms of a Limit.
 const (
-	TokenBucket = store.TokenBucket // refills continuously, exact to the tick; the default
-	FixedWindow = store.FixedWindow // Rate per window; unused tokens roll over up to Burst
-	Interval    = store.Interval    // Rate tokens at each interval, up to Burst
-	LeakyBucket = store.LeakyBucket // smooth output: one token at a time, a queue of MaxDebt; Take reserves
+	// TokenBucket refills continuously: Rate tokens in each Period, up to Burst.
+	// It is the default.
+	TokenBucket = store.TokenBucket
+	// FixedWindow gives Rate tokens at the start of each window of length Period.
+	// Tokens left over are kept, up to Burst. With the default Burst, which is
+	// Rate, none are kept.
+	FixedWindow = store.FixedWindow
+	// Interval adds Rate tokens at the end of each Period, up to Burst.
+	Interval = store.Interval
+	// LeakyBucket lets out one token at a time, spaced by Period / Rate. Take
+	// queues like Reserve, up to MaxDebt tokens; Burst must be 1 or left out.
+	LeakyBucket = store.LeakyBucket
 )
 
 // Values for fields of a Limit whose zero means the default.
 const (
-	NoBurst       = store.NoBurst       // Burst: nothing may be taken ahead; needs MaxDebt
-	NoDebt        = store.NoDebt        // MaxDebt: Reserve never goes into debt
-	UnlimitedDebt = store.UnlimitedDebt // MaxDebt: as far into debt as can be counted exactly
+	// NoBurst, as Burst, lets no tokens be taken ahead of time. It needs MaxDebt.
+	NoBurst = store.NoBurst
+	// NoDebt, as MaxDebt, refuses every Reserve that would have to wait.
+	NoDebt = store.NoDebt
+	// UnlimitedDebt, as MaxDebt, allows as much debt as can be counted exactly.
+	UnlimitedDebt = store.UnlimitedDebt
 )
 
-// Calendar periods, for windows and intervals. They are markers, not lengths:
-// a month is as long as its calendar says. Multiples work: 3*Month is a quarter.
+// Calendar periods, for FixedWindow and Interval. They are markers, not lengths:
+// a month is as long as its calendar says. 3*Month is a quarter.
 const (
 	Month = store.Month
 	Year  = store.Year
 )
 
-// Shared is the key of a limit's one shared bucket. An empty key is an error:
-// it would merge everyone by accident.
+// Shared is the key of the one bucket that all callers of a limit share. The
+// empty key is an error, because it could merge all callers by accident.
 const Shared = store.Shared
 
-// A ChangePolicy says what becomes of the tokens in use when a limit is redefined.
-type ChangePolicy = store.ChangePolicy
-
+// What happens to the tokens in use when a limit is redefined: Limit.OnChange.
 const (
 	Keep         = store.Keep         // the same number of tokens stays used; the default
-	Proportional = store.Proportional // the same fraction of the capacity stays used
+	Proportional = store.Proportional // the same fraction of Burst stays used
 	StartOver    = store.StartOver    // every bucket is full again
 )
 
-// A Mode says whether a limit refuses.
-type Mode = store.Mode
-
+// Whether a limit refuses: Limit.Mode.
 const (
-	Enforce = store.Enforce // the default
-	Shadow  = store.Shadow  // never refuses; the answer says when enforcing would have
+	Enforce = store.Enforce // refuses; the default
+	Shadow  = store.Shadow  // allows every call; Decision.Shadow marks those that Enforce would refuse
 )
 
-// A FailureMode says what a caller is told when the store cannot decide.
-type FailureMode = store.FailureMode
-
+// What a caller is told if the store cannot decide: Limit.OnStoreError.
 const (
-	FailClosed = store.FailClosed // refused, with the error; the default
-	FailOpen   = store.FailOpen   // allowed, and the answer says so
-	FailLocal  = store.FailLocal  // decided from this process's own memory, and the answer says so
+	FailClosed = store.FailClosed // the error, and a Decision that refuses; the default
+	FailOpen   = store.FailOpen   // a Decision that allows, with Source fallback-open
+	FailLocal  = store.FailLocal  // a Decision from this process's own memory, with Source fallback-local
 )
 
-// A Source says how an answer was made.
-type Source = store.Source
-
-// A Reservation names tokens that were taken ahead of time, for Cancel.
+// A Reservation identifies tokens that were taken ahead of time. Pass it to
+// Cancel to give them back. Its text is a UUID.
 type Reservation = store.Reservation
 
-// ParseReservation reads what Reservation.String writes.
-func ParseReservation(s string) (Reservation, error) { return store.ParseReservation(s) }
+// newReservation returns a random (version 4) UUID. It cannot be guessed, so
+// that only those who were told it can cancel the reservation.
+func newReservation() (r Reservation) {
+	rand.Read(r[:])
+	r[6] = r[6]&0x0f | 0x40
+	r[8] = r[8]&0x3f | 0x80
+	return r
+}
 
-// ParseLimit reads a limit as command lines write it: NAME=RATE/PER and more
-// settings after commas, as in "login=5/1m,burst=20".
+// ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then
+// settings after commas, as in "login=5/1m,burst=20". The error is a *LimitError.
 func ParseLimit(s string) (Limit, error) { return store.ParseLimit(s) }
 
-// BurstCredit returns a token bucket that lets a caller spend at once what it
-// did not use during the last credit: burst = rate × credit / per, at least 1.
-// 100 a second with five minutes of credit is a burst of 30,000.
+// BurstCredit returns a token bucket whose Burst is what its rate gives back in
+// credit, rounded down: rate × credit / per tokens, at least 1. A caller can then
+// use at once what it did not use during the last credit. With 100 tokens per
+// second and 5 minutes of credit, Burst is 30,000.
 func BurstCredit(name string, rate int64, per, credit time.Duration) Limit {
-	return store.BurstCredit(name, rate, per, credit)
+	l := Limit{Name: name, Rate: rate, Period: per}
+	if rate > 0 && per > 0 && credit > 0 {
+		l.Burst = store.MaxInt
+		if hi, lo := bits.Mul64(uint64(rate), uint64(credit)); hi < uint64(per) {
+			q, _ := bits.Div64(hi, lo, uint64(per))
+			l.Burst = int64(max(1, min(q, store.MaxInt)))
+		}
+	}
+	return l
 }

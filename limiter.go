@@ -260,7 +260,7 @@ func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb store.Verb, de
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
 	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
-		g.ID = store.NewReservation()
+		g.ID = newReservation()
 	}
 	err := l.decide(ctx, b, def.Timeout)
 	d.Fill(op)

@@ -78,7 +78,7 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	g, _ := b.Single()
 	g.Ops = ops[:n]
 	if reserves {
-		g.ID = store.NewReservation()
+		g.ID = newReservation()
 	}
 	err := l.decide(ctx, b, timeout)
 	d.fillAll(g, takes, op[:len(takes)])

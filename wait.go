@@ -74,7 +74,7 @@ func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definitio
 	if deadline, ok := ctx.Deadline(); ok {
 		op.Bounded, op.MaxDelay = true, max(0, time.Until(deadline).Microseconds())
 	}
-	g.ID = store.NewReservation()
+	g.ID = newReservation()
 	err = l.decide(ctx, b, def.Timeout)
 	d.Fill(op)
 	if g.Reserved {

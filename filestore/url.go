@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/suggest"
-	"github.com/dipwell/dipwell/store"
 )
 
 // ParseURL reads file:PATH or file:PATH?durability=each|100ms into a path and
@@ -50,7 +50,7 @@ func parseEvery(s string) (time.Duration, error) {
 	if s == "each" {
 		return Each, nil
 	}
-	every, err := store.ParsePeriod(s)
+	every, err := period.Parse(s)
 	if err != nil || every < minEvery || every > maxEvery {
 		return 0, fmt.Errorf("%q is neither each nor a time from %v to %v, such as 100ms", s, minEvery, maxEvery)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -346,7 +347,7 @@ func (v *versionRow) version(name string) (out store.Version, err error) {
 	if v.unit == 1 && (v.every == 0 || v.spread || v.start != "") {
 		shape.Algorithm = store.FixedWindow
 	}
-	if shape.Period, err = store.ParsePeriod(v.per); err != nil {
+	if shape.Period, err = period.Parse(v.per); err != nil {
 		return out, fmt.Errorf("limit %s, version %d: %w", name, v.number, err)
 	}
 	r, _, err := shape.Compile()
@@ -413,7 +414,7 @@ func (s functions) put(ctx context.Context, l store.Limit, r *store.Rule, owner 
 		return err
 	}
 	cal := r.Calendar()
-	return s.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, store.FormatPeriod(l.Period),
+	return s.exec(ctx, putSQL, l.Name, l.Algorithm.String(), l.Rate, period.Format(l.Period),
 		column(l.Burst, store.NoBurst), column(l.MaxDebt, store.NoDebt), column(l.MaxCharge, 0), text(l.Start),
 		l.OnChange.String(), l.Mode.String(), l.Auth, l.RetryJitter, l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys, owner,
 		r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -124,7 +125,7 @@ func withCalendar(t *testing.T, vector json.RawMessage) json.RawMessage {
 	if err := d.Decode(&v); err != nil {
 		t.Fatal(err)
 	}
-	period, err := store.ParsePeriod(v["per"].(string))
+	period, err := period.Parse(v["per"].(string))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -63,7 +64,7 @@ func (s portable) put(ctx context.Context, l store.Limit, _ *store.Rule, owner s
 			id = int32(revision)
 			insert = "insert into dipwell.limits (id, name, algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter, on_store_error, timeout_us, list_keys, owner, version) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
 		}
-		if _, err = tx.Exec(ctx, insert, id, l.Name, l.Algorithm.String(), l.Rate, store.FormatPeriod(l.Period),
+		if _, err = tx.Exec(ctx, insert, id, l.Name, l.Algorithm.String(), l.Rate, period.Format(l.Period),
 			column(l.Burst, store.NoBurst), column(l.MaxDebt, store.NoDebt), column(l.MaxCharge, 0), text(l.Start),
 			l.OnChange.String(), l.Mode.String(), l.Auth, int32(l.RetryJitter), l.OnStoreError.String(), l.Timeout.Microseconds(), l.ListKeys,
 			d.Owner, int32(d.Number)); err != nil {
@@ -76,7 +77,7 @@ func (s portable) put(ctx context.Context, l store.Limit, _ *store.Rule, owner s
 		_, err = tx.Exec(ctx, `insert into dipwell.versions (limit_id, number, since, policy, unit, every, add, cap, origin, burst, debt, most,
     max_charge, max_used, leaky, spread, per, start) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
 			id, int32(d.Number), d.Since, d.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-			r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, store.FormatPeriod(l.Period), text(l.Start))
+			r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, period.Format(l.Period), text(l.Start))
 		return err
 	})
 }

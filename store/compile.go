@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
 )
 
 // ticks are the lengths a bucket may be counted in, in µs, finest first.
@@ -52,8 +54,8 @@ func (c *compiler) check() error {
 		return c.bad("per", "months and years are for windows and intervals; a bucket needs a fixed length such as 30d")
 	case c.Period == 0:
 		return c.bad("per", missingPeriod)
-	case c.Period < -maxMonths:
-		return c.bad("per", "%d months are more than %d", -int64(c.Period), maxMonths)
+	case c.Period < -period.MaxMonths:
+		return c.bad("per", "%d months are more than %d", -int64(c.Period), period.MaxMonths)
 	case c.Period > 0 && c.Period%time.Microsecond != 0:
 		return c.bad("per", "%v is not a whole number of microseconds", c.Period)
 	case c.Burst < NoBurst || c.Burst > MaxInt:
@@ -109,7 +111,7 @@ func (c *compiler) defaults() error {
 // bucket finds the finest tick at which everything fits. Where the defaults of
 // max_charge and max_debt do not fit at any, they are lowered, in that order.
 func (c *compiler) bucket() error {
-	period := c.Period.Microseconds()
+	length := c.Period.Microseconds()
 	debt, charge := c.debt, c.charge
 	if c.MaxCharge == 0 {
 		charge = 0
@@ -119,11 +121,11 @@ func (c *compiler) bucket() error {
 	}
 	for _, need := range [...]int64{c.burst + c.debt + c.charge, c.burst + c.debt + charge, c.burst + debt + charge} {
 		for _, every := range ticks {
-			if period%every != 0 {
+			if length%every != 0 {
 				continue
 			}
-			g := gcd(c.Rate, period/every)
-			unit, add := period/every/g, c.Rate/g
+			g := gcd(c.Rate, length/every)
+			unit, add := length/every/g, c.Rate/g
 			if most := mostUnits(every, add); most/unit >= need {
 				c.r = Rule{Unit: unit, Every: every, Add: add, Leaky: c.Algorithm == LeakyBucket}
 				c.fill(most, charge)
@@ -131,21 +133,21 @@ func (c *compiler) bucket() error {
 			}
 		}
 	}
-	return c.tooLarge(period, debt+charge)
+	return c.tooLarge(length, debt+charge)
 }
 
-func (c *compiler) tooLarge(period, others int64) error {
+func (c *compiler) tooLarge(length, others int64) error {
 	var room int64
 	for _, every := range ticks {
-		if period%every == 0 {
-			g := gcd(c.Rate, period/every)
-			room = max(room, mostUnits(every, c.Rate/g)/(period/every/g)-others)
+		if length%every == 0 {
+			g := gcd(c.Rate, length/every)
+			room = max(room, mostUnits(every, c.Rate/g)/(length/every/g)-others)
 		}
 	}
 	if room < 1 {
-		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, FormatPeriod(c.Period))
+		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, period.Format(c.Period))
 	}
-	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, FormatPeriod(c.Period), room)
+	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, period.Format(c.Period), room)
 }
 
 func (c *compiler) window() error {
@@ -170,7 +172,7 @@ func (c *compiler) window() error {
 	}
 	most := mostUnits(longest, r.Add)
 	if most < c.burst+debt+charge {
-		return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, FormatPeriod(c.Period), max(0, most-debt-charge))
+		return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, period.Format(c.Period), max(0, most-debt-charge))
 	}
 	c.fill(most, charge)
 	return nil
@@ -186,7 +188,7 @@ func (c *compiler) start() error {
 		r.Spread = true
 		return nil
 	}
-	if offset, err := parseDuration(c.Start); err == nil {
+	if offset, err := period.ParseDuration(c.Start); err == nil {
 		length := r.Every
 		if r.cal != nil {
 			length = r.cal.shortest()
@@ -208,7 +210,7 @@ func (c *compiler) start() error {
 	case c.Period == 7*24*time.Hour:
 		r.cal = &calendar{days: 7}
 	default:
-		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", FormatPeriod(c.Period))
+		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", period.Format(c.Period))
 	}
 	r.Every, r.cal.loc, r.cal.clock = 0, loc, clock
 	return nil
@@ -271,7 +273,7 @@ func (c *compiler) warning() string {
 		reach *= float64(c.Period.Microseconds()) / float64(r.Every)
 	}
 	return fmt.Sprintf("limit %s: a burst of %d is too small for %d per %s: at most %.6g can be reached",
-		c.Name, r.Burst, c.Rate, FormatPeriod(c.Period), reach)
+		c.Name, r.Burst, c.Rate, period.Format(c.Period), reach)
 }
 
 // checkName says what is wrong with a limit's name, or nothing.

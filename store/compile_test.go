@@ -124,15 +124,6 @@ func TestCompileWarns(t *testing.T) {
 	}
 }
 
-func TestBurstCredit(t *testing.T) {
-	if l := store.BurstCredit("c", 100, time.Second, 300*time.Second); l.Burst != 30_000 {
-		t.Errorf("100/s with 300 s of credit: burst %d", l.Burst)
-	}
-	if l := store.BurstCredit("c", 1, time.Hour, time.Second); l.Burst != 1 {
-		t.Errorf("a small credit: burst %d", l.Burst)
-	}
-}
-
 // A default max_debt is lowered to what an explicit max_charge leaves of it.
 func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
 	r, _, err := store.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100}.Compile()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -53,7 +54,7 @@ func (l *ledger) do(now int64, verb Verb, n, hold int64) Answer {
 	l.rs = rs
 	c := call{at: now, due: now + op.Delay, verb: verb, units: n * l.def.Rule.Unit, waits: op.Delay > 0, plain: verb < VerbCharge}
 	if op.Delay > 0 || hold > 0 {
-		r := op.Record(&next, NewReservation(), now, now+max(op.Delay, hold))
+		r := op.Record(&next, randomReservation(), now, now+max(op.Delay, hold))
 		l.rs = append(l.rs, r)
 		c.number, c.mark = r.Number, r.Mark
 	}
@@ -332,4 +333,9 @@ func (l *ledger) promise() {
 			}
 		}
 	}
+}
+
+func randomReservation() (r Reservation) {
+	binary.BigEndian.PutUint64(r[8:], rand.Uint64())
+	return r
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -193,7 +194,7 @@ func calendarVectors(t *testing.T) (lines []any) {
 	for _, zone := range zones {
 		for _, per := range []string{"1d", "1w", "1mo", "3mo", "1y"} {
 			for _, clock := range []string{"00:00", "02:30", "06:00", "23:59"} {
-				period, _ := store.ParsePeriod(per)
+				period, _ := period.Parse(per)
 				r := store.MustDefinition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: clock + " " + zone}).Rule
 				for i := range 4 {
 					now := int64(1577836800e6) + rnd.Int64N(int64(20*365.25*86400e6))

@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
+)
 
 // Algorithm says how a limit gives back what was taken.
 type Algorithm uint8
@@ -26,17 +30,16 @@ const (
 // Calendar periods, for windows and intervals. They are markers, not lengths:
 // a month is as long as its calendar says. Multiples work: 3*Month is a quarter.
 const (
-	Month time.Duration = -1
-	Year                = 12 * Month
+	Month = period.Month
+	Year  = period.Year
 )
 
 // Bounds, chosen so that every number fits int64, bigint and a double exactly.
 const (
-	MaxInt    = 1<<53 - 1 // the largest number any store holds
-	MaxKey    = 512       // bytes in a key
-	MaxName   = 128       // bytes in a limit's name
-	MaxTakes  = 16        // takes in one call
-	maxMonths = 1200      // months in a period
+	MaxInt   = 1<<53 - 1 // the largest number any store holds
+	MaxKey   = 512       // bytes in a key
+	MaxName  = 128       // bytes in a limit's name
+	MaxTakes = 16        // takes in one call
 )
 
 // ChangePolicy says what becomes of the tokens in use when a limit is redefined.
@@ -89,17 +92,6 @@ type Limit struct {
 	OnStoreError FailureMode   // default FailClosed
 	Timeout      time.Duration // how long to wait for the store; default: as long as the context allows
 	ListKeys     bool          // keep the text of keys in stores that would otherwise forget it
-}
-
-// BurstCredit returns a token bucket that lets a caller spend at once what it
-// did not use during the last credit: burst = rate × credit / per, at least 1.
-// 100 a second with five minutes of credit is a burst of 30,000.
-func BurstCredit(name string, rate int64, per, credit time.Duration) Limit {
-	l := Limit{Name: name, Rate: rate, Period: per}
-	if rate > 0 && per > 0 && credit > 0 {
-		l.Burst = max(1, mulDiv(rate, int64(credit), int64(per), false))
-	}
-	return l
 }
 
 func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }

@@ -1,21 +1,11 @@
 package store
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 )
 
 // A Reservation names tokens that were taken ahead of time.
 type Reservation [16]byte
-
-// NewReservation draws a random (version 4) UUID. It cannot be guessed, so that
-// whoever holds it may give the tokens back.
-func NewReservation() (r Reservation) {
-	rand.Read(r[:])
-	r[6] = r[6]&0x0f | 0x40
-	r[8] = r[8]&0x3f | 0x80
-	return r
-}
 
 // String writes the reservation as a UUID.
 func (r Reservation) String() string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
@@ -28,7 +29,7 @@ var settings = []Setting{
 	required(setting("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
 	setting("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String),
 	required(setting("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText)),
-	required(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, FormatPeriod)),
+	required(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format)),
 	setting("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText),
 	setting("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText),
 	setting("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText),
@@ -38,7 +39,7 @@ var settings = []Setting{
 	setting("auth", func(l *Limit) *bool { return &l.Auth }, either("true", "false"), boolText("true", "false")),
 	setting("retry_jitter", func(l *Limit) *int { return &l.RetryJitter }, parsePercent, percentText),
 	setting("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
-	column("timeout_us", setting("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, parseDuration, FormatPeriod)),
+	column("timeout_us", setting("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, period.ParseDuration, period.Format)),
 	column("list_keys", setting("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none"))),
 }
 
@@ -142,7 +143,7 @@ func parsePer(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, errors.New(missingPeriod)
 	}
-	return ParsePeriod(s)
+	return period.Parse(s)
 }
 
 func parsePercent(s string) (int, error) {

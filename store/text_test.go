@@ -10,35 +10,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-func TestParsePeriod(t *testing.T) {
-	for s, want := range map[string]time.Duration{
-		"250ms": 250 * time.Millisecond, "1s": time.Second, "1m": time.Minute, "1h": time.Hour, "1d": day, "1w": 7 * day,
-		"1h30m": 90 * time.Minute, "1mo": store.Month, "3mo": 3 * store.Month, "1y": store.Year, "7us": 7 * time.Microsecond,
-	} {
-		if got, err := store.ParsePeriod(s); got != want || err != nil {
-			t.Errorf("%s: %v, %v; want %v", s, got, err, want)
-		}
-	}
-	for _, s := range []string{"", "0s", "1", "s", "-1s", "1.5s", "1x", "1s ", " 1s", "0mo", "1201mo", "101y", "999999999999d", "99999999999999999999s", "mo", "+1s"} {
-		if d, err := store.ParsePeriod(s); err == nil {
-			t.Errorf("%q was read as %v", s, d)
-		}
-	}
-}
-
-func TestPeriodRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		d := rapid.OneOf(
-			rapid.Map(rapid.Int64Range(1, 1<<50), func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }),
-			rapid.Map(rapid.Int64Range(1, 5000), func(n int64) time.Duration { return time.Duration(n) * time.Hour }),
-			rapid.Map(rapid.Int64Range(1, 1200), func(n int64) time.Duration { return time.Duration(n) * store.Month }),
-		).Draw(t, "period")
-		if got, err := store.ParsePeriod(store.FormatPeriod(d)); err != nil || got != d {
-			t.Fatalf("%d as %q: %d, %v", d, store.FormatPeriod(d), got, err)
-		}
-	})
-}
-
 func TestLimitRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, _ := anyRule(t)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -286,7 +287,7 @@ func goldenCalendar(e *env) {
 	}
 	defs, n := map[string]*store.Definition{}, 0
 	vectors(e, golden.Calendar, e.vectors*defining, func(line string, v vector) {
-		period, err := store.ParsePeriod(v.Per)
+		period, err := period.Parse(v.Per)
 		e.must(nil, err)
 		d := defs[v.Per+v.Start]
 		if d == nil {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // CancelCmd gives a reservation's tokens back.
@@ -20,7 +21,7 @@ func (CancelCmd) Help() string {
 }
 
 func (c *CancelCmd) Run(e *env) error {
-	id, err := dipwell.ParseReservation(c.Reservation)
+	id, err := store.ParseReservation(c.Reservation)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -36,7 +37,7 @@ func LimitValues(l *store.Limit) (values []any) {
 				value = nil
 			}
 		case *time.Duration:
-			if value = store.FormatPeriod(*f); inMicros(s) {
+			if value = period.Format(*f); inMicros(s) {
 				value = f.Microseconds()
 			}
 		case *int:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -44,7 +45,7 @@ type Version struct {
 func NewVersion(v store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, store.FormatPeriod(l.Period), l.Start}
+		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start}
 }
 
 // version returns the version. The rule of l is used if it is the same, and
@@ -86,7 +87,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 	calendar := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second}
 	switch {
 	case v.Per != "":
-		period, err := store.ParsePeriod(v.Per)
+		period, err := period.Parse(v.Per)
 		if err != nil {
 			return r, err
 		}
@@ -103,7 +104,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 		return r, err
 	}
 	if v.Every == 0 && r.Every != 0 {
-		return r, fmt.Errorf("windows of %s are no calendar's", store.FormatPeriod(calendar.Period))
+		return r, fmt.Errorf("windows of %s are no calendar's", period.Format(calendar.Period))
 	}
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/owner"
-	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/internal/period"
 )
 
 // maxOverrides bounds the limits that requests may bring, all together: each
@@ -76,11 +76,11 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 	return r, nil
 }
 
-func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit, period time.Duration) *rule {
+func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Unit, per time.Duration) *rule {
 	r := &rule{windowed: true, none: key.requests == 0, near: nearLimit(d.near, int64(key.requests))}
 	r.limit = dipwell.Limit{
-		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, store.FormatPeriod(period)), ""),
-		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: period, Start: "0s",
+		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, period.Format(per)), ""),
+		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: per, Start: "0s",
 	}
 	r.answer = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: key.requests, Unit: unit}
 	if key.multiplier > 0 {

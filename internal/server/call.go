@@ -136,7 +136,7 @@ func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	id, err := dipwell.ParseReservation(x.req.reservation)
+	id, err := store.ParseReservation(x.req.reservation)
 	if err == nil {
 		err = a.limiter.Cancel(r.Context(), id)
 	}

@@ -124,7 +124,7 @@ func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwel
 		return nil, ErrShed
 	}
 	defer v.Leave()
-	id, err := dipwell.ParseReservation(c.GetReservation())
+	id, err := store.ParseReservation(c.GetReservation())
 	if err == nil {
 		err = v.limiter.Cancel(ctx, id)
 	}

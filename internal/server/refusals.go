@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // refusals logs some of them: enough to see who is refused, and never so many
@@ -25,7 +26,7 @@ type refusal struct {
 	cost       int64
 	retry      time.Duration
 	never      bool
-	source     dipwell.Source
+	source     store.Source
 	reason     string // there was no decision
 	unlogged   int64
 }
