@@ -6,19 +6,18 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// ahead parses a log in a goroutine of its own, a few batches before they are
-// decided.
+// ahead parses a log in its own goroutine, a few batches ahead of the decisions.
 type ahead struct {
-	full, free chan *batch // free never blocks: it has room for every batch
+	full, free chan *batch // free has room for all batches, so that a send never blocks
 	quit       chan struct{}
 }
 
-// batch is a number of records whose keys stay valid with it.
+// batch is a number of records with their keys.
 type batch struct {
 	recs     []record
 	keys     []byte
-	consumed int64 // bytes of the log up to here
-	end      bool  // there are no more, because of err or because the log has ended
+	consumed int64 // bytes of the log read so far
+	end      bool  // the last batch: the log has ended, or err
 	err      error
 }
 
@@ -28,7 +27,7 @@ const (
 	batchKeys    = 64 << 10 // bytes
 )
 
-// readAhead begins to read. It closes the log when it is through.
+// readAhead starts the goroutine, which closes the log when it ends.
 func readAhead(log *reader) *ahead {
 	a := &ahead{make(chan *batch, batches), make(chan *batch, batches), make(chan struct{})}
 	for range batches {
@@ -51,7 +50,7 @@ func readAhead(log *reader) *ahead {
 	return a
 }
 
-// next waits for a batch, which goes back through free.
+// next returns the next batch. The caller returns it through free.
 func (a *ahead) next(ctx context.Context) (*batch, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -64,8 +63,8 @@ func (a *ahead) next(ctx context.Context) (*batch, error) {
 	}
 }
 
-// stop ends the reading and waits for that, unless the context has ended: then
-// it may be stuck in a pipe that nobody writes to.
+// stop ends the goroutine and waits for it, unless the context has ended, because
+// then it may be blocked in a read of a pipe.
 func (a *ahead) stop(ctx context.Context) {
 	close(a.quit)
 	for ctx.Err() == nil {
@@ -75,7 +74,7 @@ func (a *ahead) stop(ctx context.Context) {
 	}
 }
 
-// fill reads records until the batch is full.
+// fill reads records until the batch is full or the log ends.
 func (b *batch) fill(log *reader) {
 	b.recs, b.keys, b.end = b.recs[:0], b.keys[:0], false
 	for len(b.recs) < batchRecords && len(b.keys) < batchKeys-store.MaxKey {

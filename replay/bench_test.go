@@ -138,8 +138,8 @@ func BenchmarkSplitAndParseTimeByHand(b *testing.B) {
 	perLine(b, benchLines)
 }
 
-// All of a replay's work, written by hand for one bucket: the line is split, its
-// time is parsed, and the address takes a token of its bucket in a map.
+// All of a replay's work, written by hand for one limit: split the line, parse its
+// time, and take a token from the address's bucket in a map.
 func BenchmarkDecideByHand(b *testing.B) {
 	log := benchLog(benchLines, 0)
 	var times clfTimes

@@ -1,10 +1,10 @@
 package replay
 
-// maxBins bounds the time axis of a report.
+// maxBins is the most bins in a report's time axis.
 const maxBins = 240
 
-// binWidths are the lengths, in µs, that a bin may have: those that people
-// count in, each a multiple of the one before.
+// binWidths are the possible widths of a bin in µs, each a multiple of the one
+// before.
 var binWidths = [...]int64{1e3, 10e3, 100e3, second, 5 * second, 15 * second, 30 * second, minute, 5 * minute, 15 * minute,
 	30 * minute, hour, 3 * hour, 6 * hour, 12 * hour, day, 7 * day, 28 * day, 364 * day, 10 * 364 * day}
 
@@ -15,14 +15,14 @@ const (
 	day    = 24 * hour
 )
 
-// bins count requests over time in a bounded number of bins of equal width,
-// which grows when time outgrows them. Times come in order.
+// bins counts requests over time in at most maxBins bins of equal width. If the
+// time span becomes too long, the width grows. Times must be in order.
 type bins struct {
 	start   int64 // µs, a multiple of the width
 	n       int   // bins in use
-	size    int   // of binWidths
-	present int   // the bin of the last request
-	until   int64 // where it ends
+	size    int   // index of the width in binWidths
+	current int   // bin of the last request
+	until   int64 // end of that bin
 	bin     [maxBins]bin
 }
 
@@ -35,12 +35,13 @@ func (b *bins) add(t int64, v verdict) {
 		b.move(t)
 	}
 	if v == granted {
-		b.bin[b.present].granted++
+		b.bin[b.current].granted++
 	} else {
-		b.bin[b.present].refused++
+		b.bin[b.current].refused++
 	}
 }
 
+// move makes the bin of t the current one.
 func (b *bins) move(t int64) {
 	if b.n == 0 {
 		b.start = t - t%b.width()
@@ -48,12 +49,12 @@ func (b *bins) move(t int64) {
 	for t-b.start >= b.width()*maxBins && b.size < len(binWidths)-1 {
 		b.widen()
 	}
-	b.present = min(int((t-b.start)/b.width()), maxBins-1)
-	b.n = b.present + 1
+	b.current = min(int((t-b.start)/b.width()), maxBins-1)
+	b.n = b.current + 1
 	b.until = b.start + int64(b.n)*b.width()
 }
 
-// widen puts the bins into fewer ones of the next width.
+// widen merges the bins into bins of the next width.
 func (b *bins) widen() {
 	old := *b
 	b.size++

@@ -15,7 +15,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// stretch is a log of n lines in order that is made while it is read.
+// stretch generates a log of n lines in order while it is read.
 type stretch struct {
 	n, i int
 	key  func(i int) string
@@ -44,7 +44,7 @@ func (s *stretch) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// heapOf replays n lines and returns the live heap at its highest.
+// heapOf replays n lines and returns the highest size of the live heap.
 func heapOf(t *testing.T, n int, again bool, o Options, key func(int) string) (uint64, *Report) {
 	t.Helper()
 	s := &stretch{n: n, key: key}
@@ -58,8 +58,8 @@ func heapOf(t *testing.T, n int, again bool, o Options, key func(int) string) (u
 	return s.peak, rep
 }
 
-// Memory depends neither on the length of a log in order nor on the number of
-// keys that come and go.
+// Memory does not grow with the length of a log in order, nor with its number of
+// keys over time.
 func TestMemoryIsIndependentOfLength(t *testing.T) {
 	const mib = 1 << 20
 	few := func(i int) string { return "192.0.2." + strconv.Itoa(i%250) }
@@ -85,8 +85,7 @@ func TestMemoryIsIndependentOfLength(t *testing.T) {
 	}
 }
 
-// Counts may be forgotten, decisions never change by it, and the report says
-// how far off a key can be.
+// Forgetting counts does not change decisions, and the report bounds the error.
 func TestForgettingKeys(t *testing.T) {
 	var log strings.Builder
 	at := time.Date(2026, 3, 14, 9, 0, 0, 0, time.UTC)
@@ -149,28 +148,28 @@ func TestPlots(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		var svg, img bytes.Buffer
-		if err := rep.WritePlot(&svg, ".svg"); err != nil || !strings.Contains(svg.String(), "</svg>") || strings.Contains(svg.String(), "<script") || strings.Contains(svg.String(), "\x1b") {
+		if err := rep.Write(&svg, "svg"); err != nil || !strings.Contains(svg.String(), "</svg>") || strings.Contains(svg.String(), "<script") || strings.Contains(svg.String(), "\x1b") {
 			t.Errorf("%s: %v %.100s", name, err, svg.String())
 		}
 		if svg.Len() > 2<<20 {
 			t.Errorf("%s: %d bytes", name, svg.Len())
 		}
 		if name == "example" || name == "empty" { // a picture takes a second
-			if err := rep.WritePlot(&img, ".PNG"); err != nil {
+			if err := rep.Write(&img, "png"); err != nil {
 				t.Error(name, err)
 			}
 			if _, err := png.Decode(&img); err != nil {
 				t.Error(name, err)
 			}
 		}
-		if err := rep.WriteText(io.Discard); err != nil {
+		if err := rep.Write(io.Discard, "text"); err != nil {
 			t.Error(name, err)
 		}
 	}
 }
 
-// The level drawn at the end of the example is the one the rule gives, and no
-// track has more points than its columns allow.
+// The last level of a track is the one that the rule gives, and no track has more
+// points than its columns allow.
 func TestLevelsFollowTheRule(t *testing.T) {
 	o := Options{Limits: limits(t, "page=12/1m,burst=15"), Levels: 2}
 	rep, err := Run(context.Background(), inMemory(read(t, exampleLog)), o)

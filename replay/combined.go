@@ -13,24 +13,24 @@ import (
 //
 //	192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a?b=c HTTP/1.1" 200 512 "referer" "agent"
 //
-// It looks at no more of a line than the key, the cost and the time need.
+// It reads only the fields that it needs.
 type combined struct {
 	times clfTimes
-	by    int
-	cost  int // the field with the cost, or -1
-	fixed int64
+	by    int   // field with the key
+	cost  int   // field with the cost, or -1
+	fixed int64 // cost of every line if there is no field
 }
 
-// combinedFields are the names for --by and --cost. The first of a group is
-// how the documentation calls it.
+// combinedFields are the names of fields for --by and --cost. The first name of
+// each group is the one in the documentation.
 var combinedFields = [][]string{
 	{"ip", "host", "addr", "remote_addr", "client"},
 	{"user", "remote_user"},
 	{"method"},
 	{"path"},          // without the query
-	{"url", "uri"},    // with it
+	{"url", "uri"},    // with the query
 	{"protocol"},      // HTTP/1.1
-	{"request"},       // the three together
+	{"request"},       // method, URL and protocol
 	{"status"},        // 200
 	{"bytes", "size"}, // 512
 	{"referer", "referrer"},
@@ -101,8 +101,8 @@ func (c *combined) parse(line []byte, rec *record) (err error) {
 	return err
 }
 
-// findTime finds the first bracket that holds a time. Names of users may hold
-// brackets too; a line with very many of them is not worth a search.
+// findTime finds the first bracket followed by a time, since names of users may
+// have brackets too. It tries at most 8 brackets. end is 0 if there is no time.
 func (c *combined) findTime(line []byte, rec *record) (open, end int) {
 	open = -1
 	for at, tries := 0, 0; tries < 8; tries++ {
@@ -121,7 +121,7 @@ func (c *combined) findTime(line []byte, rec *record) (open, end int) {
 	return open, 0
 }
 
-// field finds a field in what stands before and after the time.
+// field returns a field, given the parts of the line before and after the time.
 func field(which int, before, after []byte) ([]byte, error) {
 	switch which {
 	case fieldNone:
@@ -163,13 +163,13 @@ func field(which int, before, after []byte) ([]byte, error) {
 	}
 	referer, rest, ok := quoted(rest)
 	if which == fieldReferer || !ok {
-		return wanted(referer, ok, "its referer is missing or has no closing quote")
+		return orMalformed(referer, ok, "its referer is missing or has no closing quote")
 	}
 	agent, _, ok := quoted(rest)
-	return wanted(agent, ok, "its agent is missing or has no closing quote")
+	return orMalformed(agent, ok, "its agent is missing or has no closing quote")
 }
 
-func wanted(b []byte, ok bool, reason string) ([]byte, error) {
+func orMalformed(b []byte, ok bool, reason string) ([]byte, error) {
 	if !ok {
 		return nil, malformed(reason)
 	}
@@ -182,7 +182,7 @@ func requestField(which int, request []byte) ([]byte, error) {
 	}
 	method, rest, ok := bytes.Cut(request, []byte{' '})
 	if which == fieldMethod {
-		return wanted(method, ok && len(method) > 0, "its request has no method")
+		return orMalformed(method, ok && len(method) > 0, "its request has no method")
 	}
 	url, protocol := rest, []byte(nil)
 	if at := bytes.LastIndexByte(rest, ' '); at >= 0 && bytes.HasPrefix(rest[at+1:], []byte("HTTP/")) {
@@ -190,15 +190,15 @@ func requestField(which int, request []byte) ([]byte, error) {
 	}
 	switch which {
 	case fieldProtocol:
-		return wanted(protocol, protocol != nil, "its request has no protocol")
+		return orMalformed(protocol, protocol != nil, "its request has no protocol")
 	case fieldPath:
 		url, _, _ = bytes.Cut(url, []byte{'?'})
 	}
-	return wanted(url, ok && len(url) > 0, "its request has no path")
+	return orMalformed(url, ok && len(url) > 0, "its request has no path")
 }
 
-// quoted returns the text between the quotes that b begins with, as it stands,
-// and what follows. A backslash protects a quote.
+// quoted returns the quoted text at the beginning of b, with its escapes, and what
+// follows it. A backslash escapes a quote.
 func quoted(b []byte) (text, rest []byte, ok bool) {
 	b = bytes.TrimLeft(b, " ")
 	if len(b) == 0 || b[0] != '"' {

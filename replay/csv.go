@@ -8,15 +8,15 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// csvLines reads comma-, semicolon- or tab-separated values with a header, one
-// record a line, so that a quote that is never closed spoils one line only.
+// csvLines reads comma-, semicolon- or tab-separated values with a header. Each
+// line is a record, so that a missing closing quote affects only one line.
 type csvLines struct {
 	o              *Options
 	times          textTimes
-	sep            byte // 0 until the header was read
-	time, by, cost int  // columns; -1: none
+	sep            byte // 0 until the header has been read
+	time, by, cost int  // columns, or -1
 	fixed          int64
-	buf            []byte // of fields with doubled quotes
+	buf            []byte // for fields with doubled quotes
 }
 
 func newCSV(o *Options) (parser, error) {
@@ -55,7 +55,7 @@ func (c *csvLines) header(line []byte) error {
 	return err
 }
 
-// column finds the likeliest name of a field in the header.
+// column returns the column whose header is the first of the field's aliases.
 func column(option, name string, header []string) (int, error) {
 	for _, alias := range wantField(name).names {
 		for i, h := range header {
@@ -68,7 +68,7 @@ func column(option, name string, header []string) (int, error) {
 	return 0, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("there is no column %q in the log; its columns are %.300q", name, shown)}
 }
 
-// separator is the one that the header has most of.
+// separator returns the separator that is most frequent in line.
 func separator(line []byte) byte {
 	best, most := byte(','), 0
 	for _, sep := range []byte{',', ';', '\t'} {
@@ -125,7 +125,7 @@ func (c *csvLines) fill(rec *record, at, key, cost []byte) (err error) {
 	return err
 }
 
-// cut takes the first field off a line. rest is nil after the last one.
+// cut returns the first field of b and the rest, which is nil after the last field.
 func (c *csvLines) cut(b []byte) (field, rest []byte, err error) {
 	if len(b) == 0 || b[0] != '"' {
 		end := bytes.IndexByte(b, c.sep)

@@ -6,11 +6,10 @@ import (
 	"strconv"
 
 	"github.com/dipwell/dipwell/internal/jsontext"
-
 	"github.com/dipwell/dipwell/store"
 )
 
-// decisionWriter writes a JSON line a decision, in the order decided.
+// decisionWriter writes each decision as a line of JSON.
 type decisionWriter struct {
 	out *bufio.Writer
 	buf []byte

@@ -2,11 +2,11 @@ package replay
 
 import "bytes"
 
-// detectBytes is how much of a log is looked at to tell its format.
+// detectBytes is how much of a log detect looks at.
 const detectBytes = 64 << 10
 
-// detect tells a log's format by its first line that looks like any. Where no
-// line does, it is read as a combined log, so that its lines are shown.
+// detect returns the format of the first line that looks like one. If there is
+// none it returns combined, so that the report shows the malformed lines.
 func detect(head []byte) string {
 	var times clfTimes
 	for line := range bytes.Lines(head) {
@@ -29,7 +29,7 @@ func detect(head []byte) string {
 	return "combined"
 }
 
-// looksLikeHeader: a CSV header names a time.
+// looksLikeHeader reports whether line is a CSV header: one of its columns is a time.
 func looksLikeHeader(line []byte) bool {
 	sep := separator(line)
 	for name := range bytes.SplitSeq(line, []byte{sep}) {

@@ -5,15 +5,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// engine decides records in virtual time: each at its own instant, on rows of
-// its own, by the operations of the stores.
+// engine decides records in virtual time, with its own rows and the step of the
+// stores.
 type engine struct {
 	defs  []*dipwell.Definition
 	all   bool
 	table *table
-	sums  []sums // of each limit
+	sums  []sums // by limit
 	group store.Group
-	rows  []store.State // of the group
+	rows  []store.State // scratch of decideAll
 	write []bool
 	out   *decisionWriter
 
@@ -35,7 +35,7 @@ func newEngine(defs []*dipwell.Definition, o *Options) *engine {
 	return e
 }
 
-// decide asks every limit for the record's cost.
+// decide takes the record's cost from every limit.
 func (e *engine) decide(rec *record) error {
 	id, ok := e.table.find(rec.key)
 	if !ok {
@@ -54,10 +54,10 @@ func (e *engine) decide(rec *record) error {
 		op.Key, op.Phase, op.Cost = key, 0, rec.cost
 	}
 	if e.all {
-		if err := e.together(rec, rows); err != nil {
+		if err := e.decideAll(rec, rows); err != nil {
 			return err
 		}
-	} else if err := e.alone(rec, rows); err != nil {
+	} else if err := e.decideEach(rec, rows); err != nil {
 		return err
 	}
 	for i := range e.group.Ops {
@@ -66,7 +66,7 @@ func (e *engine) decide(rec *record) error {
 		e.sums[i].add(rec, op, v)
 		counts[i].add(rec.t, op.Retry, v)
 		if e.out != nil {
-			if err := e.out.write(rec, op, op.Allowed && v != spared); err != nil {
+			if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,8 @@ func (e *engine) decide(rec *record) error {
 	return nil
 }
 
-func (e *engine) alone(rec *record, rows []row) error {
+// decideEach decides each limit independently.
+func (e *engine) decideEach(rec *record, rows []row) error {
 	for i := range e.group.Ops {
 		next, write, err := e.group.Ops[i].Step(rec.t, rows[i].state(e.defs[i]), false)
 		if err != nil {
@@ -87,7 +88,8 @@ func (e *engine) alone(rec *record, rows []row) error {
 	return nil
 }
 
-func (e *engine) together(rec *record, rows []row) error {
+// decideAll decides all limits at once, all or nothing.
+func (e *engine) decideAll(rec *record, rows []row) error {
 	for i, d := range e.defs {
 		e.rows[i] = rows[i].state(d)
 	}
@@ -102,14 +104,14 @@ func (e *engine) together(rec *record, rows []row) error {
 	return nil
 }
 
-// verdict is what became of the request at one limit.
+// verdict is the result of a request at one limit.
 type verdict uint8
 
 const (
-	granted  verdict = iota
-	refused          // by this limit, or by it too
-	shadowed         // would have been refused, had the limit not been in shadow mode
-	spared           // granted by this limit, and refused by another: --all
+	granted        verdict = iota
+	refused                // by this limit, perhaps by others too
+	shadowed               // would have been refused by a limit in shadow mode
+	refusedByOther         // allowed by this limit but refused by another; only with Options.All
 )
 
 func (e *engine) verdict(op *store.Op) verdict {
@@ -117,7 +119,7 @@ func (e *engine) verdict(op *store.Op) verdict {
 	case !op.Allowed:
 		return refused
 	case e.all && !e.group.Allowed:
-		return spared
+		return refusedByOther
 	case op.Shadow:
 		return shadowed
 	}
@@ -133,12 +135,12 @@ func (e *engine) flush() error {
 
 // sums are the totals of a limit.
 type sums struct {
-	granted, refused, spared, never int64
-	grantedCost, refusedCost        total
-	delayed                         int64 // granted, to be acted on later: a leaky bucket
-	longestWait, longestDelay       int64 // µs
-	first, last                     int64 // refusals
-	bins                            bins
+	granted, refused, refusedByOther, never int64
+	grantedCost, refusedCost                total
+	delayed                                 int64 // granted with a delay, by a leaky bucket
+	longestWait, longestDelay               int64 // µs
+	first, last                             int64 // times of refusals
+	bins                                    bins
 }
 
 func (s *sums) add(rec *record, op *store.Op, v verdict) {
@@ -153,8 +155,8 @@ func (s *sums) add(rec *record, op *store.Op, v verdict) {
 		return
 	}
 	s.refusedCost.add(rec.cost)
-	if v == spared {
-		s.spared++
+	if v == refusedByOther {
+		s.refusedByOther++
 		return
 	}
 	if s.refused == 0 {
@@ -168,7 +170,7 @@ func (s *sums) add(rec *record, op *store.Op, v verdict) {
 	}
 }
 
-// total is a sum that stops at the largest number instead of going round.
+// total is a sum that saturates instead of overflowing.
 type total int64
 
 func (t *total) add(n int64) {

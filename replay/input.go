@@ -10,16 +10,16 @@ import (
 	"os"
 )
 
-// Input is where a log comes from.
+// Input is a log. Logs compressed with gzip are decompressed.
 type Input struct {
-	Name  string // for the report
-	Open  func() (io.ReadCloser, error)
-	Size  int64 // bytes, when known
-	Again bool  // Open gives the same log each time
+	Name  string                        // for the report
+	Open  func() (io.ReadCloser, error) // opens the log at its beginning
+	Size  int64                         // in bytes, or 0 if not known
+	Again bool                          // Open may be called again, and returns the same log
 }
 
-// File is the log in a file, up to the size it has now; "-" is standard input.
-// What is compressed with gzip is read as what it holds.
+// File returns the log in a file, up to the file's present size. The path "-" is
+// stdin. It returns an error if the file cannot be opened.
 func File(path string, stdin io.Reader) (Input, error) {
 	if path == "-" {
 		return Stream("standard input", stdin), nil
@@ -48,7 +48,7 @@ func File(path string, stdin io.Reader) (Input, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A log that grows meanwhile must be the same when it is read again.
+		// If the log grows, a second reading must still return the same bytes.
 		return limited{io.LimitReader(f, st.Size()), f}, nil
 	}
 	return Input{Name: path, Open: open, Size: st.Size(), Again: true}, nil
@@ -59,13 +59,14 @@ type limited struct {
 	io.Closer
 }
 
-// Stream is a log that can be read once.
+// Stream returns the log that r reads, which can be read only once. A log in a file
+// is faster as a File, since Run need not sort it if it is in order.
 func Stream(name string, r io.Reader) Input {
 	return Input{Name: name, Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}
 }
 
-// lineReader cuts a log into lines. Memory: its buffer, and up to maxLine
-// bytes while a line is longer than that.
+// lineReader splits a log into lines. It needs its buffer and, for a longer line,
+// up to maxLine bytes.
 type lineReader struct {
 	file  io.Closer
 	raw   *counter
@@ -93,8 +94,8 @@ func openLines(in Input) (*lineReader, error) {
 	return l, nil
 }
 
-// next returns the next line without its end, cut after maxLine bytes, valid
-// until the call after; io.EOF when there is none.
+// next returns the next line without its line end, cut after maxLine bytes. It is
+// valid until the next call. After the last line next returns io.EOF.
 func (l *lineReader) next() ([]byte, error) {
 	if l.ended {
 		return nil, io.EOF
@@ -125,19 +126,19 @@ func (l *lineReader) readLong(part []byte) (_ []byte, err error) {
 		l.long = append(l.long, part[:min(len(part), maxLine-len(l.long))]...)
 	}
 	line := l.long
-	if cap(l.long) > 1<<20 { // one monster must not be paid for until the end
+	if cap(l.long) > 1<<20 { // do not keep the memory of one huge line
 		l.long = nil
 	}
 	return line, err
 }
 
-// head is the beginning of what is left, at most n bytes, without reading it.
+// head returns up to n of the next bytes without reading them.
 func (l *lineReader) head(n int) []byte {
 	b, _ := l.buf.Peek(n)
 	return b
 }
 
-// skipMark drops a byte order mark.
+// skipMark skips a byte order mark.
 func (l *lineReader) skipMark() {
 	if bytes.Equal(l.head(3), []byte("\xef\xbb\xbf")) {
 		_, _ = l.buf.Discard(3)

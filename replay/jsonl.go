@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// jsonLines reads one JSON object a line. It scans for the members that it
-// needs and looks at nothing after them.
+// jsonLines reads a JSON object in each line. It stops scanning when it has found
+// the members that it needs.
 type jsonLines struct {
 	times          textTimes
 	time, by, cost want
@@ -16,8 +16,8 @@ type jsonLines struct {
 	shared         bool
 }
 
-// aliases are the names that a field goes by in the logs of common programs,
-// the likeliest first. A field asked for by a name of its own has no other.
+// aliases are the names of fields in the logs of common programs, in order of
+// preference. A field that is not listed here has only its own name.
 var aliases = map[string][]string{
 	"time":    {"time", "timestamp", "@timestamp", "ts", "t", "datetime", "date", "time_iso8601", "time_local", "msec", "start_time", "StartUTC"},
 	"ip":      {"ip", "remote_addr", "client_ip", "remote_ip", "clientip", "client", "addr", "host", "request.client_ip", "request.remote_ip", "ClientHost", "httpRequest.remoteIp"},
@@ -31,10 +31,10 @@ var aliases = map[string][]string{
 	"bytes":   {"bytes", "size", "body_bytes_sent", "bytes_sent", "DownstreamContentSize", "httpRequest.responseSize"},
 }
 
-// want is a field looked for: the value of the likeliest name met so far.
+// want is a field to find, with the value of its preferred name found so far.
 type want struct {
 	names []string
-	rank  int // of the name that value belongs to; len(names): none yet
+	rank  int // index in names of the value's name; len(names) if there is no value yet
 	value []byte
 }
 
@@ -47,8 +47,8 @@ func wantField(name string) want {
 
 func (w *want) clear() { w.rank, w.value = len(w.names), nil }
 
-// offer takes a value if its name is likelier than what was met so far; the
-// first of several members with one name counts.
+// offer takes a value if its name is preferred to the one found so far. Of several
+// members with the same name the first counts.
 func (w *want) offer(name, value []byte) {
 	for i := range w.rank {
 		if w.names[i] == string(name) {
@@ -112,11 +112,11 @@ func because(broken bool, why malformed) error {
 
 func (j *jsonLines) done() bool { return j.time.rank == 0 && j.by.rank == 0 && j.cost.rank == 0 }
 
-const maxDepth = 4 // of objects whose members have dotted names
+const maxDepth = 4 // of nested objects
 
-// scan walks the members of an object, after its brace, and reports whether it
-// is broken before everything was found. It goes down into objects, whose
-// members have dotted names.
+// scan reads the members of an object, after its brace, until it has found all
+// fields. It reports whether the object is malformed before that. Members of a
+// nested object have names such as request.uri; prefix is "request.".
 func (j *jsonLines) scan(b, prefix []byte, depth int) (broken bool) {
 	var nameBuf [128]byte
 	for !j.done() {
@@ -159,7 +159,7 @@ func space(b []byte) []byte {
 	return b
 }
 
-// stringEnd is the length of the JSON string that b begins with, or 0.
+// stringEnd returns the length of the JSON string at the beginning of b, or 0.
 func stringEnd(b []byte) int {
 	if len(b) == 0 || b[0] != '"' {
 		return 0
@@ -175,8 +175,8 @@ func stringEnd(b []byte) int {
 	return 0
 }
 
-// valueEnd is the length of the JSON value that b begins with, or 0. What
-// stands inside of arrays and objects is only matched for its brackets.
+// valueEnd returns the length of the JSON value at the beginning of b, or 0. Of an
+// array or object it checks only that the brackets match in number.
 func valueEnd(b []byte) int {
 	if len(b) == 0 {
 		return 0
@@ -205,21 +205,21 @@ func valueEnd(b []byte) int {
 		return 0
 	}
 	n := bytes.IndexAny(b, ",}] \t\r\n")
-	if n < 0 { // cut short: nobody knows how the number went on
+	if n < 0 { // the line was cut, perhaps within the value
 		return 0
 	}
 	return n
 }
 
-// text is a value as text: a string without its quotes and escapes, a number
-// or a boolean as it stands.
+// text returns a JSON value as text: a string unquoted, a number or a boolean
+// unchanged.
 func text(value []byte) ([]byte, error) {
 	switch c := value[0]; {
 	case c == '"':
 		if bytes.IndexByte(value, '\\') < 0 {
 			return value[1 : len(value)-1], nil
 		}
-		if !utf8.Valid(value) { // Unmarshal would repair it in silence
+		if !utf8.Valid(value) { // Unmarshal would replace invalid bytes
 			return value, nil
 		}
 		var s string

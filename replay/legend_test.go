@@ -14,7 +14,7 @@ import (
 	"gonum.org/v1/plot/vg/recorder"
 )
 
-// manyKeys is a log in which each key asks more than it gets.
+// manyKeys is a log in which each key is refused.
 func manyKeys(keys int) []byte {
 	var b bytes.Buffer
 	for i := range 4000 {
@@ -23,8 +23,8 @@ func manyKeys(keys int) []byte {
 	return b.Bytes()
 }
 
-// The names of keys stand above the lines and inside the page, whatever the
-// number of keys, and however deep their debt.
+// The legend is above the lines and inside the page for any number of keys and any
+// debt.
 func TestLegendIsClear(t *testing.T) {
 	const width, height = plotWidth, 2*panelHeight + 2*plotMargin
 	for _, limit := range []string{"page=12/1m,burst=15", "queue=1/10s,algorithm=leaky_bucket,max_debt=90", "one=1/1d"} {

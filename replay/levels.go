@@ -5,11 +5,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// columns is how finely the level of a bucket is followed over time.
+// columns is how many columns of a plot a track has.
 const columns = 900
 
-// track is the level of one key's bucket over time, in tokens. A column that
-// holds many requests keeps its first, highest, lowest and last level.
+// track is the level of one key's bucket over time, in tokens. For each column it
+// keeps at most four points: the first, highest, lowest and last.
 type track struct {
 	key    string
 	points []point
@@ -18,8 +18,8 @@ type track struct {
 	from   int64 // µs
 	width  int64 // of a column
 	column int64
-	n      int      // points in the present column
-	seen   [4]point // first, highest, lowest and last
+	n      int      // points in the current column
+	seen   [4]point // if n > 4: first, highest, lowest and last
 }
 
 type point struct {
@@ -27,7 +27,8 @@ type point struct {
 	level float64
 }
 
-// levels replays the log once more, for the worst keys of each limit only.
+// levels replays the log again, for the worst keys of each limit, and records
+// their levels.
 func (r *run) levels() error {
 	if r.log.lines == r.log.malformed+r.log.headers {
 		return nil
@@ -78,7 +79,7 @@ func newTrack(key string, d *dipwell.Definition, from, to int64) *track {
 	return &track{key: key, rule: &rule, from: from, width: max(1, (to-from)/columns+1)}
 }
 
-// add takes the row as it stands after a request at t.
+// add records the row after a request at t.
 func (k *track) add(t int64, row store.State) {
 	k.advance(t)
 	k.put(point{t, k.level(t)})
@@ -86,7 +87,7 @@ func (k *track) add(t int64, row store.State) {
 	k.put(point{t, k.level(t)})
 }
 
-// advance draws the refill up to the column of t.
+// advance records the refill up to the column of t.
 func (k *track) advance(t int64) {
 	for to := (t - k.from) / k.width; k.column < to; {
 		k.flush()
@@ -112,7 +113,7 @@ func (k *track) put(p point) {
 		k.seen[k.n-1] = p
 		return
 	}
-	if k.n == len(k.seen)+1 { // too many to keep each
+	if k.n == len(k.seen)+1 { // seen is full: keep the extremes
 		k.extremes()
 	}
 	if k.seen[1].level < p.level {

@@ -30,7 +30,7 @@ func TestCombinedFields(t *testing.T) {
 	}
 }
 
-// What counts is the time and the key; whatever else is broken does not matter.
+// A line needs a valid time and key; other fields may be malformed.
 func TestMalformedLines(t *testing.T) {
 	const at = `[17/May/2015:10:05:03 +0000]`
 	ip := "192.0.2.1 - - "
@@ -198,7 +198,7 @@ func TestFormatsAreDetected(t *testing.T) {
 	}
 }
 
-// A line of any length is cut and counted, and what follows it is read.
+// A very long line is cut and counted, and the lines after it are read.
 func TestVeryLongLines(t *testing.T) {
 	const at = `192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET /`
 	for _, n := range []int{lineBuffer - 100, lineBuffer, 3 * lineBuffer, maxLine + 1000} {
@@ -210,8 +210,7 @@ func TestVeryLongLines(t *testing.T) {
 	}
 }
 
-// fuzzParser holds what every parser promises: no panic, and a key that lies
-// in the line or is made of it.
+// fuzzParser checks that a parser does not panic and returns a key from the line.
 func fuzzParser(f *testing.F, open func(*Options) (parser, error), fields []string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add([]byte(s))

@@ -6,7 +6,6 @@ import (
 	"image/color"
 	"io"
 	"slices"
-	"strings"
 
 	xfont "golang.org/x/image/font"
 	"gonum.org/v1/plot"
@@ -17,11 +16,6 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// CanPlot reports whether WritePlot knows a file extension: .svg or .png.
-func CanPlot(ext string) bool {
-	return strings.EqualFold(ext, ".svg") || strings.EqualFold(ext, ".png")
-}
-
 const (
 	plotWidth   = 10 * vg.Inch
 	panelHeight = 2.3 * vg.Inch
@@ -29,7 +23,7 @@ const (
 	plotDPI     = 144
 )
 
-// Colours that people who see fewer of them can tell apart.
+// Colours of the Okabe-Ito palette, which colour-blind people can tell apart.
 var (
 	grantedColor = color.RGBA{0x56, 0xb4, 0xe9, 0xff}
 	refusedColor = color.RGBA{0xd5, 0x5e, 0x00, 0xff}
@@ -39,16 +33,16 @@ var (
 		{0xd5, 0x5e, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0x66, 0x66, 0x66, 0xff}, {0x00, 0x00, 0x00, 0xff}}
 )
 
-// WritePlot draws for each limit the requests granted and refused over time
-// and, when the replay followed Levels, the level of the worst keys' buckets.
-func (r *Report) WritePlot(w io.Writer, ext string) error {
+// writePlot draws for each limit the requests granted and refused over time and,
+// if the replay had Options.Levels, the levels of the worst keys' buckets.
+func (r *Report) writePlot(w io.Writer, format string) error {
 	panels := r.panels()
 	height := panelHeight*vg.Length(len(panels)) + 2*plotMargin
 	var out interface {
 		vg.CanvasSizer
 		io.WriterTo
 	}
-	if strings.EqualFold(ext, ".png") {
+	if format == "png" {
 		out = vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(plotWidth, height), vgimg.UseDPI(plotDPI))}
 	} else {
 		out = vgsvg.New(plotWidth, height)
@@ -61,7 +55,7 @@ func (r *Report) WritePlot(w io.Writer, ext string) error {
 	return err
 }
 
-// drawPanels draws the panels on a white page, one below the other.
+// drawPanels draws the panels on a white page, from top to bottom.
 func drawPanels(page draw.Canvas, panels [][]*plot.Plot) {
 	page.SetColor(color.White)
 	page.Fill(page.Path())
@@ -72,7 +66,7 @@ func drawPanels(page draw.Canvas, panels [][]*plot.Plot) {
 	}
 }
 
-// writeSVG names fonts for those who lack the one that the text was measured with.
+// writeSVG adds fallback fonts for readers without Liberation Sans.
 func writeSVG(w io.Writer, out io.WriterTo) error {
 	var b bytes.Buffer
 	if _, err := out.WriteTo(&b); err != nil {
@@ -92,7 +86,7 @@ func (r *Report) panels() (rows [][]*plot.Plot) {
 	return rows
 }
 
-// requestsPanel stacks the requests refused on those granted.
+// requestsPanel draws requests as bars: refused on top of granted.
 func (r *Report) requestsPanel(l *Limit) *plot.Plot {
 	p := r.panel(clip(l.Limit, 90))
 	width := l.bins.width()
@@ -102,15 +96,15 @@ func (r *Report) requestsPanel(l *Limit) *plot.Plot {
 		most = max(most, b.granted+b.refused)
 	}
 	names := legend{
-		{"granted " + share(l.Granted, l.Granted+l.Refused+l.Spared), grantedColor, true},
-		{"refused " + share(l.Refused+l.Spared, l.Granted+l.Refused+l.Spared), refusedColor, true},
+		{"granted " + share(l.Granted, l.Granted+l.Refused+l.RefusedByOther), grantedColor, true},
+		{"refused " + share(l.Refused+l.RefusedByOther, l.Granted+l.Refused+l.RefusedByOther), refusedColor, true},
 	}
 	scaleY(p, 0, float64(most), names)
 	p.Add(grid{}, &stack{&l.bins}, names)
 	return p
 }
 
-// levelsPanel draws how full the buckets of the worst keys are.
+// levelsPanel draws the levels of the worst keys' buckets.
 func (r *Report) levelsPanel(l *Limit, tracks []*track) *plot.Plot {
 	p := r.panel("")
 	p.Y.Label.Text = "tokens left"
@@ -127,13 +121,13 @@ func (r *Report) levelsPanel(l *Limit, tracks []*track) *plot.Plot {
 		}
 	}
 	scaleY(p, low, float64(l.cap), names)
-	slices.Reverse(lines) // the worst on top
+	slices.Reverse(lines) // draw the worst key last, on top
 	p.Add(grid{}, names)
 	p.Add(lines...)
 	return p
 }
 
-// panel is an empty plot over the time of the log.
+// panel returns an empty plot whose X axis is the time of the log.
 func (r *Report) panel(title string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
@@ -162,8 +156,8 @@ func (r *Report) panel(title string) *plot.Plot {
 	return p
 }
 
-// scaleY sets the Y axis for data from low to high, with room above it for the
-// legend. low must not be above 0.
+// scaleY sets the Y axis for data from low, at most 0, to high, with room for the
+// legend above the data.
 func scaleY(p *plot.Plot, low, high float64, l legend) {
 	high = max(high, 1)
 	rows := vg.Length(len(l.rows(p.X.Tick.Label)))

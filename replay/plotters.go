@@ -66,21 +66,21 @@ func (grid) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// legend is names above the data, in as many rows as they need.
+// legend draws names above the data, in as many rows as they need.
 type legend []legendEntry
 
 type legendEntry struct {
 	name  string
 	color color.Color
-	box   bool // a bar; else a line
+	box   bool // drawn as a box, not a line
 }
 
-// Sizes of a legend and of what is left for it.
+// Sizes in points.
 const (
-	legendRow   = 14  // from one row to the next
-	legendLine  = 16  // what is before a name
-	legendSpace = 18  // between a name and the next entry
-	dataWidth   = 620 // at least, of a panel inside its axes
+	legendRow   = 14  // height of a row
+	legendLine  = 16  // width of the symbol before a name
+	legendSpace = 18  // space after a name
+	dataWidth   = 620 // least width of a panel inside its axes
 	dataHeight  = 120
 )
 

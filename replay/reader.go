@@ -13,21 +13,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A record is what a line comes to.
+// record is a request in the log.
 type record struct {
 	t    int64  // µs since the Unix epoch
-	line int64  // its number in the log, from 1
+	line int64  // number in the log, from 1
 	cost int64  // tokens
 	key  []byte // valid until the next record
 }
 
-// A parser turns a line into a record. An error says why the line does not
-// count; errHeader that it is no line of the log.
+// parser parses a line into a record. It returns errHeader for a line that is not a
+// request, and another malformed for a line that is left out.
 type parser interface {
 	parse(line []byte, rec *record) error
 }
 
-// malformed is a reason why a line does not count.
+// malformed is the reason why a line is left out.
 type malformed string
 
 func (m malformed) Error() string { return string(m) }
@@ -40,20 +40,20 @@ const (
 	errEra     malformed = "its time lies before 1970 or after 2255"
 )
 
-// maxShown is how many of the malformed lines a report shows.
+// maxShown is how many malformed lines a report shows.
 const maxShown = 10
 
-// reader reads a log and counts what it meets.
+// reader reads the records of a log and counts its lines.
 type reader struct {
 	*lineReader
 	parser
 	format string
-	shared bool // one bucket for everybody: a line needs no key
+	shared bool // all requests share one bucket: a line needs no key
 
 	lines, malformed int64
-	headers          int64 // lines that are no requests
-	disorder         int64 // lines that are earlier than the counted line before them
-	last             int64 // time of the counted line before
+	headers          int64 // lines that are not requests
+	disorder         int64 // records that are earlier than the record before
+	last             int64 // time of the record before
 	shown            []BadLine
 }
 
@@ -86,7 +86,7 @@ func newParser(format string, o *Options) (parser, error) {
 	return nil, &dipwell.FieldError{Field: "format", Reason: fmt.Sprintf("%q is not one of combined, json, csv", format)}
 }
 
-// next finds the next line that counts.
+// next reads the next record. It returns false at the end of the log.
 func (r *reader) next(rec *record) (bool, error) {
 	for {
 		line, err := r.lineReader.next()
@@ -134,7 +134,7 @@ func (r *reader) reject(line []byte, why malformed) {
 	}
 }
 
-// excerpt shows the beginning of a line, safe for a terminal.
+// excerpt returns the beginning of a line, quoted.
 func excerpt(line []byte) string {
 	const most = 80
 	if len(line) > most {
@@ -145,7 +145,7 @@ func excerpt(line []byte) string {
 
 func (r *reader) consumed() int64 { return r.raw.n }
 
-// checkKey holds keys to the bounds of every store.
+// checkKey checks a key as the stores do.
 func checkKey(key []byte) error {
 	switch {
 	case len(key) == 0:
@@ -153,10 +153,10 @@ func checkKey(key []byte) error {
 	case len(key) > store.MaxKey:
 		return malformed("the key has " + strconv.Itoa(len(key)) + " bytes; at most 512")
 	}
-	rest, odd := key, false
+	rest, odd := key, false // odd: some byte is 0 or above 127
 	for ; len(rest) >= 8; rest = rest[8:] {
 		v := binary.LittleEndian.Uint64(rest)
-		odd = odd || (v-0x0101010101010101|v)&0x8080808080808080 != 0 // a byte that is 0 or above 127
+		odd = odd || (v-0x0101010101010101|v)&0x8080808080808080 != 0
 	}
 	for _, c := range rest {
 		odd = odd || c-1 >= utf8.RuneSelf-1
@@ -170,7 +170,7 @@ func checkKey(key []byte) error {
 	return nil
 }
 
-// parseCost reads a number of tokens. Logs write "-" for none.
+// parseCost parses a number of tokens. "-" is 0.
 func parseCost(b []byte) (int64, error) {
 	if string(b) == "-" {
 		return 0, nil
@@ -191,7 +191,7 @@ func parseCost(b []byte) (int64, error) {
 	return n, nil
 }
 
-// constantCost is the cost of every line, when the option is a number.
+// constantCost returns the cost of every line if the option is a number.
 func constantCost(option string) (cost int64, constant bool, err error) {
 	if option[0] != '-' && (option[0] < '0' || option[0] > '9') {
 		return 0, false, nil

@@ -11,47 +11,74 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Options say what to do with a log. Limits is required; the zero value of
-// every other field is the default named in its comment.
+// Options configure a replay. Only Limits is required.
 type Options struct {
-	Limits []dipwell.Limit // 1 to 16, of different names
-	All    bool            // a request is granted by all limits or charged by none; default: each limit judges by itself
+	// Limits are 1 to 16 limits of different names.
+	Limits []dipwell.Limit
 
-	Format    string // combined, json or csv; default: by the look of the first lines
-	By        string // the field that is the key; none: everybody shares one bucket; default ip
-	Cost      string // a whole number, or the field that holds one; default 1
-	TimeField string // JSON and CSV: the field with the time; default: the usual names
-	Columns   string // CSV without a header line: its columns, separated by commas
+	// All takes each request from all limits, all or nothing. By default each
+	// limit decides every request independently of the others.
+	All bool
 
-	Decisions io.Writer // gets a JSON line a decision; see Resetter; default: none
-	Levels    int       // the worst keys of a limit whose level is kept for the plot; default 0
-	Worst     int       // rows of a limit's table of worst keys; default 10
+	// Format is combined, json or csv. Default: detected from the first lines.
+	Format string
 
-	MaxKeys     int                                   // keys whose counts are kept; default 131072
-	SortRecords int                                   // records sorted in memory before they go to disk; default 262144
-	TempDir     string                                // where they go; default os.TempDir()
-	Progress    func(stage string, done, total int64) // called every few thousand lines; total is 0 when unknown
+	// By is the field with the key of a request, or none: all requests share
+	// one bucket. Default: ip.
+	By string
+
+	// Cost is a whole number of tokens, or the field with that number. Default: 1.
+	Cost string
+
+	// TimeField is the field with the time, in JSON and CSV logs. Default: the
+	// first of the usual names, such as time and @timestamp.
+	TimeField string
+
+	// Columns are the columns of a CSV log without a header, separated by commas.
+	Columns string
+
+	// Decisions, if set, receives each decision as a line of JSON. If it has a
+	// method Reset() error that discards what was written, a log in a file is
+	// decided while it is read, and decided again after a Reset if it is out of
+	// order. Otherwise the log is sorted first.
+	Decisions io.Writer
+
+	// Levels is for how many keys of a limit, the worst first, the level of the
+	// bucket is recorded for the plot, 0 to 8. Default: 0.
+	Levels int
+
+	// Worst is how many keys of a limit, the worst first, are in the report.
+	// Default: 10.
+	Worst int
+
+	// MaxKeys is how many keys have counts in memory; see Report.Forgotten.
+	// Default: 131072.
+	MaxKeys int
+
+	// SortRecords is how many records are sorted in memory, up to 2^24, before
+	// they are written to disk. Default: 262144.
+	SortRecords int
+
+	// TempDir is the directory for sorting. Default: os.TempDir().
+	TempDir string
+
+	// Progress, if set, is called every few thousand lines. stage is read,
+	// decide or plot; total is 0 if it is not known.
+	Progress func(stage string, done, total int64)
 }
 
-// A Resetter is a Decisions writer that can forget what it was given. With one,
-// a log in a file is decided while it is read, and begun again if it turns out
-// to be out of order; without, every log is sorted first.
-type Resetter interface {
-	io.Writer
-	Reset() error
-}
-
-// Bounds, chosen so that memory stays the same however long the log is.
 const (
 	maxKeys     = 1 << 17  // about 100 bytes each for one limit, and the key's text
 	sortRecords = 1 << 18  // 16 MiB for the records and as much for their keys, at most
-	maxLine     = 16 << 20 // bytes of a line that are looked at
+	maxLine     = 16 << 20 // bytes of a line that are parsed
 	worstKeys   = 10
-	maxLevels   = 8 // more lines in one plot cannot be told apart
+	maxLevels   = 8 // more lines in one plot are hard to tell apart
 )
 
-// Run replays a log. An error means that there is no report: a bad option, a
-// log that cannot be read, a full disk. Lines that do not parse are no error.
+// Run replays a log and returns a report. It returns an error if an option is
+// invalid (a *dipwell.FieldError that names it), if the log cannot be read or
+// sorted, if a write to Decisions fails, or if ctx ends. A malformed line is not
+// an error; the report counts it.
 func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 	defs, err := o.check()
 	if err != nil {
@@ -122,17 +149,17 @@ type run struct {
 
 	log    *reader // the last reading of the log
 	engine *engine
-	sorted *sorter // nil when the log was in order and could be decided as it was read
+	sorted *sorter // nil if the log was decided while it was read
 	tracks [][]*track
 }
 
 var errOutOfOrder = errors.New("the log is out of order")
 
-// decide runs the log through the limits. It bets on a log that is in order
-// where losing the bet costs no more than reading again.
+// decide decides the log. If the log can be read again, decide first assumes that
+// it is in order, and starts again with a sort if it is not.
 func (r *run) decide() error {
 	r.engine = newEngine(r.defs, &r.o)
-	reset, resettable := r.o.Decisions.(Resetter)
+	reset, resettable := r.o.Decisions.(interface{ Reset() error })
 	if r.in.Again && (resettable || r.o.Decisions == nil) {
 		err := r.read(r.engine.decide, true)
 		if !errors.Is(err, errOutOfOrder) {
@@ -155,7 +182,7 @@ func (r *run) decide() error {
 	return r.engine.flush()
 }
 
-// read parses the log from its beginning and passes on the lines that count.
+// read reads the log from its beginning and calls do for each record.
 func (r *run) read(do func(*record) error, inOrder bool) error {
 	log, err := openReader(r.in, &r.o)
 	if err != nil {
@@ -188,7 +215,7 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 	}
 }
 
-// each passes on the records in time order, any number of times.
+// each calls do for each record in time order. It may be called again.
 func (r *run) each(stage string, do func(*record) error) error {
 	if r.sorted == nil {
 		return r.read(do, true)

@@ -42,7 +42,7 @@ func limits(t testing.TB, texts ...string) (ls []dipwell.Limit) {
 	return ls
 }
 
-// sink is a decisions writer that can be begun again.
+// sink is a decisions writer with Reset.
 type sink struct {
 	bytes.Buffer
 	resets int
@@ -94,17 +94,17 @@ func TestReportIsGolden(t *testing.T) {
 	lines, rep := decisions(t, in, Options{Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window,start=0s")})
 	rep.Log = "access.log"
 	var text strings.Builder
-	if err := rep.WriteText(&text); err != nil {
+	if err := rep.Write(&text, "text"); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/report.golden", text.String())
 	golden(t, "testdata/decisions.golden", lines)
 }
 
-// modelLine finds what the model needs in a combined line, in its own way.
+// modelLine parses a combined line independently of the package's parser.
 var modelLine = regexp.MustCompile(`^(\S+) .*?\[([^\]]+)\] .*?" \d+ (\d+)`)
 
-// model decides a log by sorting it in memory and applying the rules directly.
+// model decides a log by sorting it in memory and applying the rules.
 func model(t testing.TB, log string, o Options, cost func([]string) int64) string {
 	type request struct {
 		at   int64
@@ -195,9 +195,8 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
 }
 
-// Where times are distinct, the order of the lines does not matter: the same
-// requests get the same answers.
-func TestPermutationsDecideAlike(t *testing.T) {
+// If all times are distinct, the order of the lines does not change any decision.
+func TestOrderOfLinesDoesNotMatter(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var lines []string
 	at := time.Date(2026, 3, 14, 9, 0, 0, 0, time.UTC)
@@ -242,9 +241,9 @@ func TestALogInOrderIsReadOnce(t *testing.T) {
 	}
 }
 
-// The same requests in every format, compressed, and with the line ends of
-// other systems get the same decisions.
-func TestFormatsDecideAlike(t *testing.T) {
+// The same requests in every format, compressed, and with other line ends get the
+// same decisions.
+func TestFormatsGiveSameDecisions(t *testing.T) {
 	var combined, json, csv, quoted strings.Builder
 	json.WriteString("\ufeff")
 	csv.WriteString("time,remote_addr,bytes\n")
@@ -336,7 +335,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestTroubleIsAnError(t *testing.T) {
+func TestErrors(t *testing.T) {
 	o := Options{Limits: benchLimits}
 	boom := errors.New("the disk is gone")
 	broken := func() io.Reader {
@@ -366,12 +365,18 @@ type errReader struct{ err error }
 
 func (e errReader) Read([]byte) (int, error) { return 0, e.err }
 
-// A replay of millions of keys must not make the garbage collector look at them.
+// The garbage collector must not scan the rows of millions of keys.
 func TestRowsHaveNoPointers(t *testing.T) {
 	r := reflect.TypeFor[row]()
 	for i := range r.NumField() {
 		if f := r.Field(i); f.Type.Kind() != reflect.Int64 {
 			t.Errorf("%s is a %s", f.Name, f.Type)
 		}
+	}
+}
+
+func TestWriteUnknownFormat(t *testing.T) {
+	if err := new(Report).Write(io.Discard, "pdf"); err == nil || !strings.Contains(err.Error(), "svg") {
+		t.Error(err)
 	}
 }

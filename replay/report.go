@@ -1,11 +1,14 @@
 package replay
 
 import (
+	"fmt"
+	"io"
+
 	"github.com/dipwell/dipwell"
 )
 
-// Report is what a replay found. Times are in µs since the Unix epoch, waits
-// in µs; what did not happen is null.
+// Report is the result of a replay. Times are in µs since the Unix epoch, waits in
+// µs. A time is nil if nothing happened.
 type Report struct {
 	Log       string    `json:"log"`
 	Format    string    `json:"format"`
@@ -13,60 +16,74 @@ type Report struct {
 	Cost      string    `json:"cost"`
 	All       bool      `json:"all"`
 	Lines     int64     `json:"lines"`
-	Requests  int64     `json:"requests"` // lines that count
+	Requests  int64     `json:"requests"` // lines that are not malformed
 	Malformed int64     `json:"malformed"`
-	BadLines  []BadLine `json:"malformed_lines"` // the first few
-	Disorder  int64     `json:"out_of_order"`    // lines that are earlier than the counted line before them
+	BadLines  []BadLine `json:"malformed_lines"` // the first 10
+	Disorder  int64     `json:"out_of_order"`    // requests that are earlier than the request before
 	First     *int64    `json:"first_us"`
 	Last      *int64    `json:"last_us"`
-	Keys      int64     `json:"keys"`           // at most; see Forgotten
-	Forgotten int64     `json:"keys_forgotten"` // idle keys whose counts made room for others
+	Keys      int64     `json:"keys"`           // too high by at most Forgotten
+	Forgotten int64     `json:"keys_forgotten"` // keys whose counts were dropped while idle; they count as new when they return
 	Limits    []Limit   `json:"limits"`
 
 	tracks [][]*track
 }
 
-// BadLine is a line that does not count.
+// BadLine is a malformed line.
 type BadLine struct {
 	Line   int64  `json:"line"`
 	Reason string `json:"reason"`
-	Text   string `json:"text"` // its beginning, quoted
+	Text   string `json:"text"` // beginning of the line, quoted
 }
 
-// Limit is what a limit would have done.
+// Limit is the result of one limit.
 type Limit struct {
-	Limit        string `json:"limit"`
-	Warning      string `json:"warning,omitempty"`
-	Shadow       bool   `json:"shadow,omitempty"`
-	Granted      int64  `json:"granted"`
-	Refused      int64  `json:"refused"`          // in shadow mode: would have been
-	Spared       int64  `json:"refused_by_other"` // granted here, and refused by another limit
-	Never        int64  `json:"never"`            // of the refused: costs that no wait would help
-	GrantedCost  int64  `json:"granted_cost"`
-	RefusedCost  int64  `json:"refused_cost"`
-	LongestWait  int64  `json:"longest_wait_us"`
-	Delayed      int64  `json:"delayed"`
-	LongestDelay int64  `json:"longest_delay_us"`
-	FirstRefusal *int64 `json:"first_refusal_us"`
-	LastRefusal  *int64 `json:"last_refusal_us"`
-	KeysRefused  int64  `json:"keys_refused"` // among those whose counts are kept
-	Missed       int64  `json:"missed"`       // the most refusals that a key shown may lack
-	Worst        []Key  `json:"worst"`
+	Limit          string `json:"limit"`
+	Warning        string `json:"warning,omitempty"`
+	Shadow         bool   `json:"shadow,omitempty"`
+	Granted        int64  `json:"granted"`
+	Refused        int64  `json:"refused"`          // in shadow mode: would have been refused
+	RefusedByOther int64  `json:"refused_by_other"` // allowed by this limit, refused by another
+	Never          int64  `json:"never"`            // part of Refused: the cost is more than the limit can ever hold
+	GrantedCost    int64  `json:"granted_cost"`
+	RefusedCost    int64  `json:"refused_cost"`
+	LongestWait    int64  `json:"longest_wait_us"`
+	Delayed        int64  `json:"delayed"`
+	LongestDelay   int64  `json:"longest_delay_us"`
+	FirstRefusal   *int64 `json:"first_refusal_us"`
+	LastRefusal    *int64 `json:"last_refusal_us"`
+	KeysRefused    int64  `json:"keys_refused"` // among the keys that were not forgotten
+	Missed         int64  `json:"missed"`       // the count of a key in Worst may be too low by this
+	Worst          []Key  `json:"worst"`
 
 	name string
 	bins bins
 	cap  int64
 }
 
-// Key is what became of a key's requests at a limit.
+// Key is the result of one key at a limit.
 type Key struct {
-	Key          string `json:"key"` // "" is the limit's shared bucket
-	Granted      int64  `json:"granted"`
-	Refused      int64  `json:"refused"`
-	Spared       int64  `json:"refused_by_other"`
-	LongestWait  int64  `json:"longest_wait_us"`
-	FirstRefusal int64  `json:"first_refusal_us"`
-	LastRefusal  int64  `json:"last_refusal_us"`
+	Key            string `json:"key"` // "" is the limit's shared bucket
+	Granted        int64  `json:"granted"`
+	Refused        int64  `json:"refused"`
+	RefusedByOther int64  `json:"refused_by_other"`
+	LongestWait    int64  `json:"longest_wait_us"`
+	FirstRefusal   int64  `json:"first_refusal_us"`
+	LastRefusal    int64  `json:"last_refusal_us"`
+}
+
+// Write writes the report to w. format is text, a summary for people with times in
+// UTC, or svg or png, a plot of the requests granted and refused over time and, if
+// the replay had Options.Levels, of the levels of the worst keys' buckets. JSON is
+// written by encoding/json.
+func (r *Report) Write(w io.Writer, format string) error {
+	switch format {
+	case "text":
+		return r.writeText(w)
+	case "svg", "png":
+		return r.writePlot(w, format)
+	}
+	return fmt.Errorf("replay: format %q is not one of text, svg, png", format)
 }
 
 func (r *run) report() *Report {
@@ -90,7 +107,7 @@ func (r *run) limit(i int, d *dipwell.Definition) Limit {
 	s, t := &r.engine.sums[i], r.engine.table
 	l := Limit{
 		Limit: d.String(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
-		Granted: s.granted, Refused: s.refused, Spared: s.spared, Never: s.never,
+		Granted: s.granted, Refused: s.refused, RefusedByOther: s.refusedByOther, Never: s.never,
 		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
 		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],
 		name: d.Name, bins: s.bins, cap: d.Rule.Burst,
@@ -106,7 +123,7 @@ func (r *run) limit(i int, d *dipwell.Definition) Limit {
 	}
 	for _, id := range t.worst(i, r.o.Worst, false) {
 		c := &t.cnts[int(id)*t.limits+i]
-		l.Worst = append(l.Worst, Key{t.keys[id], c.granted, c.refused, c.spared, c.longestWait, c.first, c.last})
+		l.Worst = append(l.Worst, Key{t.keys[id], c.granted, c.refused, c.refusedByOther, c.longestWait, c.first, c.last})
 	}
 	return l
 }

@@ -10,9 +10,9 @@ import (
 	"os"
 )
 
-// runs keeps sorted runs of records in one temporary file. Whenever fanIn of
-// them are of one level they are merged to one of the next, so that the last
-// merge has fewer than fanIn of each level to read, with a buffer for each.
+// runs stores sorted runs of records in one temporary file. When there are fanIn
+// runs of one level, they are merged into a run of the next level, so that the
+// last merge has fewer than fanIn runs of each level, each with a buffer.
 type runs struct {
 	dir  string
 	file *os.File
@@ -20,15 +20,15 @@ type runs struct {
 	size int64
 	list []section
 	open section
-	last record // written to the open run
+	last record // last record written to the open run
 	buf  []byte
 }
 
-// section is one run: a part of the file.
+// section is the part of the file with one run.
 type section struct {
 	from, to  int64
-	low, high int64 // its first and last time
-	level     int   // how often its records were merged
+	low, high int64 // first and last time
+	level     int   // how often its records have been merged
 }
 
 const (
@@ -36,15 +36,15 @@ const (
 	runBuffer = 64 << 10
 )
 
-// begin starts a run. A run that goes on where the last one ended is the same
-// run, so that a log in order makes one however long it is.
+// begin starts a run, or continues the last run if the new records are later, so
+// that a log in order is a single run.
 func (r *runs) begin(low, high int64) error {
 	if r.file == nil {
 		f, err := os.CreateTemp(r.dir, "dipwell-replay-*")
 		if err != nil {
 			return fmt.Errorf("sort the log: %w", err)
 		}
-		_ = os.Remove(f.Name()) // where the system allows it: nothing is left behind, whatever happens
+		_ = os.Remove(f.Name()) // on Unix: the file then goes when the process ends
 		r.file, r.out = f, bufio.NewWriterSize(f, runBuffer)
 	}
 	if n := len(r.list); n > 0 && low >= r.list[n-1].high {
@@ -61,10 +61,10 @@ func (r *runs) start(s section) {
 	r.open, r.last = s, record{}
 }
 
-// fold merges the last fanIn runs when they are of one level.
-func (r *runs) fold() error {
+// mergeLevel merges the last fanIn runs if they have the same level.
+func (r *runs) mergeLevel() error {
 	n := len(r.list) - fanIn
-	if n < 0 || r.list[n].level != r.list[n+fanIn-1].level { // levels never rise along the list
+	if n < 0 || r.list[n].level != r.list[n+fanIn-1].level { // levels do not increase along the list
 		return nil
 	}
 	old := r.list[n:]
@@ -81,8 +81,8 @@ func (r *runs) fold() error {
 	return r.end()
 }
 
-// write appends a record to the open run: its distances from the one before,
-// its cost and its key.
+// write appends a record to the open run: the differences of time and line to the
+// record before, the cost and the key.
 func (r *runs) write(rec *record) error {
 	b := binary.AppendUvarint(r.buf[:0], uint64(rec.t-r.last.t))
 	b = binary.AppendVarint(b, rec.line-r.last.line)
@@ -101,7 +101,7 @@ func (r *runs) end() error {
 	if err := r.out.Flush(); err != nil {
 		return fmt.Errorf("sort the log: %w", err)
 	}
-	return r.fold()
+	return r.mergeLevel()
 }
 
 func (r *runs) merge(do func(*record) error) error { return mergeSections(r.file, r.list, do) }
@@ -113,7 +113,7 @@ func (r *runs) close() {
 	}
 }
 
-// mergeSections passes on the records of sorted runs in order.
+// mergeSections calls do for the records of sorted runs, in order.
 func mergeSections(f io.ReaderAt, list []section, do func(*record) error) error {
 	var q runQueue
 	for _, s := range list {

@@ -5,18 +5,17 @@ import (
 	"slices"
 )
 
-// sorter is a stable sort by time of any number of records in bounded memory.
-// Records gather in a buffer; a full buffer is sorted and goes to disk as a
-// run; the runs are merged when they are read. Lines have different numbers,
-// so that (time, line) orders them in one way only.
+// sorter sorts records by time and line in bounded memory. Records are collected
+// in a buffer; a full buffer is sorted and written to disk as a run; each merges
+// the runs.
 type sorter struct {
-	count int64 // of records
+	count int64 // records
 
-	most  int // records in the buffer
-	recs  []sortRecord
-	texts []byte // of their keys
-	tidy  bool   // the buffer is in order as it stands
-	grain grain
+	most      int // size of the buffer, in records
+	recs      []sortRecord
+	texts     []byte // keys of recs
+	inOrder   bool   // the buffer is in time order
+	precision precision
 
 	order, spare []sortIndex
 	runs         runs
@@ -29,16 +28,16 @@ type sortRecord struct {
 	len           uint16 // at most MaxKey
 }
 
-// keyBytes is what the buffer holds of keys for each record it may hold.
+// keyBytes is the room for keys in the buffer, per record.
 const keyBytes = 64
 
-// lineBytes is about the shortest line of a log, to guess how many it has.
+// lineBytes is about the shortest line of a log, to estimate the number of lines.
 const lineBytes = 80
 
-// newSorter makes a sorter with a buffer of most records, for a log of size
-// bytes where that is known.
+// newSorter returns a sorter with a buffer of most records, for a log of size
+// bytes, or 0 if that is not known.
 func newSorter(most int, size int64, dir string) *sorter {
-	s := &sorter{most: most, tidy: true, runs: runs{dir: dir}}
+	s := &sorter{most: most, inOrder: true, runs: runs{dir: dir}}
 	guess := int(min(int64(most), size/lineBytes))
 	s.recs = make([]sortRecord, 0, guess)
 	s.texts = make([]byte, 0, guess*keyBytes/4)
@@ -52,9 +51,9 @@ func (s *sorter) add(rec *record) error {
 		}
 	}
 	if n := len(s.recs); n > 0 && rec.t < s.recs[n-1].t {
-		s.tidy = false
+		s.inOrder = false
 	}
-	s.grain.add(rec.t, len(s.recs) == 0)
+	s.precision.add(rec.t, len(s.recs) == 0)
 	s.recs = append(s.recs, sortRecord{rec.t, rec.line, rec.cost, int32(len(s.texts)), uint16(len(rec.key))})
 	s.texts = append(s.texts, rec.key...)
 	s.count++
@@ -66,17 +65,17 @@ func (s *sorter) spill() error {
 	if len(s.recs) == 0 {
 		return nil
 	}
-	if err := s.runs.begin(s.grain.low, s.grain.high); err != nil {
+	if err := s.runs.begin(s.precision.low, s.precision.high); err != nil {
 		return err
 	}
 	if err := s.buffered(s.runs.write); err != nil {
 		return err
 	}
-	s.recs, s.texts, s.tidy = s.recs[:0], s.texts[:0], true
+	s.recs, s.texts, s.inOrder = s.recs[:0], s.texts[:0], true
 	return s.runs.end()
 }
 
-// each passes on all records in order. It may be called again.
+// each calls do for all records in order. It may be called again.
 func (s *sorter) each(do func(*record) error) error {
 	if len(s.runs.list) == 0 {
 		return s.buffered(do)
@@ -90,15 +89,15 @@ func (s *sorter) each(do func(*record) error) error {
 
 func (s *sorter) close() { s.runs.close() }
 
-// buffered passes on the records of the buffer in order.
+// buffered calls do for the records of the buffer in order.
 func (s *sorter) buffered(do func(*record) error) error {
-	if !s.tidy {
+	if !s.inOrder {
 		s.sort()
 	}
 	var rec record
 	for i := range s.recs {
 		at := i
-		if !s.tidy {
+		if !s.inOrder {
 			at = int(s.order[i].at)
 		}
 		r := &s.recs[at]
@@ -110,23 +109,22 @@ func (s *sorter) buffered(do func(*record) error) error {
 	return nil
 }
 
-// sortIndex stands for a record while the buffer is sorted.
+// sortIndex is the sort key and index of a record.
 type sortIndex struct {
-	ticks uint64 // after the earliest
+	ticks uint64 // since the earliest, in units of precision
 	at    int32
 }
 
-// sort is a radix sort: it keeps the order of equal times, and a day of whole
-// seconds takes it two passes.
+// sort is a radix sort, which is stable. A day in whole seconds takes two passes.
 func (s *sorter) sort() {
 	s.order = slices.Grow(s.order[:0], len(s.recs))
-	unit := s.grain.unit()
+	unit := s.precision.unit()
 	for i := range s.recs {
-		s.order = append(s.order, sortIndex{uint64(s.recs[i].t-s.grain.low) / uint64(unit), int32(i)})
+		s.order = append(s.order, sortIndex{uint64(s.recs[i].t-s.precision.low) / uint64(unit), int32(i)})
 	}
 	s.spare = slices.Grow(s.spare[:0], len(s.order))[:len(s.order)]
 	const digit = 11
-	span := bits.Len64(uint64(s.grain.high-s.grain.low) / uint64(unit))
+	span := bits.Len64(uint64(s.precision.high-s.precision.low) / uint64(unit))
 	for shift := 0; shift < span; shift += digit {
 		var place [1 << digit]int
 		for i := range s.order {
@@ -146,16 +144,16 @@ func (s *sorter) sort() {
 	}
 }
 
-// grain knows the bounds of some times, and whether all are whole seconds or
-// milliseconds, which makes them short to sort.
-type grain struct {
+// precision is the range of times, and whether all are whole seconds or whole
+// milliseconds, which are faster to sort.
+type precision struct {
 	low, high   int64
-	fine, finer bool // some are no whole seconds; no whole milliseconds
+	fine, finer bool // some are not whole seconds; not whole milliseconds
 }
 
-func (g *grain) add(t int64, first bool) {
+func (g *precision) add(t int64, first bool) {
 	if first {
-		*g = grain{low: t, high: t}
+		*g = precision{low: t, high: t}
 	}
 	g.low, g.high = min(g.low, t), max(g.high, t)
 	if !g.fine && t%1e6 != 0 {
@@ -166,9 +164,8 @@ func (g *grain) add(t int64, first bool) {
 	}
 }
 
-// unit divides every time but not, with it, the distance to low: that is why
-// whole units are counted from low, which is a multiple itself.
-func (g *grain) unit() int64 {
+// unit returns the largest unit, in µs, of which all times are multiples.
+func (g *precision) unit() int64 {
 	switch {
 	case g.finer:
 		return 1

@@ -10,27 +10,27 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// table keeps the rows and the counts of keys. Rows are exact: only those of
-// full buckets are ever dropped. Counts are exact until there are more keys
-// than most; then the idle keys with the fewest refusals are forgotten, and
-// missed says what that may have cost.
+// table has the rows and the counts of keys. Rows are exact, since only rows of
+// full buckets are dropped. Counts are exact until there are more keys than most;
+// then the idle keys with the fewest refusals are forgotten, and missed bounds the
+// error.
 type table struct {
 	limits int
-	most   int // keys before the next look at what can be forgotten
-	budget int // keys asked for
+	most   int // keys at which forget is called
+	budget int // Options.MaxKeys
 
 	seed  maphash.Seed
-	slots []uint64 // open addressing: a key's number + 1, and above it half of its hash
+	slots []uint64 // open addressing: the upper half of the hash, and in the lower half the index of the key + 1
 	keys  []string
-	rows  []row // limits of each key
+	rows  []row // one for each key and limit
 	cnts  []counts
 
-	forgotten int64   // keys, counted again when they come back
-	missed    []int64 // of each limit: the most refusals that a key shown may lack
+	forgotten int64   // keys
+	missed    []int64 // by limit; see Limit.Missed
 }
 
-// row is a store.State of a limit's only version, without reservations: there
-// are millions of them, and the garbage collector need not look for pointers.
+// row is a store.State without version and reservations. It has no pointers,
+// because there may be millions of rows for the garbage collector to scan.
 type row struct{ used, ts int64 }
 
 func rowOf(s store.State) row { return row{s.Used, s.TS} }
@@ -39,18 +39,18 @@ func (r row) state(d *dipwell.Definition) store.State {
 	return store.State{Used: r.used, TS: r.ts, Version: d.Number}
 }
 
-// counts are what became of a key's requests at one limit.
+// counts are the results of a key at one limit.
 type counts struct {
-	granted, refused, spared int64
-	longestWait              int64 // µs
-	first, last              int64 // refusals
+	granted, refused, refusedByOther int64
+	longestWait                      int64 // µs
+	first, last                      int64 // times of refusals
 }
 
 func newTable(limits, most int) *table {
 	return &table{limits: limits, most: most, budget: most, seed: maphash.MakeSeed(), slots: make([]uint64, 1<<10), missed: make([]int64, limits)}
 }
 
-const half = 32 // bits of a slot that are the key's number
+const half = 32 // bits of a slot with the index of the key
 
 func (t *table) find(key []byte) (int32, bool) {
 	h := maphash.Bytes(t.seed, key)
@@ -68,7 +68,7 @@ func (t *table) find(key []byte) (int32, bool) {
 	}
 }
 
-// place enters a key's number into the slots.
+// place adds a key's index to the slots.
 func (t *table) place(id int32) {
 	h := maphash.String(t.seed, t.keys[id])
 	mask := uint64(len(t.slots) - 1)
@@ -114,8 +114,8 @@ func (c *counts) add(at, wait int64, v verdict) {
 	switch v {
 	case granted:
 		c.granted++
-	case spared:
-		c.spared++
+	case refusedByOther:
+		c.refusedByOther++
 	default:
 		if c.refused == 0 {
 			c.first = at
@@ -126,9 +126,10 @@ func (c *counts) add(at, wait int64, v verdict) {
 	}
 }
 
-// forget makes room: of the keys whose buckets are all full at now, those with
-// the fewest refusals go. Half of the budget stays for the others, and as many
-// keys as are live, so that the work is paid for by the inserts in between.
+// forget drops keys whose buckets are all full at now, those with the fewest
+// refusals first, until half of the budget is free. The next call is after at
+// least as many inserts as there are live keys, so that its cost per insert is
+// constant.
 func (t *table) forget(defs []*dipwell.Definition, now int64) {
 	var live, idle []int32
 	for id := range int32(len(t.keys)) {
@@ -139,10 +140,10 @@ func (t *table) forget(defs []*dipwell.Definition, now int64) {
 		}
 	}
 	slices.SortStableFunc(idle, func(a, b int32) int { return cmp.Compare(t.refusals(b), t.refusals(a)) })
-	stay := min(len(idle), max(0, t.budget/2-len(live)))
-	t.forgotten += int64(len(idle) - stay)
+	keep := min(len(idle), max(0, t.budget/2-len(live)))
+	t.forgotten += int64(len(idle) - keep)
 	worst := make([]int64, t.limits)
-	for _, id := range idle[stay:] {
+	for _, id := range idle[keep:] {
 		_, cnts := t.of(id)
 		for i := range cnts {
 			worst[i] = max(worst[i], cnts[i].refused)
@@ -151,11 +152,11 @@ func (t *table) forget(defs []*dipwell.Definition, now int64) {
 	for i := range worst {
 		t.missed[i] += worst[i]
 	}
-	t.rebuild(append(live, idle[:stay]...))
+	t.rebuild(append(live, idle[:keep]...))
 	t.most = max(t.budget, 2*len(live))
 }
 
-// rebuild keeps some keys only, in new memory, so that the old can go.
+// rebuild copies the keys ids to new memory and drops the others.
 func (t *table) rebuild(ids []int32) {
 	old := *t
 	t.keys = make([]string, 0, len(ids))
@@ -170,6 +171,7 @@ func (t *table) rebuild(ids []int32) {
 	t.resize()
 }
 
+// idle reports whether all buckets of a key are full.
 func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
 	rows, _ := t.of(id)
 	for i, d := range defs {
@@ -192,8 +194,8 @@ func (t *table) refusals(id int32) (n int64) {
 	return n
 }
 
-// worst are the keys with the most refusals at a limit, the worst first. Where
-// busiest is set, keys without any follow, those with the most requests first.
+// worst returns the keys with the most refusals at a limit, the worst first. If
+// busiest is set, keys without refusals follow, by their number of requests.
 func (t *table) worst(limit, n int, busiest bool) []int32 {
 	var ids []int32
 	for id := range int32(len(t.keys)) {
@@ -204,7 +206,7 @@ func (t *table) worst(limit, n int, busiest bool) []int32 {
 	slices.SortFunc(ids, func(a, b int32) int {
 		x, y := &t.cnts[int(a)*t.limits+limit], &t.cnts[int(b)*t.limits+limit]
 		return cmp.Or(cmp.Compare(y.refused, x.refused), cmp.Compare(y.longestWait, x.longestWait),
-			cmp.Compare(y.granted+y.spared, x.granted+x.spared), cmp.Compare(t.keys[a], t.keys[b]))
+			cmp.Compare(y.granted+y.refusedByOther, x.granted+x.refusedByOther), cmp.Compare(t.keys[a], t.keys[b]))
 	})
 	return ids[:min(n, len(ids))]
 }

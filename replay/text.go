@@ -11,8 +11,7 @@ import (
 	"unicode"
 )
 
-// WriteText writes the report for people. Times are in UTC.
-func (r *Report) WriteText(w io.Writer) error {
+func (r *Report) writeText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r.head(out)
 	for i := range r.Limits {
@@ -56,20 +55,20 @@ func (l *Limit) write(w io.Writer) {
 	if l.Warning != "" {
 		fmt.Fprintf(w, "  warning: %s\n", l.Warning)
 	}
-	all := l.Granted + l.Refused + l.Spared
+	all := l.Granted + l.Refused + l.RefusedByOther
 	fmt.Fprintf(w, "  %-16s %s\n", "granted", share(l.Granted, all))
 	refused := "refused"
 	if l.Shadow {
 		refused = "would refuse"
 	}
 	fmt.Fprintf(w, "  %-16s %s\n", refused, share(l.Refused, all))
-	if l.Spared > 0 {
-		fmt.Fprintf(w, "  %-16s %s\n", "refused by other", share(l.Spared, all))
+	if l.RefusedByOther > 0 {
+		fmt.Fprintf(w, "  %-16s %s\n", "refused by other", share(l.RefusedByOther, all))
 	}
 	if l.Never > 0 {
 		fmt.Fprintf(w, "  %s cost more than the limit can ever hold\n", thousands(l.Never))
 	}
-	if l.GrantedCost != l.Granted || l.RefusedCost != l.Refused+l.Spared {
+	if l.GrantedCost != l.Granted || l.RefusedCost != l.Refused+l.RefusedByOther {
 		fmt.Fprintf(w, "  %-16s %s granted, %s refused\n", "cost", thousands(l.GrantedCost), thousands(l.RefusedCost))
 	}
 	if l.Delayed > 0 {
@@ -92,17 +91,17 @@ func (l *Limit) keys(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "refused\tgranted\trefused %\tlongest wait\tfirst refusal\tlast refusal\t  key")
 	for _, k := range l.Worst {
-		all := k.Granted + k.Refused + k.Spared
+		all := k.Granted + k.Refused + k.RefusedByOther
 		fmt.Fprintf(t, "%s\t%s\t%.1f %%\t%s\t%s\t%s\t  %s\n", thousands(k.Refused), thousands(k.Granted),
 			100*float64(k.Refused)/float64(all), wait(k.LongestWait), clockTime(k.FirstRefusal), clockTime(k.LastRefusal), shown(k.Key))
 	}
-	_ = t.Flush() // its writer keeps the error
+	_ = t.Flush() // out keeps the error
 	if more := l.KeysRefused - int64(len(l.Worst)); more > 0 {
 		fmt.Fprintf(w, "  and %s more\n", count(more, "key"))
 	}
 }
 
-// shown is a key on one line of a table, harmless to a terminal.
+// shown returns a key for a table, cut, and quoted if it has control characters.
 func shown(key string) string {
 	if key == "" {
 		return "(shared bucket)"
@@ -128,7 +127,7 @@ func clockTime(us int64) string {
 	return strings.TrimSuffix(time.UnixMicro(us).UTC().Format("2006-01-02 15:04:05.000"), ".000")
 }
 
-// wait is a length of time of at most three digits or whole seconds, rounded up.
+// wait formats a time in three digits or in whole seconds, rounded up.
 func wait(us int64) string {
 	d := time.Duration(us) * time.Microsecond
 	switch {
@@ -137,16 +136,16 @@ func wait(us int64) string {
 	case d < time.Millisecond:
 		return d.String()
 	case d < time.Second:
-		return up(d, time.Millisecond).String()
+		return roundUp(d, time.Millisecond).String()
 	case d < 10*time.Second:
-		return up(d, 10*time.Millisecond).String()
+		return roundUp(d, 10*time.Millisecond).String()
 	}
-	return span(up(d, time.Second).Microseconds())
+	return span(roundUp(d, time.Second).Microseconds())
 }
 
-func up(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
+func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
-// span is a length of time in its two largest units.
+// span formats a time in its two largest units.
 func span(us int64) string {
 	s := us / 1e6
 	switch {
@@ -174,7 +173,7 @@ func are(n int64, what string) string {
 	return thousands(n) + " " + what + "s are"
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for at := len(s) - 3; at > 0; at -= 3 {

@@ -8,15 +8,15 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// timeSteps are the distances, in µs, that labels on a time axis may have.
+// timeSteps are the possible distances of labels on a time axis, in µs.
 var timeSteps = []int64{1e3, 2e3, 5e3, 10e3, 20e3, 50e3, 100e3, 200e3, 500e3, second, 2 * second, 5 * second, 10 * second, 15 * second, 30 * second,
 	minute, 2 * minute, 5 * minute, 10 * minute, 15 * minute, 30 * minute, hour, 2 * hour, 3 * hour, 6 * hour, 12 * hour,
 	day, 2 * day, 7 * day, 14 * day, 28 * day, 91 * day, 182 * day, 364 * day, 5 * 364 * day, 50 * 364 * day}
 
 const maxTimeLabels = 11
 
-// timeTicks labels a time axis at round times of UTC. The date stands under
-// the first label and wherever it changes.
+// timeTicks labels a time axis at round times in UTC. The date is below the first
+// label and wherever it changes.
 func timeTicks(low, high float64) (ticks []plot.Tick) {
 	step := timeSteps[len(timeSteps)-1]
 	for _, s := range timeSteps {
@@ -53,8 +53,8 @@ func timeTicks(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// countTicks labels an axis of whole numbers, from low up to most, in at most
-// five steps of 1, 2 or 5 times a power of ten.
+// countTicks labels an axis of whole numbers from low to most, in at most five
+// steps of 1, 2 or 5 times a power of ten.
 func countTicks(low, most float64) (ticks []plot.Tick) {
 	step := 1.0
 	for next := []float64{2, 2.5, 2}; (most-low)/step > 5; next = append(next[1:], next[0]) {
@@ -66,7 +66,7 @@ func countTicks(low, most float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// axisNumber writes a number in three digits where it is long.
+// axisNumber formats a large number with a suffix such as k.
 func axisNumber(v float64) string {
 	for _, u := range []struct {
 		size float64

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// clfTimes reads the time of combined logs, 17/May/2015:10:05:03 +0000. Lines
-// of one day and zone share a prefix and a suffix, so those are read once.
+// clfTimes parses the times of combined logs, 17/May/2015:10:05:03 +0000. It caches
+// the last day and zone, which most lines share.
 type clfTimes struct {
 	day  [12]byte // "17/May/2015:"
 	zone [6]byte  // " +0000"
-	base int64    // µs at that day's beginning, in that zone
+	base int64    // start of that day in that zone, in µs
 }
 
 const clfLen = len("17/May/2015:10:05:03 +0000")
 
-// parse reads the time that b begins with, and returns how long it is.
+// parse parses the time at the beginning of b. n is its length.
 func (c *clfTimes) parse(b []byte) (t int64, n int, ok bool) {
 	if len(b) < clfLen {
 		return 0, 0, false
@@ -29,7 +29,7 @@ func (c *clfTimes) parse(b []byte) (t int64, n int, ok bool) {
 	return c.base + s*1e6, clfLen, ok
 }
 
-// slow reads a new day or zone, or a time with a fraction of a second.
+// slow parses a time of a new day or zone, or with a fraction of a second.
 func (c *clfTimes) slow(b []byte) (t int64, n int, ok bool) {
 	s, ok := clock(b[12:20])
 	if !ok {
@@ -62,7 +62,7 @@ func (c *clfTimes) slow(b []byte) (t int64, n int, ok bool) {
 	return base + s*1e6 + us, n + 6, true
 }
 
-// clock reads 15:04:05 as seconds; 60 is a leap second, which is the next one.
+// clock parses 15:04:05 as seconds. 60 seconds, a leap second, is the next minute.
 func clock(b []byte) (int64, bool) {
 	_ = b[7]
 	h1, h0, m1, m0, s1, s0 := b[0]-'0', b[1]-'0', b[3]-'0', b[4]-'0', b[6]-'0', b[7]-'0'
@@ -73,16 +73,15 @@ func clock(b []byte) (int64, bool) {
 	return h*3600 + m*60 + s, h < 24 && m < 60 && s <= 60
 }
 
-// layouts are the times that programs write, besides those of combined logs.
-// Without a zone they are UTC.
+// layouts are the time formats of other logs. A time without a zone is UTC.
 var layouts = []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999 -0700",
 	"2006-01-02T15:04:05.999999999-0700", "2006-01-02 15:04:05.999999999", "2006-01-02T15:04:05.999999999",
 	"2006/01/02 15:04:05.999999999", time.RFC1123Z, time.RFC1123}
 
-// textTimes reads the times of JSON and CSV logs.
+// textTimes parses the times of JSON and CSV logs.
 type textTimes struct {
 	clf    clfTimes
-	layout string // that matched last
+	layout string // the last that matched
 }
 
 func (x *textTimes) parse(b []byte) (int64, error) {
@@ -117,14 +116,14 @@ func (x *textTimes) parse(b []byte) (int64, error) {
 }
 
 func micros(t time.Time) (int64, error) {
-	if y := t.Year(); y < 1969 || y > 2256 { // UnixMicro is undefined far out
+	if y := t.Year(); y < 1969 || y > 2256 { // UnixMicro may overflow
 		return 0, errEra
 	}
 	return t.UnixMicro(), nil
 }
 
-// number reads seconds, milliseconds, microseconds or nanoseconds since the
-// Unix epoch, told apart by their size; digits are kept to the microsecond.
+// number parses seconds, milliseconds, microseconds or nanoseconds since the Unix
+// epoch, distinguished by their size, to the microsecond.
 func number(b []byte) (int64, bool) {
 	var whole, frac, scale int64 = 0, 0, 1e6
 	i := 0
@@ -159,7 +158,7 @@ func number(b []byte) (int64, bool) {
 	return whole / 1e3, true
 }
 
-// scientific reads seconds such as 1.4318571e9, as some programs print them.
+// scientific parses seconds such as 1.4318571e9.
 func scientific(b []byte) (int64, bool) {
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || f < 0 || f >= 1e11 || b[0] < '0' || b[0] > '9' {

@@ -18,7 +18,7 @@ import (
 	"github.com/dipwell/dipwell/replay"
 )
 
-// ReplayCmd runs an access log through limits in virtual time.
+// ReplayCmd decides an access log by limits, in virtual time.
 type ReplayCmd struct {
 	Log       string   `required:"" placeholder:"FILE" help:"Access log: combined, JSON lines or CSV, gzipped or not; - is standard input."`
 	Limit     []string `required:"" sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. May be given again."`
@@ -42,7 +42,7 @@ func (c *ReplayCmd) Help() string {
   dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg`
 }
 
-// plotLevels is how many keys of a limit a plot follows.
+// plotLevels is for how many keys of a limit a plot shows the level.
 const plotLevels = 3
 
 // Run replays the log.
@@ -83,11 +83,11 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 		}
 		o.Limits = append(o.Limits, l)
 	}
-	switch ext := filepath.Ext(c.Plot); {
+	switch {
 	case c.Plot == "":
 	case same(c.Plot, c.Log):
 		return o, fmt.Errorf("--plot: %s is the log", c.Plot)
-	case !replay.CanPlot(ext):
+	case plotFormat(c.Plot) != "svg" && plotFormat(c.Plot) != "png":
 		return o, fmt.Errorf("--plot: %q ends in neither .svg nor .png", c.Plot)
 	default:
 		o.Levels = plotLevels
@@ -108,7 +108,7 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	return o, nil
 }
 
-// flag names the flag that an option's error is about.
+// flag adds the name of the flag to an error about an option.
 func flag(err error) error {
 	var field *dipwell.FieldError
 	if errors.As(err, &field) {
@@ -126,11 +126,11 @@ func (c *ReplayCmd) print(stdout io.Writer, rep *replay.Report) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(rep)
 	}
-	return rep.WriteText(stdout)
+	return rep.Write(stdout, "text")
 }
 
-// sink opens what --decisions names. A file can be begun again, which spares
-// a log in order from being sorted.
+// sink opens the file of --decisions. A regular file can be reset, so that a log
+// in order need not be sorted first.
 func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	switch c.Decisions {
 	case "":
@@ -151,7 +151,7 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 	return fileSink{f}, nil
 }
 
-// same reports whether two paths are one file: the log must not be written to.
+// same reports whether two paths are the same file. The log must not be overwritten.
 func same(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {
@@ -163,9 +163,7 @@ func same(a, b string) bool {
 
 type fileSink struct{ *os.File }
 
-var _ replay.Resetter = fileSink{}
-
-// Reset empties the file.
+// Reset empties the file, for replay.Options.Decisions.
 func (f fileSink) Reset() error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -185,17 +183,22 @@ func closeSink(w io.Writer) error {
 	return nil
 }
 
+// plotFormat returns the extension of a file, without its dot.
+func plotFormat(path string) string {
+	return strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
+}
+
 func savePlot(rep *replay.Report, path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	err = rep.WritePlot(w, strings.ToLower(filepath.Ext(path)))
+	err = rep.Write(w, plotFormat(path))
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
-// bar shows progress, on a terminal only.
+// bar shows progress if standard error is a terminal.
 type bar struct {
 	out   io.Writer
 	stage string
@@ -223,7 +226,7 @@ func (b *bar) show(stage string, done, total int64) {
 			progressbar.OptionShowBytes(stage != "decide"), progressbar.OptionThrottle(100*time.Millisecond),
 			progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 	}
-	_ = b.bar.Set64(done) // a terminal that went away is no reason to stop
+	_ = b.bar.Set64(done) // an error of the terminal does not stop the replay
 }
 
 func (b *bar) finish() {
