@@ -65,7 +65,7 @@ func (p *pipeline) run() {
 func (p *pipeline) addRow(row *store.Row) {
 	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
 		var known [1]*entry
-		if err := p.s.cat.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
+		if err := p.s.limits.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
 			failGroups(row.Groups, err)
 			return
 		}
@@ -98,7 +98,7 @@ func (p *pipeline) addRow(row *store.Row) {
 // addGroup adds a group of several ops, or a cancellation.
 func (p *pipeline) addGroup(g *store.Group) {
 	var known [store.MaxTakes]*entry
-	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
+	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
 	if !canUseSet(g, known[:]) {
@@ -186,7 +186,7 @@ func (p *pipeline) addDecide(g *store.Group, records bool) {
 		return
 	}
 	var known [store.MaxTakes]*entry
-	if g.Err = p.s.cat.resolve(p.ctx, g, known[:]); g.Err != nil {
+	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
 	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.estimateNow(), nil, records)

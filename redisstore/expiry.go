@@ -68,13 +68,13 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 // lengthenExpiryLater repeats lengthenExpiry once every program knows of the
 // change, because until then they write rows of the previous version. Rows live
 // for at least two seconds.
-func (c *catalog) lengthenExpiryLater(d *store.Definition) {
-	c.done.Go(func() {
-		_ = await.Sleep(c.ctx, propagation) // if the store is closed, it is done at once
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
+func (s *Store) lengthenExpiryLater(d *store.Definition) {
+	s.cat.Go(func(ctx context.Context) {
+		_ = await.Sleep(ctx, propagation) // if the store is closed, it is done at once
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if err := c.s.lengthenExpiry(ctx, d); err != nil {
-			c.config.OnError(err)
+		if err := s.lengthenExpiry(ctx, d); err != nil {
+			s.limits.config.OnError(err)
 		}
 	})
 }

@@ -13,12 +13,12 @@ var Slot = slot
 // returns the name of one of its buckets.
 func (s *Store) Install(d *store.Definition, key string) (row string) {
 	entries := map[string]*entry{}
-	for name, e := range *s.cat.entries.Load() {
+	for name, e := range *s.limits.entries.Load() {
 		entries[name] = e
 	}
-	e := s.cat.newEntry(d)
+	e := s.limits.newEntry(d)
 	entries[d.Name] = e
-	s.cat.entries.Store(&entries)
+	s.limits.entries.Store(&entries)
 	return e.row(key)
 }
 

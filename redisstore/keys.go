@@ -18,7 +18,7 @@ const maxPage = 10_000
 // dipwell.Shared to continue after it. n is at most 10,000. Each call scans the
 // names of all keys on every master, in small steps.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
-	e := s.cat.entry(d.Name)
+	e := s.limits.entry(d.Name)
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}

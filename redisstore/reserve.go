@@ -105,7 +105,7 @@ func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 	for range maxRounds {
 		err = s.giveBack(ctx, id, parts)
 		if errors.Is(err, store.ErrStaleDefinition) {
-			if err = s.cat.load(ctx); err != nil {
+			if err = s.cat.Load(ctx); err != nil {
 				return storeError(err, false)
 			}
 			continue
@@ -122,7 +122,7 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []rese
 	entries, rules := make([]*entry, n), make([]store.Rule, n)
 	args := make([]any, 3, 8+8*n) // keys and numbers of each part
 	for i, p := range parts {
-		if entries[i] = s.cat.entry(p.Limit); entries[i] == nil {
+		if entries[i] = s.limits.entry(p.Limit); entries[i] == nil {
 			return store.ErrReservation // limit dropped, and its buckets with it
 		}
 		args = append(args, entries[i].row(p.Key))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -99,7 +100,8 @@ type Store struct {
 	names   names
 	scripts *scripts
 	clock   func() int64
-	cat     *catalog
+	limits  *limits
+	cat     *catalog.Catalog
 	ahead   atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
 	owned   bool         // db was opened by Open
 }
@@ -125,11 +127,14 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}
-	s.cat = newCatalog(s, c)
-	if err := s.cat.open(ctx); err != nil {
+	s.limits = newLimits(s, c)
+	s.cat = s.limits.catalog()
+	if err := s.cat.Open(ctx); err != nil && c.Lazy {
 		return nil, err
+	} else if err != nil {
+		return nil, changeError(err, true)
 	}
-	s.cat.watch(c.Poll)
+	s.cat.Watch(&watcher{limits: s.limits}, c.Poll, defaultPoll, lookTimeout)
 	return s, nil
 }
 
@@ -138,9 +143,23 @@ func clustered(db redis.UniversalClient) bool {
 	return ok
 }
 
+// Registry holds the limits as they were read last.
+func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
+
+// Define adds a limit or changes it, for every program on this Redis at their
+// next look, at most Config.Poll later; for this one at once.
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.cat.Define(ctx, l, owner)
+}
+
+// Drop ends a limit. Its buckets expire.
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.cat.Drop(ctx, name, owner)
+}
+
 // Close stops the background work, and closes the client if Open made it.
 func (s *Store) Close() error {
-	s.cat.close()
+	s.cat.Close()
 	if s.owned {
 		return s.db.Close()
 	}
@@ -171,7 +190,7 @@ func (s *Store) group(ctx context.Context, g *store.Group) error {
 		err := s.tryGroup(ctx, g)
 		switch {
 		case errors.Is(err, store.ErrStaleDefinition):
-			if err = s.cat.load(ctx); err != nil {
+			if err = s.cat.Load(ctx); err != nil {
 				return storeError(err, false)
 			}
 		case err != errRetry: //nolint:errorlint // never wrapped
@@ -185,7 +204,7 @@ func (s *Store) group(ctx context.Context, g *store.Group) error {
 // not decide it.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	var known [store.MaxTakes]*entry
-	if err := s.cat.resolve(ctx, g, known[:]); err != nil {
+	if err := s.limits.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
 	entries := known[:len(g.Ops)]
@@ -225,7 +244,7 @@ func (s *Store) Now(ctx context.Context) (int64, error) {
 // Ready returns an error if a server does not answer, is not a master, or the
 // limits were not read yet.
 func (s *Store) Ready(ctx context.Context) error {
-	if err := s.cat.unread(); err != nil {
+	if err := s.cat.LoadError(); err != nil {
 		return err
 	}
 	return storeError(s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {

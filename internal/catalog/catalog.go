@@ -55,9 +55,9 @@ type Config struct {
 	Unread func(err error) error
 	// Error makes an error of reading one of the store's.
 	Error func(err error) error
-	// Away reports whether an error says that the back end could not be asked, or
+	// Unavailable reports whether an error says that the back end could not be asked, or
 	// could not write for the time being, rather than that it refused.
-	Away func(err error) bool
+	Unavailable func(err error) bool
 	// Denied reports whether access was refused, so that waiting helps only if
 	// somebody changes the rights.
 	Denied func(err error) bool
@@ -144,9 +144,9 @@ func (c *Catalog) IsRead() bool { return c.isRead.Load() }
 // Age is how long ago the limits were known to be the present ones.
 func (c *Catalog) Age() time.Duration { return time.Since(c.started) - time.Duration(c.known.Load()) }
 
-// Unavailable returns why the limits of a lazy catalog have not been read yet,
-// or nil if they have.
-func (c *Catalog) Unavailable() error {
+// LoadError returns why the limits of a lazy catalog have not been read yet, or
+// nil if they have.
+func (c *Catalog) LoadError() error {
 	if why := c.unread.Load(); why != nil {
 		return *why
 	}
@@ -174,7 +174,7 @@ func (c *Catalog) Load(ctx context.Context) error {
 // LoadForCall is Load for a call of a name that is not known. It fails fast
 // until the limits have been read; reading them is the watcher's job.
 func (c *Catalog) LoadForCall(ctx context.Context) error {
-	if err := c.Unavailable(); err != nil {
+	if err := c.LoadError(); err != nil {
 		return err
 	}
 	return c.Error(c.Load(ctx))
@@ -203,7 +203,7 @@ func (c *Catalog) prepare(ctx context.Context) error {
 	for len(c.pending) > 0 {
 		p := c.pending[0]
 		if _, err := c.b.Put(ctx, p.limit, p.owner); err != nil {
-			if c.Away(err) {
+			if c.Unavailable(err) {
 				return err
 			}
 			c.Report(err)
@@ -273,7 +273,7 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 		return nil, c.Error(err)
 	}
 	defer c.gate.Leave()
-	if err := c.Unavailable(); err != nil {
+	if err := c.LoadError(); err != nil {
 		return c.pend(l, owner, err)
 	}
 	changed, err := c.b.Put(ctx, l, owner)
@@ -294,7 +294,7 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 // pend keeps a limit that could not be stored, in a lazy catalog. Until it is
 // stored it is known here only, so that calls get its failure mode.
 func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
-	waits := c.Lazy && (c.Away(why) || c.WaitForAccess && c.Denied(why))
+	waits := c.Lazy && (c.Unavailable(why) || c.WaitForAccess && c.Denied(why))
 	if !waits || by == owner.API || len(c.pending) >= maxPending {
 		return nil, why
 	}
@@ -313,7 +313,7 @@ func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
 		return c.Error(err)
 	}
 	defer c.gate.Leave()
-	if err := c.Unavailable(); err != nil {
+	if err := c.LoadError(); err != nil {
 		return err
 	}
 	if err := c.b.Drop(ctx, name, owner); err != nil {
