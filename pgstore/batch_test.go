@@ -25,13 +25,14 @@ func TestBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &crowd{Store: s, bystander: d}
+		return &batching{Store: s, bystander: d}
 	}, storetest.Quick, storetest.Parallel)
 }
 
-// TestKept: batches whose groups walk the lists of their rows are read at once,
-// decided in Go, and written, with the results of the function that decides one.
-func TestKept(t *testing.T) {
+// TestDecideOptimistic runs the suite with all groups that need lows or records
+// read at once, decided in Go and written. Results must be those of the
+// function that decides one group.
+func TestDecideOptimistic(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		s := open(t, now).(*pgstore.Store)
@@ -40,17 +41,17 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &crowd{Store: s, bystander: d}
+		return &batching{Store: s, bystander: d}
 	}, storetest.Quick)
 }
 
-// crowd sends each group with company on both sides.
-type crowd struct {
+// batching sends each group in a batch with a group before and after it.
+type batching struct {
 	*pgstore.Store
 	bystander *store.Definition
 }
 
-func (c *crowd) Apply(ctx context.Context, b *store.Batch) error {
+func (c *batching) Apply(ctx context.Context, b *store.Batch) error {
 	company := func(key string) store.Group {
 		return store.Group{Ops: []store.Op{{Def: c.bystander, Key: key, Verb: store.VerbTake, Cost: 1}}}
 	}
@@ -61,9 +62,10 @@ func (c *crowd) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// TestManyAgreesWithGo: a batch of calls, many about one key, gets the answers
-// that the same calls get one after the other, and leaves the same rows.
-func TestManyAgreesWithGo(t *testing.T) {
+// TestBatchAgreesWithGo checks that a batch of calls, many for the same key,
+// gets the same answers as the calls one after the other, and leaves the same
+// rows.
+func TestBatchAgreesWithGo(t *testing.T) {
 	ctx := context.Background()
 	var clock atomic.Int64
 	clock.Store(1_800_000_000_000_000)
@@ -92,7 +94,7 @@ func TestManyAgreesWithGo(t *testing.T) {
 			if round%2 == 0 && random.IntN(8) == 0 {
 				op.Cost = random.Int64N(12)
 			}
-			if round%2 == 1 { // any verb whose calls are added up, any cost
+			if round%2 == 1 { // any verb that can be added up, any cost
 				verbs := []store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge}
 				op.Verb, op.Cost = verbs[random.IntN(len(verbs))], random.Int64N(6)
 			}
@@ -119,8 +121,9 @@ func TestManyAgreesWithGo(t *testing.T) {
 	}
 }
 
-// TestLanes: coalesced over connections of their own, callers of the same keys
-// and of groups that overlap get exactly what there is: no deadlock, no error.
+// TestLanes checks that callers of the same keys, and of overlapping groups,
+// coalesced over several connections, get exactly the tokens there are, without
+// deadlocks or errors.
 func TestLanes(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -171,15 +174,16 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// TestLanesOfSeveralLimits: batches of several limits hold the rows of all of
-// them until they end, and groups lock theirs one after the other. Both keep
-// one order, which is not the names': nothing deadlocks, nothing is lost.
+// TestLanesOfSeveralLimits checks that batches of several limits and groups
+// cannot deadlock and lose nothing. A batch locks the rows of all its limits
+// until it ends, and a group locks one row after the other. Both use the order
+// of ids, which is not the order of names.
 func TestLanesOfSeveralLimits(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	ctx := context.Background()
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	names := []string{"z", "m", "a"} // their ids rise
+	names := []string{"z", "m", "a"} // in the order of ids
 	for _, name := range names {
 		if _, err := s.Define(ctx, store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: 10000}, store.OwnerCode); err != nil {
 			t.Fatal(err)

@@ -17,41 +17,45 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// asker asks a verb of the key k of limit x and returns what was granted.
-type asker func(ctx context.Context, verb store.Verb, cost int64) (int64, error)
+// A verbFunc calls a verb for key k of limit x and returns the tokens granted.
+type verbFunc func(ctx context.Context, verb store.Verb, cost int64) (int64, error)
 
-// A wayIn is a way to ask about limits of one database.
-type wayIn struct {
+// An entryPoint is a way to call the limits of a database.
+type entryPoint struct {
 	name string
 	pool func(t testing.TB) *pgxpool.Pool
-	open func(t *testing.T, pool *pgxpool.Pool) asker
+	open func(t *testing.T, pool *pgxpool.Pool) verbFunc
 }
 
-// waysIn are the functions, the store with and without news of changes, the
-// store behind coalesced batches, and the portable statements.
-var waysIn = []wayIn{
-	{"SQL", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
+// entryPoints are the SQL functions, the store with and without notifications,
+// the store behind coalesce, and the portable statements.
+var entryPoints = []entryPoint{
+	{"SQL", newPool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
 		return func(ctx context.Context, verb store.Verb, cost int64) (n int64, err error) {
 			err = pool.QueryRow(ctx, fmt.Sprintf("select granted from dipwell.%s('x', 'k', $1)", verb), cost).Scan(&n)
 			return n, err
 		}
 	}},
-	{"Go", newPool, func(t *testing.T, pool *pgxpool.Pool) asker { return limiting(t, newStore(t, pool, pgstore.Config{})) }},
-	{"never told", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
-		return limiting(t, newStore(t, pool, pgstore.Config{Poll: -1}))
+	{"Go", newPool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
+		return limiterVerb(t, newStore(t, pool, pgstore.Config{}))
 	}},
-	{"coalesced", newPool, func(t *testing.T, pool *pgxpool.Pool) asker {
+	{"never told", newPool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
+		return limiterVerb(t, newStore(t, pool, pgstore.Config{Poll: -1}))
+	}},
+	{"coalesced", newPool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
 		st := newStore(t, pool, pgstore.Config{})
 		together, err := coalesce.New(store.Lanes{Stores: []store.Store{st, st}}, coalesce.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return limiting(t, together)
+		return limiterVerb(t, together)
 	}},
-	{"portable", portablePool, func(t *testing.T, pool *pgxpool.Pool) asker { return limiting(t, newStore(t, pool, pgstore.Config{})) }},
+	{"portable", portablePool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
+		return limiterVerb(t, newStore(t, pool, pgstore.Config{}))
+	}},
 }
 
-func limiting(t *testing.T, st store.Store) asker {
+func limiterVerb(t *testing.T, st store.Store) verbFunc {
 	t.Helper()
 	l, err := dipwell.New(st)
 	if err != nil {
@@ -65,7 +69,8 @@ func limiting(t *testing.T, st store.Store) asker {
 	}
 }
 
-// definer changes limit x between one a day and one an hour, from elsewhere.
+// definer returns a function that changes limit x between one a day and one an
+// hour, through another connection.
 func definer(t *testing.T, pool *pgxpool.Pool, burst int64) func(per time.Duration) error {
 	t.Helper()
 	st := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -81,13 +86,14 @@ func definer(t *testing.T, pool *pgxpool.Pool, burst int64) func(per time.Durati
 
 const day = 24 * time.Hour
 
-// TestChangeRace: 12 callers of one key take, charge and reserve on the server's
-// clock while its limit changes 300 times. What was granted is what is missing:
-// less than a thousandth of a token comes back meanwhile.
+// TestChangeRace has 12 callers of one key take, charge and reserve by the
+// server's clock while its limit changes 300 times. The tokens granted must be
+// the tokens missing; less than a thousandth of a token comes back during the
+// test.
 func TestChangeRace(t *testing.T) {
 	t.Parallel()
 	const callers, calls, changes, burst = 12, 375, 300, 5000
-	for _, way := range waysIn {
+	for _, way := range entryPoints {
 		t.Run(way.name, func(t *testing.T) {
 			pool := way.pool(t)
 			define := definer(t, pool, burst)
@@ -126,8 +132,8 @@ func TestChangeRace(t *testing.T) {
 	}
 }
 
-// remaining are the tokens left of key k of limit x, as a store sees it that has
-// just read the limits.
+// remaining returns the tokens left for key k of limit x, according to a store
+// that has just read the limits.
 func remaining(t *testing.T, pool *pgxpool.Pool) int64 {
 	t.Helper()
 	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}))
@@ -141,13 +147,13 @@ func remaining(t *testing.T, pool *pgxpool.Pool) int64 {
 	return d.Remaining
 }
 
-// TestChangeBehindALock: a call waits for a row that another transaction holds;
-// meanwhile the limit changes and the transaction takes once more, under the new
-// version. The call gets what is left and no more.
-func TestChangeBehindALock(t *testing.T) {
+// TestChangeDuringLockWait has a call wait for a row locked by another
+// transaction. Meanwhile the limit changes and that transaction takes once
+// more, under the new version. The call must get what is left and no more.
+func TestChangeDuringLockWait(t *testing.T) {
 	t.Parallel()
-	for _, way := range waysIn {
-		if way.name == "portable" { // has no functions to hold the row with
+	for _, way := range entryPoints {
+		if way.name == "portable" { // has no function to lock the row
 			continue
 		}
 		for _, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbCharge, store.VerbReserve} {
@@ -159,14 +165,14 @@ func TestChangeBehindALock(t *testing.T) {
 					if err := define(from); err != nil {
 						t.Fatal(err)
 					}
-					behindALock(t, pool, way.open(t, pool), verb, func() error { return define(to) })
+					takeWhileLocked(t, pool, way.open(t, pool), verb, func() error { return define(to) })
 				})
 			}
 		}
 	}
 }
 
-func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb store.Verb, change func() error) {
+func takeWhileLocked(t *testing.T, pool *pgxpool.Pool, ask verbFunc, verb store.Verb, change func() error) {
 	ctx := context.Background()
 	tx, err := pool.Begin(ctx)
 	if err != nil {
@@ -186,7 +192,7 @@ func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb store.Verb, c
 		}
 		got <- n
 	}()
-	until(t, "waiting for the row", func() (waits bool) {
+	eventually(t, "waiting for the row", func() (waits bool) {
 		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
 		return err == nil && waits
 	})
@@ -202,12 +208,12 @@ func behindALock(t *testing.T, pool *pgxpool.Pool, ask asker, verb store.Verb, c
 	}
 }
 
-// TestChangeInATransaction: a store inside a transaction meets a row of a version
-// that it has not heard of, while the only other connection of its pool waits
-// for that row. It decides on the transaction's own connection.
-func TestChangeInATransaction(t *testing.T) {
+// TestChangeInTransaction checks that a store in a transaction that finds a row
+// of an unknown version reads the limits on the transaction's connection, while
+// the only other connection of the pool waits for that row.
+func TestChangeInTransaction(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	dsn := pgtest.Database(t, "dipwell", migrated)
 	define := definer(t, connect(t, dsn), 100)
@@ -231,7 +237,7 @@ func TestChangeInATransaction(t *testing.T) {
 		_, err := pool.Exec(ctx, "select dipwell.take('x', 'k', 1)")
 		waited <- err
 	}()
-	until(t, "waiting for the row", func() (waits bool) {
+	eventually(t, "waiting for the row", func() (waits bool) {
 		err := tx.QueryRow(ctx, "select exists (select from pg_locks where not granted and pg_backend_pid() = any (pg_blocking_pids(pid)))").Scan(&waits)
 		return err == nil && waits
 	})
@@ -249,8 +255,8 @@ func TestChangeInATransaction(t *testing.T) {
 	}
 }
 
-// TestVersionsAreKept: a version that no row names is kept while somebody may
-// still insert a row that names it, and is forgotten afterwards.
+// TestVersionsAreKept checks that a version without rows is kept while a
+// program may still insert a row of it, and then deleted.
 func TestVersionsAreKept(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
@@ -277,8 +283,9 @@ func TestVersionsAreKept(t *testing.T) {
 	}
 }
 
-// TestVersionsOutliveTransactions: by the server's clock a version is kept while
-// a transaction is open that began before it was superseded, however long ago.
+// TestVersionsOutliveTransactions checks that, by the server's clock, a version
+// is kept while a transaction is open that began before the version was
+// superseded.
 func TestVersionsOutliveTransactions(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
@@ -292,7 +299,8 @@ func TestVersionsOutliveTransactions(t *testing.T) {
 	must(t, pool, "select dipwell.define('x', 1, interval '1 hour', burst => 10)")
 	retired := func() (n int) {
 		t.Helper()
-		// As if the change had been made an hour ago, and still after the transaction began.
+		// Pretend that the change was made an hour ago, but after the
+		// transaction began.
 		if err := pool.QueryRow(ctx, "select dipwell_internal.retire()").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
@@ -310,5 +318,5 @@ func TestVersionsOutliveTransactions(t *testing.T) {
 		t.Errorf("%d left, %v", left, err)
 	}
 	must(t, pool, "delete from dipwell.buckets; update dipwell.versions set since = since - 3600000000")
-	until(t, "forgotten", func() bool { return retired() == 1 })
+	eventually(t, "forgotten", func() bool { return retired() == 1 })
 }

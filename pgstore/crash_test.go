@@ -9,15 +9,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestSynchronousCommitOff: with synchronous_commit=off a crash forgets what the
-// server had answered and not yet written, never more, and grants nothing beyond
-// that.
+// TestSynchronousCommitOff checks that with synchronous_commit=off a crash
+// loses only what the server had answered but not yet flushed, and that no more
+// than that is granted again.
 func TestSynchronousCommitOff(t *testing.T) {
 	t.Parallel()
 	const burst, early, late = 100, 30, 20
 	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s")
 	pool := connect(t, server.DSN("postgres"))
-	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))
 	ctx := context.Background()
 	take := func(n int) {
 		t.Helper()
@@ -32,8 +32,8 @@ func TestSynchronousCommitOff(t *testing.T) {
 	if err := pool.QueryRow(ctx, "select pg_current_wal_insert_lsn()::text").Scan(&written); err != nil {
 		t.Fatal(err)
 	}
-	must(t, pool, "begin; set local synchronous_commit = on; create table flush_now (); commit") // flushes what came before
-	until(t, "written", func() bool {
+	must(t, pool, "begin; set local synchronous_commit = on; create table flush_now (); commit") // flushes everything before it
+	eventually(t, "written", func() bool {
 		var done bool
 		err := pool.QueryRow(ctx, "select pg_current_wal_flush_lsn() >= $1::text::pg_lsn", written).Scan(&done)
 		return err == nil && done
@@ -43,8 +43,8 @@ func TestSynchronousCommitOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Wait()
-	until(t, "started again", func() bool { return server.Start() == nil })
-	until(t, "healed", func() bool {
+	eventually(t, "started again", func() bool { return server.Start() == nil })
+	eventually(t, "healed", func() bool {
 		d, err := l.Check(ctx, "crash", "k", 1)
 		if err != nil || d.Source != store.SourceStore {
 			return false
@@ -57,16 +57,16 @@ func TestSynchronousCommitOff(t *testing.T) {
 	})
 }
 
-// TestOneBackendKilled: when one process of the server dies at a signal, the
-// server restarts all of them. Logged tables keep everything; unlogged ones are
-// empty afterwards, so that every bucket is full.
+// TestOneBackendKilled kills one process of the server, which then restarts all
+// of them. Logged tables must keep everything; unlogged ones are empty
+// afterwards, so that every bucket is full.
 func TestOneBackendKilled(t *testing.T) {
 	t.Parallel()
 	const burst = 5
 	for tables, left := range map[pgstore.Durability]int64{pgstore.Logged: 0, pgstore.Unlogged: burst} {
 		server := ownServerAs(t, pgstore.MigrateOptions{Tables: tables}, "fsync=off")
 		pool := connect(t, server.DSN("postgres"))
-		_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+		_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))
 		ctx := context.Background()
 		if d, err := l.Take(ctx, "crash", "k", burst); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
@@ -82,9 +82,9 @@ func TestOneBackendKilled(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the server ended all other backends", func() bool { return other.Ping(ctx) != nil })
+		eventually(t, "the server ended all other backends", func() bool { return other.Ping(ctx) != nil })
 		other.Release()
-		until(t, "healed", func() bool {
+		eventually(t, "healed", func() bool {
 			d, err := l.Check(ctx, "crash", "k", 1)
 			if err != nil || d.Source != store.SourceStore {
 				return false

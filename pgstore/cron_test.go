@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/pgstore"
 )
 
-// TestCron: where pg_cron is installed, the schema comes with a job that sweeps,
-// and takes it along when it goes.
+// TestCron checks that where pg_cron is installed the schema creates a job that
+// sweeps, and dropping the schema removes it.
 func TestCron(t *testing.T) {
 	ctx := context.Background()
 	var installed bool
@@ -24,7 +24,8 @@ func TestCron(t *testing.T) {
 		}
 		t.Skip(missing)
 	}
-	// Its own connections fail, so that no minute that ends here sweeps before the test does.
+	// pg_cron cannot connect, so that no job sweeps if a minute ends during the
+	// test.
 	server := pgtest.Start(t, "fsync=off", "shared_preload_libraries=pg_cron", "cron.database_name=postgres", "cron.host=/nowhere")
 	pool := connect(t, server.DSN("postgres"))
 	sweeper := func(want pgstore.Sweeping) {

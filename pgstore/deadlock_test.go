@@ -16,14 +16,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestDeadlock: somebody else's transactions lock the rows of a call in the
-// other order, again and again. The call is tried a bounded number of times and
-// ends with an error that says so; what it had charged is back.
+// TestDeadlock has other transactions lock the rows of a call in the opposite
+// order, again and again. The call must end with an error after a bounded
+// number of tries, and what it had charged must be given back.
 func TestDeadlock(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	config := pool.Config()
-	config.ConnConfig.RuntimeParams["deadlock_timeout"] = "100ms" // long enough for a partner to ask, and it gives up first
+	config.ConnConfig.RuntimeParams["deadlock_timeout"] = "100ms" // long enough for a partner to wait too; the call gives up first
 	config.ConnConfig.RuntimeParams["application_name"] = "victim"
 	victims, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
@@ -42,20 +42,20 @@ func TestDeadlock(t *testing.T) {
 	}
 	left := int64(8)
 
-	// Two partners, so that one of them waits for the row when the other one gives
-	// it up: the call never gets in between.
+	// Two partners, so that one of them is waiting for the row when the other
+	// releases it, and the call never gets it.
 	quit, partners := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() { partner(quit, t, pool) })
 	}
-	until(t, "one partner at the second row, and the other behind it", func() bool {
+	eventually(t, "one partner at the second row, and the other behind it", func() bool {
 		var waits bool
 		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0)").Scan(&waits)
 		return err == nil && waits
 	})
-	// On a busy machine a partner may ask too late, so that the call looks for a
-	// deadlock before there is one and then gets in between: it is made again.
+	// On a busy machine a partner may be too late for the deadlock check, so
+	// that the call gets the row. Then the call is made again.
 	for range 5 {
 		if _, err = l.TakeAll(ctx, both...); err != nil {
 			break
@@ -68,7 +68,7 @@ func TestDeadlock(t *testing.T) {
 	if !errors.As(err, &pg) || pg.Code != "40P01" || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("a call that always deadlocks: %v", err)
 	}
-	until(t, "counted", func() bool { // the server counts with a delay
+	eventually(t, "counted", func() bool { // statistics are updated with a delay
 		var n int
 		if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&n); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// partner holds the second row, and asks for the first one whenever the call
+// partner locks the second row, and asks for the first one whenever the call
 // waits for the second.
 func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 	conn, err := pool.Acquire(ctx)
@@ -89,7 +89,7 @@ func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 		return
 	}
 	defer conn.Release()
-	must(t, conn.Conn(), "set deadlock_timeout = '1h'") // it is never the victim
+	must(t, conn.Conn(), "set deadlock_timeout = '1h'") // so that it is never the victim
 	for ctx.Err() == nil {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, lockRow, "second")
@@ -98,8 +98,8 @@ func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 			}
 			return err
 		})
-		// A call that looked for a deadlock before the first row was asked for does
-		// not look again: now it finds the other partner, who is next.
+		// A call that checked for a deadlock too early does not check again: it
+		// now meets the other partner.
 		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "55P03" {
 			if ctx.Err() == nil {
 				t.Error(err)
@@ -111,7 +111,8 @@ func partner(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 
 const lockRow = "select from dipwell.buckets b where limit_id = (select id from dipwell.limits where name = $1) and key = 'k' for update"
 
-// collide waits until the call waits, asks for the first row, and gives back that one alone.
+// collide waits until the call waits, asks for the first row, and releases only
+// that one.
 func collide(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) error {
 	for waits := false; !waits; {
 		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = 'victim' and datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0) from pg_sleep(0.005)").Scan(&waits)

@@ -18,17 +18,17 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestPortable runs the suite on the statements of the distributed engines,
-// over PostgreSQL itself: it proves their algebra, not the engines.
+// TestPortable runs the suite with the portable statements on PostgreSQL. It
+// tests the algebra, not the engines.
 func TestPortable(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
-		return newStore(t, usedPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
+		return newStore(t, recycledPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
 	}, storetest.Quick, storetest.Parallel)
 }
 
-// TestPortableSerializable: they too get the exact count and no error where
-// everything collides.
+// TestPortableSerializable checks for the exact count and no error under
+// SERIALIZABLE.
 func TestPortableSerializable(t *testing.T) {
 	config := portablePool(t).Config()
 	config.MaxConns = 64
@@ -51,7 +51,8 @@ func migratedFor(dsn string, engine pgstore.Engine) error {
 
 func migratedPortable(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
 
-// TestPortableMigrate: up, up again, status, down, without being told which.
+// TestPortableMigrate runs up, up again, status and down, with the engine
+// detected.
 func TestPortableMigrate(t *testing.T) {
 	pool := portablePool(t)
 	ctx := context.Background()
@@ -71,8 +72,8 @@ func TestPortableMigrate(t *testing.T) {
 	}
 }
 
-// TestEngines runs the suite on clusters that the environment names. The
-// schema is removed before and after each case.
+// TestEngines runs the suite on clusters named in the environment. The schema
+// is removed before and after each case.
 func TestEngines(t *testing.T) {
 	for name, engine := range map[string]pgstore.Engine{"POSTGRES": pgstore.PostgreSQL, "YUGABYTE": pgstore.YugabyteDB,
 		"COCKROACH": pgstore.CockroachDB, "CITUS": pgstore.Citus} {
@@ -100,11 +101,12 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// A lint is a documented difference of an engine that its statements must respect.
+// A lint is a documented limitation of an engine that its statements must
+// respect.
 type lint struct {
 	engines string
-	about   string // the statements that it looks at
-	never   string // what must not be in them
+	about   string // pattern of the statements to check
+	never   string // pattern that must not occur in them
 	why     string
 }
 
@@ -121,7 +123,7 @@ var lints = []lint{
 	{"CockroachDB", "(?si).*", `collate|generated always|identity|foreign key|references`, "not in this form"},
 }
 
-// TestDialects looks at every statement of each engine for what it does not take.
+// TestDialects applies the lints to all statements of each engine.
 func TestDialects(t *testing.T) {
 	for engine, statements := range pgstore.Statements(t) {
 		looked := 0
@@ -155,8 +157,8 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// TestLintsBite: the lints find what they are there for.
-func TestLintsBite(t *testing.T) {
+// TestLintsDetect checks the lints against statements that violate them.
+func TestLintsDetect(t *testing.T) {
 	for _, bad := range []string{
 		"insert into b values (1) on conflict (k) do update set ts = clock_timestamp()",
 		"select a / b", "create unlogged table b ()", "insert into b values (1) returning b.n, clock_timestamp()",
@@ -173,7 +175,7 @@ func TestLintsBite(t *testing.T) {
 	}
 }
 
-// TestURLs: schemes name engines; the rest of a URL is PostgreSQL's.
+// TestURLs checks that the scheme of a URL selects the engine.
 func TestURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://h/d": "PostgreSQL postgres://h/d", "postgresql://h/d": "PostgreSQL postgresql://h/d",
@@ -186,8 +188,8 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// TestPortableClock: under the server's own clock a take, a refusal and a
-// reservation are timed by it.
+// TestPortableClock checks the times of a take, a refusal and a reservation
+// under the server's clock.
 func TestPortableClock(t *testing.T) {
 	ctx := context.Background()
 	s := newStore(t, portablePool(t), pgstore.Config{Poll: -1})

@@ -14,11 +14,12 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// A page is a documentation page whose SQL is run, block by block, in psql.
+// A page is a documentation page whose SQL blocks are run in psql, one after
+// the other.
 type page struct {
 	name   string
-	before string            // what the page takes for granted
-	after  map[string]string // by a text of a block: what brings about the answer that the page shows
+	before string            // SQL that the page assumes was run
+	after  map[string]string // by a text in a block: SQL to run after it, for the result that the page shows
 }
 
 var pages = []page{
@@ -30,8 +31,9 @@ var pages = []page{
 	}},
 }
 
-// TestDocs: the SQL of the pages runs, and psql answers what they show, but for
-// the time that passed when they were written: here it stands still.
+// TestDocs runs the SQL of the pages and compares psql's output with theirs.
+// The clock stands still, so that intervals do not depend on how fast the test
+// runs.
 func TestDocs(t *testing.T) {
 	for _, p := range pages {
 		t.Run(p.name, func(t *testing.T) {
@@ -53,7 +55,7 @@ func TestDocs(t *testing.T) {
 						sql += more
 					}
 				}
-				if id := ids.FindString(sql); id != "" { // the page's own reservation
+				if id := ids.FindString(sql); id != "" { // the reservation id on the page
 					sql = "select id as id from dipwell.reservations \\gset\n" + strings.ReplaceAll(sql, "'"+id+"'", ":'id'")
 				}
 				got := psql(t, pool.Config().ConnString(), sql)
@@ -85,8 +87,8 @@ var (
 	empty   = regexp.MustCompile(`\n\s*`)
 )
 
-// plain is psql's output without its layout, with lengths of time in whole
-// seconds, rounded up.
+// plain removes the layout of psql's output and rounds intervals up to whole
+// seconds.
 func plain(out string) string {
 	out = ids.ReplaceAllString(out, "ID")
 	out = dates.ReplaceAllString(out, "DATE")

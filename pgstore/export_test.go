@@ -7,17 +7,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Repeatable makes all functions anew.
+// Repeatable is the SQL that creates all functions.
 var Repeatable = repeatable
 
-// StoreError is what a statement that writes makes of its error.
+// StoreError wraps the error of a statement that writes.
 func StoreError(err error) error { return storeError(err, true) }
 
-// MaxTries bounds how often a statement that has collided is tried.
+// MaxTries bounds the tries of a statement whose error is retryable.
 const MaxTries = maxTries
 
-// Statements are all that each distributed engine is asked, takes for limits of
-// every kind included.
+// Statements returns the statements for each distributed engine, including
+// takes for all kinds of limits.
 func Statements(t testing.TB) map[Engine][]string {
 	out := map[Engine][]string{}
 	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
@@ -38,20 +38,23 @@ func Statements(t testing.TB) map[Engine][]string {
 	return out
 }
 
-// MaxWired is for tests.
+// MaxRawStatements bounds the statements of a rawConn.
 const MaxRawStatements = maxRawStatements
 
-// Pairings is how many combinations of limits have a statement.
+// Combinations returns the number of combinations of limits that have a
+// statement.
 func Combinations(s *Store) int { return len(s.combos.sql) }
 
-// MaxPairings bounds them.
+// MaxCombinations bounds them.
 const MaxCombinations = maxCombinations
 
-// Forget makes a store behave as if it had heard nothing of its limits for an hour.
-func Forget(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
+// ForgetLimits makes a store behave as if it had last read the limits an hour
+// ago.
+func ForgetLimits(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
 
-// ExpectRoom makes a store's next statements those of one that has refused nothing for long.
-func ExpectRoom(s *Store) {
+// ForceUnchecked makes a store use the statements for limits that refused
+// nothing recently.
+func ForceUnchecked(s *Store) {
 	s.noRefusals.n.Store(minCleanRun)
 	for _, e := range *s.cat.entries.Load() {
 		if e.noRefusals != nil {
@@ -60,9 +63,10 @@ func ExpectRoom(s *Store) {
 	}
 }
 
-// CertainlyNew makes a store take every key for new, as if all lately were.
-func CertainlyNew(s *Store) {
-	ExpectNew(s)
+// ForceInsertNew makes a store treat every unseen key as new, as if all had
+// been.
+func ForceInsertNew(s *Store) {
+	ForceUpsert(s)
 	for _, e := range *s.cat.entries.Load() {
 		if e.newKeys != nil {
 			e.newKeys.run.Store(minNewRun)
@@ -70,11 +74,11 @@ func CertainlyNew(s *Store) {
 	}
 }
 
-// Keep makes a store decide every group of a batch that walks lists by kept.
+// ForceOptimistic makes a store use decideOptimistic for any number of groups.
 func ForceOptimistic(s *Store) { s.minOptimistic = 1 }
 
-// ExpectNew makes a store take every key for new.
-func ExpectNew(s *Store) {
+// ForceUpsert makes a store treat every unseen key as probably new.
+func ForceUpsert(s *Store) {
 	s.seen.slots.Store(nil)
 	for _, e := range *s.cat.entries.Load() {
 		if e.newKeys != nil {

@@ -23,18 +23,18 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// drained is a limit that gives nothing back while a test runs.
+// drained returns a limit that refills too slowly to matter in a test.
 func drained(name string, burst int64) store.Limit {
 	return store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}
 }
 
-// opened is a store by URL, with a limiter over it.
-func opened(t testing.TB, url string, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
+// openURL opens a store by URL, with a limiter on it.
+func openURL(t testing.TB, url string, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
 	t.Helper()
-	return polling(t, url, 50*time.Millisecond, limits...)
+	return openPolling(t, url, 50*time.Millisecond, limits...)
 }
 
-func polling(t testing.TB, url string, poll time.Duration, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
+func openPolling(t testing.TB, url string, poll time.Duration, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
 	t.Helper()
 	s, err := pgstore.Open(context.Background(), url, pgstore.Config{Poll: poll})
 	if err != nil {
@@ -48,7 +48,7 @@ func polling(t testing.TB, url string, poll time.Duration, limits ...store.Limit
 	return s, l
 }
 
-// ownServer is a server that a test may break, with the schema.
+// ownServer starts a server with the schema that the test may break.
 func ownServer(t testing.TB, settings ...string) *pgtest.Server {
 	t.Helper()
 	return ownServerAs(t, pgstore.MigrateOptions{}, settings...)
@@ -63,7 +63,7 @@ func ownServerAs(t testing.TB, o pgstore.MigrateOptions, settings ...string) *pg
 	return server
 }
 
-// load takes one token after the other from many goroutines, until stop.
+// load takes tokens one by one from many goroutines until end is called.
 type load struct {
 	granted, refused, failed, unknown atomic.Int64
 
@@ -109,8 +109,9 @@ func (o *load) end() {
 	o.wg.Wait()
 }
 
-// promise checks that what was granted, and what may have been, is what is gone.
-func (o *load) promise(t *testing.T, l *dipwell.Limiter, limit, key string, burst int64) {
+// checkGranted checks that the tokens granted, plus those of unknown outcome,
+// are those missing.
+func (o *load) checkGranted(t *testing.T, l *dipwell.Limiter, limit, key string, burst int64) {
 	t.Helper()
 	d, err := l.Check(context.Background(), limit, key, 1)
 	if err != nil {
@@ -123,29 +124,29 @@ func (o *load) promise(t *testing.T, l *dipwell.Limiter, limit, key string, burs
 	}
 }
 
-// TestCrash: a server that is killed under load and comes back has granted no
-// more than the limit, and the same store goes on.
+// TestCrash kills a server under load and restarts it. No more may have been
+// granted than the limit allows, and the same store must continue.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	const burst = 4000
 	server := ownServer(t, "fsync=off") // the processes die, not the machine
-	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))
 	o := startLoad(l, "crash", "k", 8)
-	until(t, "under load", func() bool { return o.granted.Load() > 200 })
+	eventually(t, "under load", func() bool { return o.granted.Load() > 200 })
 	if err := server.SignalAll(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	server.Wait()
-	until(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	eventually(t, "noticed", func() bool { return o.failed.Load() > 0 })
 	before := o.granted.Load()
-	until(t, "started again", func() bool { return server.Start() == nil })
-	until(t, "healed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	eventually(t, "started again", func() bool { return server.Start() == nil })
+	eventually(t, "healed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
 	o.end()
-	o.promise(t, l, "crash", "k", burst)
+	o.checkGranted(t, l, "crash", "k", burst)
 }
 
-// TestHung: while a server hangs, every call is answered by its failure mode
-// when its time is up, goroutines do not pile up, and it heals by itself.
+// TestHung checks that while a server hangs every call is answered by its
+// failure mode in time, goroutines do not pile up, and the store recovers.
 func TestHung(t *testing.T) {
 	server := ownServer(t, "fsync=off")
 	limit := func(name string, f store.FailureMode) store.Limit {
@@ -153,10 +154,10 @@ func TestHung(t *testing.T) {
 		l.Timeout, l.OnStoreError = 50*time.Millisecond, f
 		return l
 	}
-	_, l := opened(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", store.FailClosed), limit("open", store.FailOpen))
+	_, l := openURL(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", store.FailClosed), limit("open", store.FailOpen))
 	ctx := context.Background()
 	for _, name := range []string{"closed", "open"} {
-		until(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == store.SourceStore })
+		eventually(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == store.SourceStore })
 	}
 	before := runtime.NumGoroutine()
 	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
@@ -188,26 +189,26 @@ func TestHung(t *testing.T) {
 	if err := server.SignalAll(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "healed", func() bool {
+	eventually(t, "healed", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 1)
 		return err == nil && d.Source == store.SourceStore
 	})
 }
 
-// proxy stands between a client and a server, and cuts connections.
+// A proxy between a client and a server that can cut connections.
 type proxy struct {
 	net.Listener
 	server string
-	cut    atomic.Int32 // cutBefore, cutAfter: the next request ends its connection
-	only   string       // when that request has this text
+	cut    atomic.Int32 // cutBefore or cutAfter: what to do with the next request
+	only   string       // if the request contains this text
 
-	deaf      bool // notifications do not pass
-	swallowed atomic.Int32
+	dropNotifications bool // drop notifications
+	swallowed         atomic.Int32
 }
 
 const (
-	cutBefore = 1 + iota // the server never sees it
-	cutAfter             // the server does it; the answer is lost
+	cutBefore = 1 + iota // the server does not get the request
+	cutAfter             // the server executes the request, but the answer is lost
 )
 
 func newProxy(t testing.TB, server *pgtest.Server) *proxy {
@@ -223,13 +224,13 @@ func newProxy(t testing.TB, server *pgtest.Server) *proxy {
 			if err != nil {
 				return
 			}
-			go p.carry(c)
+			go p.forward(c)
 		}
 	}()
 	return p
 }
 
-func (p *proxy) carry(client net.Conn) {
+func (p *proxy) forward(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", p.server)
 	if err != nil {
@@ -263,9 +264,9 @@ func (p *proxy) carry(client net.Conn) {
 	for {
 		n, err := server.Read(buf)
 		if err != nil || lost.Load() {
-			return // the answer is there: what was asked has been done
+			return // the answer has arrived, so the request was executed
 		}
-		if p.deaf && buf[0] == 'A' { // NotificationResponse, to a client that asked nothing
+		if p.dropNotifications && buf[0] == 'A' { // NotificationResponse to an idle client
 			p.swallowed.Add(1)
 			continue
 		}
@@ -275,8 +276,8 @@ func (p *proxy) carry(client net.Conn) {
 	}
 }
 
-// TestCut: a call whose connection is cut in mid-statement is an error that says
-// so, and is never asked again behind the caller's back.
+// TestCut checks that a call whose connection is cut during a statement returns
+// ErrOutcomeUnknown and is not repeated.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "fsync=off")
@@ -316,7 +317,7 @@ func TestCut(t *testing.T) {
 	}
 	for name, call := range calls {
 		for cut, cost := range map[int32]int64{cutBefore: 0, cutAfter: 1} {
-			for range 2 { // the second time its statement is prepared
+			for range 2 { // in the second round the statement is prepared
 				if d, err := call(); err != nil || !d.Allowed {
 					t.Fatalf("%s: %+v, %v", name, d, err)
 				}
@@ -327,7 +328,7 @@ func TestCut(t *testing.T) {
 			if !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
 			}
-			until(t, "done by the server", func() bool { return left() == was-cost })
+			eventually(t, "done by the server", func() bool { return left() == was-cost })
 			if d, err := call(); err != nil || !d.Allowed || left() != was-cost-1 {
 				t.Errorf("%s after a cut (%d): %+v, %v, %d left of %d", name, cut, d, err, left(), was)
 			}
@@ -335,8 +336,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestPortableCut: a take that is one statement, and a transaction whose commit
-// is cut, are of unknown outcome; a transaction cut before it did nothing.
+// TestPortableCut checks that a cut during a single-statement take, or during a
+// commit, leaves the outcome unknown, and that a cut before the commit does
+// not.
 func TestPortableCut(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
@@ -358,9 +360,9 @@ func TestPortableCut(t *testing.T) {
 		name := fmt.Sprint(c.verb, c.cut, c.only)
 		p := newProxy(t, server)
 		p.only = c.only
-		_, l := polling(t, fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&pool_max_conns=1", p.Addr()), -1, // a poll would be cut instead
+		_, l := openPolling(t, fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&pool_max_conns=1", p.Addr()), -1, // without polling, which could be cut instead
 			drained(name, 100))
-		_, near := opened(t, server.DSN("postgres"), drained(name, 100))
+		_, near := openURL(t, server.DSN("postgres"), drained(name, 100))
 		var d dipwell.Decision
 		for range 2 {
 			if err := l.Do(ctx, &d, c.verb, name, "k", 1); err != nil {
@@ -372,14 +374,14 @@ func TestPortableCut(t *testing.T) {
 		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) != c.unknown {
 			t.Errorf("%s: %v", name, err)
 		}
-		until(t, "done by the server", func() bool {
+		eventually(t, "done by the server", func() bool {
 			d, err := near.Check(ctx, name, "k", 1)
 			return err == nil && d.Remaining == 98-c.gone
 		})
 	}
 }
 
-// TestPoolExhausted: a call that finds no connection free was never sent.
+// TestPoolExhausted checks that a call that gets no connection was never sent.
 func TestPoolExhausted(t *testing.T) {
 	ctx := context.Background()
 	config, err := pgxpool.ParseConfig(pgtest.Database(t, "dipwell", migrated) + "&pool_max_conns=1")
@@ -407,14 +409,14 @@ func TestPoolExhausted(t *testing.T) {
 		}
 	}
 	conn.Release()
-	until(t, "free again", func() bool { // a check, for a take that came too late may have charged
+	eventually(t, "free again", func() bool { // a check, because a take that timed out may have charged
 		d, err := l.Check(ctx, "busy", "k", 5)
 		return err == nil && d.Allowed
 	})
 }
 
-// locked holds the lock of every bucket until the function it returns is called.
-func withMigrationLock(t *testing.T, pool *pgxpool.Pool) func() {
+// lockBuckets locks all buckets until the returned function is called.
+func lockBuckets(t *testing.T, pool *pgxpool.Pool) func() {
 	t.Helper()
 	tx, err := pool.Begin(context.Background())
 	if err != nil {
@@ -426,7 +428,8 @@ func withMigrationLock(t *testing.T, pool *pgxpool.Pool) func() {
 	return func() { _ = tx.Rollback(context.Background()) }
 }
 
-// TestStatementTimeout: a statement that the server gave up did nothing.
+// TestStatementTimeout checks that a statement cancelled by statement_timeout
+// charged nothing.
 func TestStatementTimeout(t *testing.T) {
 	ctx := context.Background()
 	dsn := pgtest.Database(t, "dipwell", migrated)
@@ -438,21 +441,21 @@ func TestStatementTimeout(t *testing.T) {
 	if _, err = l.Take(ctx, "slow", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	unlock := withMigrationLock(t, admin)
+	unlock := lockBuckets(t, admin)
 	must(t, only, "set statement_timeout = 50")
 	var pg *pgconn.PgError
 	if _, err = l.Take(ctx, "slow", "k", 1); !errors.As(err, &pg) || pg.Code != "57014" || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("behind a lock: %v", err)
 	}
 	unlock()
-	must(t, only, "set statement_timeout = 0") // other statements may be slow here
+	must(t, only, "set statement_timeout = 0") // other statements may be slow
 	if d, err := l.Take(ctx, "slow", "k", 1); err != nil || d.Remaining != 3 {
 		t.Errorf("afterwards: %+v, %v", d, err)
 	}
 }
 
-// TestCancelled: a caller who leaves in mid-statement leaves no busy connection,
-// in the pool or on the server.
+// TestCancelled checks that a caller whose context ends during a statement
+// leaves no busy connection in the pool or on the server.
 func TestCancelled(t *testing.T) {
 	dsn := pgtest.Database(t, "dipwell", migrated)
 	admin, pool := connect(t, dsn), connect(t, dsn+"&application_name=cancelled")
@@ -463,7 +466,7 @@ func TestCancelled(t *testing.T) {
 	if _, err = l.Take(context.Background(), "gone", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	defer withMigrationLock(t, admin)()
+	defer lockBuckets(t, admin)()
 	busy := func() (n int) {
 		if err := admin.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'cancelled' and state <> 'idle'").Scan(&n); err != nil {
 			t.Fatal(err)
@@ -479,7 +482,7 @@ func TestCancelled(t *testing.T) {
 			}
 		})
 	}
-	until(t, "waiting for the lock", func() bool { // a connection that is only being made has not sent the call
+	eventually(t, "waiting for the lock", func() bool { // a new connection may not have sent the call yet
 		var n int
 		if err := admin.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'cancelled' and wait_event_type = 'Lock'").Scan(&n); err != nil {
 			t.Fatal(err)
@@ -488,12 +491,13 @@ func TestCancelled(t *testing.T) {
 	})
 	cancel()
 	wg.Wait()
-	until(t, "free in the pool", func() bool { return pool.Stat().AcquiredConns() == 0 })
-	until(t, "idle on the server", func() bool { return busy() == 0 })
+	eventually(t, "free in the pool", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	eventually(t, "idle on the server", func() bool { return busy() == 0 })
 }
 
-// TestFailover: a read-only standby decides nothing; once it is promoted, a
-// store that names both servers follows, and no grant is beyond the promise.
+// TestFailover checks that a read-only standby decides nothing and that, after
+// it was promoted, a store with both servers in its URL uses it, without
+// granting too much.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	const burst = 4000
@@ -503,17 +507,17 @@ func TestFailover(t *testing.T) {
 	admin, there := connect(t, primary.DSN("postgres")), connect(t, standby.DSN("postgres"))
 	must(t, admin, "alter system set synchronous_standby_names = '*'")
 	must(t, admin, "select pg_reload_conf()")
-	until(t, "a synchronous standby", func() (ok bool) { // from then on a commit that is answered is on both
+	eventually(t, "a synchronous standby", func() (ok bool) { // from now on an answered commit is on both servers
 		return admin.QueryRow(ctx, "select exists (select from pg_stat_replication where sync_state = 'sync')").Scan(&ok) == nil && ok
 	})
 
-	_, l := opened(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write", primary.Port, standby.Port), drained("fail", burst))
+	_, l := openURL(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write", primary.Port, standby.Port), drained("fail", burst))
 	if _, err := l.Take(ctx, "fail", "other", 1); err != nil {
 		t.Fatal(err)
 	}
 	o := startLoad(l, "fail", "k", 4)
-	until(t, "under load", func() bool { return o.granted.Load() > 200 })
-	until(t, "replicated", func() (ok bool) {
+	eventually(t, "under load", func() bool { return o.granted.Load() > 200 })
+	eventually(t, "replicated", func() (ok bool) {
 		return there.QueryRow(ctx, "select exists (select from dipwell.limits where name = 'fail')").Scan(&ok) == nil && ok
 	})
 	reader, err := dipwell.New(newStore(t, there, pgstore.Config{Poll: -1}))
@@ -534,13 +538,13 @@ func TestFailover(t *testing.T) {
 	primary.Wait()
 	before := o.granted.Load()
 	must(t, there, "select pg_promote()")
-	until(t, "followed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	eventually(t, "followed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
 	o.end()
-	o.promise(t, reader, "fail", "k", burst)
+	o.checkGranted(t, reader, "fail", "k", burst)
 }
 
-// TestSweepUnderLoad: 10,000 keys are swept while they are in use, and none of
-// them grants more or less than it has.
+// TestSweepUnderLoad sweeps 10,000 keys while they are in use. Each must grant
+// exactly what it has.
 func TestSweepUnderLoad(t *testing.T) {
 	t.Parallel()
 	const keys, burst = 10000, 5
@@ -577,7 +581,7 @@ func TestSweepUnderLoad(t *testing.T) {
 	for w := range 4 {
 		takers.Go(func() {
 			for round := range burst + 2 {
-				if round%4 != w%2 && round >= burst { // two of the four try too often
+				if round%4 != w%2 && round >= burst { // two of the four callers ask for too much
 					continue
 				}
 				for from := w * keys / 4; from < (w+1)*keys/4; from += 500 {
@@ -609,7 +613,7 @@ func TestSweepUnderLoad(t *testing.T) {
 	if granted.Load() != keys*burst {
 		t.Errorf("%d granted, not %d", granted.Load(), keys*burst)
 	}
-	until(t, "swept clean", func() bool {
+	eventually(t, "swept clean", func() bool {
 		n, err := s.Sweep(ctx, 20000)
 		if err != nil {
 			t.Fatal(err)
@@ -618,8 +622,8 @@ func TestSweepUnderLoad(t *testing.T) {
 	})
 }
 
-// TestLocalStartsFromKnown: a limit that is decided here while the server is
-// away starts from what this process last saw of each key.
+// TestLocalStartsFromKnown checks that a limit decided in memory while the
+// server is down starts from the last state of each key that this process saw.
 func TestLocalStartsFromKnown(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "fsync=off")
@@ -645,7 +649,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
-	for range 4 { // one by one, charged in debt and all: whatever statement decided
+	for range 4 { // one by one, and into debt, so that several statements decide
 		if _, err := l.Charge(ctx, "local", "charged", 2); err != nil {
 			t.Fatal(err)
 		}
@@ -662,8 +666,8 @@ func TestLocalStartsFromKnown(t *testing.T) {
 	}
 }
 
-// TestCrashUnlogged: after a crash of the server, keys in unlogged tables are
-// full again and their reservations forgotten; limits stay, and the store heals.
+// TestCrashUnlogged checks that after a crash keys in unlogged tables are full
+// and their reservations gone, limits remain, and the store recovers.
 func TestCrashUnlogged(t *testing.T) {
 	t.Parallel()
 	const burst = 5
@@ -671,7 +675,7 @@ func TestCrashUnlogged(t *testing.T) {
 	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {
 		t.Fatal(err)
 	}
-	_, l := opened(t, server.DSN("postgres"), drained("crash", burst))
+	_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))
 	ctx := context.Background()
 	if d, err := l.Take(ctx, "crash", "k", burst); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
@@ -684,15 +688,15 @@ func TestCrashUnlogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Wait()
-	until(t, "started again", func() bool { return server.Start() == nil })
-	until(t, "healed", func() bool {
+	eventually(t, "started again", func() bool { return server.Start() == nil })
+	eventually(t, "healed", func() bool {
 		d, err := l.Check(ctx, "crash", "k", burst)
 		if err == nil && !d.Allowed {
 			t.Fatalf("after the crash: %+v", d)
 		}
 		return err == nil && d.Source == store.SourceStore
 	})
-	until(t, "forgotten", func() bool { // the pool may have another connection that was cut
+	eventually(t, "forgotten", func() bool { // the pool may have another dead connection
 		err := l.Cancel(ctx, held.Reservation)
 		if err == nil {
 			t.Fatal("a reservation of before was cancelled")

@@ -17,8 +17,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// counted is a connection that counts what it sends.
-func counted(t *testing.T) (conn *pgx.Conn, asked *int) {
+// countingConn returns a connection that counts its round trips.
+func countingConn(t *testing.T) (conn *pgx.Conn, asked *int) {
 	t.Helper()
 	ctx := context.Background()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
@@ -28,7 +28,7 @@ func counted(t *testing.T) (conn *pgx.Conn, asked *int) {
 	asked = new(int)
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return trips{conn, asked}, err
+		return tripCounter{conn, asked}, err
 	}
 	if conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		t.Fatal(err)
@@ -37,9 +37,9 @@ func counted(t *testing.T) (conn *pgx.Conn, asked *int) {
 	return conn, asked
 }
 
-// writes is how many rows of buckets a transaction has inserted, and how many
-// times it wrote one again.
-func writes(t *testing.T, tx pgx.Tx) (inserted, again int) {
+// rowWrites returns how many bucket rows a transaction has inserted, and how
+// many times it has updated one.
+func rowWrites(t *testing.T, tx pgx.Tx) (inserted, again int) {
 	t.Helper()
 	err := tx.QueryRow(context.Background(), "select n_tup_ins, n_tup_upd + n_tup_del from pg_stat_xact_user_tables where relid = 'dipwell.buckets'::regclass").Scan(&inserted, &again)
 	if err != nil {
@@ -48,11 +48,11 @@ func writes(t *testing.T, tx pgx.Tx) (inserted, again int) {
 	return inserted, again
 }
 
-// TestFirstCalls: where keys that are not known are mostly new, a first call is
-// one trip and one write, whatever its verb. Keys that were there all the same
-// are charged and refused as they are elsewhere.
+// TestFirstCalls checks that, if unseen keys are mostly new, a first call is
+// one round trip and one write for every verb. Unseen keys that do exist are
+// charged and refused as usual.
 func TestFirstCalls(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "only new": pgstore.CertainlyNew} {
+	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "only new": pgstore.ForceInsertNew} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			firstCalls(t, force)
@@ -62,7 +62,7 @@ func TestFirstCalls(t *testing.T) {
 
 func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	ctx := context.Background()
-	conn, asked := counted(t)
+	conn, asked := countingConn(t)
 	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 9)")
 	must(t, conn, "select dipwell.take('x', 'older', 4)")
 	must(t, conn, "select dipwell.define('x', 1, interval '1 hour', burst => 10)")
@@ -92,11 +92,11 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 		}
 	}
 	inTx(t, conn, func(tx pgx.Tx) {
-		inserted, again := writes(t, tx)
+		inserted, again := rowWrites(t, tx)
 		for i := range 20 {
 			first(l.With(st.With(tx)), 40+i)
 		}
-		if in, up := writes(t, tx); in != inserted+20 || up != again {
+		if in, up := rowWrites(t, tx); in != inserted+20 || up != again {
 			t.Errorf("%d rows inserted for 20 keys, and %d written again", in-inserted, up-again)
 		}
 	})
@@ -109,9 +109,9 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	}
 }
 
-// TestFirstCallsTogether: many callers are the first of one key, where keys that
-// are not known are mostly new: exactly what there is gets granted.
-func TestFirstCallsTogether(t *testing.T) {
+// TestConcurrentFirstCalls has many callers make the first call of one key, if
+// unseen keys are mostly new. Exactly the tokens there are must be granted.
+func TestConcurrentFirstCalls(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t)
@@ -146,13 +146,13 @@ func TestFirstCallsTogether(t *testing.T) {
 	}
 }
 
-// TestFirstGroups: the buckets of a new group are written once. After the first
-// ones groups of new keys take one trip, and one that is refused in it leaves
-// nothing behind.
+// TestFirstGroups checks that the buckets of a new group are written once.
+// After the first few, groups of new keys take one round trip, and a refused
+// group leaves no row.
 func TestFirstGroups(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	conn, asked := counted(t)
+	conn, asked := countingConn(t)
 	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}),
 		store.Limit{Name: "user", Rate: 1, Period: time.Hour, Burst: 9}, store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 50})
 	if err != nil {
@@ -196,8 +196,8 @@ func TestFirstGroups(t *testing.T) {
 	}
 }
 
-// TestFirstGroupsAreWrittenOnce: groups of new keys insert their rows and write
-// none of them again.
+// TestFirstGroupsAreWrittenOnce checks that groups of new keys insert their
+// rows and do not update them.
 func TestFirstGroupsAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -229,8 +229,8 @@ func TestFirstGroupsAreWrittenOnce(t *testing.T) {
 			t.Fatal(err, b.Groups[3].Err)
 		}
 	}
-	_ = conn.Close(ctx) // a session reports what it did when it ends
-	until(t, "counted", func() bool {
+	_ = conn.Close(ctx) // a session reports its statistics when it ends
+	eventually(t, "counted", func() bool {
 		in, _ := written()
 		return in >= inserted+160
 	})

@@ -12,9 +12,9 @@ import (
 	"github.com/dipwell/dipwell/pgstore"
 )
 
-// TestFrozenMigrations: a migration that was released never changes, since
-// databases that have it do not run it again. A new migration adds a line to
-// testdata/migrations.sha256, and a change of the schema is a new migration.
+// TestFrozenMigrations checks that released migrations are unchanged, because
+// databases that have them do not run them again. A change of the schema is a
+// new migration, with a line in testdata/migrations.sha256.
 func TestFrozenMigrations(t *testing.T) {
 	list, err := os.ReadFile("testdata/migrations.sha256")
 	if err != nil {

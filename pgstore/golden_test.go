@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// golden reads a file of vectors as one JSON array.
+// golden reads a file of vectors as a JSON array.
 func golden(t *testing.T, name string) []json.RawMessage {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "testdata", "golden", name))
@@ -28,12 +28,12 @@ func golden(t *testing.T, name string) []json.RawMessage {
 	return lines
 }
 
-// ruleOf is an SQL expression: a rule of a JSON object.
+// ruleOf is an SQL expression for a rule in a JSON object.
 const ruleOf = `jsonb_populate_record(row(0, 0, 0, 'keep', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, 0, 0, 0, '', '', '')::dipwell.versions, `
 
-// differing runs a query over all vectors in one pass; it returns the number
-// and the answer of each that SQL computes otherwise.
-func differing(t *testing.T, pool *pgxpool.Pool, vectors []json.RawMessage, query string) {
+// mismatches runs a query over all vectors and reports each whose result
+// differs in SQL.
+func mismatches(t *testing.T, pool *pgxpool.Pool, vectors []json.RawMessage, query string) {
 	t.Helper()
 	all, err := json.Marshal(vectors)
 	if err != nil {
@@ -63,11 +63,11 @@ func differing(t *testing.T, pool *pgxpool.Pool, vectors []json.RawMessage, quer
 	}
 }
 
-// TestGolden: the algebra in PL/pgSQL gives the answers of the checked-in vectors.
+// TestGolden checks the algebra in PL/pgSQL against the golden vectors.
 func TestGolden(t *testing.T) {
 	pool := newPool(t)
 	t.Run("apply", func(t *testing.T) {
-		differing(t, pool, golden(t, "apply.jsonl"), `
+		mismatches(t, pool, golden(t, "apply.jsonl"), `
 select i, got::text from v
 cross join lateral (select `+ruleOf+`x->'rule') as r, (x->>'now')::bigint as n) a
 cross join lateral dipwell_internal.step(r, (x->>'used')::bigint, (x->>'ts')::bigint, n,
@@ -89,7 +89,7 @@ select (`+ruleOf+`y->'rule' || jsonb_build_object('limit_id', i, 'number', n, 's
 from jsonb_array_elements($1::jsonb) with ordinality v(x, i), jsonb_array_elements(x->'versions') with ordinality w(y, n)`, string(all)); err != nil {
 			t.Fatal(err)
 		}
-		differing(t, pool, vectors, `
+		mismatches(t, pool, vectors, `
 select i, concat(c.used, ' at ', c.ts, ', ', back, ' back') from v
 cross join lateral (select jsonb_array_length(x->'versions') as present, (x->>'version')::int as version) p
 cross join lateral dipwell_internal.carry(i::int, 'carry', 'k', present, (x->>'used')::bigint, (x->>'ts')::bigint, version) c
@@ -97,7 +97,7 @@ cross join lateral dipwell_internal.carry_units(i::int, present, (x->>'units')::
 where c.used is distinct from (x->>'want_used')::bigint or c.ts is distinct from (x->>'want_ts')::bigint or back is distinct from (x->>'want_back')::bigint order by i`)
 	})
 	t.Run("origin", func(t *testing.T) {
-		differing(t, pool, golden(t, "origin.jsonl"), `
+		mismatches(t, pool, golden(t, "origin.jsonl"), `
 select i, origin::text from v
 cross join lateral (select (dipwell_internal.spread(`+ruleOf+`jsonb_build_object('spread', true, 'every', x->'period')), x->>'name', x->>'key')).origin) o
 where origin is distinct from (x->>'origin')::bigint order by i`)
@@ -107,7 +107,7 @@ where origin is distinct from (x->>'origin')::bigint order by i`)
 		for i := range vectors {
 			vectors[i] = withCalendar(t, vectors[i])
 		}
-		differing(t, pool, vectors, `
+		mismatches(t, pool, vectors, `
 select i, concat(starts, ' to ', ends) from v
 cross join lateral (select `+ruleOf+`x->'rule') as r) a
 cross join lateral dipwell_internal.tick(r, (x->>'now')::bigint) k
@@ -116,7 +116,7 @@ where starts is distinct from (x->>'from')::bigint or ends is distinct from (x->
 	})
 }
 
-// withCalendar adds to a vector what SQL is told of its calendar.
+// withCalendar adds the SQL form of a calendar to a vector.
 func withCalendar(t *testing.T, vector json.RawMessage) json.RawMessage {
 	t.Helper()
 	var v map[string]any

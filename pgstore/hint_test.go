@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// hints are the values of dipwell.read_first, and one that nobody sets.
+// hints are the values of dipwell.read_first, and one that is never set.
 var hints = []string{"", "r", "rrrrrrrr", "refused", "n", "new", "else"}
 
 // hintedCalls are decided by different statements of dipwell.take.
 var hintedCalls = []struct {
 	name, args string
-	write      int // rows; -1: not counted
+	write      int // rows; -1: not checked
 }{
 	{"charged", "'bucket', 'half'", 1},
 	{"refused", "'bucket', 'drained'", 0},
@@ -42,8 +42,8 @@ var hintedCalls = []struct {
 	{"null for a limit", "null, 'half'", 0},
 }
 
-// TestHints: whatever a session noted of its last calls, dipwell.take answers the
-// same and writes the same, each row once.
+// TestHints checks that dipwell.take gives the same answers and writes the same
+// rows, each once, whatever hint the session's previous calls left.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -60,7 +60,7 @@ func TestHints(t *testing.T) {
 		var when []time.Time
 		for i, hint := range hints {
 			inTx(t, pool, func(tx pgx.Tx) {
-				got, at := hinted(t, tx, hint, c.args, c.write)
+				got, at := callThrice(t, tx, hint, c.args, c.write)
 				if i == 0 {
 					want, when = got, at
 				}
@@ -78,13 +78,13 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// hinted makes a call three times, and returns the answers and the rows that they
-// left, and the instants that the answers speak of.
-func hinted(t *testing.T, tx pgx.Tx, hint, args string, write int) (out string, at []time.Time) {
+// callThrice makes a call three times. It returns the answers and the rows
+// afterwards, and the times in the answers.
+func callThrice(t *testing.T, tx pgx.Tx, hint, args string, write int) (out string, at []time.Time) {
 	t.Helper()
 	must(t, tx, "select set_config('dipwell.read_first', '"+hint+"', true)")
 	for range 3 {
-		in, again := writes(t, tx)
+		in, again := rowWrites(t, tx)
 		var allowed bool
 		var answer string
 		var retry, reset *time.Time
@@ -104,7 +104,7 @@ func hinted(t *testing.T, tx pgx.Tx, hint, args string, write int) (out string, 
 		if allowed {
 			wrote = write
 		}
-		if in2, again2 := writes(t, tx); write >= 0 && in2-in+again2-again != wrote {
+		if in2, again2 := rowWrites(t, tx); write >= 0 && in2-in+again2-again != wrote {
 			t.Errorf("%s after %q: %d rows inserted and %d written again", args, hint, in2-in, again2-again)
 		}
 	}
@@ -115,8 +115,8 @@ func hinted(t *testing.T, tx pgx.Tx, hint, args string, write int) (out string, 
 	return out + rows, at
 }
 
-// TestHintsChange: a session that is refused, or meets new keys, notes it, and
-// forgets it with the next charge.
+// TestHintsChange checks that a session notes refusals and new keys, and clears
+// the note at the next charge.
 func TestHintsChange(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

@@ -14,14 +14,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestLimitsInsideATransaction: a store in the caller's transaction reads limits
-// through it. The transaction has the pool's only connection, so that whoever
-// asks the pool waits until the context ends.
+// TestLimitsInsideATransaction checks that a store in the caller's transaction
+// reads limits through it. The transaction has the pool's only connection, so
+// that anything that asks the pool blocks until the context ends.
 func TestLimitsInsideATransaction(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(string) error{"functions": migrated, "portable": migratedPortable} {
 		gone := store.ErrUnknownLimit
-		if name == "portable" { // which charges a row of the limit that was, as a Take does
+		if name == "portable" { // charges a row of the dropped limit, as a Take does
 			gone = nil
 		}
 		for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestLimitsInsideATransaction(t *testing.T) {
 			}, gone},
 			{"not heard of for long", func(t *testing.T, s, _ *pgstore.Store) {
 				defineX(t, s)
-				pgstore.Forget(s)
+				pgstore.ForgetLimits(s)
 			}, nil},
 		} {
 			t.Run(name+"/"+c.name, func(t *testing.T) {
@@ -79,9 +79,9 @@ func TestLimitsInsideATransaction(t *testing.T) {
 	}
 }
 
-// TestAcquiredConnection: a store over a connection that was acquired from a pool
-// sees a transaction that was begun there by a statement. Rows that it wrote are
-// no new ones, and a call that is refused does not end it.
+// TestAcquiredConnection checks that a store on an acquired connection notices
+// a transaction begun there by a statement. Rows that it has written must not
+// count as new, and a refused call must not abort it.
 func TestAcquiredConnection(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -98,7 +98,7 @@ func TestAcquiredConnection(t *testing.T) {
 	must(t, conn, "begin")
 	in := l.With(s.With(conn))
 	for i := range 4 {
-		pgstore.ExpectNew(s)
+		pgstore.ForceUpsert(s)
 		if d, err := in.TakeAll(t.Context(), takesOf("k", 4, "one", "two")...); err != nil || d.Allowed != (i < 2) {
 			t.Errorf("call %d: %+v, %v", i, d, err)
 		}

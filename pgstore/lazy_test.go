@@ -13,8 +13,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestAbsentAtStart: a store opens without its server, answers by the failure
-// modes, and heals by itself: limits that were defined meanwhile are told.
+// TestAbsentAtStart checks that a lazy store opens without its server, answers
+// by the failure modes, and recovers, with the limits that were defined in the
+// meantime.
 func TestAbsentAtStart(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
@@ -30,8 +31,8 @@ func TestAbsentAtStart(t *testing.T) {
 	}
 	server.Stop()
 
-	healed := newHearer()
-	s, err := pgstore.Open(ctx, server.DSN("postgres"), pgstore.Config{Poll: 20 * time.Millisecond, OnError: healed.hear})
+	healed := newErrorLog()
+	s, err := pgstore.Open(ctx, server.DSN("postgres"), pgstore.Config{Poll: 20 * time.Millisecond, OnError: healed.add})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,24 +62,25 @@ func TestAbsentAtStart(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "healed", func() bool {
+	eventually(t, "healed", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 5)
 		return err == nil && d.Allowed && d.Source == store.SourceStore
 	})
-	until(t, "told of a limit that only the database knows", func() bool {
+	eventually(t, "told of a limit that only the database knows", func() bool {
 		d, err := l.Take(ctx, "sql", "k", 1)
 		return err == nil && d.Allowed
 	})
 	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != owner.API {
 		t.Errorf("a limit of somebody else became %+v", d)
 	}
-	until(t, "told that a limit has another owner", func() bool { return healed.heard(store.ErrOwner) })
+	eventually(t, "told that a limit has another owner", func() bool { return healed.contains(store.ErrOwner) })
 	if _, err := l.Take(ctx, "missing", "k", 1); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that nobody has: %v", err)
 	}
 }
 
-// TestLazySchema: a server that answers with another schema is an error at once.
+// TestLazySchema checks that a server with another schema version is an error
+// at once.
 func TestLazySchema(t *testing.T) {
 	dsn := pgtest.Database(t, "empty", func(string) error { return nil })
 	_, err := pgstore.Open(context.Background(), dsn, pgstore.Config{})
@@ -91,14 +93,15 @@ func TestLazySchema(t *testing.T) {
 	}
 }
 
-// TestDefinedWhileAway: limits that the program changes while the server is away
-// count here at once as far as they can, and are told when it is back.
+// TestDefinedWhileAway checks that limits changed while the server is down take
+// effect in this process as far as possible, and are stored when the server is
+// back.
 func TestDefinedWhileAway(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "fsync=off")
 	ctx := context.Background()
 	limit := drained("moved", 5)
-	_, l := opened(t, server.DSN("postgres"), limit)
+	_, l := openURL(t, server.DSN("postgres"), limit)
 	if d, err := l.Take(ctx, "moved", "k", 5); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -116,15 +119,15 @@ func TestDefinedWhileAway(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "told", func() bool {
+	eventually(t, "told", func() bool {
 		d, err := l.Take(ctx, "moved", "k", 45)
 		return err == nil && d.Allowed
 	})
-	until(t, "told of both", func() bool { // the pool may have another connection that was cut
+	eventually(t, "told of both", func() bool { // the pool may have another dead connection
 		d, err := l.Take(ctx, "new", "k", 3)
 		return err == nil && d.Allowed
 	})
-	if _, near := opened(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != owner.File {
+	if _, near := openURL(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != owner.File {
 		t.Errorf("the server has %+v and %+v", near.Limit("moved"), near.Limit("new"))
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lockedRow is a store on a database in which the row of "one", "bad" is locked,
-// and how many statements of its pool gave up waiting for it.
+// lockedRow returns a store on a database in which the row of limit "one" and
+// key "bad" is locked, and a count of the statements that timed out on it.
 func lockedRow(t *testing.T, migrate func(string) error) (*pgstore.Store, *pgxpool.Pool, *atomic.Int64) {
 	t.Helper()
 	dsn := pgtest.Database(t, fmt.Sprintf("locked%p", migrate), migrate)
@@ -46,13 +46,14 @@ func lockedRow(t *testing.T, migrate func(string) error) (*pgstore.Store, *pgxpo
 	if _, err = l.Take(context.Background(), "one", "bad", 1); err != nil {
 		t.Fatal(err)
 	}
-	stranger(t, dsn, "select 1 from dipwell.buckets where key = 'bad' for update")
+	otherTx(t, dsn, "select 1 from dipwell.buckets where key = 'bad' for update")
 	return s, pool, &waits
 }
 
-// TestALaneWaitsOnce: on a lane, one row that is locked costs a batch one wait,
-// and the limit of that row gets ErrLocked; other limits are answered.
-func TestALaneWaitsOnce(t *testing.T) {
+// TestLaneWaitsOnce checks that on a lane a locked row costs a batch one lock
+// timeout; all calls of its limit get ErrLocked, those of other limits are
+// answered.
+func TestLaneWaitsOnce(t *testing.T) {
 	t.Parallel()
 	s, pool, waits := lockedRow(t, migrated)
 	lane := s.Lane(pool)
@@ -90,10 +91,10 @@ func TestALaneWaitsOnce(t *testing.T) {
 	}
 }
 
-// TestManyCallsOfALockedRow: calls of several verbs do not all wait for the same
-// lock, over each kind of tables. Those that are charged together wait once, and
-// once more in the part of the rows that has the locked one.
-func TestManyCallsOfALockedRow(t *testing.T) {
+// TestBatchWithLockedRow checks that calls of several verbs do not each wait
+// for the same lock, for both kinds of tables. Calls that are charged together
+// wait once, and once more in the part that has the locked row.
+func TestBatchWithLockedRow(t *testing.T) {
 	t.Parallel()
 	portable := func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
 	for name, c := range map[string]struct {
@@ -133,9 +134,9 @@ func TestManyCallsOfALockedRow(t *testing.T) {
 	}
 }
 
-// TestKeptBesideALockedRow: reservations that have to wait are written by one
-// statement, and a locked row among theirs is no matter of the others.
-func TestKeptBesideALockedRow(t *testing.T) {
+// TestOptimisticWithLockedRow checks that a locked row does not affect the
+// other reservations in the same statement.
+func TestOptimisticWithLockedRow(t *testing.T) {
 	t.Parallel()
 	s, _, waits := lockedRow(t, migrated)
 	l, err := dipwell.New(s)
@@ -166,10 +167,9 @@ func TestKeptBesideALockedRow(t *testing.T) {
 	}
 }
 
-// TestKeptAgain: where transactions are of a higher level than the default, a row
-// that changes while the statement waits for it undoes the statement. Its calls
-// are decided anew.
-func TestKeptAgain(t *testing.T) {
+// TestOptimisticRetry checks that, at a higher isolation level, calls are
+// decided again if a row changes while the statement waits for it.
+func TestOptimisticRetry(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&default_transaction_isolation=repeatable%20read")
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -185,7 +185,7 @@ func TestKeptAgain(t *testing.T) {
 		b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1},
 			Ops: []store.Op{{Def: l.Limit("one"), Key: key, Verb: store.VerbReserve, Cost: 11}}})
 	}
-	if _, err := behind(t, pool, "update dipwell.buckets set used = used + 1 where key = 'l'", func() (d dipwell.Decision, err error) {
+	if _, err := whileTxOpen(t, pool, "update dipwell.buckets set used = used + 1 where key = 'l'", func() (d dipwell.Decision, err error) {
 		return d, s.Apply(t.Context(), &b)
 	}); err != nil {
 		t.Fatal(err)
@@ -197,8 +197,8 @@ func TestKeptAgain(t *testing.T) {
 	}
 }
 
-// TestRecordsWithoutNumbers: a key may have several reservations of schema version
-// 5, which all have the number 0. Each can be cancelled once.
+// TestRecordsWithoutNumbers checks that each of several reservations from
+// schema version 5, which all have number 0, can be cancelled once.
 func TestRecordsWithoutNumbers(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -213,7 +213,7 @@ func TestRecordsWithoutNumbers(t *testing.T) {
 		from dipwell.limits l, unnest('{00000000-0000-0000-0000-000000000001,00000000-0000-0000-0000-000000000002,00000000-0000-0000-0000-000000000003}'::text[]) i,
 			(select dipwell_internal.now_us() + 3600000000) c (n)`)
 	for i, last := range []byte{1, 1, 2, 2, 3, 3} {
-		other := store.Group{Cancel: true, ID: store.Reservation{0: 1}} // a batch
+		other := store.Group{Cancel: true, ID: store.Reservation{0: 1}} // in a batch
 		b := store.Batch{Groups: []store.Group{{Cancel: true, ID: store.Reservation{15: last}}, other}}
 		if err := s.Apply(t.Context(), &b); err != nil {
 			t.Fatal(err)

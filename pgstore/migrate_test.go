@@ -17,8 +17,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestMigrate: up, up again at the same time, another durability, down; and a
-// store over what does not fit says what to run.
+// TestMigrate runs up, concurrent up, a change of durability, and down; opening
+// a store on a schema of another version must return an error that says what to
+// run.
 func TestMigrate(t *testing.T) {
 	pool := connect(t, pgtest.Database(t, "empty", func(string) error { return nil }))
 	ctx := context.Background()
@@ -84,39 +85,39 @@ func persistence(t *testing.T, pool *pgxpool.Pool) (p string) {
 	return p
 }
 
-// TestWatch: a change made elsewhere arrives by itself: by a notification alone,
-// and by polling alone, behind a proxy that swallows notifications as PgBouncer
+// TestWatch checks that changes made elsewhere arrive by notifications alone,
+// and by polling alone behind a proxy that drops notifications as PgBouncer
 // does in transaction mode.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	t.Run("told", func(t *testing.T) {
 		dsn := pgtest.Database(t, "dipwell", migrated)
 		pool := connect(t, dsn)
-		l := watching(t, connect(t, dsn+"&application_name=watcher"), time.Hour)
-		until(t, "listening", func() bool {
+		l := newWatchingLimiter(t, connect(t, dsn+"&application_name=watcher"), time.Hour)
+		eventually(t, "listening", func() bool {
 			var n int
 			err := pool.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'watcher' and state = 'idle' and query = 'listen dipwell'").Scan(&n)
 			return err == nil && n == 1
 		})
-		follows(t, pool, l)
+		checkFollows(t, pool, l)
 	})
 	t.Run("polled", func(t *testing.T) {
 		pool := newPool(t)
 		p := newProxy(t, pgtest.Shared(t))
-		p.deaf = true
+		p.dropNotifications = true
 		behind := connect(t, fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr(), pool.Config().ConnConfig.Database))
-		follows(t, pool, watching(t, behind, time.Second))
+		checkFollows(t, pool, newWatchingLimiter(t, behind, time.Second))
 		if p.swallowed.Load() == 0 {
 			t.Error("no notification was swallowed: this was no test of the poll")
 		}
 	})
 }
 
-// watching is a limiter that hears of changes made elsewhere.
-func watching(t *testing.T, pool *pgxpool.Pool, poll time.Duration) *dipwell.Limiter {
+// newWatchingLimiter returns a limiter that follows changes made elsewhere.
+func newWatchingLimiter(t *testing.T, pool *pgxpool.Pool, poll time.Duration) *dipwell.Limiter {
 	t.Helper()
 	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: poll, OnError: func(err error) {
-		if !errors.Is(err, context.DeadlineExceeded) { // a busy machine may be late once
+		if !errors.Is(err, context.DeadlineExceeded) { // may be late once on a busy machine
 			t.Error(err)
 		}
 	}}))
@@ -126,13 +127,14 @@ func watching(t *testing.T, pool *pgxpool.Pool, poll time.Duration) *dipwell.Lim
 	return l
 }
 
-// follows checks that the limiter learns of what SQL defines, changes and drops.
-func follows(t *testing.T, pool *pgxpool.Pool, l *dipwell.Limiter) {
+// checkFollows checks that the limiter follows what SQL defines, changes and
+// drops.
+func checkFollows(t *testing.T, pool *pgxpool.Pool, l *dipwell.Limiter) {
 	t.Helper()
 	ctx := context.Background()
 	arrives := func(want int64) {
 		t.Helper()
-		until(t, fmt.Sprint("changed to ", want), func() bool {
+		eventually(t, fmt.Sprint("changed to ", want), func() bool {
 			d := l.Limit("login")
 			return d == nil && want == 0 || d != nil && d.Rate == want
 		})
@@ -151,8 +153,8 @@ func follows(t *testing.T, pool *pgxpool.Pool, l *dipwell.Limiter) {
 	arrives(0)
 }
 
-// TestChangedElsewhere: a store that never listens meets rows of a newer
-// version, or a limit that is gone, and reads its limits again.
+// TestChangedElsewhere checks that a store without notifications reads the
+// limits when it finds rows of a newer version or a missing limit.
 func TestChangedElsewhere(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -178,7 +180,8 @@ func TestChangedElsewhere(t *testing.T) {
 	}
 }
 
-// TestNoTransactionForRefusal: a refusal writes nothing and burns no transaction id.
+// TestNoTransactionForRefusal checks that a refusal writes nothing and uses no
+// transaction id.
 func TestNoTransactionForRefusal(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()

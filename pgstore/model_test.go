@@ -18,10 +18,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestModel sends random batches to a store in every way there is, changes and
-// sweeps limits between them, and decides the same in Go, group by group, over a
-// map. Groups of a batch may be decided in any order, so one order must explain
-// all answers and all rows. DIPWELL_LONG=1 makes it a hundred times as long.
+// TestModel sends random batches to a store in every supported way, changes and
+// sweeps limits between them, and decides the same groups one by one in Go over
+// a map. The groups of a batch may be decided in any order, so some order must
+// explain all answers and rows. DIPWELL_LONG=1 makes it a hundred times as
+// long.
 func TestModel(t *testing.T) {
 	seeds, rounds := uint64(4), 150
 	if os.Getenv("DIPWELL_LONG") != "" {
@@ -38,24 +39,24 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// aRow names a bucket.
-type aRow struct{ limit, key string }
+// A rowID identifies a bucket.
+type rowID struct{ limit, key string }
 
-// model is what the rows of a database mean.
+// A model is the meaning of the rows of a database.
 type model struct {
-	rows    map[aRow]store.State
-	records map[aRow][]store.Record
-	held    map[store.Reservation]heldCall
+	rows    map[rowID]store.State
+	records map[rowID][]store.Record
+	held    map[store.Reservation]heldReservation
 }
 
-// heldCall is a reservation that waits.
-type heldCall struct {
+// A heldReservation is a reservation that waits.
+type heldReservation struct {
 	due   int64
-	parts []heldPart
+	parts []recordRef
 }
 
-type heldPart struct {
-	aRow
+type recordRef struct {
+	rowID
 	number, mark int64
 }
 
@@ -67,11 +68,12 @@ func (m model) clone() model {
 	return c
 }
 
-// forget ends the records of some buckets, and each reservation that has one.
-func (m model) forget(of func(aRow) bool) {
-	maps.DeleteFunc(m.records, func(r aRow, _ []store.Record) bool { return of(r) })
-	maps.DeleteFunc(m.held, func(_ store.Reservation, h heldCall) bool {
-		return slices.ContainsFunc(h.parts, func(p heldPart) bool { return of(p.aRow) })
+// forget removes the records of some buckets, and each reservation that has
+// one.
+func (m model) forget(of func(rowID) bool) {
+	maps.DeleteFunc(m.records, func(r rowID, _ []store.Record) bool { return of(r) })
+	maps.DeleteFunc(m.held, func(_ store.Reservation, h heldReservation) bool {
+		return slices.ContainsFunc(h.parts, func(p recordRef) bool { return of(p.rowID) })
 	})
 }
 
@@ -83,7 +85,7 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 	records := make([][]store.Record, len(g.Ops))
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		at := aRow{op.Def.Name, op.Key}
+		at := rowID{op.Def.Name, op.Key}
 		states[i], records[i] = m.rows[at], slices.Clone(m.records[at])
 		if states[i].Lows != nil {
 			var err error
@@ -95,20 +97,20 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 	if err := g.Decide(now, states, write); err != nil {
 		return err
 	}
-	call := heldCall{due: now + g.Due()}
+	call := heldReservation{due: now + g.Due()}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		at := aRow{op.Def.Name, op.Key}
+		at := rowID{op.Def.Name, op.Key}
 		switch {
 		case g.Allowed && op.Verb == store.VerbReset:
 			delete(m.rows, at)
-			m.forget(func(r aRow) bool { return r == at })
+			m.forget(func(r rowID) bool { return r == at })
 		case g.Reserved && op.Granted > 0:
 			n := op.Record(&states[i], g.ID, now, call.due)
 			records[i] = append(records[i], n)
 			m.records[at] = records[i]
 			m.rows[at] = states[i]
-			call.parts = append(call.parts, heldPart{at, n.Number, n.Mark})
+			call.parts = append(call.parts, recordRef{at, n.Number, n.Mark})
 		case write[i]:
 			m.rows[at], m.records[at] = states[i], records[i]
 		}
@@ -127,29 +129,29 @@ func (m model) cancel(id store.Reservation, now int64, reg *store.Registry) erro
 	delete(m.held, id)
 	for _, p := range call.parts {
 		var err error
-		if m.rows[p.aRow], m.records[p.aRow], err = reg.Lookup(p.limit).GiveBack(m.rows[p.aRow], p.key, now, m.records[p.aRow], p.number, p.mark); err != nil {
+		if m.rows[p.rowID], m.records[p.rowID], err = reg.Lookup(p.limit).GiveBack(m.rows[p.rowID], p.key, now, m.records[p.rowID], p.number, p.mark); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// modelRun is a model beside a database.
+// A modelRun is a model and a database.
 type modelRun struct {
 	*rand.Rand
 	t     *testing.T
 	sql   *sqlStore
 	model model
 	now   int64
-	high  int64 // the latest reading of the clock
+	high  int64 // latest time of the clock
 	count int
-	back  bool // the clock may step back; otherwise full rows are swept
+	back  bool // the clock may step back; if not, full rows are swept
 	names []string
 }
 
 func newModelRun(t *testing.T, seed uint64) *modelRun {
 	m := &modelRun{t: t, Rand: rand.New(rand.NewPCG(seed, 11)), now: 1_800_000_000_000_000, back: seed%2 == 0,
-		model: model{map[aRow]store.State{}, map[aRow][]store.Record{}, map[store.Reservation]heldCall{}}}
+		model: model{map[rowID]store.State{}, map[rowID][]store.Record{}, map[store.Reservation]heldReservation{}}}
 	m.sql = openSQL(t, func() int64 { return m.now }).(*sqlStore)
 	for _, name := range []string{"bucket", "slow", "window", "grid", "day", "leaky", "shadow", "big", "fast", "nothing"} {
 		m.names = append(m.names, name)
@@ -184,8 +186,8 @@ func (m *modelRun) drop(name string) {
 	if err := m.sql.Drop(context.Background(), name, store.OwnerCode); err != nil {
 		m.t.Fatal(name, err)
 	}
-	maps.DeleteFunc(m.model.rows, func(r aRow, _ store.State) bool { return r.limit == name })
-	m.model.forget(func(r aRow) bool { return r.limit == name })
+	maps.DeleteFunc(m.model.rows, func(r rowID, _ store.State) bool { return r.limit == name })
+	m.model.forget(func(r rowID) bool { return r.limit == name })
 	m.define(name)
 }
 
@@ -193,7 +195,7 @@ func (m *modelRun) round() {
 	m.count++
 	m.move()
 	switch n := m.IntN(100); {
-	case n < 4 && m.back: // a sweep may convert rows with reservations, and another store may not
+	case n < 4 && m.back: // a sweep may convert rows with reservations where the model does not
 		m.define(m.names[m.IntN(len(m.names))])
 	case n < 6:
 		m.drop(m.names[m.IntN(len(m.names))])
@@ -204,10 +206,10 @@ func (m *modelRun) round() {
 		m.compareRows(m.model, true)
 	}
 	if m.IntN(3) == 0 {
-		pgstore.ExpectRoom(m.sql.Store)
+		pgstore.ForceUnchecked(m.sql.Store)
 	}
 	if m.IntN(3) == 0 {
-		pgstore.ExpectNew(m.sql.Store)
+		pgstore.ForceUpsert(m.sql.Store)
 	}
 	m.ask()
 }
@@ -248,7 +250,7 @@ func (m *modelRun) group() store.Group {
 		n = 2 + m.IntN(2)
 	}
 	for len(g.Ops) < n {
-		op := store.Op{Def: m.sql.Registry().Lookup(m.names[m.hot(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", ""}[m.hot(4)]}
+		op := store.Op{Def: m.sql.Registry().Lookup(m.names[m.hotIndex(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", ""}[m.hotIndex(4)]}
 		if m.IntN(20) == 0 {
 			op.Key = fmt.Sprint("new", m.count)
 		}
@@ -267,8 +269,8 @@ func (m *modelRun) group() store.Group {
 	return g
 }
 
-// hot is below n, and mostly less than 3.
-func (m *modelRun) hot(n int) int {
+// hotIndex returns an index below n, usually below 3.
+func (m *modelRun) hotIndex(n int) int {
 	if m.IntN(2) == 0 {
 		return m.IntN(min(n, 3))
 	}
@@ -294,7 +296,8 @@ func (m *modelRun) cost(op *store.Op) int64 {
 	return 1 + m.Int64N(3)
 }
 
-// ask sends a batch in one of the ways, and looks for an order that explains it.
+// ask sends a batch in one of the ways, and searches for an order that explains
+// it.
 func (m *modelRun) ask() {
 	var b store.Batch
 	for range 1 + m.IntN(4) {
@@ -346,8 +349,8 @@ func described(groups []store.Group) string {
 	return s.String()
 }
 
-// send reports how the batch was sent, whether what it did is kept, and whether
-// its groups are decided in their order.
+// send reports how the batch was sent, whether its effect remains, and whether
+// its groups are decided in order.
 func (m *modelRun) send(b *store.Batch) (way string, keeps, inOrder bool) {
 	ctx := context.Background()
 	var err error
@@ -404,7 +407,7 @@ func (m *modelRun) explain(after model, b *store.Batch, asked []store.Group, ord
 			if way == "SQL" && a.Used == 0 && a.TS == 0 {
 				w.Used, w.TS = 0, 0
 				w.Shadow, a.Shadow = false, false
-				if w.Never { // no time is told
+				if w.Never { // no time is returned
 					w.Retry, a.Retry = 0, 0
 				}
 			}
@@ -416,17 +419,18 @@ func (m *modelRun) explain(after model, b *store.Batch, asked []store.Group, ord
 	return ""
 }
 
-// compareRows compares the rows with the model's. A full row may be there or
-// not: the model is made like the database. swept: so may one that is full now.
+// compareRows compares the rows with the model's. A full row may be missing, or
+// be there; the model is adapted. If swept, the same is true of a row that is
+// full now.
 func (m *modelRun) compareRows(after model, swept bool) string {
 	rows, err := m.sql.pool.Query(context.Background(), `select l.name, b.key, b.used, b.ts, b.version, b.lows is not null
 		from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id`)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	found := map[aRow]store.State{}
-	listed := map[aRow]bool{}
-	var at aRow
+	found := map[rowID]store.State{}
+	listed := map[rowID]bool{}
+	var at rowID
 	var s store.State
 	var list bool
 	if _, err = pgx.ForEachRow(rows, []any{&at.limit, &at.key, &s.Used, &s.TS, &s.Version, &list}, func() error {
@@ -455,7 +459,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 			after.rows[at] = got
 			continue
 		}
-		if hasLows := want.Lows != nil; hasLows != listed[at] && m.back { // a sweep ends lists
+		if hasLows := want.Lows != nil; hasLows != listed[at] && m.back { // a sweep removes lists
 			return fmt.Sprintf("%v: lows %v, want %v", at, listed[at], hasLows)
 		}
 		if want.Lows = nil; got != want {
@@ -475,7 +479,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 	return ""
 }
 
-// permutations are all orders of n things, their own first.
+// permutations yields all orders of n indexes, starting with the identity.
 func permutations(n int, only bool) func(func([]int) bool) {
 	return func(yield func([]int) bool) {
 		order := make([]int, n)

@@ -11,8 +11,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestExecModes: every statement works in each of pgx's ways to send one, on
-// PostgreSQL and on the portable tables: alone, in a batch, reserved and cancelled.
+// TestExecModes checks every statement in each of pgx's query modes, with
+// functions and with portable tables: alone, in a batch, reserved and
+// cancelled.
 func TestExecModes(t *testing.T) {
 	for template, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {

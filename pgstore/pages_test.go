@@ -15,25 +15,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// mostPages bounds how many pages of tables and indexes a call touches for each
-// bucket that it is about: an index of three levels and a row are four, and no
-// call looks a bucket up more than a few times, over some dead rows. All rows of a
+// maxPages bounds the pages of tables and indexes that a call reads for each
+// bucket. An index of three levels and the row are four pages, and no call
+// looks up a bucket more than a few times, with some dead rows. All rows of a
 // limit are hundreds of pages.
-const mostPages = 100
+const maxPages = 100
 
-// asked is a session that calls are made through.
-type asked struct {
+// A session is a connection that calls are made on.
+type session struct {
 	*dipwell.Limiter
 	store *pgstore.Store
 	conn  *pgx.Conn
 }
 
-// pagedCalls is every statement of a store and every function. Keys k1 to k400
-// have rows, which are drained in limit "empty"; others are new for each i.
+// pagedCalls has every statement of a store and every function. Keys k1 to k400
+// have rows, which are drained in limit "empty"; other keys are new for each i.
 var pagedCalls = []struct {
 	name    string
 	buckets int
-	call    func(ctx context.Context, s asked, i int) error
+	call    func(ctx context.Context, s session, i int) error
 }{
 	{"Take", 1, goCall((*dipwell.Limiter).Take, "user", "k", 1)},
 	{"Take, refused", 1, goCall((*dipwell.Limiter).Take, "empty", "k", 1)},
@@ -46,11 +46,11 @@ var pagedCalls = []struct {
 	{"Charge", 1, goCall((*dipwell.Limiter).Charge, "user", "k", 1)},
 	{"Charge, first", 1, goCall((*dipwell.Limiter).Charge, "user", "charge", 1)},
 	{"Refund", 1, goCall((*dipwell.Limiter).Refund, "user", "k", 1)},
-	{"Reset", 1, func(ctx context.Context, s asked, i int) error {
+	{"Reset", 1, func(ctx context.Context, s session, i int) error {
 		_, err := s.Reset(ctx, "user", keyFor("k", i))
 		return err
 	}},
-	{"Cancel", 3, func(ctx context.Context, s asked, i int) error {
+	{"Cancel", 3, func(ctx context.Context, s session, i int) error {
 		d, err := s.Reserve(ctx, "empty", keyFor("cancel", i), 11)
 		if err == nil {
 			err = s.Cancel(ctx, d.Reservation)
@@ -75,7 +75,7 @@ var pagedCalls = []struct {
 	{"batch of verbs", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
 		return []store.Op{op(l, "user", keyFor("k", 20*i+j), store.Verb(j%5+1))}
 	})},
-	{"Keys", 10, func(ctx context.Context, s asked, i int) error {
+	{"Keys", 10, func(ctx context.Context, s session, i int) error {
 		_, err := s.store.Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
 		return err
 	}},
@@ -93,21 +93,21 @@ var pagedCalls = []struct {
 	{"take_all, refused", 2, sqlCall("take_all('{user,empty}', array[$1, $1])")},
 	{"take_all, first", 2, sqlCall("take_all('{user,tenant}', array[$2, $2])")},
 	{"take_all, named twice", 2, sqlCall("take_all('{user,tenant,user}', array[$1, $1, $1])")},
-	{"cancel", 3, func(ctx context.Context, s asked, i int) error {
+	{"cancel", 3, func(ctx context.Context, s session, i int) error {
 		_, err := s.conn.Exec(ctx, "do $$ begin perform dipwell.cancel((dipwell.reserve('empty', 'sql"+fmt.Sprint(i)+"', 11)).reservation); end $$")
 		return err
 	}},
 }
 
-func goCall(do func(*dipwell.Limiter, context.Context, string, string, int64) (dipwell.Decision, error), limit, key string, cost int64) func(context.Context, asked, int) error {
-	return func(ctx context.Context, s asked, i int) error {
+func goCall(do func(*dipwell.Limiter, context.Context, string, string, int64) (dipwell.Decision, error), limit, key string, cost int64) func(context.Context, session, int) error {
+	return func(ctx context.Context, s session, i int) error {
 		_, err := do(s.Limiter, ctx, limit, keyFor(key, i), cost)
 		return err
 	}
 }
 
-func goTakeAll(limits ...string) func(context.Context, asked, int) error {
-	return func(ctx context.Context, s asked, i int) error {
+func goTakeAll(limits ...string) func(context.Context, session, int) error {
+	return func(ctx context.Context, s session, i int) error {
 		var takes []dipwell.Take
 		for _, name := range limits {
 			takes = append(takes, dipwell.Take{Limit: name, Key: keyFor("k", i), Cost: 1})
@@ -117,8 +117,8 @@ func goTakeAll(limits ...string) func(context.Context, asked, int) error {
 	}
 }
 
-func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Context, asked, int) error {
-	return func(ctx context.Context, s asked, i int) error {
+func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Context, session, int) error {
+	return func(ctx context.Context, s session, i int) error {
 		var b store.Batch
 		for j := range 20 {
 			b.Groups = append(b.Groups, store.Group{Ops: ops(s.Limiter, i, j)})
@@ -131,7 +131,7 @@ func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Con
 	}
 }
 
-// keyFor is a key with a row, or a new one.
+// keyFor returns a key with a row, or a new one.
 func keyFor(name string, i int) string {
 	if name == "k" {
 		i = 1 + i%400
@@ -143,18 +143,18 @@ func op(l *dipwell.Limiter, limit, key string, verb store.Verb) store.Op {
 	return store.Op{Def: l.Limit(limit), Key: key, Verb: verb, Cost: 1}
 }
 
-func sqlCall(call string) func(context.Context, asked, int) error {
-	return func(ctx context.Context, s asked, i int) error {
+func sqlCall(call string) func(context.Context, session, int) error {
+	return func(ctx context.Context, s session, i int) error {
 		_, err := s.conn.Exec(ctx, "select $1::text, $2::text, a.* from dipwell."+call+" a", keyFor("k", i), keyFor("sql", i))
 		return err
 	}
 }
 
-// TestPages: no call touches more pages than a constant, however many rows there
-// are, whatever statistics the planner has of them, and also where a session
-// made its plans while the table was empty. Pages are counted, so that a slow
-// machine makes no difference, on a server of its own: a transaction that is
-// open in any database of a server puts off the pruning of dead rows.
+// TestPages checks that the number of pages a call reads is bounded by a
+// constant, for any number of rows, any planner statistics, and sessions that
+// planned while the table was empty. It counts pages, so the speed of the
+// machine does not matter. It has its own server, because an open transaction
+// in any database delays the pruning of dead rows.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string][]string{
@@ -183,10 +183,10 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	for _, sql := range prepare {
 		must(t, pool, sql)
 	}
-	before := make([]asked, len(pagedCalls)) // sessions that know the empty table
+	before := make([]session, len(pagedCalls)) // sessions that planned on the empty table
 	for i, c := range pagedCalls {
-		before[i] = askedBy(t, pool)
-		for k := range 8 { // the server may use one plan for all from the sixth on
+		before[i] = newSession(t, pool)
+		for k := range 8 { // from the sixth execution the server may use a generic plan
 			if err := c.call(t.Context(), before[i], 1+k); err != nil {
 				t.Fatal(c.name, err)
 			}
@@ -201,11 +201,11 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 			t.Fatal(err)
 		}
 		for i, c := range pagedCalls {
-			if n := pagesACall(t, askedBy(t, pool), c.call, rows); n > float64(mostPages*c.buckets) {
+			if n := pagesPerCall(t, newSession(t, pool), c.call, rows); n > float64(maxPages*c.buckets) {
 				t.Errorf("%s, %d rows, a new session: %.0f pages", c.name, rows, n)
 			}
 			if rows == most {
-				if n := pagesACall(t, before[i], c.call, rows+1000); n > float64(mostPages*c.buckets) {
+				if n := pagesPerCall(t, before[i], c.call, rows+1000); n > float64(maxPages*c.buckets) {
 					t.Errorf("%s, %d rows, a session that knew the empty table: %.0f pages", c.name, rows, n)
 				}
 			}
@@ -213,7 +213,7 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	}
 }
 
-func askedBy(t *testing.T, pool *pgxpool.Pool) asked {
+func newSession(t *testing.T, pool *pgxpool.Pool) session {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
 	if err != nil {
@@ -225,13 +225,13 @@ func askedBy(t *testing.T, pool *pgxpool.Pool) asked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return asked{l, store, conn}
+	return session{l, store, conn}
 }
 
-// pagesACall is how many pages a call touches on average. The server counts for
-// the session until it reports, once a second at most: then the calls are made
-// again.
-func pagesACall(t *testing.T, s asked, call func(context.Context, asked, int) error, from int) float64 {
+// pagesPerCall returns the average number of pages that a call reads. A session
+// reports its statistics at most once a second; the calls are repeated until it
+// does.
+func pagesPerCall(t *testing.T, s session, call func(context.Context, session, int) error, from int) float64 {
 	t.Helper()
 	const calls = 20
 	defer func() { _ = s.conn.Close(t.Context()) }()

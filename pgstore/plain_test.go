@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestSQLRefusalsWriteNothing: a refusal uses no transaction id and locks no row,
-// whichever function refuses.
+// TestSQLRefusalsWriteNothing checks that a refusal by any function uses no
+// transaction id and locks no row.
 func TestSQLRefusalsWriteNothing(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -36,7 +36,8 @@ func TestSQLRefusalsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestSQLWritesOnce: a call writes the row of each key once, a first call too.
+// TestSQLWritesOnce checks that a call, also a first one, writes the row of
+// each key once.
 func TestSQLWritesOnce(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -68,8 +69,8 @@ func TestSQLWritesOnce(t *testing.T) {
 	}
 }
 
-// TestSQLTakeAllRace: callers take from pairs of a few keys, new ones too, in any
-// order. None deadlocks, and every token is granted once.
+// TestSQLTakeAllRace has callers take from pairs of a few keys, including new
+// ones, in any order. No call may deadlock, and every token is granted once.
 func TestSQLTakeAllRace(t *testing.T) {
 	t.Parallel()
 	const callers, calls, burst, keys = 8, 150, 40, 12

@@ -14,14 +14,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestPlansSQL: a transaction that starts on an empty table touches as many
-// pages for its last keys as for its first: no plan reads the table from end
-// to end. Pages are counted, so that a slow machine makes no difference.
+// TestPlansSQL checks that a transaction that starts on an empty table reads as
+// many pages for its last keys as for its first, so no plan scans the table. It
+// counts pages, so the speed of the machine does not matter.
 func TestPlansSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, "vacuum full analyze dipwell.buckets")                                 // without a page the planner prefers to read all of it
-	must(t, pool, "select dipwell.define('login', 1, interval '1 hour', burst => 1000)") // nothing comes back meanwhile
+	must(t, pool, "vacuum full analyze dipwell.buckets")                                 // with no pages the planner prefers a sequential scan
+	must(t, pool, "select dipwell.define('login', 1, interval '1 hour', burst => 1000)") // no refill during the test
 	inTx(t, pool, func(tx pgx.Tx) {
 		for _, call := range []string{
 			"dipwell.take('login', 'take' || i)",
@@ -33,9 +33,9 @@ func TestPlansSQL(t *testing.T) {
 			"dipwell.reset('login', 'take' || i)",
 			"dipwell.take_all('{login,login}', array['a' || i, 'b' || i])",
 		} {
-			first, last := touches(t, tx, call, 1, 200), 0.0
+			first, last := pagesPerSQLCall(t, tx, call, 1, 200), 0.0
 			for from := 201; from < 2000; from += 600 {
-				last = touches(t, tx, call, from, from+599)
+				last = pagesPerSQLCall(t, tx, call, from, from+599)
 			}
 			if t.Logf("%s: %.0f pages a call, then %.0f", call, first, last); last > 2*first {
 				t.Errorf("%s touches %.0f pages after 2000 calls, and %.0f at first", call, last, first)
@@ -44,8 +44,9 @@ func TestPlansSQL(t *testing.T) {
 	})
 }
 
-// touches is the number of pages that a call touches on average, for i in a range.
-func touches(t *testing.T, tx pgx.Tx, call string, from, to int) float64 {
+// pagesPerSQLCall returns the average number of pages that a call reads, for i
+// in a range.
+func pagesPerSQLCall(t *testing.T, tx pgx.Tx, call string, from, to int) float64 {
 	t.Helper()
 	var out []byte
 	err := tx.QueryRow(context.Background(), fmt.Sprintf("explain (analyze, buffers, timing off, format json) select a.allowed from generate_series(%d, %d) i, lateral %s a",
@@ -65,8 +66,8 @@ func touches(t *testing.T, tx pgx.Tx, call string, from, to int) float64 {
 	return (plans[0].Plan.Hit + plans[0].Plan.Read) / float64(to-from+1)
 }
 
-// TestPlansGo: the statements of a store find rows by the index, on a table
-// that was new and then vacuumed, and on one that was rewritten and swept.
+// TestPlansGo checks that the statements of a store use the index, on a new
+// table that was then vacuumed, and on one that was rewritten and swept.
 func TestPlansGo(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -86,11 +87,11 @@ func TestPlansGo(t *testing.T) {
 			}
 			inTx(t, pool, func(tx pgx.Tx) {
 				in := l.With(st.With(tx))
-				before, _ := scans(t, tx) // what this connection did earlier counts as well
+				before, _ := scans(t, tx) // exclude earlier scans of this connection
 				for i := range 600 {
 					key := fmt.Sprint("k", i%500)
 					for range 2 {
-						if _, err := in.Take(ctx, "login", key, 2); err != nil { // one in two is refused
+						if _, err := in.Take(ctx, "login", key, 2); err != nil { // every second one is refused
 							t.Fatal(err)
 						}
 					}
@@ -116,10 +117,10 @@ func TestPlansGo(t *testing.T) {
 	}
 }
 
-// TestPlansNeverAnalyzed: batches of a store find rows by the index on a table
-// with many rows that nobody has analyzed.
+// TestPlansNeverAnalyzed checks that batches of a store use the index on a
+// large table that was never analyzed.
 func TestPlansNeverAnalyzed(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew, "new keys only": pgstore.CertainlyNew} {
+	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked, "new keys": pgstore.ForceUpsert, "new keys only": pgstore.ForceInsertNew} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plansNeverAnalyzed(t, force)
@@ -148,14 +149,14 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 		return all, one, rows
 	}
 	before, _, _ := read()
-	for round := range 20 { // the server may use one plan for all from the sixth on
+	for round := range 20 { // from the sixth execution the server may use a generic plan
 		var b store.Batch
 		op := func(limit string, key int, verb store.Verb) store.Op {
 			return store.Op{Def: l.Limit(limit), Key: fmt.Sprint("k", key), Verb: verb, Cost: 1}
 		}
 		for i := range 5 {
 			key := 1 + 10*round + i
-			b.Groups = append(b.Groups, // refused takes, groups that are refused and admitted, other verbs
+			b.Groups = append(b.Groups, // refused takes, groups that are refused and granted, other verbs
 				store.Group{Ops: []store.Op{op("user", key, store.VerbTake)}},
 				store.Group{Ops: []store.Op{op("user", 500+key, store.VerbTake), op("tenant", key, store.VerbTake)}},
 				store.Group{Ops: []store.Op{op("tenant", 500+key, store.VerbTake), op("tenant", 900+key, store.VerbTake)}},
@@ -177,9 +178,9 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 			}
 		}
 	}
-	_ = conn.Close(ctx) // a session reports what it did when it ends
+	_ = conn.Close(ctx) // a session reports its statistics when it ends
 	var all, one, rows int64
-	until(t, "counted", func() bool {
+	eventually(t, "counted", func() bool {
 		all, one, rows = read()
 		return one >= 20*5*4
 	})
@@ -188,7 +189,8 @@ func plansNeverAnalyzed(t *testing.T, force func(*pgstore.Store)) {
 	}
 }
 
-// scans is how often this transaction has read all buckets, and looked one up.
+// scans returns how many sequential scans and index lookups of buckets this
+// transaction has done.
 func scans(t *testing.T, tx pgx.Tx) (all, one int64) {
 	t.Helper()
 	err := tx.QueryRow(context.Background(), "select seq_scan, idx_scan from pg_stat_xact_user_tables where relid = 'dipwell.buckets'::regclass").Scan(&all, &one)

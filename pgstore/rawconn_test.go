@@ -15,8 +15,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// wired is a store over one connection, and a limit that has taken a token.
-func wired(t *testing.T, limits ...store.Limit) (*pgx.Conn, *dipwell.Limiter) {
+// newRawStore returns a store on one connection with limits from each of which
+// a token was taken.
+func newRawStore(t *testing.T, limits ...store.Limit) (*pgx.Conn, *dipwell.Limiter) {
 	t.Helper()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, pgtest.Database(t, "dipwell", migrated))
@@ -49,10 +50,10 @@ func preparedTakes(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// TestStatementGone: a call goes on when its statement was deallocated by
-// somebody else who uses the connection.
+// TestStatementGone checks that a call succeeds after its prepared statement
+// was deallocated by another user of the connection.
 func TestStatementGone(t *testing.T) {
-	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := newRawStore(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	if n := preparedTakes(t, conn); n != 1 {
 		t.Fatalf("%d statements are prepared, not 1", n)
@@ -60,18 +61,18 @@ func TestStatementGone(t *testing.T) {
 	if _, err := conn.Exec(context.Background(), "deallocate all", pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.DeallocateAll(context.Background()); err != nil { // so that pgx knows of its own
+	if err := conn.DeallocateAll(context.Background()); err != nil { // so that pgx forgets its own statements
 		t.Fatal(err)
 	}
 	takeTwice(t, l, "a", 17)
 	takeTwice(t, l, "a", 15)
 }
 
-// TestStatementGoneInTransaction: there the call fails, because the transaction
-// has; after a rollback calls go on.
+// TestStatementGoneInTransaction checks that in a transaction the call fails,
+// as the transaction does, and that calls succeed after a rollback.
 func TestStatementGoneInTransaction(t *testing.T) {
 	ctx := context.Background()
-	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := newRawStore(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	exec := func(sql string) {
 		t.Helper()
@@ -92,9 +93,10 @@ func TestStatementGoneInTransaction(t *testing.T) {
 	takeTwice(t, l, "a", 17)
 }
 
-// TestOneStatementALimit: versions of a limit do not pile up on a connection.
+// TestOneStatementALimit checks that the statements of old versions do not pile
+// up on a connection.
 func TestOneStatementALimit(t *testing.T) {
-	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := newRawStore(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	left := int64(19)
 	for burst := int64(21); burst < 25; burst++ {
 		takeTwice(t, l, "a", left)
@@ -116,13 +118,14 @@ func TestOneStatementALimit(t *testing.T) {
 	}
 }
 
-// TestStatementsAreBounded: limits beyond the bound go by pgx's own cache.
+// TestStatementsAreBounded checks that limits beyond the bound use pgx's own
+// cache.
 func TestStatementsAreBounded(t *testing.T) {
 	limits := make([]store.Limit, pgstore.MaxRawStatements+2)
 	for i := range limits {
 		limits[i] = store.Limit{Name: fmt.Sprint("l", i), Rate: 1, Period: day, Burst: 20}
 	}
-	conn, l := wired(t, limits...)
+	conn, l := newRawStore(t, limits...)
 	for _, limit := range limits {
 		takeTwice(t, l, limit.Name, 19)
 	}
@@ -131,14 +134,14 @@ func TestStatementsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTracedStatements: a tracer sees the statement of a Take.
+// TestTracedStatements checks that a tracer sees the statement of a Take.
 func TestTracedStatements(t *testing.T) {
 	ctx := context.Background()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := &heard{}
+	heard := &countingTracer{}
 	config.Tracer = heard
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -157,13 +160,13 @@ func TestTracedStatements(t *testing.T) {
 	}
 }
 
-// TestSharedBucketFirst: the first key on a connection may be the empty one,
-// which is not null.
+// TestSharedBucketFirst checks that the empty key, as the first on a
+// connection, is not sent as null.
 func TestSharedBucketFirst(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"known": func(*pgstore.Store) {}, "new": pgstore.ExpectNew} {
+	for name, force := range map[string]func(*pgstore.Store){"known": func(*pgstore.Store) {}, "new": pgstore.ForceUpsert} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
-			conn, asked := counted(t)
+			conn, asked := countingConn(t)
 			s := newStore(t, conn, pgstore.Config{Poll: -1})
 			l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 			if err != nil {
@@ -183,10 +186,10 @@ func TestSharedBucketFirst(t *testing.T) {
 	}
 }
 
-// TestStatementStale: a call goes on when a column of its answer was altered, so
-// that the statement that its connection has prepared cannot be used any more.
+// TestStatementStale checks that a call succeeds after a column of its result
+// was altered, so that its prepared statement is no longer valid.
 func TestStatementStale(t *testing.T) {
-	conn, l := wired(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	conn, l := newRawStore(t, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	takeTwice(t, l, "a", 19)
 	other, err := pgx.Connect(context.Background(), conn.Config().ConnString())
 	if err != nil {
@@ -199,7 +202,7 @@ func TestStatementStale(t *testing.T) {
 	} {
 		must(t, other, sql)
 	}
-	_, _ = l.Take(context.Background(), "a", "k", 1) // a numeric cannot be read
+	_, _ = l.Take(context.Background(), "a", "k", 1) // a numeric cannot be scanned
 	must(t, other, "alter table dipwell.buckets alter column ts type bigint")
 	left := int64(15)
 	if d, err := l.Check(context.Background(), "a", "k", 0); err == nil {
@@ -208,20 +211,20 @@ func TestStatementStale(t *testing.T) {
 	takeTwice(t, l, "a", left)
 }
 
-type heard struct{ n int }
+type countingTracer struct{ n int }
 
-func (h *heard) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (h *countingTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	h.n++
 	return ctx
 }
 
-func (h *heard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (h *countingTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestTakeWithinDeadline: a Take that waits for a locked row ends with its
-// context, and its pool goes on.
+// TestTakeWithinDeadline checks that a Take that waits for a locked row ends
+// with its context, and that the pool can still be used.
 func TestTakeWithinDeadline(t *testing.T) {
 	ctx := context.Background()
-	pool := usedPool(t, "dipwell", migrated)
+	pool := recycledPool(t, "dipwell", migrated)
 	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
 	if err != nil {
 		t.Fatal(err)
@@ -247,8 +250,8 @@ func TestTakeWithinDeadline(t *testing.T) {
 	}
 }
 
-// TestCancelledBeforeAConnection: a Take whose context is cancelled before the pool
-// has a connection for it charges nothing, and says so.
+// TestCancelledBeforeAConnection checks that a Take whose context ends before
+// the pool has a free connection is known to have charged nothing.
 func TestCancelledBeforeAConnection(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&pool_max_conns=1")

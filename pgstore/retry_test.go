@@ -19,8 +19,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// serializable is connected to a fresh database on which every statement
-// collides that can.
+// serializable connects to a new database with SERIALIZABLE as the default
+// isolation level.
 func serializable(t testing.TB, conns int32) *pgxpool.Pool {
 	config, err := pgxpool.ParseConfig(pgtest.Database(t, "dipwell", migrated))
 	if err != nil {
@@ -36,8 +36,8 @@ func serializable(t testing.TB, conns int32) *pgxpool.Pool {
 	return pool
 }
 
-// TestSerializable: under SERIALIZABLE, 8 and 64 writers on 10 hot keys get the
-// exact count and no error, whichever statement decides.
+// TestSerializable checks for the exact count and no error with 8 and 64
+// writers on 10 hot keys under SERIALIZABLE, whichever statement decides.
 func TestSerializable(t *testing.T) {
 	for _, writers := range []int{8, 64} {
 		t.Run(fmt.Sprint(writers), func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestSerializable(t *testing.T) {
 	}
 }
 
-// hammer drains ten keys of two limits, alone and together, from many writers.
+// hammer drains ten keys of two limits, separately and together, with many
+// writers.
 func hammer(t *testing.T, s *pgstore.Store, writers int) {
 	const keys, burst = 10, 40
 	ctx := context.Background()
@@ -100,9 +101,9 @@ func hammer(t *testing.T, s *pgstore.Store, writers int) {
 	}
 }
 
-// TestServersLanguage: a server that ends a session says so in its language
-// (lc_messages). What became of the statement is not known in any of them.
-func TestServersLanguage(t *testing.T) {
+// TestLocalizedErrors checks that the outcome is unknown after a server ends a
+// session, in whatever language it says so (lc_messages).
+func TestLocalizedErrors(t *testing.T) {
 	for _, c := range []struct {
 		severity, unlocalized string
 		unknown               bool
@@ -110,7 +111,7 @@ func TestServersLanguage(t *testing.T) {
 		{"FATAL", "FATAL", true},
 		{"ВАЖНО", "FATAL", true},
 		{"致命的エラー", "PANIC", true},
-		{"FATAL", "", true}, // a pooler's
+		{"FATAL", "", true}, // as from a pooler
 		{"ОШИБКА", "ERROR", false},
 		{"ERROR", "", false},
 	} {
@@ -121,9 +122,9 @@ func TestServersLanguage(t *testing.T) {
 	}
 }
 
-// TestReadsCollide: a batch that only reads is tried again, too, when its
-// statement collides.
-func TestReadsCollide(t *testing.T) {
+// TestReadsAreRetried checks that a batch that only reads is retried on a
+// conflict.
+func TestReadsAreRetried(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -157,8 +158,8 @@ func TestReadsCollide(t *testing.T) {
 	}
 }
 
-// TestCallersTransaction: a statement that collides in the caller's transaction
-// is an error at once, for only the caller can begin anew.
+// TestCallersTransaction checks that a conflict in the caller's transaction is
+// returned at once, because only the caller can start again.
 func TestCallersTransaction(t *testing.T) {
 	pool := serializable(t, 4)
 	ctx := context.Background()
@@ -175,7 +176,7 @@ func TestCallersTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err = tx.Exec(ctx, "select from dipwell.buckets"); err != nil { // its snapshot
+	if _, err = tx.Exec(ctx, "select from dipwell.buckets"); err != nil { // takes a snapshot
 		t.Fatal(err)
 	}
 	if _, err = l.Take(ctx, "one", "k", 1); err != nil {
@@ -194,9 +195,9 @@ func TestCallersTransaction(t *testing.T) {
 	}
 }
 
-// TestServersWord: what the server says of a statement decides whether it is
-// tried again, and whether anybody knows what became of it.
-func TestServersWord(t *testing.T) {
+// TestErrorCodes checks which SQLSTATE codes are retried, and which leave the
+// outcome unknown.
+func TestErrorCodes(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
@@ -206,7 +207,7 @@ func TestServersWord(t *testing.T) {
 			unknown       bool
 		}{
 			{"40001", "could not serialize access", pgstore.MaxTries, false},
-			{"XX000", "Restart read required at: { read: 1 }", pgstore.MaxTries, false}, // YugabyteDB's
+			{"XX000", "Restart read required at: { read: 1 }", pgstore.MaxTries, false}, // YugabyteDB
 			{"40003", "the outcome is unknown", 1, true},
 			{"08007", "the outcome is unknown", 1, true},
 			{"53100", "the disk is full", 1, false},

@@ -14,24 +14,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// before is a tracer that does something before statements that contain a text.
-type before struct {
+// hookTracer is a tracer that calls a function before statements that contain a
+// text.
+type hookTracer struct {
 	text string
 	do   func()
 }
 
-func (b before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+func (b hookTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(q.SQL, b.text) {
 		b.do()
 	}
 	return ctx
 }
 
-func (before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (hookTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestCancelWhileTablesAreRewritten: VACUUM FULL gives the records of reservations
-// other places between the statement that reads them and the one that ends them.
-// Each reservation is cancelled once all the same.
+// TestCancelWhileTablesAreRewritten checks that each reservation is cancelled
+// once even if VACUUM FULL moves the records between the statement that reads
+// them and the one that deletes them.
 func TestCancelWhileTablesAreRewritten(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Database(t, "dipwell", migrated)
@@ -41,7 +42,7 @@ func TestCancelWhileTablesAreRewritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	rewritten := 0
-	config.Tracer = before{"insert into dipwell.reservations", func() {
+	config.Tracer = hookTracer{"insert into dipwell.reservations", func() {
 		must(t, pool, "vacuum full dipwell.reservations")
 		rewritten++
 	}}

@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestServiceRole: a program whose login has dipwell_service alone decides, sweeps
-// and follows changes, and cannot change a definition.
+// TestServiceRole checks that a program with only dipwell_service can decide,
+// sweep and follow changes, and cannot change a definition.
 func TestServiceRole(t *testing.T) {
 	pool := newPool(t)
 	ctx := t.Context()

@@ -17,11 +17,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestSetUnderWriters: batches of groups of up to three buckets, of every verb
-// that takes, from eight callers at once over new buckets. What was granted is
-// what the rows hold, no bucket gives more than it has, and nobody gets an error.
+// TestSetUnderWriters sends batches of groups of up to three buckets and every
+// verb that takes, from eight concurrent callers on new buckets. The tokens
+// granted must be what the rows say, no bucket may give more than it has, and
+// no call may fail.
 func TestSetUnderWriters(t *testing.T) {
-	for _, keys := range []int{6, 300} { // few that all callers want, and many that are new
+	for _, keys := range []int{6, 300} { // few keys that all callers use, and many that are new
 		t.Run(fmt.Sprint(keys), func(t *testing.T) {
 			t.Parallel()
 			setUnderWriters(t, keys)
@@ -84,7 +85,7 @@ func setUnderWriters(t *testing.T, keys int) {
 				fmt.Sprint("l", l), fmt.Sprint("k", k)).Scan(&used); err != nil {
 				t.Fatal(err)
 			}
-			// What came back meanwhile is less than a token.
+			// Less than a token comes back during the test.
 			if used != want && used != want-1 {
 				t.Errorf("l%d k%d: %d tokens granted, %d used", l, k, want, used)
 			}
@@ -96,7 +97,8 @@ func setUnderWriters(t *testing.T, keys int) {
 	}
 }
 
-// groupOf draws a group: one verb over one to three buckets of different limits.
+// groupOf returns a random group: one verb for one to three buckets of
+// different limits.
 func groupOf(random *rand.Rand, defs []*store.Definition, keys int, verbs []store.Verb) store.Group {
 	var g store.Group
 	verb := verbs[random.IntN(len(verbs))]
@@ -110,8 +112,8 @@ func groupOf(random *rand.Rand, defs []*store.Definition, keys int, verbs []stor
 	return g
 }
 
-// TestRefusedGroupWritesNothing: groups that are refused lock nothing and use no
-// transaction id, alone and in a batch.
+// TestRefusedGroupWritesNothing checks that refused groups lock nothing and use
+// no transaction id, alone and in a batch.
 func TestRefusedGroupWritesNothing(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -145,14 +147,14 @@ func TestRefusedGroupWritesNothing(t *testing.T) {
 			}
 		}
 	}
-	if used := ownXID(t, pool) - before; used != 1 { // ownXID's own
+	if used := ownXID(t, pool) - before; used != 1 { // the one of ownXID
 		t.Errorf("refusals used %d transaction ids", used-1)
 	}
 }
 
-// TestSetBesideALockedRow: a batch that gives up a lock gets an error for the
-// locked row only. Rows that set.sql cannot decide are decided all the same.
-func TestSetBesideALockedRow(t *testing.T) {
+// TestSetWithLockedRow checks that in a batch only the calls of the locked row
+// get an error. Rows that set.sql cannot decide are decided too.
+func TestSetWithLockedRow(t *testing.T) {
 	ctx := context.Background()
 	dsn := pgtest.Database(t, "dipwell", migrated)
 	pool := connect(t, dsn)
@@ -186,8 +188,9 @@ func TestSetBesideALockedRow(t *testing.T) {
 	}
 }
 
-// TestCostBeyondWhatCanBeCounted: a cost of more units than fit is refused in a
-// group, also where the largest number of units is just what the bucket holds.
+// TestCostBeyondWhatCanBeCounted checks that a cost of more units than can be
+// counted is refused in a group, also if the bucket holds the largest possible
+// number of units.
 func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -211,25 +214,26 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 	}
 }
 
-// TestFormsAgreeWithGo: whichever form of its statements a store chooses, groups
-// and single calls get the answers of Group.Decide and leave its rows.
-func TestFormsAgreeWithGo(t *testing.T) {
+// TestStatementsAgreeWithGo checks that groups and single calls get the answers
+// of Group.Decide, and leave its rows, whichever variant of the statements a
+// store chooses.
+func TestStatementsAgreeWithGo(t *testing.T) {
 	for name, force := range map[string]func(*pgstore.Store){
-		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ExpectRoom, "new keys": pgstore.ExpectNew, "new keys only": pgstore.CertainlyNew,
-		"both": func(s *pgstore.Store) { pgstore.ExpectRoom(s); pgstore.ExpectNew(s) },
+		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked, "new keys": pgstore.ForceUpsert, "new keys only": pgstore.ForceInsertNew,
+		"both": func(s *pgstore.Store) { pgstore.ForceUnchecked(s); pgstore.ForceUpsert(s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			formsAgree(t, force, false)
+			statementsAgree(t, force, false)
 		})
 	}
 	t.Run("in a transaction", func(t *testing.T) {
 		t.Parallel()
-		formsAgree(t, pgstore.ExpectNew, true)
+		statementsAgree(t, pgstore.ForceUpsert, true)
 	})
 }
 
-func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
+func statementsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 	ctx := context.Background()
 	clock := int64(1_800_000_000_000_000)
 	pool := newPool(t)
@@ -266,7 +270,7 @@ func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 		}
 		force(s)
 		var b store.Batch
-		for i := range 1 + random.IntN(4) { // of keys that no other group has
+		for i := range 1 + random.IntN(4) { // with keys that no other group has
 			verb := verbs[random.IntN(len(verbs))]
 			var g store.Group
 			for _, at := range random.Perm(len(defs))[:1+random.IntN(len(defs))] {
@@ -310,8 +314,8 @@ func formsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 	}
 }
 
-// TestTakeUpToShared: of groups that take what there is, one that gets nothing
-// of a bucket that they share is not charged at its other one.
+// TestTakeUpToShared checks that of groups that share a bucket, one that gets
+// nothing from it is not charged for its other bucket.
 func TestTakeUpToShared(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -347,9 +351,9 @@ func TestTakeUpToShared(t *testing.T) {
 	}
 }
 
-// TestSetAnswersOfOneInstant: while a call waits for the row of its first
-// bucket, the second is reset and taken from. What is said about the two is of
-// one instant.
+// TestSetAnswersOfOneInstant checks that the answers for two buckets are of one
+// time, if the second is reset and taken from while the call waits for the
+// first.
 func TestSetAnswersOfOneInstant(t *testing.T) {
 	for name, before := range map[string]int{"looks first": 0, "locks at once": 100} {
 		t.Run(name, func(t *testing.T) {
@@ -383,7 +387,7 @@ func TestSetAnswersOfOneInstant(t *testing.T) {
 				}
 				got <- d
 			}()
-			until(t, "waiting for the row", func() (waits bool) {
+			eventually(t, "waiting for the row", func() (waits bool) {
 				err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
 				return err == nil && waits
 			})
@@ -399,8 +403,8 @@ func TestSetAnswersOfOneInstant(t *testing.T) {
 	}
 }
 
-// TestResetWaitsForAReservation: a Reset that waits for the row while somebody
-// reserves ends that reservation too.
+// TestResetWaitsForAReservation checks that a Reset that waits for a row also
+// ends a reservation made in the meantime.
 func TestResetWaitsForAReservation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -409,7 +413,7 @@ func TestResetWaitsForAReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, after := range []string{"", "select dipwell.refund('x', 'k', 20)"} { // which leaves a full row without a list
+	for _, after := range []string{"", "select dipwell.refund('x', 'k', 20)"} { // leaves a full row without a list
 		if d, err := l.Take(ctx, "x", "k", 3); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
@@ -429,7 +433,7 @@ func TestResetWaitsForAReservation(t *testing.T) {
 			_, err := l.Reset(ctx, "x", "k")
 			done <- err
 		}()
-		until(t, "waiting for the row", func() (waits bool) {
+		eventually(t, "waiting for the row", func() (waits bool) {
 			err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
 			return err == nil && waits
 		})
@@ -452,12 +456,12 @@ func TestResetWaitsForAReservation(t *testing.T) {
 	}
 }
 
-// TestStatementsOfABatch: a batch of calls of any kind that nobody has to wait
-// for is decided by few statements, however many keys it is about.
+// TestStatementsOfABatch checks that a batch of calls of any kind that do not
+// wait needs few statements, for any number of keys.
 func TestStatementsOfABatch(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	conn, asked := counted(t)
+	conn, asked := countingConn(t)
 	s := newStore(t, conn, pgstore.Config{Poll: -1})
 	l, err := dipwell.New(s, store.Limit{Name: "plain", Rate: 1, Period: time.Hour, Burst: 9},
 		store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 9, Period: 24 * time.Hour, Start: "00:00 Europe/Rome"},
@@ -477,10 +481,10 @@ func TestStatementsOfABatch(t *testing.T) {
 	for _, c := range []struct {
 		limit string
 		verb  store.Verb
-		most  int // trips
+		most  int // round trips
 	}{{"plain", store.VerbReset, 1}, {"day", store.VerbTake, 1}, {"day", store.VerbCharge, 1}, {"day", store.VerbReset, 1},
 		{"leaky", store.VerbTake, 2}, {"queue", store.VerbReserve, 4}} {
-		for round := range 5 { // the first ones make rows and prepare statements
+		for round := range 5 { // the first rounds insert rows and prepare statements
 			*asked = 0
 			b := batch(c.limit, c.verb)
 			if err := s.Apply(ctx, b); err != nil {
@@ -511,7 +515,7 @@ func TestStatementsOfABatch(t *testing.T) {
 						t.Fatalf("cancelled: %v, want %v", err, want)
 					}
 				}
-				if *asked > 4 { // pgx asks for a statement's parameters first
+				if *asked > 4 { // pgx first asks for the parameter types
 					t.Errorf("cancelled: %d trips for 50 keys", *asked)
 				}
 			}

@@ -20,17 +20,17 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestSQL runs the suite on the SQL functions alone.
+// TestSQL runs the suite on the SQL functions.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, openSQL, storetest.Quick, storetest.Parallel)
 }
 
-// openSQL is a store that asks dipwell.take and its kin, and nothing else. Its
-// clock is a setting that dipwell_internal.now_us reads, as each call sets it; the
-// sweep, which is asked through the Go store, measures its own time without.
+// openSQL returns a store that decides by dipwell.take and the other SQL
+// functions. Their clock is a setting that dipwell_internal.now_us reads; the
+// sweep, which goes through the Go store, measures its duration without it.
 func openSQL(t testing.TB, now func() int64) store.Store {
-	pool := usedPool(t, "test_clock", func(dsn string) error {
+	pool := recycledPool(t, "test_clock", func(dsn string) error {
 		if err := migrated(dsn); err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func openSQL(t testing.TB, now func() int64) store.Store {
 	return &sqlStore{Store: inner, pool: pool, now: now}
 }
 
-// sqlStore keeps the limits through the Go store, and decides through SQL.
+// sqlStore keeps limits through the Go store and decides through SQL.
 type sqlStore struct {
 	*pgstore.Store
 	pool *pgxpool.Pool
@@ -58,27 +58,27 @@ func (s *sqlStore) Apply(ctx context.Context, b *store.Batch) error {
 func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	switch {
 	case g.Cancel:
-		err := s.ask(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
+		err := s.call(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "P0002" {
 			return store.ErrReservation
 		}
 		return err
-	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !excess(&g.Ops[0]):
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]):
 		op := &g.Ops[0]
-		return s.ask(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
+		return s.call(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
 	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake }):
 		return s.all(ctx, g)
 	}
-	b := store.Batch{Groups: []store.Group{*g}} // what SQL does not offer
+	b := store.Batch{Groups: []store.Group{*g}} // not offered by SQL
 	err := s.Store.Apply(ctx, &b)
 	*g = b.Groups[0]
 	return errors.Join(err, g.Err)
 }
 
-// excess is a charge that SQL answers with an error, as a Limiter does before it
-// asks a store.
-func excess(op *store.Op) bool {
+// exceedsMaxCharge reports whether SQL answers a charge with an error, as a
+// Limiter does before it calls a store.
+func exceedsMaxCharge(op *store.Op) bool {
 	return op.Verb == store.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
 }
 
@@ -90,13 +90,13 @@ func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 		op := &g.Ops[i]
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}
-	return s.ask(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
+	return s.call(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
 		from dipwell.take_all($1, $2, $3)`, limits, keys, costs)
 }
 
-// ask sets the clock and runs a statement, in one trip and one transaction; the
-// rows answer the group's ops, one after the other.
-func (s *sqlStore) ask(ctx context.Context, g *store.Group, sql string, args ...any) (err error) {
+// call sets the clock and runs a statement in one round trip and transaction.
+// Its rows are the answers of the group's ops, in order.
+func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ...any) (err error) {
 	var b pgx.Batch
 	b.Queue("select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10))
 	b.Queue(sql, args...)
@@ -133,7 +133,8 @@ func (s *sqlStore) ask(ctx context.Context, g *store.Group, sql string, args ...
 	return rows.Err()
 }
 
-// answer fills an op. In SQL a retry time on an allowed call means shadow mode.
+// answer fills in the answer of an op. In SQL, an allowed call with a retry
+// time is in shadow mode.
 func (s *sqlStore) answer(op *store.Op, a store.Answer) {
 	if d := s.Registry().Lookup(op.Def.Name); d != nil {
 		op.Def = d
@@ -158,7 +159,7 @@ func scan(row pgx.Row) (a store.Answer, id pgtype.UUID, err error) {
 	return a, id, err
 }
 
-// TestSQLErrors: bad input names the field, with a code that a program can tell.
+// TestSQLErrors checks that errors of bad input name the field and have a code.
 func TestSQLErrors(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -206,8 +207,8 @@ func TestSQLErrors(t *testing.T) {
 	}
 }
 
-// TestLength: an interval has every µs of a bigint, above 2^53 too, where float8
-// would round it, and so has the answer of each path that makes one.
+// TestLength checks that intervals keep every µs of a bigint, also above 2^53
+// where float8 would round, in the answers of all functions.
 func TestLength(t *testing.T) {
 	pool := newPool(t)
 	rows, err := pool.Query(context.Background(), `select x, dipwell_internal.length(x) from (
@@ -217,7 +218,7 @@ func TestLength(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want int64
-	var got pgtype.Interval // in PostgreSQL 13 extract is a float8, and would round it
+	var got pgtype.Interval // in PostgreSQL 13 extract returns a float8, which rounds
 	_, err = pgx.ForEachRow(rows, []any{&want, &got}, func() error {
 		if got.Months != 0 || got.Days != 0 || got.Microseconds != want {
 			t.Errorf("%d µs: %+v", want, got)
@@ -229,8 +230,9 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// TestRoles: the app role takes and touches no table, the service role writes
-// rows and no definitions, the admin role may do everything.
+// TestRoles checks that the app role may take but use no table, the service
+// role may write rows but not definitions, and the admin role may do
+// everything.
 func TestRoles(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -290,7 +292,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestRollback: what a transaction took comes back with its rollback.
+// TestRollback checks that a rollback gives back what a transaction took.
 func TestRollback(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()

@@ -19,22 +19,22 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "6") // most tests wait for the server rather than compute
-	forget := movedZone()
+	_ = flag.Set("test.parallel", "6") // most tests wait for the server and do not compute
+	forget := changeZone()
 	code := pgtest.Main(m)
 	forget()
 	os.Exit(code)
 }
 
-// The runs of the suite have a database for each case, and wait a lot.
+// Each case of the suite has its own database, and most of its time is waiting.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, open, storetest.Parallel)
 }
 
-// open is a store on a fresh database, under the test's clock.
+// open returns a store on a new database with the test's clock.
 func open(t testing.TB, now func() int64) store.Store {
-	return newStore(t, usedPool(t, "dipwell", migrated), pgstore.Config{Clock: now, Poll: -1})
+	return newStore(t, recycledPool(t, "dipwell", migrated), pgstore.Config{Clock: now, Poll: -1})
 }
 
 func newStore(t testing.TB, db pgstore.DB, c pgstore.Config) *pgstore.Store {
@@ -47,22 +47,22 @@ func newStore(t testing.TB, db pgstore.DB, c pgstore.Config) *pgstore.Store {
 	return s
 }
 
-// newPool is connected to a fresh database that holds the schema.
+// newPool connects to a new database with the schema.
 func newPool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return connect(t, pgtest.Database(t, "dipwell", migrated))
 }
 
-// used are pools on databases of each template that earlier cases have left empty.
-var used struct {
+// idlePools are pools on the databases of finished cases, by template.
+var idlePools struct {
 	sync.Mutex
 	free map[string][]*pgxpool.Pool
 }
 
-// usedPool is for the cases of the suite: its database may be one that another
-// case has had and that is empty again, and its connections are warm. Tests that
-// change the schema, count what the server does, or look at plans need newPool.
-func usedPool(t testing.TB, template string, prepare func(dsn string) error) *pgxpool.Pool {
+// recycledPool is for the cases of the suite. Its database may be that of a
+// finished case, emptied, with open connections. Tests that change the schema,
+// count what the server does, or look at plans need newPool.
+func recycledPool(t testing.TB, template string, prepare func(dsn string) error) *pgxpool.Pool {
 	t.Helper()
 	pool := freePool(template)
 	if pool == nil {
@@ -70,28 +70,28 @@ func usedPool(t testing.TB, template string, prepare func(dsn string) error) *pg
 	}
 	t.Cleanup(func() {
 		if t.Failed() || pool.Stat().AcquiredConns() > 0 {
-			go pool.Close() // a connection that never comes back must not hold the test
+			go pool.Close() // do not wait for a connection that is never returned
 			return
 		}
 		must(t, pool, "truncate dipwell.limits, dipwell.versions, dipwell.buckets, dipwell.reservations restart identity; update dipwell.revision set n = 0")
-		used.Lock()
-		defer used.Unlock()
-		if used.free == nil {
-			used.free = map[string][]*pgxpool.Pool{}
+		idlePools.Lock()
+		defer idlePools.Unlock()
+		if idlePools.free == nil {
+			idlePools.free = map[string][]*pgxpool.Pool{}
 		}
-		used.free[template] = append(used.free[template], pool)
+		idlePools.free[template] = append(idlePools.free[template], pool)
 	})
 	return pool
 }
 
 func freePool(template string) *pgxpool.Pool {
-	used.Lock()
-	defer used.Unlock()
-	free := used.free[template]
+	idlePools.Lock()
+	defer idlePools.Unlock()
+	free := idlePools.free[template]
 	if len(free) == 0 {
 		return nil
 	}
-	used.free[template] = free[:len(free)-1]
+	idlePools.free[template] = free[:len(free)-1]
 	return free[len(free)-1]
 }
 
@@ -102,7 +102,7 @@ func connect(t testing.TB, dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// connectFor leaves the closing to its caller.
+// connectFor is connect without closing the pool.
 func connectFor(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
@@ -132,7 +132,7 @@ func migratedAs(dsn string, o pgstore.MigrateOptions) error {
 	return err
 }
 
-// execute runs a statement on a connection of its own.
+// execute runs a statement on its own connection.
 func execute(dsn, sql string) error {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, dsn)

@@ -16,10 +16,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A batch read the clock and waits for somebody's lock on its first key. Its
-// second key's row becomes full meanwhile; were it swept, the batch would insert
-// it at its own, earlier time, and the refill since then would count twice.
-func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
+// A batch reads the clock and waits for a lock on its first key. Meanwhile the
+// row of its second key becomes full. If the row were swept, the batch would
+// insert it at the earlier time, and count the refill since then twice.
+func TestSweepSparesRowsOfRunningTakes(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -62,10 +62,10 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx)
-	take(s.With(tx), fast, "a") // holds its row
+	take(s.With(tx), fast, "a") // locks its row
 	waiting := make(chan struct{})
 	go func() { defer close(waiting); take(s, fast, "a", "b") }()
-	until(t, "the batch waits for a lock", func() bool {
+	eventually(t, "the batch waits for a lock", func() bool {
 		var n int
 		if err := pool.QueryRow(ctx, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()").Scan(&n); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 		return n > 0
 	})
 	must(t, pool, "update dipwell.buckets set ts = dipwell_internal.now_us() where key = 'b'") // full in five milliseconds
-	until(t, "full for more than a second", func() bool {
+	eventually(t, "full for more than a second", func() bool {
 		return number(t, pool, "select count(*) from dipwell.buckets where key = 'b' and ts < dipwell_internal.now_us() - 1100000") == 1
 	})
 	if n := swept(); n != 0 {
@@ -89,8 +89,8 @@ func TestSweepLeavesWhatATakeUnderWayCanSee(t *testing.T) {
 	}
 }
 
-// TestSweepSkipsLocked: rows that somebody holds are left alone, and not waited
-// for, whichever sweeps.
+// TestSweepSkipsLocked checks that a sweep, by either kind of statement,
+// neither deletes locked rows nor waits for them.
 func TestSweepSkipsLocked(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
@@ -122,12 +122,12 @@ func TestSweepSkipsLocked(t *testing.T) {
 	swept(1, "SQL", bySQL)
 }
 
-// TestSweepLooksAgain: a row that was full when the sweep began to look, and is
-// charged before the sweep has it, stays.
-func TestSweepLooksAgain(t *testing.T) {
+// TestSweepRechecksRows checks that a row is kept if it was full when the sweep
+// read it, but was charged before the sweep locked it.
+func TestSweepRechecksRows(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t)
-	must(t, pool, "select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC')") // by dipwell_internal.is_full
+	must(t, pool, "select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 UTC')") // when dipwell_internal.is_full is called
 	must(t, pool, "select dipwell.take('day', 'k', 5)")
 	must(t, pool, "update dipwell.buckets set ts = ts - 7 * 86400000000")
 	must(t, pool, `alter function dipwell_internal.is_full(int, text, bigint, bigint, int, bigint) rename to truly_full;
@@ -151,7 +151,7 @@ func TestSweepLooksAgain(t *testing.T) {
 		}
 		swept <- n
 	}()
-	until(t, "looking", func() (looks bool) {
+	eventually(t, "looking", func() (looks bool) {
 		err := pool.QueryRow(ctx, "select exists (select from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database()))").Scan(&looks)
 		return err == nil && looks
 	})
@@ -166,8 +166,8 @@ func TestSweepLooksAgain(t *testing.T) {
 	}
 }
 
-// longTable makes a table with live rows and as many full ones behind them, and
-// returns its pages. Statistics are those of the empty table.
+// longTable creates live rows and as many full rows after them, and returns the
+// pages of the table. The statistics are those of the empty table.
 func longTable(t *testing.T, pool *pgxpool.Pool, rows int) (pages int) {
 	t.Helper()
 	must(t, pool, "alter table dipwell.buckets set (autovacuum_enabled = off)")
@@ -189,9 +189,9 @@ func number(t *testing.T, db pgstore.DB, sql string) (n int) {
 	return n
 }
 
-// TestSweepGoesOn: a sweep goes over the table once, and each one begins where
-// the last one stopped, also in another session.
-func TestSweepGoesOn(t *testing.T) {
+// TestSweepContinues checks that a sweep goes once over the table, starting
+// where the last one stopped, also in another session.
+func TestSweepContinues(t *testing.T) {
 	pool := newPool(t)
 	pages := longTable(t, pool, 10000)
 	const next = "(select (min(ctid)::text::point)[0]::int from dipwell.buckets where limit_id = (select id from dipwell.limits where name = 'fast'))"
@@ -211,8 +211,8 @@ func TestSweepGoesOn(t *testing.T) {
 			t.Errorf("the next sweep goes on at page %d; the first full row is on page %d of %d", at(), full, pages)
 		}
 	}
-	must(t, pool, "update dipwell.buckets set ts = ts - 86400000000 where key = 'k7'") // behind, full now
-	sweep(6000, 3001)                                                                  // once round
+	must(t, pool, "update dipwell.buckets set ts = ts - 86400000000 where key = 'k7'") // passed already, full now
+	sweep(6000, 3001)                                                                  // once around
 	sweep(1000, 0)
 	if left := number(t, pool, "select count(*) from dipwell.buckets"); left != 9999 {
 		t.Errorf("%d rows are left, want those that are not full", left)
@@ -222,46 +222,46 @@ func TestSweepGoesOn(t *testing.T) {
 	}
 }
 
-// TestSweepPages: a call goes over a few pages, however long the table is and
-// whatever the planner believes of it: far from its end, and at its end.
+// TestSweepPages checks that a sweep reads few pages, for any length of the
+// table and any statistics: in the middle, and at its end.
 func TestSweepPages(t *testing.T) {
 	pool := newPool(t)
 	longTable(t, pool, 30000)
 	most := 1000
-	if number(t, pool, "select current_setting('server_version_num')::int") < 140000 { // asks for each place on a page
+	if number(t, pool, "select current_setting('server_version_num')::int") < 140000 { // reads each tuple id of a page separately
 		most = 20000
 	}
 	for _, analyze := range []string{"select 1", "analyze dipwell.buckets"} {
 		must(t, pool, analyze)
 		inTx(t, pool, func(tx pgx.Tx) {
-			before := touched(t, tx)
+			before := pagesRead(t, tx)
 			if n := number(t, tx, "select looked from dipwell_internal.sweep_at(1000, dipwell_internal.settled(), 64)"); n != 64 {
 				t.Errorf("%d pages are done with, want 64", n)
 			}
-			if n := touched(t, tx) - before; n > most {
+			if n := pagesRead(t, tx) - before; n > most {
 				t.Errorf("after %q a sweep of 64 pages touched %d", analyze, n)
 			}
-			before = touched(t, tx)
+			before = pagesRead(t, tx)
 			must(t, tx, "update dipwell.sweep_state set page = 500")
 			if n := number(t, tx, "select dipwell.sweep(100)"); n != 100 {
 				t.Errorf("%d rows were swept", n)
 			}
-			if n := touched(t, tx) - before; n > most {
+			if n := pagesRead(t, tx) - before; n > most {
 				t.Errorf("after %q a sweep of 100 rows touched %d pages", analyze, n)
 			}
 		})
 	}
 }
 
-// touched is how many pages of the buckets and of their index this session's
-// transaction has read, and of the sequence of scans.
-func touched(t *testing.T, tx pgx.Tx) int {
+// pagesRead returns how many pages of buckets, its index, and the sequence of
+// scans this transaction has read.
+func pagesRead(t *testing.T, tx pgx.Tx) int {
 	t.Helper()
 	return number(t, tx, `select sum(pg_stat_get_xact_blocks_fetched(c)) from unnest(array['dipwell.buckets'::regclass, 'dipwell.buckets_pkey'::regclass]) c`)
 }
 
-// TestSweepRewritten: after vacuum full has moved the rows a sweep begins anew,
-// and finds all that are full.
+// TestSweepRewritten checks that after VACUUM FULL a sweep starts again and
+// finds all full rows.
 func TestSweepRewritten(t *testing.T) {
 	pool := newPool(t)
 	longTable(t, pool, 3000)
@@ -278,8 +278,8 @@ func TestSweepRewritten(t *testing.T) {
 	must(t, pool, "select dipwell.take('fast', 'k')")
 }
 
-// TestSweepOneAtATime: a sweep that meets another deletes nothing and waits for
-// nobody, and several together delete each row once.
+// TestSweepOneAtATime checks that a sweep neither deletes rows nor waits while
+// another one runs, and that concurrent sweeps delete each row once.
 func TestSweepOneAtATime(t *testing.T) {
 	pool := newPool(t)
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -312,7 +312,7 @@ func TestSweepOneAtATime(t *testing.T) {
 	}
 }
 
-// partitioned is a database in which the table buckets is partitioned.
+// partitioned returns a database in which buckets is a partitioned table.
 func partitioned(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool := newPool(t)
@@ -324,8 +324,8 @@ func partitioned(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// TestPartitions: what deletes rows by their place deletes no row that has the
-// same place in another partition.
+// TestPartitions checks that statements which delete rows by ctid do not delete
+// a row with the same ctid in another partition.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const keys = 200
@@ -343,8 +343,8 @@ func TestPartitions(t *testing.T) {
 	if _, err := l.Reset(t.Context(), "one", "0"); err != nil {
 		t.Fatal(err)
 	}
-	for k := range 20 { // the new row is made before the other refuses
-		pgstore.ExpectNew(s)
+	for k := range 20 { // the new row is inserted before the other refuses
+		pgstore.ForceUpsert(s)
 		if d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "one", Key: "1", Cost: 1}, dipwell.Take{Limit: "two", Key: fmt.Sprint(k), Cost: 1}); err != nil || d.Allowed {
 			t.Error(d, err)
 		}
@@ -354,8 +354,8 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestSweepPartitions: places in one partition are not mistaken for those in
-// another.
+// TestSweepPartitions checks that a sweep does not mix up the ctids of
+// different partitions.
 func TestSweepPartitions(t *testing.T) {
 	pool := partitioned(t)
 	must(t, pool, "select dipwell.define('slow', 1, interval '1 day'), dipwell.define('fast', 1000, interval '1 second')")
@@ -370,13 +370,13 @@ func TestSweepPartitions(t *testing.T) {
 	}
 }
 
-// TestJanitor: it sweeps a table, and says what it did.
+// TestJanitor checks that a janitor sweeps a table and counts what it did.
 func TestJanitor(t *testing.T) {
 	pool := newPool(t)
 	longTable(t, pool, 5000)
 	j := pgstore.NewJanitor(newStore(t, pool, pgstore.Config{Poll: -1}), func(err error) { t.Error(err) })
 	defer j.Close()
-	until(t, "swept", func() bool { return j.Stats().Passes > 0 })
+	eventually(t, "swept", func() bool { return j.Stats().Passes > 0 })
 	if s := j.Stats(); s.Rows != 5000 || s.Spent <= 0 || time.Since(s.Covered) > time.Hour {
 		t.Errorf("%+v", s)
 	}

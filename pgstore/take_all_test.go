@@ -17,7 +17,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// pairLimits give back nothing while a test lasts.
+// pairLimits do not refill during a test.
 var pairLimits = []store.Limit{
 	{Name: "bucket", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 20},
 	{Name: "window", Algorithm: store.FixedWindow, Rate: 20, Period: 100 * 24 * time.Hour, Start: "0s"},
@@ -32,21 +32,21 @@ func takesOf(key string, cost int64, limits ...string) (takes []dipwell.Take) {
 	return takes
 }
 
-// TestTakeAllTrips: a TakeAll of up to four known keys with enough in them is one
-// trip and one write a key, in whatever order they are named; one that is refused
-// again is one trip and writes nothing.
-func TestTakeAllTrips(t *testing.T) { // not beside tests that use transaction ids
+// TestTakeAllTrips checks that a TakeAll of up to four existing keys with room
+// is one round trip and one write per key, in any order of keys; one that is
+// refused again is one round trip and writes nothing.
+func TestTakeAllTrips(t *testing.T) { // not parallel to tests that use transaction ids
 	ctx := context.Background()
-	conn, asked := counted(t)
+	conn, asked := countingConn(t)
 	store := newStore(t, conn, pgstore.Config{Poll: -1})
 	l, err := dipwell.New(store, pairLimits...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, limits := range [][]string{{"bucket", "window"}, {"window", "bucket"}, {"bucket", "spread", "interval"}, {"bucket", "window", "spread", "interval"}} {
-		last := limits[len(limits)-1] // to be emptied
+		last := limits[len(limits)-1] // the one to be emptied
 		takes := takesOf(fmt.Sprint(limits), 6, limits...)
-		for i, trips := range []int{0, 0, 1} { // it may ask for new rows, and prepare the statement
+		for i, trips := range []int{0, 0, 1} { // may try to insert rows, and prepare the statement
 			*asked = 0
 			d, err := l.TakeAll(ctx, takes...)
 			if err != nil || !d.Allowed || d.Remaining != int64(20-6*(i+1)) || trips > 0 && *asked != trips {
@@ -75,8 +75,8 @@ func TestTakeAllTrips(t *testing.T) { // not beside tests that use transaction i
 	}
 }
 
-// TestTakeAllAfterARefusal: keys that were refused are asked about by set.sql, and
-// again by a statement of their own once a call of them was allowed.
+// TestTakeAllAfterARefusal checks that recently refused keys are decided by
+// set.sql, and by takeAll again after a call was allowed.
 func TestTakeAllAfterARefusal(t *testing.T) {
 	t.Parallel()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
@@ -84,7 +84,7 @@ func TestTakeAllAfterARefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	charges := 0
-	config.Tracer = before{"with a0 as (update", func() { charges++ }}
+	config.Tracer = hookTracer{"with a0 as (update", func() { charges++ }}
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -107,9 +107,9 @@ func TestTakeAllAfterARefusal(t *testing.T) {
 	}
 }
 
-// TestTakeAllBehindALock: a TakeAll waits for another transaction, which charges,
-// empties or deletes one of its rows. It is charged in full or not at all.
-func TestTakeAllBehindALock(t *testing.T) {
+// TestTakeAllDuringLockWait has a TakeAll wait for a transaction that charges,
+// empties or deletes one of its rows. It must be charged in full or not at all.
+func TestTakeAllDuringLockWait(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), pairLimits...)
@@ -121,7 +121,7 @@ func TestTakeAllBehindALock(t *testing.T) {
 		for _, c := range []struct {
 			does    string
 			allowed bool
-			left    int64 // in the row that was locked
+			left    int64 // in the locked row
 		}{
 			{"update dipwell.buckets set used = used + 5 * unit from dipwell.limits where id = limit_id", true, 9},
 			{"update dipwell.buckets set used = cap - 2 * unit from dipwell.limits where id = limit_id", false, 2},
@@ -134,7 +134,7 @@ func TestTakeAllBehindALock(t *testing.T) {
 				}
 			}
 			must(t, pool, "update dipwell.buckets set used = 3 * unit from dipwell.limits where id = limit_id and key = '"+key+"'")
-			d, err := behind(t, pool, c.does+fmt.Sprintf(" and name = '%s' and key = '%s'", locked, key), func() (dipwell.Decision, error) {
+			d, err := whileTxOpen(t, pool, c.does+fmt.Sprintf(" and name = '%s' and key = '%s'", locked, key), func() (dipwell.Decision, error) {
 				return l.TakeAll(t.Context(), takesOf(key, 3, limits...)...)
 			})
 			if err != nil || d.Allowed != c.allowed {
@@ -156,9 +156,9 @@ func TestTakeAllBehindALock(t *testing.T) {
 	}
 }
 
-// TestTakeAllTogether: callers take one by one from pairs of a few keys, in any
-// order. Nobody deadlocks or gets an error, and every token is granted once.
-func TestTakeAllTogether(t *testing.T) {
+// TestTakeAllConcurrent has callers take from pairs of a few keys, in any
+// order. No call may deadlock or fail, and every token is granted once.
+func TestTakeAllConcurrent(t *testing.T) {
 	t.Parallel()
 	const callers, calls, keys = 8, 120, 6
 	pool := newPool(t)
@@ -219,9 +219,10 @@ func TestTakeAllTogether(t *testing.T) {
 	}
 }
 
-// TestTakeAllPairings: there is a bounded number of statements for combinations of
-// limits. Others are decided all the same, and changed limits make room.
-func TestTakeAllPairings(t *testing.T) {
+// TestTakeAllCombinations checks that the number of statements for combinations
+// of limits is bounded, that other combinations are decided too, and that
+// changed limits make room.
+func TestTakeAllCombinations(t *testing.T) {
 	t.Parallel()
 	store := newStore(t, newPool(t), pgstore.Config{Poll: -1})
 	var names []string
@@ -263,9 +264,9 @@ func define(t *testing.T, s *pgstore.Store, name string, burst int64) {
 	}
 }
 
-// behind makes a call while a transaction that has run sql is open, and ends it
-// when the call waits for its lock.
-func behind(t *testing.T, pool *pgxpool.Pool, sql string, call func() (dipwell.Decision, error)) (d dipwell.Decision, err error) {
+// whileTxOpen makes a call while a transaction that has run sql is open, and
+// ends it when the call waits for its lock.
+func whileTxOpen(t *testing.T, pool *pgxpool.Pool, sql string, call func() (dipwell.Decision, error)) (d dipwell.Decision, err error) {
 	t.Helper()
 	tx, e := pool.Begin(t.Context())
 	if e != nil {
@@ -278,7 +279,7 @@ func behind(t *testing.T, pool *pgxpool.Pool, sql string, call func() (dipwell.D
 		defer close(done)
 		d, err = call()
 	}()
-	until(t, "waiting", func() bool {
+	eventually(t, "waiting", func() bool {
 		var waits bool
 		err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0)").Scan(&waits)
 		return err == nil && waits

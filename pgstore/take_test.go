@@ -15,21 +15,23 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// trips counts what a connection sends: its client waits for the answer to each.
-type trips struct {
+// tripCounter counts round trips: the client waits for the answer to each
+// write.
+type tripCounter struct {
 	net.Conn
 	n *int
 }
 
-func (c trips) Write(b []byte) (int, error) {
+func (c tripCounter) Write(b []byte) (int, error) {
 	*c.n++
 	return c.Conn.Write(b)
 }
 
-// TestTakeAtTheEdge: a Take is refused one µs before its retry time and admitted
-// at it, by the one UPDATE in one round trip, however many units come back at a tick. The last two
-// limits lie on both sides of where the statement may multiply without a bound.
-func TestTakeAtTheEdge(t *testing.T) {
+// TestTakeAtRetryTime checks that a Take is refused 1 µs before its retry time
+// and granted at it, by the UPDATE in one round trip, for any number of units
+// per tick. The last two limits are just below and above the bound of
+// ticksNeedNoClamp.
+func TestTakeAtRetryTime(t *testing.T) {
 	ctx := context.Background()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
 	if err != nil {
@@ -38,7 +40,7 @@ func TestTakeAtTheEdge(t *testing.T) {
 	var asked int
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return trips{conn, &asked}, err
+		return tripCounter{conn, &asked}, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -73,28 +75,28 @@ func TestTakeAtTheEdge(t *testing.T) {
 			for i, cost := range []int64{1, 3, 5} {
 				at := now + take(cost, now, false, 0).RetryAfter.Microseconds()
 				take(cost, at-1, false, 0)
-				take(cost, at, true, 2) // its refusal made it read first
+				take(cost, at, true, 2) // after a refusal the row is read first
 				if i == 0 {
 					take(0, at-20, true, 2)
 				}
 			}
-			d := take(1, now+3600*1_000_000, true, 1) // long full: nothing is counted beyond it
+			d := take(1, now+3600*1_000_000, true, 1) // full for a long time: nothing beyond full is counted
 			if d.Remaining != 4 {
 				t.Errorf("%d remain of 5 after a rest and a call", d.Remaining)
 			}
-			take(4, now-1, true, 1) // the clock steps back: charged, nothing minted
+			take(4, now-1, true, 1) // the clock steps back: charged, without extra tokens
 			take(1, now, false, 0)
 		})
 	}
 }
 
-// TestShortestWindow: windows of 1 µs turn at once whatever the key, so that
-// statements have no parameter for where they begin.
+// TestShortestWindow checks windows of 1 µs, whose statements have no parameter
+// for the origin.
 func TestShortestWindow(t *testing.T) {
 	ctx := context.Background()
 	for name, prepare := range map[string]func(string) error{"dipwell": migrated, "portable": migratedPortable} {
 		for _, clock := range []func() int64{nil, func() int64 { return 1_700_000_000_000_000 }} {
-			pool := usedPool(t, name, prepare)
+			pool := recycledPool(t, name, prepare)
 			s := newStore(t, pool, pgstore.Config{Clock: clock, Poll: -1})
 			d, err := s.Define(ctx, store.Limit{Name: "short", Algorithm: store.FixedWindow, Rate: 1, Period: time.Microsecond, Burst: 5}, store.OwnerCode)
 			if err != nil {

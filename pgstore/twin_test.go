@@ -21,8 +21,8 @@ const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.d
 from dipwell_internal.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
     0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false)::dipwell.limits, $8::bigint) r`
 
-// TestCompileTwin: SQL compiles every limit to the numbers of Go, or refuses it
-// in Go's words.
+// TestCompileTwin checks that SQL compiles every limit to the same numbers as
+// Go, or rejects it with the same message.
 func TestCompileTwin(t *testing.T) {
 	pool := newPool(t)
 	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, store.MaxInt))
@@ -75,7 +75,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 	}
 }
 
-// setting turns a field whose zero is the default into a column whose null is.
+// setting converts a field whose zero is the default to a column whose null is.
 func setting(n int64) *int64 {
 	switch n {
 	case 0:
@@ -88,10 +88,10 @@ func setting(n int64) *int64 {
 	return &n
 }
 
-// TestZones: in every zone, from 2020 to 2040, Go and SQL put each day's
-// boundary at the same instant: for a time of day that some spring skips, one
-// that some autumn repeats, and midnight. Where the server has time zone data of
-// another age, days on which it knows other clocks are left out.
+// TestZones checks that Go and SQL compute the same day boundaries in every
+// zone, from 2020 to 2040: for a time of day skipped in spring, one repeated in
+// autumn, and midnight. Days on which the server has other time zone data are
+// skipped.
 func TestZones(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
@@ -145,8 +145,8 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// otherClocks reports whether the server knows another offset of a zone than
-// this program around instants, in µs.
+// otherClocks reports whether the server has another offset for a zone than
+// this program around some times, in µs.
 func otherClocks(ctx context.Context, t testing.TB, pool *pgxpool.Pool, loc *time.Location, instants ...int64) bool {
 	t.Helper()
 	for _, at := range instants {
@@ -163,21 +163,22 @@ func otherClocks(ctx context.Context, t testing.TB, pool *pgxpool.Pool, loc *tim
 	return false
 }
 
-// changesOf lists the instants at which a zone's clocks change, and one a year besides.
+// changesOf returns the times at which a zone's offset changes, and one more
+// per year.
 func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 	for t := from; t.Before(to); t = t.AddDate(1, 0, 0) {
 		out = append(out, t)
 	}
 	for t := from.In(loc); ; {
 		_, end := t.ZoneBounds()
-		if end.IsZero() || !end.After(t) || end.After(to) { // it stands still on the 366th day of a late year
+		if end.IsZero() || !end.After(t) || end.After(to) { // does not move past the 366th day of a late year
 			return out
 		}
 		out, t = append(out, end), end
 	}
 }
 
-// boundaries asks SQL when each of these days begins.
+// boundaries returns the start of each of these days according to SQL.
 func boundaries(ctx context.Context, pool *pgxpool.Pool, cal store.Calendar, days []int64) ([]int64, error) {
 	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '')::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,

@@ -14,10 +14,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestALimitThatCannotBeRead: a limit of an algorithm, or with a past, that this
-// program does not know holds up no other limit. Its own calls get an error that
-// names it, and nobody takes its rows for full.
-func TestALimitThatCannotBeRead(t *testing.T) {
+// TestUnreadableLimit checks that a limit with an unknown algorithm or past
+// does not affect other limits. Its own calls return an error that names it,
+// and its rows do not count as full.
+func TestUnreadableLimit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, migrate := range map[string]func(string) error{

@@ -18,19 +18,19 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// versionFive makes the schema as version 5 did, and fills it.
+// versionFive creates the schema of version 5, with rows.
 func versionFive(dsn string) error {
 	return versionOf(dsn, "testdata/schema-5.sql", "grant execute on function dipwell.refund, dipwell.now_us to dipwell_app")
 }
 
-// versionSix makes the schema as version 6 did, and fills it.
+// versionSix creates the schema of version 6, with rows.
 func versionSix(dsn string) error {
 	return versionOf(dsn, "testdata/schema-6.sql",
 		"grant usage on schema dipwell_internal to dipwell_app; grant execute on function dipwell.refund, dipwell_internal.now_us to dipwell_app")
 }
 
-// versionOf makes the schema of a file, and rows: of the present version of
-// limits and of older ones, and a reservation that can be cancelled.
+// versionOf creates the schema of a file, with rows of the current and of older
+// versions of limits, and a reservation that can be cancelled.
 func versionOf(dsn, file, grants string) error {
 	schema, err := os.ReadFile(file)
 	if err != nil {
@@ -46,8 +46,8 @@ func versionOf(dsn, file, grants string) error {
 		`+grants)
 }
 
-// TestUpgrade: a database of version 5 or 6 has the schema of a new one
-// afterwards, whether the program or psql upgrades it, and its rows go on.
+// TestUpgrade checks that a database of version 5 or 6, upgraded by the program
+// or by psql, has the same schema as a new one, and that its rows still work.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	fresh := dump(t, newPool(t))
@@ -80,7 +80,7 @@ func upgrades(t *testing.T, from int, fill func(dsn string) error, fresh []strin
 			pool := connect(t, pgtest.Database(t, fmt.Sprint("version-", from), fill))
 			before := bucketRows(t, pool)
 			upgrade(t, pool)
-			must(t, pool, "revoke all on function dipwell.refund, dipwell_internal.now_us from dipwell_app; revoke usage on schema dipwell_internal from dipwell_app") // granted by hand
+			must(t, pool, "revoke all on function dipwell.refund, dipwell_internal.now_us from dipwell_app; revoke usage on schema dipwell_internal from dipwell_app") // granted by an operator
 			upgraded := dump(t, pool)
 			if gone, more := missing(fresh, upgraded), missing(upgraded, fresh); len(gone)+len(more) > 0 {
 				t.Errorf("the upgraded schema lacks\n%s\nand has\n%s", strings.Join(gone, "\n"), strings.Join(more, "\n"))
@@ -88,13 +88,13 @@ func upgrades(t *testing.T, from int, fill func(dsn string) error, fresh []strin
 			if after := bucketRows(t, pool); !reflect.DeepEqual(before, after) {
 				t.Errorf("rows were %v, and are %v", before, after)
 			}
-			goesOn(t, pool)
+			checkOldRows(t, pool)
 		})
 	}
 }
 
-// goesOn asks every verb about rows that an older version wrote.
-func goesOn(t *testing.T, pool *pgxpool.Pool) {
+// checkOldRows calls every verb for rows written by an older version.
+func checkOldRows(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for _, c := range []struct {
 		sql     string
@@ -125,9 +125,9 @@ func goesOn(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// TestOldStatements: the program of the version before calls functions of the
-// upgraded schema with the same parameters, and gets the same columns, so that
-// old and new programs run side by side while a database is upgraded.
+// TestOldStatements checks that functions of the upgraded schema accept the
+// parameters of the previous program and return the same columns, so that old
+// and new programs can run side by side during an upgrade.
 func TestOldStatements(t *testing.T) {
 	old := pgstore.SchemaVersion - 1
 	text, err := os.ReadFile(fmt.Sprintf("testdata/statements-%d.sql", old))
@@ -154,7 +154,7 @@ func TestOldStatements(t *testing.T) {
 	}
 }
 
-// describe is the types of a statement's parameters and columns.
+// describe returns the types of a statement's parameters and columns.
 func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err error) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
@@ -167,7 +167,7 @@ func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err e
 		return "", err
 	}
 	named := func(oid uint32) string {
-		if oid >= 16384 { // of the schema, and another number in each database
+		if oid >= 16384 { // defined by the schema; the oid differs between databases
 			return "dipwell"
 		}
 		return fmt.Sprint(oid)
@@ -181,8 +181,8 @@ func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err e
 	return types, nil
 }
 
-// TestUpgradeKeepsGrants: what was granted by hand stays granted, also for a
-// function that has moved.
+// TestUpgradeKeepsGrants checks that grants made by an operator are kept, also
+// for a function that has moved.
 func TestUpgradeKeepsGrants(t *testing.T) {
 	t.Parallel()
 	t.Run("from 5", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-5", versionFive)) })
@@ -214,8 +214,8 @@ func bucketRows(t *testing.T, pool *pgxpool.Pool) []string {
 	return out
 }
 
-// dump is the schema as pg_dump tells it, in sorted lines: grants come in the
-// order in which they were made.
+// dump returns the output of pg_dump as sorted lines, because grants are listed
+// in the order in which they were made.
 func dump(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	cmd := pgtest.Shared(t).Command("pg_dump", "--schema-only", "--schema=dipwell*", "-d", pool.Config().ConnString())
@@ -224,18 +224,18 @@ func dump(t *testing.T, pool *pgxpool.Pool) []string {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("pg_dump: %v\n%s", err, failed.String())
 	}
-	lines := slices.DeleteFunc(strings.Split(out.String(), "\n"), func(s string) bool { return strings.HasPrefix(s, "\\") }) // \restrict, with a random word
+	lines := slices.DeleteFunc(strings.Split(out.String(), "\n"), func(s string) bool { return strings.HasPrefix(s, "\\") }) // \restrict, with a random token
 	slices.Sort(lines)
 	return lines
 }
 
-// missing are the lines that b lacks.
+// missing returns the lines that b lacks.
 func missing(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { _, ok := slices.BinarySearch(b, s); return ok })
 }
 
-// TestSchemaComments: everything in the schemas has a comment, and schema dipwell
-// has nothing but what people use.
+// TestSchemaComments checks that everything in the schemas has a comment, and
+// that schema dipwell has only what users need.
 func TestSchemaComments(t *testing.T) {
 	pool := newPool(t)
 	list := func(sql string) string {
@@ -264,11 +264,11 @@ func TestSchemaComments(t *testing.T) {
 	}
 }
 
-// TestPortableUpgrade: portable tables of version 5 get their new columns, and
-// their rows go on.
+// TestPortableUpgrade checks that portable tables of version 5 get the new
+// columns, and that their rows still work.
 func TestPortableUpgrade(t *testing.T) {
 	pool := portablePool(t)
-	ask := func() asker { return limiting(t, newStore(t, pool, pgstore.Config{Poll: -1})) }
+	ask := func() verbFunc { return limiterVerb(t, newStore(t, pool, pgstore.Config{Poll: -1})) }
 	definer(t, pool, 10)
 	if n, err := ask()(t.Context(), store.VerbTake, 4); err != nil || n != 4 {
 		t.Fatal(n, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// movedZone gives the program its own data on one zone, before any is loaded.
-func movedZone() (forget func()) {
+// changeZone gives the program other data for a zone, before any is loaded.
+func changeZone() (forget func()) {
 	dir, err := os.MkdirTemp("", "dipwell-zones-")
 	if err == nil {
 		err = errors.Join(os.Setenv("ZONEINFO", dir), pgtest.MoveZone(dir, pgtest.MovedZone))
@@ -27,9 +27,9 @@ func movedZone() (forget func()) {
 	return func() { _ = os.RemoveAll(dir) }
 }
 
-// TestZonesDiffer: a calendar limit in a zone of which the database knows other
-// clocks is defined with a warning that names the zone and the date, and each
-// verb goes by the database's.
+// TestZonesDiffer checks that a calendar limit in a zone for which the database
+// has other data is defined with a warning that names the zone and the date,
+// and that each verb uses the database's data.
 func TestZonesDiffer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
@@ -69,8 +69,8 @@ func TestZonesDiffer(t *testing.T) {
 	}
 }
 
-// TestZoneOfTheProgramAlone: a limit in a zone that the database does not have
-// is refused when it is defined: every take would fail.
+// TestZoneOfTheProgramAlone checks that a limit in a zone that the database
+// does not have is rejected when it is defined, because every take would fail.
 func TestZoneOfTheProgramAlone(t *testing.T) {
 	t.Parallel()
 	if err := pgtest.MoveZone(os.Getenv("ZONEINFO"), "Atlantis"); err != nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// mute is the address of a server that accepts connections and never answers.
-func mute(t *testing.T) string {
+// silentServer returns the address of a server that accepts connections and
+// never answers.
+func silentServer(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,8 +39,8 @@ func mute(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ends fails unless f returns an error of a context that has ended.
-func ends(t *testing.T, what string, f func(ctx context.Context) error) {
+// checkEnds fails unless f returns a context error.
+func checkEnds(t *testing.T, what string, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -50,24 +51,24 @@ func ends(t *testing.T, what string, f func(ctx context.Context) error) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v", what, err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("%s goes on after its context", what)
 	}
 }
 
-// TestNewOverAHungServer: opening a store and defining limits on one end with
-// their context when the server accepts connections and does not answer.
+// TestNewOverAHungServer checks that opening a store, and defining limits on
+// it, end with their context if the server does not answer.
 func TestNewOverAHungServer(t *testing.T) {
 	t.Parallel()
-	pool := connect(t, "postgres://postgres@"+mute(t)+"/x?sslmode=disable")
-	ends(t, "New", func(ctx context.Context) error { _, err := pgstore.New(ctx, pool, pgstore.Config{}); return err })
+	pool := connect(t, "postgres://postgres@"+silentServer(t)+"/x?sslmode=disable")
+	checkEnds(t, "New", func(ctx context.Context) error { _, err := pgstore.New(ctx, pool, pgstore.Config{}); return err })
 
 	server := ownServer(t, "fsync=off")
 	s := newStore(t, connect(t, server.DSN("postgres")), pgstore.Config{Poll: -1})
 	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	ends(t, "NewContext", func(ctx context.Context) error {
+	checkEnds(t, "NewContext", func(ctx context.Context) error {
 		_, err := dipwell.NewContext(ctx, s, drained("late", 5))
 		if err != nil && !errors.Is(err, store.ErrStore) {
 			t.Errorf("%v is no error of the store", err)
@@ -79,21 +80,21 @@ func TestNewOverAHungServer(t *testing.T) {
 	}
 }
 
-// swallow is a connection that drops what is written to it, once on is true.
-type swallow struct {
+// droppingConn drops what is written to it once on is true.
+type droppingConn struct {
 	net.Conn
 	on *atomic.Bool
 }
 
-func (c swallow) Write(b []byte) (int, error) {
+func (c droppingConn) Write(b []byte) (int, error) {
 	if c.on.Load() {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
 }
 
-// TestTimeoutWhilePreparing: a call whose context ends while its statement is
-// prepared has charged nothing, and says so.
+// TestTimeoutWhilePreparing checks that a call whose context ends while its
+// statement is being prepared is known to have charged nothing.
 func TestTimeoutWhilePreparing(t *testing.T) {
 	t.Parallel()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
@@ -103,7 +104,7 @@ func TestTimeoutWhilePreparing(t *testing.T) {
 	on := new(atomic.Bool)
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return swallow{conn, on}, err
+		return droppingConn{conn, on}, err
 	}
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
@@ -115,7 +116,7 @@ func TestTimeoutWhilePreparing(t *testing.T) {
 		t.Fatal(err)
 	}
 	on.Store(true)
-	ends(t, "Take", func(ctx context.Context) error {
+	checkEnds(t, "Take", func(ctx context.Context) error {
 		_, err := l.Take(ctx, "a", "k", 1)
 		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 			t.Errorf("%v does not say that nothing was charged", err)

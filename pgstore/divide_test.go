@@ -19,21 +19,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// fault is a row that no statement can get past.
+// A fault is a row that makes every statement with it fail.
 type fault struct {
 	name string
-	dsn  string // what the connections are told
+	dsn  string // connection parameters
 	want error
 	make func(t *testing.T, dsn string)
 }
 
 var rowFaults = []fault{
-	{"locked", "&lock_timeout=20", store.ErrLocked, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"locked", "&lock_timeout=20", store.ErrLocked, func(t *testing.T, dsn string) { otherTx(t, dsn, "select dipwell.take('one', 'bad')") }},
 	{"new and locked", "&lock_timeout=20", store.ErrLocked, func(t *testing.T, dsn string) {
-		stranger(t, dsn, "delete from dipwell.buckets where key = 'bad'") // and commits
-		stranger(t, dsn, "select dipwell.take('one', 'bad')")
+		otherTx(t, dsn, "delete from dipwell.buckets where key = 'bad'") // a delete is committed
+		otherTx(t, dsn, "select dipwell.take('one', 'bad')")
 	}},
-	{"locked, with a statement timeout", "&statement_timeout=300", store.ErrStore, func(t *testing.T, dsn string) { stranger(t, dsn, "select dipwell.take('one', 'bad')") }},
+	{"locked, with a statement timeout", "&statement_timeout=300", store.ErrStore, func(t *testing.T, dsn string) { otherTx(t, dsn, "select dipwell.take('one', 'bad')") }},
 	{"bad numbers", "", store.ErrStore, func(t *testing.T, dsn string) {
 		if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d where key = 'bad'", int64(math.MinInt64+1))); err != nil {
 			t.Fatal(err)
@@ -41,9 +41,9 @@ var rowFaults = []fault{
 	}},
 }
 
-// stranger runs a statement in a transaction that stays open until the test
-// ends; a delete is committed at once.
-func stranger(t *testing.T, dsn, sql string) {
+// otherTx runs a statement in a transaction that stays open until the test
+// ends. A delete is committed at once.
+func otherTx(t *testing.T, dsn, sql string) {
 	t.Helper()
 	ctx := context.Background()
 	if sql[:6] == "delete" {
@@ -62,9 +62,9 @@ func stranger(t *testing.T, dsn, sql string) {
 	}
 }
 
-// faulty is a store on a database with two limits, in which the row of the
-// limit "one" and the key "bad" is at fault.
-func faulty(t *testing.T, f *fault) (*pgstore.Store, *pgxpool.Pool) {
+// newFaultyStore returns a store on a database with two limits, in which the
+// row of limit "one" and key "bad" is the fault.
+func newFaultyStore(t *testing.T, f *fault) (*pgstore.Store, *pgxpool.Pool) {
 	t.Helper()
 	dsn := pgtest.Database(t, "dipwell", migrated)
 	s := newStore(t, connect(t, dsn), pgstore.Config{Poll: -1})
@@ -76,18 +76,18 @@ func faulty(t *testing.T, f *fault) (*pgstore.Store, *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	f.make(t, dsn)
-	pool := connect(t, dsn+f.dsn) // limits are read and defined without its timeouts
+	pool := connect(t, dsn+f.dsn) // limits are defined and read without these timeouts
 	return s.With(pool), pool
 }
 
-// TestOneRowAtFault: in a batch of many rows and two limits, the callers of a
-// row that makes the statement fail get the error, and all others are answered
-// and charged once.
+// TestOneRowAtFault checks that in a batch of many rows and two limits only the
+// callers of the row that makes the statement fail get its error; all others
+// are answered and charged once.
 func TestOneRowAtFault(t *testing.T) {
 	for _, f := range rowFaults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := faulty(t, &f)
+			s, _ := newFaultyStore(t, &f)
 			ctx := context.Background()
 			var b store.Batch
 			for i := range 300 {
@@ -130,24 +130,24 @@ func TestOneRowAtFault(t *testing.T) {
 	}
 }
 
-// asking counts the statements for many rows.
-type asking struct {
+// countingDB counts the statements for many rows.
+type countingDB struct {
 	*pgxpool.Pool
 	n atomic.Int64
 }
 
-func (a *asking) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (a *countingDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	a.n.Add(1)
 	return a.Pool.Query(ctx, sql, args...)
 }
 
-// TestManyRowsAtFault: where more rows are at fault than are looked for, all
-// callers get an error that says that nothing was charged, after a bounded
-// number of statements. Rows that were not tried are not called locked.
+// TestManyRowsAtFault checks that if more rows are bad than divide looks for,
+// all callers get an error that says that nothing was charged, after a bounded
+// number of statements. Rows that were not tried do not get ErrLocked.
 func TestManyRowsAtFault(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Database(t, "dipwell", migrated)
-	db := &asking{Pool: connect(t, dsn+"&lock_timeout=1")}
+	db := &countingDB{Pool: connect(t, dsn+"&lock_timeout=1")}
 	s := newStore(t, db, pgstore.Config{Poll: -1})
 	ctx := context.Background()
 	d, err := s.Define(ctx, drained("one", 9), store.OwnerCode)
@@ -161,7 +161,7 @@ func TestManyRowsAtFault(t *testing.T) {
 	if err := s.Apply(ctx, &b); err != nil || b.Groups[999].Err != nil {
 		t.Fatal(err, b.Groups[999].Err)
 	}
-	stranger(t, dsn, "select from dipwell.buckets for update")
+	otherTx(t, dsn, "select from dipwell.buckets for update")
 	db.n.Store(0)
 	if err := s.Apply(ctx, &b); err != nil {
 		t.Fatal(err)
@@ -180,11 +180,11 @@ func TestManyRowsAtFault(t *testing.T) {
 	}
 }
 
-// TestConnectionLostWithMany: a connection that ends under a statement for many
-// rows leaves the outcome of each open.
+// TestConnectionLostWithMany checks that the outcome is unknown for all groups
+// of a statement whose connection was lost.
 func TestConnectionLostWithMany(t *testing.T) {
 	t.Parallel()
-	s, pool := faulty(t, &rowFaults[0])
+	s, pool := newFaultyStore(t, &rowFaults[0])
 	ctx := context.Background()
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestConnectionLostWithMany(t *testing.T) {
 	b.Groups[7].Ops[0].Key = "bad"
 	applied := make(chan error, 1)
 	go func() { applied <- s.With(conn.Conn()).Apply(ctx, &b) }()
-	until(t, "waiting for the row", func() bool {
+	eventually(t, "waiting for the row", func() bool {
 		var n int
 		err := pool.QueryRow(ctx, "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'", conn.Conn().PgConn().PID()).Scan(&n)
 		return err == nil && n == 1
@@ -216,13 +216,13 @@ func TestConnectionLostWithMany(t *testing.T) {
 	}
 }
 
-// TestOneRowAtFaultInLanes: the same under coalesce, with callers that go on
-// asking: none of a sound key gets an error.
+// TestOneRowAtFaultInLanes is TestOneRowAtFault under coalesce, with callers in
+// a loop: no call for a good key gets an error.
 func TestOneRowAtFaultInLanes(t *testing.T) {
 	for _, f := range rowFaults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			s, pool := faulty(t, &f)
+			s, pool := newFaultyStore(t, &f)
 			ctx := context.Background()
 			var lanes []store.Store
 			for range 2 {
