@@ -54,7 +54,7 @@ type setRow struct {
 	name   string
 	limit  int   // index into limits, from 1
 	origin int64 // of spread windows
-	phase  store.Phase
+	phase  int64
 
 	units, pieces int64 // for take_many.lua
 

@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
@@ -233,19 +232,11 @@ func (c *compiler) fill(most, charge int64) {
 		r.Debt = most - r.Cap
 	}
 	r.Most = (r.Cap + r.Debt) / r.Unit
-	r.plain = r.Every == 1 && !r.Leaky && !c.windowed()
 	r.Ready()
 }
 
 // Ready recomputes cached values. Call it after changing a Rule's fields.
-func (r *Rule) Ready() {
-	r.plain = r.plain && r.Every == 1 && !r.Leaky
-	r.each = math.MaxUint64 / uint64(r.Unit)
-	r.enough = enoughTicks(r.MaxUsed, r.Add)
-	if r.even = r.Every > 1 && !r.Leaky; r.even {
-		r.part = math.MaxUint64 / uint64(r.Every)
-	}
-}
+func (r *Rule) Ready() { r.enough = enoughTicks(r.MaxUsed, r.Add) }
 
 // mostUnits is the largest number of units that can be counted exactly and
 // comes back within MaxInt µs.

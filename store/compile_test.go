@@ -134,3 +134,19 @@ func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
 		t.Errorf("%d tokens can be counted, and the debt is %d beside a burst of 150 and charges of 100", most, r.Debt/r.Unit)
 	}
 }
+
+// Ready makes a rule whose fields were set equal to a compiled one.
+func TestRuleReady(t *testing.T) {
+	r, _, err := store.Limit{Name: "x", Rate: 1, Period: time.Microsecond, Burst: 1 << 40}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _, err := store.Limit{Name: "x", Rate: 7, Period: time.Hour, Burst: 1 << 12}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Unit, r.Add, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = want.Unit, want.Add, want.Cap, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed
+	if r.Ready(); r != want {
+		t.Errorf("%+v, want %+v", r, want)
+	}
+}

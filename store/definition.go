@@ -1,9 +1,6 @@
 package store
 
-import (
-	"crypto/sha256"
-	"encoding/binary"
-)
+import "github.com/dipwell/dipwell/internal/spread"
 
 // A Version is one rule of a limit, in force from Since on the store's clock
 // until the next version's Since.
@@ -51,21 +48,21 @@ func MustDefinition(l Limit) *Definition {
 
 // RuleFor returns the rule for a key: where windows are spread, a copy with the key's origin.
 func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
-	var phase Phase
+	var phase int64
 	return d.ruleFor(key, &phase, scratch)
 }
 
 // ruleFor is RuleFor that sets phase where it is needed and not known.
-func (d *Definition) ruleFor(key string, phase *Phase, scratch *Rule) *Rule {
+func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule
 	}
-	return d.Rule.spreadTo(phase.of(d.Name, key), scratch)
+	return d.Rule.spreadTo(phaseOf(phase, d.Name, key), scratch)
 }
 
-func (r *Rule) spreadTo(phase Phase, scratch *Rule) *Rule {
+func (r *Rule) spreadTo(phase int64, scratch *Rule) *Rule {
 	*scratch = *r
-	scratch.Origin = phase.Origin(r.shortest())
+	scratch.Origin = spread.Origin(phase, r.shortest())
 	return scratch
 }
 
@@ -77,42 +74,25 @@ func (r *Rule) shortest() int64 {
 	return r.Every
 }
 
-// A Phase says where a key's windows begin when its limit has no start, whatever
-// their length: 1 + the first 48 bits of SHA-256(uint32be(len(name)) ‖ name ‖ key).
-// 0 means that it is not known.
-type Phase int64
-
-// PhaseOf returns the phase of a limit's key.
-func PhaseOf(name, key string) Phase {
-	var buf [4 + MaxName + MaxKey]byte
-	b := binary.BigEndian.AppendUint32(buf[:0], uint32(len(name)))
-	b = append(append(b, name...), key...)
-	sum := sha256.Sum256(b)
-	return 1 + Phase(binary.BigEndian.Uint64(sum[:8])>>16)
-}
-
-// of returns the phase, and works it out the first time.
-func (p *Phase) of(name, key string) Phase {
-	if *p == 0 {
-		*p = PhaseOf(name, key)
+// phaseOf sets the phase of a key if it is 0, and returns it.
+func phaseOf(phase *int64, name, key string) int64 {
+	if *phase == 0 {
+		*phase = spread.PhaseOf(name, key)
 	}
-	return *p
+	return *phase
 }
-
-// Origin returns the first beginning of a window of period µs since the Unix epoch.
-func (p Phase) Origin(period int64) int64 { return int64(p-1) % period }
 
 // Carry brings a row to the present version: it is stepped under each rule up
 // to that version's end, and what is used is converted by the policy of the
 // next. Not ok: the row names a version that this definition does not know yet,
 // so the definition must be read again.
 func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
-	var phase Phase
+	var phase int64
 	return d.carry(s, key, &phase)
 }
 
 // carry is Carry that sets phase where it is needed and not known.
-func (d *Definition) carry(s State, key string, phase *Phase) (carried State, ok bool) {
+func (d *Definition) carry(s State, key string, phase *int64) (carried State, ok bool) {
 	if s.Version == d.Number {
 		return s, true
 	}
@@ -129,7 +109,7 @@ func (d *Definition) carry(s State, key string, phase *Phase) (carried State, ok
 		policy, to, since := d.next(i)
 		r := from
 		if r.Spread {
-			r = r.spreadTo(phase.of(d.Name, key), &scratch)
+			r = r.spreadTo(phaseOf(phase, d.Name, key), &scratch)
 		}
 		t := max(s.TS, since)
 		s.Used, s.TS = policy.convert(r.usedAt(s, t), from, to, true), t

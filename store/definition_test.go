@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -143,13 +144,13 @@ func TestRegistryBoundsThePast(t *testing.T) {
 func TestOriginIsWithinThePeriod(t *testing.T) {
 	seen := map[int64]bool{}
 	for _, key := range []string{"", "a", "b", "ab", "user:7"} {
-		o := store.PhaseOf("login", key).Origin(3600e6)
+		o := spread.Origin(spread.PhaseOf("login", key), 3600e6)
 		if o < 0 || o >= 3600e6 || seen[o] {
 			t.Errorf("origin of %q: %d", key, o)
 		}
 		seen[o] = true
 	}
-	if store.PhaseOf("a", "bc") == store.PhaseOf("ab", "c") {
+	if spread.PhaseOf("a", "bc") == spread.PhaseOf("ab", "c") {
 		t.Error("name and key are joined")
 	}
 }
@@ -168,7 +169,7 @@ func TestOpPhase(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := int64(100 * 3600e6)
-	step := func(phase store.Phase) (store.Op, store.State) {
+	step := func(phase int64) (store.Op, store.State) {
 		op := store.Op{Def: d, Key: "k", Verb: store.VerbTake, Cost: 1, Phase: phase}
 		row, _, err := op.Step(now, store.State{Used: 10, TS: 19 * 3600e6, Version: 1}, false)
 		if err != nil {
@@ -176,7 +177,7 @@ func TestOpPhase(t *testing.T) {
 		}
 		return op, row
 	}
-	phase := store.PhaseOf("w", "k")
+	phase := spread.PhaseOf("w", "k")
 	unknown, row := step(0)
 	known, same := step(phase)
 	other, _ := step(phase + 60e6)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -172,7 +173,7 @@ func originVectors(t *testing.T) (lines []any) {
 	for _, name := range []string{"login", "a", "ab", strings.Repeat("n", 128), "a:b c"} {
 		for _, key := range keys {
 			for _, p := range []int64{1, 1e6, 60e6, 3600e6, 7 * 86400e6, 28 * 86400e6, 365 * 86400e6, 7_000_001} {
-				lines = append(lines, &originVector{name, key, p, store.PhaseOf(name, key).Origin(p)})
+				lines = append(lines, &originVector{name, key, p, spread.Origin(spread.PhaseOf(name, key), p)})
 			}
 		}
 	}

@@ -1,7 +1,5 @@
 package store
 
-import "math/bits"
-
 // A Rule is a limit in whole numbers: Add units come back at each tick, ticks
 // are Every microseconds apart and aligned to Origin, and at most Cap units may
 // be used. A token is Unit units. Every number stays at or below MaxInt. Compile
@@ -22,12 +20,7 @@ type Rule struct {
 	Leaky  bool // Take means Reserve
 	Spread bool // Origin depends on the key: see Definition.RuleFor
 
-	cal   *calendar
-	plain bool   // TakePlain may decide a Take
-	even  bool   // TakeEven may
-	each  uint64 // 2^64 / Unit, for both
-	part  uint64 // 2^64 / Every, for TakeEven
-
+	cal    *calendar
 	enough int64 // enoughTicks
 }
 
@@ -95,106 +88,6 @@ func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
 	if ahead > 0 {
 		o.Delay = r.wait(ahead, o.TS, now)
 	}
-}
-
-// Plain reports whether TakePlain may decide a Take of this rule: a bucket
-// counted in µs, which is what most limits are.
-func (r *Rule) Plain() bool { return r.plain }
-
-// TakePlain is the fast path of Apply for VerbTake with a cost of at most Burst.
-// It returns the units used after the call, the time of the decision, and the
-// Remaining, Retry and Reset of Answer.
-func (r *Rule) TakePlain(used, ts, now, cost int64) (after, t, remaining, retry, reset int64, allowed bool) {
-	if t = max(now, ts); used != 0 {
-		if ticks := t - ts; r.Add == 1 {
-			used = max(0, used-ticks)
-		} else {
-			used = r.after(used, ticks)
-		}
-	}
-	after = used + cost*r.Unit
-	if over := after - r.Cap; over > 0 {
-		after, retry = used, t+quoUp(over, r.Add)-now
-	} else {
-		allowed = true
-	}
-	remaining = r.tokens(r.Cap - after)
-	if reset = after; r.Add != 1 {
-		reset = quoUp(after, r.Add)
-	}
-	if after != 0 {
-		reset += t - now
-	}
-	return after, t, remaining, retry, reset, allowed
-}
-
-// tokens is the number of whole tokens in free units. The product is at most one
-// too small. With quo a Take is 4 % slower, with the processor's division 1 %:
-// more where that takes 40 cycles, as on Intel's before 2019.
-func (r *Rule) tokens(free int64) int64 {
-	if free <= 0 {
-		return 0
-	}
-	hi, _ := bits.Mul64(uint64(free), r.each)
-	n := int64(hi)
-	if free-n*r.Unit >= r.Unit {
-		n++
-	}
-	return n
-}
-
-// Even reports whether TakeEven may decide a Take of this rule: windows or
-// intervals of one length, or a bucket counted in ticks of more than 1 µs.
-func (r *Rule) Even() bool { return r.even }
-
-// TakeEven is TakePlain for a rule that is Even. Where the windows are spread it
-// needs to be told the key's phase.
-func (r *Rule) TakeEven(used, ts, now, cost int64, phase Phase) (after, t, remaining, retry, reset int64, allowed bool) {
-	origin := r.Origin
-	if r.Spread {
-		origin = int64(phase-1) - r.ticksIn(int64(phase-1))*r.Every
-	}
-	t = max(now, ts)
-	tick := r.ticksIn(t - origin)
-	start := origin + tick*r.Every
-	if used != 0 && ts < start {
-		used = r.after(used, tick-r.ticksIn(ts-origin))
-	}
-	after = used + cost*r.Unit
-	if over := after - r.Cap; over > 0 {
-		after, retry = used, start+r.ticksFor(over)*r.Every-now
-	} else {
-		allowed = true
-	}
-	if remaining = max(0, r.Cap-after); r.Unit != 1 {
-		remaining = r.tokens(remaining)
-	}
-	if after != 0 {
-		reset = start + r.ticksFor(after)*r.Every - now
-	}
-	return after, t, remaining, retry, reset, allowed
-}
-
-// ticksIn is x / Every rounded down, for a rule that is Even. The product is at
-// most one too small. Dividing instead makes a Take of a window 11 % slower.
-func (r *Rule) ticksIn(x int64) int64 {
-	if x < 0 {
-		return floorDiv(x, r.Every)
-	}
-	hi, _ := bits.Mul64(uint64(x), r.part)
-	n := int64(hi)
-	if x-n*r.Every >= r.Every {
-		n++
-	}
-	return n
-}
-
-// ticksFor is how many ticks give units back, which is mostly one.
-func (r *Rule) ticksFor(units int64) int64 {
-	if units <= r.Add {
-		return 1
-	}
-	return quoUp(units, r.Add)
 }
 
 // Remaining is the number of whole tokens free when used units are in use.

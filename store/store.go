@@ -43,7 +43,10 @@ type Op struct {
 	Cost     int64 // tokens, 0 to MaxInt
 	Bounded  bool  // a Reserve with a delay above MaxDelay is refused
 	MaxDelay int64 // µs
-	Phase    Phase // of Key, or 0: working it out costs more than the rest of a decision. Who changes Key or Def's name sets it to 0
+	// Phase says where the windows of Key begin if they are spread, or is 0 if that
+	// is not known yet: computing it costs more than the rest of a decision. Set it
+	// to 0 when you change Key, or Def to another limit.
+	Phase int64
 
 	Answer
 }

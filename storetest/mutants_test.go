@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -422,9 +423,9 @@ func originOutlives(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	}
 	k, every := s.keyOf(op), op.Def.Rule.Every
 	if _, ok := s.extra[k]; !ok {
-		s.extra[k] = store.PhaseOf(op.Def.Name, op.Key).Origin(every)
+		s.extra[k] = spread.Origin(spread.PhaseOf(op.Def.Name, op.Key), every)
 	}
-	op.Phase = store.Phase(s.extra[k]%every + 1)
+	op.Phase = s.extra[k]%every + 1
 }
 
 // phaseBy remembers the phase of the first op that has a name.
@@ -432,9 +433,9 @@ func phaseBy(name func(*store.Op) string) func(*refStore, *store.Op, *store.Stat
 	return func(s *refStore, op *store.Op, _ *store.State, _ int64) {
 		k := refKey{"", name(op)}
 		if _, ok := s.extra[k]; !ok {
-			s.extra[k] = int64(store.PhaseOf(op.Def.Name, op.Key))
+			s.extra[k] = spread.PhaseOf(op.Def.Name, op.Key)
 		}
-		op.Phase = store.Phase(s.extra[k])
+		op.Phase = s.extra[k]
 	}
 }
 

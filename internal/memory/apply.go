@@ -80,7 +80,7 @@ func fold(a, b uint64) uint64 {
 // has no side effects.
 func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
 	b := s.limits.near(def)
-	if b == nil || !b.plain && !b.even || uint64(n-1) >= uint64(def.Rule.Burst) {
+	if b == nil || !b.bucket && !b.windows || uint64(n-1) >= uint64(def.Rule.Burst) {
 		return false
 	}
 	id, tag := s.hash(key, b)
@@ -110,10 +110,10 @@ func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n 
 	}
 	var after, t, left, wait, full int64
 	var allowed bool
-	if b.plain {
-		after, t, left, wait, full, allowed = def.Rule.TakePlain(row.used, row.ts, now, n)
-	} else if phase := sh.phase(i); phase != 0 || !def.Rule.Spread {
-		after, t, left, wait, full, allowed = def.Rule.TakeEven(row.used, row.ts, now, n, phase)
+	if b.bucket {
+		after, t, left, wait, full, allowed = b.take(row.used, row.ts, now, n)
+	} else if phase := sh.phase(i); phase != 0 || !b.spread {
+		after, t, left, wait, full, allowed = b.takeInWindow(row.used, row.ts, now, n, phase)
 	} else {
 		sh.mu.Unlock()
 		return false

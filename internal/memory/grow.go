@@ -81,7 +81,7 @@ func (sh *shard) moveLast() {
 	var same [4]struct {
 		row   slot
 		text  uint32
-		phase store.Phase
+		phase int64
 	}
 	n := 0
 	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {

@@ -42,9 +42,8 @@ type binding struct {
 	limit  *limit
 	salt   [2]uint64
 	handle uint32
-	plain  bool        // Quick may decide a Take itself, by TakePlain
-	even   bool        // the same by TakeEven
-	dead   atomic.Bool // superseded; looked at under a shard's lock
+	dead   atomic.Bool // superseded; read under a shard's lock
+	takeRule
 }
 
 type versionOf struct {
@@ -123,8 +122,7 @@ func (l *limits) add(d *store.Definition) (any, error) {
 	if of.last < d.Number || len(of.bindings) >= aliveMax {
 		l.end(of)
 	}
-	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}),
-		plain: d.Rule.Plain() && d.Mode == store.Enforce, even: d.Rule.Even() && d.Mode == store.Enforce}
+	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}), takeRule: newTakeRule(d)}
 	of.last, of.bindings = d.Number, append(of.bindings, b)
 	of.current.Store(b)
 	l.bound.Store(d, b)

@@ -1,7 +1,5 @@
 package memory
 
-import "github.com/dipwell/dipwell/store"
-
 const (
 	extentPhases  = extentBytes / 8
 	phasesPerSlot = extentPhases / int(extentSlots)
@@ -15,7 +13,7 @@ func (sh *shard) readyPhases() bool {
 		if p == nil {
 			return false
 		}
-		sh.phases = append(sh.phases, (*[extentPhases]store.Phase)(p))
+		sh.phases = append(sh.phases, (*[extentPhases]int64)(p))
 	}
 	sh.spread = true // now that every slot has room for one
 	return true
@@ -23,21 +21,21 @@ func (sh *shard) readyPhases() bool {
 
 // phase is what the row at i remembers of where its key's windows begin; 0 if
 // that was not needed yet. It depends on the limit's name and the key alone.
-func (sh *shard) phase(i int) store.Phase {
+func (sh *shard) phase(i int) int64 {
 	if !sh.spread {
 		return 0
 	}
 	return sh.phases[uint(i)/extentPhases][uint(i)%extentPhases]
 }
 
-func (sh *shard) setPhase(i int, p store.Phase) {
+func (sh *shard) setPhase(i int, p int64) {
 	if sh.spread {
 		sh.phases[uint(i)/extentPhases][uint(i)%extentPhases] = p
 	}
 }
 
 // keepPhase remembers the phase of the row at i once it was worked out.
-func (sh *shard) keepPhase(i int, p store.Phase) {
+func (sh *shard) keepPhase(i int, p int64) {
 	if p != 0 && sh.phase(i) != p && (sh.spread || sh.readyPhases()) {
 		sh.setPhase(i, p)
 	}

@@ -48,7 +48,7 @@ type shardFields struct {
 	hand   int // where sweeping goes on
 	moved  int // slots moved or visited by growing and inserting, ever: for tests
 	texts  texts
-	phases []*[extentPhases]store.Phase // of the row in each slot
+	phases []*[extentPhases]int64 // of the row in each slot
 	kept   map[rowID]*kept
 	due    keptHeap
 }
