@@ -23,8 +23,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// world is an API over a store whose time the test sets.
-type world struct {
+// fixture is an API over a store whose clock the test sets.
+type fixture struct {
 	t       testing.TB
 	now     int64
 	limiter *dipwell.Limiter
@@ -33,7 +33,7 @@ type world struct {
 	*flaky
 }
 
-// flaky is a store that can be down.
+// flaky is a store that returns an error while down is set.
 type flaky struct {
 	inner dipwell.Store
 	down  atomic.Bool
@@ -50,9 +50,9 @@ func (f *flaky) Apply(ctx context.Context, b *store.Batch) error {
 
 const standard = "login=5/1m,burst=20,auth=true;jobs=1/1s,burst=1,max_debt=5;open=1/1m,on_store_error=open;listed=5/1m,burst=20,keys=list;never=1/1m,burst=1,max_debt=0"
 
-func newWorld(t testing.TB, c server.Config, at server.Site) *world {
+func newFixture(t testing.TB, c server.Config, at server.Site) *fixture {
 	t.Helper()
-	w := &world{t: t, now: 1e15}
+	w := &fixture{t: t, now: 1e15}
 	st, err := memstore.New(memstore.Config{MaxKeys: 1000, Clock: func() int64 { return w.now }})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func newWorld(t testing.TB, c server.Config, at server.Site) *world {
 var local = server.Site{Loopback: true}
 
 // do sends a request; headers are "Name: value".
-func (w *world) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
+func (w *fixture) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
@@ -97,11 +97,11 @@ func (w *world) do(method, target, body string, headers ...string) *httptest.Res
 }
 
 // post sends a body to a verb.
-func (w *world) post(path, body string, headers ...string) *httptest.ResponseRecorder {
+func (w *fixture) post(path, body string, headers ...string) *httptest.ResponseRecorder {
 	return w.do(http.MethodPost, "/v1/"+path, body, headers...)
 }
 
-func (w *world) want(rec *httptest.ResponseRecorder, status int, parts ...string) {
+func (w *fixture) want(rec *httptest.ResponseRecorder, status int, parts ...string) {
 	w.t.Helper()
 	if rec.Code != status {
 		w.t.Errorf("status %d, want %d: %s", rec.Code, status, rec.Body)
@@ -120,7 +120,7 @@ func (w *world) want(rec *httptest.ResponseRecorder, status int, parts ...string
 	}
 }
 
-func (w *world) wantProblem(rec *httptest.ResponseRecorder) {
+func (w *fixture) wantProblem(rec *httptest.ResponseRecorder) {
 	w.t.Helper()
 	var p struct {
 		Type, Title string
@@ -135,7 +135,7 @@ func (w *world) wantProblem(rec *httptest.ResponseRecorder) {
 }
 
 func TestTakeJSON(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	rec := w.post("take", `{"limit":"login","key":"user:7","cost":1}`)
 	w.want(rec, 200)
 	const want = `{"allowed":true,"limit":"login","key":"user:7","cost":1,"granted":1,"capacity":20,"remaining":19,"retry_after_us":null,"reset_after_us":12000000,"delay_us":0,"shadow":false,"source":"store"}` + "\n"
@@ -149,7 +149,7 @@ func TestTakeJSON(t *testing.T) {
 }
 
 func TestVerbs(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	for _, step := range []struct {
 		path, body string
 		status     int
@@ -188,7 +188,7 @@ func TestVerbs(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.post("reserve", "limit=jobs&key=k")
 	rec := w.post("reserve", "limit=jobs&key=k&cost=2")
 	var d struct{ Reservation string }
@@ -208,7 +208,7 @@ func TestCancel(t *testing.T) {
 
 // Each body is refused with the field's name, and charges nothing.
 func TestBadInput(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	long := strings.Repeat("k", 513)
 	for _, tc := range []struct{ body, field string }{
 		{`{"limit":"login","cost":-1}`, "cost"},
@@ -283,7 +283,7 @@ func TestBadInput(t *testing.T) {
 	} {
 		for _, verb := range []string{"take", "charge"} {
 			if verb == "charge" && strings.Contains(tc.body, "takes") {
-				continue // it knows no takes at all
+				continue // forms have no takes
 			}
 			rec := w.post(verb, tc.body)
 			var p struct{ Field, Detail string }
@@ -306,8 +306,8 @@ func TestBadInput(t *testing.T) {
 	w.want(w.do("POST", "/v1/take", `[1]`, "Content-Type: application/json"), 400, `"field":"body"`)
 }
 
-func TestUnknown(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+func TestUnknownNames(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
 	w.want(w.post("take", `{"limit":"nobody"}`), 404, `"field":"limit"`)
 	w.want(w.post("take", `{"takes":[{"limit":"login"},{"limit":"nobody"}]}`), 404)
 	w.want(w.post("nothing", ``), 404)
@@ -322,11 +322,11 @@ func TestUnknown(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	big := `{"limit":"login","key":"` + strings.Repeat("k", 65<<10) + `"}`
 	w.want(w.post("take", big), 413, `"field":"body"`)
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", strings.NewReader(big))
-	r.ContentLength = -1 // in chunks, of which nobody knows how many
+	r.ContentLength = -1 // chunked
 	rec := httptest.NewRecorder()
 	w.api.ServeHTTP(rec, r)
 	w.want(rec, 413)
@@ -336,7 +336,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 func TestStoreDown(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.down.Store(true)
 	rec := w.post("take", "limit=login&key=k")
 	w.want(rec, 503)
@@ -355,10 +355,9 @@ func TestStoreDown(t *testing.T) {
 	w.want(w.do("GET", "/readyz", ""), 503)
 }
 
-// A process that answers in the store's place is not ready, nor is one that
-// fails a condition of its own.
+// /readyz answers 503 while the fallback decides, and while a condition fails.
 func TestReadiness(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	f, err := fallback.New(w.flaky, fallback.Config{MaxKeys: 100})
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +380,7 @@ func TestReadiness(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.server.Counter("dipwell_batches_total", "Batches.", func() float64 { return 9 })
 	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
 	w.post("take", "limit=login&key=k&cost=20")
@@ -397,7 +396,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.want(w.do("GET", "/v1/limits", ""), 200, `"name":"login"`, `"owner":"file"`)
 	w.want(w.do("GET", "/v1/limits/login", ""), 200, `{"name":"login","rate":5,"per":"1m","burst":20,"auth":true,"owner":"code"`)
 	w.want(w.do("GET", "/v1/limits/nobody", ""), 404)
@@ -428,9 +427,9 @@ func TestLimits(t *testing.T) {
 	w.want(w.do("PUT", "/v1/limits/a%2Fb", `{"rate":1,"per":"1h"}`), 201, `"name":"a/b"`)
 }
 
-// Definitions come in pages, in the order of their names.
+// Pages of definitions are in order of name.
 func TestLimitsPaged(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	for i := range 150 {
 		w.want(w.do("PUT", fmt.Sprintf("/v1/limits/page-%03d", i), "rate=1&per=1h"), 201)
 	}
@@ -463,9 +462,9 @@ func TestLimitsPaged(t *testing.T) {
 	}
 }
 
-// A parameter that a path does not know is a mistake of the caller's, wherever.
+// Every path answers 400 to an unknown parameter.
 func TestUnknownParameters(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.server.Handle("GET /healthcheck", http.HandlerFunc(w.server.Healthcheck))
 	w.api = w.server.API(local)
 	for _, call := range [][3]string{
@@ -487,12 +486,12 @@ func TestUnknownParameters(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	for _, k := range []string{"user:1", "user:2", "user:3", "other"} {
 		w.post("take", "limit=listed&cost=5&key="+k)
 	}
 	w.want(w.do("GET", "/v1/limits/listed/keys", ""), 200, `{"key":"other","remaining":15,"reset_after_us":60000000},{"key":"user:1"`, `"next":null`)
-	w.post("take", "limit=listed&cost=5") // the shared bucket comes first, and is left behind
+	w.post("take", "limit=listed&cost=5") // the shared bucket is first in order
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1", ""), 200, `{"keys":[{"key":null`, `"next":""`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1&after=", ""), 200, `{"keys":[{"key":"other"`, `"next":"other"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=user:&n=2", ""), 200, `"user:2"`, `"next":"user:2"`)
@@ -507,7 +506,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestAdminRule(t *testing.T) {
-	calls := func(w *world, status int, headers ...string) {
+	calls := func(w *fixture, status int, headers ...string) {
 		t.Helper()
 		for _, rec := range []*httptest.ResponseRecorder{
 			w.post("refund", "limit=login&key=k", headers...), w.post("reset", "limit=login&key=k", headers...),
@@ -520,11 +519,11 @@ func TestAdminRule(t *testing.T) {
 		}
 	}
 	public := server.Site{}
-	calls(newWorld(t, server.Config{}, local), 200)
-	calls(newWorld(t, server.Config{}, public), 403)
-	calls(newWorld(t, server.Config{}, server.Site{Loopback: true, NoAdmin: true}), 403)
+	calls(newFixture(t, server.Config{}, local), 200)
+	calls(newFixture(t, server.Config{}, public), 403)
+	calls(newFixture(t, server.Config{}, server.Site{Loopback: true, NoAdmin: true}), 403)
 	for _, at := range []server.Site{local, public} {
-		w := newWorld(t, server.Config{AdminToken: "s3cret"}, at)
+		w := newFixture(t, server.Config{AdminToken: "s3cret"}, at)
 		calls(w, 401)
 		calls(w, 401, "Authorization: Bearer s3cre")
 		calls(w, 401, "Authorization: s3cret")
@@ -542,7 +541,7 @@ func TestAdminRule(t *testing.T) {
 }
 
 func TestCrossSite(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	for _, h := range []string{"Origin: https://evil.example", "Origin: null", "Origin: http://localhost:3000", "Origin: ::bad",
 		"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Host: evil.example", "Host: 10.0.0.1:8080", "Host: localhost.evil.example"} {
 		w.want(w.post("take", "limit=login&key=k", h), 403)
@@ -556,26 +555,26 @@ func TestCrossSite(t *testing.T) {
 		"Host: [::1]:8080", "Host: LOCALHOST", "Host: 127.8.8.8"} {
 		w.want(w.post("take", "limit=login&key=k", h), 200)
 	}
-	public := newWorld(t, server.Config{}, server.Site{})
+	public := newFixture(t, server.Config{}, server.Site{})
 	public.want(public.post("take", "limit=login", "Host: limits.example"), 200)
 	public.want(public.post("take", "limit=login", "Host: limits.example", "Origin: https://evil.example"), 403)
-	// A proxy passes on what the browser said about the site behind it.
+	// Behind a proxy, the browser's fields are about the proxied site.
 	w.want(w.do("GET", "/v1/auth?limit=login&key=z", "", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site", "X-Forwarded-For: 1.2.3.4"), 200)
-	// Of other paths nobody may say that: what a proxy publishes of them a page
-	// of another site can reach.
+	// That is allowed for /v1/auth only: a page of another site can reach other
+	// paths that a proxy publishes.
 	for _, call := range [][3]string{{"POST", "/v1/take", "limit=login&key=z"}, {"POST", "/v1/reset", "limit=login&key=z"}, {"GET", "/v1/limits", ""},
 		{"PUT", "/v1/limits/new", "rate=1&per=1h"}, {"GET", "/metrics", ""}, {"GET", "/v1/auth/", ""}} {
 		for _, h := range []string{"Origin: https://shop.example", "Sec-Fetch-Site: cross-site"} {
 			w.want(w.do(call[0], call[1], call[2], h, "X-Forwarded-For: 1.2.3.4"), 403)
 		}
 	}
-	// Without a proxy's field the rule holds for /v1/auth as well.
+	// Without a proxy's field the check applies to /v1/auth as well.
 	w.want(w.do("GET", "/v1/auth?limit=login&key=z", "", "Sec-Fetch-Site: cross-site"), 403)
 }
 
-// A Host is this machine's only as a whole.
+// localHost must not accept a Host that merely contains a loopback name.
 func TestHosts(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	for host, status := range map[string]int{
 		"localhost": 200, "LOCALHOST": 200, "localhost:8080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "127.8.9.1:80": 200, "[::1]": 200, "[::1]:8080": 200, "::1": 200,
 		"[::ffff:127.0.0.1]:80":       200,
@@ -588,7 +587,7 @@ func TestHosts(t *testing.T) {
 
 func TestAuth(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} // httptest's RemoteAddr
-	w := newWorld(t, server.Config{TrustedProxies: trusted}, local)
+	w := newFixture(t, server.Config{TrustedProxies: trusted}, local)
 	for _, method := range []string{"GET", "POST", "HEAD", "DELETE", "PROPFIND"} {
 		rec := w.do(method, "/v1/auth?limit=login&key="+method, "limit=ignored&key=ignored")
 		if rec.Code != 200 || rec.Header().Get("RateLimit") != `"login";r=19;t=228` {
@@ -615,7 +614,7 @@ func TestAuth(t *testing.T) {
 		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: nonsense"}},
 		{"limit=login&key_ip=1&deny=403", 403, nil},
 		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: ", "X-Forwarded-For:  "}},
-		{"limit=login&key_ip=1", 200, []string{"X-Forwarded-For: 192.0.2.9"}}, // a machine among the trusted asks for itself
+		{"limit=login&key_ip=1", 200, []string{"X-Forwarded-For: 192.0.2.9"}}, // a trusted address that is itself the client
 		{"limit=login&key_header=Host", 400, []string{"Host: localhost"}},
 		{"limit=login&key_header=hOST", 400, nil},
 		{"limit=login&key_header=X%20User", 400, []string{"X User: 7"}},
@@ -651,6 +650,6 @@ func TestAuth(t *testing.T) {
 	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_keyless_requests_total{by="address"} 4`, `dipwell_keyless_requests_total{by="header"} 5`)
 	w.down.Store(true)
 	w.want(w.do("GET", "/v1/auth?limit=login&key=k&deny=403", ""), 503)
-	plain := newWorld(t, server.Config{}, local)
+	plain := newFixture(t, server.Config{}, local)
 	plain.want(plain.do("GET", "/v1/auth?limit=login&key_ip=1", ""), 400, `"field":"key_ip"`)
 }

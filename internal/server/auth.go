@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// authCall is what a proxy asks of /v1/auth.
+// authCall is the query of /v1/auth.
 type authCall struct {
 	limit, key, header string
 	ip                 bool
@@ -20,9 +20,9 @@ type authCall struct {
 	deny               int
 }
 
-// auth answers a proxy that asks whether a request may pass: 200, or the deny
-// status. Only limits that are marked for it can be asked, because whoever can
-// reach a proxy may reach this path too.
+// auth answers a proxy that asks whether to allow a request: 200, or the deny
+// status. Only limits with auth: true can be asked, because clients of a proxy may
+// be able to reach this path too.
 func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	q, err := parseAuth(r.URL.RawQuery)
 	if err == nil && q.ip && len(a.live.Load().trusted) == 0 {
@@ -82,8 +82,8 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 	return key, err
 }
 
-// clientAddress is the key of key_ip. A proxy asks about somebody else: one that
-// names no address would have everybody take from its own bucket.
+// clientAddress returns the key of key_ip. A trusted proxy must name the client's
+// address, or all its clients would share the bucket of the proxy.
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
 	if httplimit.Trusted(l.trusted, r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
@@ -141,7 +141,7 @@ func (q *authCall) set(name, value string) (err error) {
 	return err
 }
 
-// badHeaderName says why a header field cannot be a key, or nothing.
+// badHeaderName returns why a header field cannot be a key, or "".
 func badHeaderName(name string) string {
 	if name == "" {
 		return "names no header field"
@@ -150,13 +150,13 @@ func badHeaderName(name string) string {
 		return fmt.Sprintf("%q is not the name of a header field", name[:min(len(name), 64)])
 	}
 	switch http.CanonicalHeaderKey(name) {
-	case "Host", "Transfer-Encoding", "Trailer": // net/http keeps them apart
+	case "Host", "Transfer-Encoding", "Trailer": // not in http.Request.Header
 		return name + " cannot be a key; it says nothing about who asks"
 	}
 	return ""
 }
 
-// IsHeaderName reports whether a header field can be called so.
+// IsHeaderName reports whether name is a valid name of a header field.
 func IsHeaderName(name string) bool {
 	for i := range len(name) {
 		if !isTokenByte(name[i]) {

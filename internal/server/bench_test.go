@@ -11,23 +11,23 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// discard is a response that keeps nothing but its header map.
-type discard struct{ h http.Header }
+// nullResponse is a response writer that keeps only its header.
+type nullResponse struct{ h http.Header }
 
-func (d *discard) Header() http.Header         { return d.h }
-func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
-func (d *discard) WriteHeader(int)             {}
+func (d *nullResponse) Header() http.Header         { return d.h }
+func (d *nullResponse) Write(b []byte) (int, error) { return len(b), nil }
+func (d *nullResponse) WriteHeader(int)             {}
 
-// BenchmarkTake is the handler alone, without net/http's own reading and writing.
-func BenchmarkTake(b *testing.B) { benchmarkTake(b, func(*world) {}) }
+// BenchmarkTake measures the handler without the reading and writing of net/http.
+func BenchmarkTake(b *testing.B) { benchmarkTake(b, func(*fixture) {}) }
 
-// While somebody looks at GET /v1/top, keys are counted.
+// BenchmarkTakeWatched counts keys too, as after a GET /v1/top.
 func BenchmarkTakeWatched(b *testing.B) {
-	benchmarkTake(b, func(w *world) { w.do("GET", "/v1/top", "") })
+	benchmarkTake(b, func(w *fixture) { w.do("GET", "/v1/top", "") })
 }
 
-func benchmarkTake(b *testing.B, before func(*world)) {
-	w := newWorld(b, server.Config{}, local)
+func benchmarkTake(b *testing.B, before func(*fixture)) {
+	w := newFixture(b, server.Config{}, local)
 	before(w)
 	if _, err := w.limiter.Define(b.Context(), dipwell.Limit{Name: "api", Rate: 100, Period: 1e9, Burst: 1e9}, store.OwnerCode); err != nil {
 		b.Fatal(err)
@@ -35,7 +35,7 @@ func benchmarkTake(b *testing.B, before func(*world)) {
 	body := strings.NewReader("")
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", body)
 	r.ContentLength = 1
-	d := &discard{http.Header{}}
+	d := &nullResponse{http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {
 		body.Reset(`{"limit":"api","key":"user:123456","cost":1}`)

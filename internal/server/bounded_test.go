@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The listener holds as many connections as it may; the next one waits for a
-// place, and closing the listener ends the wait.
+// At the bound, Accept waits until a connection is closed; closing the listener
+// ends the wait.
 func TestBounded(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestBounded(t *testing.T) {
 		t.Error("an accepted connection holds no place")
 	}
 	_ = first.Close()
-	_ = first.Close() // gives its place back once
+	_ = first.Close() // must free its slot only once
 	second, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestBounded(t *testing.T) {
 	defer second.Close()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := l.Accept() // no place is left
+		_, err := l.Accept() // no slot is free
 		ended <- err
 	}()
 	_ = l.Close()
@@ -71,7 +71,7 @@ func TestWriteDeadline(t *testing.T) {
 	if _, err := c.Write([]byte("y")); err != nil || set == 0 || c.deadline.Load() != set {
 		t.Error(err, set, c.deadline.Load())
 	}
-	c.deadline.Store(set - int64(writeTimeout.Seconds())) // as if it were nearly up
+	c.deadline.Store(set - int64(writeTimeout.Seconds())) // nearly expired
 	if _, err := c.Write([]byte("z")); err != nil || c.deadline.Load() < set {
 		t.Error(err, set, c.deadline.Load())
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// verbCall is a verb behind its path.
+// verbCall is the verb of a path.
 type verbCall struct {
 	verb  store.Verb
 	admin bool
 }
 
-// exchange is what one call needs, pooled.
+// exchange has the buffers of a call, from a pool.
 type exchange struct {
 	in  []byte
 	out []byte
@@ -29,7 +29,7 @@ var exchanges = sync.Pool{New: func() any {
 	return &exchange{in: make([]byte, 0, 512), out: make([]byte, 0, 512)}
 }}
 
-// keepBuffer is the largest buffer worth keeping between calls.
+// keepBuffer is the largest buffer that is returned to the pool.
 const keepBuffer = 4 << 10
 
 func (x *exchange) free() {
@@ -76,7 +76,7 @@ func (a *api) decide(r *http.Request, verb store.Verb, x *exchange) error {
 
 var jsonType = []string{"application/json"}
 
-// answer writes a decision: 200, or 429 with the problem.
+// answer writes a decision, with status 200 or 429.
 func (a *api) answer(w http.ResponseWriter, x *exchange) {
 	h := w.Header()
 	a.live.Load().headers.Set(h, &x.d)
@@ -86,10 +86,11 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) {
 	}
 	h["Content-Type"] = jsonType
 	x.out = append(x.d.AppendMembers(append(x.out[:0], '{')), '}', '\n')
-	_, _ = w.Write(x.out) // the client is gone, and there is nobody to tell
+	_, _ = w.Write(x.out) // an error means that the client has gone
 }
 
-// fail answers an error: whose fault it is decides the status.
+// fail answers an error with the status of its class. The text of a store's error
+// is not sent, because it may have the store's address.
 func (a *api) fail(w http.ResponseWriter, err error) {
 	var status int
 	field, detail := "", err.Error()
@@ -109,14 +110,14 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, dipwell.ErrNotSupported):
 		status = http.StatusNotImplemented
 	case errors.Is(err, dipwell.ErrDenied):
-		status, detail = http.StatusForbidden, dipwell.ErrDenied.Error() // the store's own words may name its address
+		status, detail = http.StatusForbidden, dipwell.ErrDenied.Error()
 	case errors.Is(err, errTooLarge):
 		status, field = http.StatusRequestEntityTooLarge, "body"
 	case errors.Is(err, errSlow):
 		status, field = http.StatusRequestTimeout, "body"
 	default:
 		status = http.StatusServiceUnavailable
-		switch { // a store's own words may name its address
+		switch {
 		case errors.Is(err, dipwell.ErrFull):
 		case errors.Is(err, dipwell.ErrNoSpace):
 			detail = dipwell.ErrNoSpace.Error()

@@ -1,4 +1,3 @@
-// Package server is the service: the JSON API, forward-auth, health, metrics
-// and a rate-limiting reverse proxy over one dipwell.Limiter. It translates;
-// the limiter decides.
+// Package server is the service over a dipwell.Limiter: the JSON API, gRPC,
+// forward-auth, health, metrics and a rate-limiting reverse proxy.
 package server

@@ -13,9 +13,10 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
-// The panic of a handler is logged as an error; what a peer does wrong is not.
+// A handler's panic is logged as an error, an error of a peer is not.
 func TestPanicIsLogged(t *testing.T) {
 	var b bytes.Buffer
 	old := slog.Default()
@@ -42,7 +43,7 @@ func TestPanicIsLogged(t *testing.T) {
 	}
 }
 
-// A store that refuses a change has its reason in the log, not in the answer.
+// The store's reason for refusing a change is in the log, not in the response.
 func TestRefusedChangesAreLogged(t *testing.T) {
 	var b bytes.Buffer
 	old := slog.Default()
@@ -74,10 +75,15 @@ func TestRefusedChangesAreLogged(t *testing.T) {
 	}
 }
 
-// unwilling is a store whose login may not define limits.
+// unwilling is a store whose login has no right to define limits.
 type unwilling struct{ *memstore.Store }
 
 var errUnwilling = fmt.Errorf("%w: this login may not define limits", dipwell.ErrStore)
+
+func (u unwilling) Registry() *store.Registry {
+	d, _ := store.As[store.Definer](u.Store)
+	return d.Registry()
+}
 
 func (unwilling) Define(context.Context, dipwell.Limit, string) (*dipwell.Definition, error) {
 	return nil, errUnwilling

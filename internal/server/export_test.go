@@ -2,7 +2,7 @@ package server
 
 import "github.com/dipwell/dipwell"
 
-// ParseTakes reads a JSON body as the verbs do.
+// ParseTakes parses a JSON body like the verbs.
 func ParseTakes(body []byte) ([]dipwell.Take, error) {
 	var q request
 	if err := q.parseJSON(body); err != nil {

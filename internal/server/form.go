@@ -1,13 +1,16 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
-// parseForm reads parameters as url.ParseQuery would, but in order and strictly.
+// parseForm parses parameters like url.ParseQuery, but reports unknown, repeated and
+// malformed ones.
 func (q *request) parseForm(s string) error {
 	return eachParam(s, func(name, value string) error {
 		return q.param(name, value)
@@ -37,7 +40,7 @@ func eachParam(s string, f func(name, value string) error) error {
 	return nil
 }
 
-// eachOnce is eachParam for parameters that may be given once.
+// eachOnce is eachParam for parameters that must not be repeated.
 func eachOnce(s string, f func(name, value string) error) error {
 	seen := map[string]bool{}
 	return eachParam(s, func(name, value string) error {
@@ -49,8 +52,17 @@ func eachOnce(s string, f func(name, value string) error) error {
 	})
 }
 
-// bare guards a handler that takes no parameters.
-func (a *api) bare(next http.HandlerFunc) http.HandlerFunc {
+// pageSize parses the parameter n.
+func pageSize(value string, most int) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > most {
+		return 0, bad("n", fmt.Sprintf("must be from 1 to %d", most))
+	}
+	return n, nil
+}
+
+// noParams wraps a handler that takes no parameters.
+func (a *api) noParams(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := eachParam(r.URL.RawQuery, func(name, _ string) error { return bad(name, "unknown parameter; this path takes none") })
 		if err != nil {
@@ -84,7 +96,7 @@ func (q *request) param(name, value string) error {
 	return err
 }
 
-// member is the member of a name, in the call at hand.
+// member returns the member with a name, or 0 if this call has no such member.
 func (q *request) member(name string) members {
 	if q.cancel {
 		if name == "reservation" {

@@ -17,8 +17,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// strict reads a body by the standard decoder's tokens and everything that
-// must be checked around it: what our own scanner must agree with.
+// strict parses a body with encoding/json's tokens and the additional checks. It is
+// the oracle of the scanner.
 func strict(body []byte) (takes []dipwell.Take, ok bool) {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return nil, false
@@ -41,8 +41,8 @@ func strict(body []byte) (takes []dipwell.Take, ok bool) {
 	return []dipwell.Take{*top}, top.Limit != "\x00"
 }
 
-// strictMembers reads up to the end of an object. A take without a limit has
-// the limit NUL, and one without a key and a cost their defaults.
+// strictMembers parses the members of an object. A take without a limit gets the
+// limit NUL; key and cost get their defaults.
 func strictMembers(dec *json.Decoder, top bool) (*dipwell.Take, []dipwell.Take, bool) {
 	take := &dipwell.Take{Limit: "\x00"}
 	var list []dipwell.Take
@@ -101,8 +101,7 @@ func strictMembers(dec *json.Decoder, top bool) (*dipwell.Take, []dipwell.Take, 
 	return take, list, true
 }
 
-// The scanner accepts exactly what the standard decoder with strict checks
-// accepts, and reads the same from it.
+// The scanner accepts the same bodies as the oracle, with the same result.
 func FuzzTakeBody(f *testing.F) {
 	for _, s := range []string{`{"limit":"login","key":"user:7","cost":3}`, `{"limit":"a","cost":0}`, `{"limit":"\u00e9\ud83d\ude00"}`,
 		`{"takes":[{"limit":"a","key":"b","cost":1},{"limit":"c"}]}`, `{"takes":[]}`, `{"limit":"a","limit":"b"}`, `{"limit":"a","cost":1e3}`,
@@ -112,7 +111,7 @@ func FuzzTakeBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte("fffd")) {
-			return // the oracle takes half a surrogate for U+FFFD
+			return // the oracle replaces half of a surrogate pair by U+FFFD
 		}
 		want, ok := strict(body)
 		got, err := server.ParseTakes(body)
@@ -136,9 +135,9 @@ func FuzzTakeBody(f *testing.F) {
 	})
 }
 
-// harmless fails on a 5xx, on a 4xx without a problem, and on a 400 that
-// changed something.
-func harmless(t *testing.T, w *world, method, target, body string, headers ...string) {
+// harmless fails on a 5xx, on a 4xx without a problem document, and on a 400 that
+// changed a bucket.
+func harmless(t *testing.T, w *fixture, method, target, body string, headers ...string) {
 	t.Helper()
 	w.post("reset", "limit=login&key=k")
 	w.post("take", "limit=login&key=k&cost=7")
@@ -163,12 +162,12 @@ func FuzzVerbBody(f *testing.F) {
 	f.Add("cancel", `{"reservation":"0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11"}`)
 	f.Add("reserve", `{"takes":[{"limit":"login","key":"k","cost":1},{"limit":"login","key":"k","cost":9007199254740991}]}`)
 	f.Fuzz(func(t *testing.T, verb, body string) {
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		harmless(t, w, "POST", "/v1/"+url.PathEscape(verb), body)
 	})
 }
 
-// FuzzTakeFields has each field of a call by itself, in both forms.
+// FuzzTakeFields fuzzes each field of a call, as JSON and as a form.
 func FuzzTakeFields(f *testing.F) {
 	f.Add("login", "k", "1")
 	f.Add("login", "", "-1")
@@ -177,7 +176,7 @@ func FuzzTakeFields(f *testing.F) {
 	f.Add("login", strings.Repeat("k", 513), "9007199254740992")
 	f.Add("Login", "k", `"NaN"`)
 	f.Fuzz(func(t *testing.T, limit, key, cost string) {
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		form := url.Values{"limit": {limit}, "key": {key}, "cost": {cost}}.Encode()
 		harmless(t, w, "POST", "/v1/take", form)
 		harmless(t, w, "POST", "/v1/charge?"+form, "")
@@ -192,9 +191,9 @@ func FuzzAuth(f *testing.F) {
 	f.Add("limit=login&key_ip=1", "\xff")
 	f.Fuzz(func(t *testing.T, query, header string) {
 		if _, err := url.ParseRequestURI("/v1/auth?" + query); err != nil || strings.ContainsAny(query, " #") || strings.Contains(query, "503") {
-			query = url.QueryEscape(query) // no request line can hold it, or it asks for a 503
+			query = url.QueryEscape(query) // not valid in a request line, or deny is 503
 		}
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		w.server.Set(server.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 		harmless(t, w, "GET", "/v1/auth?"+query, "", "X-User: "+header)
 	})
@@ -205,7 +204,7 @@ func FuzzPutLimit(f *testing.F) {
 	f.Add("mine", `rate=1&per=1y&algorithm=fixed_window&start=06:00+Europe/Rome`)
 	f.Add("login", `{"rate":9007199254740991,"per":"1us","max_debt":"unlimited"}`)
 	f.Fuzz(func(t *testing.T, name, body string) {
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		harmless(t, w, "PUT", "/v1/limits/"+url.PathEscape(name), body)
 		harmless(t, w, "GET", "/v1/limits/listed/keys?"+url.Values{"prefix": {name}, "n": {body}}.Encode(), "")
 	})

@@ -19,17 +19,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bounds of gRPC, beside those of connections.
 const (
-	maxMessage    = 256 << 10 // bytes: a request of many descriptors with long values
-	maxStreams    = 1024      // calls under way on a connection
+	maxMessage    = 256 << 10 // in bytes: enough for many descriptors with long values
+	maxStreams    = 1024      // calls in flight on a connection
 	pingAfter     = time.Minute
 	pingTimeout   = 20 * time.Second
 	minClientPing = 10 * time.Second
 )
 
-// GRPC is the service over gRPC on one listener: the verbs, what register adds,
-// health and reflection. There are no interceptors: each would cost every call.
+// GRPC returns the gRPC service for a listener: the verbs, the services that
+// register adds, health and reflection. It has no interceptors, because each would
+// slow every call.
 func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
 	g := grpc.NewServer(append(more,
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -48,8 +48,8 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 	return g
 }
 
-// ServeGRPC answers until ctx ends, then lets the calls under way finish, for
-// ten seconds at most. A stop that was asked for is no error.
+// ServeGRPC serves until ctx ends, then waits at most ten seconds for the calls in
+// flight. It returns nil if ctx has ended.
 func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -60,15 +60,15 @@ func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) 
 		g.GracefulStop()
 	})
 	err := g.Serve(bound(l, maxConnections))
-	if !stop() { // it was asked for, and the last calls are being answered
+	if !stop() { // ctx has ended: wait for the drain
 		<-stopped
 		err = nil
 	}
 	return err
 }
 
-// Observe counts a decision that was made elsewhere in this process, or the
-// error in its place, as the API counts its own. It counts as a take.
+// Observe counts a take that was decided elsewhere in this process, or its error,
+// in the metrics.
 func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
 	s.metrics.observe(store.VerbTake, d, err, took)
 }
@@ -76,47 +76,47 @@ func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
 // Collect adds a collector to /metrics.
 func (s *Server) Collect(c prometheus.Collector) { s.metrics.reg.MustRegister(c) }
 
-// Stopping reports whether the server drains.
+// Stopping reports whether Stop has been called.
 func (s *Server) Stopping() bool { return s.stopping.Load() }
 
-// verbs are the calls of our own proto.
+// verbs implements dipwell.v1.Limiter.
 type verbs struct {
 	dipwellv1.UnimplementedLimiterServer
 	*api
 }
 
 func (v *verbs) Take(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.ask(ctx, store.VerbTake, c)
+	return v.decide(ctx, store.VerbTake, c)
 }
 
 func (v *verbs) Check(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.ask(ctx, store.VerbCheck, c)
+	return v.decide(ctx, store.VerbCheck, c)
 }
 
 func (v *verbs) TakeUpTo(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.ask(ctx, store.VerbTakeUpTo, c)
+	return v.decide(ctx, store.VerbTakeUpTo, c)
 }
 
 func (v *verbs) Reserve(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.ask(ctx, store.VerbReserve, c)
+	return v.decide(ctx, store.VerbReserve, c)
 }
 
 func (v *verbs) Charge(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	return v.ask(ctx, store.VerbCharge, c)
+	return v.decide(ctx, store.VerbCharge, c)
 }
 
 func (v *verbs) Refund(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	if err := v.permit(ctx); err != nil {
+	if err := v.checkAdmin(ctx); err != nil {
 		return nil, err
 	}
-	return v.ask(ctx, store.VerbRefund, c)
+	return v.decide(ctx, store.VerbRefund, c)
 }
 
 func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	if err := v.permit(ctx); err != nil {
+	if err := v.checkAdmin(ctx); err != nil {
 		return nil, err
 	}
-	return v.ask(ctx, store.VerbReset, c)
+	return v.decide(ctx, store.VerbReset, c)
 }
 
 func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
@@ -134,7 +134,7 @@ func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwel
 	return &dipwellv1.CancelResponse{}, nil
 }
 
-func (v *verbs) ask(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
+func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
 	if !v.Enter() {
 		return nil, ErrShed
 	}
@@ -157,7 +157,7 @@ func (v *verbs) ask(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*d
 	return decisionOf(&d), nil
 }
 
-// callOf reads a call by the rules of the JSON API.
+// callOf converts a call, with the defaults and checks of the JSON API.
 func callOf(c *dipwellv1.Call) (q request, err error) {
 	q.take, q.seen = takeOf(c.Limit, c.Key, c.Cost)
 	if c.Takes == nil {
@@ -196,7 +196,7 @@ func takeOf(limit string, key *string, cost *int64) (t dipwell.Take, seen member
 	return t, seen
 }
 
-// decisionOf writes a decision as the proto has it.
+// decisionOf converts a decision.
 func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 	out := &dipwellv1.Decision{
 		Allowed: d.Allowed, Limit: d.Limit, Cost: d.Cost, Granted: d.Granted, Capacity: d.Capacity, Remaining: d.Remaining,
@@ -218,7 +218,8 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 	return out
 }
 
-// grpcError says whose fault an error is.
+// grpcError returns the status of an error. The text of a store's error is not
+// sent, because it may have the store's address.
 func grpcError(err error) error {
 	switch {
 	case errors.As(err, new(*dipwell.FieldError)):
@@ -229,7 +230,7 @@ func grpcError(err error) error {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, dipwell.ErrNotSupported):
 		return status.Error(codes.Unimplemented, err.Error())
-	case errors.Is(err, dipwell.ErrFull): // a store's own words may name its address
+	case errors.Is(err, dipwell.ErrFull):
 		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())
 	}
 	return status.Error(codes.Unavailable, dipwell.ErrStore.Error())

@@ -25,9 +25,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// serveGRPC starts a real server and connects to it. stop ends it, and returns
-// its error.
-func (w *world) serveGRPC(at server.Site) (conn *grpc.ClientConn, stop func() error) {
+// serveGRPC starts a server and connects to it. stop stops it and returns its
+// error.
+func (w *fixture) serveGRPC(at server.Site) (conn *grpc.ClientConn, stop func() error) {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +64,7 @@ func call(limit, key string, cost int64) *dipwellv1.Call {
 }
 
 func TestGRPCVerbs(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
 	ctx := t.Context()
@@ -112,7 +112,7 @@ func TestGRPCVerbs(t *testing.T) {
 }
 
 func TestGRPCMistakes(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
 	one, empty, nul := int64(1), "", "\x00"
@@ -179,7 +179,7 @@ func TestGRPCAdmin(t *testing.T) {
 		"another scheme":   {token, local, bearer(token), codes.Unauthenticated},
 		"its own listener": {token, server.Site{Loopback: true, NoAdmin: true}, bearer("Bearer " + token), codes.PermissionDenied},
 	} {
-		w := newWorld(t, server.Config{AdminToken: tc.token}, local)
+		w := newFixture(t, server.Config{AdminToken: tc.token}, local)
 		conn, _ := w.serveGRPC(tc.at)
 		c := dipwellv1.NewLimiterClient(conn)
 		if _, err := c.Refund(tc.ctx, call("login", "k", 1)); status.Code(err) != tc.want {
@@ -195,7 +195,7 @@ func TestGRPCAdmin(t *testing.T) {
 }
 
 func TestGRPCHealth(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	conn, stop := w.serveGRPC(local)
 	c := healthpb.NewHealthClient(conn)
 	want := func(service string, st healthpb.HealthCheckResponse_ServingStatus) {
@@ -222,14 +222,14 @@ func TestGRPCHealth(t *testing.T) {
 		}
 	}
 	next(healthpb.HealthCheckResponse_SERVING)
-	w.down.Store(true) // the process lives on, and cannot decide
+	w.down.Store(true) // the process runs but cannot decide
 	next(healthpb.HealthCheckResponse_NOT_SERVING)
 	want("", healthpb.HealthCheckResponse_SERVING)
 	want(ready, healthpb.HealthCheckResponse_NOT_SERVING)
 	w.down.Store(false)
 	next(healthpb.HealthCheckResponse_SERVING)
 
-	if err := stop(); err != nil { // a watch does not hold up the drain, or it would end by force and not as below
+	if err := stop(); err != nil { // a watch that delayed the drain would end with another status
 		t.Error(err)
 	}
 	next(healthpb.HealthCheckResponse_NOT_SERVING)
@@ -238,10 +238,10 @@ func TestGRPCHealth(t *testing.T) {
 	}
 }
 
-// A server that stops while a watch looks at the store sends NOT_SERVING before
+// A server that stops during a watch's check of the store sends NOT_SERVING before
 // the watch ends.
-func TestGRPCHealthOfAStop(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+func TestGRPCHealthWatchDuringStop(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
 	w.server.Readiness(func(context.Context) error { w.server.Stop(); return nil })
 	conn, _ := w.serveGRPC(local)
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "dipwell.v1.Limiter"})
@@ -262,7 +262,7 @@ func TestGRPCHealthOfAStop(t *testing.T) {
 }
 
 func TestGRPCReflection(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	s, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 	if err != nil {
@@ -278,9 +278,9 @@ func TestGRPCReflection(t *testing.T) {
 	_ = s.CloseSend()
 }
 
-// A call under way is answered before the server ends, and new ones are not taken.
+// A stopping server answers calls in flight and accepts no new ones.
 func TestGRPCDrains(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	slow := &waiting{Store: w.flaky, entered: make(chan struct{}), leave: make(chan struct{})}
 	limiter, err := dipwell.New(slow, dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute})
 	if err != nil {
@@ -324,7 +324,7 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 
-// waiting is a store whose calls wait until they may leave.
+// waiting is a store whose calls wait until the test releases them.
 type waiting struct {
 	dipwell.Store
 	entered, leave chan struct{}

@@ -15,11 +15,11 @@ var tooManyTakes = "has more than " + strconv.Itoa(store.MaxTakes) + " entries"
 
 func takesPath(i int) string { return "takes[" + strconv.Itoa(i) + "]." }
 
-// permit is the admin rule over gRPC. nil: it permits the call.
-func (v *verbs) permit(ctx context.Context) error {
+// checkAdmin returns nil if the caller may make an admin call.
+func (v *verbs) checkAdmin(ctx context.Context) error {
 	switch token := v.live.Load().token; {
 	case v.site.NoAdmin:
-		return status.Error(codes.PermissionDenied, "admin calls have a listener of their own")
+		return status.Error(codes.PermissionDenied, "admin calls are on another listener")
 	case token != nil && !bearer(metadata.ValueFromIncomingContext(ctx, "authorization"), token):
 		return status.Error(codes.Unauthenticated, "admin calls need the metadata authorization: Bearer and the admin token")
 	case token == nil && !v.site.Loopback:

@@ -18,19 +18,19 @@ func (s *Server) Healthcheck(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write([]byte("OK")) // the client is gone, and there is nobody to tell
+	_, _ = w.Write([]byte("OK")) // an error means that the client has gone
 }
 
-// health is grpc.health.v1. "" and "ratelimit" are the process: serving until
-// it drains, because limits have failure modes of their own. A service's name
-// is what /readyz tells: serving while the store can decide.
+// health implements grpc.health.v1. The services "" and "ratelimit" are the
+// process: SERVING until Stop, even if the store is down, since limits have failure
+// modes. Any other service is SERVING while /readyz answers 200.
 type health struct {
 	healthpb.UnimplementedHealthServer
 	*api
 	served func() map[string]grpc.ServiceInfo
 }
 
-// watchEvery is how often a watched status is looked at, while it is watched.
+// watchEvery is how often Watch checks the status.
 const watchEvery = time.Second
 
 func (h *health) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
@@ -46,7 +46,7 @@ func (h *health) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	defer tick.Stop()
 	last := healthpb.HealthCheckResponse_ServingStatus(-1)
 	for {
-		stopping := h.stopping.Load() // before the status is read: the last one sent is NOT_SERVING
+		stopping := h.stopping.Load() // read before the status, so that the last status is NOT_SERVING
 		if st := h.status(stream.Context(), r.GetService()); st != last {
 			if err := stream.Send(&healthpb.HealthCheckResponse{Status: st}); err != nil {
 				return err
@@ -54,7 +54,7 @@ func (h *health) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 			last = st
 		}
 		if stopping {
-			return status.Error(codes.Unavailable, "stopping") // a watch must not hold up the drain
+			return status.Error(codes.Unavailable, "stopping") // end the watch, or the drain would wait for it
 		}
 		select {
 		case <-stream.Context().Done():

@@ -12,10 +12,10 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// foreign says why a request must not be answered at all, or nothing: a web
-// page of another site may make a browser send it, and a name that somebody
-// else controls may lead to this machine's own address.
-func (a *api) foreign(r *http.Request) string {
+// crossSite returns why a request must not be answered, or "": a web page of
+// another site may have made a browser send it (CSRF), or its Host may be a name
+// that resolves to a loopback address (DNS rebinding).
+func (a *api) crossSite(r *http.Request) string {
 	if a.site.Loopback && !localHost(r.Host) {
 		return "Host names another machine, and this listener is for this one"
 	}
@@ -23,7 +23,7 @@ func (a *api) foreign(r *http.Request) string {
 	if origin == nil && site == nil {
 		return ""
 	}
-	if r.URL.Path == "/v1/auth" && proxied(r) { // the headers are those of the request behind the proxy
+	if r.URL.Path == "/v1/auth" && proxied(r) { // the header fields are those of the client of the proxy
 		return ""
 	}
 	for _, s := range site {
@@ -39,8 +39,8 @@ func (a *api) foreign(r *http.Request) string {
 	return ""
 }
 
-// proxied reports whether a proxy passes on somebody's request: browsers let
-// no page write these fields across sites.
+// proxied reports whether a proxy forwards a client's request. A web page cannot
+// set these fields in a request to another site.
 func proxied(r *http.Request) bool {
 	for _, name := range [...]string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Uri", "X-Forwarded-Proto",
 		"X-Original-Uri", "X-Original-Url", "X-Real-Ip"} {
@@ -51,11 +51,11 @@ func proxied(r *http.Request) bool {
 	return false
 }
 
-// localHost reports whether a Host field names this machine from inside. HTTP/1.0
-// clients send none.
+// localHost reports whether a Host field is empty, as with HTTP/1.0, or names a
+// loopback address.
 func localHost(host string) bool {
 	if strings.HasPrefix(host, "127.0.0.1:") || strings.HasPrefix(host, "localhost:") {
-		return strings.IndexByte(host[10:], ':') < 0 // nearly all of them
+		return strings.IndexByte(host[10:], ':') < 0 // the common case, without parsing
 	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -68,7 +68,7 @@ func localHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// admin guards a handler by the admin rule.
+// admin wraps a handler of an admin call.
 func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if a.mayAdmin(w, r) {
@@ -77,11 +77,12 @@ func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// mayAdmin answers the request itself where the rule says no.
+// mayAdmin reports whether a request may make an admin call. If not, it has
+// answered the request.
 func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
 	switch token := a.live.Load().token; {
 	case a.site.NoAdmin:
-		httplimit.Problem(w, http.StatusForbidden, "", "admin calls have a listener of their own")
+		httplimit.Problem(w, http.StatusForbidden, "", "admin calls are on another listener")
 	case token != nil && !bearer(r.Header["Authorization"], token):
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		httplimit.Problem(w, http.StatusUnauthorized, "Authorization", "admin calls need Authorization: Bearer and the admin token")
@@ -93,13 +94,13 @@ func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// bearer reports whether Authorization, which must be given once, is Bearer in
-// any case and the token.
+// bearer reports whether the only value of Authorization is Bearer, in any case,
+// and the token.
 func bearer(authorization []string, token *[sha256.Size]byte) bool {
 	if len(authorization) != 1 {
 		return false
 	}
 	scheme, given, ok := strings.Cut(authorization[0], " ")
-	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths, so that the comparison tells nothing
+	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths, for ConstantTimeCompare
 	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok && strings.EqualFold(scheme, "Bearer")
 }

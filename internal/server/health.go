@@ -11,14 +11,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// readyTimeout bounds how long /readyz waits for the store.
+// readyTimeout is how long /readyz waits for the store.
 const readyTimeout = 2 * time.Second
 
 func (a *api) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
 }
 
-// readyz answers whether a decision can be made now.
+// readyz answers 200 if a decision can be made now, else 503.
 func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	if a.stopping.Load() {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
@@ -33,14 +33,14 @@ func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
 }
 
-// Readiness adds a condition of /readyz: an error says why no decision can be
-// made now. Conditions are added before the server is used.
+// Readiness adds a condition of /readyz, which answers 503 while f returns an
+// error. It must be called before the server is used.
 func (s *Server) Readiness(f func(ctx context.Context) error) {
 	s.conditions = append(s.conditions, f)
 }
 
-// probe looks at a bucket, past the limits' failure modes: an open limit would
-// answer for a store that is gone.
+// probe checks the conditions, and then a bucket in the store. It bypasses the
+// failure modes of limits, which would answer for a store that is down.
 func (a *api) probe(ctx context.Context) error {
 	for _, f := range a.conditions {
 		if err := f(ctx); err != nil {
@@ -62,7 +62,7 @@ func (a *api) probe(ctx context.Context) error {
 		return err
 	}
 	if g.Err == nil && op.Source >= store.SourceFallbackOpen {
-		return fmt.Errorf("%w: this process answers in its place", dipwell.ErrStore)
+		return fmt.Errorf("%w: decisions are made by the fallback", dipwell.ErrStore)
 	}
 	return g.Err
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// histogram counts durations by the power of two above them, from 256 ns to 8.6 s.
+// histogram counts durations in buckets whose bounds are powers of two, from 256 ns
+// to 8.6 s.
 type histogram struct {
-	buckets [26]atomic.Uint64 // at most 2^(8+i) ns; the last has the rest
+	buckets [26]atomic.Uint64 // up to 2^(8+i) ns; the last without a bound
 	sum     atomic.Uint64     // ns
 }
 

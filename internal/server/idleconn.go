@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// idleConn ends after a while in which no byte came or went, whether a request
-// is under way or not: an upstream that falls silent in the middle of an answer
-// would hold its client for ever.
+// idleConn is a connection that times out when no byte was read or written for
+// limit, even during a request. Otherwise an upstream that stops in the middle of
+// a response would block its client forever.
 type idleConn struct {
 	net.Conn
 	limit    time.Duration
@@ -16,23 +16,23 @@ type idleConn struct {
 }
 
 func (c *idleConn) Read(b []byte) (int, error) {
-	if err := c.extend(); err != nil {
+	if err := c.resetDeadline(); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
 }
 
 func (c *idleConn) Write(b []byte) (int, error) {
-	if err := c.extend(); err != nil {
+	if err := c.resetDeadline(); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
 }
 
-// extend moves the deadline, which counts for reads and writes that wait
-// already, once an eighth of the limit has passed: a timer set for each packet
-// would cost more than the packet.
-func (c *idleConn) extend() error {
+// resetDeadline moves the deadline, also of reads and writes that are waiting. It
+// does so at most once in an eighth of limit, because setting a timer for each
+// packet would cost more than the packet.
+func (c *idleConn) resetDeadline() error {
 	now := time.Now()
 	if until := now.Add(c.limit); until.UnixNano()-c.deadline.Load() > int64(c.limit/8) {
 		c.deadline.Store(until.UnixNano())
@@ -41,7 +41,7 @@ func (c *idleConn) extend() error {
 	return nil
 }
 
-// CloseWrite ends one direction of a tunnel.
+// CloseWrite closes the writing side, as tunnels need it.
 func (c *idleConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -13,39 +13,38 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// DefaultInFlight is how many calls may be under way where nothing else is said.
-// A call that waits for a hung store holds some 20 kB.
+// DefaultInFlight is the default of Config.MaxInFlight. A call that waits for the
+// store needs about 20 kB.
 const DefaultInFlight = 16384
 
-// inFlight counts the calls under way. It has a cache line of its own.
+// inFlight counts the calls in flight. It is padded to its own cache line.
 type inFlight struct {
 	_ [64]byte
 	n atomic.Int64
 	_ [56]byte
 }
 
-// Enter begins a call. False: too many are under way, and nothing is to be
-// left; otherwise Leave ends it.
+// Enter begins a call, which Leave ends. Enter returns false if there are
+// MaxInFlight calls; do not call Leave then.
 func (s *Server) Enter() bool {
-	if s.under.n.Add(1) <= s.live.Load().maxInFlight {
+	if s.inFlight.n.Add(1) <= s.live.Load().maxInFlight {
 		return true
 	}
-	s.under.n.Add(-1)
+	s.inFlight.n.Add(-1)
 	s.metrics.shed.Add(1)
 	return false
 }
 
-// Leave ends a call that Enter has begun.
-func (s *Server) Leave() { s.under.n.Add(-1) }
+// Leave ends a call for which Enter returned true.
+func (s *Server) Leave() { s.inFlight.n.Add(-1) }
 
-// shed answers a call that was turned away. Whoever comes a second later finds
-// others gone, or the same answer for next to nothing.
+// shed answers a call for which Enter returned false.
 func shed(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	httplimit.Problem(w, http.StatusServiceUnavailable, "", "too many calls are under way")
 }
 
-// ErrShed is shed over gRPC.
+// ErrShed is the gRPC status of a call for which Enter returned false.
 var ErrShed = shedStatus()
 
 func shedStatus() error {

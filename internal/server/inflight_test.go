@@ -22,7 +22,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// slow is a store that answers when it is told to.
+// slow is a store that answers when the test tells it to.
 type slow struct {
 	dipwell.Store
 	entered, release chan struct{}
@@ -36,7 +36,7 @@ func (s *slow) Apply(ctx context.Context, b *store.Batch) error {
 	return s.Store.Apply(ctx, b)
 }
 
-func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
+func TestMaxInFlight(t *testing.T) {
 	inner, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := server.New(l, server.Config{MaxInFlight: 2})
-	w := &world{t: t, limiter: l, server: s, api: s.API(local)}
+	w := &fixture{t: t, limiter: l, server: s, api: s.API(local)}
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() { w.want(w.do("POST", "/v1/take?limit=login&key=k", ""), 200) })
@@ -65,7 +65,7 @@ func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
 	if s.Enter() {
 		t.Error("a third call was let in")
 	}
-	s.Set(server.Config{MaxInFlight: 3}) // counts from the next call on
+	s.Set(server.Config{MaxInFlight: 3}) // takes effect with the next call
 	if !s.Enter() {
 		t.Error("a third call was turned away under a bound of three")
 	}
@@ -77,9 +77,9 @@ func TestMoreCallsThanMayBeUnderWay(t *testing.T) {
 	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 0", "dipwell_shed_total 3")
 }
 
-// Over gRPC a call too many is UNAVAILABLE, with the time to come back.
-func TestMoreGRPCCallsThanMayBeUnderWay(t *testing.T) {
-	w := newWorld(t, server.Config{MaxInFlight: 1}, local)
+// Over gRPC a call beyond MaxInFlight gets UNAVAILABLE with RetryInfo.
+func TestMaxInFlightGRPC(t *testing.T) {
+	w := newFixture(t, server.Config{MaxInFlight: 1}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
 	if !w.server.Enter() {
@@ -97,7 +97,7 @@ func TestMoreGRPCCallsThanMayBeUnderWay(t *testing.T) {
 	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_in_flight 0", "dipwell_shed_total 1")
 }
 
-// lines is a log that tells of each line.
+// lines is a log that sends each line on a channel.
 type logLines chan []byte
 
 func (l logLines) Write(b []byte) (int, error) {
@@ -105,8 +105,8 @@ func (l logLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+func TestLogRefusals(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
 	lines := make(logLines, 100)
 	w.server.LogRefusals(t.Context(), slog.New(slog.NewJSONHandler(lines, nil)), 1, func(limit, key string) string { return "hash of " + limit })
 	for range 23 {
@@ -122,15 +122,15 @@ func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
 		m.Cost != 1 || m.RetryAfter != 12e9 || m.Source != "store" || bytes.Contains(line, []byte("user:7")) {
 		t.Errorf("%s %v", line, err)
 	}
-	// Three were refused, in one second or, by bad luck, in two.
+	// Three were refused, within one second or two.
 	if n := len(lines); n > 1 {
 		t.Errorf("%d more lines, in about a second", n)
 	}
 }
 
-// A request that does not tell whose it is is logged as well, now and then.
+// Requests without a key are logged too, at most one a second.
 func TestKeylessRequestsAreLogged(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	lines := make(logLines, 1000)
 	w.server.LogRefusals(t.Context(), slog.New(slog.NewJSONHandler(lines, nil)), 1, func(string, string) string { return "" })
 	for range 500 {
@@ -146,10 +146,10 @@ func TestKeylessRequestsAreLogged(t *testing.T) {
 	}
 }
 
-// Every metric carries the labels of the configuration, and none of theirs can
-// meet one that a metric has itself.
+// Every metric has the constant labels, and their names cannot be those of a
+// metric's own labels.
 func TestConstantLabels(t *testing.T) {
-	w := newWorld(t, server.Config{Labels: map[string]string{"env": "prod", "cell": "b 1"}}, local)
+	w := newFixture(t, server.Config{Labels: map[string]string{"env": "prod", "cell": "b 1"}}, local)
 	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
 	if _, err := w.server.Proxy(server.Upstream{URL: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestConstantLabels(t *testing.T) {
 }
 
 func TestLabelsAreBounded(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	w.want(w.do("POST", "/v1/take?limit=nobody&key=k", ""), 404)
 	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_unknown_limit_total 1")
 	for i := range 10050 {

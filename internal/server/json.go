@@ -7,7 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// parseJSON reads the body of a call.
+// parseJSON parses the body of a call.
 func (q *request) parseJSON(b []byte) error {
 	s := scanner{b: b}
 	if err := s.object(func(name string) error { return q.jsonMember(&s, name) }); err != nil {
@@ -31,7 +31,8 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 	return takeValue(s, &q.take, m, name)
 }
 
-// once marks a member as seen; field is its path.
+// once adds m to seen. It returns an error if m is 0, for an unknown name, or is
+// repeated. field is the member's path.
 func once(seen *members, m members, name, field string) error {
 	if m == 0 {
 		if len(name) > 64 {
@@ -66,7 +67,7 @@ func (q *request) parseTakes(s *scanner) error {
 		return s.notA("takes", "an array")
 	}
 	if s.next(']') {
-		return nil // the limiter says how many it wants
+		return nil // the limiter rejects it
 	}
 	for {
 		if len(q.takes) == store.MaxTakes {

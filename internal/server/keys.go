@@ -9,23 +9,22 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
-
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/store"
 )
 
-// Bounds of a page of keys.
+// Default and largest number of keys in a page.
 const (
 	pageKeys = 100
 	maxKeys  = 1000
 )
 
-// page is what GET /v1/limits/{name}/keys asks.
+// page is the query of GET /v1/limits/{name}/keys.
 type page struct {
 	prefix, after, key string
-	one                bool // ?key=
+	one                bool // key is given
 	n                  int
 }
 
@@ -45,7 +44,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inspect answers with the decision on a cost of 0, which consumes nothing.
+// inspect answers with the decision of a Check of 0.
 func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, key string) {
 	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
 	if err != nil {
@@ -102,7 +101,7 @@ func appendKey(b []byte, op *store.Op) []byte {
 	return append(b, '}')
 }
 
-// now is the store's time, so that its rows are read on its own clock.
+// now returns the store's time if it has a clock, as rows need it.
 func (a *api) now(r *http.Request) (int64, error) {
 	if c, ok := store.As[store.Clock](a.limiter.Store()); ok {
 		return c.Now(r.Context())
@@ -117,7 +116,7 @@ func parsePage(query string) (p page, err error) {
 		case "prefix":
 			p.prefix = value
 		case "after":
-			if p.after = value; value == "" { // given and empty: after the shared bucket, as "next" says
+			if p.after = value; value == "" { // given and empty, as in "next" after the shared bucket
 				p.after = dipwell.Shared
 			}
 		case "key":
@@ -125,18 +124,16 @@ func parsePage(query string) (p page, err error) {
 				return bad(name, "is empty or has a NUL byte")
 			}
 		case "n":
-			if p.n, err = strconv.Atoi(value); err != nil || p.n < 1 || p.n > maxKeys {
-				return bad(name, fmt.Sprintf("must be from 1 to %d", maxKeys))
-			}
+			p.n, err = pageSize(value, maxKeys)
 		default:
 			return bad(name, "unknown parameter; known are prefix, after, n, key")
 		}
-		return nil
+		return err
 	})
 	return p, err
 }
 
-// plainKey reports whether a key that was given can be one at all.
+// plainKey reports whether a key is not empty, UTF-8, and without NUL.
 func plainKey(key string) bool {
 	return key != "" && utf8.ValidString(key) && strings.IndexByte(key, 0) < 0
 }

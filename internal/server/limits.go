@@ -9,19 +9,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/owner"
-
-	"github.com/dipwell/dipwell"
 )
 
-// Bounds of a page of limits.
+// Default and largest number of limits in a page.
 const (
 	pageLimits = 100
 	maxLimits  = 1000
 )
 
-// listLimits answers GET /v1/limits: a page of definitions, by name.
+// listLimits answers GET /v1/limits with a page of definitions in order of name.
 func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 	after, n, err := parseLimitsPage(r.URL.RawQuery)
 	if err != nil {
@@ -54,13 +53,11 @@ func parseLimitsPage(query string) (after string, n int, err error) {
 		case "after":
 			after = value
 		case "n":
-			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxLimits {
-				return bad(name, fmt.Sprintf("must be from 1 to %d", maxLimits))
-			}
+			n, err = pageSize(value, maxLimits)
 		default:
 			return bad(name, "unknown parameter; known are after, n")
 		}
-		return nil
+		return err
 	})
 	return after, n, err
 }
@@ -75,8 +72,9 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(appendLimit(nil, def), '\n'))
 }
 
-// putLimit answers PUT /v1/limits/{name}: the settings of a configuration file
-// as JSON or as parameters. What is not given is the default, not what was.
+// putLimit answers PUT /v1/limits/{name}. The body has the settings of a
+// configuration file, as JSON or as parameters. A setting that is absent is the
+// default, not the present value.
 func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	limit, err := readLimit(r)
 	status := http.StatusOK
@@ -94,8 +92,8 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
 }
 
-// failChange answers an error of a change of a limit. The answer leaves out the
-// store's own words, such as a right that is missing: they are logged.
+// failChange answers an error of a change of a limit. It logs the text of a
+// store's error, such as a missing right, which fail does not send.
 func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, dipwell.ErrStore) {
 		slog.Error("limit " + name + " is not changed: " + err.Error())
@@ -112,7 +110,7 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// readLimit makes a limit of a body of settings; the path names it.
+// readLimit parses the body of putLimit.
 func readLimit(r *http.Request) (dipwell.Limit, error) {
 	l := dipwell.Limit{Name: r.PathValue("name")}
 	x := exchanges.Get().(*exchange)
@@ -155,8 +153,8 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 	return l, err
 }
 
-// appendLimit writes a definition: its settings as a file has them, and who
-// owns it.
+// appendLimit appends a definition: its settings as in a configuration file, and
+// its owner.
 func appendLimit(b []byte, def *dipwell.Definition) []byte {
 	b = append(b, '{')
 	for _, s := range def.Explicit() {

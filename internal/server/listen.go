@@ -16,29 +16,29 @@ import (
 	"time"
 )
 
-// Times and sizes that bound what a peer may hold. A call is small: whoever
-// needs longer is slow on purpose or broken.
+// Bounds of what a peer can hold open. Calls are small, so that no healthy peer
+// needs longer.
 const (
-	readTimeout    = 10 * time.Second // a header, or a whole call
-	writeTimeout   = 30 * time.Second // one write
+	readTimeout    = 10 * time.Second // of a header, or of a whole call
+	writeTimeout   = 30 * time.Second // of one write
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
-	maxConnections = 16384 // a listener
+	maxConnections = 16384 // per listener
 	drainTimeout   = 10 * time.Second
 )
 
-// A Listener is an open socket and what answers on it.
+// A Listener is an open socket and its handler.
 type Listener struct {
 	net.Listener
 	Handler     http.Handler
-	Streams     bool          // bodies may take as long as they like: a proxy's
-	ReadTimeout time.Duration // for a whole request; default 10 s
-	TLS         *tls.Config   // nil: plain text
+	Streams     bool          // bodies have no read timeout, for a proxy
+	ReadTimeout time.Duration // of a whole request; default 10 s
+	TLS         *tls.Config   // nil for plain text
 }
 
-// Serve answers on the listeners until ctx ends, then lets the requests under
-// way finish, for ten seconds at most. It returns the first error of a
-// listener; a stop that was asked for is none.
+// Serve serves on the listeners until ctx ends or a listener fails, then waits at
+// most ten seconds for the requests in flight. It returns the first error of a
+// listener, or nil if ctx has ended.
 func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -70,14 +70,14 @@ func drain(servers []*http.Server) {
 	for _, srv := range servers {
 		wg.Go(func() {
 			if srv.Shutdown(ctx) != nil {
-				_ = srv.Close() // they had their time
+				_ = srv.Close() // the drain timeout has passed
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// Scheme is http or https.
+// Scheme returns http or https.
 func (l *Listener) Scheme() string {
 	if l.TLS == nil {
 		return "http"
@@ -99,13 +99,13 @@ func (l *Listener) server() *http.Server {
 	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: timeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(peerErrors{}, "", 0)}
 	if !l.Streams {
-		srv.ReadTimeout = timeout // the same, so that net/http sets one deadline instead of two
+		srv.ReadTimeout = timeout // equal, so that net/http sets one deadline instead of two
 	}
 	return srv
 }
 
-// peerErrors takes the error log of net/http. The panic of a handler is an error
-// of this program. The rest is what peers do, such as TLS handshakes that fail.
+// peerErrors is the error log of net/http. It logs a handler's panic as an error,
+// and the rest, such as failed TLS handshakes of peers, as debug messages.
 type peerErrors struct{}
 
 func (peerErrors) Write(b []byte) (int, error) {
@@ -117,14 +117,14 @@ func (peerErrors) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// IsLoopback reports whether only this machine reaches a listener.
+// IsLoopback reports whether only this machine can connect to a listener.
 func IsLoopback(l net.Listener) bool {
 	a, ok := l.Addr().(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
 }
 
-// bounded accepts at most so many connections at a time; the rest wait in the
-// kernel's queue.
+// bounded is a listener with a bound on open connections. More connections wait in
+// the kernel's queue.
 type bounded struct {
 	net.Listener
 	slots  chan struct{}
@@ -155,8 +155,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return &boundedConn{Conn: c, slots: b.slots}, nil
 }
 
-// boundedConn gives its slot back when it is closed, and bounds each write. A
-// deadline set anew for each response would cost more than the decision.
+// boundedConn frees its slot when it is closed, and has a deadline for writes,
+// which it moves only now and then: setting it for each response would cost more
+// than the decision.
 type boundedConn struct {
 	net.Conn
 	slots    chan struct{}

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve answers on a port of its own until the test ends or stop is called.
-func (w *world) serve(l server.Listener) (addr string, stop func() error) {
+// serve serves on a free port until the test ends or stop is called.
+func (w *fixture) serve(l server.Listener) (addr string, stop func() error) {
 	w.t.Helper()
 	var err error
 	if l.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -43,9 +43,9 @@ func (w *world) serve(l server.Listener) (addr string, stop func() error) {
 	return l.Addr().String(), stop
 }
 
-// A body in endless chunks is cut off by its size.
+// An endless chunked body is refused when it is too large.
 func TestEndlessBody(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	addr, _ := w.serve(server.Listener{})
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestEndlessBody(t *testing.T) {
 		chunk := "1000\r\n" + strings.Repeat(" ", 0x1000) + "\r\n"
 		for {
 			if _, err := io.WriteString(c, chunk); err != nil {
-				return // the server has hung up
+				return // the server has closed the connection
 			}
 		}
 	}()
@@ -71,9 +71,9 @@ func TestEndlessBody(t *testing.T) {
 	}
 }
 
-// A request under way when the stop comes is answered.
+// A request in flight at the stop is answered.
 func TestDrain(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	addr, stop := w.serve(server.Listener{})
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestDrain(t *testing.T) {
 	}
 	defer c.Close()
 	in := bufio.NewReader(c)
-	// "100 Continue" says that the handler has begun to read.
+	// "100 Continue" means that the handler has begun to read.
 	fmt.Fprintf(c, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n", addr)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 		t.Fatal(line, err)
@@ -110,8 +110,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-func TestServeReportsAListenerThatFails(t *testing.T) {
-	w := newWorld(t, server.Config{}, local)
+func TestServeReturnsListenerError(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestProxy(t *testing.T) {
 		fmt.Fprintf(rw, "%s %s xff=%s", r.Host, r.URL, r.Header.Get("X-Forwarded-For"))
 	}))
 	defer upstream.Close()
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	p, err := w.server.Proxy(server.Upstream{URL: upstream.URL + "/base", By: "header:X-User"})
 	if err != nil {
 		t.Fatal(err)
@@ -159,12 +159,12 @@ func TestProxy(t *testing.T) {
 	}
 	for _, bad := range []server.Upstream{{URL: "ftp://x"}, {URL: "127.0.0.1:80"}, {URL: "http://"}, {URL: "http://u:p@x"}, {URL: "http://x#y"},
 		{URL: "http://x", By: "cookie"}, {URL: "http://x", By: "header:"}, {URL: "http://x", By: "header:Host"}, {URL: "http://x", By: "header:X User"}} {
-		if _, err := newWorld(t, server.Config{}, local).server.Proxy(bad); err == nil {
+		if _, err := newFixture(t, server.Config{}, local).server.Proxy(bad); err == nil {
 			t.Errorf("%v was accepted", bad)
 		}
 	}
 	for _, by := range []string{"", "ip", "shared"} {
-		if _, err := newWorld(t, server.Config{}, local).server.Proxy(server.Upstream{URL: "http://x", By: by}); err != nil {
+		if _, err := newFixture(t, server.Config{}, local).server.Proxy(server.Upstream{URL: "http://x", By: by}); err != nil {
 			t.Error(by, err)
 		}
 	}

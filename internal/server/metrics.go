@@ -21,42 +21,41 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics counts on the hot path in plain atomics, found by the limit's name,
-// and turns them into Prometheus's form only when somebody scrapes. Labels come
-// from limit names, never from keys.
+// metrics counts in atomics, found by the limit's name, and makes Prometheus
+// metrics of them only at a scrape. Labels have names of limits, never keys.
 type metrics struct {
 	mu     sync.Mutex
-	limits atomic.Pointer[map[string]*limitCounts] // never written to
-	fresh  map[string]*limitCounts                 // under mu: those that came since limits was made
-	missed int                                     // under mu: counts that limits had no place for since then
+	limits atomic.Pointer[map[string]*limitCounts] // never written to; replaced by publish
+	fresh  map[string]*limitCounts                 // under mu: limits that are not in limits yet
+	missed int                                     // under mu: counts of fresh limits since the last publish
 	storeErrors,
 	full,
 	unknown,
 	shed atomic.Uint64
-	unkeyed  [2]atomic.Uint64 // by keySources
+	unkeyed  [2]atomic.Uint64 // indexed as keySources
 	took     [verbCount]histogram
-	store    string // the label
+	store    string // value of the label store
 	refusals *refusals
-	watch    atomic.Pointer[watch] // nil: nobody looks at GET /v1/top
-	reg      prometheus.Registerer // puts the constant labels on each
+	watch    atomic.Pointer[watch] // nil while nobody calls GET /v1/top
+	reg      prometheus.Registerer // adds the constant labels
 	gather   prometheus.Gatherer
 }
 
-// verbCount is how many verbs take time: all that a Decision answers.
+// verbCount is the number of verbs that answer with a Decision.
 const verbCount = int(store.VerbReset) + 1
 
-// maxLabels bounds the limits that are counted by name. The rest count as one,
-// so that whoever may define limits cannot fill a monitoring system.
+// maxLabels is how many limits have their own label. The others share otherLabel,
+// so that a client that may define limits cannot overload a monitoring system.
 const (
 	maxLabels  = 10000
 	otherLabel = "_other"
 )
 
-// limitCounts are one limit's.
+// limitCounts are the counters of a limit.
 type limitCounts struct {
 	results   [3]atomic.Uint64
 	fallbacks [3]atomic.Uint64
-	_         [16]byte // to a multiple of a cache line, so that limits do not slow each other
+	_         [16]byte // to a multiple of a cache line, against false sharing
 }
 
 var (
@@ -84,24 +83,24 @@ func newMetrics(store string, labels map[string]string) *metrics {
 	return m
 }
 
-// Gauge adds a number to /metrics that f reads at each scrape: what a store
-// tells of itself. The name must be new.
+// Gauge adds a gauge to /metrics. f is called at each scrape. The name must be
+// unique.
 func (s *Server) Gauge(name, help string, f func() float64) {
 	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 
-// Counter is Gauge for a number that only grows.
+// Counter is like Gauge, for a number that never decreases.
 func (s *Server) Counter(name, help string, f func() float64) {
 	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
-// handler does not compress: a compressor holds a megabyte, and an answer
-// without many limits has 20 kB.
+// handler does not compress, because a compressor needs a megabyte of memory and
+// most responses have about 20 kB.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// observe counts a decision, or the error in its place.
+// observe counts a decision, or its error.
 func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
@@ -112,7 +111,7 @@ func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took 
 		if errors.Is(err, dipwell.ErrUnknownLimit) {
 			m.unknown.Add(1)
 		}
-		return // the caller's mistake: no limit was asked
+		return // an invalid call is not a decision
 	}
 	m.took[verb].observe(took)
 	if d.Limits == nil {
@@ -123,8 +122,8 @@ func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took 
 	}
 }
 
-// keyless counts and logs a request whose key cannot be told: err says why, and
-// address that it should have been the client's.
+// keyless counts and logs a request without a key, because of err. address says
+// whether the key is the client's address or a header field.
 func (m *metrics) keyless(limit string, address bool, err error) {
 	from := 0
 	if address {
@@ -152,18 +151,19 @@ func (m *metrics) count(d *dipwell.Decision) {
 	default:
 		c.results[1].Add(1)
 		if m.refusals != nil {
-			m.refusals.note(d)
+			m.refusals.add(d)
 		}
 	}
 	if w := m.watch.Load(); w != nil {
-		w.note(d)
+		w.add(d)
 	}
 	if d.Source >= store.SourceFallbackOpen {
 		c.fallbacks[d.Source-store.SourceFallbackOpen].Add(1)
 	}
 }
 
-// add makes room for a limit that was defined, so there are as many as limits.
+// add returns the counters of a limit that is not in m.limits. There are at most as
+// many as defined limits.
 func (m *metrics) add(limit string) *limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,14 +177,14 @@ func (m *metrics) add(limit string) *limitCounts {
 		c = new(limitCounts)
 		m.fresh[limit] = c
 	}
-	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that copying costs no more than was missed
+	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that the cost of copying is constant per call
 		m.publish()
 	}
 	return c
 }
 
-// publish puts the fresh ones where they are found without the mutex, which the
-// caller holds, and returns all.
+// publish replaces limits with a copy that has the fresh limits too, and returns
+// it. The caller holds mu.
 func (m *metrics) publish() map[string]*limitCounts {
 	all := *m.limits.Load()
 	if len(m.fresh) > 0 {
@@ -197,20 +197,21 @@ func (m *metrics) publish() map[string]*limitCounts {
 	return all
 }
 
-// every returns all limits that were counted.
+// every returns the counters of all limits.
 func (m *metrics) every() map[string]*limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.publish()
 }
 
-// Describe and Collect make metrics a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descUnkeyed, descShed} {
 		ch <- d
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
@@ -237,15 +238,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// maxConstantLabels bounds the labels that every metric carries.
+// maxConstantLabels is the largest number of Config.Labels.
 const maxConstantLabels = 16
 
-// ownLabels are the names that metrics of this program use themselves.
+// ownLabels are the labels of this program's metrics.
 var ownLabels = []string{"by", "code", "domain", "kind", "le", "limit", "quantile", "reason", "result", "rule", "store", "verb", "version"}
 
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// CheckLabels says what is wrong with Config.Labels.
+// CheckLabels returns an error if labels cannot be Config.Labels.
 func CheckLabels(labels map[string]string) error {
 	if len(labels) > maxConstantLabels {
 		return fmt.Errorf("%d labels; at most %d", len(labels), maxConstantLabels)
@@ -255,7 +256,7 @@ func CheckLabels(labels map[string]string) error {
 		case !labelName.MatchString(name) || strings.HasPrefix(name, "__") || len(name) > 64:
 			return fmt.Errorf("%.80q cannot be the name of a label", name)
 		case slices.Contains(ownLabels, name):
-			return fmt.Errorf("%q is a label that metrics have already", name)
+			return fmt.Errorf("%q is already a label of some metrics", name)
 		case value == "" || len(value) > 128 || !utf8.ValidString(value):
 			return fmt.Errorf("%s: the value must be 1 to 128 bytes of UTF-8", name)
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// Proxy passes requests on to one upstream while its limits allow.
+// Proxy is a reverse proxy that forwards requests to one upstream if its limits
+// allow them.
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
@@ -20,8 +21,8 @@ type Proxy struct {
 	limited atomic.Pointer[http.Handler]
 }
 
-// Proxy returns a reverse proxy. A server has at most one, because its counters
-// are on /metrics.
+// Proxy returns a reverse proxy. A server can have only one, because its counters
+// are in /metrics.
 func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	target, err := u.target()
 	if err != nil {
@@ -31,15 +32,15 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	forward, err := s.passTo(target, &u)
+	forward, err := s.forwardTo(target, &u)
 	if err != nil {
 		return nil, err
 	}
 	return &Proxy{server: s, key: key, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
 }
 
-// Use holds requests to these limits, all or nothing, from the next request on,
-// and announces them as the server is set to.
+// Use sets the limits that each request takes from, all or nothing, and the header
+// fields that announce them, from the next request on.
 func (p *Proxy) Use(limits []string) error {
 	if len(limits) == 0 {
 		p.limited.Store(&p.forward)
@@ -58,8 +59,8 @@ func (p *Proxy) Use(limits []string) error {
 	return nil
 }
 
-// failed counts requests that do not tell whose they are; the rest that can
-// fail is counted as a decision.
+// failed answers a request that could not be decided. It counts requests without a
+// key; other errors are already counted by Observe.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.As(err, new(*dipwell.FieldError)) {
 		p.server.metrics.keyless("", p.byIP, err)
@@ -72,7 +73,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect { // a tunnel would pass the limits by
+	if r.Method == http.MethodConnect { // a tunnel would bypass the limits
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "CONNECT is not passed on")
 		return
 	}

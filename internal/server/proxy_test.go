@@ -18,9 +18,9 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// proxied is a proxy on a real socket.
+// proxied is a proxy on a socket.
 type proxied struct {
-	*world
+	*fixture
 	addr  string
 	proxy *server.Proxy
 
@@ -30,7 +30,7 @@ type proxied struct {
 
 func newProxied(t *testing.T, c server.Config, u server.Upstream, limits ...string) *proxied {
 	t.Helper()
-	p := &proxied{world: newWorld(t, c, local)}
+	p := &proxied{fixture: newFixture(t, c, local)}
 	u.Report = func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func listenOn(t *testing.T, s *server.Server, h http.Handler) string {
 	return l.Addr().String()
 }
 
-// raw sends lines as they stand and reads one response.
+// raw sends lines unchanged and reads one response.
 func (p *proxied) raw(lines ...string) (status int, body io.Reader, c net.Conn, in *bufio.Reader) {
 	p.t.Helper()
 	c, err := net.Dial("tcp", p.addr)
@@ -87,7 +87,7 @@ func (p *proxied) raw(lines ...string) (status int, body io.Reader, c net.Conn, 
 	return res.StatusCode, res.Body, c, in
 }
 
-// ask is raw for a response that is read whole.
+// ask is raw with the whole body.
 func (p *proxied) ask(lines ...string) (int, string) {
 	p.t.Helper()
 	status, body, c, _ := p.raw(lines...)
@@ -99,10 +99,10 @@ func (p *proxied) ask(lines ...string) (int, string) {
 	return status, string(b)
 }
 
-// metrics are those of the API beside the proxy.
+// metrics returns /metrics of the proxy's server.
 func (p *proxied) metrics() string { return p.do("GET", "/metrics", "").Body.String() }
 
-// switching is an upstream that agrees to every protocol, and echoes it.
+// switching is an upstream that switches to every protocol and echoes.
 func switching(w http.ResponseWriter, r *http.Request) {
 	up := r.Header.Get("Upgrade")
 	if r.URL.Path == "/unasked" {
@@ -122,7 +122,7 @@ func switching(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(c, rw)
 }
 
-// Nothing but a WebSocket becomes a tunnel, and each takes from the limits.
+// Only a WebSocket becomes a tunnel, and it takes from the limits.
 func TestProxyUpgrades(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(switching))
 	defer up.Close()
@@ -179,7 +179,7 @@ func grep(text, part string) (lines []string) {
 	return lines
 }
 
-// The upstream reads the query that the client wrote, whatever it means.
+// The upstream receives the client's query unchanged.
 func TestProxyQuery(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
 	defer up.Close()
@@ -192,7 +192,7 @@ func TestProxyQuery(t *testing.T) {
 	}
 }
 
-// What a trusted proxy said of the request stands; from others it is replaced.
+// Forwarding fields of a trusted proxy are kept; those of others are replaced.
 func TestProxyForwarded(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "host=%s", r.Host)
@@ -221,8 +221,8 @@ func TestProxyForwarded(t *testing.T) {
 	}
 }
 
-// silent answers the first bytes of each connection with what it is told, and
-// says no more.
+// silent answers the first bytes of each connection with a fixed text, and then
+// sends nothing.
 func silent(t *testing.T, says string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -238,7 +238,7 @@ func silent(t *testing.T, says string) string {
 			}
 			t.Cleanup(func() { _ = c.Close() })
 			go func() {
-				if _, err := c.Read(make([]byte, 1)); err == nil { // an answer before the request would be an error of another kind
+				if _, err := c.Read(make([]byte, 1)); err == nil { // a response before the request would be another kind of failure
 					_, _ = io.WriteString(c, says)
 				}
 			}()
@@ -247,9 +247,9 @@ func silent(t *testing.T, says string) string {
 	return l.Addr().String()
 }
 
-// An upstream that fails in any way has its answer, its count and one line a minute.
+// Each kind of failure has its response, its count, and one report a minute.
 func TestProxyFailures(t *testing.T) {
-	const short, ample = 50 * time.Millisecond, 4 * time.Second // ample: the header comes in time on a busy machine
+	const short, ample = 50 * time.Millisecond, 4 * time.Second // ample: enough for the header on a busy machine
 	for _, tc := range []struct {
 		name, kind string
 		u          server.Upstream
@@ -286,15 +286,15 @@ func TestProxyFailures(t *testing.T) {
 	}
 }
 
-// Connections are kept for the next burst of requests, and nothing is added to
-// what the client asked for.
+// Connections are reused by the next burst of requests, and nothing is added to
+// the client's request.
 func TestProxyConnections(t *testing.T) {
 	const together = 32
 	var opened atomic.Int64
 	var all sync.WaitGroup
 	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all.Done()
-		all.Wait() // so that each has a connection of its own
+		all.Wait() // so that each has its own connection
 		fmt.Fprint(w, r.Header["Accept-Encoding"], r.Header["User-Agent"])
 	}))
 	up.Config.ConnState = func(_ net.Conn, s http.ConnState) {
@@ -317,18 +317,18 @@ func TestProxyConnections(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if n := opened.Load(); n > together*3/2 { // one that is on its way to the pool cannot be taken from it
+	if n := opened.Load(); n > together*3/2 { // a connection that is being returned to the pool cannot be reused yet
 		t.Errorf("3 × %d requests opened %d connections", together, n)
 	}
 }
 
-// The limits are announced on the final answer, whatever came before it.
+// The final response has the limits' header fields even after a 1xx response.
 func TestProxyAnnounces(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.Header().Set("RateLimit-Policy", `"theirs";q=1;w=1`)
-		_, _ = io.Copy(w, r.Body) // which sends 100 to those that wait for it
+		_, _ = io.Copy(w, r.Body) // sends 100 Continue
 	}))
 	defer up.Close()
 	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL}, "login")

@@ -10,14 +10,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// refusals logs some of them: enough to see who is refused, and never so many
-// that a flood of calls becomes a flood of lines.
+// refusals logs a sample of the refusals, at most perSecond, so that a flood of
+// calls is not a flood of log lines.
 type refusals struct {
 	perSecond int64
 	redact    func(limit, key string) string
-	second    atomic.Int64 // Unix
-	n         atomic.Int64 // in that second
-	unlogged  atomic.Int64 // since the last line
+	second    atomic.Int64 // current second, Unix time
+	n         atomic.Int64 // lines in that second
+	unlogged  atomic.Int64 // refusals since the last line
 	lines     chan refusal
 }
 
@@ -27,13 +27,13 @@ type refusal struct {
 	retry      time.Duration
 	never      bool
 	source     store.Source
-	reason     string // there was no decision
+	reason     string // why there was no decision
 	unlogged   int64
 }
 
-// LogRefusals logs at most so many refusals a second until ctx ends. Keys
-// appear only as redact has them. A log that cannot keep up loses lines; calls
-// never wait for it. It is called before the server is used.
+// LogRefusals logs at most perSecond refusals a second until ctx ends, with keys as
+// redact returns them. Calls do not wait for the log: if it is slow, lines are
+// dropped. LogRefusals must be called before the server is used.
 func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond int, redact func(limit, key string) string) {
 	if perSecond <= 0 {
 		return
@@ -43,7 +43,7 @@ func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond in
 	go r.write(ctx, log)
 }
 
-func (r *refusals) note(d *dipwell.Decision) {
+func (r *refusals) add(d *dipwell.Decision) {
 	if !r.sample() {
 		return
 	}
@@ -54,14 +54,14 @@ func (r *refusals) note(d *dipwell.Decision) {
 	r.send(line)
 }
 
-// keyless logs a request that was refused before a limit was asked.
+// keyless logs a request that was refused because it has no key.
 func (r *refusals) keyless(limit string, err error) {
 	if r.sample() {
 		r.send(refusal{limit: limit, reason: err.Error()})
 	}
 }
 
-// sample reports whether there is room for a line in this second.
+// sample reports whether a refusal may be logged in this second.
 func (r *refusals) sample() bool {
 	now := time.Now().Unix()
 	if last := r.second.Load(); last != now && r.second.CompareAndSwap(last, now) {

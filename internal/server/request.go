@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxBody bounds what a call may send.
+// maxBody is the largest body of a call.
 const maxBody = 64 << 10
 
 var (
@@ -21,7 +21,7 @@ var (
 	errSlow     = errors.New("body: did not come in time")
 )
 
-// request is what a call asks: one take, several, or a cancellation.
+// request is the request of a call: one take, several, or a cancellation.
 type request struct {
 	take        dipwell.Take
 	takes       []dipwell.Take
@@ -47,7 +47,7 @@ func (q *request) has(m members) bool { return q.seen&m != 0 }
 func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	if err := x.body(r); err != nil {
 		if errors.Is(err, errTooLarge) {
-			w.Header().Set("Connection", "close") // the rest is not worth reading
+			w.Header().Set("Connection", "close") // do not read the rest
 		}
 		return err
 	}
@@ -95,8 +95,8 @@ func (x *exchange) body(r *http.Request) error {
 	}
 }
 
-// isJSON tells by the first byte, because curl -d calls everything a form, and
-// by the type for bodies that are neither.
+// isJSON reports whether the body is JSON: its first byte is a brace, since curl
+// -d sends everything as a form, or its Content-Type is application/json.
 func isJSON(r *http.Request, body []byte) bool {
 	for _, c := range body {
 		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
@@ -110,7 +110,7 @@ func isJSON(r *http.Request, body []byte) bool {
 	return len(body) > 0 && len(ct) > 0 && len(ct[0]) >= 16 && ct[0][:16] == "application/json"
 }
 
-// complete fills the defaults and checks what only the whole can show.
+// complete sets defaults and checks which members are present.
 func (q *request) complete() error {
 	if q.cancel {
 		if !q.has(hasReservation) {
@@ -127,14 +127,14 @@ func (q *request) complete() error {
 	return finish(&q.take, q.seen, "")
 }
 
-// finish fills a take's defaults. where is the path of its members.
+// finish sets a take's defaults. where is the prefix of its members in errors.
 func finish(t *dipwell.Take, seen members, where string) error {
 	if seen&hasLimit == 0 {
 		return bad(where+"limit", "is missing")
 	}
 	if seen&hasKey == 0 {
 		t.Key = dipwell.Shared
-	} else if t.Key == dipwell.Shared { // over the wire that is a key of one NUL
+	} else if t.Key == dipwell.Shared { // dipwell.Shared is a NUL byte, which is not a valid key
 		return bad(where+"key", "has a NUL byte")
 	}
 	if seen&hasCost == 0 {
@@ -143,7 +143,7 @@ func finish(t *dipwell.Take, seen members, where string) error {
 	return nil
 }
 
-// parseCost reads a cost: plain digits, as 1000 but not 1e3.
+// parseCost parses a cost in digits, without sign, exponent or leading zeros.
 func parseCost(field, s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || n > store.MaxInt || s[0] == '+' || s[0] == '-' || s[0] == '0' && len(s) > 1 {

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads JSON strictly and in place: no member twice, no repair of bad
-// UTF-8, nothing after the end. The standard decoder forgives all three.
+// scanner parses JSON in place, and more strictly than encoding/json: invalid UTF-8
+// and text after the end are errors. Callers reject repeated members.
 type scanner struct {
 	b   []byte
 	pos int
 }
 
-// errSyntax is answered as a fault of the body at a byte.
+// errSyntax returns a syntax error at the current position.
 func (s *scanner) errSyntax(want string) error {
 	if s.pos >= len(s.b) {
 		return bad("body", "is not JSON: it ends where "+want+" should be")
@@ -34,7 +34,7 @@ func (s *scanner) space() {
 	}
 }
 
-// next skips space and reports whether c follows, which it consumes.
+// next skips space, and consumes c if it is the next byte.
 func (s *scanner) next(c byte) bool {
 	s.space()
 	if s.pos < len(s.b) && s.b[s.pos] == c {
@@ -44,7 +44,7 @@ func (s *scanner) next(c byte) bool {
 	return false
 }
 
-// peek is the next byte that is not space, or 0.
+// peek returns the next byte that is not space, or 0.
 func (s *scanner) peek() byte {
 	if s.space(); s.pos < len(s.b) {
 		return s.b[s.pos]
@@ -52,7 +52,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// object reads an object; f reads the value of each member.
+// object parses an object. f parses the value of each member.
 func (s *scanner) object(f func(name string) error) error {
 	if !s.next('{') {
 		return s.errSyntax("an object")
@@ -80,7 +80,7 @@ func (s *scanner) object(f func(name string) error) error {
 	}
 }
 
-// end checks that nothing follows.
+// end returns an error if anything but space follows.
 func (s *scanner) end() error {
 	if s.space(); s.pos < len(s.b) {
 		return bad("body", fmt.Sprintf("goes on after its end, at byte %d", s.pos))
@@ -88,7 +88,7 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// str reads a string for the field.
+// str parses a string. field is for errors.
 func (s *scanner) str(field string) (string, error) {
 	if !s.next('"') {
 		if field == "body" {
@@ -103,14 +103,14 @@ func (s *scanner) str(field string) (string, error) {
 			s.pos = i + 1
 			return intern(s.b[from:i]), nil
 		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
-			return s.rareStr(field, from, i)
+			return s.slowStr(field, from, i)
 		}
 	}
 	s.pos = len(s.b)
 	return "", s.errSyntax("the end of a string")
 }
 
-// intern is string(b), without an allocation for the members that every call has.
+// intern returns string(b), without an allocation for the most frequent names.
 func intern(b []byte) string {
 	switch string(b) {
 	case "limit":
@@ -123,7 +123,8 @@ func intern(b []byte) string {
 	return string(b)
 }
 
-// notA says that a value is of the wrong kind; one that is no JSON is that first.
+// notA returns the error of a value of the wrong kind, or a syntax error if it is
+// not JSON.
 func (s *scanner) notA(field, kind string) error {
 	if c := s.peek(); c == '"' || c == '{' || c == '[' || c == '-' || c >= '0' && c <= '9' || c == 't' || c == 'f' || c == 'n' {
 		return bad(field, "must be "+kind)
@@ -131,8 +132,8 @@ func (s *scanner) notA(field, kind string) error {
 	return s.errSyntax("a value")
 }
 
-// rareStr goes on reading a string that has escapes or is not ASCII.
-func (s *scanner) rareStr(field string, from, i int) (string, error) {
+// slowStr continues str for a string with escapes or non-ASCII bytes.
+func (s *scanner) slowStr(field string, from, i int) (string, error) {
 	out := append([]byte(nil), s.b[from:i]...)
 	for i < len(s.b) {
 		s.pos = i
@@ -161,7 +162,8 @@ func (s *scanner) rareStr(field string, from, i int) (string, error) {
 	return "", s.errSyntax("the end of a string")
 }
 
-// unescape appends the escape at the start of b and returns its length, 0 if it is none.
+// unescape appends the character of the escape at the start of b, and returns the
+// escape's length, or 0 if it is invalid.
 func unescape(out, b []byte) ([]byte, int) {
 	if len(b) < 2 {
 		return out, 0
@@ -185,7 +187,7 @@ func unescape(out, b []byte) ([]byte, int) {
 			return utf8.AppendRune(out, r), 6
 		}
 		if r < 0 || len(b) < 8 || b[6] != '\\' || b[7] != 'u' {
-			return out, 0 // half a character is no UTF-8
+			return out, 0 // half of a surrogate pair
 		}
 		if r = utf16.DecodeRune(r, hex4(b[8:])); r == utf8.RuneError {
 			return out, 0
@@ -195,7 +197,7 @@ func unescape(out, b []byte) ([]byte, int) {
 	return out, 0
 }
 
-// hex4 reads four hexadecimal digits, or returns -1.
+// hex4 parses four hexadecimal digits. It returns -1 if there are none.
 func hex4(b []byte) rune {
 	if len(b) < 4 {
 		return -1
@@ -216,7 +218,7 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// number reads the text of a number for the field.
+// number returns the text of a number. field is for errors.
 func (s *scanner) number(field string) (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
 		return "", s.notA(field, "a number")
@@ -224,7 +226,7 @@ func (s *scanner) number(field string) (string, error) {
 	return s.word(), nil
 }
 
-// word reads what stands before the next space or punctuation.
+// word returns the text up to the next space or punctuation.
 func (s *scanner) word() string {
 	from := s.pos
 	for s.pos < len(s.b) {
@@ -237,7 +239,7 @@ func (s *scanner) word() string {
 	return string(s.b[from:])
 }
 
-// integer reads a cost, without a string on the way where it is short.
+// integer parses a cost, without an allocation if it is short.
 func (s *scanner) integer(field string) (int64, error) {
 	s.space()
 	var n int64
@@ -259,7 +261,7 @@ func (s *scanner) integer(field string) (int64, error) {
 	return parseCost(field, word)
 }
 
-// scalar reads a string, a number or a boolean as its text.
+// scalar returns a string, a number or a boolean as text.
 func (s *scanner) scalar(field string) (string, error) {
 	switch s.peek() {
 	case '"':

@@ -14,35 +14,35 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config says how the API answers. The zero Config is a working one.
+// Config configures a Server. The zero value is valid.
 type Config struct {
 	Headers        httplimit.Headers // default IETF
-	TrustedProxies []netip.Prefix    // whose X-Forwarded-For is believed; default: nobody's
-	AdminToken     string            // what admin calls must carry; default: they need a loopback listener
-	MaxInFlight    int               // calls under way at one time; more are turned away; default DefaultInFlight
-	Store          string            // what metrics call the store; default memory; only New reads it
-	Labels         map[string]string // that every metric carries, as CheckLabels allows them; only New reads it
-	Shadow         bool              // requests of forward-auth and of the proxy pass even if they do not tell whose they are
+	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is used; default: none
+	AdminToken     string            // token of admin calls; default: none, and admin calls need a loopback listener
+	MaxInFlight    int               // calls in flight; more get 503; default DefaultInFlight
+	Store          string            // value of the label store in metrics; default memory; read by New only
+	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
+	Shadow         bool              // allow requests of forward-auth and of the proxy that have no key
 }
 
-// A Server answers calls on a limiter.
+// A Server serves a limiter.
 type Server struct {
 	limiter  *dipwell.Limiter
 	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopping atomic.Bool
-	under    inFlight
+	inFlight inFlight
 
 	conditions []func(context.Context) error // of /readyz
-	extra      map[string]http.Handler       // by their patterns
+	extra      map[string]http.Handler       // by pattern
 }
 
-// live is what may change while the server runs.
+// live is the configuration that can change while the server runs.
 type live struct {
 	headers  httplimit.Headers
 	trusted  []netip.Prefix
 	clientIP httplimit.KeyFunc
-	token    *[sha256.Size]byte // nil: none
+	token    *[sha256.Size]byte // nil if there is none
 
 	maxInFlight int64
 	shadow      bool
@@ -51,27 +51,27 @@ type live struct {
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
 	s := &Server{limiter: limiter, metrics: newMetrics(c.Store, c.Labels)}
-	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.under.n.Load()) })
+	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.Set(c)
 	return s
 }
 
-// Set changes the configuration, from the next request on.
+// Set changes the configuration. It takes effect with the next request.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
 		shadow: c.Shadow, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
 	s.live.Store(l)
 }
 
-// SetAdminToken changes the admin token alone, from the next call on. It must
-// not overlap Set.
+// SetAdminToken changes only the admin token. It must not be called concurrently
+// with Set.
 func (s *Server) SetAdminToken(token string) {
 	l := *s.live.Load()
 	l.token = digest(token)
 	s.live.Store(&l)
 }
 
-// digest is nil for no token.
+// digest returns nil if token is empty.
 func digest(token string) *[sha256.Size]byte {
 	if token == "" {
 		return nil
@@ -80,11 +80,11 @@ func digest(token string) *[sha256.Size]byte {
 	return &sum
 }
 
-// Stop makes /readyz answer 503, so that balancers look elsewhere while the
-// last requests drain.
+// Stop makes /readyz answer 503, so that load balancers stop sending requests
+// while the last ones are answered.
 func (s *Server) Stop() { s.stopping.Store(true) }
 
-// Handle adds a path to every API that is made from now on. The pattern is net/http's.
+// Handle adds a handler to the APIs made later. The pattern is that of http.ServeMux.
 func (s *Server) Handle(pattern string, h http.Handler) {
 	if s.extra == nil {
 		s.extra = map[string]http.Handler{}
@@ -92,15 +92,15 @@ func (s *Server) Handle(pattern string, h http.Handler) {
 	s.extra[pattern] = h
 }
 
-// Site is what the API must know of the listener it answers on.
+// Site describes the listener of an API.
 type Site struct {
-	Loopback  bool // only this machine reaches it
-	NoAdmin   bool // admin calls have a listener of their own
-	NoMetrics bool // and so has /metrics
-	NoLimits  bool // and reading definitions, GET /v1/limits and below
+	Loopback  bool // only this machine can connect
+	NoAdmin   bool // admin calls are on another listener
+	NoMetrics bool // /metrics is on another listener
+	NoLimits  bool // GET /v1/limits and below is on another listener
 }
 
-// API is the handler of the whole API on one listener.
+// API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
 	a := &api{Server: s, site: at, rest: http.NewServeMux()}
 	a.hot = map[string]*verbCall{}
@@ -110,24 +110,24 @@ func (s *Server) API(at Site) http.Handler {
 	}
 	a.rest.HandleFunc("POST /v1/cancel", a.cancel)
 	a.rest.HandleFunc("/v1/auth", a.auth)
-	a.rest.HandleFunc("GET /v1/limits", elsewhere(at.NoLimits, a.listLimits))
-	a.rest.HandleFunc("GET /v1/limits/{name}", elsewhere(at.NoLimits, a.bare(a.getLimit)))
+	a.rest.HandleFunc("GET /v1/limits", unless(at.NoLimits, a.listLimits))
+	a.rest.HandleFunc("GET /v1/limits/{name}", unless(at.NoLimits, a.noParams(a.getLimit)))
 	a.rest.HandleFunc("PUT /v1/limits/{name}", a.admin(a.putLimit))
-	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.bare(a.deleteLimit)))
+	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.noParams(a.deleteLimit)))
 	a.rest.HandleFunc("GET /v1/limits/{name}/keys", a.admin(a.keys))
 	a.rest.HandleFunc("GET /v1/top", a.admin(a.top))
-	a.rest.HandleFunc("GET /healthz", a.bare(a.healthz))
-	a.rest.HandleFunc("GET /readyz", a.bare(a.readyz))
-	a.rest.HandleFunc("GET /metrics", elsewhere(at.NoMetrics, a.bare(s.metrics.handler().ServeHTTP)))
+	a.rest.HandleFunc("GET /healthz", a.noParams(a.healthz))
+	a.rest.HandleFunc("GET /readyz", a.noParams(a.readyz))
+	a.rest.HandleFunc("GET /metrics", unless(at.NoMetrics, a.noParams(s.metrics.handler().ServeHTTP)))
 	for pattern, h := range s.extra {
-		a.rest.HandleFunc(pattern, a.bare(h.ServeHTTP))
+		a.rest.HandleFunc(pattern, a.noParams(h.ServeHTTP))
 	}
 	return a
 }
 
-// elsewhere is a handler, or a refusal where another listener has it.
-func elsewhere(is bool, next http.HandlerFunc) http.HandlerFunc {
-	if !is {
+// unless returns next or, if moved is true, a handler that answers 403.
+func unless(moved bool, next http.HandlerFunc) http.HandlerFunc {
+	if !moved {
 		return next
 	}
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -135,16 +135,16 @@ func elsewhere(is bool, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// api is the API on one listener.
+// api is the API of one listener.
 type api struct {
 	*Server
 	site Site
-	hot  map[string]*verbCall // the verbs, found without the mux's tree
+	hot  map[string]*verbCall // the verbs by path, faster than the mux
 	rest *http.ServeMux
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if reason := a.foreign(r); reason != "" {
+	if reason := a.crossSite(r); reason != "" {
 		httplimit.Problem(w, http.StatusForbidden, "", reason)
 		return
 	}
@@ -167,12 +167,13 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.rest.ServeHTTP(w, r)
 }
 
-// alwaysAnswered are what an overload is seen by.
+// alwaysAnswered are the paths that are answered even during an overload, since
+// they show it.
 var alwaysAnswered = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
-// noRoute answers as the mux would, with a problem for a body.
+// noRoute answers 404 or 405 as the mux would, but with a problem document.
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
-	probe := &statusOnly{h: http.Header{}}
+	probe := &discard{h: http.Header{}}
 	a.rest.ServeHTTP(probe, r)
 	if allow := probe.h.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
@@ -182,7 +183,7 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 	httplimit.Problem(w, http.StatusNotFound, "", "there is nothing at this path")
 }
 
-// notAllowed says which methods a path has.
+// notAllowed returns the detail of a 405. allow is the value of Allow.
 func notAllowed(method, allow string) string {
 	if i := strings.LastIndex(allow, ", "); i >= 0 {
 		allow = allow[:i] + " or " + allow[i+2:]
@@ -190,9 +191,9 @@ func notAllowed(method, allow string) string {
 	return method + " is not allowed here; use " + allow
 }
 
-// statusOnly is a response nobody reads.
-type statusOnly struct{ h http.Header }
+// discard is an http.ResponseWriter that keeps only the header.
+type discard struct{ h http.Header }
 
-func (s *statusOnly) Header() http.Header         { return s.h }
-func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
-func (s *statusOnly) WriteHeader(int)             {}
+func (d *discard) Header() http.Header         { return d.h }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discard) WriteHeader(int)             {}

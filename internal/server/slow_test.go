@@ -48,11 +48,11 @@ func (p *pipes) dial() net.Conn {
 	return ours
 }
 
-// slowly runs f, in virtual time, on a connection to a server, over HTTP or gRPC.
-func slowly(t *testing.T, grpc bool, f func(t *testing.T, w *world, c net.Conn)) {
+// slowly runs f in virtual time, with a connection to a server over HTTP or gRPC.
+func slowly(t *testing.T, grpc bool, f func(t *testing.T, w *fixture, c net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -73,7 +73,8 @@ func slowly(t *testing.T, grpc bool, f func(t *testing.T, w *world, c net.Conn))
 	})
 }
 
-// untilClosed reads until the server hangs up, and returns what came and when.
+// untilClosed reads until the server closes the connection. It returns what it
+// read, and when the connection was closed.
 func untilClosed(c net.Conn) (string, time.Duration) {
 	start := time.Now()
 	b, _ := io.ReadAll(c)
@@ -82,9 +83,9 @@ func untilClosed(c net.Conn) (string, time.Duration) {
 
 const takeHead = "POST /v1/take HTTP/1.1\r\nHost: localhost\r\n"
 
-// A body that never ends is answered when its time is up, and charges nothing.
+// A body that does not end gets 408 after the read timeout, and charges nothing.
 func TestSlowBody(t *testing.T) {
-	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+	slowly(t, false, func(t *testing.T, w *fixture, c net.Conn) {
 		start := time.Now()
 		fmt.Fprint(c, takeHead+"Content-Length: 60\r\n\r\n{\"limit\":\"login\",\"key\":\"k\"")
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -102,15 +103,15 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-// Slow-loris: a header that comes byte by byte has ten seconds as well.
+// A header that is sent byte by byte (Slowloris) has ten seconds too.
 func TestSlowHeader(t *testing.T) {
-	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+	slowly(t, false, func(t *testing.T, w *fixture, c net.Conn) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			for _, b := range []byte(takeHead + strings.Repeat("X-Slow: y\r\n", 1000)) {
 				if _, err := c.Write([]byte{b}); err != nil {
-					return // the server has hung up
+					return // the server has closed the connection
 				}
 				time.Sleep(time.Second)
 			}
@@ -123,15 +124,15 @@ func TestSlowHeader(t *testing.T) {
 	})
 }
 
-// Half open: a peer that says nothing has ten seconds, and one that asked
-// before has two minutes to ask again.
-func TestSilentConnection(t *testing.T) {
-	slowly(t, false, func(t *testing.T, _ *world, c net.Conn) {
+// A connection without a request is closed after ten seconds, and an idle one after
+// two minutes.
+func TestIdleConnection(t *testing.T) {
+	slowly(t, false, func(t *testing.T, _ *fixture, c net.Conn) {
 		if said, took := untilClosed(c); said != "" || took != 10*time.Second {
 			t.Errorf("%q after %v", said, took)
 		}
 	})
-	slowly(t, false, func(t *testing.T, _ *world, c net.Conn) {
+	slowly(t, false, func(t *testing.T, _ *fixture, c net.Conn) {
 		go fmt.Fprint(c, takeHead+"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 17\r\n\r\nlimit=login&key=k")
 		if said, took := untilClosed(c); !strings.HasPrefix(said, "HTTP/1.1 200 ") || took != 2*time.Minute {
 			t.Errorf("%q after %v", said, took)
@@ -139,15 +140,15 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// A peer that asks and never reads holds its connection for half a minute.
-func TestNobodyReads(t *testing.T) {
-	slowly(t, false, func(t *testing.T, w *world, c net.Conn) {
+// The connection of a client that never reads is closed after 30 seconds.
+func TestClientDoesNotRead(t *testing.T) {
+	slowly(t, false, func(t *testing.T, w *fixture, c net.Conn) {
 		start := time.Now()
 		fmt.Fprint(c, takeHead+"Content-Length: 11\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nlimit=login")
 		time.Sleep(29 * time.Second)
 		synctest.Wait()
 		_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
-		for { // what the server does not read any more ends with its end of the pipe
+		for { // writes fail when the server closes its end of the pipe
 			if _, err := c.Write([]byte("x")); err != nil {
 				if !errors.Is(err, io.ErrClosedPipe) || time.Since(start) != 30*time.Second {
 					t.Errorf("%v after %v", err, time.Since(start))
@@ -158,15 +159,15 @@ func TestNobodyReads(t *testing.T) {
 	})
 }
 
-// The same over gRPC: nothing at all, or a peer that is gone without a word
-// after it had begun and does not answer pings.
-func TestSilentGRPC(t *testing.T) {
-	slowly(t, true, func(t *testing.T, _ *world, c net.Conn) {
+// The same over gRPC, for a peer that sends nothing, and for one that stops and does
+// not answer pings.
+func TestIdleGRPC(t *testing.T) {
+	slowly(t, true, func(t *testing.T, _ *fixture, c net.Conn) {
 		if _, took := untilClosed(c); took != 10*time.Second {
 			t.Errorf("no preface: closed after %v", took)
 		}
 	})
-	slowly(t, true, func(t *testing.T, _ *world, c net.Conn) {
+	slowly(t, true, func(t *testing.T, _ *fixture, c net.Conn) {
 		go func() {
 			const settings, ack = "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x00\x04\x01\x00\x00\x00\x00"
 			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+ack)

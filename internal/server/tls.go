@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// TLS is a certificate, and who may connect, from files that may change while
-// the server runs.
+// TLS is a certificate and, optionally, the authorities of client certificates,
+// from files that may change while the server runs.
 type TLS struct {
 	certFile, keyFile, caFile string
 	live                      atomic.Pointer[identity]
 }
 
-// identity is what the files said last.
+// identity is the last valid content of the files.
 type identity struct {
 	cert    tls.Certificate
-	clients *x509.CertPool // nil: anybody
+	clients *x509.CertPool // nil if clients need no certificate
 }
 
-// LoadTLS reads a certificate chain and its key, both PEM. With a file of
-// authorities only clients with a certificate of one of them may connect.
+// LoadTLS reads a certificate chain and its key, both PEM. If caFile is not empty,
+// only clients with a certificate of an authority in it may connect.
 func LoadTLS(certFile, keyFile, caFile string) (*TLS, error) {
 	t := &TLS{certFile: certFile, keyFile: keyFile, caFile: caFile}
 	return t, t.Reload()
 }
 
-// Reload reads the files again. After an error what they said before counts.
+// Reload reads the files again. After an error the previous content stays in use.
 func (t *TLS) Reload() error {
 	cert, err := tls.LoadX509KeyPair(t.certFile, t.keyFile)
 	if err != nil {
@@ -50,23 +50,23 @@ func (t *TLS) Reload() error {
 	return nil
 }
 
-// Files are those to watch.
+// Files returns the files to watch.
 func (t *TLS) Files() []string {
 	return slices.DeleteFunc([]string{t.certFile, t.keyFile, t.caFile}, func(f string) bool { return f == "" })
 }
 
-// NotAfter is when the certificate in use ends.
+// NotAfter returns when the certificate in use expires.
 func (t *TLS) NotAfter() time.Time { return t.live.Load().cert.Leaf.NotAfter }
 
-// Config is for a listener that speaks these protocols. Each connection is
-// taken by what the files say at that time.
+// Config returns the configuration of a listener with these protocols. Each
+// connection uses the content of the files at that time.
 func (t *TLS) Config(protocols ...string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		id := t.live.Load()
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{id.cert}}
 		if id.clients != nil {
 			c.ClientCAs, c.ClientAuth = id.clients, tls.RequireAndVerifyClientCert
-			c.SessionTicketsDisabled = true // a session must not outlive the trust in who began it
+			c.SessionTicketsDisabled = true // a resumed session would not check the certificate again
 		}
 		return c, nil
 	}}

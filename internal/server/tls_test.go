@@ -78,7 +78,7 @@ func (a *authority) issue(name, certFile, keyFile string) {
 	}
 }
 
-// client trusts the authority, and shows a certificate where one is given.
+// client trusts the authority, and has a certificate if one is given.
 func (a *authority) client(by *authority) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -107,7 +107,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	addr, _ := w.serve(server.Listener{TLS: files.Config("h2", "http/1.1")})
 	// ask returns the name in the server's certificate, and the protocol.
 	ask := func(c *tls.Config) (string, int, error) {
@@ -128,7 +128,7 @@ func TestTLS(t *testing.T) {
 	}
 	refused := func(by *authority) {
 		t.Helper()
-		if _, _, err := ask(ours.client(by)); err == nil { // or the pipe breaks before the reason arrives
+		if _, _, err := ask(ours.client(by)); err == nil { // or the connection closes before the alert arrives
 			t.Errorf("a client without a good certificate: %v", err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestTLS(t *testing.T) {
 	want("second", other)
 	refused(theirs)
 
-	for path, text := range map[string]string{cert: "no certificate", ca: "no certificate", key: ""} { // each keeps what was
+	for path, text := range map[string]string{cert: "no certificate", ca: "no certificate", key: ""} { // each time the previous content stays in use
 		good, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestGRPCOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, server.Config{}, local)
+	w := newFixture(t, server.Config{}, local)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

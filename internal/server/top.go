@@ -8,35 +8,34 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
-
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/sketch"
 )
 
-// Counting keys goes on only while somebody looks.
+// Keys are counted only while GET /v1/top is called.
 const (
-	topSlice  = 10 * time.Second // of the window, which has topSlices of them
+	topSlice  = 10 * time.Second // length of a slice of the window
 	topSlices = 6
-	topHold   = 30 * time.Second // after the last look
-	topKeys   = 20
+	topIdle   = 30 * time.Second // counting ends so long after the last call
+	topKeys   = 20               // default number of keys
 	maxTop    = 100
 )
 
-// watch counts keys for those who look at GET /v1/top.
+// watch counts keys for GET /v1/top.
 type watch struct {
 	all, refused *sketch.Window
 
 	mu    sync.Mutex
-	until time.Time   // when counting ends, unless somebody looks again
-	turns []time.Time // when the slices of the window began
+	until time.Time   // when counting ends unless there is another call
+	turns []time.Time // start times of the slices
 }
 
-// note counts a decision. It is called on the hot path, while somebody looks.
-func (w *watch) note(d *dipwell.Decision) {
+// add counts a decision. It is on the hot path.
+func (w *watch) add(d *dipwell.Decision) {
 	limit := d.Limit
 	if def := d.Definition(); def != nil {
-		limit = def.Name // the caller's own text may be part of something large
+		limit = def.Name // d.Limit may refer to a larger text of the caller
 	}
 	w.all.Add(limit, d.Key)
 	if !d.Allowed || d.Shadow {
@@ -44,8 +43,8 @@ func (w *watch) note(d *dipwell.Decision) {
 	}
 }
 
-// look begins to count, or lets it go on.
-func (m *metrics) look() *watch {
+// startWatch starts counting, or lets it continue for topIdle.
+func (m *metrics) startWatch() *watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.watch.Load()
@@ -56,16 +55,16 @@ func (m *metrics) look() *watch {
 		m.watch.Store(w)
 	}
 	w.mu.Lock()
-	w.until = time.Now().Add(topHold)
+	w.until = time.Now().Add(topIdle)
 	w.mu.Unlock()
 	return w
 }
 
-// turn begins slices, and ends the counting when nobody has looked for a while.
+// turn starts a slice every topSlice, and ends counting after topIdle.
 func (m *metrics) turn(w *watch) {
 	slice := time.NewTicker(topSlice)
 	defer slice.Stop()
-	end := time.NewTimer(topHold)
+	end := time.NewTimer(topIdle)
 	defer end.Stop()
 	for {
 		select {
@@ -85,7 +84,7 @@ func (m *metrics) turn(w *watch) {
 	}
 }
 
-// unwatch ends the counting, or says how long it has to go on.
+// unwatch ends counting at w.until. Before that it returns the time left.
 func (m *metrics) unwatch(w *watch) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,15 +97,15 @@ func (m *metrics) unwatch(w *watch) time.Duration {
 	return left
 }
 
-// since is when the window began.
+// since returns the start of the window.
 func (w *watch) since() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.turns[0]
 }
 
-// top answers GET /v1/top: what was decided since the start, by limit, and the
-// busiest and most refused keys of the last minute.
+// top answers GET /v1/top: the decisions since the start, by limit, and the busiest
+// and most refused keys of the last minute.
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	n, limit, err := parseTop(r.URL.RawQuery)
 	if err == nil && limit != "" && a.limiter.Limit(limit) == nil {
@@ -116,7 +115,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	seen := a.metrics.look()
+	seen := a.metrics.startWatch()
 	now := time.Now()
 	b := strconv.AppendInt([]byte(`{"at_us":`), now.UnixMicro(), 10)
 	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(seen.since()).Microseconds(), 10)
@@ -129,7 +128,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
-// appendLimits writes what was decided by limit since the start.
+// appendLimits appends the decisions since the start, by limit.
 func (m *metrics) appendLimits(b []byte, only string) []byte {
 	limits := m.every()
 	var names []string
@@ -180,9 +179,7 @@ func parseTop(query string) (n int, limit string, err error) {
 	err = eachOnce(query, func(name, value string) (err error) {
 		switch name {
 		case "n":
-			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
-				return bad(name, fmt.Sprintf("must be from 1 to %d", maxTop))
-			}
+			n, err = pageSize(value, maxTop)
 		case "limit":
 			if limit = value; limit == "" {
 				return bad(name, "is empty")
@@ -190,7 +187,7 @@ func parseTop(query string) (n int, limit string, err error) {
 		default:
 			return bad(name, "unknown parameter; known are n, limit")
 		}
-		return nil
+		return err
 	})
 	return n, limit, err
 }

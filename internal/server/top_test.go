@@ -32,7 +32,7 @@ type topAnswer struct {
 	}
 }
 
-func (w *world) top(query string) (a topAnswer) {
+func (w *fixture) top(query string) (a topAnswer) {
 	w.t.Helper()
 	res := w.do("GET", "/v1/top"+query, "")
 	if res.Code != http.StatusOK {
@@ -52,11 +52,11 @@ func (k topKey) String() string {
 	return fmt.Sprintf("%s %s %d-%d", k.Limit, key, k.Count, k.Error)
 }
 
-// Keys are counted from the first look on, in a window that slides, until
-// nobody has looked for a while.
+// Keys are counted in a sliding window from the first call of /v1/top until it has
+// not been called for topIdle.
 func TestTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, server.Config{}, local)
+		w := newFixture(t, server.Config{}, local)
 		take := func(n int, form string) {
 			for range n {
 				w.do("POST", "/v1/take", form, "Content-Type: application/x-www-form-urlencoded")
@@ -97,19 +97,19 @@ func TestTop(t *testing.T) {
 		if a = w.top(""); a.Busiest.Counted != 0 || a.WindowUS != 0 {
 			t.Errorf("it was not ended: %+v", a)
 		}
-		time.Sleep(31 * time.Second) // the end of what counts
+		time.Sleep(31 * time.Second) // beyond topIdle
 	})
 }
 
 func TestTopAdminAndErrors(t *testing.T) {
-	w := newWorld(t, server.Config{AdminToken: "s3cret"}, local)
+	w := newFixture(t, server.Config{AdminToken: "s3cret"}, local)
 	if res := w.do("GET", "/v1/top", ""); res.Code != http.StatusUnauthorized {
 		t.Error(res.Code, res.Body)
 	}
-	if res := newWorld(t, server.Config{}, server.Site{}).do("GET", "/v1/top", ""); res.Code != http.StatusForbidden {
+	if res := newFixture(t, server.Config{}, server.Site{}).do("GET", "/v1/top", ""); res.Code != http.StatusForbidden {
 		t.Error(res.Code, res.Body)
 	}
-	w = newWorld(t, server.Config{}, local)
+	w = newFixture(t, server.Config{}, local)
 	for query, want := range map[string]string{"n=0": "n", "n=101": "n", "n=x": "n", "n=1&n=2": "n", "limit=": "limit", "key=a": "key"} {
 		if res := w.do("GET", "/v1/top?"+query, ""); res.Code != http.StatusBadRequest || !strings.Contains(res.Body.String(), `"field":"`+want+`"`) {
 			t.Error(query, res.Code, res.Body)

@@ -18,20 +18,19 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// Upstream says where a Proxy passes requests on to, and how long it waits
-// there. A zero field means the default named in its comment.
+// Upstream configures the upstream of a Proxy. Only URL is required.
 type Upstream struct {
 	URL           string        // http or https
-	By            string        // whose bucket a request takes from: ip (default), shared, header:NAME
+	By            string        // key of a request: ip (default), shared, header:NAME
 	DialTimeout   time.Duration // to connect; default 5 s
 	TLSTimeout    time.Duration // for the TLS handshake; default 5 s
-	HeaderTimeout time.Duration // from the end of the request to the header of the answer; default 60 s
+	HeaderTimeout time.Duration // from the end of the request to the header of the response; default 60 s
 	// IdleTimeout is how long an idle connection is kept, and how long one in
-	// use may carry no byte in either direction, but never less than 5/4 of
+	// use may carry no byte in either direction, which is at least 5/4 of
 	// HeaderTimeout; default 90 s.
 	IdleTimeout     time.Duration
-	IdleConnections int         // kept for the next requests; default 256
-	Report          func(error) // hears of failures, of each kind once a minute; default nobody
+	IdleConnections int         // most idle connections; default 256
+	Report          func(error) // if set, called for failures, once a minute for each kind
 }
 
 const (
@@ -40,11 +39,11 @@ const (
 	defaultHeaderTimeout   = time.Minute
 	defaultIdleTimeout     = 90 * time.Second
 	defaultIdleConnections = 256
-	continueTimeout        = time.Second // for an answer to Expect: 100-continue
+	continueTimeout        = time.Second // wait for a response to Expect: 100-continue
 	maxResponseHeader      = 1 << 20
 )
 
-// Check says what a Proxy of this upstream would refuse.
+// Check returns the error that Server.Proxy would return for u.
 func (u Upstream) Check() error {
 	if _, err := u.target(); err != nil {
 		return err
@@ -64,8 +63,7 @@ func (u *Upstream) target() (*url.URL, error) {
 	return target, nil
 }
 
-// withoutUser returns text, or if it has an @ what follows it: before it there
-// may be a password.
+// withoutUser removes what is before the last @ in text, which may be a password.
 func withoutUser(text string) string {
 	if at := strings.LastIndexByte(text, '@'); at >= 0 {
 		return "..." + text[at:]
@@ -73,8 +71,8 @@ func withoutUser(text string) string {
 	return text
 }
 
-// transport asks the upstream itself, never a proxy that HTTP_PROXY names, and
-// leaves bodies compressed as they come.
+// transport returns the transport to the upstream. It ignores HTTP_PROXY and does
+// not decompress bodies.
 func (u *Upstream) transport() *http.Transport {
 	idle := cmp.Or(u.IdleTimeout, defaultIdleTimeout)
 	header := cmp.Or(u.HeaderTimeout, defaultHeaderTimeout)
@@ -100,8 +98,8 @@ func (u *Upstream) transport() *http.Transport {
 	}
 }
 
-// passTo is the handler that passes requests on.
-func (s *Server) passTo(target *url.URL, u *Upstream) (http.Handler, error) {
+// forwardTo returns the handler that forwards requests.
+func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	f := newUpstreamFailures(target.Host, u.Report)
 	if err := s.metrics.reg.Register(f); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
@@ -111,7 +109,7 @@ func (s *Server) passTo(target *url.URL, u *Upstream) (http.Handler, error) {
 		Transport:      u.transport(),
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
-		ErrorLog:       log.New(io.Discard, "", 0), // f has counted and reported it
+		ErrorLog:       log.New(io.Discard, "", 0), // f counts and reports errors
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own := w.Header().Clone()
@@ -120,11 +118,11 @@ func (s *Server) passTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	}), nil
 }
 
-// ownHeader is the key of what the limits put into the answer's header before
-// the upstream was asked. ReverseProxy clears it when a 1xx answer comes first.
+// ownHeader is the context key of the header fields that the limits have set.
+// They must be saved because ReverseProxy clears them if there is a 1xx response.
 type ownHeader struct{}
 
-// announce adds it to the header of the final answer.
+// announce adds these fields to the header of the final response.
 func announce(to http.Header, r *http.Request) {
 	own, _ := r.Context().Value(ownHeader{}).(http.Header)
 	for name, values := range own {
@@ -132,16 +130,16 @@ func announce(to http.Header, r *http.Request) {
 	}
 }
 
-// rewriteTo keeps what a trusted proxy said of the way so far, and nobody
-// else's word.
+// rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a
+// trusted proxy, and replaces those of anybody else.
 func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
-		r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the upstream decides what is a parameter
+		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged: the upstream parses it
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
 		if isWebSocket(r.In) {
 			f.upgrades.Add(1)
-		} else { // any other protocol would be a tunnel past the limits
+		} else { // another protocol would be a tunnel that bypasses the limits
 			r.Out.Header.Del("Upgrade")
 			r.Out.Header.Del("Connection")
 		}
@@ -170,8 +168,8 @@ func keepForwarded(r *httputil.ProxyRequest) {
 	}
 }
 
-// isWebSocket reports whether a request asks for the one protocol that is
-// passed on, and for no other beside it.
+// isWebSocket reports whether a request asks for an upgrade to WebSocket, and to no
+// other protocol.
 func isWebSocket(r *http.Request) bool {
 	up := r.Header["Upgrade"]
 	if r.Method != http.MethodGet || len(up) != 1 || !strings.EqualFold(up[0], "websocket") {

@@ -20,14 +20,14 @@ import (
 const (
 	failedConnect = iota // no connection could be made
 	failedTimeout
-	failedAnswer // the answer is no HTTP, or the connection broke before it
-	failedBody   // the answer broke off
+	failedAnswer // the response is not HTTP, or the connection broke before it
+	failedBody   // the connection broke in the body
 	failureKinds
 )
 
 var failureNames = [failureKinds]string{"connect", "timeout", "answer", "body"}
 
-// reportAgain is when a failure of the same kind is reported again.
+// reportAgain is the least time between reports of the same kind.
 const reportAgain = time.Minute
 
 var (
@@ -35,7 +35,7 @@ var (
 	descUpgrades       = prometheus.NewDesc("dipwell_upstream_upgrades_total", "WebSocket handshakes passed on to the upstream.", nil, nil)
 )
 
-// upstreamFailures counts them, and reports of each kind one a minute.
+// upstreamFailures counts failures, and reports each kind once a minute.
 type upstreamFailures struct {
 	host     string
 	report   func(error)
@@ -56,7 +56,7 @@ func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 	return &upstreamFailures{host: host, report: report}
 }
 
-func (f *upstreamFailures) note(kind int, err error) {
+func (f *upstreamFailures) add(kind int, err error) {
 	f.counts[kind].Add(1)
 	f.mu.Lock()
 	last, now := &f.last[kind], time.Now()
@@ -74,30 +74,30 @@ func (f *upstreamFailures) note(kind int, err error) {
 	f.report(fmt.Errorf("upstream %s: %w", f.host, err))
 }
 
-// answer answers in the place of an upstream that does not. A client that went
-// away, or whose body cannot be read, is no failure of the upstream.
+// answer answers if the upstream does not. It does not count requests that the
+// client has cancelled.
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
 	status, kind := http.StatusBadGateway, failedAnswer
 	switch {
 	case r.Context().Err() != nil:
-		w.WriteHeader(http.StatusBadGateway) // nobody reads it
+		w.WriteHeader(http.StatusBadGateway) // the client has gone
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status, kind = http.StatusGatewayTimeout, failedTimeout
 	case errors.As(err, &dial) && dial.Op == "dial":
 		kind = failedConnect
 	}
-	f.note(kind, err)
+	f.add(kind, err)
 	announce(w.Header(), r)
 	httplimit.Problem(w, status, "", "the upstream does not answer")
 }
 
-var errNotAsked = errors.New("it switches to a protocol that was not asked for")
+var errNotAsked = errors.New("it switches to a protocol that was not requested")
 
-// watch follows an answer's body to its end. An answer that switches protocols
-// is a tunnel, and stands only where a WebSocket was asked for.
+// watch counts failures in a response's body. A response that switches protocols is
+// an error unless the request asked for a WebSocket.
 func (f *upstreamFailures) watch(r *http.Response) error {
 	announce(r.Header, r.Request)
 	if r.StatusCode == http.StatusSwitchingProtocols {
@@ -119,17 +119,18 @@ type upstreamBody struct {
 func (b *upstreamBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() == nil {
-		b.failures.note(failedBody, err)
+		b.failures.add(failedBody, err)
 	}
 	return n, err
 }
 
-// Describe and Collect make it a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (f *upstreamFailures) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descUpstreamErrors
 	ch <- descUpgrades
 }
 
+// Collect implements prometheus.Collector.
 func (f *upstreamFailures) Collect(ch chan<- prometheus.Metric) {
 	for kind, name := range failureNames {
 		ch <- prometheus.MustNewConstMetric(descUpstreamErrors, prometheus.CounterValue, float64(f.counts[kind].Load()), name)
