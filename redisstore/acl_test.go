@@ -15,15 +15,16 @@ import (
 
 const page = "../docs/reference/redis.md"
 
-// A user that has just what the page for operators lists can do everything.
+// TestLeastPrivilege checks that a user with exactly the rights listed on the
+// page for operators can do everything.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	wasGranted(t, server)
+	grantRights(t, server)
 	do(t, server, "config", "resetstat")
 	asUser(t, as("dipwell", server.URL())+"/1")
 	denied(t, server)
-	used := fmt.Sprint(do(t, server, "info", "commandstats")) + "cmdstat_ping:" // of a subscription that was silent for 3 s
+	used := fmt.Sprint(do(t, server, "info", "commandstats")) + "cmdstat_ping:" // of a subscription that was idle for 3 s
 	for _, word := range strings.Fields(fmt.Sprint(do(t, server, "acl", "getuser", "dipwell"))) {
 		if name, ok := strings.CutPrefix(strings.Trim(word, "[]"), "+"); ok && !strings.HasPrefix(name, "cluster|") && !strings.Contains(used, "cmdstat_"+name+":") {
 			t.Errorf("%s allows %s, which nothing needs", page, name)
@@ -34,7 +35,7 @@ func TestLeastPrivilege(t *testing.T) {
 func TestLeastPrivilegeCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	wasGranted(t, cluster.Nodes...)
+	grantRights(t, cluster.Nodes...)
 	asUser(t, as("dipwell", cluster.URL()))
 	denied(t, cluster.Nodes...)
 }
@@ -42,18 +43,18 @@ func TestLeastPrivilegeCluster(t *testing.T) {
 func TestLeastPrivilegeSentinel(t *testing.T) {
 	t.Parallel()
 	trio := redistest.StartSentinel(t)
-	wasGranted(t, trio.Nodes...)
+	grantRights(t, trio.Nodes...)
 	for _, n := range trio.Sentinels {
 		if err := n.Grant(page, "watcher"); err != nil {
 			t.Fatal(err)
 		}
-		do(t, n, "acl", "setuser", "default", "-sentinel", "-subscribe") // theirs is asked, not everybody's
+		do(t, n, "acl", "setuser", "default", "-sentinel", "-subscribe") // the user's client asks the Sentinels as another user
 	}
 	asUser(t, as("dipwell", trio.URL())+"?sentinel_user=watcher&sentinel_password=PASSWORD")
 	denied(t, append(trio.Nodes, trio.Sentinels...)...)
 }
 
-func wasGranted(t *testing.T, nodes ...*redistest.Server) {
+func grantRights(t *testing.T, nodes ...*redistest.Server) {
 	t.Helper()
 	for _, n := range nodes {
 		if err := n.Grant(page, "dipwell"); err != nil {
@@ -77,27 +78,27 @@ func denied(t *testing.T, nodes ...*redistest.Server) {
 	}
 }
 
-// asUser does all that a store can do.
+// asUser does everything that a store can do.
 func asUser(t *testing.T, url string) {
 	t.Helper()
 	heard := func(err error) { t.Errorf("reported: %v", err) }
 	bucket := store.Limit{Name: "bucket", Rate: 10, Period: time.Second, Burst: 100, MaxDebt: 100, ListKeys: true}
 	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
-	s, l := opened(t, url, redisstore.Config{OnError: heard}, bucket, window)
-	other, _ := opened(t, url, redisstore.Config{OnError: heard})
+	s, l := openURL(t, url, redisstore.Config{OnError: heard}, bucket, window)
+	other, _ := openURL(t, url, redisstore.Config{OnError: heard})
 	everyVerb(t, s, l)
 	slow := bucket
 	slow.Period = time.Hour
 	if _, err := l.Define(t.Context(), slow, store.OwnerCode); err != nil {
 		t.Errorf("define: %v", err)
 	}
-	within(t, patience, func() error { // told, and the expiry of its rows is lengthened
+	retryUntil(t, testTimeout, func() error { // notified, and the expiry of its rows is lengthened
 		if d := other.Registry().Lookup("bucket"); d == nil || d.Period != time.Hour {
 			return errors.New("the change is not known")
 		}
 		return nil
 	})
-	everyVerb(t, s, l) // rows of the version before
+	everyVerb(t, s, l) // for rows of the previous version
 	if list, err := s.Keys(t.Context(), l.Limit("bucket"), "", "", 10); err != nil || len(list) == 0 {
 		t.Errorf("keys: %v, %v", list, err)
 	}
@@ -125,7 +126,7 @@ func asUser(t *testing.T, url string) {
 	}
 }
 
-// everyVerb asks each verb, alone, of several keys and in a batch.
+// everyVerb calls each verb, alone, with several keys and in a batch.
 func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 	t.Helper()
 	for _, limit := range []string{"bucket", "window"} {

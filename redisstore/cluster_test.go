@@ -9,8 +9,9 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// The suite on a cluster of six nodes: with all buckets in one slot every call
-// is atomic; with a slot for each key those are that ask one key.
+// TestCluster runs the suite on a cluster of six nodes: with all buckets in one
+// slot, so that every call is atomic, and with a slot for each key, so that
+// calls of one key are.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	db := connect(t, redistest.SharedCluster(t).URL())

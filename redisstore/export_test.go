@@ -6,12 +6,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Slot is the cluster's slot of a key.
+// Slot returns the cluster slot of a key.
 var Slot = slot
 
-// Install puts a definition in force here alone, whatever Redis holds, and
-// returns the name of one of its buckets.
-func (s *Store) Install(d *store.Definition, key string) (row string) {
+// InstallDefinition makes a definition the current one in this process only,
+// and returns the name of one of its buckets.
+func (s *Store) InstallDefinition(d *store.Definition, key string) (row string) {
 	entries := map[string]*entry{}
 	for name, e := range *s.limits.entries.Load() {
 		entries[name] = e
@@ -22,9 +22,10 @@ func (s *Store) Install(d *store.Definition, key string) (row string) {
 	return e.row(key)
 }
 
-// CallsAcrossAChange returns how many calls a group about a bucket and a group
-// about that bucket and another one make, if change runs between the two.
-func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *store.Group, change func()) int {
+// CountCallsAcrossChange returns the number of calls in a batch of a group for
+// a bucket and a group for that bucket and another one, if change runs between
+// the two.
+func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
 	p.addRow(&store.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
@@ -35,7 +36,8 @@ func (s *Store) CallsAcrossAChange(ctx context.Context, one, two *store.Group, c
 	return len(p.calls)
 }
 
-// ScriptName is the name of a script that decides takes of several buckets, by its hash.
+// ScriptName returns the name of a script that decides takes of several
+// buckets, by its hash.
 func ScriptName(sha any) string {
 	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// failover is a load on one key whose master is lost, as callers with a closed
-// and with an open limit see it.
+// failover is a load on one key whose master is lost, with callers of a limit
+// that fails closed and of one that fails open.
 type failover struct {
 	closed, open *load
 	l            *dipwell.Limiter
@@ -29,7 +29,7 @@ type failover struct {
 const (
 	failoverBurst   = 1_000_000
 	failoverTimeout = 300 * time.Millisecond // of a call
-	failoverBound   = time.Minute            // until all errors have ended: the servers' timeout of 1 or 2 s, the election, and a busy machine
+	failoverBound   = time.Minute            // until the last error: node timeout of 1 or 2 s, the election, and a busy machine
 )
 
 func failoverLimits() []store.Limit {
@@ -47,72 +47,74 @@ func startFailover(t *testing.T, l *dipwell.Limiter, key string) *failover {
 		}
 	}
 	f := &failover{startLoad(3, taker("closed")), startLoad(1, taker("open")), l, key}
-	f.closed.more(t, 100)
-	f.open.more(t, 20)
+	f.closed.awaitGrants(t, 100)
+	f.open.awaitGrants(t, 20)
 	return f
 }
 
-// healed waits until calls are granted again for a while, ends the load, and
-// checks all that callers were told. lost are the grants that were not replicated.
-func (f *failover) healed(t *testing.T, died time.Time, unreplicated int64) {
+// checkRecovered waits until calls are granted again without errors, ends the
+// load, and checks the results. unreplicated is the number of grants that were
+// not replicated.
+func (f *failover) checkRecovered(t *testing.T, died time.Time, unreplicated int64) {
 	t.Helper()
-	until(t, "noticed", func() bool {
+	eventually(t, "noticed", func() bool {
 		return f.closed.failed.Load()+f.closed.unknown.Load() > 0 && f.open.open.Load() > 0
 	})
-	for quiet := int64(0); quiet == 0 || f.closed.last.Load() != quiet; { // no error while 200 are granted
+	for quiet := int64(0); quiet == 0 || f.closed.last.Load() != quiet; { // no error during 200 grants
 		quiet = f.closed.last.Load()
-		f.closed.more(t, 200)
-		f.open.more(t, 20)
+		f.closed.awaitGrants(t, 200)
+		f.open.awaitGrants(t, 20)
 	}
 	f.closed.end(t)
 	f.open.end(t)
 	for _, o := range []*load{f.closed, f.open} {
-		o.prompt(t, failoverTimeout)
-		if end := o.troubled(died); end > failoverBound {
+		o.checkTimes(t, failoverTimeout)
+		if end := o.lastFailure(died); end > failoverBound {
 			t.Errorf("errors until %v after the fault", end)
 		}
 	}
 	if f.open.failed.Load()+f.open.unknown.Load()+f.open.refused.Load() > 0 {
 		t.Errorf("the open limit failed %d and %d times and refused %d", f.open.failed.Load(), f.open.unknown.Load(), f.open.refused.Load())
 	}
-	// Nothing but the unreplicated grants is missing; unknown calls may be there.
+	// Only unreplicated grants may be missing; calls of unknown outcome may
+	// have been charged.
 	gone := failoverBurst - left(t, f.l, "closed", f.key)
 	granted, unknown := f.closed.granted.Load(), f.closed.unknown.Load()
 	t.Logf("errors ended %v after the fault; %d granted, %d failed, %d unknown, %d gone; over-granted %d of %d that were not replicated; open %d times; slowest %v",
-		f.closed.troubled(died).Round(time.Millisecond), granted, f.closed.failed.Load(), unknown, gone, granted-gone, unreplicated, f.open.open.Load(), time.Duration(f.closed.slowest.Load()).Round(time.Millisecond))
+		f.closed.lastFailure(died).Round(time.Millisecond), granted, f.closed.failed.Load(), unknown, gone, granted-gone, unreplicated, f.open.open.Load(), time.Duration(f.closed.slowest.Load()).Round(time.Millisecond))
 	if granted-gone > unreplicated || gone > granted+unknown {
 		t.Errorf("%d granted and %d unknown, %d gone; %d were not replicated", granted, unknown, gone, unreplicated)
 	}
 }
 
-// killUnreplicated kills a master after its replica was cut off for a while,
-// and returns how many grants were acknowledged in that time.
+// killUnreplicated kills a master some time after its replica was cut off, and
+// returns the number of grants acknowledged in that time.
 func (f *failover) killUnreplicated(t *testing.T, master, replica *redistest.Server) (died time.Time, grants int64) {
 	t.Helper()
 	before := f.closed.granted.Load()
 	if err := replica.Hang(); err != nil {
 		t.Fatal(err)
 	}
-	do(t, master, "client", "kill", "type", "replica") // what is on its way is lost with the master
-	f.closed.more(t, 200)
+	do(t, master, "client", "kill", "type", "replica") // replication under way is lost with the master
+	f.closed.awaitGrants(t, 200)
 	master.Kill()
 	died = time.Now()
-	grants = f.closed.granted.Load() - before + 3 // and those that three callers have yet to count
+	grants = f.closed.granted.Load() - before + 3 // plus calls of three callers that are not counted yet
 	if err := replica.Continue(); err != nil {
 		t.Fatal(err)
 	}
 	return died, grants
 }
 
-// lostSome: the measurement measures something.
-func (f *failover) lostSome(t *testing.T) {
+// checkLost checks that the failover did lose unreplicated grants.
+func (f *failover) checkLost(t *testing.T) {
 	t.Helper()
 	if gone := failoverBurst - left(t, f.l, "closed", f.key); f.closed.granted.Load() <= gone {
 		t.Errorf("%d granted, %d gone: nothing was lost, though the replica was cut off", f.closed.granted.Load(), gone)
 	}
 }
 
-// TestClusterFaults goes through what befalls a cluster, one after the other.
+// TestClusterFaults runs the faults of a cluster one after the other.
 func TestClusterFaults(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -120,17 +122,17 @@ func TestClusterFaults(t *testing.T) {
 		if err := cluster.Patient(); err != nil {
 			t.Fatal(err)
 		}
-		t.Run("a slot moves", func(t *testing.T) { testSlotMoves(t, cluster) })
-		t.Run("keys of every master", func(t *testing.T) { testKeysOfEveryMaster(t, cluster) })
+		t.Run("a slot moves", func(t *testing.T) { checkSlotMoves(t, cluster) })
+		t.Run("keys of every master", func(t *testing.T) { checkKeysOfEveryMaster(t, cluster) })
 		if err := cluster.Watch(); err != nil {
 			t.Fatal(err)
 		}
-		t.Run("a master is killed", func(t *testing.T) { testMasterLost(t, cluster, 0) })
-		t.Run("a master hangs", func(t *testing.T) { testMasterLost(t, cluster, 1) })
+		t.Run("a master is killed", func(t *testing.T) { checkMasterLost(t, cluster, 0) })
+		t.Run("a master hangs", func(t *testing.T) { checkMasterLost(t, cluster, 1) })
 	}
 }
 
-// keyIn is a key whose slot a shard serves.
+// keyIn returns a key in a slot of a shard.
 func keyIn(shard int) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprint("k", i); int(redisstore.Slot("{"+key+"}")) >= shard*16384/3+2 && int(redisstore.Slot("{"+key+"}")) < (shard+1)*16384/3-2 {
@@ -139,14 +141,14 @@ func keyIn(shard int) string {
 	}
 }
 
-// While a slot moves from master to master, every caller is told exactly what
-// was charged: takes one by one, in a pipeline, of several limits at once, and
-// where all buckets lie in one slot many in a script.
-func testSlotMoves(t *testing.T, cluster *redistest.Cluster) {
+// checkSlotMoves checks that, while a slot moves between masters, the grants
+// reported are those charged: takes one by one, in a pipeline, of several
+// limits at once and, with all buckets in one slot, many in a script.
+func checkSlotMoves(t *testing.T, cluster *redistest.Cluster) {
 	const keys, burst = 40, 1000000
 	prefix := fmt.Sprint("move", prefixes.Add(1))
-	s, l := opened(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("m", burst), drained("n", burst))
-	whole, all := opened(t, cluster.URL()+"?hash_tag=all&prefix="+prefix+"all", redisstore.Config{}, drained("a", burst))
+	s, l := openURL(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("m", burst), drained("n", burst))
+	whole, all := openURL(t, cluster.URL()+"?hash_tag=all&prefix="+prefix+"all", redisstore.Config{}, drained("a", burst))
 	var ks []string
 	for i := range keys {
 		ks = append(ks, fmt.Sprintf("{k}%d", i))
@@ -177,7 +179,7 @@ func testSlotMoves(t *testing.T, cluster *redistest.Cluster) {
 	}
 	progress := func() {
 		for _, i := range []int{0, 2, 3} {
-			workers[i].more(t, 1)
+			workers[i].awaitGrants(t, 1)
 		}
 	}
 	progress()
@@ -206,12 +208,12 @@ func testSlotMoves(t *testing.T, cluster *redistest.Cluster) {
 	}
 	for _, w := range workers {
 		w.end(t)
-		w.prompt(t, time.Second)
+		w.checkTimes(t, time.Second)
 	}
 	t.Logf("%d keys were moved; calls of two keys: %d granted, %d failed", moved, workers[1].granted.Load(), workers[1].failed.Load())
-	m.exact(t, l, "m", burst)
-	n.exact(t, l, "n", burst)
-	a.exact(t, all, "a", burst)
+	m.checkExact(t, l, "m", burst)
+	n.checkExact(t, l, "n", burst)
+	a.checkExact(t, all, "a", burst)
 	if single := sum(m.failed) - workers[1].failed.Load(); single > 0 || sum(a.failed) > 0 {
 		t.Errorf("calls of one key failed %d times, and in one slot %d times", single, sum(a.failed))
 	}
@@ -220,10 +222,11 @@ func testSlotMoves(t *testing.T, cluster *redistest.Cluster) {
 	}
 }
 
-// The keys of a limit are listed from every master, in order and once each.
-func testKeysOfEveryMaster(t *testing.T, cluster *redistest.Cluster) {
+// checkKeysOfEveryMaster checks that the keys of a limit are listed from every
+// master, in order and without duplicates.
+func checkKeysOfEveryMaster(t *testing.T, cluster *redistest.Cluster) {
 	prefix := fmt.Sprint("list", prefixes.Add(1))
-	s, l := opened(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("k", 5))
+	s, l := openURL(t, cluster.URL()+"?prefix="+prefix, redisstore.Config{}, drained("k", 5))
 	for i := range 300 {
 		if _, err := l.Take(t.Context(), "k", fmt.Sprintf("u%03d", i), 1); err != nil {
 			t.Fatal(err)
@@ -257,18 +260,18 @@ func testKeysOfEveryMaster(t *testing.T, cluster *redistest.Cluster) {
 	}
 }
 
-// A master is lost under load and its replica promoted: callers get their
-// limits' failure modes for a while, and what is granted again is at most what
-// was not replicated.
-func testMasterLost(t *testing.T, cluster *redistest.Cluster, shard int) {
+// checkMasterLost kills a master under load. Until its replica is promoted,
+// callers get their limit's failure mode; afterwards at most the unreplicated
+// grants are granted again.
+func checkMasterLost(t *testing.T, cluster *redistest.Cluster, shard int) {
 	key := keyIn(shard)
 	slot := int(redisstore.Slot("{" + key + "}"))
-	_, l := opened(t, cluster.URL()+"?timeout=1s&prefix="+fmt.Sprint("lost", prefixes.Add(1)), redisstore.Config{}, failoverLimits()...)
+	_, l := openURL(t, cluster.URL()+"?timeout=1s&prefix="+fmt.Sprint("lost", prefixes.Add(1)), redisstore.Config{}, failoverLimits()...)
 	if err := cluster.WaitHealthy(); err != nil {
 		t.Fatal(err)
 	}
 	var master, replica *redistest.Server
-	until(t, "replicated", func() bool {
+	eventually(t, "replicated", func() bool {
 		m, replicas, err := cluster.Owner(slot)
 		if err != nil || len(replicas) == 0 {
 			return false
@@ -279,82 +282,83 @@ func testMasterLost(t *testing.T, cluster *redistest.Cluster, shard int) {
 	f := startFailover(t, l, key)
 	if shard == 0 {
 		died, grants := f.killUnreplicated(t, master, replica)
-		f.healed(t, died, grants)
-		f.lostSome(t)
+		f.checkRecovered(t, died, grants)
+		f.checkLost(t)
 		if err := master.Start(); err != nil {
 			t.Fatal(err)
 		}
 	} else {
 		before := f.closed.granted.Load()
-		f.closed.more(t, 200)
+		f.closed.awaitGrants(t, 200)
 		if err := master.Hang(); err != nil {
 			t.Fatal(err)
 		}
-		// It hangs until it has been replaced: the replica has what was acknowledged
-		// but for the last moments.
-		f.healed(t, time.Now(), f.closed.granted.Load()-before+3)
+		// It hangs until it was replaced: the replica lacks at most the last
+		// moments.
+		f.checkRecovered(t, time.Now(), f.closed.granted.Load()-before+3)
 		if err := master.Continue(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	until(t, "a replica", func() bool { return !master.IsMaster() })
+	eventually(t, "a replica", func() bool { return !master.IsMaster() })
 	if err := cluster.WaitHealthy(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// sentinelUnderLoad starts a trio and a load whose rows the replica has.
+// sentinelUnderLoad starts Sentinels, a master and a replica, and a load whose
+// rows are replicated.
 func sentinelUnderLoad(t *testing.T) (*redistest.Sentinel, *dipwell.Limiter, *failover) {
 	t.Helper()
 	trio := redistest.StartSentinel(t)
-	_, l := opened(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
+	_, l := openURL(t, trio.URL()+"?timeout=1s", redisstore.Config{}, failoverLimits()...)
 	f := startFailover(t, l, "k")
 	there := trio.Nodes[1].Client()
 	defer there.Close()
-	within(t, patience, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
+	retryUntil(t, testTimeout, func() error { return there.Get(t.Context(), "dipwell:closed:{k}").Err() })
 	if err := trio.Watch(); err != nil {
 		t.Fatal(err)
 	}
 	return trio, l, f
 }
 
-// TestSentinelFailover: the same behind Sentinels.
+// TestSentinelFailover is checkMasterLost behind Sentinels.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	trio, _, f := sentinelUnderLoad(t)
 	died, grants := f.killUnreplicated(t, trio.Nodes[0], trio.Nodes[1])
-	f.healed(t, died, grants)
-	f.lostSome(t)
+	f.checkRecovered(t, died, grants)
+	f.checkLost(t)
 }
 
-// TestSentinelHang: a master that hangs is replaced, and the store does not
-// wait for it.
+// TestSentinelHang checks that a hung master is replaced, and the store does
+// not wait for it.
 func TestSentinelHang(t *testing.T) {
 	t.Parallel()
 	trio, l, f := sentinelUnderLoad(t)
 	before := f.closed.granted.Load()
-	f.closed.more(t, 200)
+	f.closed.awaitGrants(t, 200)
 	if err := trio.Nodes[0].Hang(); err != nil {
 		t.Fatal(err)
 	}
-	f.healed(t, time.Now(), f.closed.granted.Load()-before+3)
+	f.checkRecovered(t, time.Now(), f.closed.granted.Load()-before+3)
 	if err := trio.Nodes[0].Continue(); err != nil {
 		t.Fatal(err)
 	}
-	// For a while it takes itself for the master still.
+	// For a while it still considers itself the master.
 	was := left(t, l, "closed", "k")
 	if d, err := l.Take(t.Context(), "closed", "k", 1); err != nil || !d.Allowed || d.Remaining != was-1 {
 		t.Errorf("when the old master is back: %+v, %v", d, err)
 	}
 }
 
-// TestScriptFlushUnderLoad: a server that forgets its scripts is told them
-// again, and nobody notices.
+// TestScriptFlushUnderLoad checks that callers do not notice when a server
+// loses its scripts.
 func TestScriptFlushUnderLoad(t *testing.T) {
 	t.Parallel()
 	const burst = 1000000
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{}, drained("f", burst), drained("g", burst))
+	s, l := openURL(t, server.URL(), redisstore.Config{}, drained("f", burst), drained("g", burst))
 	ks := []string{"a", "b", "c", "d", "e"}
 	f, g := newTally(ks...), newTally(ks...)
 	workers := []*load{
@@ -378,7 +382,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	}
 	for range rounds(100) {
 		for _, w := range workers {
-			w.more(t, 1)
+			w.awaitGrants(t, 1)
 		}
 		if err := server.FlushScripts(); err != nil {
 			t.Fatal(err)
@@ -387,22 +391,22 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	for _, w := range workers {
 		w.end(t)
 	}
-	f.exact(t, l, "f", burst)
-	g.exact(t, l, "g", burst)
+	f.checkExact(t, l, "f", burst)
+	g.checkExact(t, l, "g", burst)
 	if sum(f.failed)+sum(g.failed) > 0 {
 		t.Errorf("%d and %d failed", sum(f.failed), sum(g.failed))
 	}
 }
 
-// TestOutOfMemory: a server without memory charges nothing that it cannot keep,
-// and goes on with all that needs none.
+// TestOutOfMemory checks that a server without memory charges nothing that it
+// cannot store, and still decides all calls that need no memory.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := redistest.Start(t)
 	open, debt := drained("open", 10), drained("debt", 10)
 	open.OnStoreError = store.FailOpen
-	s, l := opened(t, server.URL(), redisstore.Config{}, drained("closed", 10), open, debt)
+	s, l := openURL(t, server.URL(), redisstore.Config{}, drained("closed", 10), open, debt)
 	for limit, n := range map[string]int64{"closed": 6, "open": 6, "debt": 10} {
 		if d, err := l.Take(ctx, limit, "used", n); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
@@ -472,8 +476,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a replica grants nothing, and a master that was demoted under
-// load goes on when it is a master again, with an exact count.
+// TestReadOnly checks that a replica grants nothing, and that the count is
+// exact after a master was demoted under load and promoted again.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	const burst = 1000000
@@ -481,16 +485,16 @@ func TestReadOnly(t *testing.T) {
 	master := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	open := drained("open", burst)
 	open.OnStoreError = store.FailOpen
-	_, l := opened(t, master.URL(), redisstore.Config{}, drained("closed", burst), open)
+	_, l := openURL(t, master.URL(), redisstore.Config{}, drained("closed", burst), open)
 	if _, err := l.Take(ctx, "closed", "k", 4); err != nil {
 		t.Fatal(err)
 	}
 	replica := redistest.Start(t, "--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port))
 	db := replica.Client()
 	defer db.Close()
-	within(t, patience, func() error { return db.Get(ctx, "dipwell:closed:{k}").Err() })
+	retryUntil(t, testTimeout, func() error { return db.Get(ctx, "dipwell:closed:{k}").Err() })
 
-	s, reader := opened(t, replica.URL(), redisstore.Config{Lazy: true})
+	s, reader := openURL(t, replica.URL(), redisstore.Config{Lazy: true})
 	for range 3 {
 		if d, err := reader.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed || !strings.Contains(err.Error(), "replica") {
 			t.Errorf("a take on a replica: %+v, %v", d, err)
@@ -507,25 +511,25 @@ func TestReadOnly(t *testing.T) {
 	}
 
 	o := startLoad(3, func(ctx context.Context, _ int64) (dipwell.Decision, error) { return l.Take(ctx, "closed", "k", 1) })
-	o.more(t, 100)
-	do(t, master, "replicaof", "127.0.0.1", "1") // a master that is not there: it keeps what it has
-	until(t, "noticed", func() bool { return o.failed.Load() > 3 })
+	o.awaitGrants(t, 100)
+	do(t, master, "replicaof", "127.0.0.1", "1") // no such master, so it keeps its data
+	eventually(t, "noticed", func() bool { return o.failed.Load() > 3 })
 	was := left(t, l, "closed", "k")
 	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || left(t, l, "closed", "k") != was {
 		t.Errorf("demoted: %+v, %v", d, err)
 	}
 	do(t, master, "replicaof", "no", "one")
-	o.more(t, 100)
+	o.awaitGrants(t, 100)
 	o.end(t)
-	o.charged(t, burst-4-left(t, l, "closed", "k"))
+	o.checkCharged(t, burst-4-left(t, l, "closed", "k"))
 	if o.unknown.Load() > 0 {
 		t.Errorf("%d unknown, though the server has answered", o.unknown.Load())
 	}
 }
 
-// TestHung: while a server hangs every call is answered when its time is up, by
-// the limit's failure mode; goroutines do not pile up, no call is sent twice,
-// and it heals by itself.
+// TestHung checks that while a server hangs every call is answered in time by
+// the limit's failure mode, goroutines do not pile up, no call is sent twice,
+// and the store recovers.
 func TestHung(t *testing.T) {
 	t.Parallel()
 	const burst = 1000000
@@ -537,10 +541,10 @@ func TestHung(t *testing.T) {
 		return l
 	}
 	limits := []store.Limit{limit("closed", 50*time.Millisecond, store.FailClosed), limit("open", 50*time.Millisecond, store.FailOpen), limit("untimed", 0, store.FailClosed)}
-	_, l := opened(t, server.URL()+"?pool_size=8&timeout=400ms", redisstore.Config{}, limits...)
+	_, l := openURL(t, server.URL()+"?pool_size=8&timeout=400ms", redisstore.Config{}, limits...)
 	var granted, unknown, calls atomic.Int64
 	for _, limit := range limits {
-		within(t, patience, func() error { // a busy machine may need more than 50 ms
+		retryUntil(t, testTimeout, func() error { // 50 ms may not be enough on a busy machine
 			d, err := l.Take(ctx, limit.Name, "k", 1)
 			if err == nil && d.Source == store.SourceStore {
 				granted.Add(1)
@@ -581,14 +585,14 @@ func TestHung(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := time.Duration(slowest.Load()); got > 2*400*time.Millisecond+late.slack() { // a free connection, and an answer
+	if got := time.Duration(slowest.Load()); got > 2*400*time.Millisecond+late.slack() { // for a free connection, and for an answer
 		t.Errorf("a call took %v", got)
 	}
 	if err := server.Continue(); err != nil {
 		t.Fatal(err)
 	}
 	continued := time.Now()
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		d, err := l.Take(ctx, "closed", "k", 1)
 		if err == nil && d.Allowed {
 			granted.Add(1)
@@ -611,9 +615,10 @@ func TestHung(t *testing.T) {
 	t.Logf("%d goroutines before, %d at most, with other tests at the same time", before, most.Load())
 }
 
-// TestRestart: what a server that is killed under load has kept. With everysec
-// it acknowledges for up to two seconds what it has not written, while the disk
-// is slow, so that not only a crash of the machine loses grants.
+// TestRestart checks what a server that is killed under load has kept. With
+// appendfsync everysec and a slow disk it acknowledges writes for up to two
+// seconds before they are on disk, so grants are lost even if only the process
+// is killed.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -637,18 +642,18 @@ const forgets = time.Duration(1<<63 - 1) // loses everything
 
 func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, inOrder bool) {
 	const burst = 1000000
-	_, l := opened(t, server.URL(), redisstore.Config{}, drained("r", burst))
+	_, l := openURL(t, server.URL(), redisstore.Config{}, drained("r", burst))
 	o := startLoad(2, func(ctx context.Context, _ int64) (dipwell.Decision, error) {
 		d, err := l.Take(ctx, "r", "k", 1)
 		_ = await.Sleep(ctx, time.Millisecond)
 		return d, err
 	})
-	o.more(t, 100)
-	kept := o.granted.Load() // at the beginning of what may be lost
+	o.awaitGrants(t, 100)
+	kept := o.granted.Load() // at the start of the time that may be lost
 	if loses == 2*time.Second {
 		_ = await.Sleep(t.Context(), loses+time.Second) // and a second for a slow disk
 	}
-	o.more(t, 100)
+	o.awaitGrants(t, 100)
 	if loses == 0 {
 		kept = o.granted.Load()
 	}
@@ -658,18 +663,18 @@ func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, in
 		server.Kill()
 	}
 	died := time.Now()
-	until(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	eventually(t, "noticed", func() bool { return o.failed.Load() > 0 })
 	atDeath := o.granted.Load()
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	started := time.Now()
-	o.more(t, 100)
+	o.awaitGrants(t, 100)
 	o.end(t)
 	granted, unknown, gone := o.granted.Load(), o.unknown.Load(), burst-left(t, l, "r", "k")
 	after := granted - atDeath
 	t.Logf("%d granted before the end and %d after, %d failed, %d unknown, %d gone; errors ended %v after the server was back, %v after its end",
-		atDeath, after, o.failed.Load(), unknown, gone, max(0, o.troubled(started)).Round(time.Millisecond), o.troubled(died).Round(time.Millisecond))
+		atDeath, after, o.failed.Load(), unknown, gone, max(0, o.lastFailure(started)).Round(time.Millisecond), o.lastFailure(died).Round(time.Millisecond))
 	low, high := kept+after, granted+unknown
 	switch loses {
 	case forgets:
@@ -680,13 +685,13 @@ func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, in
 	if gone < low || gone > high {
 		t.Errorf("%d are gone, not from %d to %d", gone, low, high)
 	}
-	if o.troubled(started) > failoverBound {
-		t.Errorf("errors until %v after the start", o.troubled(started))
+	if o.lastFailure(started) > failoverBound {
+		t.Errorf("errors until %v after the start", o.lastFailure(started))
 	}
 }
 
-// TestCut: a call whose connection is cut is of unknown outcome, and is never
-// sent again behind the caller's back, on one server and in a cluster.
+// TestCut checks that a call whose connection is cut returns ErrOutcomeUnknown
+// and is not sent again, on one server and in a cluster.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
@@ -701,7 +706,7 @@ func TestCut(t *testing.T) {
 		server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", fmt.Sprint(p.port()))
 		p.to(server)
 		do(t, server, "cluster", "addslotsrange", 0, 16383)
-		until(t, "a cluster", func() bool { return strings.Contains(fmt.Sprint(do(t, server, "cluster", "info")), "cluster_state:ok") })
+		eventually(t, "a cluster", func() bool { return strings.Contains(fmt.Sprint(do(t, server, "cluster", "info")), "cluster_state:ok") })
 		testCut(t, p, fmt.Sprintf("redis+cluster://%s?pool_size=1", p.Addr()), server.URL())
 	})
 }
@@ -710,8 +715,8 @@ func testCut(t *testing.T, p *proxy, url, direct string) {
 	const burst = 1000000
 	ctx := t.Context()
 	limits := []store.Limit{drained("cut", burst), drained("other", burst)}
-	s, l := opened(t, url, redisstore.Config{Poll: -1}, limits...)
-	_, near := opened(t, direct, redisstore.Config{Poll: -1})
+	s, l := openURL(t, url, redisstore.Config{Poll: -1}, limits...)
+	_, near := openURL(t, direct, redisstore.Config{Poll: -1})
 	batch := func() (d dipwell.Decision, err error) {
 		b := store.Batch{Groups: []store.Group{take(l, "cut", "k"), take(l, "other", "k"), take(l, "other", "j")}}
 		b.Groups[1].Ops[0].Verb = store.VerbCharge
@@ -728,7 +733,7 @@ func testCut(t *testing.T, p *proxy, url, direct string) {
 	}
 	for name, call := range calls {
 		for cut, cost := range map[int32]int64{cutBefore: 0, cutAfter: 1, cutMiddle: 1} {
-			within(t, patience, func() error { _, err := call(); return err }) // its script is known, and its connection open
+			retryUntil(t, testTimeout, func() error { _, err := call(); return err }) // caches the script and opens the connection
 			was := left(t, near, "cut", "k")
 			other := left(t, near, "other", "k")
 			p.cut.Store(cut)
@@ -736,7 +741,7 @@ func testCut(t *testing.T, p *proxy, url, direct string) {
 			if !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
 				t.Errorf("%s cut (%d): %+v, %v", name, cut, d, err)
 			}
-			until(t, "done by the server", func() bool { return left(t, near, "cut", "k") == was-cost })
+			eventually(t, "done by the server", func() bool { return left(t, near, "cut", "k") == was-cost })
 			if d, err := call(); err != nil || !d.Allowed || left(t, near, "cut", "k") != was-cost-1 {
 				t.Errorf("%s after a cut (%d): %+v, %v, %d left of %d", name, cut, d, err, left(t, near, "cut", "k"), was)
 			}

@@ -21,8 +21,8 @@ import (
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
-// giveVector is a line of giveback.jsonl; golden_giveback_test.go of package store
-// package explains its members.
+// giveVector is a line of giveback.jsonl. Its members are explained in
+// golden_giveback_test.go of package store.
 type giveVector struct {
 	Versions []struct {
 		Rule   goldenRule
@@ -64,7 +64,8 @@ type give struct {
 	names [3]string // of the row, the set of its reservations and the hash of its records
 }
 
-// TestGoldenGiveBack: the scripts leave the rows, lists and records of the checked-in vectors.
+// TestGoldenGiveBack checks the rows, lists and records that scripts leave
+// against the golden vectors.
 func TestGoldenGiveBack(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -83,10 +84,10 @@ func TestGoldenGiveBack(t *testing.T) {
 		for i, kind := range []string{":", ".due:", ".records:"} {
 			g.names[i] = prefix + kind + name + ":{k}"
 		}
-		s.Install(g.def, "k")
+		s.InstallDefinition(g.def, "k")
 		clock.Store(v.Now)
 		g.store()
-		if v.elsewhere() {
+		if v.notInRedis() {
 			continue
 		}
 		done++
@@ -103,11 +104,11 @@ func TestGoldenGiveBack(t *testing.T) {
 	}
 }
 
-// elsewhere reports whether there is no such thing in Redis: a call that only
-// settles; a take of a leaky bucket without a record; records of another version
-// than their row; and what the list does not know gives nothing back without a
-// look at the row.
-func (v *giveVector) elsewhere() bool {
+// notInRedis reports whether a vector cannot occur in Redis: a call that only
+// settles; a take of a leaky bucket without a record; records of another
+// version than their row. Also, what the list does not know gives nothing back,
+// and the row is not read.
+func (v *giveVector) notInRedis() bool {
 	return v.Do == "settle" || v.Do == "take" && v.Versions[len(v.Versions)-1].Rule.Leaky || v.Do == "give_back" && (v.Mark != v.Row.Mark || v.Row.Lows == nil) ||
 		slices.ContainsFunc(v.Records, func(x giveRecord) bool { return x.Mark == v.Row.Mark && x.Version != v.Row.Version })
 }
@@ -126,8 +127,8 @@ func (v *giveVector) definition(name string) *store.Definition {
 	return d
 }
 
-// words writes numbers with spaces between them.
-func words(list ...any) string {
+// joinWords formats values with spaces between them.
+func joinWords(list ...any) string {
 	return strings.Join(strings.Fields(strings.NewReplacer("[", " ", "]", " ").Replace(fmt.Sprintln(list...))), " ")
 }
 
@@ -137,7 +138,7 @@ func idOf(number, mark int64) (id store.Reservation) {
 	return id
 }
 
-// store puts the row and its records where the scripts expect them.
+// store writes the row and its records as the scripts expect them.
 func (g *give) store() {
 	r := &g.Row
 	if r.Version == 0 {
@@ -157,7 +158,7 @@ func (g *give) store() {
 			}
 			g.storeRecord(pipe, &x)
 		}
-		pipe.HSet(g.Context(), g.names[2], "", words(r.Mark, r.Next, till, 0, r.Lows))
+		pipe.HSet(g.Context(), g.names[2], "", joinWords(r.Mark, r.Next, till, 0, r.Lows))
 	}
 	pipe.Set(g.Context(), g.names[0], row, 0)
 	if _, err := pipe.Exec(g.Context()); err != nil {
@@ -177,11 +178,11 @@ func (g *give) storeRecord(pipe redis.Pipeliner, x *giveRecord) {
 	}
 	d, _ := json.Marshal([]map[string]any{{"limit": g.def.Name, "key": "k", "units": x.Units, "version": g.def.Number}})
 	pipe.Set(g.Context(), strings.Replace(g.names[0], ":"+g.def.Name+":{k}", ".reservation:"+id, 1), d, 0)
-	pipe.HSet(g.Context(), g.names[2], id, words(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
+	pipe.HSet(g.Context(), g.names[2], id, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
 }
 
 // do makes the call of a vector. A reservation that ends later than its part
-// has another part, of a limit that gives just that delay.
+// gets a second part, of a limit with just that delay.
 func (g *give) do() bool {
 	group := store.Group{Cancel: g.Do == "give_back", ID: idOf(g.Number, g.Mark)}
 	if !group.Cancel {
@@ -196,7 +197,7 @@ func (g *give) do() bool {
 		late := store.MustDefinition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
 		late.Rule = store.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: store.MaxInt}
 		late.Rule.Ready()
-		g.s.Install(late, "k")
+		g.s.InstallDefinition(late, "k")
 		group.Ops = append(group.Ops, store.Op{Def: late, Key: "k", Verb: store.VerbReserve, Cost: 1})
 	}
 	b := store.Batch{Groups: []store.Group{group}}
@@ -206,8 +207,8 @@ func (g *give) do() bool {
 	return b.Groups[0].Allowed
 }
 
-// compare looks at what the call has left: the row, its list, and the records
-// of that list that can still be cancelled or give something back.
+// compare checks what the call has left: the row, its list, and the records of
+// the list that can still be cancelled or give something back.
 func (g *give) compare() {
 	want := &g.Want.Row
 	row := ""
@@ -226,11 +227,11 @@ func (g *give) compare() {
 		return
 	}
 	list := strings.Fields(fields[""])
-	if lows := strings.Fields(words(want.Mark, want.Next, want.Lows)); len(list) < 4 || !slices.Equal(slices.Delete(list, 2, 4), lows) {
+	if lows := strings.Fields(joinWords(want.Mark, want.Next, want.Lows)); len(list) < 4 || !slices.Equal(slices.Delete(list, 2, 4), lows) {
 		g.Errorf("the list is %q, not %v", fields[""], lows)
 	}
 	var got, wanted []string
-	spent := g.spent()
+	spent := g.deletedRecords()
 	for id, text := range fields {
 		f := strings.Fields(text)
 		if id != "" && f[1] == fmt.Sprint(want.Mark) && (f[2] != "-2" || g.Do == "give_back" && !spent[f[0]]) {
@@ -243,7 +244,7 @@ func (g *give) compare() {
 			slack = -2
 		}
 		if x.Mark == want.Mark && (!x.Rest || g.Do == "give_back" && !spent[fmt.Sprint(x.Number)]) {
-			wanted = append(wanted, words(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
+			wanted = append(wanted, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends))
 		}
 	}
 	slices.Sort(got)
@@ -253,10 +254,10 @@ func (g *give) compare() {
 	}
 }
 
-// spent are the numbers of the cancelled records that the call leaves although
-// nothing can come back of them, because newer ones hold all that is left. Redis
-// forgets them sooner.
-func (g *give) spent() map[string]bool {
+// deletedRecords returns the cancelled records that the vector keeps although
+// nothing can come back of them, because newer records have all that is left.
+// Redis deletes them earlier.
+func (g *give) deletedRecords() map[string]bool {
 	numbers, low, newer := map[string]bool{}, -1, int64(0)
 	for _, x := range slices.Backward(g.Want.Records) {
 		if !x.Rest || x.Mark != g.Want.Row.Mark {
@@ -280,13 +281,14 @@ func (g *give) spent() map[string]bool {
 	return numbers
 }
 
-// Cancelled reservations of a bucket on which somebody always waits are
-// forgotten once nothing can come back of them, and what comes back of the
-// others is what a store gives back that forgets none.
+// TestCancelledRecordsAreForgotten checks that cancelled reservations of a
+// bucket on which somebody always waits are deleted once nothing can come back
+// of them, and that as much comes back of the others as in a store that keeps
+// them all.
 func TestCancelledRecordsAreForgotten(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	for _, burst := range []int64{1, 3, 10, 40} { // what those that wait can spare
+	for _, burst := range []int64{1, 3, 10, 40} { // what waiting reservations can spare
 		t.Run(fmt.Sprint("burst ", burst), func(t *testing.T) {
 			const most = 200
 			seed := rand.Uint64()
@@ -303,7 +305,7 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 			defer memory.Close()
 			both := []*dipwell.Limiter{limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1, Clock: clock}), limit), limiter(t, memory, limit)}
 			var waiting [][2]store.Reservation
-			cancelled, due := 0, int64(0) // of the newest, which is never cancelled
+			cancelled, due := 0, int64(0) // of the newest reservation, which is never cancelled
 			for step := range 3000 {
 				var answers [2]string
 				cost, at := random.Int64N(3)+1, random.IntN(max(1, len(waiting)))

@@ -17,7 +17,7 @@ import (
 
 var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"}
 
-// goldenRule is a rule as the vectors have it.
+// goldenRule is a rule in the form of the vectors.
 type goldenRule struct {
 	Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
 	MaxCharge                                        int64 `json:"max_charge"`
@@ -43,8 +43,8 @@ type vector struct {
 	}
 }
 
-// TestGolden: the scripts leave the rows of the checked-in vectors, and the
-// answers made from what they return are the vectors'.
+// TestGolden checks the rows that scripts leave, and the answers computed from
+// their replies, against the golden vectors.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("../testdata/golden/apply.jsonl")
@@ -63,7 +63,7 @@ func TestGolden(t *testing.T) {
 		n++
 		d := store.MustDefinition(store.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
 		d.Rule = v.Rule.rule()
-		row := s.Install(d, "k")
+		row := s.InstallDefinition(d, "k")
 		found := fmt.Sprintf("%d %d 1", v.Used, v.TS)
 		if err := db.Set(ctx, row, found, 0).Err(); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Calls of one bucket are charged once each, however many are in a batch.
+// TestManyCallsOfOneBucket checks that calls of one bucket are charged once
+// each, for any number in a batch.
 func TestManyCallsOfOneBucket(t *testing.T) {
 	t.Parallel()
 	const calls = 1200
@@ -33,9 +34,10 @@ func TestManyCallsOfOneBucket(t *testing.T) {
 	}
 }
 
-// A bucket of a limit that changes while a batch is put together is in one call
-// under each of its definitions: in one call both would charge what was found.
-func TestALimitThatChangesWithinABatch(t *testing.T) {
+// TestLimitChangeWithinBatch checks that if a limit changes while a batch is
+// assembled, a call has its bucket under one definition only; under both it
+// would be charged twice from the same state.
+func TestLimitChangeWithinBatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, client(t), redisstore.Config{Poll: -1})
 	l := limiter(t, s, drained("user", 9), drained("tenant", 9))
@@ -44,10 +46,10 @@ func TestALimitThatChangesWithinABatch(t *testing.T) {
 		calls  int
 	}{"none": {false, 1}, "another": {true, 2}} {
 		one, two := group(l, store.VerbTake, "user u"), group(l, store.VerbTake, "user u", "tenant t")
-		n := s.CallsAcrossAChange(t.Context(), &one, &two, func() {
+		n := s.CountCallsAcrossChange(t.Context(), &one, &two, func() {
 			if c.change {
 				same := *l.Limit("user")
-				s.Install(&same, "u")
+				s.InstallDefinition(&same, "u")
 			}
 		})
 		if n != c.calls {
@@ -56,23 +58,24 @@ func TestALimitThatChangesWithinABatch(t *testing.T) {
 	}
 }
 
-// moving answers the first calls of several keys as a node does whose slot moves.
-type moving struct{ left int }
+// tryAgainHook answers the first calls of several keys with TRYAGAIN, as a node
+// does during a slot migration.
+type tryAgainHook struct{ remaining int }
 
 type tryAgain struct{ error }
 
 func (tryAgain) RedisError() {}
 
-func (m *moving) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (m *tryAgainHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (m *moving) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (m *tryAgainHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (m *moving) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (m *tryAgainHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); m.left > 0 && len(args) > 2 && fmt.Sprint(args[2]) == "2" {
-			m.left--
+		if args := cmd.Args(); m.remaining > 0 && len(args) > 2 && fmt.Sprint(args[2]) == "2" {
+			m.remaining--
 			cmd.SetErr(tryAgain{errors.New("TRYAGAIN Multiple keys request during rehashing of slot")})
 			return cmd.Err()
 		}
@@ -80,26 +83,27 @@ func (m *moving) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A group that is alone cannot be split: it is asked again while its slot moves,
-// whichever script decides it.
+// TestGroupWhileItsSlotMoves checks that a single group, which cannot be
+// divided, is retried while its slot moves, whichever script decides it.
 func TestGroupWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
-	db, m := client(t), &moving{}
+	db, m := client(t), &tryAgainHook{}
 	db.AddHook(m)
 	s := newStore(t, db, redisstore.Config{Poll: -1})
 	window := drained("window", 3)
 	window.Algorithm = store.FixedWindow
 	l := limiter(t, s, drained("user", 3), drained("tenant", 3), window)
 	for _, g := range []store.Group{group(l, store.VerbTake, "user k", "tenant k"), group(l, store.VerbTake, "user k", "window k")} {
-		m.left = 2
-		if g = apply(t, s, g)[0]; g.Err != nil || !g.Allowed || m.left != 0 {
+		m.remaining = 2
+		if g = apply(t, s, g)[0]; g.Err != nil || !g.Allowed || m.remaining != 0 {
 			t.Errorf("%s: %v, %v", g.Ops[1].Def.Name, g.Allowed, g.Err)
 		}
 	}
 }
 
-// Whatever a batch asks of few buckets, with reservations that have to wait among
-// it, what is used afterwards is what was granted, to the token.
+// TestBatchesChargeWhatTheyGrant checks that for any batch on few buckets,
+// including reservations that have to wait, the tokens used afterwards are
+// exactly those granted.
 func TestBatchesChargeWhatTheyGrant(t *testing.T) {
 	t.Parallel()
 	db := client(t)

@@ -11,10 +11,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A program from before the lists reads a row with records as a plain one and
-// writes it as one. The list is void then: a cancellation succeeds and gives
-// nothing back, and the next reservation begins a list.
-func TestAProgramWithoutLists(t *testing.T) {
+// TestProgramWithoutLists checks that an older program reads and writes a row
+// with records as a plain row. The list is void then: a cancellation succeeds
+// and gives nothing back, and the next reservation starts a new list.
+func TestProgramWithoutLists(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("older", prefixes.Add(1))
@@ -59,12 +59,12 @@ func TestAProgramWithoutLists(t *testing.T) {
 	cancel(reserve(30), 80)
 }
 
-// A batch of takes of many buckets that have reservations is two trips, and one
-// take two calls.
+// TestCallsBesideReservations checks that a batch of takes of many buckets with
+// reservations is two round trips, and a single take two calls.
 func TestCallsBesideReservations(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 1000, MaxDebt: 10})
+	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 1000, MaxDebt: 10})
 	keys := make([]string, 50)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)

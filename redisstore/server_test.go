@@ -27,8 +27,8 @@ func limiter(t testing.TB, s store.Store, limits ...store.Limit) *dipwell.Limite
 	return l
 }
 
-// within fails unless f has nothing to object to in time.
-func within(t testing.TB, d time.Duration, f func() error) {
+// retryUntil calls f until it returns nil, and fails after d.
+func retryUntil(t testing.TB, d time.Duration, f func() error) {
 	t.Helper()
 	deadline := time.After(d)
 	for {
@@ -44,8 +44,8 @@ func within(t testing.TB, d time.Duration, f func() error) {
 	}
 }
 
-// A bucket expires when it is full, rounded up, and a refused call and a check
-// write nothing.
+// TestExpiryAndWrites checks that a bucket expires when it is full, rounded up,
+// and that refusals and checks write nothing.
 func TestExpiryAndWrites(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -75,7 +75,8 @@ func TestExpiryAndWrites(t *testing.T) {
 	}
 }
 
-// Rows that dipwell did not write: a call is never admitted without a charge.
+// TestForeignRows checks that for rows that dipwell did not write no call is
+// granted without a charge.
 func TestForeignRows(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -99,8 +100,8 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// Rows live as long as a slower version needs them, also those of a program
-// that had not heard of it.
+// TestSlowerVersionLengthensExpiry checks that rows live as long as a slower
+// version needs them, also those of a program that did not know of it.
 func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -123,7 +124,7 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	if d, err := other.Take(t.Context(), "x", "late", 10); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		if left := db.PTTL(t.Context(), prefix+":x:{late}").Val(); left < 50*time.Minute {
 			return errors.New("a row written late expires in " + left.String())
 		}
@@ -131,7 +132,8 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	})
 }
 
-// A change made elsewhere is known within a second, told or not.
+// TestWatch checks that a change made elsewhere is known within a second, with
+// and without notifications.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -141,7 +143,7 @@ func TestWatch(t *testing.T) {
 		if _, err := a.Define(t.Context(), store.Limit{Name: "w", Rate: 1, Period: time.Minute, Burst: burst}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
-		within(t, patience, func() error {
+		retryUntil(t, testTimeout, func() error {
 			if d := b.Limit("w"); d == nil || d.Burst != burst {
 				return errors.New("not known")
 			}
@@ -151,7 +153,7 @@ func TestWatch(t *testing.T) {
 	if err := a.Drop(t.Context(), "w", store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		if b.Limit("w") != nil {
 			return errors.New("still there")
 		}
@@ -159,7 +161,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Scripts that were forgotten are sent again, alone and in a batch.
+// TestScriptFlush checks that scripts that the server has lost are sent again,
+// alone and in a batch.
 func TestScriptFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -194,7 +197,8 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// A server that comes late, and one that comes back empty, is told the limits.
+// TestServerAway checks that a server that starts late, or restarts empty, gets
+// the limits.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -227,7 +231,7 @@ func TestServerAway(t *testing.T) {
 	if err = server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, take)
+	retryUntil(t, testTimeout, take)
 	server.Kill()
 	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, store.ErrStore) {
 		t.Fatalf("a killed server: %v", err)
@@ -235,8 +239,8 @@ func TestServerAway(t *testing.T) {
 	if err = server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, take)
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, take)
+	retryUntil(t, testTimeout, func() error {
 		other, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Poll: -1})
 		if err != nil {
 			return err
@@ -254,8 +258,8 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// What the server refuses is an error that charged nothing; what it did not
-// answer may have charged.
+// TestErrors checks that an error reply has charged nothing, and that a call
+// without a reply may have charged.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -302,10 +306,11 @@ func TestErrors(t *testing.T) {
 	if err = server.Continue(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, take)
+	retryUntil(t, testTimeout, take)
 }
 
-// A server that may evict buckets is refused unless that is accepted.
+// TestEviction checks that a server that may evict buckets is rejected unless
+// AllowEviction is set.
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
@@ -338,7 +343,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// Behind Sentinels the store follows a promoted replica.
+// TestSentinel checks that behind Sentinels the store follows a promoted
+// replica.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	trio := redistest.StartSentinel(t)
@@ -352,16 +358,16 @@ func TestSentinel(t *testing.T) {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	if n, err := trio.Nodes[0].Do("wait", 1, 5000); err != nil || n != int64(1) {
-		t.Logf("wait: %v, %v", n, err) // of another connection; the replica has it soon all the same
+		t.Logf("wait: %v, %v", n, err) // on another connection; the replica gets it soon anyway
 	}
 	replica := trio.Nodes[1].Client()
 	defer replica.Close()
-	within(t, patience, func() error { return replica.Get(t.Context(), "dipwell:s:{k}").Err() })
+	retryUntil(t, testTimeout, func() error { return replica.Get(t.Context(), "dipwell:s:{k}").Err() })
 	if err := trio.Watch(); err != nil {
 		t.Fatal(err)
 	}
 	trio.Nodes[0].Kill()
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		d, err := l.Take(t.Context(), "s", "k", 1)
 		if err == nil && d.Remaining >= 8 {
 			t.Fatalf("the replica forgot: %+v", d)
@@ -370,7 +376,7 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// What a URL says.
+// TestParse checks the options in a URL.
 func TestParse(t *testing.T) {
 	for url, says := range map[string]string{
 		"redis://h?color=red":         "color",
@@ -405,8 +411,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseKeepsPasswords: a URL whose password was not escaped is refused with
-// an error that has nothing of it.
+// TestParseKeepsPasswords checks that the error for a URL with an unescaped
+// password has nothing of the password.
 func TestParseKeepsPasswords(t *testing.T) {
 	for _, url := range []string{
 		"redis://:se/cret@localhost", "redis://u:se/cret@localhost/3", "redis://:se?cret@localhost", "redis://:se?cret=x@localhost/1",
@@ -419,7 +425,7 @@ func TestParseKeepsPasswords(t *testing.T) {
 	}
 }
 
-// The slot that is computed here is the cluster's.
+// TestSlot compares slot with the server's CLUSTER KEYSLOT.
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.SharedCluster(t)

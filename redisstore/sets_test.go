@@ -19,7 +19,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// group asks one token of each of some limits and keys, "limit key".
+// group returns a group that asks for one token of each "limit key" in rows.
 func group(l *dipwell.Limiter, verb store.Verb, rows ...string) (g store.Group) {
 	for _, row := range rows {
 		limit, key, _ := strings.Cut(row, " ")
@@ -38,9 +38,10 @@ func apply(t fataler, s store.Store, groups ...store.Group) []store.Group {
 	return b.Groups
 }
 
-// A batch of groups of any verbs on few keys comes to the same as deciding them
-// one after the other: calls of one bucket in their order, then groups of several.
-func TestSetsDecideAsOneByOne(t *testing.T) {
+// TestSetsAgreeWithOneByOne checks that a batch of groups of any verbs on few
+// keys has the same result as the groups one after the other: calls of one
+// bucket in order, then groups of several.
+func TestSetsAgreeWithOneByOne(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	limits := []store.Limit{
@@ -51,7 +52,7 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 		{Name: "shadow", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: store.NoDebt, Mode: store.Shadow},
 		{Name: "debt", Rate: 1, Period: 10 * time.Second, Burst: 5, MaxDebt: 6},
 	}
-	const debt = 5 // the last one's groups are of one op
+	const debt = 5 // the last one has only groups of one op
 	var clock atomic.Int64
 	rapid.Check(t, func(t *rapid.T) {
 		clock.Store(1_800_000_000_000_000 + rapid.Int64Range(0, 60e6).Draw(t, "start"))
@@ -64,7 +65,8 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A script that the server does not have is sent again, after the others of its batch.
+		// A script that the server has lost is sent again, after the others of
+		// its batch.
 		apply(t, s, group(l, store.VerbReset, "bucket k"), group(l, store.VerbCheck, "bucket l"))
 		type row struct{ limit, key string }
 		model := map[row]store.State{}
@@ -75,10 +77,10 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "batches") {
 			now := clock.Add(rapid.Int64Range(0, 20e6).Draw(t, "later"))
 			var groups []store.Group
-			alike, costs := rapid.Bool().Draw(t, "alike"), rapid.SliceOfN(rapid.Int64Range(0, 12), len(limits), len(limits)).Draw(t, "costs")
+			sameCost, costs := rapid.Bool().Draw(t, "alike"), rapid.SliceOfN(rapid.Int64Range(0, 12), len(limits), len(limits)).Draw(t, "costs")
 			for i := range rapid.IntRange(1, 40).Draw(t, "groups") {
 				g := store.Group{ID: store.Reservation{1, byte(i), 15: byte(now)}, Ops: []store.Op{op(debt, store.VerbReset)}}
-				if alike { // for take_many.lua: one verb and cost a bucket
+				if sameCost { // for take_many.lua: one verb and cost per bucket
 					o := &g.Ops[0]
 					o.Verb = map[string]store.Verb{"": store.VerbTake, "k": store.VerbTakeUpTo, "l": store.VerbCheck}[o.Key]
 					o.Cost = costs[slices.IndexFunc(limits, func(l store.Limit) bool { return l.Name == o.Def.Name })]
@@ -130,7 +132,7 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 				}
 				for j := range g.Ops {
 					a, b := g.Ops[j].Answer, w.Ops[j].Answer
-					if g.Ops[j].Def.Name == limits[debt].Name { // a refusal may be of before a reservation that waits
+					if g.Ops[j].Def.Name == limits[debt].Name { // a refusal may be from before a reservation that waits
 						a, b = store.Answer{Allowed: a.Allowed, Granted: a.Granted}, store.Answer{Allowed: b.Allowed, Granted: b.Granted}
 					}
 					if a != b {
@@ -156,12 +158,13 @@ func TestSetsDecideAsOneByOne(t *testing.T) {
 	})
 }
 
-// Groups of several buckets share calls of at most 64 buckets, and of differing
-// costs of a bucket there is one call, whether all of them fit or not.
+// TestCallsOfGroups checks that groups of several buckets share calls of at
+// most 64 buckets, and that different costs of one bucket are one call, whether
+// all of them fit or not.
 func TestCallsOfGroups(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("user", 10), drained("tenant", 1000), drained("hot", 500))
+	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("user", 10), drained("tenant", 1000), drained("hot", 500))
 	apply(t, s, group(l, store.VerbTake, "user warm", "tenant warm"), group(l, store.VerbTake, "user warm2", "tenant warm"))
 	several := func(n int) (groups []store.Group) {
 		for i := range n {
@@ -211,8 +214,8 @@ func TestCallsOfGroups(t *testing.T) {
 	}
 }
 
-// A group that is refused charges nothing, whatever the groups beside it get,
-// and those before it come first.
+// TestGroupsInOrder checks that a refused group charges nothing, whatever the
+// groups next to it get, and that earlier groups come first.
 func TestGroupsInOrder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, client(t), redisstore.Config{Poll: -1})
@@ -220,9 +223,9 @@ func TestGroupsInOrder(t *testing.T) {
 	for i, g := range apply(t, s,
 		group(l, store.VerbTake, "user a", "tenant acme"),
 		group(l, store.VerbTake, "user a", "tenant acme"),
-		group(l, store.VerbTake, "user a", "tenant acme"), // a has none
+		group(l, store.VerbTake, "user a", "tenant acme"), // a is empty
 		group(l, store.VerbTake, "user b", "tenant acme"),
-		group(l, store.VerbTake, "user c", "tenant acme"), // acme has none
+		group(l, store.VerbTake, "user c", "tenant acme"), // acme is empty
 		group(l, store.VerbTake, "user c", "tenant other"),
 		group(l, store.VerbCheck, "user c", "tenant other"),
 		group(l, store.VerbCheck, "user c", "tenant acme"),
@@ -239,29 +242,30 @@ func TestGroupsInOrder(t *testing.T) {
 	}
 }
 
-// asked is the scripts that a client was asked to run.
-type hasCost struct{ list []string }
+// scriptRecorder records the scripts that a client calls.
+type scriptRecorder struct{ names []string }
 
-func (a *hasCost) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *scriptRecorder) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (a *hasCost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a *scriptRecorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (a *hasCost) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (a *scriptRecorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if args := cmd.Args(); args[0] == "evalsha" {
-			a.list = append(a.list, redisstore.ScriptName(args[1]))
+			a.names = append(a.names, redisstore.ScriptName(args[1]))
 		}
 		return next(ctx, cmd)
 	}
 }
 
-// Where nothing but takes of one cost is asked of each bucket, a batch goes by
-// take_many.lua, and else by set.lua; either answers all of it.
+// TestScriptOfABatch checks that a batch uses take_many.lua if it only has
+// takes of one cost per bucket, and otherwise set.lua, and that either decides
+// all of it.
 func TestScriptOfABatch(t *testing.T) {
 	t.Parallel()
-	db, a := client(t), &hasCost{}
+	db, a := client(t), &scriptRecorder{}
 	s := newStore(t, db, redisstore.Config{Poll: -1})
 	window := drained("window", 99)
 	window.Algorithm = store.FixedWindow
@@ -271,7 +275,7 @@ func TestScriptOfABatch(t *testing.T) {
 		g.Ops[0].Cost = cost
 		return g
 	}
-	apply(t, s, take("user a", 2), take("user b", 2)) // the server has the scripts
+	apply(t, s, take("user a", 2), take("user b", 2)) // so that the server has the scripts
 	apply(t, s, take("user a", 1), take("user a", 2))
 	db.AddHook(a)
 	for name, c := range map[string]struct {
@@ -288,19 +292,20 @@ func TestScriptOfABatch(t *testing.T) {
 		"a refund":          {[]store.Group{take("user a", 1), group(l, store.VerbRefund, "user b")}, "set"},
 		"several":           {[]store.Group{take("user c", 1), group(l, store.VerbTake, "user d", "tenant d")}, "set"},
 	} {
-		a.list = nil
+		a.names = nil
 		for i, g := range apply(t, s, c.groups...) {
 			if g.Err != nil || !g.Allowed {
 				t.Errorf("%s: group %d: %v, %v", name, i, g.Allowed, g.Err)
 			}
 		}
-		if !slices.Equal(a.list, []string{c.want}) {
-			t.Errorf("%s: by %v, not %s", name, a.list, c.want)
+		if !slices.Equal(a.names, []string{c.want}) {
+			t.Errorf("%s: by %v, not %s", name, a.names, c.want)
 		}
 	}
 }
 
-// A take of nothing creates no bucket, alone or with others.
+// TestGroupsOfNothing checks that a take of 0 tokens creates no bucket, alone
+// or with others.
 func TestGroupsOfNothing(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -321,8 +326,8 @@ func TestGroupsOfNothing(t *testing.T) {
 	}
 }
 
-// What is not a bucket, or is of another version, or has reservations, concerns
-// the groups that ask for it and no others.
+// TestOneGroupAtFault checks that a key that is not a bucket, has another
+// version, or has reservations only affects the groups that use it.
 func TestOneGroupAtFault(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -383,11 +388,12 @@ func TestOneGroupAtFault(t *testing.T) {
 	}
 }
 
-// Where memory is full, what needs none goes on, also in one batch with the rest.
+// TestGroupsWithoutMemory checks that if memory is full, calls that need none
+// are still decided, also in a batch with others.
 func TestGroupsWithoutMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 10), drained("b", 10))
+	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 10), drained("b", 10))
 	for _, key := range []string{"k", "empty"} {
 		if _, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "a", Key: key, Cost: 10}, dipwell.Take{Limit: "b", Key: key, Cost: 6}); err != nil {
 			t.Fatal(err)
@@ -416,8 +422,8 @@ func TestGroupsWithoutMemory(t *testing.T) {
 	}
 }
 
-// In a cluster groups share a call where they share a slot, and one that lies in
-// several is refused alone.
+// TestGroupsInACluster checks that groups in one slot share a call, and that a
+// group in several slots is rejected without affecting others.
 func TestGroupsInACluster(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{Poll: -1})

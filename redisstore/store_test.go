@@ -17,18 +17,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{})
+	redis.SetLogger(nullLogger{})
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // most tests wait for servers rather than compute
+	_ = flag.Set("test.parallel", "8") // most tests wait for servers and do not compute
 	os.Exit(redistest.Main(m))
 }
 
-// silent takes the client's lines about connections that the tests cut.
-type silent struct{}
+// nullLogger drops the client's log lines about connections that the tests cut.
+type nullLogger struct{}
 
-func (silent) Printf(context.Context, string, ...any) {}
+func (nullLogger) Printf(context.Context, string, ...any) {}
 
-// The runs of the suite have a prefix for each case, and wait a lot.
+// Each case of the suite has its own prefix, and most of its time is waiting.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -37,7 +37,7 @@ func TestStore(t *testing.T) {
 	}, storetest.Parallel)
 }
 
-// client is connected to the one server of these tests.
+// client returns a connection to the server of these tests.
 func client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	return connect(t, redistest.Shared(t).URL())
@@ -55,7 +55,7 @@ func connect(t testing.TB, url string) redis.UniversalClient {
 
 var prefixes atomic.Int64
 
-// newStore is a store of the test's own: its prefix is new.
+// newStore returns a store with a new prefix.
 func newStore(t testing.TB, db redis.UniversalClient, c redisstore.Config) *redisstore.Store {
 	t.Helper()
 	if c.Prefix == "" {

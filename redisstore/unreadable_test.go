@@ -13,9 +13,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestALimitThatCannotBeRead: a limit that only another program can read holds
-// up no other limit, and its own calls get an error that names it.
-func TestALimitThatCannotBeRead(t *testing.T) {
+// TestUnreadableLimit checks that a limit that only another program can read
+// does not affect other limits, and that its own calls return an error that
+// names it.
+func TestUnreadableLimit(t *testing.T) {
 	t.Parallel()
 	ctx, db := context.Background(), client(t)
 	if _, err := dipwell.New(newStore(t, db, redisstore.Config{Prefix: "unreadable"}), store.Limit{Name: "good", Rate: 5, Period: time.Hour}); err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// crowd sends each group with company on both sides.
-type crowd struct {
+// batching sends each group in a batch with a group before and after it.
+type batching struct {
 	*redisstore.Store
 	bystander *store.Definition
 }
 
-func (c *crowd) Apply(ctx context.Context, b *store.Batch) error {
+func (c *batching) Apply(ctx context.Context, b *store.Batch) error {
 	company := func(key string) store.Group {
 		return store.Group{Ops: []store.Op{{Def: c.bystander, Key: key, Verb: store.VerbTake, Cost: 1}}}
 	}
@@ -49,14 +49,15 @@ func TestBatches(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return &crowd{s, d}
+				return &batching{s, d}
 			}, storetest.Quick, c.option, storetest.Parallel)
 		})
 	}
 }
 
-// Calls of several keys in a cluster: what shares a slot is atomic, the rest is
-// refused in a sentence that says what to do, and nothing is granted.
+// TestSeveralKeysInACluster checks that calls of several keys in a cluster are
+// atomic if they share a slot; otherwise they are rejected with an error that
+// says what to do, and nothing is granted.
 func TestSeveralKeysInACluster(t *testing.T) {
 	t.Parallel()
 	db := connect(t, redistest.SharedCluster(t).URL())

@@ -11,8 +11,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// While the slot of a key moves and masters are replaced in order, nothing is
-// granted twice and nobody gets an error but those who meet the change itself.
+// TestClusterChanges checks that while the slot of a key moves, and masters are
+// replaced in an orderly way, nothing is granted twice, and only calls during
+// the change itself get an error.
 func TestClusterChanges(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -59,7 +60,7 @@ func TestClusterChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		d, err := l.Check(t.Context(), "m", "k", 0)
 		if err == nil && (1000000-d.Remaining < granted || 1000000-d.Remaining > granted+failed) {
 			t.Fatalf("%d granted and %d failed, and %d remain of 1000000", granted, failed, d.Remaining)

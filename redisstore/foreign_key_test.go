@@ -14,9 +14,9 @@ import (
 
 const formOfARow = "numbers too big"
 
-// TestOneRowAtFault: in a batch of many rows, the callers of a key that holds
-// something else get the error, and all others are answered and charged once.
-// What the key holds stays.
+// TestOneRowAtFault checks that in a batch of many rows only the callers of a
+// key that holds something else get an error; all others are answered and
+// charged once, and the value of the key is unchanged.
 func TestOneRowAtFault(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(ctx context.Context, db redis.UniversalClient, key string) error{
@@ -29,7 +29,8 @@ func TestOneRowAtFault(t *testing.T) {
 		"text": func(ctx context.Context, db redis.UniversalClient, key string) error {
 			return db.Set(ctx, key, "hello", 0).Err()
 		},
-		// A ts beyond all clocks is a row by its form; by itself it is decided.
+		// A ts in the far future has the form of a row, and a single call
+		// decides it.
 		formOfARow: func(ctx context.Context, db redis.UniversalClient, key string) error {
 			return db.Set(ctx, key, "1 99999999999999999999 1", 0).Err()
 		},

@@ -21,7 +21,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// What a server counts of each command.
+// The server's statistics of each command.
 var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
 func commands(t testing.TB, s *redistest.Server) map[string]int {
@@ -39,13 +39,13 @@ func commands(t testing.TB, s *redistest.Server) map[string]int {
 	return counts
 }
 
-// A decision is one call of a script, which reads the row once and writes it
-// once when it charges; so is a group of callers of one bucket, and one of up to
-// 64 buckets of one limit.
+// TestCallsPerDecision checks that a decision is one call of a script, which
+// reads the row once and, if it charges, writes it once; so are a batch of
+// callers of one bucket, and one of up to 64 buckets of one limit.
 func TestCallsPerDecision(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
+	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
 		store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
 	ctx := t.Context()
 	takes := func(limit string, keys ...string) func() error {
@@ -118,8 +118,8 @@ func TestCallsPerDecision(t *testing.T) {
 	}
 }
 
-// A row expires at the instant at which it is full, rounded up to the ms, or two
-// seconds after it was written if that is later; never before.
+// TestExpiryIsTimeToFull checks that a row expires when it is full, rounded up
+// to ms, or two seconds after it was written if that is later.
 func TestExpiryIsTimeToFull(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -153,7 +153,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 				var used, ts, version int64
 				row, err := db.Get(t.Context(), name).Result()
 				if errors.Is(err, redis.Nil) && (limit.Rate > 1000 || n == 1) {
-					continue // it refills at once, or all was given back
+					continue // it is full at once, or everything was given back
 				}
 				if _, err := fmt.Sscan(row, &used, &ts, &version); err != nil {
 					t.Fatalf("%s: %v", name, err)
@@ -163,7 +163,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := db.PExpireTime(t.Context(), name).Val().Milliseconds()
 				most := want
-				if d.Rule.Every == 0 { // the script bounds the length of later windows
+				if d.Rule.Every == 0 { // the script uses an upper bound for later windows
 					most += (used/d.Rule.Add + 1) * (4 * 24 * time.Hour).Milliseconds()
 				}
 				if got < want || got > most {
@@ -174,8 +174,9 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 	}
 }
 
-// The set of a bucket's reservations lives until the last of them is due, in
-// whatever order they were made; each reservation's own key until it is due.
+// TestReservationsExpireWhenDue checks that the set of a bucket's reservations
+// lives until the last of them is due, in any order of creation, and the key of
+// a reservation until it is due.
 func TestReservationsExpireWhenDue(t *testing.T) {
 	t.Parallel()
 	db := client(t)
@@ -212,14 +213,15 @@ func TestReservationsExpireWhenDue(t *testing.T) {
 				t.Errorf("reservation %d: %s expires at %d ms, not %d", i, name, got, last)
 			}
 		}
-		if n := db.HLen(t.Context(), prefix+".records:a:{k}").Val(); n != int64(i+2) { // with the list
+		if n := db.HLen(t.Context(), prefix+".records:a:{k}").Val(); n != int64(i+2) { // including the list
 			t.Errorf("reservation %d: %d records", i, n-1)
 		}
 	}
 }
 
-// A cancellation leaves a row that expires, and not before it is full.
-func TestARowExpiresAfterACancel(t *testing.T) {
+// TestRowExpiresAfterCancel checks that a cancelled reservation leaves a row
+// that expires, and not before it is full.
+func TestRowExpiresAfterCancel(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	prefix := fmt.Sprint("cancelled", prefixes.Add(1))
@@ -243,11 +245,12 @@ func TestARowExpiresAfterACancel(t *testing.T) {
 	}
 }
 
-// The expiry of all rows is lengthened before a slower version can be read.
-func TestLengthenedBeforePublished(t *testing.T) {
+// TestExpiryLengthenedBeforePublish checks that the expiry of all rows is
+// lengthened before a slower version can be read.
+func TestExpiryLengthenedBeforePublish(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	_, l := opened(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 100})
+	_, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, store.Limit{Name: "x", Rate: 10, Period: time.Second, Burst: 100})
 	const keys = 20
 	for i := range keys {
 		if _, err := l.Take(t.Context(), "x", fmt.Sprint("k", i), 90); err != nil {
@@ -259,7 +262,7 @@ func TestLengthenedBeforePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
 	lines := bufio.NewScanner(conn)
 	if _, err = conn.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
 		t.Fatalf("%v, %s", err, lines.Text())
@@ -282,13 +285,13 @@ func TestLengthenedBeforePublished(t *testing.T) {
 	t.Fatalf("the version was not stored: %v", lines.Err())
 }
 
-// A change made elsewhere is known within a second, also to a program whose
-// subscription is cut at that moment.
+// TestWatchInASecond checks that a change made elsewhere is known within a
+// second, also to a program whose subscription is cut at that moment.
 func TestWatchInASecond(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	_, a := opened(t, server.URL(), redisstore.Config{})
-	_, b := opened(t, server.URL(), redisstore.Config{})
+	_, a := openURL(t, server.URL(), redisstore.Config{})
+	_, b := openURL(t, server.URL(), redisstore.Config{})
 	for burst := int64(3); burst < 7; burst++ {
 		late := watchLateness()
 		if burst%2 == 0 {
@@ -298,7 +301,7 @@ func TestWatchInASecond(t *testing.T) {
 		if _, err := a.Define(t.Context(), drained("w", burst), store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
-		within(t, patience, func() error {
+		retryUntil(t, testTimeout, func() error {
 			if d := b.Limit("w"); d == nil || d.Burst != burst {
 				return errors.New("not known")
 			}
@@ -312,14 +315,14 @@ func TestWatchInASecond(t *testing.T) {
 	}
 }
 
-// While a limit is changed over and over by two programs, each grant is charged
-// once: rows are converted by compare-and-set.
+// TestChangesUnderLoad checks that each grant is charged once while two
+// programs keep changing the limit: rows are converted by compare-and-set.
 func TestChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const burst = 100000
 	server := redistest.Start(t)
-	_, a := opened(t, server.URL(), redisstore.Config{}, drained("c", burst))
-	s, b := opened(t, server.URL(), redisstore.Config{}, drained("c", burst))
+	_, a := openURL(t, server.URL(), redisstore.Config{}, drained("c", burst))
+	s, b := openURL(t, server.URL(), redisstore.Config{}, drained("c", burst))
 	ks := []string{"one", "two", "three"}
 	y := newTally(ks...)
 	var workers []*load
@@ -342,7 +345,7 @@ func TestChangesUnderLoad(t *testing.T) {
 				if _, err := l.Define(t.Context(), drained("c", burst+int64(1+i+2*n)), store.OwnerCode); err != nil {
 					t.Error(err)
 				}
-				workers[0].more(t, 10)
+				workers[0].awaitGrants(t, 10)
 			}
 			if _, err := l.Define(t.Context(), drained("c", 2*burst), store.OwnerCode); err != nil {
 				t.Error(err)
@@ -353,13 +356,13 @@ func TestChangesUnderLoad(t *testing.T) {
 	for _, w := range workers {
 		w.end(t)
 	}
-	within(t, patience, func() error {
+	retryUntil(t, testTimeout, func() error {
 		if d := a.Limit("c"); d.Burst != 2*burst {
 			return errors.New("not known")
 		}
 		return nil
 	})
-	y.exact(t, a, "c", 2*burst)
+	y.checkExact(t, a, "c", 2*burst)
 	if sum(y.failed) > 0 {
 		t.Errorf("%d failed", sum(y.failed))
 	}

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	patience = time.Minute     // bounds what a test waits for; on a busy machine servers are slow
-	slack    = 3 * time.Second // what a call may take beyond its time, on a machine that runs it without delay
+	testTimeout = time.Minute     // bounds how long a test waits for a condition; servers are slow on a busy machine
+	slack       = 3 * time.Second // how long a call may exceed its timeout, on a machine without delays
 )
 
-// lateness watches how late this process is run. A test that says when a call
-// must have ended allows it slack and what the machine was late meanwhile.
+// lateness measures how late this process is scheduled. A test with a time
+// limit for a call allows slack plus the delay measured during the call.
 type lateness struct {
 	worst atomic.Int64 // ns
 	stop  chan struct{}
@@ -49,17 +49,18 @@ func watchLateness() *lateness {
 	return w
 }
 
-// slack ends the watch, and returns what a call may take beyond its time.
+// slack ends the measurement, and returns how long a call may exceed its
+// timeout.
 func (w *lateness) slack() time.Duration {
 	close(w.stop)
 	<-w.done
-	return slack + 4*time.Duration(w.worst.Load()) // a call is woken several times
+	return slack + 4*time.Duration(w.worst.Load()) // a call is woken up several times
 }
 
 // long reports whether the tests run in their long form: DIPWELL_LONG=1.
 func long() bool { return os.Getenv("DIPWELL_LONG") == "1" }
 
-// rounds is n, or ten times as many in the long form.
+// rounds returns n, or ten times n in the long form.
 func rounds(n int) int {
 	if long() {
 		return 10 * n
@@ -67,28 +68,28 @@ func rounds(n int) int {
 	return n
 }
 
-// until asks again and again until ok.
-func until(t testing.TB, what string, ok func() bool) {
+// eventually polls until ok returns true.
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(patience)
+	late := time.After(testTimeout)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("not %s after %v", what, patience)
+			t.Fatalf("not %s after %v", what, testTimeout)
 		}
 	}
 }
 
-// drained is a limit that gives no whole token back while a test runs.
+// drained returns a limit that refills too slowly for a whole token in a test.
 func drained(name string, burst int64) store.Limit {
 	return store.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst}
 }
 
-// opened is a store by URL, with a limiter over it.
-func opened(t testing.TB, url string, c redisstore.Config, limits ...store.Limit) (*redisstore.Store, *dipwell.Limiter) {
+// openURL opens a store by URL, with a limiter on it.
+func openURL(t testing.TB, url string, c redisstore.Config, limits ...store.Limit) (*redisstore.Store, *dipwell.Limiter) {
 	t.Helper()
 	s, err := redisstore.Open(context.Background(), url, c)
 	if err != nil {
@@ -98,7 +99,7 @@ func opened(t testing.TB, url string, c redisstore.Config, limits ...store.Limit
 	return s, limiter(t, s, limits...)
 }
 
-// do asks a server, which must not refuse.
+// do sends a command, which must succeed.
 func do(t testing.TB, s *redistest.Server, args ...any) any {
 	t.Helper()
 	v, err := s.Do(args...)
@@ -108,25 +109,25 @@ func do(t testing.TB, s *redistest.Server, args ...any) any {
 	return v
 }
 
-// left is what a limit still has for a key.
+// left returns the tokens that a key has left.
 func left(t testing.TB, l *dipwell.Limiter, limit, key string) int64 {
 	t.Helper()
 	var d dipwell.Decision
-	within(t, patience, func() (err error) { d, err = l.Check(context.Background(), limit, key, 0); return err })
+	retryUntil(t, testTimeout, func() (err error) { d, err = l.Check(context.Background(), limit, key, 0); return err })
 	return d.Remaining
 }
 
-// load calls over and over from some goroutines until it is ended, and counts
-// what they are told.
+// load makes calls in a loop from several goroutines until end is called, and
+// counts the results.
 type load struct {
 	calls, granted, refused, open, failed, unknown atomic.Int64
-	slowest, first, last                           atomic.Int64 // ns: of a call; of the first and last error since the epoch
+	slowest, first, last                           atomic.Int64 // ns: longest call; first and last error since the epoch
 
-	strange atomic.Pointer[error] // an answer that no fault explains
-	late    *lateness
-	slack   time.Duration // once it has ended: what calls may take beyond their time
-	stop    chan struct{}
-	wg      sync.WaitGroup
+	unexpected atomic.Pointer[error] // an error that the fault does not explain
+	late       *lateness
+	slack      time.Duration // set by end: how long calls may exceed their timeout
+	stop       chan struct{}
+	wg         sync.WaitGroup
 }
 
 func startLoad(workers int, call func(ctx context.Context, n int64) (dipwell.Decision, error)) *load {
@@ -143,7 +144,7 @@ func startLoad(workers int, call func(ctx context.Context, n int64) (dipwell.Dec
 				d, err := call(context.Background(), o.calls.Add(1))
 				o.slowest.Store(max(o.slowest.Load(), int64(time.Since(began))))
 				if o.count(d, err) {
-					_ = await.Sleep(context.Background(), time.Millisecond) // as a caller who is refused would
+					_ = await.Sleep(context.Background(), time.Millisecond) // as a refused caller would wait
 				}
 			}
 		})
@@ -158,7 +159,7 @@ func (o *load) count(d dipwell.Decision, err error) (bad bool) {
 	case errors.Is(err, store.ErrStore):
 		o.failed.Add(1)
 	case err != nil:
-		o.strange.Store(&err)
+		o.unexpected.Store(&err)
 	case d.Source == store.SourceFallbackOpen:
 		o.open.Add(1)
 	case d.Allowed:
@@ -179,36 +180,37 @@ func (o *load) end(t testing.TB) {
 	close(o.stop)
 	o.wg.Wait()
 	o.slack = o.late.slack()
-	if err := o.strange.Load(); err != nil {
+	if err := o.unexpected.Load(); err != nil {
 		t.Errorf("an error of no class: %v", *err)
 	}
 }
 
-// more waits until n calls more were granted.
-func (o *load) more(t testing.TB, n int64) {
+// awaitGrants waits until n more calls were granted.
+func (o *load) awaitGrants(t testing.TB, n int64) {
 	t.Helper()
 	goal := o.granted.Load() + n
-	until(t, "granted", func() bool { return o.granted.Load() >= goal })
+	eventually(t, "granted", func() bool { return o.granted.Load() >= goal })
 }
 
-// prompt checks, after the end, that each call was answered in its time.
-func (o *load) prompt(t testing.TB, timeout time.Duration) {
+// checkTimes checks, after end, that each call was answered in time.
+func (o *load) checkTimes(t testing.TB, timeout time.Duration) {
 	t.Helper()
 	if slowest := time.Duration(o.slowest.Load()); slowest > timeout+o.slack {
 		t.Errorf("a call took %v, and has %v", slowest, timeout)
 	}
 }
 
-// troubled is how long after since the last call failed.
-func (o *load) troubled(since time.Time) time.Duration {
+// lastFailure returns the time from since to the last failed call.
+func (o *load) lastFailure(since time.Time) time.Duration {
 	if o.last.Load() == 0 {
 		return 0
 	}
 	return time.Unix(0, o.last.Load()).Sub(since)
 }
 
-// charged checks that what was granted, and what may have been, is what is gone.
-func (o *load) charged(t testing.TB, gone int64) {
+// checkCharged checks that the tokens granted, plus those of unknown outcome,
+// are those missing.
+func (o *load) checkCharged(t testing.TB, gone int64) {
 	t.Helper()
 	granted, unknown := o.granted.Load(), o.unknown.Load()
 	t.Logf("%d granted, %d refused, %d open, %d failed, %d unknown; %d are gone; the slowest call took %v",
@@ -218,17 +220,17 @@ func (o *load) charged(t testing.TB, gone int64) {
 	}
 }
 
-// proxy stands between a client and a server, and cuts connections.
+// A proxy between a client and a server that can cut connections.
 type proxy struct {
 	net.Listener
 	server string
-	cut    atomic.Int32 // the next call of a script ends its connection
+	cut    atomic.Int32 // what to do with the connection of the next script call
 }
 
 const (
-	cutBefore = 1 + iota // the server never sees it
-	cutAfter             // the server does it; the answer is lost
-	cutMiddle            // the same; the first byte of the answer arrives, and then a reset
+	cutBefore = 1 + iota // the server does not get the call
+	cutAfter             // the server executes the call, but the answer is lost
+	cutMiddle            // the same, and the client gets the first byte of the answer and then a reset
 )
 
 func newProxy(t testing.TB) *proxy {
@@ -249,7 +251,7 @@ func (p *proxy) to(server *redistest.Server) *proxy {
 			if err != nil {
 				return
 			}
-			go p.carry(c)
+			go p.forward(c)
 		}
 	}()
 	return p
@@ -257,7 +259,7 @@ func (p *proxy) to(server *redistest.Server) *proxy {
 
 func (p *proxy) port() int { return p.Addr().(*net.TCPAddr).Port }
 
-func (p *proxy) carry(client net.Conn) {
+func (p *proxy) forward(client net.Conn) {
 	defer client.Close()
 	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server)
 	if err != nil {
@@ -289,7 +291,7 @@ func (p *proxy) carry(client net.Conn) {
 	for {
 		n, err := server.Read(buf)
 		if err != nil || cut.Load() == cutAfter {
-			return // the answer is there: what was asked has been done
+			return // the answer has arrived, so the call was executed
 		}
 		if cut.Load() == cutMiddle {
 			_, _ = client.Write(buf[:1])
@@ -302,13 +304,13 @@ func (p *proxy) carry(client net.Conn) {
 	}
 }
 
-// take is one take as a group of a batch.
+// take returns a take of one token as a group of a batch.
 func take(l *dipwell.Limiter, limit, key string) store.Group {
 	return store.Group{Ops: []store.Op{{Def: l.Limit(limit), Key: key, Verb: store.VerbTake, Cost: 1}}}
 }
 
-// tally counts what callers were told about some keys of one limit, for calls
-// of several kinds.
+// tally counts the results of several kinds of calls for some keys of one
+// limit.
 type tally struct {
 	granted, failed, unknown map[string]*atomic.Int64
 	keys                     []string
@@ -340,8 +342,9 @@ func sum(counts map[string]*atomic.Int64) (n int64) {
 	return n
 }
 
-// exact checks that each key was charged once for each grant, and for nothing else.
-func (y *tally) exact(t testing.TB, l *dipwell.Limiter, limit string, burst int64) {
+// checkExact checks that each key was charged once for each grant, and for
+// nothing else.
+func (y *tally) checkExact(t testing.TB, l *dipwell.Limiter, limit string, burst int64) {
 	t.Helper()
 	for _, key := range y.keys {
 		if gone := burst - left(t, l, limit, key); gone != y.granted[key].Load() || y.unknown[key].Load() > 0 {
@@ -351,7 +354,7 @@ func (y *tally) exact(t testing.TB, l *dipwell.Limiter, limit string, burst int6
 	t.Logf("%s: %d granted, %d failed", limit, sum(y.granted), sum(y.failed))
 }
 
-// batch asks one token of each key in one batch.
+// batch takes one token of each key in one batch.
 func (y *tally) batch(s store.Store, l *dipwell.Limiter, limit string) {
 	var b store.Batch
 	for _, key := range y.keys {

@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestNewOverAHungServer: opening a store and defining limits on one end with
-// their context when the server accepts connections and does not answer.
+// TestNewOverAHungServer checks that opening a store, and defining limits on
+// it, end with their context if the server does not answer.
 func TestNewOverAHungServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
