@@ -119,7 +119,7 @@ func TestClusterFaults(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	for range rounds(1) {
-		if err := cluster.Patient(); err != nil {
+		if err := cluster.Unwatch(); err != nil {
 			t.Fatal(err)
 		}
 		t.Run("a slot moves", func(t *testing.T) { checkSlotMoves(t, cluster) })

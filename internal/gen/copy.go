@@ -15,8 +15,8 @@ var (
 	ofStore  = regexp.MustCompile(`\b(Verb[A-Z]\w*|MaxInt|MaxLows)\b`)
 )
 
-// Copy writes files of package store, in root, as a package of its own, whose functions
-// are exported: for Go outside of it.
+// Copy returns the text of files of package store, in root, as one package with
+// exported functions, for use outside of store.
 func Copy(root, name, doc string, files ...string) ([]byte, error) {
 	var body strings.Builder
 	for _, f := range files {

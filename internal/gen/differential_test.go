@@ -30,7 +30,7 @@ type run func() int
 
 func (r run) Run() int { return r() }
 
-// both are a function in Go and its builder of SQL.
+// both is a function in Go and its builder of SQL.
 type both struct{ inGo, inSQL any }
 
 var all = map[string]both{
@@ -86,8 +86,8 @@ var all = map[string]both{
 	"restGoes":       {algebra.RestGoes, sqlstep.RestGoes},
 }
 
-// notInLua are those that only the database evaluates: Lua has no product of 106
-// bits, and a grid is beyond its doubles.
+// notInLua are functions that only the database evaluates: Lua has no product
+// of 106 bits, and a grid exceeds its doubles.
 var notInLua = map[string]bool{"convertUsed": true, "convertBack": true, "ticksSinceOnce": true}
 
 func loaded(t *testing.T) *Package {
@@ -130,7 +130,7 @@ func (n *numbers) one(of ...int64) int64 { return of[n.IntN(len(of))] }
 // grid the origin is one of SQL's.
 func (n *numbers) draw(f *Func, grid bool) []int64 {
 	r, next := n.rules[n.IntN(len(n.rules))], n.rules[n.IntN(len(n.rules))]
-	for (f.Name == "fitsWithin" || f.Name == "roomFor") && r.Add > 256 { // see pgstore's bareTicks
+	for (f.Name == "fitsWithin" || f.Name == "roomFor") && r.Add > 256 { // see pgstore's ticksNeedNoClamp
 		r = n.rules[n.IntN(len(n.rules))]
 	}
 	enough := algebra.EnoughTicks(r.MaxUsed, r.Add)
@@ -138,7 +138,7 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 	cost := min(n.one(0, 1, 2, n.near(r.Burst), n.near(r.Most), 1+n.Int64N(r.Burst+1), store.MaxInt, store.MaxInt-1), store.MaxInt)
 	units := algebra.UnitsOf(cost, r.Unit)
 	switch f.Name {
-	case "wait", "ticksFor", "comeBack", "soonest": // of units that can come back
+	case "wait", "ticksFor", "comeBack", "soonest": // for units that can come back
 		units = min(units, r.MaxUsed)
 	case "fitsAfter", "fitsWithin", "roomFor":
 		units = min(units, r.Cap)
@@ -170,7 +170,7 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 		"after": n.one(used, used+min(units, store.MaxInt-used), 0), "leaky": n.Int64N(2), "startOver": n.Int64N(2), "fraction": n.Int64N(2), "up": n.Int64N(2),
 		"fromUnit": r.Unit, "fromCap": r.Cap, "toUnit": next.Unit, "toCap": next.Cap, "toMax": next.MaxUsed, "most": 1 + n.Int64N(100),
 	}
-	if f.Name == "pieces" { // some that may be none
+	if f.Name == "pieces" { // some of which may be zero
 		values["units"], values["used"] = max(units, 1), min(used, r.Cap)
 	}
 	if f.Name == "decideAnyway" {
@@ -187,7 +187,7 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 	return args
 }
 
-// want is what a function returns in Go, in one text.
+// want returns the results of a function in Go as one text.
 func want(f *Func, args []int64) string {
 	in := make([]reflect.Value, len(args))
 	for i, a := range args {
@@ -217,7 +217,8 @@ func builds(f *Func, args []sqlexpr.Expr) (out []sqlexpr.Expr) {
 
 const samples = 250
 
-// TestEveryFunctionIsCompared: a function that is new in step.go needs a line in all.
+// TestEveryFunctionIsCompared fails if a function of step.go has no line in
+// all.
 func TestEveryFunctionIsCompared(t *testing.T) {
 	p := loaded(t)
 	for _, f := range p.Funcs {
@@ -250,8 +251,8 @@ func connect(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// TestSQLIsGo: expressions, some of whose operands are columns and some
-// constants, are in PostgreSQL what the functions are in Go.
+// TestSQLIsGo checks that expressions, with both columns and constants as
+// operands, have the same results in PostgreSQL as the functions in Go.
 func TestSQLIsGo(t *testing.T) {
 	pool, p := connect(t), loaded(t)
 	for _, f := range p.Funcs {
@@ -274,7 +275,7 @@ func TestSQLIsGo(t *testing.T) {
 	}
 }
 
-// sqlOf is a row of a function's results in one text.
+// sqlOf returns SQL for a function's results as one text.
 func (n *numbers) sqlOf(f *Func, args []int64, grid bool) string {
 	exprs, columns := make([]sqlexpr.Expr, len(args)), make([]string, len(args))
 	for i, a := range args {
@@ -322,7 +323,7 @@ func compareSQL(t *testing.T, pool *pgxpool.Pool, query string, rows, wants []st
 	}
 }
 
-// TestPLpgSQLIsGo: the functions as statements.
+// TestPLpgSQLIsGo checks the functions as PL/pgSQL statements.
 func TestPLpgSQLIsGo(t *testing.T) {
 	pool, p := connect(t), loaded(t)
 	for _, f := range p.Funcs {
@@ -385,7 +386,7 @@ func resultNames(f *Func) (list []string) {
 	return list
 }
 
-// TestLuaIsGo: the functions in Redis, as expressions and as statements.
+// TestLuaIsGo checks the functions in Redis, as expressions and as statements.
 func TestLuaIsGo(t *testing.T) {
 	db, p := redistest.Start(t), loaded(t)
 	for _, f := range p.Funcs {
@@ -418,7 +419,8 @@ func TestLuaIsGo(t *testing.T) {
 	}
 }
 
-// beyond reports whether a result is one that Lua rounds, and that is only compared.
+// beyond reports whether a result is one that Lua rounds and that is only
+// compared.
 func beyond(result string) bool {
 	n, err := strconv.ParseInt(result, 10, 64)
 	return err == nil && n > store.MaxInt

@@ -7,17 +7,18 @@ import (
 	"maps"
 )
 
-// A target makes values of expressions: SQL text, or Go code that makes it.
+// A target builds values for expressions: SQL text, or Go code that builds it.
 type target[V any] interface {
 	int(n int64) V
 	bool(b bool) V
 	op(name string, args ...V) V // an operator of SQL, a primitive, or "cond"
 	call(f *Func, args []V) []V
-	bind(name string, v V) V // v is a local variable now
+	bind(name string, v V) V // v is now the value of a local variable
 }
 
-// evaluator turns the statements of a function into one expression a result:
-// locals are put in their place, an if becomes a condition.
+// An evaluator turns the statements of a function into one expression per
+// result. Local variables are replaced by their values, and an if becomes a
+// conditional expression.
 type evaluator[V any] struct {
 	*Package
 	target[V]
@@ -26,7 +27,7 @@ type evaluator[V any] struct {
 
 type vals[V any] = map[types.Object]V
 
-// evaluate returns the results of a function of arguments.
+// evaluate returns the results of a function for args.
 func evaluate[V any](a target[V], f *Func, args []V) (results []V, err error) {
 	defer caught(&err)
 	e := evaluator[V]{f.of, a, f}
@@ -50,7 +51,7 @@ func (e *evaluator[V]) zero(v types.Object) V {
 	return e.int(0)
 }
 
-// block evaluates statements, and what follows them by rest.
+// block evaluates statements, and then rest.
 func (e *evaluator[V]) block(list []ast.Stmt, known vals[V], rest func(vals[V]) []V) []V {
 	if len(list) == 0 {
 		return rest(known)
@@ -110,8 +111,8 @@ func (e *evaluator[V]) assign(s *ast.AssignStmt, known vals[V]) {
 	}
 }
 
-// branch evaluates both branches of an if. What follows is evaluated once where
-// neither returns, and then with variables that have a condition.
+// branch evaluates both branches of an if. If neither returns, what follows is
+// evaluated once, with variables that are conditional expressions.
 func (e *evaluator[V]) branch(s *ast.IfStmt, known vals[V], rest func(vals[V]) []V) []V {
 	if s.Init != nil {
 		e.fail(s, "an if with a statement before its condition")
@@ -139,7 +140,7 @@ func (e *evaluator[V]) branch(s *ast.IfStmt, known vals[V], rest func(vals[V]) [
 	return rest(known)
 }
 
-// assigned lists the variables that a statement assigns, in their order.
+// assigned lists the variables that a statement assigns, in order.
 func (e *evaluator[V]) assigned(s ast.Stmt) (list []types.Object) {
 	seen := map[types.Object]bool{}
 	ast.Inspect(s, func(n ast.Node) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 )
 
-// load reads functions that a test writes.
+// load loads functions from the text of a test.
 func load(t *testing.T, text string) (*Package, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,7 +24,8 @@ func load(t *testing.T, text string) (*Package, error) {
 	return Load(dir, "step.go")
 }
 
-// Each construct, as an SQL expression and as statements of the other two.
+// TestConstructs checks each construct, as an SQL expression and as PL/pgSQL
+// and Lua statements.
 func TestConstructs(t *testing.T) {
 	for name, c := range map[string]struct {
 		text         string
@@ -90,7 +91,7 @@ func TestConstructs(t *testing.T) {
 	}
 }
 
-// Several results: those of a call, and those that have names.
+// TestSeveralResults checks functions with several results, unnamed and named.
 func TestSeveralResults(t *testing.T) {
 	p, err := load(t, `
 func f(a int64) (ok bool, n int64) {
@@ -120,7 +121,8 @@ func g(a, b int64) (ok bool, n int64) { return a == b, a + b }
 	}
 }
 
-// What cannot be translated is an error that says where.
+// TestRefused checks that an unsupported construct is an error with its
+// position.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"func f(a int64) int64 { return a / 2 }":                                           "step.go:2:32: the operator /; integers are divided by quo",
@@ -147,7 +149,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Every engine and function has the division that it needs.
+// TestStyles checks the division of each engine and language.
 func TestStyles(t *testing.T) {
 	e := sqlexpr.Add(sqlexpr.Quo(sqlexpr.Op("a"), sqlexpr.Op("b")), sqlexpr.FloorDiv(sqlexpr.Op("c"), sqlexpr.Op("d")))
 	for want, s := range map[string]sqlexpr.Style{
@@ -162,7 +164,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// A template that asks for what there is not is an error.
+// TestTemplates checks that a template that uses an unknown name is an error.
 func TestTemplates(t *testing.T) {
 	p, err := load(t, "func f(a, b int64) (n, m int64) { return a, b }")
 	if err != nil {

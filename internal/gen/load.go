@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A Package is the functions of one file that are to be translated.
+// A Package is the functions of one file that are translated.
 type Package struct {
 	Funcs []*Func // in the order of the file
 
@@ -21,7 +21,7 @@ type Package struct {
 	byID map[types.Object]*Func
 }
 
-// A Func is one of them.
+// A Func is a function to be translated.
 type Func struct {
 	Name, Doc       string
 	Params, Results []*types.Var
@@ -30,7 +30,8 @@ type Func struct {
 	of   *Package
 }
 
-// Load reads the package in a directory, and the functions of one of its files.
+// Load type-checks the package in a directory, and returns the functions of one
+// of its files.
 func Load(dir, file string) (*Package, error) {
 	p := &Package{fset: token.NewFileSet(), byID: map[types.Object]*Func{}}
 	parsed, err := parser.ParseDir(p.fset, dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.ParseComments) //nolint:staticcheck // one package, without build constraints
@@ -53,8 +54,8 @@ func Load(dir, file string) (*Package, error) {
 	return p, p.check(files, steps)
 }
 
-// check finds the types of the functions in steps. Imports are not read: what
-// needs them is of no interest, and in steps nothing may.
+// check type-checks the file steps. Imports are not read: declarations that
+// need them are not translated.
 func (p *Package) check(files []*ast.File, steps *ast.File) error {
 	p.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}
 	var failed error
@@ -64,7 +65,7 @@ func (p *Package) check(files []*ast.File, steps *ast.File) error {
 			failed = err
 		}
 	}}
-	_, _ = conf.Check("step", p.fset, files, p.info) // errors of steps are kept
+	_, _ = conf.Check("step", p.fset, files, p.info) // errors in steps are kept
 	if failed != nil {
 		return failed
 	}
@@ -98,7 +99,7 @@ func vars(t *types.Tuple) (list []*types.Var) {
 	return list
 }
 
-// Func returns a function by its name.
+// Func returns a function by name.
 func (p *Package) Func(name string) (*Func, error) {
 	for _, f := range p.Funcs {
 		if f.Name == name {
@@ -108,18 +109,18 @@ func (p *Package) Func(name string) (*Func, error) {
 	return nil, fmt.Errorf("there is no function %s", name)
 }
 
-// primitives are the functions that each language has in words of its own, with
-// the number of their parameters.
+// primitives are the functions for which each language has its own syntax, with
+// their number of parameters.
 var primitives = map[string]int{"min": 2, "max": 2, "quo": 2, "quoUp": 2, "floorDiv": 2, "floorMod": 2, "mulCap": 3, "mulDiv": 4}
 
-// failure is an error that is found deep inside a function.
+// failure wraps an error found deep inside a function.
 type failure struct{ error }
 
 func (p *Package) fail(at ast.Node, format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %s", p.fset.Position(at.Pos()), fmt.Sprintf(format, args...))})
 }
 
-// caught turns a failure into an error.
+// caught turns a panic with a failure into an error.
 func caught(err *error) {
 	switch r := recover().(type) {
 	case nil:
@@ -151,8 +152,8 @@ func (p *Package) known(e ast.Expr) (n int64, isBool, ok bool) {
 	return 0, false, false
 }
 
-// called returns what a call calls: one of the functions, a primitive, or with
-// neither a conversion to int64, which changes nothing.
+// called returns the function or primitive that a call calls. Both are zero for
+// a conversion to int64, which changes nothing.
 func (p *Package) called(c *ast.CallExpr) (f *Func, primitive string) {
 	if p.info.Types[c.Fun].IsType() {
 		if p.info.Types[c.Fun].Type != types.Typ[types.Int64] {
@@ -173,7 +174,7 @@ func (p *Package) called(c *ast.CallExpr) (f *Func, primitive string) {
 	return nil, id.Name
 }
 
-// object returns what an identifier stands for.
+// object returns the object of an identifier.
 func (p *Package) object(id *ast.Ident) types.Object {
 	if o := p.info.Defs[id]; o != nil {
 		return o
@@ -235,7 +236,7 @@ func (p *Package) ifs(s *ast.SwitchStmt) ast.Stmt {
 	return first
 }
 
-// elseOf returns the statements of an if's other branch.
+// elseOf returns the statements of the else branch of an if.
 func elseOf(s *ast.IfStmt) []ast.Stmt {
 	switch e := s.Else.(type) {
 	case nil:
@@ -247,8 +248,8 @@ func elseOf(s *ast.IfStmt) []ast.Stmt {
 	}
 }
 
-// returns reports whether statements have a return among them, and whether they
-// always end in one.
+// returns reports whether statements contain a return, and whether they always
+// end in one.
 func (p *Package) returns(list []ast.Stmt) (some, always bool) {
 	for _, s := range list {
 		switch s := s.(type) {

@@ -14,7 +14,8 @@ expression of its arguments, with their constants folded. An origin is an instan
 before any that can be counted, so that division rounds down: see pgstore's gridOf.`
 )
 
-// Run writes everything that is made of step.go, below the repository's root.
+// Run writes all files generated from step.go, below the root of the
+// repository.
 func Run(root string) error {
 	p, err := Load(filepath.Join(root, "store"), "step.go")
 	if err != nil {
@@ -39,8 +40,7 @@ func Run(root string) error {
 	return render(filepath.Join(root, "redisstore"), p.funcs(lua))
 }
 
-// write leaves a file alone that is as it should be, so that what is built of it
-// is not built anew.
+// write leaves an unchanged file alone, so that its dependents are not rebuilt.
 func write(name string, text []byte) error {
 	if old, err := os.ReadFile(name); err == nil && string(old) == string(text) {
 		return nil

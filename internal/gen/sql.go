@@ -4,7 +4,7 @@ import (
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 )
 
-// direct makes SQL expressions, and puts what is called in its place.
+// direct builds SQL expressions, with calls inlined.
 type direct struct{}
 
 func (direct) int(n int64) sqlexpr.Expr { return sqlexpr.Int(n) }
@@ -34,7 +34,7 @@ func (direct) op(name string, a ...sqlexpr.Expr) sqlexpr.Expr {
 	panic("no builder of " + name)
 }
 
-// builders are the functions of sqlexpr by what they make.
+// builders are the functions of sqlexpr by the operation that they build.
 var builders = map[string]struct {
 	name string
 	make any
@@ -48,7 +48,7 @@ var builders = map[string]struct {
 	"mulCap": {"MulCap", sqlexpr.MulCap}, "mulDiv": {"MulDiv", sqlexpr.MulDiv},
 }
 
-// SQL returns the results of a function as SQL expressions of its arguments.
+// SQL returns the results of a function as SQL expressions of args.
 func (f *Func) SQL(args ...sqlexpr.Expr) ([]sqlexpr.Expr, error) {
 	if len(args) != len(f.Params) {
 		f.of.fail(f.decl, "%s has %d parameters, not %d", f.Name, len(f.Params), len(args))

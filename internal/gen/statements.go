@@ -11,12 +11,12 @@ import (
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 )
 
-// A language is how statements are written.
+// A language is the syntax of statements.
 type language struct {
 	style                            sqlexpr.Style
-	assign                           string // with two %s
+	assign                           string // format with two %s
 	is, then, elseIf, otherwise, end string
-	declare, begin, over             string // a block with local variables, each in declare's %s
+	declare, begin, over             string // a block with local variables, each declared by the format declare
 }
 
 var (
@@ -30,20 +30,21 @@ var (
 	}
 )
 
-// A statement is an assignment, or an if when it has branches.
+// A statement is an assignment or, if it has branches, an if.
 type statement struct {
 	to       string
 	value    sqlexpr.Expr
 	branches []branch
 }
 
-// branch is one of an if's; of the last the condition may be true.
+// A branch of an if. The condition of the last one may be true.
 type branch struct {
 	cond sqlexpr.Expr
 	body []statement
 }
 
-// An inliner writes a function in the place of a call: its results are variables there.
+// An inliner writes a function in place of a call, with variables for its
+// results.
 type inliner struct {
 	*Package
 	f       *Func
@@ -51,7 +52,7 @@ type inliner struct {
 	locals  *[]local
 }
 
-// A local is a variable of a function that is written inline.
+// A local is a variable of an inlined function.
 type local struct {
 	name  string
 	truth bool
@@ -59,13 +60,13 @@ type local struct {
 
 type env struct {
 	values   vals[sqlexpr.Expr]
-	assigned map[string]bool // targets that are no longer zero
+	assigned map[string]bool // targets that may not be zero any more
 }
 
 func (e env) clone() env { return env{maps.Clone(e.values), maps.Clone(e.assigned)} }
 
-// statements writes a function as statements that assign its results to
-// variables, which need not have a value before.
+// statements returns a function as statements that assign its results to
+// targets, which need no initial value.
 func (f *Func) statements(l *language, args []sqlexpr.Expr, targets []string) (text string, err error) {
 	defer caught(&err)
 	var locals []local
@@ -113,7 +114,7 @@ func (f *Func) statements(l *language, args []sqlexpr.Expr, targets []string) (t
 	return b.String(), nil
 }
 
-// enter is what is known where a function begins.
+// enter returns the environment at the start of a function.
 func (in *inliner) enter(args []sqlexpr.Expr) env {
 	e := env{vals[sqlexpr.Expr]{}, map[string]bool{}}
 	for i, p := range in.f.Params {
@@ -148,8 +149,8 @@ func (in *inliner) block(list []ast.Stmt, e env) (out []statement) {
 	return out
 }
 
-// branch writes an if, and what follows it: in the other branch where one ends
-// in a return.
+// branch writes an if and what follows it, which goes into the other branch if
+// one ends in a return.
 func (in *inliner) branch(s *ast.IfStmt, rest []ast.Stmt, e env) []statement {
 	other := elseOf(s)
 	some, _ := in.returns([]ast.Stmt{s})
@@ -186,7 +187,7 @@ func (in *inliner) branch(s *ast.IfStmt, rest []ast.Stmt, e env) []statement {
 
 func join(a, b []ast.Stmt) []ast.Stmt { return append(append([]ast.Stmt(nil), a...), b...) }
 
-// assign sets variables. One of several results is set where it is.
+// assign writes an assignment. A call with several results is inlined.
 func (in *inliner) assign(s *ast.AssignStmt, e env) (out []statement) {
 	var names []string
 	for _, l := range s.Lhs {
@@ -210,8 +211,8 @@ func (in *inliner) assign(s *ast.AssignStmt, e env) (out []statement) {
 	return out
 }
 
-// declare notes a local variable and returns its name. Those of all functions
-// are declared together.
+// declare adds a local variable and returns its name. The variables of all
+// inlined functions are declared together.
 func (in *inliner) declare(v *types.Var) string {
 	name := v.Name()
 	for n := 2; slices.ContainsFunc(*in.locals, func(l local) bool { return l.name == name }); n++ {
@@ -221,10 +222,10 @@ func (in *inliner) declare(v *types.Var) string {
 	return name
 }
 
-// defines reports whether an identifier is declared where it stands.
+// defines reports whether an identifier is a declaration.
 func (in *inliner) defines(id *ast.Ident) bool { return in.info.Defs[id] != nil }
 
-// inline writes a call of a function with several results in its place.
+// inline writes a call of a function with several results as statements.
 func (in *inliner) inline(c *ast.CallExpr, e env, targets []string) []statement {
 	f, _ := in.called(c)
 	var args []sqlexpr.Expr
@@ -237,7 +238,8 @@ func (in *inliner) inline(c *ast.CallExpr, e env, targets []string) []statement 
 	return next.block(f.decl.Body.List, inner)
 }
 
-// results sets the results of a return. What is zero still is not set again.
+// results writes the assignments of a return, except for targets that are still
+// zero.
 func (in *inliner) results(s *ast.ReturnStmt, e env) (out []statement) {
 	if len(s.Results) == 1 && len(in.f.Results) > 1 {
 		return in.inline(s.Results[0].(*ast.CallExpr), e, in.targets)
@@ -282,8 +284,8 @@ func (l *language) write(b *strings.Builder, list []statement, depth int) {
 	}
 }
 
-// writeAssign writes an assignment. In Lua, where math.max is a call, the lesser
-// or greater of two is one that is corrected.
+// writeAssign writes an assignment. In Lua, where math.max is a function call,
+// the lesser or greater of two values is an assignment and an if.
 func (l *language) writeAssign(b *strings.Builder, pad string, s statement) {
 	if s.value.Text(l.style) == s.to {
 		return

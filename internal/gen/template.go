@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 )
 
-// operand turns an argument in a template into an operand: a number, text, or
-// what another function returned.
+// operand converts an argument in a template: a number, text, or the result of
+// another function.
 func operand(arg any) (sqlexpr.Expr, error) {
 	switch v := arg.(type) {
 	case int:
@@ -41,13 +41,13 @@ func asOperands(args []any) (out []sqlexpr.Expr, err error) {
 	return out, nil
 }
 
-// luaExpr is an expression that is printed in Lua.
+// luaExpr is an expression printed in Lua.
 type luaExpr struct{ sqlexpr.Expr }
 
 func (e luaExpr) String() string { return e.Text(lua.style) }
 
-// funcs are the functions of a package for templates in a language. One with
-// several results returns them by name.
+// funcs returns the functions of a package for templates in a language. A
+// function with several results returns a map by name.
 func (p *Package) funcs(l *language) template.FuncMap {
 	printed := func(e sqlexpr.Expr) any {
 		if l == lua {
@@ -90,8 +90,8 @@ func (p *Package) funcs(l *language) template.FuncMap {
 	return funcs
 }
 
-// inline is a function as statements: the arguments are followed by the
-// variables for its results, if they are not to be named as in step.go. Lines
+// inline returns a function as statements. The arguments are followed by the
+// variables for its results, unless these have the names in step.go. All lines
 // but the first are indented.
 func (p *Package) inline(l *language, indent int, name string, args []any) (string, error) {
 	f, err := p.Func(name)
@@ -119,8 +119,7 @@ func (p *Package) inline(l *language, indent int, name string, args []any) (stri
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+strings.Repeat(" ", indent)), err
 }
 
-// render writes each file below from/templates as the file of the same name
-// below from.
+// render writes each file below from/templates to the same path below from.
 func render(from string, funcs template.FuncMap) error {
 	templates := filepath.Join(from, "templates")
 	return filepath.WalkDir(templates, func(path string, d fs.DirEntry, err error) error {

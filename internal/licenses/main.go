@@ -1,5 +1,5 @@
 // Command licenses writes the licences of all modules that are linked into
-// dipwell, on any of the systems that it is released for.
+// dipwell, on any of the systems for which it is released.
 package main
 
 import (
@@ -17,10 +17,11 @@ import (
 	"strings"
 )
 
-// systems are those of .goreleaser.yaml: some modules are linked on one alone.
+// systems are those of .goreleaser.yaml; some modules are linked on only one of
+// them.
 var systems = []string{"linux/amd64", "linux/arm64", "linux/386", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 
-// module is what go list says of a module.
+// module is a module as listed by go list.
 type module struct{ Path, Version, Dir string }
 
 func main() {
@@ -46,14 +47,14 @@ func main() {
 	}
 }
 
-// list is the text of the file: a table, and each text once.
+// list returns the text of the file: a table, and each licence text once.
 func list(program string) ([]byte, error) {
 	modules, err := linked(program)
 	if err != nil {
 		return nil, err
 	}
 	var table, texts bytes.Buffer
-	first := map[string]int{} // text: the number of its section
+	first := map[string]int{} // by text: the number of its section
 	for _, m := range modules {
 		kinds, text, err := licenseOf(m)
 		if err != nil {
@@ -74,7 +75,8 @@ func list(program string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// linked lists the modules that a program is built of, but our own, by their paths.
+// linked lists the modules linked into a program, except its own, sorted by
+// path.
 func linked(program string) ([]module, error) {
 	all := map[string]module{}
 	for _, system := range systems {
@@ -106,7 +108,7 @@ func linked(program string) ([]module, error) {
 	return out, nil
 }
 
-// licenseOf reads the licences of a module, and the notices that come with them.
+// licenseOf returns the licences of a module, and their notices.
 func licenseOf(m module) (kinds []string, text string, err error) {
 	var files, texts []string
 	for _, pattern := range []string{"LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "licenses/ftl.txt"} {
@@ -118,7 +120,7 @@ func licenseOf(m module) (kinds []string, text string, err error) {
 	}
 	for _, name := range files {
 		if strings.HasSuffix(name, "LOGO") {
-			continue // of a picture that is not linked
+			continue // licence of a picture that is not linked
 		}
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -131,7 +133,7 @@ func licenseOf(m module) (kinds []string, text string, err error) {
 		}
 		texts = append(texts, strings.Join(lines, "\n"))
 		if base := strings.ToUpper(filepath.Base(name)); strings.HasPrefix(base, "NOTICE") || strings.Contains(base, "3RD-PARTY") {
-			continue // what else the module is made of
+			continue // licence of something else in the module
 		}
 		kind := kindOf(text)
 		if kind == "" {
@@ -147,11 +149,11 @@ func licenseOf(m module) (kinds []string, text string, err error) {
 	return kinds, strings.Join(texts, "\n\n"), nil
 }
 
-// kindOf is the SPDX name of a licence's text, or empty.
+// kindOf returns the SPDX identifier of a licence text, or "".
 func kindOf(text string) string {
 	words := strings.Join(strings.Fields(text), " ")
 	for _, k := range []struct{ says, kind string }{
-		{"Use of the Freetype-Go software is subject to your choice", "FTL"}, // of that or the GPL
+		{"Use of the Freetype-Go software is subject to your choice", "FTL"}, // or the GPL
 		{"The FreeType Project LICENSE", "FTL"},
 		{"SIL OPEN FONT LICENSE", "OFL-1.1"},
 		{"Creative Commons Attribution 4.0 International", "CC-BY-4.0"},

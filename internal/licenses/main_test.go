@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestLicenseOf: each file counts with its own licence, notices and logos with
-// none, and a licence that is not known is an error.
+// TestLicenseOf checks that each file counts with its own licence, notices and
+// logos do not count, and an unknown licence is an error.
 func TestLicenseOf(t *testing.T) {
 	const mit, bsd = "MIT License\n\nPermission is hereby granted, free\nof charge, to any person", "Redistribution and use in source and binary\nforms ... Neither the names of"
 	for _, c := range []struct {

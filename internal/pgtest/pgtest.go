@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package pgtest starts a real PostgreSQL for tests, from the installed
-// binaries, on a port of its own, and leaves nothing behind.
+// Package pgtest starts PostgreSQL servers for tests, from the installed
+// binaries, each on a free port, and removes them afterwards.
 package pgtest
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// A Server is one PostgreSQL with a data directory of its own.
+// A Server is a PostgreSQL server with its own data directory.
 type Server struct {
 	Port int
-	Dir  string // holds data/, log and the unix socket
+	Dir  string // has data/, log and the unix socket
 
 	bin  string
 	args []string
@@ -40,11 +40,12 @@ type Server struct {
 // startTimeout bounds the time to the first connection, on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// ErrMissing: no PostgreSQL is installed here.
+// ErrMissing is the error if PostgreSQL is not installed.
 var ErrMissing = errors.New("PostgreSQL's initdb and postgres are not installed here (Debian: apt-get install postgresql)")
 
-// New makes a data directory and starts a server on it. settings are
-// postgresql.conf's, such as "fsync=off". Close ends it and removes the directory.
+// New creates a data directory and starts a server on it. settings are lines of
+// postgresql.conf, such as "fsync=off". Close stops the server and removes the
+// directory.
 func New(settings ...string) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
@@ -73,14 +74,14 @@ func (s *Server) init(settings []string) error {
 	if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	return s.settle(settings)
+	return s.configure(settings)
 }
 
 // own gives the directory to the user that runs the server.
 func (s *Server) own() error { return give(s.Dir) }
 
-// Own makes a directory that belongs to the user that runs the server, such as a
-// tablespace needs.
+// Own creates a directory that belongs to the user that runs the server, for
+// example for a tablespace.
 func (s *Server) Own(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -95,8 +96,8 @@ func give(dir string) error {
 	return nil
 }
 
-// settle finds a port and writes the server's command line.
-func (s *Server) settle(settings []string) (err error) {
+// configure reserves a port and sets the server's command line.
+func (s *Server) configure(settings []string) (err error) {
 	if s.Port, err = procs.Port(); err != nil {
 		return err
 	}
@@ -108,9 +109,8 @@ func (s *Server) settle(settings []string) (err error) {
 }
 
 // Start starts a server that was stopped or killed, on the same data and port,
-// and returns when it answers. The last processes of a server that was killed
-// may still be on their way out, and a new one refuses their memory: it is
-// started again until they are gone.
+// and returns when it answers. It tries again while processes of a killed
+// server still use its shared memory.
 func (s *Server) Start() error {
 	for deadline := time.Now().Add(startTimeout); ; {
 		from := s.logged()
@@ -172,23 +172,22 @@ func (s *Server) waitReady() error {
 	}
 }
 
-// DSN is the address of a database of this server.
+// DSN returns the URL of a database of this server.
 func (s *Server) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
 }
 
-// PID is the server's first process, the parent of all others.
+// PID returns the process id of the postmaster.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
-// Signal sends a signal to the server's first process: SIGINT stops it in
-// order, SIGQUIT at once.
+// Signal sends a signal to the postmaster: SIGINT for a fast shutdown, SIGQUIT
+// for an immediate one.
 func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
 
-// SignalAll sends a signal to all of the server's processes: SIGSTOP hangs it,
-// SIGKILL is a crash. The first process is stopped before the others are listed,
-// so that it starts no more of them and they are still its own. A signal arrives
-// when a process is next interrupted: SignalAll(SIGSTOP) returns when all stand
-// still.
+// SignalAll sends a signal to all of the server's processes: SIGSTOP to hang
+// it, SIGKILL for a crash. The postmaster is stopped before the others are
+// listed, so that it starts no more of them and remains their parent.
+// SignalAll(SIGSTOP) returns when all processes have stopped.
 func (s *Server) SignalAll(sig syscall.Signal) error {
 	first := s.cmd.Process.Pid
 	if sig != syscall.SIGCONT {
@@ -211,7 +210,7 @@ func (s *Server) SignalAll(sig syscall.Signal) error {
 // Wait returns when the server has ended.
 func (s *Server) Wait() { <-s.done }
 
-// Stop ends the server in order; Start brings it back.
+// Stop shuts the server down; Start starts it again.
 func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
@@ -226,24 +225,25 @@ func (s *Server) Stop() {
 	}
 }
 
-// Close ends the server and removes its files.
+// Close shuts the server down and removes its files.
 func (s *Server) Close() {
 	s.Stop()
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Log is the end of the server's log.
+// Log returns the end of the server's log.
 func (s *Server) Log() string {
 	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
 	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
 }
 
-// Bin is where the programs are.
+// Bin returns the directory of the server's programs.
 func (s *Server) Bin() string { return s.bin }
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-// Command is one of PostgreSQL's programs, run as the server's user.
+// Command returns a command for one of PostgreSQL's programs, to be run as the
+// server's user.
 func (s *Server) Command(name string, args ...string) *exec.Cmd { return s.command(name, args...) }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
@@ -251,13 +251,13 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = attributes()
-	cmd.SysProcAttr.Setpgid = true // an interrupt of the tests is theirs to handle
+	cmd.SysProcAttr.Setpgid = true // so that an interrupt goes to the tests only
 	cmd.SysProcAttr.Credential = servant()
 	return cmd
 }
 
-// program finds one of PostgreSQL's programs: beside the server or, where that
-// directory has the server alone, in another version, for psql speaks to all.
+// program finds one of PostgreSQL's programs: next to the server or, if only
+// the server is there, in another version, because psql works with all servers.
 func (s *Server) program(name string) string {
 	for _, dir := range append([]string{s.bin}, directories()...) {
 		if has(dir, name) {
@@ -272,8 +272,8 @@ func has(dir, name string) bool {
 	return dir != "" && err == nil
 }
 
-// servant is the user that runs the server when the tests run as root, which
-// PostgreSQL refuses to do.
+// servant returns the user that runs the server if the tests run as root, which
+// PostgreSQL refuses.
 func servant() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -288,7 +288,7 @@ func servant() *syscall.Credential {
 	return nil
 }
 
-// binaries finds the newest PostgreSQL installed.
+// binaries returns the directory of the newest PostgreSQL installed.
 func binaries() (string, error) {
 	for _, dir := range directories() {
 		if has(dir, "initdb") && has(dir, "postgres") {
@@ -298,8 +298,8 @@ func binaries() (string, error) {
 	return "", ErrMissing
 }
 
-// directories is where PostgreSQL may be: DIPWELL_PGBIN, Debian's directories,
-// PATH.
+// directories lists where PostgreSQL may be: DIPWELL_PGBIN, Debian's
+// directories, PATH.
 func directories() []string {
 	dirs := []string{os.Getenv("DIPWELL_PGBIN")}
 	for _, pattern := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"} {
@@ -314,7 +314,7 @@ func directories() []string {
 	return dirs
 }
 
-// Start starts a server of the test's own, ended with the test.
+// Start starts a server that is closed when the test ends.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s, err := New(settings...)
@@ -323,7 +323,7 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// shared is the one server of a test binary.
+// shared is the shared server of a test binary.
 var shared struct {
 	sync.Mutex
 	server *Server
@@ -333,9 +333,9 @@ var shared struct {
 	ready  map[string]string // template databases by name
 }
 
-// Main runs a package's tests and ends the shared server after them:
+// Main runs a package's tests and then closes the shared server:
 //
-//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+// | func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binaries()
 	procs.SkipExamples(err, ErrMissing)
@@ -347,8 +347,8 @@ func Main(m interface{ Run() int }) int {
 	return m.Run()
 }
 
-// Shared returns the one server of this test binary; it does not survive a
-// crash, so that it is fast. The package needs Main.
+// Shared returns the shared server of this test binary. It is fast because it
+// would not survive a crash. The package must call Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := theServer()
@@ -356,8 +356,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// URL returns the address of an empty database, for examples. It lasts as long
-// as the shared server.
+// URL returns the URL of an empty database on the shared server, for examples.
 func URL() string {
 	s, err := theServer()
 	if err != nil {
@@ -376,9 +375,9 @@ func theServer() (*Server, error) {
 	return shared.server, shared.err
 }
 
-// Database makes a new database on the shared server and returns its address.
-// The first one with a template's name runs prepare on a fresh database; the
-// others are copies of it. It is dropped with the test.
+// Database creates a database on the shared server and returns its URL. The
+// first one with a template's name is prepared by prepare; the others are
+// copies of it. It is dropped when the test ends.
 func Database(t testing.TB, template string, prepare func(dsn string) error) string {
 	t.Helper()
 	s, name := copyOf(t, template, prepare)
@@ -386,8 +385,8 @@ func Database(t testing.TB, template string, prepare func(dsn string) error) str
 	return s.DSN(name)
 }
 
-// Lasting is a Database that lasts as long as the server, for tests that leave
-// it as they found it: making one costs more than most cases that need one.
+// Lasting is a Database that is not dropped, for tests that leave it as they
+// found it: creating one takes longer than most of the tests that need one.
 func Lasting(t testing.TB, template string, prepare func(dsn string) error) string {
 	t.Helper()
 	s, name := copyOf(t, template, prepare)

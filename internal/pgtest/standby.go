@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Standby starts a streaming replica of a server that was started with
-// "wal_level=replica" or more, ended with the test. Promote it by
-// "select pg_promote()".
+// Standby starts a streaming replica of a server, which must run with
+// wal_level=replica or higher. It is closed when the test ends. "select
+// pg_promote()" promotes it.
 func Standby(t testing.TB, primary *Server) *Server {
 	t.Helper()
 	s, err := newStandby(primary)
@@ -46,5 +46,5 @@ func (s *Server) copyOf(primary *Server) (err error) {
 	if err != nil {
 		return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
 	}
-	return s.settle(nil)
+	return s.configure(nil)
 }

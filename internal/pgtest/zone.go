@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// MovedZone is a zone that a program with ZONEINFO=dir knows otherwise than any
-// database, after MoveZone(dir, MovedZone).
+// MovedZone is a zone for which a program with ZONEINFO=dir has other data than
+// any database, after MoveZone(dir, MovedZone).
 const MovedZone = "Pacific/Niue"
 
-// MoveZone writes time zone data under dir in which a zone is always an hour
+// MoveZone writes time zone data below dir in which a zone is always an hour
 // ahead of UTC.
 func MoveZone(dir, zone string) error {
 	file := append([]byte("TZif"), make([]byte, 16)...) // version 1

@@ -11,24 +11,24 @@ import (
 	"sync"
 )
 
-// Ports are given out from this range. It and the range 10000 above, where the
-// bus of a Redis Cluster listens, are below the ports that the system gives to
-// outgoing connections (32768 and up on Linux): such a port could be taken
-// between its choice and the server's start, and while a server is stopped.
+// The range of ports given out. It, and the range 10000 above for the bus of a
+// Redis Cluster, are below the ephemeral ports (32768 and up on Linux): an
+// ephemeral port could be taken before the server starts, and while it is
+// stopped.
 const (
 	firstPort = 10240
 	ports     = 10000
 )
 
-// given are the ports of this process.
+// given are the ports given out by this process.
 var given struct {
 	sync.Mutex
 	locks map[int]net.Listener
 }
 
 // Port reserves a free port of 127.0.0.1 for a server of this process's tests.
-// also lists distances to ports that must be free as well. On Linux no other
-// process gets the port by Port until this one ends.
+// also lists offsets of ports that must be free too. On Linux no other process
+// gets the port from Port until this process ends.
 func Port(also ...int) (int, error) {
 	given.Lock()
 	defer given.Unlock()
@@ -49,7 +49,7 @@ func Port(also ...int) (int, error) {
 }
 
 func reserve(port int, also []int) (lock net.Listener, err error) {
-	if runtime.GOOS == "linux" { // an abstract socket: it is nowhere in the file system, and ends with its process
+	if runtime.GOOS == "linux" { // an abstract socket, which has no file and ends with the process
 		if lock, err = new(net.ListenConfig).Listen(context.Background(), "unix", fmt.Sprintf("@dipwell-test-port-%d", port)); err != nil {
 			return nil, err
 		}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A port is given out once, to this process and to others, and never one that
-// is in use.
+// TestPort checks that a port is given out once, to this process and to others,
+// and never while it is in use.
 func TestPort(t *testing.T) {
 	seen := map[int]bool{}
 	for range 50 {

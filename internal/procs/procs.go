@@ -1,6 +1,5 @@
-// Package procs is for tests that need a server: it reserves ports, looks at
-// other processes, which are to hang or die, and says what becomes of a test
-// without one.
+// Package procs is for tests with servers. It reserves ports, waits for other
+// processes to stop, and skips or fails a test whose server is missing.
 package procs
 
 import (
@@ -16,8 +15,8 @@ import (
 	"time"
 )
 
-// Need fails a test that has not got what it needs, for err. Where that is only
-// not installed it is skipped instead, but not on CI, which must not pass over it.
+// Need fails a test because of err. If err is missing, which means that a
+// program is not installed, it skips the test instead, except on CI.
 func Need(t testing.TB, err, missing error) {
 	t.Helper()
 	switch {
@@ -29,8 +28,8 @@ func Need(t testing.TB, err, missing error) {
 	}
 }
 
-// SkipExamples skips the examples of a test binary that has not got what they
-// need, where Need would skip its tests: an example cannot skip itself.
+// SkipExamples skips the examples of a test binary if Need would skip its
+// tests, because an example cannot skip itself.
 func SkipExamples(err, missing error) {
 	if skip := flag.Lookup("test.skip"); errors.Is(err, missing) && os.Getenv("CI") != "true" && skip.Value.String() == "" {
 		_ = skip.Value.Set("^Example")
@@ -40,8 +39,8 @@ func SkipExamples(err, missing error) {
 // bound is how long StandStill waits, on a busy machine.
 const bound = time.Minute
 
-// StandStill returns when none of the processes runs, where the system tells
-// through /proc.
+// StandStill returns when none of the processes is running, on systems with
+// /proc.
 func StandStill(pids ...int) {
 	deadline := time.Now().Add(bound)
 	for _, pid := range pids {
@@ -55,8 +54,8 @@ func StandStill(pids ...int) {
 	}
 }
 
-// status is what follows a process's name in its stat file: its state, its
-// parent and more; nothing when it is gone.
+// status returns the fields after a process's name in its stat file: state,
+// parent and more. It returns nil if the process is gone.
 func status(stat string) []string {
 	b, err := os.ReadFile(stat)
 	if err != nil {
@@ -65,7 +64,7 @@ func status(stat string) []string {
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 }
 
-// Children lists a process's children, where the system tells through /proc.
+// Children lists a process's children, on systems with /proc.
 func Children(parent int) (pids []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, stat := range stats {

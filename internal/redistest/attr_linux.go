@@ -2,7 +2,7 @@ package redistest
 
 import "syscall"
 
-// attributes ends the server with the test binary, even when that is killed.
+// attributes makes the server end with the test binary, even if that is killed.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

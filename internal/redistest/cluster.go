@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// A Cluster is six nodes on loopback: Nodes[0] to [2] begin as masters of a
-// third of the slots each, Nodes[3] to [5] as their replicas.
+// A Cluster is six nodes on loopback: at first Nodes[0] to [2] are masters,
+// each of a third of the slots, and Nodes[3] to [5] their replicas.
 type Cluster struct {
 	Nodes []*Server
 }
@@ -24,18 +24,18 @@ const (
 	slots   = 16384
 )
 
-// A silent master is replaced after so many ms: formingTimeout while a cluster is
-// made, for the nodes meet the sooner the shorter it is; patientTimeout then, so
-// that no master is replaced that the machine was too busy to run; and
-// shortTimeout once a test has called Watch.
+// Values of cluster-node-timeout in ms. formingTimeout is used while the
+// cluster is created, because nodes meet faster with a short one; longTimeout
+// afterwards, so that a busy machine causes no failover; shortTimeout after
+// Watch.
 const (
 	formingTimeout = "2000"
-	patientTimeout = "60000"
+	longTimeout    = "60000"
 	shortTimeout   = "2000"
 )
 
 // NewCluster starts a cluster and returns when all slots are served and every
-// master has its replica. settings go to every node.
+// master has its replica. settings are for every node.
 func NewCluster(settings ...string) (*Cluster, error) {
 	c := &Cluster{}
 	for range 2 * masters {
@@ -54,7 +54,7 @@ func NewCluster(settings ...string) (*Cluster, error) {
 	return c, nil
 }
 
-// StartCluster starts a cluster of the test's own, ended with the test.
+// StartCluster starts a cluster that is closed when the test ends.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	c, err := NewCluster(settings...)
@@ -105,14 +105,14 @@ func (c *Cluster) form() error {
 	if err := c.WaitHealthy(); err != nil {
 		return err
 	}
-	return c.Patient()
+	return c.Unwatch()
 }
 
-// Patient makes the cluster replace a master that is silent for a minute, as it
-// does from its start.
-func (c *Cluster) Patient() error { return c.set(patientTimeout) }
+// Unwatch makes the cluster replace a master only after a minute of silence, as
+// at its start.
+func (c *Cluster) Unwatch() error { return c.set(longTimeout) }
 
-// Watch makes the cluster replace a master that is silent for two seconds.
+// Watch makes the cluster replace a master after two seconds of silence.
 func (c *Cluster) Watch() error { return c.set(shortTimeout) }
 
 func (c *Cluster) set(timeout string) error {
@@ -124,8 +124,8 @@ func (c *Cluster) set(timeout string) error {
 	return nil
 }
 
-// WaitHealthy returns when every living node sees all slots served, and every
-// living replica is connected to its master.
+// WaitHealthy returns when every running node sees all slots served, and every
+// running replica is connected to its master.
 func (c *Cluster) WaitHealthy() error {
 	return c.until("the cluster is healthy", func() bool {
 		for _, n := range c.Nodes {
@@ -160,24 +160,24 @@ func (s *Server) clusterInfo() string {
 	return text
 }
 
-// ID is a node's name in its cluster.
+// ID returns a node's id in its cluster.
 func (s *Server) ID() (string, error) {
 	v, err := s.Do("cluster", "myid")
 	id, _ := v.(string)
 	return id, err
 }
 
-// IsMaster reports whether the node says that it is a master.
+// IsMaster reports whether the node considers itself a master.
 func (s *Server) IsMaster() bool {
 	v, err := s.Do("role")
 	role, _ := v.([]any)
 	return err == nil && len(role) > 0 && role[0] == "master"
 }
 
-// URL is the cluster's address as a store takes it.
+// URL returns the cluster's URL for a store.
 func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() (out []string) {
 	for _, n := range c.Nodes {
 		out = append(out, n.Addr())
@@ -185,9 +185,9 @@ func (c *Cluster) Addrs() (out []string) {
 	return out
 }
 
-// Owner is the living master that serves a slot, and its living replicas, as
-// each node says of itself: others learn late, and CLUSTER SLOTS leaves out
-// replicas that have not told their offset.
+// Owner returns the running master that serves a slot and its running replicas,
+// according to each node itself: the view of other nodes is delayed, and
+// CLUSTER SLOTS leaves out replicas with an unknown offset.
 func (c *Cluster) Owner(slot int) (master *Server, replicas []*Server, err error) {
 	var id string
 	newest := int64(-1)
@@ -219,8 +219,8 @@ func (c *Cluster) Owner(slot int) (master *Server, replicas []*Server, err error
 	return master, replicas, nil
 }
 
-// self is a node's own line of CLUSTER NODES: id, address, flags, master, ping,
-// pong, epoch, link, ranges of slots.
+// self returns a node's own line of CLUSTER NODES: id, address, flags, master,
+// ping, pong, epoch, link, ranges of slots.
 func (s *Server) self() []string {
 	v, _ := s.Do("cluster", "nodes")
 	text, _ := v.(string)
@@ -242,15 +242,15 @@ func inRange(r string, slot int) bool {
 	return err == nil && from <= slot && slot <= to
 }
 
-// SlotOf is the slot of a key.
+// SlotOf returns the slot of a key.
 func (c *Cluster) SlotOf(key string) (int, error) {
 	v, err := c.Nodes[0].Do("cluster", "keyslot", key)
 	n, _ := v.(int64)
 	return int(n), err
 }
 
-// Promote makes a replica the master in its master's place, in order: it
-// catches up first. It returns when the node is a master.
+// Promote makes a replica the master by a coordinated failover, without losing
+// writes. It returns when the node is a master.
 func (c *Cluster) Promote(replica *Server) error {
 	if _, err := replica.Do("cluster", "failover"); err != nil {
 		return err
@@ -280,8 +280,8 @@ func (c *Cluster) Promote(replica *Server) error {
 	})
 }
 
-// MoveSlot moves a slot with its keys from its master to another, as
-// redis-cli --cluster reshard does, and calls each (if any) after every key.
+// MoveSlot moves a slot with its keys to another master, as redis-cli --cluster
+// reshard does, and calls each, if not nil, after every key.
 func (c *Cluster) MoveSlot(slot int, to *Server, each func()) error {
 	from, _, err := c.Owner(slot)
 	if err != nil || from == to {
@@ -326,7 +326,7 @@ func (c *Cluster) MoveSlot(slot int, to *Server, each func()) error {
 	return nil
 }
 
-// Close ends all nodes and removes their files.
+// Close stops all nodes and removes their files.
 func (c *Cluster) Close() {
 	for _, n := range c.Nodes {
 		n.Close()

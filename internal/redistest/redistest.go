@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package redistest starts real Redis servers for tests, from the installed
-// binaries, on ports of their own, and leaves nothing behind: one server, one
-// behind Sentinels, or a cluster.
+// Package redistest starts Redis servers for tests, from the installed
+// binaries, each on a free port, and removes them afterwards: single servers, a
+// master with Sentinels, or a cluster.
 package redistest
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// A Server is one redis-server with a directory of its own.
+// A Server is a redis-server with its own directory.
 type Server struct {
 	Port int
-	Dir  string // holds its data and log
+	Dir  string // has its data and log
 
 	args []string
 	cmd  *exec.Cmd
@@ -39,14 +39,15 @@ type Server struct {
 // on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// busDistance is how far above a node's port its cluster bus listens.
+// busDistance is the distance from a node's port to the port of its cluster
+// bus.
 const busDistance = 10000
 
-// ErrMissing: no Redis is installed here.
+// ErrMissing is the error if Redis is not installed.
 var ErrMissing = errors.New("redis-server is not installed here (Debian: apt-get install redis-server)")
 
 // New starts a server. settings are arguments of redis-server, such as
-// "--appendonly", "yes". Close ends it and removes its directory.
+// "--appendonly", "yes". Close stops it and removes its directory.
 func New(settings ...string) (*Server, error) {
 	s, err := prepare(settings)
 	if err != nil {
@@ -59,7 +60,7 @@ func New(settings ...string) (*Server, error) {
 	return s, nil
 }
 
-// prepare makes a server that is yet to be started.
+// prepare returns a server that is not started.
 func prepare(settings []string) (*Server, error) {
 	if _, err := binary(); err != nil {
 		return nil, err
@@ -77,7 +78,8 @@ func prepare(settings []string) (*Server, error) {
 	return s, nil
 }
 
-// binary is redis-server or valkey-server: DIPWELL_REDIS_SERVER, or the first in PATH.
+// binary returns redis-server or valkey-server: DIPWELL_REDIS_SERVER, or the
+// first in PATH.
 func binary() (string, error) {
 	for _, name := range []string{os.Getenv("DIPWELL_REDIS_SERVER"), "redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); name != "" && err == nil {
@@ -87,8 +89,8 @@ func binary() (string, error) {
 	return "", ErrMissing
 }
 
-// Start starts a server that was stopped or killed, on the same directory and
-// port, and returns when it answers.
+// Start starts a server that was stopped or killed, in the same directory and
+// on the same port, and returns when it answers.
 func (s *Server) Start() error { return s.start("") }
 
 func (s *Server) start(mode string) error {
@@ -108,7 +110,7 @@ func (s *Server) start(mode string) error {
 	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, logFile, logFile
 	cmd.SysProcAttr = attributes()
-	cmd.SysProcAttr.Setpgid = true // an interrupt of the tests is theirs to handle
+	cmd.SysProcAttr.Setpgid = true // so that an interrupt goes to the tests only
 	if err = cmd.Start(); err != nil {
 		return err
 	}
@@ -138,18 +140,18 @@ func (s *Server) waitReady() error {
 	}
 }
 
-// Addr is host:port; URL is the server's address as a store takes it.
+// Addr returns host:port, and URL the server's URL for a store.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
 func (s *Server) PID() int     { return s.cmd.Process.Pid }
 func (s *Server) URL() string  { return "redis://" + s.Addr() }
 
-// Client connects to this server alone. The caller closes it.
+// Client connects to this server. The caller closes the client.
 func (s *Server) Client() *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, DialTimeout: 30 * time.Second,
 		ReadTimeout: 10 * time.Second, PoolSize: 2, DisableIdentity: true, ContextTimeoutEnabled: true})
 }
 
-// Do asks the server one command, such as s.Do("config", "set", "maxmemory", "1mb").
+// Do sends one command, such as s.Do("config", "set", "maxmemory", "1mb").
 func (s *Server) Do(args ...any) (any, error) {
 	c := s.Client()
 	defer func() { _ = c.Close() }()
@@ -162,8 +164,8 @@ func (s *Server) FlushScripts() error {
 	return err
 }
 
-// Hang stops the process without ending it, until Continue. It returns when the
-// process stands still.
+// Hang stops the process until Continue. It returns when the process has
+// stopped.
 func (s *Server) Hang() error {
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -175,7 +177,8 @@ func (s *Server) Hang() error {
 // Continue ends a Hang.
 func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Kill is a crash. It returns when the process has ended; Start brings it back.
+// Kill kills the process, as in a crash, and returns when it has ended. Start
+// starts it again.
 func (s *Server) Kill() {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
@@ -183,7 +186,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// Stop ends the server in order; Start brings it back.
+// Stop shuts the server down; Start starts it again.
 func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
@@ -197,7 +200,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Running reports whether the process lives.
+// Running reports whether the process is running.
 func (s *Server) Running() bool {
 	select {
 	case <-s.done:
@@ -207,19 +210,19 @@ func (s *Server) Running() bool {
 	}
 }
 
-// Close ends the server and removes its files.
+// Close shuts the server down and removes its files.
 func (s *Server) Close() {
 	s.Kill()
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Log is the end of the server's log.
+// Log returns the end of the server's log.
 func (s *Server) Log() string {
 	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
 	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
 }
 
-// Start starts a server of the test's own, ended with the test.
+// Start starts a server that is closed when the test ends.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s, err := New(settings...)
@@ -228,7 +231,7 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// shared are the one server and the one cluster of a test binary.
+// shared is the shared server and the shared cluster of a test binary.
 var shared struct {
 	sync.Mutex
 	server     *Server
@@ -237,9 +240,9 @@ var shared struct {
 	clusterErr error
 }
 
-// Main runs a package's tests and ends what they shared after them:
+// Main runs a package's tests and then closes the shared servers:
 //
-//	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+// | func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binary()
 	procs.SkipExamples(err, ErrMissing)
@@ -254,7 +257,8 @@ func Main(m interface{ Run() int }) int {
 	return m.Run()
 }
 
-// Shared returns the one server of this test binary. The package needs Main.
+// Shared returns the shared server of this test binary. The package must call
+// Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := theServer()
@@ -262,7 +266,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// URL returns the address of the server of this test binary, for examples.
+// URL returns the URL of the shared server, for examples.
 func URL() string {
 	s, err := theServer()
 	if err != nil {
@@ -280,8 +284,8 @@ func theServer() (*Server, error) {
 	return shared.server, shared.serverErr
 }
 
-// SharedCluster returns the one cluster of this test binary: three masters and
-// three replicas. The package needs Main.
+// SharedCluster returns the shared cluster of this test binary: three masters
+// and three replicas. The package must call Main.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	shared.Lock()

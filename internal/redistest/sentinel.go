@@ -13,18 +13,18 @@ import (
 	"github.com/dipwell/dipwell/internal/procs"
 )
 
-// MasterName is what the Sentinels call their master.
+// MasterName is the Sentinels' name for their master.
 const MasterName = "dipwell"
 
-// A Sentinel trio watches a master with one replica.
+// A Sentinel is three Sentinels that monitor a master with one replica.
 type Sentinel struct {
-	Nodes     []*Server // Nodes[0] begins as the master, Nodes[1] as its replica
+	Nodes     []*Server // at first Nodes[0] is the master and Nodes[1] its replica
 	Sentinels []*Server
 }
 
-// NewSentinel starts a master, a replica, and three Sentinels that replace the
-// master when it is silent for a minute, which no busy machine makes it, or for
-// a second once a test has called Watch.
+// NewSentinel starts a master, a replica and three Sentinels. They replace the
+// master after a minute of silence, so that a busy machine causes no failover,
+// or after a second once Watch was called.
 func NewSentinel(settings ...string) (*Sentinel, error) {
 	s := &Sentinel{}
 	err := s.start(settings)
@@ -35,7 +35,7 @@ func NewSentinel(settings ...string) (*Sentinel, error) {
 	return s, nil
 }
 
-// StartSentinel starts a trio of the test's own, ended with the test.
+// StartSentinel starts Sentinels that are closed when the test ends.
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
 	s, err := NewSentinel(settings...)
@@ -81,7 +81,7 @@ func (s *Sentinel) start(settings []string) error {
 	})
 }
 
-// Watch makes the Sentinels replace a master that is silent for a second.
+// Watch makes the Sentinels replace the master after a second of silence.
 func (s *Sentinel) Watch() error {
 	for _, n := range s.Sentinels {
 		if _, err := n.Do("sentinel", "set", MasterName, "down-after-milliseconds", 1000); err != nil {
@@ -100,7 +100,7 @@ func (s *Sentinel) until(what string, done func() bool) error {
 	return fmt.Errorf("redis sentinel: waited in vain until %s", what)
 }
 
-// URL is the trio's address as a store takes it.
+// URL returns the Sentinels' URL for a store.
 func (s *Sentinel) URL() string {
 	var hosts []string
 	for _, n := range s.Sentinels {
@@ -109,7 +109,7 @@ func (s *Sentinel) URL() string {
 	return "redis+sentinel://" + strings.Join(hosts, ",") + "/" + MasterName
 }
 
-// Close ends all of them and removes their files.
+// Close stops all servers and removes their files.
 func (s *Sentinel) Close() {
 	for _, n := range append(s.Sentinels, s.Nodes...) {
 		n.Close()

@@ -1,6 +1,6 @@
-// Package sqlexpr builds SQL expressions of integers and truth values, with
-// their constants folded: multiplied by 1 is left out, a CASE whose condition is
-// known is its branch, and parentheses stand where they must.
+// Package sqlexpr builds SQL expressions of integers and booleans. Constants
+// are folded: a multiplication by 1 is dropped, a CASE with a constant
+// condition becomes its branch. Parentheses are written only where needed.
 package sqlexpr
 
 import (
@@ -12,13 +12,13 @@ import (
 // An Expr is an SQL expression. The operands of the functions of this package
 // must not be null.
 type Expr struct {
-	op   string // "": text; "int", "bool": n; "case": condition, value, …, value; "call": text; "floor", "ceil": a quotient; else an operator
+	op   string // "": text; "int", "bool": n; "case": condition, value, …, value; "call": text; "floor", "ceil": a quotient; otherwise an operator
 	text string
 	n    int64
 	args []Expr
 }
 
-// How tightly operators bind.
+// Operator precedence.
 const (
 	loose = iota
 	orLevel
@@ -36,14 +36,14 @@ var levels = map[string]int{
 	"floor": mulLevel, "ceil": mulLevel,
 }
 
-// Op is an operand in SQL's words, such as a column or a parameter. One that is
-// no single word or call is put in parentheses where it meets an operator.
+// Op returns an operand in SQL, such as a column or a parameter. If it is more
+// than one word or call, it is put in parentheses next to an operator.
 func Op(text string) Expr { return Expr{text: text} }
 
-// Int is a number.
+// Int returns a number.
 func Int(n int64) Expr { return Expr{op: "int", n: n} }
 
-// Bool is a truth value.
+// Bool returns a boolean.
 func Bool(b bool) Expr {
 	if b {
 		return Expr{op: "bool", n: 1}
@@ -51,7 +51,7 @@ func Bool(b bool) Expr {
 	return Expr{op: "bool"}
 }
 
-// Unbounded is what Min never returns.
+// Unbounded is an operand that Min never returns.
 var Unbounded = Int(math.MaxInt64)
 
 func (e Expr) is(n int64) bool { return e.op == "int" && e.n == n }
@@ -60,7 +60,7 @@ func (e Expr) no() bool        { return e.op == "bool" && e.n == 0 }
 
 func known(a, b Expr) bool { return a.op == "int" && b.op == "int" }
 
-// Add is a + b.
+// Add returns a + b.
 func Add(a, b Expr) Expr {
 	switch {
 	case known(a, b):
@@ -87,7 +87,7 @@ func Add(a, b Expr) Expr {
 	return Expr{op: "+", args: []Expr{a, b}}
 }
 
-// Sub is a - b.
+// Sub returns a - b.
 func Sub(a, b Expr) Expr {
 	if b.op == "int" {
 		return Add(a, Int(-b.n))
@@ -95,7 +95,7 @@ func Sub(a, b Expr) Expr {
 	return Expr{op: "-", args: []Expr{a, b}}
 }
 
-// Mul is a * b.
+// Mul returns a * b.
 func Mul(a, b Expr) Expr {
 	switch {
 	case known(a, b):
@@ -112,10 +112,10 @@ func Mul(a, b Expr) Expr {
 	return Expr{op: "*", args: []Expr{a, b}}
 }
 
-// Quo is a / b, for numbers that are not negative.
+// Quo returns a / b, for numbers that are not negative.
 func Quo(a, b Expr) Expr { return divide("/", a, b) }
 
-// QuoUp is a / b rounded up, for numbers that are not negative.
+// QuoUp returns a / b rounded up, for numbers that are not negative.
 func QuoUp(a, b Expr) Expr {
 	if known(a, b) && b.n > 0 && a.n >= 0 {
 		return Int((a.n + b.n - 1) / b.n)
@@ -126,11 +126,11 @@ func QuoUp(a, b Expr) Expr {
 // up is QuoUp in SQL, which only rounds down.
 func up(a, b Expr) Expr { return Quo(Sub(Add(a, b), Int(1)), b) }
 
-// FloorDiv is a / b rounded down. As a plain expression it needs an a that is
-// not negative; see Floor.
+// FloorDiv returns a / b rounded down. As a plain expression it needs an a that
+// is not negative; see Floor.
 func FloorDiv(a, b Expr) Expr { return divide("floor", a, b) }
 
-// FloorMod is what FloorDiv leaves, for an a that is not negative.
+// FloorMod returns the remainder of FloorDiv, for an a that is not negative.
 func FloorMod(a, b Expr) Expr {
 	if b.is(1) {
 		return Int(0)
@@ -148,21 +148,23 @@ func divide(op string, a, b Expr) Expr {
 	return Expr{op: op, args: []Expr{a, b}}
 }
 
-// MulCap is a * b, or most where it is more, for numbers that are not negative.
+// MulCap returns the lesser of a * b and most, for numbers that are not
+// negative.
 func MulCap(a, b, most Expr) Expr {
 	if b.is(1) {
-		return a // it is no more than most
+		return a // at most most
 	}
 	return Cond(Gt(a, Quo(most, b)), most, Mul(a, b))
 }
 
-// MulDiv is a * b / c for numbers that are not negative, rounded up or down.
+// MulDiv returns a * b / c, for numbers that are not negative, rounded up or
+// down.
 func MulDiv(a, b, c, up Expr) Expr { return Call("dipwell_internal.mul_div", a, b, c, up) }
 
-// Call calls a function of the database.
+// Call returns a call of a database function.
 func Call(name string, args ...Expr) Expr { return Expr{op: "call", text: name, args: args} }
 
-// Min is the lesser of a and b.
+// Min returns the lesser of a and b.
 func Min(a, b Expr) Expr {
 	switch {
 	case known(a, b):
@@ -175,7 +177,7 @@ func Min(a, b Expr) Expr {
 	return Call("least", a, b)
 }
 
-// Max is the greater of a and b.
+// Max returns the greater of a and b.
 func Max(a, b Expr) Expr {
 	if known(a, b) {
 		return Int(max(a.n, b.n))
@@ -183,8 +185,8 @@ func Max(a, b Expr) Expr {
 	return Call("greatest", a, b)
 }
 
-// Extreme returns the operands of Min and Max, and the comparison by which the
-// first gives way to the second.
+// Extreme returns the operands of Min and Max, and the comparison that selects
+// the second.
 func (e Expr) Extreme() (first, second Expr, than string, ok bool) {
 	switch {
 	case e.op != "call" || len(e.args) != 2:
@@ -198,7 +200,7 @@ func (e Expr) Extreme() (first, second Expr, than string, ok bool) {
 // Plain reports whether an expression is a number or an operand.
 func (e Expr) Plain() bool { return e.op == "int" || e.op == "" }
 
-// Comparisons.
+// Eq returns a = b.
 func Eq(a, b Expr) Expr { return compare("=", a, b, a.n == b.n) }
 func Ne(a, b Expr) Expr { return compare("<>", a, b, a.n != b.n) }
 func Lt(a, b Expr) Expr { return compare("<", a, b, a.n < b.n) }
@@ -213,7 +215,7 @@ func compare(op string, a, b Expr, truth bool) Expr {
 	return Expr{op: op, args: []Expr{a, b}}
 }
 
-// And is a and b.
+// And returns a and b.
 func And(a, b Expr) Expr {
 	switch {
 	case a.yes(), b.no():
@@ -224,7 +226,7 @@ func And(a, b Expr) Expr {
 	return Expr{op: "and", args: []Expr{a, b}}
 }
 
-// Or is a or b.
+// Or returns a or b.
 func Or(a, b Expr) Expr {
 	switch {
 	case a.no(), b.yes():
@@ -237,7 +239,7 @@ func Or(a, b Expr) Expr {
 
 var opposite = map[string]string{"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
-// Not is not a.
+// Not returns not a.
 func Not(a Expr) Expr {
 	switch {
 	case a.op == "bool":
@@ -250,7 +252,7 @@ func Not(a Expr) Expr {
 	return Expr{op: "not", args: []Expr{a}}
 }
 
-// Cond is a where c holds, else b.
+// Cond returns a if c is true, otherwise b.
 func Cond(c, a, b Expr) Expr {
 	switch {
 	case c.yes(), a.String() == b.String():
@@ -272,20 +274,20 @@ func Cond(c, a, b Expr) Expr {
 	return Expr{op: "case", args: []Expr{c, a, b}}
 }
 
-// A Style is how an engine writes what engines write differently.
+// A Style has the syntax in which engines and languages differ.
 type Style struct {
-	Divide   string // the operator of integer division; "" is /
-	FloorDiv string // the function that rounds down where a may be negative; "": it is not
-	Lua      bool   // not SQL; floor, ceil, min and max are math's
+	Divide   string // operator of integer division; "" means /
+	FloorDiv string // function that rounds down a negative a; "": a is never negative
+	Lua      bool   // Lua instead of SQL: floor, ceil, min and max are those of math
 }
 
-// String is the expression for PostgreSQL.
+// String returns the expression for PostgreSQL.
 func (e Expr) String() string { return e.Text(Style{}) }
 
-// Floor is String for an origin after which not all instants lie.
+// Floor is String for a time that may be before the origin.
 func (e Expr) Floor() string { return e.Text(Style{FloorDiv: "dipwell_internal.floor_div"}) }
 
-// Text is the expression in a style.
+// Text returns the expression in a style.
 func (e Expr) Text(s Style) string {
 	w := writer{Style: s}
 	w.write(e)
@@ -297,7 +299,7 @@ type writer struct {
 	Style
 }
 
-// level is how tightly an expression binds as it is written.
+// level returns the precedence of an expression as it is written.
 func (w *writer) level(e Expr) int {
 	switch {
 	case e.op == "" && single(e.text):
@@ -305,7 +307,7 @@ func (w *writer) level(e Expr) int {
 	case e.op == "":
 		return loose
 	case e.op == "int" && e.n < 0:
-		return notLevel // in parentheses beside any operator
+		return notLevel // in parentheses next to any operator
 	case w.Lua && (e.op == "/" || e.op == "floor" || e.op == "ceil"), e.op == "floor" && w.FloorDiv != "":
 		return atom // a call
 	}
@@ -317,7 +319,7 @@ func (w *writer) level(e Expr) int {
 
 var inLua = map[string]string{"=": "==", "<>": "~=", "least": "min", "greatest": "max"}
 
-// word is an operator or a function's name.
+// word returns an operator or a function name in the style.
 func (w *writer) word(s string) string {
 	if l, ok := inLua[s]; ok && w.Lua {
 		return l
@@ -379,7 +381,7 @@ func (w *writer) writeQuotient(e Expr) {
 	}
 }
 
-// operand writes an operand, in parentheses where it binds less than it must.
+// operand writes an operand, in parentheses if its precedence is below least.
 func (w *writer) operand(e Expr, least int) {
 	if w.level(e) >= least {
 		w.write(e)
@@ -440,7 +442,7 @@ func (w *writer) writeAndOr(args []Expr) {
 	w.WriteByte(')')
 }
 
-// truth reports whether an expression is known to be a truth value.
+// truth reports whether an expression is known to be a boolean.
 func (e Expr) truth() bool {
 	switch e.op {
 	case "bool", "and", "or", "not":
@@ -451,7 +453,7 @@ func (e Expr) truth() bool {
 	return levels[e.op] == compareLevel
 }
 
-// single reports whether SQL reads text as one operand: a word, a parameter, a
+// single reports whether SQL parses text as one operand: a word, a parameter, a
 // call, a CASE or something in parentheses, perhaps with a cast.
 func single(text string) bool {
 	if strings.HasPrefix(text, "case ") && strings.HasSuffix(text, " end") {

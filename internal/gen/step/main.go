@@ -1,5 +1,5 @@
-// Command step writes what internal/gen makes of the step.go of package store. It
-// is run in the directory of package store, by go generate.
+// Command step runs internal/gen. go generate runs it in the directory of
+// package store.
 package main
 
 import (
