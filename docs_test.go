@@ -93,6 +93,32 @@ func anchors(t *testing.T, name string) map[string]bool {
 	return found
 }
 
+// quoted matches a block of code that a page quotes from a file, whose path in
+// the repository stands before it.
+var quoted = regexp.MustCompile("(?s)<!-- from: (\\S+) -->\n```\\w*\n(.*?)```\n")
+
+// TestDocQuotes checks that the quoted blocks of README.md and docs/ stand in
+// their files. Indentation does not count.
+func TestDocQuotes(t *testing.T) {
+	indent := regexp.MustCompile(`(?m)^[ \t]+`)
+	found := 0
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || name != "README.md" && (path.Ext(name) != ".md" || !strings.HasPrefix(name, "docs/")) {
+			return err
+		}
+		for _, m := range quoted.FindAllStringSubmatch(readText(t, name), -1) {
+			found++
+			if !strings.Contains(indent.ReplaceAllString(readText(t, m[1]), ""), indent.ReplaceAllString(m[2], "")) {
+				t.Errorf("%s quotes what is not in %s:\n%s", name, m[1], m[2])
+			}
+		}
+		return nil
+	})
+	if err != nil || found == 0 {
+		t.Fatal(found, err)
+	}
+}
+
 func readText(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.FromSlash(name))

@@ -23,12 +23,17 @@ type page struct {
 }
 
 var pages = []page{
-	{"sql.md", "create table orders (customer int, item text);", map[string]string{
+	{"docs/reference/sql.md", "create table orders (customer int, item text);", map[string]string{
 		"create trigger": "select dipwell.define('orders', 3, interval '1 hour'); insert into orders select 7, 'a rope' from generate_series(1, 4); select dipwell.drop('orders');",
 	}},
-	{"postgres.md", "create schema cron; create function cron.schedule(text, text, text) returns bigint language sql as 'select 1::bigint';", map[string]string{
+	{"docs/reference/postgres.md", "create schema cron; create function cron.schedule(text, text, text) returns bigint language sql as 'select 1::bigint';", map[string]string{
 		"create role": "drop role web, limiter;",
 	}},
+	{"docs/tutorial/sql.md", "", nil},
+	{"docs/how-to/limits-by-plan.md", `create table customers (id int primary key, plan text not null);
+		insert into customers values (7, 'pro');
+		select dipwell.define('api-pro', rate => 600, per => interval '1 minute', burst => 1000);`, nil},
+	{"README.md", "", nil},
 }
 
 // TestDocs runs the SQL of the pages and compares psql's output with theirs.
@@ -37,13 +42,13 @@ var pages = []page{
 func TestDocs(t *testing.T) {
 	for _, p := range pages {
 		t.Run(p.name, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("..", "docs", "reference", p.name))
+			text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(p.name)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			pool := newPool(t)
 			must(t, pool, fmt.Sprintf("create or replace function dipwell_internal.now_us() returns bigint language sql as 'select %d::bigint'", time.Now().UnixMicro()))
-			blocks := regexp.MustCompile("(?s)```sql\n(.*?)```(?:\n```\n(.*?)```)?").FindAllStringSubmatch(string(text), -1)
+			blocks := append(sqlBlocks.FindAllStringSubmatch(string(text), -1), sessions(string(text))...)
 			if len(blocks) == 0 {
 				t.Fatal("no SQL")
 			}
@@ -65,6 +70,28 @@ func TestDocs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sqlBlocks matches SQL and, where it follows, its output.
+var sqlBlocks = regexp.MustCompile("(?s)```sql\n(.*?)```(?:\n```\n(.*?)```)?")
+
+// promptBlocks matches a block with the prompts of psql.
+var promptBlocks = regexp.MustCompile("(?s)```\n(shop=# .*?)```")
+
+// sessions returns the sessions of a page, each split into SQL and output.
+func sessions(text string) (blocks [][]string) {
+	for _, m := range promptBlocks.FindAllStringSubmatch(text, -1) {
+		var sql, out strings.Builder
+		for line := range strings.Lines(m[1]) {
+			if _, command, ok := strings.Cut(line, "# "); ok && strings.HasPrefix(line, "shop=") {
+				sql.WriteString(command)
+			} else if line != "BEGIN\n" && line != "ROLLBACK\n" { // psql -q leaves these out
+				out.WriteString(line)
+			}
+		}
+		blocks = append(blocks, []string{m[0], sql.String(), out.String()})
+	}
+	return blocks
 }
 
 func psql(t *testing.T, dsn, sql string) string {

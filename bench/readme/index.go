@@ -7,8 +7,9 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// indexOf lists the files, with what they aim at and what of it is not reached.
-func indexOf(all []*results) string {
+// indexOf lists the files, with what they aim at and what of it is not reached,
+// and has the table of all quotes.
+func indexOf(all []*results, table string) string {
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make figures` from the files here. \"Reached\" counts the rows that have a target.\n\n")
 	var rows [][]string
@@ -25,6 +26,7 @@ func indexOf(all []*results) string {
 		}
 	}
 	report.Table(&b, []string{"", "made", "reached"}, rows)
+	b.WriteString("## Against others\n\nA ratio below 1 means that the other is faster, or takes less processor time. Each row has our worst and our best ratio in its tables, against everybody in them.\n" + table)
 	if len(missed) > 0 {
 		b.WriteString("## Not reached\n\n" + strings.Join(missed, "\n") + "\n")
 	}

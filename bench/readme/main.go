@@ -54,8 +54,16 @@ func figures(root string) (readme, index string, err error) {
 	if !ok || !found {
 		return "", "", fmt.Errorf("README.md has no place for the figures: %q and %q", begin, end)
 	}
-	block, err := quotesOf(all)
-	return before + begin + block + end + after, indexOf(all), err
+	block, err := quotesOf(all, readmeQuotes(), "bench/results/")
+	if err != nil {
+		return "", "", err
+	}
+	table, err := quotesOf(all, quotes, "")
+	return before + begin + block + end + after, indexOf(all, table), err
+}
+
+func readmeQuotes() []quote {
+	return slices.DeleteFunc(slices.Clone(quotes), func(q quote) bool { return !q.readme })
 }
 
 // readAll reads every results file, by name.
@@ -87,8 +95,8 @@ func readAll(dir string) ([]*results, error) {
 	return all, nil
 }
 
-// quotesOf is README's table: a row a quote.
-func quotesOf(all []*results) (string, error) {
+// quotesOf is a table with a row a quote. dir is where its links find the results.
+func quotesOf(all []*results, quotes []quote, dir string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n")
 	var rows [][]string
@@ -98,7 +106,7 @@ func quotesOf(all []*results) (string, error) {
 		if i < 0 {
 			return "", fmt.Errorf("no bench/results/%s", q.file)
 		}
-		row, err := q.row(all[i])
+		row, err := q.row(all[i], dir)
 		if err != nil {
 			return "", err
 		}
@@ -112,7 +120,7 @@ func quotesOf(all []*results) (string, error) {
 	return b.String(), nil
 }
 
-func (q *quote) row(r *results) ([]string, error) {
+func (q *quote) row(r *results, dir string) ([]string, error) {
 	row := []string{q.what, q.tables}
 	for _, column := range []string{q.column, q.spent} {
 		if column == "" {
@@ -126,7 +134,7 @@ func (q *quote) row(r *results) ([]string, error) {
 		worst, best := ends(rs)
 		row = append(row, worst, best)
 	}
-	return append(row, fmt.Sprintf("[%s](bench/results/%s#%s)", q.link(), q.file, anchor(q.sections[0]))), nil
+	return append(row, fmt.Sprintf("[%s](%s%s#%s)", q.link(), dir, q.file, anchor(q.sections[0]))), nil
 }
 
 func ends(rs []report.Ratio) (worst, best string) {

@@ -9,9 +9,10 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// A quote is a row of README's table: our worst and our best ratio in some
-// tables of one file. More is better.
+// A quote is a row of the table of bench/results/README.md: our worst and our best
+// ratio in some tables of one file. More is better.
 type quote struct {
+	readme   bool // README.md has it too
 	what     string
 	tables   string // logged or unlogged, where there are tables
 	file     string

@@ -19,16 +19,16 @@ func at1to32(durability string) []string {
 	return []string{"1 client, " + durability, "8 clients, " + durability, "32 clients, " + durability}
 }
 
-// quotes are README's, in its order. Controls that decide nothing are left out,
+// quotes are those of bench/results/README.md, in its order. Controls that decide nothing are left out,
 // and so are our own other ways in.
 var quotes = []quote{
 	{what: "memory: one hot key", file: "memory.md", sections: []string{"One hot key"}, column: faster, except: controls},
-	{what: "memory: 10,000 keys", file: "memory.md", sections: []string{"10,000 keys"}, column: faster, except: controls},
+	{readme: true, what: "memory: 10,000 keys", file: "memory.md", sections: []string{"10,000 keys"}, column: faster, except: controls},
 	{what: "memory: 1,000,000 keys", file: "memory.md", sections: []string{"1,000,000 keys"}, column: faster, except: controls},
 
-	{what: "PostgreSQL, as `dipwell serve` asks it: 1 caller", tables: "logged", file: "postgres/stack.md", sections: []string{"1 caller, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
+	{readme: true, what: "PostgreSQL, as `dipwell serve` asks it: 1 caller", tables: "logged", file: "postgres/stack.md", sections: []string{"1 caller, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
 	{what: "PostgreSQL, as `dipwell serve` asks it: 32 callers", tables: "logged", file: "postgres/stack.md", sections: []string{"32 callers, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
-	{what: "PostgreSQL, as `dipwell serve` asks it: 512 callers", tables: "logged", file: "postgres/stack.md", sections: []string{"512 callers, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
+	{readme: true, what: "PostgreSQL, as `dipwell serve` asks it: 512 callers", tables: "logged", file: "postgres/stack.md", sections: []string{"512 callers, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
 	{what: "PostgreSQL, single decisions, 1 to 32 clients", tables: "logged", file: "postgres/single.md", sections: at1to32("logged"), column: takeIt, except: ours},
 	{what: "PostgreSQL, single decisions, 1 to 32 clients", tables: "unlogged", file: "postgres/single.md", sections: at1to32("unlogged"), column: takeIt, except: ours},
 	{what: "PostgreSQL, keys seen for the first time", tables: "logged", file: "postgres/fresh.md", sections: at1to32("logged"), column: takeIt, spent: spent},
@@ -42,7 +42,7 @@ var quotes = []quote{
 	{what: "a file, `durability=each`, 1 goroutine", file: "file.md", sections: []string{"2,000 busy keys, 1 goroutines", "keys seen for the first time, 1 goroutines", "90 % of the calls refused, 1 goroutines"}, column: "filestore ÷ it"},
 	{what: "a file, `durability=each`, 512 goroutines", file: "file.md", sections: []string{"2,000 busy keys, 512 goroutines", "keys seen for the first time, 512 goroutines", "90 % of the calls refused, 512 goroutines"}, column: "filestore ÷ it"},
 
-	{what: "Envoy's gRPC, on Redis", file: "rls.md", sections: rlsLoads, column: "× envoyproxy/ratelimit", rows: []string{"dipwell, Redis"}, against: "envoyproxy/ratelimit on Redis"},
+	{readme: true, what: "Envoy's gRPC, on Redis", file: "rls.md", sections: rlsLoads, column: "× envoyproxy/ratelimit", rows: []string{"dipwell, Redis"}, against: "envoyproxy/ratelimit on Redis"},
 	{what: "Envoy's gRPC, on PostgreSQL", tables: "logged", file: "rls.md", sections: rlsLoads, column: "× envoyproxy/ratelimit", rows: []string{"dipwell, PostgreSQL, logged"}, against: "envoyproxy/ratelimit on Redis"},
 	{what: "JSON API, in memory", file: "api.md", sections: []string{"In memory, every call admitted", "In memory, 90 % of the calls refused"}, column: upon, rows: []string{serve}, against: "a no-op handler"},
 	{what: "JSON API, on PostgreSQL", tables: "logged", file: "api.md", sections: []string{"On PostgreSQL, logged, every call admitted", "On PostgreSQL, logged, 90 % of the calls refused"}, column: upon, rows: []string{serve}, against: "a handler with one conditional upsert"},

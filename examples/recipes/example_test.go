@@ -16,7 +16,11 @@ var ctx = context.Background()
 // newLimiter is a limiter in memory whose clock stands still, so that the
 // examples print the same each time. Leave Clock out in a program.
 func newLimiter(limits ...dipwell.Limit) *dipwell.Limiter {
-	store, err := memstore.New(memstore.Config{Clock: func() int64 { return 1_800_000_000_000_000 }})
+	return newLimiterAt(func() int64 { return 1_800_000_000_000_000 }, limits...)
+}
+
+func newLimiterAt(clock func() int64, limits ...dipwell.Limit) *dipwell.Limiter {
+	store, err := memstore.New(memstore.Config{Clock: clock})
 	if err != nil {
 		panic(err)
 	}
@@ -118,6 +122,67 @@ func Example_languageModel() {
 	// true start after 20s
 	// true start after 50s
 	// 1m30s <nil> the reservation is unknown, spent, due or reset
+}
+
+// A call of a model counts against two limits: requests and tokens. Both are
+// reserved together, and the tokens are corrected when the answer is there.
+func Example_requestsAndTokens() {
+	l := newLimiter(
+		dipwell.Limit{Name: "requests", Rate: 2, Period: time.Minute, MaxDebt: 10},
+		dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, MaxDebt: 120_000},
+	)
+	call := func(customer string, estimate, used int64) error {
+		d, err := l.ReserveAll(ctx,
+			dipwell.Take{Limit: "requests", Key: customer, Cost: 1},
+			dipwell.Take{Limit: "tokens", Key: customer, Cost: estimate})
+		if err != nil {
+			return err
+		}
+		if !d.Allowed {
+			return fmt.Errorf("limit %s: again in %v", d.Limit, d.RetryAfter)
+		}
+		fmt.Println("start after", d.Delay) // time.Sleep(d.Delay), then ask the model
+		switch {
+		case used < estimate:
+			_, err = l.Refund(ctx, "tokens", customer, estimate-used)
+		case used > estimate:
+			_, err = l.Charge(ctx, "tokens", customer, used-estimate)
+		}
+		return err
+	}
+	fmt.Println(call("acme", 50_000, 30_000))
+	fmt.Println(call("acme", 50_000, 52_000))
+	fmt.Println(call("acme", 50_000, 50_000))
+	fmt.Println(call("acme", 150_000, 0))
+	// Output:
+	// start after 0s
+	// <nil>
+	// start after 20s
+	// <nil>
+	// start after 1m12s
+	// <nil>
+	// limit tokens: again in 1m42s
+}
+
+// A limit for each plan. The program knows the customer's plan and names the
+// limit by it.
+func Example_limitsByPlan() {
+	l := newLimiter(
+		dipwell.Limit{Name: "api-free", Rate: 60, Period: time.Minute, Burst: 10},
+		dipwell.Limit{Name: "api-pro", Rate: 600, Period: time.Minute, Burst: 1000},
+	)
+	plans := map[string]string{"bob": "free", "acme": "pro"}
+	for _, customer := range []string{"bob", "acme"} {
+		d, err := l.TakeUpTo(ctx, "api-"+plans[customer], customer, 50)
+		fmt.Println(customer, d.Granted, d.Remaining, err)
+	}
+	plans["bob"] = "pro" // an upgrade: his bucket under the other limit is full
+	d, err := l.TakeUpTo(ctx, "api-"+plans["bob"], "bob", 50)
+	fmt.Println("bob", d.Granted, d.Remaining, err)
+	// Output:
+	// bob 10 0 <nil>
+	// acme 50 950 <nil>
+	// bob 50 950 <nil>
 }
 
 // Costs are whole numbers. Where a cheap call costs half of a dear one, count
