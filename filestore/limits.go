@@ -177,7 +177,7 @@ func (p *limits) write(d, old *store.Definition) error {
 		}
 		v := catalog.NewVersion(d.Version(), &d.Limit)
 		return disk.exec("insert into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
-			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Fields()...)...)
+			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
 	})
 	if err == nil {
 		p.ids.Store(d.Name, id)

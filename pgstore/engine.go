@@ -19,8 +19,8 @@ type engine interface {
 	cancel(ctx context.Context, id store.Reservation) error
 
 	statements(id int32, d *store.Definition) statements
-	put(ctx context.Context, l store.Limit, r *store.Rule, owner string, now *int64) error
-	drop(ctx context.Context, name, owner string, now *int64) error
+	put(ctx context.Context, l store.Limit, by string) error
+	drop(ctx context.Context, name, by string) error
 
 	sweep(ctx context.Context, n int) (int, error)
 	sweepStep(ctx context.Context, n int) (swept, error)
@@ -47,22 +47,19 @@ var (
 )
 
 func (s *Store) engine() engine {
-	if d := s.cat.dialect.Load(); d != nil {
+	if d := s.limits.dialect.Load(); d != nil {
 		return portable{s, d}
 	}
 	return functions{s}
 }
 
-// engine returns the engine for statements on the catalog's own connections.
-func (c *catalog) engine() engine { return (&Store{db: c.db, cat: c}).engine() }
-
 func (functions) hasFunctions() bool { return true }
 func (portable) hasFunctions() bool  { return false }
 
 func (s functions) statements(id int32, d *store.Definition) statements {
-	return newStatements(id, d, s.cat.testClock)
+	return newStatements(id, d, s.clock != nil)
 }
 
 func (s portable) statements(id int32, d *store.Definition) statements {
-	return statements{take: s.dialect.takeSQL(id, d, s.cat.testClock)}
+	return statements{take: s.dialect.takeSQL(id, d, s.clock != nil)}
 }

@@ -50,13 +50,13 @@ const MaxCombinations = maxCombinations
 
 // ForgetLimits makes a store behave as if it had last read the limits an hour
 // ago.
-func ForgetLimits(s *Store) { s.cat.started = s.cat.started.Add(-time.Hour) }
+func ForgetLimits(s *Store) { s.limits.started = s.limits.started.Add(-time.Hour) }
 
 // ForceUnchecked makes a store use the statements for limits that refused
 // nothing recently.
 func ForceUnchecked(s *Store) {
 	s.noRefusals.n.Store(minCleanRun)
-	for _, e := range *s.cat.entries.Load() {
+	for _, e := range *s.limits.entries.Load() {
 		if e.noRefusals != nil {
 			e.noRefusals.n.Store(minCleanRun)
 		}
@@ -67,7 +67,7 @@ func ForceUnchecked(s *Store) {
 // been.
 func ForceInsertNew(s *Store) {
 	ForceUpsert(s)
-	for _, e := range *s.cat.entries.Load() {
+	for _, e := range *s.limits.entries.Load() {
 		if e.newKeys != nil {
 			e.newKeys.run.Store(minNewRun)
 		}
@@ -80,7 +80,7 @@ func ForceOptimistic(s *Store) { s.minOptimistic = 1 }
 // ForceUpsert makes a store treat every unseen key as probably new.
 func ForceUpsert(s *Store) {
 	s.seen.slots.Store(nil)
-	for _, e := range *s.cat.entries.Load() {
+	for _, e := range *s.limits.entries.Load() {
 		if e.newKeys != nil {
 			e.newKeys.score.Store(newKeyMax)
 		}

@@ -102,7 +102,7 @@ func (j *Janitor) run(ctx context.Context) {
 // step runs one statement that sweeps, unless another program sweeps or has
 // just done so. It returns how long to pause.
 func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
-	if !j.store.cat.isRead.Load() {
+	if !j.store.cat.IsRead() {
 		return janitorIdle, nil // a lazy store whose server has not answered yet
 	}
 	idle, err := j.idle(ctx)

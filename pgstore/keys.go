@@ -16,7 +16,7 @@ order by key limit $4`
 // Keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
-	e := (*s.cat.entries.Load())[d.Name]
+	e := (*s.limits.entries.Load())[d.Name]
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
@@ -25,7 +25,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 		after = ""
 	}
 	sql := keysSQL
-	if s.cat.dialect.Load() == nil {
+	if s.limits.dialect.Load() == nil {
 		sql = "select key, used, ts, version from dipwell_internal.keys($1, $2, $3, $5, $4)"
 	}
 	rows, err := s.db.Query(ctx, sql, e.id, prefix, after, n, shared)

@@ -155,7 +155,7 @@ func (s portable) cancelIn(ctx context.Context, tx pgx.Tx, id store.Reservation)
 }
 
 func (s portable) giveBack(ctx context.Context, tx pgx.Tx, p reservationPart, row store.State, now int64) error {
-	d := s.cat.byID(p.LimitID)
+	d := s.limits.byID(p.LimitID)
 	if d == nil || row.Used == 0 { // limit dropped, or bucket full
 		gone, err := tx.Exec(ctx, deleteRecordSQL, p.LimitID, p.Key, p.Number, p.Mark)
 		if err == nil && gone.RowsAffected() == 0 { // another program was faster
@@ -205,7 +205,7 @@ func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key str
 		return storeError(err, false)
 	}
 	row.Lows = lowsOf(lows)
-	d := s.cat.byID(id)
+	d := s.limits.byID(id)
 	if d == nil || row.Lows == nil {
 		_, err = tx.Exec(ctx, deleteDueSQL, id, key, now)
 		return storeError(err, false)

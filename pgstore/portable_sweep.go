@@ -48,7 +48,7 @@ type portablePass struct {
 // rows that are full and unchanged since they were read. It reads each row at
 // most once.
 func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
-	pass := &s.cat.pass
+	pass := &s.limits.pass
 	if !pass.mu.TryLock() {
 		return 0, nil
 	}
@@ -67,7 +67,7 @@ func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 
 // sweepStep reads and sweeps one page. With n = 0 it only reports the state.
 func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
-	pass := &s.cat.pass
+	pass := &s.limits.pass
 	if !pass.mu.TryLock() {
 		return did, nil
 	}
@@ -122,7 +122,7 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 // if some full rows were left.
 func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n int, oldest map[int32]uint32) (rows int, all bool, err error) {
 	defs := map[int32]*store.Definition{}
-	for _, e := range *s.cat.entries.Load() {
+	for _, e := range *s.limits.entries.Load() {
 		defs[e.id] = e.def
 	}
 	var b pgx.Batch
@@ -176,7 +176,7 @@ const keepVersion = 10 * time.Minute
 
 // retireOlder deletes versions that no row of a complete pass refers to.
 func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]uint32) error {
-	for _, e := range *s.cat.entries.Load() {
+	for _, e := range *s.limits.entries.Load() {
 		if len(e.def.Past) == 0 {
 			continue
 		}

@@ -140,7 +140,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 		}
 		b := &snapshotRow{id: id, key: key, def: k.defs[id]}
 		if b.def == nil { // only in reservations to be cancelled
-			b.def = s.cat.byID(id)
+			b.def = s.limits.byID(id)
 			k.defs[id] = b.def
 		}
 		b.needsFunction = b.def == nil || current == nil || uint32(*current) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxSnapshotRecords

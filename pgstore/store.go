@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -56,7 +57,8 @@ type Config struct {
 // Store decides in PostgreSQL. It is safe for concurrent use when its DB is.
 type Store struct {
 	db            DB
-	cat           *catalog
+	limits        *limits
+	cat           *catalog.Catalog
 	clock         func() int64
 	refused       *keySet       // keys that were recently refused or granted in part; these are read first
 	noRefusals    *streak       // counts statements of set.sql
@@ -64,7 +66,7 @@ type Store struct {
 	seen          *keySet       // keys that have, or recently had, a row
 	minOptimistic int           // number of groups from which decideOptimistic is used
 	lane          bool          // after a lock timeout a statement is not divided
-	heard         time.Duration // in a transaction: when it last read the limits, since cat.started
+	heard         time.Duration // in a transaction: when it last read the limits, since limits.started
 	owned         *pgxpool.Pool // opened by Open
 }
 
@@ -81,11 +83,19 @@ var (
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
-	s := &Store{db: db, cat: newCatalog(db, c), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
-	if err := s.cat.open(ctx, c); err != nil {
+	if c.OnError == nil {
+		c.OnError = func(error) {}
+	}
+	if _, ok := db.(*pgxpool.Pool); c.Lazy && !ok {
+		return nil, errors.New("a lazy store needs a *pgxpool.Pool")
+	}
+	s := &Store{db: db, clock: c.Clock, refused: newKeySet(), seen: newKeySet(), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
+	s.limits = newLimits(s)
+	s.cat = s.limits.catalog(c)
+	if err := s.cat.Open(ctx); err != nil {
 		return nil, err
 	}
-	s.cat.watch(c)
+	s.watch(c)
 	return s, nil
 }
 
@@ -108,9 +118,23 @@ func (s *Store) Lane(db DB) *Store {
 	return c
 }
 
+// Registry holds the limits as they were read last.
+func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
+
+// Define adds a limit or changes it, for every program on this database at
+// their next look, at most Config.Poll later; for this one at once.
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.cat.Define(ctx, l, owner)
+}
+
+// Drop ends a limit. Its rows go with the next sweeps.
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.cat.Drop(ctx, name, owner)
+}
+
 // Close stops listening for changed limits, and closes the pool that Open made.
 func (s *Store) Close() {
-	s.cat.close()
+	s.cat.Close()
 	if s.owned != nil {
 		s.owned.Close()
 	}

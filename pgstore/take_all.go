@@ -41,7 +41,7 @@ type combinations struct {
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
 	var parts [maxTakeAllKeys]takeAllRow
 	n := s.takeAllRows(g, known, parts[:])
-	if sql := s.combos.statement(parts[:n], s.cat); sql != "" {
+	if sql := s.combos.statement(parts[:n], s.limits); sql != "" {
 		err := s.execTakeAll(ctx, sql, g, parts[:n])
 		if err == nil {
 			return nil
@@ -131,7 +131,7 @@ func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, par
 
 // statement returns the statement of a combination of limits, or "" if there is
 // no room for another statement.
-func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
+func (p *combinations) statement(parts []takeAllRow, l *limits) string {
 	if len(parts) == 0 {
 		return ""
 	}
@@ -148,7 +148,7 @@ func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.sql) >= maxCombinations {
-		entries := *c.entries.Load()
+		entries := *l.entries.Load()
 		for of := range p.sql {
 			if slices.ContainsFunc(of[:], func(e *entry) bool { return e != nil && entries[e.def.Name] != e }) {
 				delete(p.sql, of)
@@ -161,7 +161,7 @@ func (p *combinations) statement(parts []takeAllRow, c *catalog) string {
 	if p.sql == nil {
 		p.sql = map[combination]string{}
 	}
-	p.sql[of] = takeAllSQL(of[:len(parts)], c.testClock)
+	p.sql[of] = takeAllSQL(of[:len(parts)], l.s.clock != nil)
 	return p.sql[of]
 }
 

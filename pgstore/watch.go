@@ -11,97 +11,67 @@ import (
 // defaultPoll is how old this program's knowledge of the limits may be.
 const defaultPoll = time.Second
 
-// watch follows changes of the limits made elsewhere: it listens on a
-// connection of its own, and asks for the revision besides, for proxies that
-// swallow notifications. Only a store over a pool can: a connection or a
-// transaction belongs to its caller.
-func (c *catalog) watch(config Config) {
-	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
-	pool, ok := c.db.(*pgxpool.Pool)
-	if !ok || config.Poll < 0 && c.isRead.Load() {
+// watch follows changes of the limits made elsewhere. Only a store over a pool
+// can: a connection or a transaction belongs to its caller.
+func (s *Store) watch(c Config) {
+	pool, ok := s.db.(*pgxpool.Pool)
+	if !ok {
 		return
 	}
-	w := &watcher{cat: c, poll: config.Poll, once: config.Poll < 0, report: c.report, config: pool.Config().ConnConfig.Copy()}
-	if w.poll <= 0 {
-		w.poll = defaultPoll
+	timeout := 10 * defaultPoll
+	if c.Poll > 0 {
+		timeout = 10 * c.Poll
 	}
-	c.done.Go(func() { w.run(ctx) })
+	s.cat.Watch(&watcher{s: s, config: pool.Config().ConnConfig.Copy(), report: c.OnError}, c.Poll, defaultPoll, timeout)
 }
 
-func (c *catalog) close() {
-	c.stop()
-	c.done.Wait()
-}
-
+// watcher listens on a connection of its own. Proxies may swallow notifications.
 type watcher struct {
-	cat    *catalog
+	s      *Store
 	config *pgx.ConnConfig
-	poll   time.Duration
-	once   bool // only until the limits have been read
 	report func(error)
 	conn   *pgx.Conn // listens; nil while there is none
 }
 
-func (w *watcher) run(ctx context.Context) {
-	for ctx.Err() == nil && (!w.once || !w.cat.isRead.Load()) {
-		w.listen(ctx)
-		w.wait(ctx)
-		if ctx.Err() == nil {
-			w.refresh(ctx)
-		}
-	}
-	w.hangUp()
-}
-
-func (w *watcher) listen(ctx context.Context) {
-	if w.conn != nil || w.once || !w.cat.engine().hasFunctions() { // who changes a limit there cannot notify
+func (w *watcher) listen(ctx context.Context, timeout time.Duration) {
+	if w.conn != nil || !w.s.engine().hasFunctions() { // who changes a limit there cannot notify
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*w.poll)
+	bound, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, w.config)
+	conn, err := pgx.ConnectConfig(bound, w.config)
 	if err == nil {
 		w.conn = conn
-		_, err = conn.Exec(ctx, "listen dipwell")
+		_, err = conn.Exec(bound, "listen dipwell")
 	}
-	if err != nil {
-		w.fail(ctx, err)
+	if ctx.Err() == nil {
+		w.Looked(err)
 	}
 }
 
-// wait returns when there may be something new: told so, or after poll.
-func (w *watcher) wait(ctx context.Context) {
-	bound, cancel := context.WithTimeout(ctx, w.poll)
+func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
+	w.listen(ctx, 10*poll)
+	bound, cancel := context.WithTimeout(ctx, poll)
 	defer cancel()
 	if w.conn == nil {
 		<-bound.Done()
 		return
 	}
 	if _, err := w.conn.WaitForNotification(bound); err != nil && bound.Err() == nil {
-		w.fail(ctx, err)
+		w.Looked(err)
 		<-bound.Done()
 	}
 }
 
-// refresh reads the limits again when they have moved.
-func (w *watcher) refresh(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 10*w.poll)
-	defer cancel()
-	if err := w.cat.refresh(ctx); err != nil {
-		w.fail(ctx, err)
-	}
-}
-
-// fail tells of an error, and gives up a connection that may be its cause.
-func (w *watcher) fail(ctx context.Context, err error) {
-	if ctx.Err() == nil || ctx.Err() == context.DeadlineExceeded {
+// Looked reports an error, and gives up a connection that may be its cause.
+func (w *watcher) Looked(err error) {
+	if err != nil {
 		w.report(err)
+		w.Close()
 	}
-	w.hangUp()
 }
 
-func (w *watcher) hangUp() {
+func (w *watcher) Close() {
 	if w.conn == nil {
 		return
 	}

@@ -28,28 +28,28 @@ const (
 // zoneWarning says from which date on the database knows other clocks of a
 // limit's zone than this program, or that it does not know the zone. Limits that
 // share a calendar are compared once.
-func (c *catalog) zoneWarning(ctx context.Context, l store.Limit) (string, error) {
-	rule, _, err := l.Compile() // its own, for a calendar remembers the last window that it was asked for
+func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, error) {
+	rule, _, err := limit.Compile() // its own, for a calendar remembers the last window that it was asked for
 	if err != nil {
 		return "", err
 	}
 	cal := rule.Calendar()
-	if !c.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
+	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or nothing can differ
 	}
-	c.installs.Lock()
-	warning, known := c.zones[cal]
-	c.installs.Unlock()
+	l.zonesMu.Lock()
+	warning, known := l.zones[cal]
+	l.zonesMu.Unlock()
 	if !known {
-		if warning, err = compareZone(ctx, c.db, &rule, cal.Zone); err != nil {
+		if warning, err = compareZone(ctx, l.s.db, &rule, cal.Zone); err != nil {
 			return "", err
 		}
-		c.installs.Lock()
-		c.zones[cal] = warning
-		c.installs.Unlock()
+		l.zonesMu.Lock()
+		l.zones[cal] = warning
+		l.zonesMu.Unlock()
 	}
 	if warning != "" {
-		warning = "limit " + l.Name + ": start: " + warning
+		warning = "limit " + limit.Name + ": start: " + warning
 	}
 	return warning, nil
 }
@@ -58,9 +58,9 @@ func (c *catalog) zoneWarning(ctx context.Context, l store.Limit) (string, error
 var errNoZone = errors.New("the database does not know the time zone")
 
 // checkZone refuses a limit in a zone that the database does not know.
-func (c *catalog) checkZone(ctx context.Context, l store.Limit) error {
-	if _, err := c.zoneWarning(ctx, l); errors.Is(err, errNoZone) {
-		return &store.LimitError{Limit: l.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", l.Start, err)}
+func (l *limits) checkZone(ctx context.Context, limit store.Limit) error {
+	if _, err := l.zoneWarning(ctx, limit); errors.Is(err, errNoZone) {
+		return &store.LimitError{Limit: limit.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", limit.Start, err)}
 	}
 	return nil // another error comes again when the limit is stored
 }

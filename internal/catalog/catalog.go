@@ -36,6 +36,7 @@ type Backend interface {
 // Limits are all limits of a store as they were read.
 type Limits struct {
 	Defs     []*store.Definition
+	IDs      map[string]int32 // by name, if the back end has numbers for limits
 	Revision int64            // -1: not known, so that they are read again at the next look
 	Bad      map[string]error // limits that this program cannot read, such as those of a newer one
 }
@@ -81,8 +82,6 @@ type Catalog struct {
 	isRead   atomic.Bool // the limits have been read once
 	unread   atomic.Pointer[error]
 	revision atomic.Int64
-	started  time.Time
-	known    atomic.Int64 // when the limits were last known to be the present ones, since started
 
 	installs sync.Mutex       // held without asking b
 	bad      map[string]error // under installs
@@ -102,7 +101,7 @@ type pending struct {
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
-	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1), started: time.Now()}
+	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1)}
 	cat.revision.Store(-1)
 	cat.ctx, cat.stop = context.WithCancel(context.Background())
 	return cat
@@ -140,9 +139,6 @@ func (c *Catalog) Go(do func(ctx context.Context)) { c.done.Go(func() { do(c.ctx
 
 // IsRead reports whether the limits have been read once.
 func (c *Catalog) IsRead() bool { return c.isRead.Load() }
-
-// Age is how long ago the limits were known to be the present ones.
-func (c *Catalog) Age() time.Duration { return time.Since(c.started) - time.Duration(c.known.Load()) }
 
 // LoadError returns why the limits of a lazy catalog have not been read yet, or
 // nil if they have.
@@ -185,12 +181,10 @@ func (c *Catalog) load(ctx context.Context) error {
 		c.failed(err)
 		return err
 	}
-	asked := time.Since(c.started)
 	read, err := c.b.Read(ctx)
 	if err != nil {
 		return err
 	}
-	c.known.Store(int64(asked))
 	return c.Install(read)
 }
 
@@ -236,15 +230,11 @@ func (c *Catalog) Install(l *Limits) error {
 	return nil
 }
 
-// Older reports whether limits were read before those that are in force.
-func (c *Catalog) Older(l *Limits) bool { return l.Revision >= 0 && l.Revision < c.revision.Load() }
-
 // Refresh reads the limits if they have changed or some are pending.
 func (c *Catalog) Refresh(ctx context.Context) error {
 	if !c.isRead.Load() {
 		return c.Load(ctx)
 	}
-	asked := time.Since(c.started)
 	revision, err := c.b.Revision(ctx)
 	if err != nil {
 		return err
@@ -254,7 +244,6 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	}
 	defer c.gate.Leave()
 	if revision == c.revision.Load() && len(c.pending) == 0 {
-		c.known.Store(int64(asked))
 		return nil
 	}
 	return c.load(ctx)

@@ -3,6 +3,7 @@ package catalog
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -93,10 +94,18 @@ func List(prefix string, columns []string) string {
 	return prefix + `"` + strings.Join(columns, `", `+prefix+`"`) + `"`
 }
 
-// Fields returns pointers to the fields of VersionColumns, to read and to write.
+// Fields returns pointers to the fields of VersionColumns, to be read into.
 func (v *Version) Fields() []any {
 	return []any{&v.Number, &v.Since, &v.Policy, &v.Unit, &v.Every, &v.Add, &v.Cap, &v.Origin, &v.Burst, &v.Debt, &v.Most,
 		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start}
+}
+
+// Values returns what VersionColumns hold.
+func (v *Version) Values() (values []any) {
+	for _, f := range v.Fields() {
+		values = append(values, reflect.ValueOf(f).Elem().Interface())
+	}
+	return values
 }
 
 // FormatSettings writes a limit as a JSON object of its settings, spelled as in
