@@ -63,9 +63,9 @@ func (s *service) reloadToken(ctx context.Context, path string) {
 	}
 	token, err := readToken(path)
 	if err != nil {
-		s.kept("the last good admin token stays in force", err)
+		s.reloadError("the last good admin token stays in force", err)
 		return
 	}
 	s.server.SetAdminToken(token)
-	s.say("admin token read again")
+	s.info("admin token read again")
 }

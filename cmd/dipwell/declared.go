@@ -27,10 +27,10 @@ const (
 // declared are the limits that this process's flags and file name, and those of
 // them that its file has defined in the store.
 type declared struct {
-	ctx       context.Context
-	limiter   *dipwell.Limiter
-	say, warn func(format string, args ...any)
-	path      string // of the file; "" without one
+	ctx        context.Context
+	limiter    *dipwell.Limiter
+	info, warn func(format string, args ...any)
+	path       string // of the file; "" without one
 
 	mu     sync.Mutex
 	began  bool
@@ -158,10 +158,10 @@ func (d *declared) defineOne(l declaredLimit) error {
 	return nil
 }
 
-// tellOrphans names, at the start, limits that a file of the same owner made and
+// logOrphans names, at the start, limits that a file of the same owner made and
 // this one does not name. Another service's file may name them, so that they
 // stay in force: who took one out of the file while no service ran must end it.
-func (d *declared) tellOrphans() {
+func (d *declared) logOrphans() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if left := orphans(d.limiter, d.file.Name, d.limits); len(left) > 0 {
@@ -180,9 +180,9 @@ func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (lef
 	return left
 }
 
-// unsettled notes that the file has changed in a way that could not be used:
+// postponeDrop notes that the file has changed in a way that could not be used:
 // limits that left it wait for the file to stand unchanged again.
-func (d *declared) unsettled() {
+func (d *declared) postponeDrop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.gone != nil {
@@ -244,7 +244,7 @@ func (d *declared) dropOne(name string) error {
 		if err := d.limiter.Drop(ctx, name, owner); err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) {
 			return err
 		}
-		d.say("limit %s is dropped: it left %s", name, d.path)
+		d.info("limit %s is dropped: it left %s", name, d.path)
 	}
 	delete(d.named, name)
 	return nil
@@ -289,16 +289,16 @@ func (d *declared) watchDrift() {
 	for {
 		select {
 		case <-tick.C:
-			d.tellDrift()
+			d.logDrift()
 		case <-d.ctx.Done():
 			return
 		}
 	}
 }
 
-// tellDrift logs a drift that two looks in a row have found: between the changes
+// logDrift logs a drift that two looks in a row have found: between the changes
 // of two services that read the same new file there is one for a moment.
-func (d *declared) tellDrift() {
+func (d *declared) logDrift() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := drift(d.limiter, d.limits)
@@ -309,7 +309,7 @@ func (d *declared) tellDrift() {
 		return
 	}
 	if d.told = now; now == "" {
-		d.say("drift has ended: the store has the limits as they are named here")
+		d.info("drift has ended: the store has the limits as they are named here")
 		return
 	}
 	d.warn("warning: drift: the store differs in %s from what is named here: %s; a change of the file or a restart puts them in force", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))

@@ -46,7 +46,7 @@ func newSides(t *testing.T, names ...string) *sides {
 // start is a service that begins anew with a file.
 func (s *sides) start(name, path string) {
 	log := func(format string, args ...any) { fmt.Fprintf(&s.log, name+": "+format+"\n", args...) }
-	s.by[name] = &declared{ctx: s.t.Context(), limiter: s.limiter, path: path, say: log, warn: log}
+	s.by[name] = &declared{ctx: s.t.Context(), limiter: s.limiter, path: path, info: log, warn: log}
 }
 
 // write puts a text into a service's file, and has the service read it.
@@ -66,7 +66,7 @@ func (s *sides) read(name string) error {
 		err = d.declare(&settings{File: *f})
 	}
 	if err != nil {
-		d.unsettled()
+		d.postponeDrop()
 	}
 	return err
 }
@@ -170,12 +170,12 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		if one.drifted() != 1 || two.drifted() != 0 {
 			t.Error("drift: ", one.drifted(), two.drifted())
 		}
-		one.tellDrift()
+		one.logDrift()
 		if s.log.Len() > 0 {
 			t.Error("said at the first look: ", s.log.String())
 		}
 		for range 3 {
-			one.tellDrift()
+			one.logDrift()
 		}
 		if n := strings.Count(s.log.String(), "\n"); n != 1 {
 			t.Error("said ", n, " times")
@@ -186,8 +186,8 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		synctest.Wait()
 		s.want("another file has defined it since", "a=1 b=1 x=2")
 		s.said("one: limit x left ", "and stays: another file of owner main has defined it since")
-		one.tellDrift()
-		one.tellDrift()
+		one.logDrift()
+		one.logDrift()
 		s.said("one: drift has ended")
 		must(t, s.write("two", limitsOf("", "x=2")))
 		time.Sleep(dropAfter)
@@ -195,7 +195,7 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		s.want("its own file's limit", "a=1 x=2")
 		s.start("three", one.path)
 		must(t, s.write("three", limitsOf("", "c=1")))
-		s.by["three"].tellOrphans()
+		s.by["three"].logOrphans()
 		s.said("three: limits in the store that a configuration file made and this one does not name stay in force: a, x; ")
 	})
 }

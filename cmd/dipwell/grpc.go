@@ -76,10 +76,10 @@ func (s *service) readRLS() error {
 // rereadRLS reads the descriptors again. A bad configuration changes nothing.
 func (s *service) rereadRLS() {
 	if err := s.readRLS(); err != nil {
-		s.kept("the last good descriptors stay in force", err)
+		s.reloadError("the last good descriptors stay in force", err)
 		return
 	}
-	s.say("descriptors read again from %s", s.started.RLSConfig)
+	s.info("descriptors read again from %s", s.started.RLSConfig)
 }
 
 // boundedRLS is the RateLimitService within the service's bound of calls under way.
@@ -119,7 +119,7 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""},
 		func(r grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server}) }, s.grpcOptions()...)
-	s.listens("serving gRPC", l.Addr().String())
+	s.logListening("serving gRPC", l.Addr().String())
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
 	var wg sync.WaitGroup

@@ -33,7 +33,7 @@ func (c *KeysCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.tellAsked(e)
+	c.printAsked(e)
 	if c.JSON {
 		_, err = e.stdout.Write(b)
 		return err

@@ -22,7 +22,7 @@ func (c *LimitsCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.tellAsked(e)
+	c.printAsked(e)
 	if c.JSON {
 		out := json.NewEncoder(e.stdout)
 		out.SetEscapeHTML(false)

@@ -31,7 +31,7 @@ func (s *settings) checkOperation() error {
 
 // observe wraps the store with key hashing, shadow mode and tracing, as far as
 // they are configured. The tracer is nil if no endpoint is.
-func (s *settings) observe(ctx context.Context, store dipwell.Store, say *complaints) (dipwell.Store, *keyhash.Hasher, *tracing.Tracer, error) {
+func (s *settings) observe(ctx context.Context, store dipwell.Store, log *logger) (dipwell.Store, *keyhash.Hasher, *tracing.Tracer, error) {
 	hasher := keyhash.RandomHasher()
 	if s.keySecret != nil {
 		var err error
@@ -41,13 +41,13 @@ func (s *settings) observe(ctx context.Context, store dipwell.Store, say *compla
 		store = keyhash.New(store, hasher)
 	}
 	if s.Shadow {
-		say.say("shadow mode: nothing is refused")
+		log.info("shadow mode: nothing is refused")
 		store = shadow.New(store)
 	}
 	if !tracing.Wanted(s.OTLPEndpoint) {
 		return store, hasher, nil, nil
 	}
-	t, err := tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: say.error})
+	t, err := tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: log.error})
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -68,10 +68,10 @@ func (s *service) openTLS(set *settings) (err error) {
 
 func (s *service) reloadTLS() {
 	if err := s.tls.Reload(); err != nil {
-		s.kept("the last good certificate stays in force", err)
+		s.reloadError("the last good certificate stays in force", err)
 		return
 	}
-	s.say("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))
+	s.info("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))
 }
 
 // secure is a listener's TLS, nil for plain text.

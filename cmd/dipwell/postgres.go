@@ -114,7 +114,7 @@ func openOnce(ctx context.Context, config *pgxpool.Config) (dipwell.Store, error
 func connect(ctx context.Context, config *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {
 	c := config.Copy()
 	c.MaxConns = conns
-	c.ConnConfig.DialFunc = partings(c.ConnConfig.DialFunc)
+	c.ConnConfig.DialFunc = boundClose(c.ConnConfig.DialFunc)
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)

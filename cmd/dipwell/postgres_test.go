@@ -360,9 +360,9 @@ func TestPoolConfig(t *testing.T) {
 	}
 }
 
-func TestComplaints(t *testing.T) {
+func TestRepeatedErrors(t *testing.T) {
 	var out strings.Builder
-	c := complaints{to: &out}
+	c := logger{to: &out}
 	for range 3 {
 		c.error(errors.New("away"))
 	}

@@ -42,24 +42,24 @@ const gcPercent = 150
 
 // Run opens everything, serves until it is told to stop, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
-	say := &complaints{to: e.stderr}
+	log := &logger{to: e.stderr}
 	given := &settings{}
 	_ = c.over(given) // the format of the log counts before the file is read
-	say.use(given.LogFormat)
+	log.setFormat(given.LogFormat)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // it ends nothing: it makes files be read again, where there are any
 	defer signal.Stop(hangups)
-	defer func() { err = say.ended(err) }()
+	defer func() { err = log.logFinal(err) }()
 	set, err := c.settings()
 	if err != nil {
 		return err
 	}
-	say.use(set.LogFormat)
+	log.setFormat(set.LogFormat)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
 	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore,
-		report: func(err error) { say.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { say.say("store: %s", text) }})
+		report: func(err error) { log.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { log.info("store: %s", text) }})
 	if err != nil {
 		return err
 	}
@@ -68,14 +68,14 @@ func (c *ServeCmd) Run(e *env) (err error) {
 			err = cerr
 		}
 	}()
-	store, hasher, tracer, err := set.observe(e.ctx, store, say)
+	store, hasher, tracer, err := set.observe(e.ctx, store, log)
 	if err != nil {
 		return err
 	}
 	if tracer != nil {
 		defer func() {
 			if err := tracer.Stop(); err != nil {
-				say.error(fmt.Errorf("traces: %w", err))
+				log.error(fmt.Errorf("traces: %w", err))
 			}
 		}()
 	}
@@ -83,8 +83,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, complaints: say, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
-		declared: &declared{ctx: e.ctx, limiter: limiter, say: say.say, warn: say.warn, path: c.Config}}
+	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
+		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
 	gauges(s.server, store)
 	s.server.Gauge("dipwell_config_last_reload_failed", "1: the configuration file was bad when it was last read again, and an older one is in force.", func() float64 {
 		if s.reloadFailed.Load() {
@@ -93,27 +93,27 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return 0
 	})
 	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that the store has otherwise, or not at all.", s.declared.drifted)
-	s.server.LogRefusals(e.ctx, say.logger(), set.LogRefusals, hasher.Redact)
+	s.server.LogRefusals(e.ctx, log.slog(), set.LogRefusals, hasher.Redact)
 	if err = s.openTLS(set); err != nil {
 		return err
 	}
 	if set.Upstream != "" {
-		if s.proxy, err = s.server.Proxy(set.upstream(say.error)); err != nil {
+		if s.proxy, err = s.server.Proxy(set.upstream(log.error)); err != nil {
 			return err
 		}
 	}
-	if err = s.use(set); err != nil {
+	if err = s.apply(set); err != nil {
 		return err
 	}
 	if err = s.startRLS(); err != nil {
 		return err
 	}
-	s.declared.tellOrphans()
+	s.declared.logOrphans()
 	go s.declared.watchDrift()
 	if err = s.watch(); err != nil {
 		return err
 	}
-	s.tellStart(set)
+	s.logStart(set)
 	listeners, err := s.listen(set)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 		main.Handler = s.server.API(set.site(l))
 	}
 	ls = append(ls, s.traced(main))
-	s.listens(what, main.Scheme()+"://"+l.Addr().String())
+	s.logListening(what, main.Scheme()+"://"+l.Addr().String())
 	if set.Admin == "" {
 		return ls, nil
 	}
@@ -154,7 +154,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 		admin.TLS = main.TLS
 	}
 	ls = append(ls, s.traced(admin))
-	s.listens("serving admin calls", admin.Scheme()+"://"+l.Addr().String())
+	s.logListening("serving admin calls", admin.Scheme()+"://"+l.Addr().String())
 	return ls, nil
 }
 

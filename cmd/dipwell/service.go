@@ -28,7 +28,7 @@ type service struct {
 	tls     *server.TLS   // nil: plain text
 	tracer  *tracing.Tracer
 	started *settings // some of them count only at the start
-	*complaints
+	*logger
 
 	changing      sync.Mutex // held while anything of the settings is read and put in force, so that the last to read wins
 	tokenFile     string     // that is followed
@@ -48,27 +48,27 @@ func (s *service) reload() {
 		if s.declared.has(set) {
 			unchanged = ", unchanged"
 		}
-		err = s.use(set)
+		err = s.apply(set)
 	}
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
-		s.declared.unsettled()
-		s.kept("the last good configuration stays in force", err)
+		s.declared.postponeDrop()
+		s.reloadError("the last good configuration stays in force", err)
 		return
 	}
-	s.say("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)
+	s.info("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)
 	restart := config.Restart(&s.started.File, &set.File)
 	if !bytes.Equal(set.keySecret, s.started.keySecret) && !slices.Contains(restart, "key_secret_file") {
 		restart = append(restart, "key_secret_file")
 	}
 	if len(restart) > 0 {
-		s.say("changed, and in force only with a restart: %s", strings.Join(restart, ", "))
+		s.info("changed, and in force only with a restart: %s", strings.Join(restart, ", "))
 	}
 }
 
-// use puts settings in force: all limits compile, because they were read, so
+// apply puts settings in force: all limits compile, because they were read, so
 // what can still fail is the store. One that is away learns of new limits later.
-func (s *service) use(set *settings) error {
+func (s *service) apply(set *settings) error {
 	if s.proxy != nil && len(set.names()) > store.MaxTakes {
 		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), store.MaxTakes)
 	}

@@ -112,7 +112,7 @@ func (t *target) server() string {
 }
 
 // tellAsked says on standard error who is asked, for answers that are lists.
-func (t *target) tellAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
+func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 func (t *target) ask(e *env, verb store.Verb, limit string, key *string, cost int64) (b []byte, err error) {
 	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {

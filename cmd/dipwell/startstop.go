@@ -12,7 +12,7 @@ import (
 const maxNamed = 20
 
 // tellStart logs what the service runs on.
-func (s *service) tellStart(set *settings) {
+func (s *service) logStart(set *settings) {
 	names := set.names()
 	some := names[:min(len(names), maxNamed)]
 	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), howMany(len(names), "limit"))
@@ -32,7 +32,7 @@ func (s *service) tellStart(set *settings) {
 }
 
 // listens prints where a listener is, on standard output.
-func (s *service) listens(what, at string) {
+func (s *service) logListening(what, at string) {
 	if s.json != nil {
 		jsonLog(s.env.stdout).Info(what, "address", at)
 		return

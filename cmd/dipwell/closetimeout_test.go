@@ -40,8 +40,8 @@ func TestGoodbyeIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(from); took > goodbye {
-			t.Errorf("the next connection came after %v; at most %v", took, goodbye)
+		if took := time.Since(from); took > closeTimeout {
+			t.Errorf("the next connection came after %v; at most %v", took, closeTimeout)
 		}
 		c.Release()
 		pool.Close()

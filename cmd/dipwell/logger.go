@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+)
+
+// repeatAfter is when a complaint that has not changed is repeated.
+const repeatAfter = time.Minute
+
+// logger is the log of a service. An error that repeats, such as that of a
+// store that is away, is logged once a minute.
+type logger struct {
+	to   io.Writer
+	json *slog.Logger // nil: plain lines
+	mu   sync.Mutex
+	last string
+	at   time.Time
+}
+
+// setFormat sets the format of the log before anything is logged: in JSON each line
+// is an object, also those of net/http, of gRPC and of the standard log package.
+func (l *logger) setFormat(format string) {
+	if format != "json" || l.json != nil {
+		return
+	}
+	l.json = jsonLog(l.to)
+	slog.SetDefault(l.json)
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(l.json.Handler(), slog.LevelError).Writer()))
+}
+
+// jsonLog writes a duration in µs, with the unit in its name.
+func jsonLog(to io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			return slog.Int64(a.Key+"_us", a.Value.Duration().Microseconds())
+		}
+		return a
+	}}))
+}
+
+// slog returns the log for lines with attributes.
+func (l *logger) slog() *slog.Logger {
+	if l.json != nil {
+		return l.json
+	}
+	return slog.New(slog.NewTextHandler(l.to, nil))
+}
+
+func (l *logger) error(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if text := err.Error(); text != l.last || time.Since(l.at) > repeatAfter {
+		l.last, l.at = text, time.Now()
+		l.line(slog.LevelError, text)
+	}
+}
+
+func (l *logger) info(format string, args ...any) { l.log(slog.LevelInfo, format, args...) }
+
+func (l *logger) warn(format string, args ...any) { l.log(slog.LevelWarn, format, args...) }
+
+func (l *logger) log(level slog.Level, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.line(level, fmt.Sprintf(format, args...))
+}
+
+// kept logs that something could not be read again, and that what was read
+// before stays in force.
+func (l *logger) reloadError(what string, err error) {
+	if l.json != nil {
+		l.json.Error(what, "error", err.Error())
+		return
+	}
+	l.info("%v\ndipwell: %s", err, what)
+}
+
+// event logs text, or in JSON msg with its attributes.
+func (l *logger) event(text, msg string, attrs ...any) {
+	if l.json != nil {
+		l.json.Info(msg, attrs...)
+		return
+	}
+	l.info("%s", text)
+}
+
+func (l *logger) line(level slog.Level, text string) {
+	if l.json != nil {
+		l.json.Log(context.Background(), level, text)
+		return
+	}
+	fmt.Fprintf(l.to, "dipwell: %s\n", text)
+}
+
+// errLogged ends a command with status 2: its error is in the log.
+var errLogged = errors.New("logged")
+
+// logFinal logs, in JSON, the error that ends a command. In text that is main's job.
+func (l *logger) logFinal(err error) error {
+	if err == nil || l.json == nil {
+		return err
+	}
+	l.json.Error(err.Error())
+	return errLogged
+}
