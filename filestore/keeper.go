@@ -161,7 +161,7 @@ type group struct {
 
 // A reservation that is not held any more is to go.
 type reservation struct {
-	memory.Held
+	memory.Pending
 	held bool
 }
 
@@ -202,10 +202,10 @@ func (k *keeper) look(m *mark, now int64) {
 	}
 	c := s.mem.Changes(m.def, m.key, m.wipe)
 	k.noteRecords(rowKey{id, m.key}, &c, m.wipe)
-	if d := s.mem.Registry().Lookup(m.def.Name); c.Held && (d == nil || d.Full(c.Row, now)) {
-		c.Held = false
+	if d := s.mem.Registry().Lookup(m.def.Name); c.Found && (d == nil || d.Full(c.Row, now)) {
+		c.Found = false
 	}
-	if !c.Held {
+	if !c.Found {
 		// It filled up by itself, so what the file has of it is full as well,
 		// unless something was given back.
 		if m.gave {

@@ -154,7 +154,7 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 		if h.Due <= now {
 			continue
 		}
-		if err = s.mem.Hold(*h); errors.Is(err, store.ErrFull) {
+		if err = s.mem.PutReservation(*h); errors.Is(err, store.ErrFull) {
 			return fmt.Errorf("file %s holds more reservations than MaxReservations", s.path)
 		} else if err != nil {
 			return s.disk.wrong(err)
@@ -166,7 +166,7 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 // readOldReservations reads those of a program that kept no records. How much of
 // what they took is still there is not known: they can be cancelled, and give
 // nothing back.
-func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[string]*memory.Held) error {
+func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[string]*memory.Pending) error {
 	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key from reservations r join reserved p on p.id = r.id")
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[s
 	for rows.Next() {
 		var text string
 		var due, limit int64
-		var p memory.HeldPart
+		var p memory.PendingPart
 		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, held map[s
 		}
 		p.Limit = d.Name
 		if held[text] == nil {
-			held[text] = &memory.Held{ID: id, Due: due}
+			held[text] = &memory.Pending{ID: id, Due: due}
 		}
 		held[text].Parts = append(held[text].Parts, p)
 	}

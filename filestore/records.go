@@ -92,13 +92,13 @@ func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
 
 // readRecords reads the records of each row, in the order of their numbers, and
 // which of them a reservation can be cancelled by.
-func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memory.Held, error) {
+func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memory.Pending, error) {
 	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, coalesce(id, '') from records order by number")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	records, held := map[rowKey][]store.Record{}, map[string]*memory.Held{}
+	records, held := map[rowKey][]store.Record{}, map[string]*memory.Pending{}
 	for rows.Next() {
 		var row rowKey
 		var r store.Record
@@ -119,9 +119,9 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 			continue // nothing cancels it
 		}
 		if held[text] == nil {
-			held[text] = &memory.Held{ID: id, Due: r.Ends}
+			held[text] = &memory.Pending{ID: id, Due: r.Ends}
 		}
-		held[text].Parts = append(held[text].Parts, memory.HeldPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
+		held[text].Parts = append(held[text].Parts, memory.PendingPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
 	}
 	return records, held, rows.Err()
 }
@@ -215,7 +215,7 @@ func (d *disk) sweepRecords(s *Store, at *sweeper, page int) (more bool, err err
 		}
 		for _, row := range keys {
 			at.limit, at.key = row.limit, row.key
-			if def := defs[row.limit]; def != nil && s.mem.Kept(def, row.key) {
+			if def := defs[row.limit]; def != nil && s.mem.HasRecords(def, row.key) {
 				continue
 			}
 			if err = errors.Join(d.exec("delete from lows where limit_id = ? and key = ?", row.limit, row.key),

@@ -89,7 +89,7 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 		states[i], records[i] = m.rows[at], slices.Clone(m.records[at])
 		if states[i].Lows != nil {
 			var err error
-			if states[i], records[i], err = op.Def.Settle(states[i], op.Key, now, records[i]); err != nil {
+			if states[i], records[i], err = op.Def.Advance(states[i], op.Key, now, records[i]); err != nil {
 				return err
 			}
 		}

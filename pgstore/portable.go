@@ -177,7 +177,7 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 		if n.before, err = records(ctx, tx, entries[i].id, g.Ops[i].Key); err != nil {
 			return err
 		}
-		if rows[i], n.after, err = g.Ops[i].Def.Settle(rows[i], g.Ops[i].Key, now, slices.Clone(n.before)); err != nil {
+		if rows[i], n.after, err = g.Ops[i].Def.Advance(rows[i], g.Ops[i].Key, now, slices.Clone(n.before)); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (s portable) decide(ctx context.Context, tx pgx.Tx, g *store.Group, entries
 	return execBatch(ctx, tx, &out)
 }
 
-// recordChanges are the records of a row before and after Settle.
+// recordChanges are the records of a row before and after Definition.Advance.
 type recordChanges struct{ before, after []store.Record }
 
 // queueOp queues the writes for one op. now is the time of the decision.

@@ -214,7 +214,7 @@ func (s portable) sweepRecords(ctx context.Context, tx pgx.Tx, id int32, key str
 	if err != nil {
 		return err
 	}
-	row, after, err := d.Settle(row, key, now, slices.Clone(before))
+	row, after, err := d.Advance(row, key, now, slices.Clone(before))
 	if err != nil {
 		return err
 	}

@@ -340,7 +340,7 @@ func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 			continue
 		}
 		var err error
-		if rows[i], after[i], err = b.def.Settle(b.state, b.key, k.now, slices.Clone(b.after)); err != nil {
+		if rows[i], after[i], err = b.def.Advance(b.state, b.key, k.now, slices.Clone(b.after)); err != nil {
 			return false
 		}
 	}

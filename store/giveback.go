@@ -15,7 +15,7 @@ const MaxLows = 32
 // used since the record was made, because what was used less than that has come
 // back by time already. Rows without live records have none.
 //
-// Both Number and Used rise from entry to entry. An entry covers the records
+// Both Number and Used normalize from entry to entry. An entry covers the records
 // from its own number up to the next entry's.
 type Lows struct {
 	Mark    int64 // drawn at random, 48 bits; the records of this list carry it
@@ -64,14 +64,14 @@ func (r Reservation) mark() int64 {
 	return int64(binary.BigEndian.Uint64(r[8:]) & (1<<48 - 1))
 }
 
-// Settle prepares records for a write to their row at now: what waited and has
+// Advance prepares records for a write to their row at now: what waited and has
 // fallen due lowers the lows before it for good, and records that have ended
 // go. rs are all the records of the row in the order of their numbers; it is
 // changed in place. Without a live record the row's list goes.
 //
 // Stores call it before each write to a row that has Lows, since a write appends
 // to them; what comes due between writes need not be noted at once.
-func (d *Definition) Settle(row State, key string, now int64, rs []Record) (State, []Record, error) {
+func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	row, ok := d.Carry(row, key)
 	if !ok {
 		return row, rs, ErrStaleDefinition
@@ -80,15 +80,15 @@ func (d *Definition) Settle(row State, key string, now int64, rs []Record) (Stat
 	if row.Lows != nil && !isNone(row.Used) {
 		l = row.Lows.clone()
 	}
-	rs = d.settle(&l, now, rs)
+	rs = d.advance(&l, now, rs)
 	if row.Lows = nil; len(l.Entries) > 0 {
 		row.Lows = &l
 	}
 	return row, rs, nil
 }
 
-// settle is Settle for a list that may be changed; no entries mean none.
-func (d *Definition) settle(l *Lows, now int64, rs []Record) []Record {
+// advance is Advance for a list that may be changed; no entries mean none.
+func (d *Definition) advance(l *Lows, now int64, rs []Record) []Record {
 	for i := range rs {
 		r := &rs[i]
 		r.Units = d.CarryUnits(r.Units, r.Version)
@@ -142,7 +142,7 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 // all the records of the row in the order of their numbers; it is changed in
 // place. It returns the row to store, which may be full, and the records to keep.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
-	row, rs, err := d.Settle(row, key, now, rs)
+	row, rs, err := d.Advance(row, key, now, rs)
 	if err != nil {
 		return row, rs, err
 	}
@@ -162,7 +162,7 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	l.touch(row.Used)
 	rs[i].Rest, rs[i].Slack = true, -1
 	row.Used = without(row.Used, l.giveBack(rs, i))
-	row.Used = without(row.Used, l.giveRests(rs, i))
+	row.Used = without(row.Used, l.giveWithheld(rs, i))
 	if isNone(row.Used) { // a store may delete the row, and the list goes with it
 		l = Lows{}
 	}
@@ -190,9 +190,9 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 	return units
 }
 
-// giveRests tries what was withheld of other records than i again, newest first,
+// giveWithheld tries what was withheld of other records than i again, newest first,
 // in one pass: a key may have thousands of them.
-func (l *Lows) giveRests(rs []Record, i int) (units int64) {
+func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 	free := int64(MaxInt) // least slack of those that wait and were made after record j
 	for j := len(rs) - 1; j >= 0; j-- {
 		switch r := &rs[j]; {
@@ -233,7 +233,7 @@ func (l *Lows) lower(number, units int64) int64 {
 		units = lesser(units, e.Used)
 		e.Used = without(e.Used, units)
 	}
-	l.rise()
+	l.normalize()
 	return units
 }
 
@@ -241,7 +241,7 @@ func (l *Lows) lower(number, units int64) int64 {
 func (l *Lows) touch(used int64) {
 	if last := &l.Entries[len(l.Entries)-1]; lowers(used, last.Used) {
 		last.Used = used
-		l.rise()
+		l.normalize()
 	}
 }
 
@@ -249,7 +249,7 @@ func (l *Lows) touch(used int64) {
 func (l *Lows) limit(number, used int64) {
 	if i := l.covers(number); i >= 0 && lowers(used, l.Entries[i].Used) {
 		l.Entries[i].Used = used
-		l.rise()
+		l.normalize()
 	}
 }
 
@@ -267,9 +267,9 @@ func (l *Lows) covers(number int64) int {
 	return -1
 }
 
-// rise joins neighbours of which one is not below the next: the earlier number
+// normalize joins neighbours of which one is not below the next: the earlier number
 // with the later low.
-func (l *Lows) rise() {
+func (l *Lows) normalize() {
 	out := l.Entries[:0]
 	for _, e := range l.Entries {
 		for len(out) > 0 && joins(out[len(out)-1].Used, e.Used) {
@@ -307,6 +307,6 @@ func (l *Lows) carry(convert func(units int64) int64) *Lows {
 	for i := range c.Entries {
 		c.Entries[i].Used = convert(c.Entries[i].Used)
 	}
-	c.rise()
+	c.normalize()
 	return &c
 }

@@ -40,7 +40,7 @@ func (l *ledger) do(now int64, verb Verb, n, hold int64) Answer {
 	row, rs := l.row, slices.Clone(l.rs)
 	var err error
 	if row.Lows != nil {
-		if row, rs, err = l.def.Settle(row, "k", now, rs); err != nil {
+		if row, rs, err = l.def.Advance(row, "k", now, rs); err != nil {
 			l.t.Fatal(err)
 		}
 	}

@@ -17,7 +17,7 @@ type giveVector struct {
 	Row      goldenRow       `json:"row"`
 	Records  []goldenRecord  `json:"records"` // in the order of their numbers
 	Now      int64           `json:"now"`
-	// "settle"; "give_back" of record Number with Mark; or a verb with Cost. A
+	// "advance"; "give_back" of record Number with Mark; or a verb with Cost. A
 	// verb settles the row first, where it has lows, and keeps nothing of that
 	// when it writes nothing. With Ends it makes a record, and a list that it
 	// begins has Mark.
@@ -114,7 +114,7 @@ func (v *giveVector) fill(t *testing.T) {
 	d, row, rs, err := definitionOf(v.Versions), v.Row.state(), recordsOf(v.Records), error(nil)
 	switch v.Do {
 	case "settle":
-		row, rs, err = d.Settle(row, "k", v.Now, rs)
+		row, rs, err = d.Advance(row, "k", v.Now, rs)
 	case "give_back":
 		row, rs, err = d.GiveBack(row, "k", v.Now, rs, v.Number, v.Mark)
 	default:
@@ -132,7 +132,7 @@ func (v *giveVector) fill(t *testing.T) {
 func (v *giveVector) step(d *store.Definition, row store.State, rs []store.Record) (store.State, []store.Record, error) {
 	op, next, settled, err := store.Op{Def: d, Key: "k", Verb: verbOf(v.Do), Cost: v.Cost}, row, slices.Clone(rs), error(nil)
 	if row.Lows != nil {
-		if next, settled, err = d.Settle(row, "k", v.Now, settled); err != nil {
+		if next, settled, err = d.Advance(row, "k", v.Now, settled); err != nil {
 			return row, rs, err
 		}
 	}

@@ -18,30 +18,30 @@ const maxVersions = 1024
 // A Registry holds the limits of a store. Lookups never wait; changes are
 // serialized. The zero Registry is ready for use.
 type Registry struct {
-	mu         sync.Mutex
-	current    atomic.Pointer[snapshot]
-	dropped    map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
-	unread     atomic.Pointer[error]
-	unreadable atomic.Pointer[map[string]error]
+	mu        sync.Mutex
+	current   atomic.Pointer[snapshot]
+	dropped   map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+	loadErr   atomic.Pointer[error]
+	limitErrs atomic.Pointer[map[string]error]
 }
 
 // A snapshot is all limits at one time. It never changes.
 type snapshot struct {
 	byName map[string]*Definition
-	near   [places]*Definition // a direct-mapped cache in front of byName, without which a Take in memory is 6 % slower
+	cache  [cacheSlots]*Definition // a direct-mapped cache in front of byName, without which a Take in memory is 6 % slower
 }
 
-const places = 64
+const cacheSlots = 64
 
 func newSnapshot(m map[string]*Definition) *snapshot {
 	s := &snapshot{byName: m}
 	for name, d := range m {
-		s.near[place(name)%places] = d
+		s.cache[cacheSlot(name)%cacheSlots] = d
 	}
 	return s
 }
 
-func place(name string) uint {
+func cacheSlot(name string) uint {
 	n := uint(len(name))
 	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
 }
@@ -52,7 +52,7 @@ func (r *Registry) Lookup(name string) *Definition {
 	if s == nil || name == "" {
 		return nil
 	}
-	if d := s.near[place(name)%places]; d != nil && sameString(d.Name, name) {
+	if d := s.cache[cacheSlot(name)%cacheSlots]; d != nil && sameString(d.Name, name) {
 		return d
 	}
 	return s.byName[name]
@@ -67,23 +67,23 @@ func sameString(a, b string) bool {
 // unknown names return this error, not ErrUnknownLimit.
 func (r *Registry) SetLoadError(why error) {
 	if why == nil {
-		r.unread.Store(nil)
+		r.loadErr.Store(nil)
 	} else {
-		r.unread.Store(&why)
+		r.loadErr.Store(&why)
 	}
 }
 
-// Unreadable sets the errors of limits whose definitions this program cannot
+// SetLimitErrors sets the errors of limits whose definitions this program cannot
 // read, such as those of a newer one. Calls of these names get the error.
-func (r *Registry) Unreadable(errs map[string]error) { r.unreadable.Store(&errs) }
+func (r *Registry) SetLimitErrors(errs map[string]error) { r.limitErrs.Store(&errs) }
 
 // Missing returns the error for a name that Lookup did not find: an
 // ErrUnknownLimit with the name, or why the limit could not be read.
 func (r *Registry) Missing(name string) error {
-	if why := r.unread.Load(); why != nil {
+	if why := r.loadErr.Load(); why != nil {
 		return *why
 	}
-	if errs := r.unreadable.Load(); errs != nil && (*errs)[name] != nil {
+	if errs := r.limitErrs.Load(); errs != nil && (*errs)[name] != nil {
 		return (*errs)[name]
 	}
 	return unknownLimit(name)
@@ -124,7 +124,7 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		if old.Limit == l && old.Owner == by {
 			return old, nil
 		}
-		d.succeed(old, now)
+		d.setVersion(old, now)
 		if len(d.Past) > maxVersions {
 			return nil, &LimitError{l.Name, "version", "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}
@@ -198,7 +198,7 @@ func (r *Registry) Retire(name string, oldest uint32) {
 }
 
 // succeed makes d the version after old, or the same one where both count alike.
-func (d *Definition) succeed(old *Definition, now int64) {
+func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
 		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
 		return

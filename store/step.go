@@ -274,7 +274,7 @@ func without(units, given int64) int64 { return units - given }
 // lowers reports whether so little is used that a low must be lowered.
 func lowers(used, low int64) bool { return used < low }
 
-// joins reports whether a low becomes one with the next: lows rise.
+// joins reports whether a low becomes one with the next: lows normalize.
 func joins(low, next int64) bool { return low >= next }
 
 // covers reports whether an entry from record first on covers a record, if no

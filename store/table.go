@@ -8,7 +8,7 @@ import "slices"
 //
 // It is for stores that read a row, decide in Go and write the row back. A
 // store with statements or a layout of its own calls Group.Decide, Op.Record,
-// Definition.Settle and Definition.GiveBack itself, as DecideIn does.
+// Definition.Advance and Definition.GiveBack itself, as DecideIn does.
 type Table interface {
 	// Row returns the row of a key and its records, in the order in which they
 	// were stored. A row that is missing is the zero State.
@@ -18,27 +18,29 @@ type Table interface {
 	// are no records, it deletes what is stored of the key.
 	SetRow(limit, key string, row State, records []Record) error
 
-	// Held returns a reservation, or the zero Held if it is not known.
-	Held(id Reservation) (Held, error)
+	// Pending returns a reservation, or the zero Pending if it is not known.
+	Pending(id Reservation) (Pending, error)
 
-	// SetHeld stores a reservation, or forgets it where h is zero. It may also be
+	// SetPending stores a reservation, or forgets it where h is zero. It may also be
 	// forgotten at any time from h.Due on.
-	SetHeld(id Reservation, h Held) error
+	SetPending(id Reservation, h Pending) error
 }
 
-// Held is what a store keeps of a reservation until it is due.
-type Held struct {
+// Pending is what a store keeps of a reservation until it is due.
+type Pending struct {
 	Due   int64 // µs on the store's clock; the reservation can be cancelled before
-	Parts []HeldPart
+	Parts []PendingPart
 }
 
-// HeldPart names the record of one key that a reservation took tokens of.
-type HeldPart struct {
+// PendingPart names the record of one key that a reservation took tokens of.
+type PendingPart struct {
 	Limit, Key   string
 	Number, Mark int64 // of the Record
 }
 
-func (p *HeldPart) names(r Record) bool { return r.Number == p.Number && r.Mark == p.Mark && !r.Rest }
+func (p *PendingPart) names(r Record) bool {
+	return r.Number == p.Number && r.Mark == p.Mark && !r.Rest
+}
 
 // DecideIn decides the group at now on the rows of a table, stores what is to
 // be stored, and fills the answers: it is all that a small store does for a
@@ -72,7 +74,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 			return err
 		}
 		if rows[i].Lows != nil {
-			if rows[i], records[i], err = op.Def.Settle(rows[i], op.Key, now, slices.Clone(records[i])); err != nil {
+			if rows[i], records[i], err = op.Def.Advance(rows[i], op.Key, now, slices.Clone(records[i])); err != nil {
 				return err
 			}
 		}
@@ -80,7 +82,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
 		return err
 	}
-	h := Held{Due: now + g.Due()}
+	h := Pending{Due: now + g.Due()}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		switch {
@@ -89,7 +91,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		case g.Reserved && op.Granted > 0:
 			r := op.Record(&rows[i], g.ID, now, h.Due)
 			records[i], write[i] = append(slices.Clip(records[i]), r), true
-			h.Parts = append(h.Parts, HeldPart{op.Def.Name, op.Key, r.Number, r.Mark})
+			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
 		}
 		if write[i] {
 			if err := setRow(t, op.Def.Name, op.Key, rows[i], records[i]); err != nil {
@@ -98,7 +100,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		}
 	}
 	if g.Reserved {
-		return t.SetHeld(g.ID, h)
+		return t.SetPending(g.ID, h)
 	}
 	return nil
 }
@@ -114,7 +116,7 @@ func setRow(t Table, limit, key string, row State, records []Record) error {
 // cancelIn gives back all parts of a reservation, or none of them: if a key was
 // reset, or its limit dropped, the record is gone and the reservation with it.
 func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
-	h, err := t.Held(g.ID)
+	h, err := t.Pending(g.ID)
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 		}
 	}
 	g.Allowed = true
-	return t.SetHeld(g.ID, Held{})
+	return t.SetPending(g.ID, Pending{})
 }
 
 // SweepRow ends the records of a key that are over, and deletes the row if it is
@@ -157,7 +159,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	if d == nil {
 		return true, t.SetRow(limit, key, State{}, nil)
 	}
-	if row, records, err = d.Settle(row, key, now, slices.Clone(records)); err != nil {
+	if row, records, err = d.Advance(row, key, now, slices.Clone(records)); err != nil {
 		return false, err
 	}
 	var scratch Rule

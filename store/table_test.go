@@ -12,7 +12,7 @@ import (
 type mapTable struct {
 	rows    map[string]store.State
 	records map[string][]store.Record
-	held    map[store.Reservation]store.Held
+	pending map[store.Reservation]store.Pending
 
 	calls, fails, sets int
 }
@@ -20,7 +20,7 @@ type mapTable struct {
 var errTable = errors.New("the table fails")
 
 func newMapTable() *mapTable {
-	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, held: map[store.Reservation]store.Held{}}
+	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, pending: map[store.Reservation]store.Pending{}}
 }
 
 func (t *mapTable) call() error {
@@ -40,10 +40,12 @@ func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Re
 	return t.call()
 }
 
-func (t *mapTable) Held(id store.Reservation) (store.Held, error) { return t.held[id], t.call() }
+func (t *mapTable) Pending(id store.Reservation) (store.Pending, error) {
+	return t.pending[id], t.call()
+}
 
-func (t *mapTable) SetHeld(id store.Reservation, h store.Held) error {
-	t.held[id] = h
+func (t *mapTable) SetPending(id store.Reservation, h store.Pending) error {
+	t.pending[id] = h
 	t.sets++
 	return t.call()
 }

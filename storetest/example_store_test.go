@@ -19,9 +19,9 @@ type mapStore struct {
 	now    func() int64   // the store's clock, in µs since the Unix epoch
 	limits store.Registry // safe for concurrent use
 
-	mu   sync.Mutex // guards what follows
-	rows map[rowKey]row
-	held map[store.Reservation]store.Held
+	mu      sync.Mutex // guards what follows
+	rows    map[rowKey]row
+	pending map[store.Reservation]store.Pending
 }
 
 type rowKey struct{ limit, key string }
@@ -32,7 +32,7 @@ type row struct {
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, held: map[store.Reservation]store.Held{}}
+	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}}
 }
 
 // Apply is the one method that every store has.
@@ -63,13 +63,13 @@ func (t mapTable) SetRow(limit, key string, state store.State, records []store.R
 	return nil
 }
 
-func (t mapTable) Held(id store.Reservation) (store.Held, error) { return t.held[id], nil }
+func (t mapTable) Pending(id store.Reservation) (store.Pending, error) { return t.pending[id], nil }
 
-func (t mapTable) SetHeld(id store.Reservation, h store.Held) error {
+func (t mapTable) SetPending(id store.Reservation, h store.Pending) error {
 	if len(h.Parts) == 0 {
-		delete(t.held, id)
+		delete(t.pending, id)
 	} else {
-		t.held[id] = h
+		t.pending[id] = h
 	}
 	return nil
 }
@@ -106,9 +106,9 @@ func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	for id, h := range s.held {
+	for id, h := range s.pending {
 		if h.Due <= now {
-			delete(s.held, id)
+			delete(s.pending, id)
 		}
 	}
 	for k := range s.rows {

@@ -136,7 +136,7 @@ func (s *refStore) settle(def *store.Definition, k refKey, row store.State, now 
 	if s.bug.settle != nil {
 		s.bug.settle(def, &row, recs, now)
 	}
-	return def.Settle(row, k.key, now, recs)
+	return def.Advance(row, k.key, now, recs)
 }
 
 func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]store.State, recs *[store.MaxTakes][]store.Record, write *[store.MaxTakes]bool) {

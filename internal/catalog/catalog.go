@@ -219,7 +219,7 @@ func (c *Catalog) Install(l *Limits) error {
 		}
 	}
 	c.bad = l.Bad
-	c.reg.Unreadable(l.Bad)
+	c.reg.SetLimitErrors(l.Bad)
 	if err := c.b.Install(l); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func settled(def *dipwell.Definition, key string, row store.State, records []sto
 	if row.Lows == nil {
 		return row, records, nil
 	}
-	return def.Settle(row, key, now, records)
+	return def.Advance(row, key, now, records)
 }
 
 func (r *reference) reserve(g *store.Group, rows []store.State, now int64) {

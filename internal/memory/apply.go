@@ -79,7 +79,7 @@ func fold(a, b uint64) uint64 {
 // limit is a bucket or has windows of one length. Otherwise it returns false and
 // has no side effects.
 func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
-	b := s.limits.near(def)
+	b := s.limits.cached(def)
 	if b == nil || !b.bucket && !b.windows || uint64(n-1) >= uint64(def.Rule.Burst) {
 		return false
 	}
@@ -198,7 +198,7 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State
 	}
 	i, _ = sh.find(p.id, p.tag) // making room moves rows
 	sh.add(i, p, op, row, now, true)
-	sh.tend(now)
+	sh.maintain(now)
 	return true
 }
 
@@ -210,7 +210,7 @@ func (sh *shard) state(r *slot, p *place) store.State {
 		row.Version = (*sh.store.limits.handles.Load())[handle].version
 	}
 	if r.handle != handle {
-		if k := sh.kept[rowID{r.id, r.tag}]; k != nil { // nil: the limit was dropped and defined anew
+		if k := sh.records[rowID{r.id, r.tag}]; k != nil { // it is nil if the limit was dropped and defined again
 			row.Lows = k.lows
 		}
 	}
@@ -240,9 +240,9 @@ func (sh *shard) setLows(r *slot, p *place, key string, lows *store.Lows, had bo
 	switch {
 	case lows != nil:
 		r.handle |= withLows
-		sh.keep(p, key).lows = lows
+		sh.recordsOf(p, key).lows = lows
 	case had:
-		sh.lose(rowID{r.id, r.tag})
+		sh.endLows(rowID{r.id, r.tag})
 	}
 }
 
@@ -273,7 +273,7 @@ func (s *Store) room(sh *shard, i int, n, now int64) bool {
 		if s.count(n) {
 			return true
 		}
-		if other := s.another(); other != nil {
+		if other := s.lockAny(); other != nil {
 			other.sweep(now, otherSweep)
 			other.mu.Unlock()
 		}
@@ -300,8 +300,9 @@ func (s *Store) count(n int64) bool {
 	}
 }
 
-// another locks a shard without waiting: the caller holds locks already.
-func (s *Store) another() *shard {
+// lockAny locks the next shard whose lock is free, or returns nil. It does not wait,
+// because the caller has locks already.
+func (s *Store) lockAny() *shard {
 	for range s.shards {
 		sh := &s.shards[s.hand.Add(1)%uint32(len(s.shards))]
 		if sh.mu.TryLock() {
@@ -341,9 +342,9 @@ func (s *Store) group(g *store.Group, now int64) error {
 	}
 	for i := range g.Ops {
 		if g.Ops[i].Verb == store.VerbReset {
-			write[i] = true // a row that is full goes too: the clock may step back
+			write[i] = true // also if the row is full: the clock may step back
 		} else if write[i] && rows[i].Lows != nil {
-			if err := s.settle(&g.Ops[i], &places[i], &rows[i], now); err != nil {
+			if err := s.advanceRow(&g.Ops[i], &places[i], &rows[i], now); err != nil {
 				return err
 			}
 		}
@@ -354,25 +355,25 @@ func (s *Store) group(g *store.Group, now int64) error {
 	}
 	for i := range g.Ops {
 		if p := &places[i]; g.Ops[i].Verb == store.VerbReset {
-			s.held.reset(p)
-			if sh := &s.shards[p.shard]; sh.kept[rowID{p.id, p.tag}] != nil {
-				sh.unkeep(sh.kept[rowID{p.id, p.tag}])
+			s.reservations.reset(p)
+			if sh := &s.shards[p.shard]; sh.records[rowID{p.id, p.tag}] != nil {
+				sh.dropRecords(sh.records[rowID{p.id, p.tag}])
 			}
 		}
 	}
 	return nil
 }
 
-// settle settles a row that is about to be written, where something has fallen
-// due, and decides the op again, which changes nothing but its lows. Refusals
-// settle nothing: beside thousands who wait they cost what others cost.
-func (s *Store) settle(op *store.Op, p *place, row *store.State, now int64) (err error) {
+// advanceRow brings the records of a row that is about to be written up to date,
+// if one has fallen due, and decides the op again, which changes only the lows.
+// Refusals skip this: they cost the same beside thousands of waiting calls.
+func (s *Store) advanceRow(op *store.Op, p *place, row *store.State, now int64) (err error) {
 	sh := &s.shards[p.shard]
-	k := sh.kept[rowID{p.id, p.tag}]
+	k := sh.records[rowID{p.id, p.tag}]
 	if k.next > now {
 		return nil
 	}
-	sh.settleKey(k, p.binding, now)
+	sh.advanceKey(k, p.binding, now)
 	var was store.State
 	if i, found := sh.find(p.id, p.tag); found {
 		was = sh.state(sh.at(i), p)
@@ -391,16 +392,16 @@ func (s *Store) lock(g *store.Group, places []place) (uint64, error) {
 			}
 			locks |= 1 << places[i].shard
 		}
-		again, closed := false, false
+		superseded, closed := false, false
 		for left := locks; left != 0; left &= left - 1 {
 			sh := &s.shards[bits.TrailingZeros64(left)]
 			sh.mu.Lock()
 			closed = closed || sh.closed
 		}
 		for i := range places {
-			again = again || places[i].dead.Load()
+			superseded = superseded || places[i].dead.Load()
 		}
-		if !closed && !again {
+		if !closed && !superseded {
 			return locks, nil
 		}
 		s.release(locks)
@@ -450,14 +451,14 @@ func (s *Store) write(g *store.Group, places []place, rows []store.State, write 
 	for i := range made {
 		if p := &places[i]; made[i].Number != 0 {
 			sh := &s.shards[p.shard]
-			sh.append(sh.keep(p, g.Ops[i].Key), made[i])
+			sh.append(sh.recordsOf(p, g.Ops[i].Key), made[i])
 		}
 	}
-	for i := range made { // once all records are there: a list goes with its last
-		s.shards[places[i].shard].purge(now, reservePurge)
+	for i := range made { // after all records are added: the lows of a key end with its last record
+		s.shards[places[i].shard].advanceDue(now, advancePerReserve)
 	}
 	for ; grown != 0; grown &= grown - 1 {
-		s.shards[bits.TrailingZeros64(grown)].tend(now)
+		s.shards[bits.TrailingZeros64(grown)].maintain(now)
 	}
 	return nil
 }

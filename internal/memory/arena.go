@@ -12,14 +12,13 @@ const (
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
 )
 
-// An arena hands out zeroed extents, to all shards from the same chunks, so
-// that a table of any size wastes little of its huge pages. Extents are given
-// back together, by close.
+// An arena hands out zeroed extents to all shards from the same chunks, so that a
+// table of any size wastes little of its huge pages. Close frees all extents.
 type arena struct {
 	mu     sync.Mutex
 	chunks []chunk
 	free   []byte // of the last chunk
-	next   []byte // of the chunk after it, once that is being made ready
+	next   []byte // of the chunk after it, if that was allocated ahead
 	used   int64
 	closed bool
 	touch  sync.WaitGroup
@@ -35,7 +34,7 @@ func (a *arena) extent() unsafe.Pointer {
 	p := unsafe.Pointer(&a.free[0])
 	a.free = a.free[extentBytes:]
 	a.used += extentBytes
-	switch { // have the next huge page ready in time; while there are few keys none is needed
+	switch { // prepare the next huge page in time; a small table needs none
 	case a.used == hugePage/2, a.used > hugePage && a.used%hugePage == extentBytes:
 		a.ahead()
 	}
@@ -64,7 +63,7 @@ func (a *arena) ahead() {
 
 func (a *arena) make(mem []byte) {
 	if len(mem) > 0 {
-		a.touch.Go(func() { populate(mem) }) // whoever has it by now loses nothing
+		a.touch.Go(func() { populate(mem) }) // harmless if the memory is in use by then
 	}
 }
 

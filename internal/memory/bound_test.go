@@ -213,8 +213,8 @@ func TestReservationsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := s.Stats().Reservations; n != 2 || len(s.held.byKey) != 2 || len(s.held.due) != 2 {
-		t.Errorf("%d reservations, %d keys, %d in the heap", n, len(s.held.byKey), len(s.held.due))
+	if n := s.Stats().Reservations; n != 2 || len(s.reservations.byKey) != 2 || len(s.reservations.due) != 2 {
+		t.Errorf("%d reservations, %d keys, %d in the heap", n, len(s.reservations.byKey), len(s.reservations.due))
 	}
 }
 

@@ -7,15 +7,15 @@ import (
 	"unsafe"
 )
 
-// chunkBytes is what the system is asked for at a time: 256 MB of address space,
-// 16 MB where a process has only 4 GB of it. Memory comes as it is touched.
+// chunkBytes is the address space that the system is asked for at a time: 256 MB,
+// or 16 MB on 32-bit machines. The system adds memory when it is first used.
 const chunkBytes = 16 << 20 << (math.MaxUint >> 63 * 4)
 
 // madvPopulateWrite is MADV_POPULATE_WRITE, which package syscall does not have.
 const madvPopulateWrite = 23
 
-// A chunk is memory outside the Go heap: there it would count twice, as live
-// memory and as what the collector lets garbage grow to.
+// A chunk is memory outside the Go heap. On the heap it would count twice, because
+// the collector lets garbage grow to the size of live memory.
 type chunk struct{ mem []byte }
 
 func newChunk(n int) (chunk, error) {
@@ -23,16 +23,15 @@ func newChunk(n int) (chunk, error) {
 	return chunk{mem}, err
 }
 
-// advise asks for huge pages: a table that is hit at random misses the
-// address cache on nearly every call without them. Where there are none, the
-// store is only slower.
+// advise asks for huge pages. Without them, random access misses the address
+// translation cache on nearly every call. An error only makes the store slower.
 func (c chunk) advise(mem []byte) { _ = syscall.Madvise(mem, syscall.MADV_HUGEPAGE) }
 
 func (c chunk) free() error { return syscall.Munmap(c.mem) }
 
-// populate has the system find and clear memory. As a call of the system it
-// keeps nobody else waiting; a page that is touched from Go would hold up the
-// collector, and with it all callers. Before Linux 5.14 there is only that.
+// populate has the system allocate and clear memory. A page fault in Go code would
+// delay the garbage collector, and with it all callers; a system call does not.
+// Linux before 5.14 has no such call, so there each page is touched.
 func populate(mem []byte) {
 	if syscall.Madvise(mem, madvPopulateWrite) == nil {
 		return

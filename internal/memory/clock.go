@@ -2,22 +2,21 @@ package memory
 
 import "time"
 
-// A ticker tells the time between two readings of the system's clock from the
-// processor's time stamp counter: with a reading of the clock in each call, a Take
-// is 24 % slower. It belongs to a shard and is used under its lock.
+// A ticker computes the time between two readings of the system's clock from the
+// processor's time stamp counter. Reading the clock in each call makes a Take 24 %
+// slower. A shard has one, under its lock.
 //
-// The counter is used for at most a millisecond or two after a reading of the
-// clock, and its pace is measured again at each reading; if the counter jumps,
-// it is dropped at once. So whatever the counter does, the time is off by no
-// more than that; with a steady counter, which current machines have, it is off
-// by well below a microsecond. Decisions stay correct in either case: a time
-// before a row's own counts as the row's.
+// The counter is used for at most 2 ms after a reading of the clock, its rate is
+// measured again at each reading, and a counter that jumps is ignored until the
+// next one. So the time is off by at most 2 ms, and by well below 1 µs if the
+// counter is steady, as on current machines. Decisions stay correct in any case,
+// because a time before the row's own counts as the row's.
 type ticker struct {
 	us    int64  // the time at the last reading of the clock, in µs
 	part  uint64 // of the µs after it, in 2^-42 µs
 	count uint64 // the counter then
-	most  uint64 // counts to rely on; 0: the pace is not known yet
-	pace  uint64 // of a count, in 2^-42 µs
+	most  uint64 // counts after the last reading that may be used; 0 if the pace is not known
+	pace  uint64 // length of a count, in 2^-42 µs
 	nanos int64  // the system's clock then, since the store was made
 }
 
@@ -26,18 +25,18 @@ const (
 	measured   = int64(10 * time.Second) // a pace measured over longer may hide that the machine slept
 	mostRelied = 6_000_000               // counts: reliance at 6 GHz
 	mostPace   = 16 << 42 / 1000         // 16 ns a count
-	mostApart  = 1 << 12                 // counts between two readings that are to be of one instant
+	mostApart  = 1 << 12                 // counts between two readings that are taken as one instant
 )
 
-// at is the time at a count of the counter, in µs. It returns false if the
+// at returns the time at a count of the counter, in µs. It returns false if the
 // clock must be read.
 func (t *ticker) at(count uint64) (us int64, ok bool) {
 	since := count - t.count
 	return t.us + int64((since*t.pace+t.part)>>42), since < t.most
 }
 
-// read is the time by the system's clock, in µs since epoch, for a counter that
-// was just read. It measures the counter's pace since the last time.
+// read returns the time of the system's clock in µs. The caller has just read
+// count from the counter. It measures the counter's pace since the last reading.
 func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 	nanos := int64(time.Since(start))
 	us := epoch + nanos/1000

@@ -4,7 +4,8 @@ package memory
 
 import "unsafe"
 
-// counter is 0 where there is none to read at once: the system's clock is read each time.
+// counter returns 0 on processors without a counter that is read at once: the
+// system's clock is then read in each call.
 func counter() uint64 { return 0 }
 
 func fetch(unsafe.Pointer) uint64 { return 0 }

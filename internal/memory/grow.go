@@ -18,7 +18,7 @@ func (sh *shard) ready(n int, op *store.Op) bool {
 		switch {
 		case sh.extend(max(sh.top, int(next)) + n*spare):
 			sh.growing, sh.next, sh.bound, sh.cursor = true, next, ^uint64(0), sh.top
-			sh.show()
+			sh.publishView()
 		case rows*100 > sh.size*loadLimit:
 			return false
 		}
@@ -38,7 +38,7 @@ func (sh *shard) extend(n int) bool {
 			return false
 		}
 		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
-		sh.show()
+		sh.publishView()
 	}
 	return (!sh.list || sh.extendTexts()) && (!sh.spread || sh.readyPhases())
 }
@@ -56,7 +56,7 @@ func (sh *shard) grow(now int64) {
 	for n := 0; n < growWork && (behind || sh.moved-start < growShifts); n++ {
 		if sh.cursor == 0 {
 			sh.growing, sh.size = false, sh.next
-			sh.show()
+			sh.publishView()
 			return
 		}
 		sh.moved++
@@ -87,7 +87,7 @@ func (sh *shard) moveLast() {
 	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {
 		sh.cursor--
 		same[n].row, same[n].text, same[n].phase = *sh.at(sh.cursor), sh.text(sh.cursor), sh.phase(sh.cursor)
-		sh.close1(sh.cursor)
+		sh.closeGap(sh.cursor)
 	}
 	sh.bound = ^id
 	for n--; n >= 0; n-- {

@@ -50,9 +50,9 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 
 // Keys pages through the live keys of a limit with ListKeys, in byte order; for
 // others it is dipwell.ErrNotSupported. Keys that the store held before the
-// limit asked for the list appear once they are used again. The shared bucket
-// comes first; to go on after it, after is dipwell.Shared. A call looks through
-// the whole table, a little at a time.
+// limit asked for the list appear after their next call. The shared bucket
+// comes first; to continue after it, pass dipwell.Shared as after. A call scans
+// the whole table, and locks a shard for at most scanWork slots at a time.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	if !d.ListKeys {
 		return nil, store.ErrNotSupported
@@ -128,12 +128,12 @@ func (p *page) Pop() any {
 	return last
 }
 
-// purgeWork is how many keys with records that have fallen due are settled under
-// a shard's lock.
-const purgeWork = 256
+// advanceWork is how many keys with due records are brought up to date under one
+// lock of a shard.
+const advanceWork = 256
 
-// Sweep deletes full rows, at most n, and says how many. It looks at every row
-// at most once, and settles records that have fallen due.
+// Sweep deletes full rows, at most n, and returns how many. It looks at every row
+// at most once, and removes records that have ended.
 func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	now := s.now()
 	for i := range s.shards {
@@ -151,7 +151,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 func (sh *shard) sweepFrom(from uint64, now int64, most int) (swept int, next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.purge(now, purgeWork)
+	sh.advanceDue(now, advanceWork)
 	if len(sh.ext) == 0 {
 		return 0, 0, true
 	}

@@ -71,15 +71,15 @@ func (l *limits) init() {
 // bind returns the binding of the op's definition. A definition that has been
 // superseded is replaced in the op.
 func (l *limits) bind(op *store.Op) (*binding, error) {
-	if b := l.near(op.Def); b != nil && !b.dead.Load() {
+	if b := l.cached(op.Def); b != nil && !b.dead.Load() {
 		return b, nil
 	}
-	return l.bindRare(op)
+	return l.bindSlow(op)
 }
 
-// near returns a recently used definition's binding, or nil. It is a
+// cached returns a recently used definition's binding, or nil. It is a
 // direct-mapped cache in front of the map, without which a Take is 20 % slower.
-func (l *limits) near(d *store.Definition) *binding {
+func (l *limits) cached(d *store.Definition) *binding {
 	p := uintptr(unsafe.Pointer(d))
 	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == d {
 		return b
@@ -87,7 +87,7 @@ func (l *limits) near(d *store.Definition) *binding {
 	return nil
 }
 
-func (l *limits) bindRare(op *store.Op) (*binding, error) {
+func (l *limits) bindSlow(op *store.Op) (*binding, error) {
 	b, ok := l.bound.Load(op.Def)
 	if !ok {
 		var err error
@@ -206,8 +206,8 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 // ForgetReservations drops the reservations that hold tokens of a limit, and its
 // records, for a store whose definitions are kept by another.
 func (s *Store) ForgetReservations(limit string) {
-	s.held.drop(limit)
-	s.dropKept(limit)
+	s.reservations.drop(limit)
+	s.dropLimitRecords(limit)
 }
 
 func (l *limits) crowded() bool {

@@ -6,7 +6,7 @@ const (
 )
 
 // readyPhases makes room for the phases of the shard's rows. It returns false if
-// there is none. Shards whose rows need none have no room for them.
+// there is none. Shards without spread windows have no memory for phases.
 func (sh *shard) readyPhases() bool {
 	for len(sh.phases)*phasesPerSlot < len(sh.ext) {
 		p := sh.store.arena.extent()
@@ -19,8 +19,8 @@ func (sh *shard) readyPhases() bool {
 	return true
 }
 
-// phase is what the row at i remembers of where its key's windows begin; 0 if
-// that was not needed yet. It depends on the limit's name and the key alone.
+// phase returns the phase of the key of the row at i (see Op.Phase), or 0 if it is
+// not known yet. It depends on the limit's name and the key alone.
 func (sh *shard) phase(i int) int64 {
 	if !sh.spread {
 		return 0
@@ -34,7 +34,7 @@ func (sh *shard) setPhase(i int, p int64) {
 	}
 }
 
-// keepPhase remembers the phase of the row at i once it was worked out.
+// keepPhase stores the phase of the row at i, if it is known.
 func (sh *shard) keepPhase(i int, p int64) {
 	if p != 0 && sh.phase(i) != p && (sh.spread || sh.readyPhases()) {
 		sh.setPhase(i, p)

@@ -18,15 +18,15 @@ func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 		if !known {
 			return store.ErrStaleDefinition
 		}
-		if again, err := s.put(&p, &op, row); !again {
+		if superseded, err := s.put(&p, &op, row); !superseded {
 			return err
 		}
 	}
 }
 
-// put stores a row of the binding's version. It returns again if the binding was
+// put stores a row of the binding's version. It returns true if the binding was
 // superseded; the caller then retries with the newer one.
-func (s *Store) put(p *place, op *store.Op, row store.State) (again bool, err error) {
+func (s *Store) put(p *place, op *store.Op, row store.State) (superseded bool, err error) {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *Store) put(p *place, op *store.Op, row store.State) (again bool, err er
 	i, found := sh.find(p.id, p.tag)
 	switch {
 	case found:
-		if held, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key); ok && older(row, held) {
+		if present, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key); ok && older(row, present) {
 			return false, nil
 		}
 		sh.rewrite(i, p, op.Key, row)
@@ -50,7 +50,7 @@ func (s *Store) put(p *place, op *store.Op, row store.State) (again bool, err er
 		}
 		i, _ = sh.find(p.id, p.tag) // making room moves rows
 		sh.add(i, p, op, row, now, true)
-		sh.tend(now)
+		sh.maintain(now)
 	}
 	return false, nil
 }

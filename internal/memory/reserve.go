@@ -10,9 +10,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// reservations are those that are not yet due, by their ids, by the keys that
-// they have records of, and by their due times. Its lock is taken after those of
-// shards, which have the records.
+// reservations indexes the reservations that are not yet due by id, by the keys
+// they have records of, and by due time. The shards have the records; their locks
+// are taken before this one.
 type reservations struct {
 	mu    sync.Mutex
 	max   int // parts
@@ -24,8 +24,8 @@ type reservations struct {
 	touched map[store.Reservation]struct{} // see WatchReservations
 }
 
-// A reservation lives until it is due, cancelled, or one of its keys is reset
-// or loses its limit.
+// A reservation ends when it is due, is cancelled, one of its keys is reset, or
+// one of its limits is dropped.
 type reservation struct {
 	id    store.Reservation
 	due   int64 // µs on the store's clock
@@ -56,8 +56,8 @@ func (r *reservations) len() int {
 	return len(r.byID)
 }
 
-// reserve makes the records of a group, in their ops' places, and remembers whom
-// to ask for them. It returns nil where there is no room for them. Rows get their lows.
+// reserve makes the record of each op of a group, adds it to the lows of the op's
+// row, and adds the reservation. It returns nil if there is no room.
 func (s *Store) reserve(g *store.Group, places []place, rows []store.State, locks uint64, now int64) []store.Record {
 	v := &reservation{id: g.ID, due: now + g.Due(), parts: make([]part, 0, len(places))}
 	made := make([]store.Record, len(places))
@@ -72,26 +72,26 @@ func (s *Store) reserve(g *store.Group, places []place, rows []store.State, lock
 	if !s.recordRoom(int64(len(v.parts)), locks, now) {
 		return nil
 	}
-	if !s.held.add(v, now) {
+	if !s.reservations.add(v, now) {
 		s.records.Add(-int64(len(v.parts)))
 		return nil
 	}
 	return made
 }
 
-// reservePurge is how many keys a new record settles in its shard, so that
-// those that nobody asks for any more go.
-const reservePurge = 4
+// advancePerReserve is how many keys with due records a new record brings up to
+// date in its shard, so that records of keys that are no longer used are removed.
+const advancePerReserve = 4
 
-// recordRoom counts n more records. When there are as many as may be it settles
-// what has fallen due: in the shards that the caller has locked, and in others
-// that are not busy.
+// recordRoom counts n more records, and reports whether they fit. At the bound it
+// first removes records that have ended, in the shards that the caller has locked
+// and in those whose lock is free.
 func (s *Store) recordRoom(n int64, locks uint64, now int64) bool {
 	for i := -1; i < len(s.shards); i++ {
 		if i >= 0 {
-			s.purgeShard(i, locks&(1<<i) != 0, now)
+			s.advanceShard(i, locks&(1<<i) != 0, now)
 		}
-		if s.records.Add(n) <= int64(s.held.max) {
+		if s.records.Add(n) <= int64(s.reservations.max) {
 			return true
 		}
 		s.records.Add(-n)
@@ -99,7 +99,7 @@ func (s *Store) recordRoom(n int64, locks uint64, now int64) bool {
 	return false
 }
 
-func (s *Store) purgeShard(i int, locked bool, now int64) {
+func (s *Store) advanceShard(i int, locked bool, now int64) {
 	sh := &s.shards[i]
 	if !locked {
 		if !sh.mu.TryLock() {
@@ -107,25 +107,26 @@ func (s *Store) purgeShard(i int, locked bool, now int64) {
 		}
 		defer sh.mu.Unlock()
 	}
-	sh.purge(now, purgeWork)
+	sh.advanceDue(now, advanceWork)
 }
 
-// add remembers a reservation. It fails where there is no room for it.
+// add removes the reservations that are due and adds one. It returns false if
+// there is no room.
 func (r *reservations) add(v *reservation, now int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.due) > 0 && r.due[0].due <= now {
 		r.forget(r.due[0])
 	}
-	if !r.hold(v) {
+	if !r.insert(v) {
 		return false
 	}
-	r.touch(v.id)
+	r.markChanged(v.id)
 	return true
 }
 
-// hold stores a reservation, if its id is new and there is room for its parts.
-func (r *reservations) hold(v *reservation) bool {
+// insert stores a reservation, if its id is new and there is room for its parts.
+func (r *reservations) insert(v *reservation) bool {
 	if r.parts+len(v.parts) > r.max || r.byID[v.id] != nil {
 		return false
 	}
@@ -170,10 +171,10 @@ func (r *reservations) forget(v *reservation) {
 	delete(r.byID, v.id)
 	r.parts -= len(v.parts)
 	heap.Remove(&r.due, v.index)
-	r.touch(v.id)
+	r.markChanged(v.id)
 }
 
-// reset removes each reservation that holds tokens of the key, with all its parts.
+// reset removes each reservation with tokens of the key, with all its parts.
 func (r *reservations) reset(place *place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +183,7 @@ func (r *reservations) reset(place *place) {
 	}
 }
 
-// drop removes each reservation that holds tokens of the limit, with all its
-// parts.
+// drop removes each reservation with tokens of the limit, with all its parts.
 func (r *reservations) drop(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ func (r *reservations) take(v *reservation) bool {
 
 // cancel gives a reservation's tokens back and forgets it, in one step.
 func (s *Store) cancel(g *store.Group, now int64) error {
-	v, locks := s.held.find(g.ID, now)
+	v, locks := s.reservations.find(g.ID, now)
 	if v == nil {
 		return store.ErrReservation
 	}
@@ -229,7 +229,7 @@ func (s *Store) cancel(g *store.Group, now int64) error {
 		s.shards[bits.TrailingZeros64(left)].mu.Lock()
 	}
 	defer s.release(locks)
-	if !s.held.take(v) {
+	if !s.reservations.take(v) {
 		return store.ErrReservation
 	}
 	for i := range v.parts {
@@ -242,8 +242,8 @@ func (s *Store) cancel(g *store.Group, now int64) error {
 // giveBack cancels the record of one part.
 func (s *Store) giveBack(p *part, now int64) {
 	sh, b := &s.shards[p.identity.shard], p.current.Load()
-	k := sh.kept[rowID{p.identity.id, p.identity.tag}]
-	if k == nil || b == nil { // it was made before records were, or the limit is gone
+	k := sh.records[rowID{p.identity.id, p.identity.tag}]
+	if k == nil || b == nil { // an old file has no record of it, or the limit is gone
 		return
 	}
 	at := place{binding: b, id: p.identity.id, tag: p.identity.tag, shard: p.identity.shard}
@@ -260,7 +260,7 @@ func (s *Store) giveBack(p *part, now int64) {
 	if found {
 		sh.rewrite(i, &at, p.key, row)
 	}
-	sh.tidy(k)
+	sh.dropIfEmpty(k)
 }
 
 // dueHeap is a heap with the reservation that is due first on top.

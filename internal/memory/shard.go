@@ -31,26 +31,26 @@ type shardFields struct {
 	mu      sync.Mutex // its cache line has what a search needs
 	closed  bool
 	growing bool
-	list    bool   // texts are kept
-	spread  bool   // phases are kept
+	list    bool   // slots have texts
+	spread  bool   // slots have phases
 	size    uint64 // places that hashes are spread over
 	next    uint64 // the size that is grown to
 	bound   uint64 // while growing, hashes from here on are spread over next
 	ext     []*[extentSlots]slot
 
-	view   atomic.Pointer[view] // in a line that is rarely written
+	view   atomic.Pointer[view] // in a cache line that is rarely written
 	ticker ticker
 	store  *Store
 
-	rows   int
-	top    int // no row is at top or beyond
-	cursor int // while growing, rows at the cursor and beyond have moved
-	hand   int // where sweeping goes on
-	moved  int // slots moved or visited by growing and inserting, ever: for tests
-	texts  texts
-	phases []*[extentPhases]int64 // of the row in each slot
-	kept   map[rowID]*kept
-	due    keptHeap
+	rows    int
+	top     int // no row is at top or beyond
+	cursor  int // while growing, rows at the cursor and beyond have moved
+	hand    int // the slot that is swept next
+	moved   int // slots moved or visited by growing and inserting, ever: for tests
+	texts   texts
+	phases  []*[extentPhases]int64 // of the row in each slot
+	records map[rowID]*keyRecords
+	due     recordHeap
 }
 
 const cacheLine = 64 // bytes
@@ -154,11 +154,11 @@ func (sh *shard) shift(i, end int) {
 	}
 }
 
-// forget drops the text and the count of the row at i. The caller overwrites the
-// slot or closes the gap.
+// forget drops the text, the lows and the count of the row at i. The caller then
+// overwrites the slot or closes the gap.
 func (sh *shard) forget(i int) {
 	if p := sh.at(i); p.handle&withLows != 0 {
-		sh.lose(rowID{p.id, p.tag})
+		sh.endLows(rowID{p.id, p.tag})
 	}
 	if sh.list {
 		sh.texts.drop(sh.text(i))
@@ -171,11 +171,11 @@ func (sh *shard) forget(i int) {
 // remove deletes the row at i.
 func (sh *shard) remove(i int) {
 	sh.forget(i)
-	sh.close1(i)
+	sh.closeGap(i)
 }
 
-// close1 closes the gap at i: rows that were displaced move back by one.
-func (sh *shard) close1(i int) {
+// closeGap closes the gap at i by moving displaced rows back by one.
+func (sh *shard) closeGap(i int) {
 	for {
 		p := sh.at(i + 1)
 		if p.id == 0 || sh.home(p.id) > i {
@@ -200,7 +200,8 @@ func (sh *shard) full(p *slot, now int64) bool {
 // sweep looks at n slots and reclaims those that are full.
 func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
 
-// sweepRange sweeps from a slot on, and around.
+// sweepRange sweeps n slots from a slot on, and continues at the first slot after
+// the last. It sets *from to the next one.
 func (sh *shard) sweepRange(from *int, now int64, n int) {
 	for ; n > 0 && sh.top > 0; n-- {
 		if *from >= sh.top {
@@ -214,8 +215,8 @@ func (sh *shard) sweepRange(from *int, now int64, n int) {
 	}
 }
 
-// tend does one insert's share of growing and sweeping.
-func (sh *shard) tend(now int64) {
+// maintain does the share of growing and sweeping that each insert does.
+func (sh *shard) maintain(now int64) {
 	if sh.growing {
 		sh.grow(now)
 	}
@@ -224,22 +225,23 @@ func (sh *shard) tend(now int64) {
 
 func (sh *shard) close() {
 	sh.closed, sh.list, sh.spread = true, false, false
-	sh.ext, sh.texts, sh.phases, sh.kept, sh.due = nil, texts{}, nil, nil, nil
+	sh.ext, sh.texts, sh.phases, sh.records, sh.due = nil, texts{}, nil, nil, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
 
-// A view tells where a shard's rows are without its lock. It may be out of date.
+// A view lets Known find a row's likely slot, to prefetch it, before it has the
+// lock. It may be out of date.
 type view struct {
 	size, next uint64
 	bound      atomic.Uint64 // hashes from here on are spread over next
 	ext        []*[extentSlots]slot
 }
 
-// show publishes a view for glance.
-func (sh *shard) show() {
+// publishView publishes the present layout.
+func (sh *shard) publishView() {
 	v := &view{size: sh.size, next: sh.next, ext: sh.ext}
 	v.bound.Store(^uint64(0))
 	if sh.growing {
@@ -248,7 +250,7 @@ func (sh *shard) show() {
 	sh.view.Store(v)
 }
 
-// home says where a row most likely is.
+// home returns the slot that a row most likely has.
 func (v *view) home(id uint64) int {
 	size := v.size
 	if ^id >= v.bound.Load() {

@@ -1,5 +1,5 @@
-// Package memory is the in-process table of memstore, filestore and fallback:
-// bounded, outside the Go heap, and never looked at by the garbage collector.
+// Package memory is the in-process table of memstore, filestore and fallback. It
+// is bounded, and outside the Go heap, so the garbage collector does not scan it.
 package memory
 
 import (
@@ -47,17 +47,17 @@ type Config struct {
 // A Store keeps buckets in memory. It is safe for concurrent use. The identity
 // of a key is a hash of it, seeded per store, of 96 bits.
 type Store struct {
-	clock  func() int64
-	start  time.Time
-	epoch  int64     // µs, the wall clock at start
-	secret [4]uint64 // of the hash of keys
-	max    int64
-	limits limits
-	reg    store.Registry
-	shards []shard
-	mask   uint32 // of a shard's number
-	arena  arena
-	held   reservations
+	clock        func() int64
+	start        time.Time
+	epoch        int64     // µs, the wall clock at start
+	secret       [4]uint64 // of the hash of keys
+	max          int64
+	limits       limits
+	reg          store.Registry
+	shards       []shard
+	mask         uint32 // of a shard's number
+	arena        arena
+	reservations reservations
 
 	watched atomic.Bool
 
@@ -76,10 +76,10 @@ var (
 	_ store.Lister  = (*Store)(nil)
 )
 
-// ErrClosed is what calls get after Close.
+// ErrClosed is the error of calls after Close.
 var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 
-// New makes an empty store. Close gives its memory back.
+// New makes an empty store. Close frees its memory.
 func New(c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func New(c Config) (*Store, error) {
 	}
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
-	s.held.max = c.MaxReservations
+	s.reservations.max = c.MaxReservations
 	for i := range s.shards {
 		s.shards[i].store = s
 	}
@@ -154,16 +154,16 @@ func (s *Store) now() int64 {
 	return s.wall()
 }
 
-// monotonic reports whether t has a monotonic reading. Where it has none, as in a
-// bubble of testing/synctest, the time may stand still or jump while the counter
-// goes on, so the counter cannot tell it.
+// monotonic reports whether t has a monotonic reading. Without one, as in a bubble
+// of testing/synctest, the time may stand still or jump while the counter runs,
+// so the counter is not used.
 func monotonic(t time.Time) bool { return t != t.Round(0) }
 
-// wall is the default clock, read from the system.
+// wall reads the default clock from the system.
 func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
 
-// nowIn is now, for a caller who holds the shard's lock and has just read the
-// counter.
+// nowIn returns the time. The caller has the lock of the shard, and has just read
+// count from the counter.
 func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	if now, ok := sh.ticker.at(count); ok {
 		return now
@@ -171,8 +171,8 @@ func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	return s.readClock(sh, count)
 }
 
-// readClock is nowIn where the shard's ticker does not know, as it never does
-// where the store has a clock of its own.
+// readClock is nowIn if the shard's ticker cannot be used, for instance because
+// Config.Clock is set.
 func (s *Store) readClock(sh *shard, count uint64) int64 {
 	if s.clock != nil {
 		return s.clock()
@@ -199,7 +199,7 @@ type Stats struct {
 
 // Stats returns the store's counts.
 func (s *Store) Stats() Stats {
-	return Stats{s.keys.Load(), s.refused.Load(), s.held.len(), s.arena.bytes()}
+	return Stats{s.keys.Load(), s.refused.Load(), s.reservations.len(), s.arena.bytes()}
 }
 
 // Close gives the memory back. Calls that come later fail with ErrClosed.

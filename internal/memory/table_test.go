@@ -42,7 +42,7 @@ func (sh *shard) put(t testing.TB, id uint64, tag, handle uint32) {
 	}
 	sh.store.keys.Add(1)
 	sh.insert(i, slot{id: id, used: 1e12, ts: now, tag: tag, handle: handle}, now, true)
-	sh.tend(now)
+	sh.maintain(now)
 }
 
 // check holds the shard against what find relies on.

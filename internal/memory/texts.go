@@ -8,9 +8,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// texts keeps the keys of rows whose limits ask for it. A text is two bytes of
-// length and the key, in units of four bytes; a freed one is used again for a
-// text of as many units.
+// texts stores the keys of rows whose limits have ListKeys. A text is two bytes of
+// length and the key, in units of four bytes. Freed space is reused for texts of
+// the same number of units.
 type texts struct {
 	refs   []*[extentRefs]uint32 // of the text of each slot; 0: none
 	chunks []*[extentBytes]byte

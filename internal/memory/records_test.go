@@ -44,7 +44,7 @@ func TestThousandsWait(t *testing.T) {
 	row, records := store.State{}, []store.Record(nil)
 	settle := func() {
 		var err error
-		if row, records, err = def.Settle(row, "k", now, records); err != nil {
+		if row, records, err = def.Advance(row, "k", now, records); err != nil {
 			t.Fatal(err)
 		}
 	}

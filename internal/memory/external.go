@@ -9,20 +9,19 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// What a store needs that decides here and keeps the rows elsewhere: Changes,
-// Put, PutRecords, Install, and the reservations.
+// This file is for stores that decide in memory and also keep the rows elsewhere.
 
-// Changes is a key's row as it is held, full or not, and what has happened to its
-// records since the last call. Not held: the bucket is full, or the limit is gone.
+// Changes is the present row of a key, and what has happened to its records since
+// the last call.
 type Changes struct {
 	Row     store.State
-	Held    bool
+	Found   bool           // false if the table has no row: the bucket is full, or the limit is gone
 	Records []store.Record // made or changed
 	Ended   [][2]int64     // marks and numbers of records that are gone
 }
 
-// Changes returns what a key is, and which records of it changed. With all set
-// it returns all records that there are.
+// Changes returns the row of a key, and those of its records that changed since
+// the last call, or all of them if all is set.
 func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
 	op := store.Op{Def: d, Key: key}
 	var p place
@@ -33,10 +32,10 @@ func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var i int
-	if i, c.Held = sh.find(p.id, p.tag); c.Held {
+	if i, c.Found = sh.find(p.id, p.tag); c.Found {
 		c.Row = sh.state(sh.at(i), &p)
 	}
-	if k := sh.kept[rowID{p.id, p.tag}]; k != nil {
+	if k := sh.records[rowID{p.id, p.tag}]; k != nil {
 		for j := range k.records {
 			id := recordID{k.records[j].Mark, k.records[j].Number}
 			if _, changed := k.changed[id]; changed || all {
@@ -52,8 +51,8 @@ func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
 	return c
 }
 
-// Kept reports whether there are records of a key, or lows.
-func (s *Store) Kept(d *store.Definition, key string) bool {
+// HasRecords reports whether a key has records or lows.
+func (s *Store) HasRecords(d *store.Definition, key string) bool {
 	op := store.Op{Def: d, Key: key}
 	var p place
 	if s.place(&p, &op) != nil {
@@ -62,11 +61,12 @@ func (s *Store) Kept(d *store.Definition, key string) bool {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.kept[rowID{p.id, p.tag}] != nil
+	return sh.records[rowID{p.id, p.tag}] != nil
 }
 
-// PutRecords takes over all records of a key, in the order of their numbers, as
-// long as there is room. Its row, if it has one, comes first, with its lows.
+// PutRecords sets all records of a key, in the order of their numbers. Put the
+// row of the key first, with its lows, if it has one. The error is
+// store.ErrFull if there is no room.
 func (s *Store) PutRecords(d *store.Definition, key string, records []store.Record) error {
 	op := store.Op{Def: d, Key: key}
 	var p place
@@ -76,17 +76,16 @@ func (s *Store) PutRecords(d *store.Definition, key string, records []store.Reco
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	k := sh.keep(&p, key)
-	if sh.set(k, records); s.records.Load() > int64(s.held.max) {
-		sh.unkeep(k)
+	k := sh.recordsOf(&p, key)
+	if sh.set(k, records); s.records.Load() > int64(s.reservations.max) {
+		sh.dropRecords(k)
 		return s.fullError()
 	}
 	return nil
 }
 
-// Install replaces all definitions by others that were made elsewhere. Rows of a
-// limit that is not among them no longer count, and reservations that hold
-// tokens of such a limit are dropped.
+// Install replaces all definitions. Rows of a limit that is not among the new
+// ones no longer count, and reservations with tokens of such a limit are dropped.
 func (s *Store) Install(defs []*store.Definition) error {
 	gone := map[string]bool{}
 	for _, d := range s.reg.All() {
@@ -109,40 +108,41 @@ func (s *Store) Install(defs []*store.Definition) error {
 	return nil
 }
 
-// Held is a reservation.
-type Held struct {
+// Pending is a reservation that is not yet due.
+type Pending struct {
 	ID    store.Reservation
 	Due   int64 // µs on the store's clock
-	Parts []HeldPart
+	Parts []PendingPart
 }
 
-// HeldPart is a record of one key.
-type HeldPart struct {
+// PendingPart names the record of one key that a reservation took tokens of.
+type PendingPart struct {
 	Limit, Key   string
 	Mark, Number int64
 }
 
-// Reservation returns a reservation that the store holds, due or not.
-func (s *Store) Reservation(id store.Reservation) (h Held, held bool) {
-	r := &s.held
+// Reservation returns a reservation. One that is due is found until it is removed.
+func (s *Store) Reservation(id store.Reservation) (h Pending, found bool) {
+	r := &s.reservations
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := r.byID[id]
 	if v == nil {
 		return h, false
 	}
-	h = Held{ID: id, Due: v.due}
+	h = Pending{ID: id, Due: v.due}
 	for i := range v.parts {
 		p := &v.parts[i]
-		h.Parts = append(h.Parts, HeldPart{p.name, p.key, p.record.mark, p.record.number})
+		h.Parts = append(h.Parts, PendingPart{p.name, p.key, p.record.mark, p.record.number})
 	}
 	return h, true
 }
 
-// Hold takes over a reservation that was made elsewhere, as long as its limits
-// are there and there is room. PutRecords takes over its records; of a part
-// without one, nothing is given back.
-func (s *Store) Hold(h Held) error {
+// PutReservation adds a reservation that another store made. PutRecords adds its
+// records; a part without a record gives nothing back. The error wraps
+// store.ErrUnknownLimit if one of its limits does not exist, and is store.ErrFull
+// if there is no room.
+func (s *Store) PutReservation(h Pending) error {
 	v := &reservation{id: h.ID, due: h.Due, parts: make([]part, len(h.Parts))}
 	for i, of := range h.Parts {
 		d := s.reg.Lookup(of.Limit)
@@ -156,27 +156,28 @@ func (s *Store) Hold(h Held) error {
 		}
 		v.parts[i] = part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(of.Key), record: recordID{of.Mark, of.Number}}
 	}
-	r := &s.held
+	r := &s.reservations
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.hold(v) {
+	if !r.insert(v) {
 		return s.fullError()
 	}
 	return nil
 }
 
-// WatchReservations begins to note which reservations and records come and go.
+// WatchReservations starts to record which reservations and records change, for
+// TouchedReservations and Changes.
 func (s *Store) WatchReservations() {
 	s.watched.Store(true)
-	s.held.mu.Lock()
-	defer s.held.mu.Unlock()
-	s.held.touched = map[store.Reservation]struct{}{}
+	s.reservations.mu.Lock()
+	defer s.reservations.mu.Unlock()
+	s.reservations.touched = map[store.Reservation]struct{}{}
 }
 
 // TouchedReservations returns the reservations that were added or removed since
 // the previous call.
 func (s *Store) TouchedReservations() []store.Reservation {
-	r := &s.held
+	r := &s.reservations
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ids := slices.Collect(maps.Keys(r.touched))
@@ -184,9 +185,9 @@ func (s *Store) TouchedReservations() []store.Reservation {
 	return ids
 }
 
-// touch records that a reservation was added or removed, if WatchReservations
+// markChanged records that a reservation was added or removed, if WatchReservations
 // was called.
-func (r *reservations) touch(id store.Reservation) {
+func (r *reservations) markChanged(id store.Reservation) {
 	if r.touched != nil {
 		r.touched[id] = struct{}{}
 	}
