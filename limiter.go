@@ -22,7 +22,7 @@ type Limiter struct {
 	def   store.Definer
 	reg   *store.Registry
 	alike *alike
-	local bool // the store never waits, so a timeout would only cost
+	can   store.Abilities
 	quick quick
 }
 
@@ -71,20 +71,19 @@ func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error)
 }
 
 func over(s Store) *Limiter {
-	def, ok := store.As[store.Definer](s)
-	if !ok {
-		def = &ownLimits{over: s}
+	l := (&Limiter{alike: new(alike)}).With(s)
+	if l.def = l.can.Limits; l.def == nil {
+		l.def = &ownLimits{now: l.can.Now}
 	}
-	l := &Limiter{def: def, reg: def.Registry(), alike: new(alike)}
-	return l.With(s)
+	l.reg = l.def.Registry()
+	return l
 }
 
 // With returns a limiter with the same limits over another store: one that is
 // bound to the caller's own transaction, say.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	local, ok := store.As[interface{ InProcess() bool }](s)
-	c.over, c.quick, c.local = s, quickOf(s), ok && local.InProcess()
+	c.over, c.quick, c.can = s, quickOf(s), store.AbilitiesOf(s)
 	return &c
 }
 
@@ -275,7 +274,7 @@ func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb store.Verb, de
 // decide runs a batch of one group, and answers by the limits' failure mode
 // when the store cannot.
 func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Duration) error {
-	if timeout > 0 && !l.local {
+	if timeout > 0 && !l.can.InProcess {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()

@@ -2,7 +2,6 @@ package dipwell
 
 import (
 	"context"
-	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -31,17 +30,16 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	if def == nil {
 		return nil, l.reg.Missing(limit)
 	}
-	lister, ok := store.As[store.Lister](l.over)
-	if !ok {
+	if l.can.Keys == nil {
 		return nil, ErrNotSupported
 	}
-	return lister.Keys(ctx, def, prefix, after, n)
+	return l.can.Keys(ctx, def, prefix, after, n)
 }
 
 // ownLimits keeps the limits of a store that keeps none itself.
 type ownLimits struct {
-	over Store
-	reg  store.Registry
+	now func(ctx context.Context) (int64, error)
+	reg store.Registry
 }
 
 var _ store.Definer = (*ownLimits)(nil)
@@ -49,7 +47,7 @@ var _ store.Definer = (*ownLimits)(nil)
 func (o *ownLimits) Registry() *store.Registry { return &o.reg }
 
 func (o *ownLimits) Define(ctx context.Context, l Limit, owner string) (*Definition, error) {
-	now, err := nowOf(ctx, o.over)
+	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +55,3 @@ func (o *ownLimits) Define(ctx context.Context, l Limit, owner string) (*Definit
 }
 
 func (o *ownLimits) Drop(_ context.Context, name, owner string) error { return o.reg.Drop(name, owner) }
-
-// nowOf is the store's time, or this machine's where the store does not tell.
-func nowOf(ctx context.Context, s Store) (int64, error) {
-	if c, ok := store.As[store.Clock](s); ok {
-		return c.Now(ctx)
-	}
-	return time.Now().UnixMicro(), nil
-}

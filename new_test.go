@@ -15,6 +15,7 @@ import (
 type hung struct{ reg store.Registry }
 
 func (h *hung) Apply(ctx context.Context, _ *store.Batch) error { <-ctx.Done(); return ctx.Err() }
+func (h *hung) Abilities() store.Abilities                      { return store.Abilities{Limits: h} }
 func (h *hung) Registry() *store.Registry                       { return &h.reg }
 func (h *hung) Drop(ctx context.Context, _, _ string) error     { <-ctx.Done(); return ctx.Err() }
 func (h *hung) Define(ctx context.Context, _ store.Limit, _ string) (*store.Definition, error) {

@@ -67,7 +67,7 @@ func TestWaitWithoutDebt(t *testing.T) {
 // slowCancel takes five seconds to cancel.
 type slowCancel struct{ store.Store }
 
-func (s slowCancel) Unwrap() store.Store { return s.Store }
+func (s slowCancel) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
 
 func (s slowCancel) Apply(ctx context.Context, b *store.Batch) error {
 	if b.Groups[0].Cancel {

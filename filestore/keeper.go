@@ -306,6 +306,27 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
+func (s *Store) metrics() []store.Metric {
+	st := s.Stats()
+	last := 0.0
+	if !st.Last.IsZero() {
+		last = float64(st.Last.UnixMicro()) / 1e6
+	}
+	return []store.Metric{
+		{Name: "dipwell_keys", Help: "Keys that the store holds.", Value: float64(st.Keys)},
+		{Name: "dipwell_reservations", Help: "Reservations that the store holds.", Value: float64(st.Reservations)},
+		{Name: "dipwell_store_bytes", Help: "Memory that keys take.", Value: float64(st.Bytes)},
+		{Name: "dipwell_file_dirty_keys", Help: "Keys that changed and are not on the disk.", Value: float64(st.Dirty)},
+		{Name: "dipwell_file_window_seconds", Help: "How long the oldest decision of the last group written was in memory alone.", Value: st.Window.Seconds()},
+		{Name: "dipwell_file_widest_window_seconds", Help: "The longest that a decision was in memory alone.", Value: st.Widest.Seconds()},
+		{Name: "dipwell_file_last_write_timestamp_seconds", Help: "When a group was written last; 0: none was.", Value: last},
+		{Name: "dipwell_file_groups_total", Help: "Groups of rows written.", Counter: true, Value: float64(st.Turns)},
+		{Name: "dipwell_file_rows_total", Help: "Rows written.", Counter: true, Value: float64(st.Rows)},
+		{Name: "dipwell_file_late_groups_total", Help: "Groups written later than the durability says, because the disk could not keep up.", Counter: true, Value: float64(st.Late)},
+		{Name: "dipwell_file_write_errors_total", Help: "Groups that could not be written, each try counted.", Counter: true, Value: float64(st.Failures)},
+	}
+}
+
 // byKey sorts rows as the file has them; of two of one key the later look stays last.
 func byKey(recs []rec) {
 	slices.SortStableFunc(recs, func(a, b rec) int {

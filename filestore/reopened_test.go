@@ -26,12 +26,9 @@ type reopened struct {
 	turns int
 }
 
-var (
-	_ store.Definer = (*reopened)(nil)
-	_ store.Sweeper = (*reopened)(nil)
-	_ store.Clock   = (*reopened)(nil)
-	_ store.Lister  = (*reopened)(nil)
-)
+func (r *reopened) Abilities() store.Abilities {
+	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Sweep: r.Sweep, Now: r.Now}
+}
 
 func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {
 	r.again()

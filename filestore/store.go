@@ -133,8 +133,14 @@ func (s *Store) maxKeys(c Config) int {
 	return c.MaxKeys
 }
 
-// InProcess says whether a call never waits for anything outside the process.
-func (s *Store) InProcess() bool { return s.every != 0 }
+// Abilities returns what the store can do besides Apply. Keys lists the keys of
+// any limit and Sweep deletes full rows from the file.
+func (s *Store) Abilities() store.Abilities {
+	return store.Abilities{
+		Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: s.every != 0,
+		Ready: func(context.Context) error { return s.why() },
+	}
+}
 
 // Apply decides a batch in memory, and waits for the disk where it has to.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
@@ -291,9 +297,6 @@ func (s *Store) why() error {
 	}
 	return nil
 }
-
-// Ready says why no decision can be made now, or nil.
-func (s *Store) Ready(context.Context) error { return s.why() }
 
 // Now is the store's time.
 func (s *Store) Now(ctx context.Context) (int64, error) { return s.mem.Now(ctx) }

@@ -80,8 +80,6 @@ type failing struct {
 	err atomic.Pointer[error]
 }
 
-func (f *failing) Itself() dipwell.Store { return nil } // no short cut past Apply
-
 func (f *failing) Apply(ctx context.Context, b *store.Batch) error {
 	if err := f.err.Load(); err != nil {
 		return *err

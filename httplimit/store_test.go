@@ -17,7 +17,9 @@ type clockStore struct {
 	err  error
 }
 
-func (s *clockStore) Now(context.Context) (int64, error) { return s.now, nil }
+func (s *clockStore) Abilities() store.Abilities {
+	return store.Abilities{Now: func(context.Context) (int64, error) { return s.now, nil }}
+}
 
 func (s *clockStore) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()

@@ -54,8 +54,14 @@ func New(c Config) (*Store, error) {
 // other calls that use the same shards, never for ctx.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.Apply(ctx, b) }
 
-// Unwrap returns the table behind the store, which has its optional abilities.
-func (s *Store) Unwrap() store.Store { return s.mem }
+// Abilities returns what the store can do besides Apply. It lists the keys of
+// limits with ListKeys; for others Keys fails with dipwell.ErrNotSupported. Sweep
+// is not needed: full rows are reclaimed when their room is.
+func (s *Store) Abilities() store.Abilities {
+	ab := s.mem.Abilities()
+	ab.Store = s
+	return ab
+}
 
 // Known decides a Take of a key that has a row.
 func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {

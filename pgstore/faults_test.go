@@ -40,7 +40,7 @@ func openPolling(t testing.TB, url string, poll time.Duration, limits ...store.L
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { _ = s.Close() })
 	l, err := dipwell.New(s, limits...)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -67,6 +68,7 @@ type Store struct {
 	minOptimistic int           // number of groups from which decideOptimistic is used
 	lane          bool          // after a lock timeout a statement is not divided
 	heard         time.Duration // in a transaction: when it last read the limits, since limits.started
+	rows          *await.Cached
 	owned         *pgxpool.Pool // opened by Open
 }
 
@@ -89,7 +91,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); c.Lazy && !ok {
 		return nil, errors.New("a lazy store needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, clock: c.Clock, refused: newKeySet(), seen: newKeySet(), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
+	s := &Store{db: db, clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
@@ -133,11 +135,13 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 }
 
 // Close stops listening for changed limits, and closes the pool that Open made.
-func (s *Store) Close() {
+// The error is always nil.
+func (s *Store) Close() error {
 	s.cat.Close()
 	if s.owned != nil {
 		s.owned.Close()
 	}
+	return nil
 }
 
 // maxRounds bounds the attempts to decide without locks; then the row is locked

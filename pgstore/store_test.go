@@ -43,7 +43,7 @@ func newStore(t testing.TB, db pgstore.DB, c pgstore.Config) *pgstore.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 

@@ -102,10 +102,11 @@ func asUser(t *testing.T, url string) {
 	if list, err := s.Keys(t.Context(), l.Limit("bucket"), "", "", 10); err != nil || len(list) == 0 {
 		t.Errorf("keys: %v, %v", list, err)
 	}
-	if _, err := s.Len(t.Context()); err != nil {
-		t.Errorf("len: %v", err)
+	can := store.AbilitiesOf(s)
+	if m := can.Metrics()[0]; m.Name != "dipwell_keys" || m.Value == 0 {
+		t.Errorf("metrics: %+v", m)
 	}
-	if err := s.Ready(t.Context()); err != nil {
+	if err := can.Ready(t.Context()); err != nil {
 		t.Errorf("ready: %v", err)
 	}
 	if _, err := s.Now(t.Context()); err != nil {

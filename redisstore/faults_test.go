@@ -506,7 +506,7 @@ func TestReadOnly(t *testing.T) {
 	if d, err := reader.Check(ctx, "closed", "k", 1); err != nil || d.Remaining != burst-4 {
 		t.Errorf("a check on a replica: %+v, %v", d, err)
 	}
-	if err := s.Ready(ctx); err == nil || !strings.Contains(err.Error(), "Sentinels") {
+	if err := store.AbilitiesOf(s).Ready(ctx); err == nil || !strings.Contains(err.Error(), "Sentinels") {
 		t.Errorf("ready: %v", err)
 	}
 

@@ -218,7 +218,7 @@ func TestServerAway(t *testing.T) {
 	if _, err = l.Take(t.Context(), "late", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("before the server is there: %v", err)
 	}
-	if s.Ready(t.Context()) == nil {
+	if store.AbilitiesOf(s).Ready(t.Context()) == nil {
 		t.Error("ready before the server is there")
 	}
 	take := func() error {
@@ -226,7 +226,7 @@ func TestServerAway(t *testing.T) {
 		if err == nil && d.Remaining != 4 {
 			t.Fatalf("the first take leaves %d", d.Remaining)
 		}
-		return errors.Join(err, s.Ready(t.Context()))
+		return errors.Join(err, store.AbilitiesOf(s).Ready(t.Context()))
 	}
 	if err = server.Start(); err != nil {
 		t.Fatal(err)

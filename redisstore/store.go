@@ -25,6 +25,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -103,7 +104,8 @@ type Store struct {
 	limits  *limits
 	cat     *catalog.Catalog
 	ahead   atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
-	owned   bool         // db was opened by Open
+	rows    await.Cached
+	owned   bool // db was opened by Open
 }
 
 var (
@@ -241,9 +243,26 @@ func (s *Store) Now(ctx context.Context) (int64, error) {
 	return v[0], nil
 }
 
-// Ready returns an error if a server does not answer, is not a master, or the
+// Abilities returns what the store can do besides Apply. Rows expire, so there is
+// nothing to sweep.
+func (s *Store) Abilities() store.Abilities {
+	return store.Abilities{Store: s, Limits: s.cat, Keys: s.Keys, Now: s.Now, Ready: s.ready, Metrics: s.metrics}
+}
+
+func (s *Store) metrics() []store.Metric {
+	return []store.Metric{
+		{Name: "dipwell_keys", Help: "Keys that the store holds, as it estimates; those of others in the same table or database too.", Value: s.rows.Get(s.count)},
+		{Name: "dipwell_store_connections", Help: "Open connections to the store.", Value: float64(s.db.PoolStats().TotalConns)},
+	}
+}
+
+// count returns how many keys Redis holds, those of others in the same database
+// too, without looking at them.
+func (s *Store) count(ctx context.Context) (int64, error) { return s.db.DBSize(ctx).Result() }
+
+// ready returns an error if a server does not answer, is not a master, or the
 // limits were not read yet.
-func (s *Store) Ready(ctx context.Context) error {
+func (s *Store) ready(ctx context.Context) error {
 	if err := s.cat.LoadError(); err != nil {
 		return err
 	}
@@ -255,9 +274,6 @@ func (s *Store) Ready(ctx context.Context) error {
 		return err
 	}), false)
 }
-
-// Connections returns the number of open connections, including idle ones.
-func (s *Store) Connections() int { return int(s.db.PoolStats().TotalConns) }
 
 // eachMaster calls do for every master, concurrently in a cluster.
 func (s *Store) eachMaster(ctx context.Context, do func(ctx context.Context, node redis.UniversalClient) error) error {

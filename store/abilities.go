@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Abilities are what a store can do besides Apply. A nil field is something that
 // it cannot do.
@@ -33,8 +36,8 @@ type Abilities struct {
 	// Sweep deletes rows that are full, at most n, and returns how many.
 	Sweep func(ctx context.Context, n int) (int, error)
 
-	// Now returns the store's time, in µs since the Unix epoch. If it is nil, the
-	// time of this machine is used.
+	// Now returns the store's time, in µs since the Unix epoch. In the result of
+	// AbilitiesOf it is never nil: a store without it has the time of this machine.
 	Now func(ctx context.Context) (int64, error)
 
 	// Ready returns why no decision can be made now, or nil. It asks the server of
@@ -56,17 +59,32 @@ type Abilities struct {
 	InProcess bool
 }
 
-// AbilitiesOf returns what a store can do besides Apply. Its Store is s.
+// AbilitiesOf returns what a store can do besides Apply. The result's Store is s,
+// and its Now is never nil.
 func AbilitiesOf(s Store) Abilities {
-	a, ok := s.(interface{ Abilities() Abilities })
-	if !ok {
-		return Abilities{Store: s}
+	var ab Abilities
+	if a, ok := s.(interface{ Abilities() Abilities }); ok {
+		ab = a.Abilities()
 	}
-	ab := a.Abilities()
 	if ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
 		ab.Store, ab.Quick, ab.InProcess = s, nil, false
 	}
+	if ab.Now == nil {
+		ab.Now = machineTime
+	}
 	return ab
+}
+
+func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
+
+// AddMetrics makes Metrics return those of f as well: for a decorator that counts.
+func (ab *Abilities) AddMetrics(f func() []Metric) {
+	inner := ab.Metrics
+	if inner == nil {
+		ab.Metrics = f
+	} else if f != nil {
+		ab.Metrics = func() []Metric { return append(inner(), f()...) }
+	}
 }
 
 // QuickAnswer is an Answer of Quick. It is small enough to be returned in

@@ -62,8 +62,29 @@ func TestAbilitiesOf(t *testing.T) {
 		{"keeps what a wrapper cleared", &keeping{&wrapping{inner}}, true, false},
 	} {
 		ab := store.AbilitiesOf(c.store)
-		if ab.Store != c.store || (ab.Now != nil) != c.clock || (ab.Quick != nil) != c.aboutThis || ab.InProcess != c.aboutThis {
-			t.Errorf("%s: Store %T, Now %t, Quick %t, InProcess %t", c.name, ab.Store, ab.Now != nil, ab.Quick != nil, ab.InProcess)
+		now, err := ab.Now(t.Context())
+		if err != nil || ab.Store != c.store || (now == 7) != c.clock || (ab.Quick != nil) != c.aboutThis || ab.InProcess != c.aboutThis {
+			t.Errorf("%s: Store %T, Now %d, Quick %t, InProcess %t", c.name, ab.Store, now, ab.Quick != nil, ab.InProcess)
+		}
+	}
+}
+
+// Metrics of a decorator follow those of its inner store.
+func TestAddMetrics(t *testing.T) {
+	list := func(name string) func() []store.Metric {
+		return func() []store.Metric { return []store.Metric{{Name: name}} }
+	}
+	var ab store.Abilities
+	ab.AddMetrics(nil)
+	if ab.Metrics != nil {
+		t.Error("metrics of nothing")
+	}
+	ab.AddMetrics(list("a"))
+	ab.AddMetrics(nil)
+	ab.AddMetrics(list("b"))
+	for range 2 {
+		if m := ab.Metrics(); len(m) != 2 || m[0].Name != "a" || m[1].Name != "b" {
+			t.Errorf("%+v", m)
 		}
 	}
 }

@@ -255,8 +255,8 @@ func fileOwners(e *env) {
 // firstUse: a call site's definition never changes a limit, whatever this
 // process knows of it.
 func firstUse(e *env) {
-	def, ok := store.As[store.Definer](e.l.Store())
-	if !ok {
+	def := store.AbilitiesOf(e.l.Store()).Limits
+	if def == nil {
 		return
 	}
 	was := e.define(store.Limit{Name: "first", Rate: 1, Period: time.Hour, Burst: 5})

@@ -74,7 +74,16 @@ func (t mapTable) SetPending(id store.Reservation, h store.Pending) error {
 	return nil
 }
 
-// Registry, Define and Drop make it a Definer.
+// Abilities is optional: it says what the store can do besides Apply. This one
+// keeps the limits, lists keys, deletes full rows and has a clock of its own.
+func (s *mapStore) Abilities() store.Abilities {
+	return store.Abilities{
+		Store: s, Limits: s, Keys: s.keys, Sweep: s.sweep,
+		Now: func(context.Context) (int64, error) { return s.now(), nil },
+	}
+}
+
+// Registry, Define and Drop make the store a store.Definer.
 
 func (s *mapStore) Registry() *store.Registry { return &s.limits }
 
@@ -98,11 +107,8 @@ func (s *mapStore) Drop(_ context.Context, name, owner string) error {
 	return nil
 }
 
-// Now makes it a Clock.
-func (s *mapStore) Now(context.Context) (int64, error) { return s.now(), nil }
-
-// Sweep makes it a Sweeper.
-func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
+// sweep deletes at most n full rows, and reservations that are due.
+func (s *mapStore) sweep(_ context.Context, n int) (swept int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -126,8 +132,8 @@ func (s *mapStore) Sweep(_ context.Context, n int) (swept int, err error) {
 	return swept, nil
 }
 
-// Keys makes it a Lister.
-func (s *mapStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
+// keys returns at most n live keys of a limit.
+func (s *mapStore) keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []store.KeyState

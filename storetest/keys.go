@@ -77,8 +77,8 @@ func keysMany(e *env) {
 }
 
 func keysList(e *env) {
-	lister, ok := store.As[store.Lister](e.store)
-	if !ok {
+	list := store.AbilitiesOf(e.store).Keys
+	if list == nil {
 		return
 	}
 	d := e.define(store.Limit{Name: "list", Rate: 1, Period: time.Hour, Burst: 5, ListKeys: true})
@@ -94,7 +94,7 @@ func keysList(e *env) {
 	keys[0] = ""
 	page := func(prefix, after string, n int) []string {
 		e.Helper()
-		rows, err := lister.Keys(e.ctx, d, prefix, after, n)
+		rows, err := list(e.ctx, d, prefix, after, n)
 		e.must(rows, err)
 		out := []string{}
 		for _, r := range rows {
@@ -144,8 +144,8 @@ func keysList(e *env) {
 
 // A sweep deletes full rows and no others, and says how many.
 func sweepCase(e *env) {
-	s, ok := store.As[store.Sweeper](e.store)
-	if !ok {
+	sweep := store.AbilitiesOf(e.store).Sweep
+	if sweep == nil {
 		return
 	}
 	e.define(store.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 10, ListKeys: true})
@@ -157,7 +157,7 @@ func sweepCase(e *env) {
 	}
 	e.pass(5 * time.Second)
 	for range 3 {
-		n, err := s.Sweep(e.ctx, 1000)
+		n, err := sweep(e.ctx, 1000)
 		if e.must(n, err); n > 5 {
 			e.Fatalf("a sweep says that it deleted %d rows; 5 were full", n)
 		}
@@ -167,7 +167,7 @@ func sweepCase(e *env) {
 		e.left("s", key, min(10, 14-i))
 		e.left("w", key, 9-i)
 	}
-	if _, err := s.Sweep(e.ctx, 0); err != nil {
+	if _, err := sweep(e.ctx, 0); err != nil {
 		e.Fatalf("a sweep of no rows: %v", err)
 	}
 	e.at(time.Minute)

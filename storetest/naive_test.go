@@ -45,7 +45,9 @@ func (s *naiveStore) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-func (s *naiveStore) Now(context.Context) (int64, error) { return s.now(), nil }
+func (s *naiveStore) Abilities() store.Abilities {
+	return store.Abilities{Now: func(context.Context) (int64, error) { return s.now(), nil }}
+}
 
 // TestNaive is the child of TestFailuresNameDuties.
 func TestNaive(t *testing.T) {

@@ -54,8 +54,8 @@ func race(e *env, callers, calls int, call func(caller, call int) (int64, error)
 
 // sweeping sweeps over and over until the returned function is called.
 func (e *env) sweeping() (stop func()) {
-	s, ok := store.As[store.Sweeper](e.store)
-	if !ok {
+	sweep := store.AbilitiesOf(e.store).Sweep
+	if sweep == nil {
 		return func() {}
 	}
 	quit := make(chan struct{})
@@ -68,7 +68,7 @@ func (e *env) sweeping() (stop func()) {
 				return
 			default:
 			}
-			if _, err := s.Sweep(e.ctx, 100); err != nil {
+			if _, err := sweep(e.ctx, 100); err != nil {
 				failed <- err
 				return
 			}
@@ -136,7 +136,7 @@ func peekConsumes(e *env) {
 func sweepRace(e *env) {
 	e.bucket("swept", 1, time.Hour, 40)
 	defer e.sweeping()()
-	sweeper, ok := store.As[store.Sweeper](e.store)
+	sweep := store.AbilitiesOf(e.store).Sweep
 	const keys, takers = 8, 16
 	for round := range e.rounds {
 		name := func(call int) string { return fmt.Sprint("k", round, ".", call) }
@@ -153,10 +153,10 @@ func sweepRace(e *env) {
 		}
 		race(e, 2*takers, keys, func(caller, call int) (int64, error) {
 			if caller >= takers {
-				if !ok {
+				if sweep == nil {
 					return 0, nil
 				}
-				_, err := sweeper.Sweep(e.ctx, 100)
+				_, err := sweep(e.ctx, 100)
 				return 0, err
 			}
 			for _, turn := range turns {

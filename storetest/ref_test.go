@@ -38,18 +38,16 @@ type heldPart struct {
 	number, mark int64
 }
 
-var (
-	_ store.Store   = (*refStore)(nil)
-	_ store.Definer = (*refStore)(nil)
-	_ store.Clock   = (*refStore)(nil)
-	_ store.Sweeper = (*refStore)(nil)
-	_ store.Lister  = (*refStore)(nil)
-)
+var _ store.Store = (*refStore)(nil)
 
 func openRef(b bug) func(testing.TB, func() int64) store.Store {
 	return func(_ testing.TB, now func() int64) store.Store {
 		return &refStore{rows: map[refKey]store.State{}, held: map[store.Reservation]held{}, recs: map[refKey][]store.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
 	}
+}
+
+func (s *refStore) Abilities() store.Abilities {
+	return store.Abilities{Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now}
 }
 
 func (s *refStore) Registry() *store.Registry { return &s.reg }

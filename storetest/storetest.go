@@ -171,8 +171,8 @@ func (e *env) bucket(name string, rate int64, per time.Duration, burst int64) {
 // sweep deletes full rows where the store can.
 func (e *env) sweep() {
 	e.Helper()
-	if s, ok := store.As[store.Sweeper](e.store); ok {
-		if _, err := s.Sweep(e.ctx, 1000); err != nil {
+	if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
+		if _, err := sweep(e.ctx, 1000); err != nil {
 			e.Fatalf("sweep: %v", err)
 		}
 	}

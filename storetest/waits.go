@@ -27,7 +27,7 @@ type answered struct {
 	calls chan struct{}
 }
 
-func (a *answered) Unwrap() store.Store { return a.Store }
+func (a *answered) Abilities() store.Abilities { return store.AbilitiesOf(a.Store) }
 
 func (a *answered) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.Store.Apply(ctx, b)

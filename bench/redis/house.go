@@ -128,7 +128,7 @@ func (h *house) openPostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.later(store.Close)
+	h.later(func() { _ = store.Close() })
 	return h.add(store, "", postgresName, func() (dipwell.Store, error) {
 		lane, err := h.pool(ctx, dsn, 1)
 		if err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -104,12 +103,4 @@ func (p *postgres) openPatient(ctx context.Context, config *pgxpool.Config, pool
 	}
 	out.pool, out.Store = pool, &counted{p.With(pool), &p.tally}
 	return out, nil
-}
-
-// quarantineGauges puts the state of the quarantine on /metrics.
-func (p *postgres) quarantineGauges(s *server.Server) {
-	s.Gauge("dipwell_store_quarantined_keys", "Keys whose row another transaction holds locked: their calls wait on a connection of their own.",
-		func() float64 { return float64(p.together.Stats().Quarantined) })
-	s.Counter("dipwell_store_quarantine_refused_total", "Calls that were refused because too many wait for such rows.",
-		func() float64 { return float64(p.together.Stats().Refused) })
 }

@@ -47,10 +47,11 @@ var _ dipwell.Store = (*postgres)(nil)
 func (p *postgres) Apply(ctx context.Context, b *store.Batch) error { return p.front.Apply(ctx, b) }
 
 // Close ends everything in reverse order.
-func (p *postgres) Close() {
+func (p *postgres) Close() error {
 	for i := len(p.close) - 1; i >= 0; i-- {
 		p.close[i]()
 	}
+	return nil
 }
 
 // openPostgres opens a store for a client, which asks once, or for a service.
@@ -64,7 +65,7 @@ func openPostgres(ctx context.Context, url string, o storeOptions) (dipwell.Stor
 	}
 	p := &postgres{}
 	if err = p.open(ctx, config, o); err != nil {
-		p.Close()
+		_ = p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -92,9 +93,10 @@ type clientStore struct {
 	pool *pgxpool.Pool
 }
 
-func (c clientStore) Close() {
-	c.Store.Close()
+func (c clientStore) Close() error {
+	err := c.Store.Close()
 	c.pool.Close()
+	return err
 }
 
 func openOnce(ctx context.Context, config *pgxpool.Config) (dipwell.Store, error) {
@@ -136,7 +138,7 @@ func (p *postgres) open(ctx context.Context, config *pgxpool.Config, o storeOpti
 	if p.Store, err = pgstore.New(ctx, p.side, pgstore.Config{Lazy: true, WaitForAccess: o.wait, OnError: o.report}); err != nil {
 		return storeAt(config, err)
 	}
-	p.close = append(p.close, p.Store.Close)
+	p.close = append(p.close, func() { _ = p.Store.Close() })
 	if p.together, err = p.openLanes(ctx, config, o.report); err != nil {
 		return err
 	}
@@ -222,24 +224,8 @@ func lanesOf(config *pgxpool.Config) (all, spare int) {
 	return all, max(0, all-defaultLanes())
 }
 
-// Ready asks whether the database can be written to.
-func (p *postgres) Ready(ctx context.Context) error {
-	if p.guard.Open() {
-		return breaker.ErrOpen
-	}
-	if err := p.spaceless(); err != nil {
-		return err
-	}
-	var readOnly bool
-	err := p.side.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", dipwell.ErrStore, err)
-	case readOnly:
-		return fmt.Errorf("%w: it is read-only, a standby perhaps (target_session_attrs=read-write finds the primary)", dipwell.ErrStore)
-	}
-	return nil
-}
+// Abilities are pgstore's and those of the decorators.
+func (p *postgres) Abilities() store.Abilities { return p.tally.abilities(p, p.Store, p.front) }
 
 // connections are open ones, of all pools.
 func (p *postgres) connections() (n int32) {

@@ -300,14 +300,14 @@ func TestSweep(t *testing.T) {
 		return nil
 	})
 	p.janitor.Close() // it cannot write to what comes
-	if err = p.Ready(t.Context()); err != nil {
+	if err = p.Abilities().Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err = conn.Exec(t.Context(), "alter database "+conn.Config().Database+" set default_transaction_read_only = on"); err != nil {
 		t.Fatal(err)
 	}
 	p.side.Reset()
-	if err = p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err = p.Abilities().Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Error(err)
 	}
 }

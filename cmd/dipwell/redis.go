@@ -41,16 +41,8 @@ func (r *redis) Close() error {
 	return r.Store.Close()
 }
 
-// Ready asks whether the server can be written to.
-func (r *redis) Ready(ctx context.Context) error {
-	if r.guard.Open() {
-		return breaker.ErrOpen
-	}
-	if err := r.spaceless(); err != nil {
-		return err
-	}
-	return r.Store.Ready(ctx)
-}
+// Abilities are redisstore's and those of the decorators.
+func (r *redis) Abilities() store.Abilities { return r.tally.abilities(r, r.Store, r.front) }
 
 // silent takes the client's own lines about lost connections: what matters of
 // them comes as errors.
@@ -97,10 +89,5 @@ func (r *redis) open(o storeOptions) (err error) {
 	return err
 }
 
-// gauges puts what the store tells of itself on /metrics.
-func (r *redis) gauges(s *server.Server) {
-	r.tally.gauges(s, r.Len)
-	breakerGauges(s, r.guard)
-	denyGauges(s, r.front)
-	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(r.Connections()) })
-}
+// gauges puts what is counted on /metrics.
+func (r *redis) gauges(s *server.Server) { r.tally.gauges(s) }

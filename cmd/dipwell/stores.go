@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -53,24 +54,19 @@ func openStore(ctx context.Context, url string, o storeOptions) (dipwell.Store, 
 		return nil, nil, err
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	store, err := openers[scheme](ctx, url, o)
+	st, err := openers[scheme](ctx, url, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, ours := store.(*file); o.once || ours || inProcess(store) {
-		return store, func() error { return closeStore(store) }, nil
+	if _, file := st.(*filestore.Store); o.once || file || store.AbilitiesOf(st).InProcess { // a filestore falls back to its own memory
+		return st, func() error { return closeStore(st) }, nil
 	}
-	local, err := fallback.New(store, fallback.Config{MaxKeys: o.maxKeys})
+	local, err := fallback.New(st, fallback.Config{MaxKeys: o.maxKeys})
 	if err != nil {
-		_ = closeStore(store)
+		_ = closeStore(st)
 		return nil, nil, err
 	}
-	return local, func() error { return errors.Join(closeStore(local), closeStore(store)) }, nil
-}
-
-func inProcess(s dipwell.Store) bool {
-	here, ok := s.(interface{ InProcess() bool })
-	return ok && here.InProcess()
+	return local, func() error { return errors.Join(closeStore(local), closeStore(st)) }, nil
 }
 
 func knownStore(url string) error {
@@ -126,20 +122,10 @@ func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, e
 	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
 }
 
-// gauges puts what a store tells of itself on /metrics.
+// gauges puts on /metrics what is counted around a store.
 func gauges(s *server.Server, st dipwell.Store) {
 	if g, ok := store.As[interface{ gauges(s *server.Server) }](st); ok {
 		g.gauges(s)
-	}
-	if r, ok := store.As[interface {
-		Ready(ctx context.Context) error
-	}](st); ok {
-		s.Readiness(r.Ready)
-	}
-	if m, ok := store.As[*memstore.Store](st); ok {
-		s.Gauge("dipwell_keys", "Keys that the store holds.", func() float64 { return float64(m.Stats().Keys) })
-		s.Gauge("dipwell_reservations", "Reservations that the store holds.", func() float64 { return float64(m.Stats().Reservations) })
-		s.Gauge("dipwell_store_bytes", "Memory that keys take.", func() float64 { return float64(m.Stats().Bytes) })
 	}
 }
 
@@ -169,11 +155,8 @@ func redact(url string) string {
 
 // closeStore closes a store that can be closed.
 func closeStore(s dipwell.Store) error {
-	switch c := s.(type) {
-	case interface{ Close() error }:
+	if c, ok := s.(io.Closer); ok {
 		return c.Close()
-	case interface{ Close() }:
-		c.Close()
 	}
 	return nil
 }

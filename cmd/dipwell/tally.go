@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,8 +46,8 @@ func (t *tally) open() {
 		Help: "How long the store took for a batch.", Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18)})
 }
 
-// gauges puts the counts on /metrics. held asks how many keys the store has.
-func (t *tally) gauges(s *server.Server, held func(context.Context) (int64, error)) {
+// gauges puts the counts on /metrics.
+func (t *tally) gauges(s *server.Server) {
 	for _, c := range []struct {
 		name, help string
 		n          *atomic.Uint64
@@ -61,38 +60,24 @@ func (t *tally) gauges(s *server.Server, held func(context.Context) (int64, erro
 	}
 	s.Collect(t.sizes)
 	s.Collect(t.took)
-	k := &keysHeld{ask: held}
-	s.Gauge("dipwell_keys", "Keys that the store holds, as it estimates; those of others in the same table or database too.", k.count)
 }
 
-// Bounds of asking for the number of keys.
-const (
-	keysTimeout = 300 * time.Millisecond // a scrape must not wait for a hung store
-	keysEvery   = 15 * time.Second
-)
-
-// keysHeld is a number that the store is asked for now and then, when somebody
-// scrapes. While it cannot answer, the last one counts.
-type keysHeld struct {
-	ask  func(context.Context) (int64, error)
-	mu   sync.Mutex
-	last float64
-	at   time.Time
-}
-
-func (k *keysHeld) count() float64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.at.IsZero() && time.Since(k.at) < keysEvery {
-		return k.last
+// abilities are those of a store and of the decorators in front of it.
+func (t *tally) abilities(all, base, front dipwell.Store) store.Abilities {
+	ab, around := store.AbilitiesOf(base), store.AbilitiesOf(front)
+	ready := ab.Ready
+	ab.Ready = func(ctx context.Context) error {
+		if err := around.Ready(ctx); err != nil {
+			return err
+		}
+		if err := t.spaceless(); err != nil {
+			return err
+		}
+		return ready(ctx)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), keysTimeout)
-	defer cancel()
-	if n, err := k.ask(ctx); err == nil {
-		k.last = float64(max(n, 0))
-		k.at = time.Now()
-	}
-	return k.last
+	ab.AddMetrics(around.Metrics)
+	ab.Store, ab.Quick = all, nil
+	return ab
 }
 
 // counted is a store that is counted.
@@ -125,12 +110,7 @@ func (c *counted) Unwrap() dipwell.Store { return c.Store }
 
 // gauges puts what the store tells of itself on /metrics.
 func (p *postgres) gauges(s *server.Server) {
-	p.tally.gauges(s, func(ctx context.Context) (n int64, err error) {
-		err = p.side.QueryRow(ctx, "select reltuples::bigint from pg_class where oid = to_regclass('dipwell.buckets')").Scan(&n)
-		return n, err
-	})
-	breakerGauges(s, p.guard)
-	p.quarantineGauges(s)
+	p.tally.gauges(s)
 	p.sweepGauges(s)
 	s.Gauge("dipwell_store_connections", "Open connections to the store.", func() float64 { return float64(p.connections()) })
 }

@@ -120,6 +120,36 @@ func (c *Config) check() error {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
+// Abilities are those of the inner store. It is not ready while the breaker is
+// open.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	inner := ab.Ready
+	ab.Ready = func(ctx context.Context) error {
+		if s.open.Load() {
+			return ErrOpen
+		}
+		if inner == nil {
+			return nil
+		}
+		return inner(ctx)
+	}
+	ab.AddMetrics(s.metrics)
+	return ab
+}
+
+func (s *Store) metrics() []store.Metric {
+	open := 0.0
+	if s.open.Load() {
+		open = 1
+	}
+	return []store.Metric{
+		{Name: "dipwell_store_breaker_open", Help: "1: the store does not answer, and calls are answered at once by their failure mode.", Value: open},
+		{Name: "dipwell_store_breaker_calls_total", Help: "Calls that were not sent because the breaker was open.", Counter: true, Value: float64(s.refused.Load())},
+	}
+}
+
 // Open reports whether calls are answered without the store.
 func (s *Store) Open() bool { return s.open.Load() }
 

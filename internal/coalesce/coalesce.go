@@ -151,8 +151,23 @@ func (s *settings) check() error {
 // Unwrap returns the first lane's store.
 func (s *Store) Unwrap() store.Store { return s.lanes[0].store }
 
-// InProcess is false whatever the inner store is: a call may have to queue.
-func (s *Store) InProcess() bool { return false }
+// Abilities are those of the first lane's store. A call may have to queue.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.lanes[0].store)
+	ab.Store, ab.Quick, ab.InProcess = s, nil, false
+	if s.quarantine != nil {
+		ab.AddMetrics(s.metrics)
+	}
+	return ab
+}
+
+func (s *Store) metrics() []store.Metric {
+	st := s.Stats()
+	return []store.Metric{
+		{Name: "dipwell_store_quarantined_keys", Help: "Keys whose row another transaction holds locked: their calls wait on a connection of their own.", Value: float64(st.Quarantined)},
+		{Name: "dipwell_store_quarantine_refused_total", Help: "Calls that were refused because too many wait for such rows.", Counter: true, Value: float64(st.Refused)},
+	}
+}
 
 // Close refuses new calls and those in the queue with ErrClosed, and waits for
 // the statements in flight. The inner stores stay open.

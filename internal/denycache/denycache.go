@@ -114,6 +114,24 @@ func (c *Config) check() error {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
+// Abilities are those of the inner store.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	ab.AddMetrics(s.metrics)
+	return ab
+}
+
+func (s *Store) metrics() []store.Metric {
+	st := s.Stats()
+	return []store.Metric{
+		{Name: "dipwell_deny_cache_hits_total", Help: "Lookups that found a refusal which could be believed.", Counter: true, Value: float64(st.Hits)},
+		{Name: "dipwell_deny_cache_misses_total", Help: "Other lookups for calls that could have been refused.", Counter: true, Value: float64(st.Misses)},
+		{Name: "dipwell_deny_cache_refusals_total", Help: "Calls refused by a refusal that was remembered.", Counter: true, Value: float64(st.Refused)},
+		{Name: "dipwell_deny_cache_keys", Help: "Refusals in memory.", Value: float64(st.Keys)},
+	}
+}
+
 // Apply refuses what is known to be refused, and sends the rest to the inner store.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.now()

@@ -44,7 +44,7 @@ func setup(t *testing.T, limits ...store.Limit) *bench {
 	return b
 }
 
-func (b *bench) Unwrap() store.Store { return b.inner }
+func (b *bench) Abilities() store.Abilities { return store.AbilitiesOf(b.inner) }
 
 func (b *bench) Apply(ctx context.Context, batch *store.Batch) error {
 	b.asked++

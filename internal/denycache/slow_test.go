@@ -20,8 +20,8 @@ type slow struct {
 	clock       int64 // µs, of the store and of the process
 }
 
-func (s *slow) Unwrap() store.Store { return s.Store }
-func (s *slow) now() int64          { return s.clock }
+func (s *slow) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
+func (s *slow) now() int64                 { return s.clock }
 
 func (s *slow) Apply(ctx context.Context, b *store.Batch) error {
 	s.clock += s.there

@@ -134,7 +134,11 @@ type awayStore struct {
 	local         *memory.Store
 }
 
-func (a awayStore) Unwrap() store.Store { return a.Store }
+func (a awayStore) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(a.Store)
+	ab.Limits, ab.Keys, ab.Sweep = a, a.local.Keys, a.local.Sweep
+	return ab
+}
 
 // Define tells the local store at once: with a clock that steps back, the suite
 // can tell whether a row was reclaimed before the first call under the new rule.
@@ -153,9 +157,3 @@ func (a awayStore) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	return err
 }
-
-func (a awayStore) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
-	return a.local.Keys(ctx, d, prefix, after, n)
-}
-
-func (a awayStore) Sweep(ctx context.Context, n int) (int, error) { return a.local.Sweep(ctx, n) }

@@ -80,8 +80,8 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	s.guess = time.Now().UnixMicro() - s.clock()
 	s.offset.Store(unknown)
-	if d, ok := store.As[store.Definer](inner); ok {
-		s.defined = d.Registry()
+	if limits := store.AbilitiesOf(inner).Limits; limits != nil {
+		s.defined = limits.Registry()
 	}
 	var err error
 	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
@@ -92,6 +92,13 @@ func New(inner store.Store, c Config) (*Store, error) {
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
+
+// Abilities are those of the inner store.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	return ab
+}
 
 // Close gives the memory back. The inner store stays open.
 func (s *Store) Close() error { return s.local.Close() }

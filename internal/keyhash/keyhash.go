@@ -87,8 +87,15 @@ var _ store.Store = (*Store)(nil)
 // New returns a store over inner that hashes keys.
 func New(inner store.Store, h *Hasher) *Store { return &Store{inner, h} }
 
-// Unwrap returns the inner store: what it lists are hashes.
+// Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
+
+// Abilities are those of the inner store: the keys that it lists are hashes.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	return ab
+}
 
 // Apply decides on hashes, and gives each op its own key back.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {

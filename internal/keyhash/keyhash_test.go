@@ -70,7 +70,7 @@ type mapped struct {
 	to    func(*store.Op) string
 }
 
-func (m *mapped) Unwrap() store.Store { return m.inner }
+func (m *mapped) Abilities() store.Abilities { return store.AbilitiesOf(m.inner) }
 
 func (m *mapped) Apply(ctx context.Context, b *store.Batch) error {
 	var keys []string

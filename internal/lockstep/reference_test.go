@@ -34,14 +34,13 @@ type reference struct {
 	held    map[dipwell.Reservation]reservation
 }
 
-var (
-	_ dipwell.Store = (*reference)(nil)
-	_ store.Definer = (*reference)(nil)
-)
+var _ dipwell.Store = (*reference)(nil)
 
 func newReference(now func() int64) *reference {
 	return &reference{now: now, rows: map[bucket]store.State{}, records: map[bucket][]store.Record{}, held: map[dipwell.Reservation]reservation{}}
 }
+
+func (r *reference) Abilities() store.Abilities { return store.Abilities{Limits: r} }
 
 func (r *reference) Registry() *store.Registry { return &r.reg }
 

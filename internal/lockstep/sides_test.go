@@ -93,11 +93,11 @@ func (s *library) drop(ctx context.Context, name string) error {
 }
 
 func (s *library) sweep(ctx context.Context) error {
-	sweeper, has := store.As[store.Sweeper](s.Store())
-	if !has {
+	sweep := store.AbilitiesOf(s.Store()).Sweep
+	if sweep == nil {
 		return nil
 	}
-	_, err := sweeper.Sweep(ctx, 1000)
+	_, err := sweep(ctx, 1000)
 	return err
 }
 

@@ -89,7 +89,7 @@ func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) dipwell.Store 
 	t.Helper()
 	s, err := pgstore.New(t.Context(), pool, pgstore.Config{Clock: now, Poll: -1})
 	ok(t, err)
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 

@@ -32,7 +32,9 @@ type readThenWrite struct {
 	lock sync.Locker
 }
 
-func (s *readThenWrite) Now(context.Context) (int64, error) { return s.now(), nil }
+func (s *readThenWrite) Abilities() store.Abilities {
+	return store.Abilities{Now: func(context.Context) (int64, error) { return s.now(), nil }}
+}
 
 func (s *readThenWrite) Apply(ctx context.Context, b *store.Batch) error {
 	for i := range b.Groups {
@@ -180,7 +182,7 @@ type lossy struct {
 	apply bool // what is lost is the answer, not the call
 }
 
-func (l *lossy) Unwrap() dipwell.Store { return l.Store }
+func (l *lossy) Abilities() store.Abilities { return store.AbilitiesOf(l.Store) }
 
 func (l *lossy) Apply(ctx context.Context, b *store.Batch) error {
 	l.mu.Lock()

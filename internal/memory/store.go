@@ -183,8 +183,19 @@ func (s *Store) readClock(sh *shard, count uint64) int64 {
 // Now is the store's time.
 func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
-// InProcess says that the store never waits for anything outside the process.
-func (s *Store) InProcess() bool { return true }
+// Abilities returns what the store can do besides Apply.
+func (s *Store) Abilities() store.Abilities {
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: true}
+}
+
+func (s *Store) metrics() []store.Metric {
+	st := s.Stats()
+	return []store.Metric{
+		{Name: "dipwell_keys", Help: "Keys that the store holds.", Value: float64(st.Keys)},
+		{Name: "dipwell_reservations", Help: "Reservations that the store holds.", Value: float64(st.Reservations)},
+		{Name: "dipwell_store_bytes", Help: "Memory that keys take.", Value: float64(st.Bytes)},
+	}
+}
 
 // Registry holds the store's limits.
 func (s *Store) Registry() *store.Registry { return &s.reg }

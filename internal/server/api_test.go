@@ -37,9 +37,19 @@ type fixture struct {
 type flaky struct {
 	inner dipwell.Store
 	down  atomic.Bool
+	why   func(context.Context) error // nil: always ready
 }
 
-func (f *flaky) Unwrap() dipwell.Store { return f.inner }
+func (f *flaky) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(f.inner)
+	ab.Ready = func(ctx context.Context) error {
+		if f.why == nil {
+			return nil
+		}
+		return f.why(ctx)
+	}
+	return ab
+}
 
 func (f *flaky) Apply(ctx context.Context, b *store.Batch) error {
 	if f.down.Load() {
@@ -369,7 +379,7 @@ func TestReadiness(t *testing.T) {
 	}
 	w.server = server.New(l, server.Config{})
 	var why error
-	w.server.Readiness(func(context.Context) error { return why })
+	w.flaky.why = func(context.Context) error { return why }
 	w.api = w.server.API(local)
 	w.want(w.do("GET", "/readyz", ""), 200)
 	w.down.Store(true)
@@ -382,14 +392,14 @@ func TestReadiness(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	w.server.Counter("dipwell_batches_total", "Batches.", func() float64 { return 9 })
-	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
+	w.server.Gauge("dipwell_gauge", "A gauge.", func() float64 { return 7 })
 	w.post("take", "limit=login&key=k&cost=20")
 	w.post("take", "limit=login&key=k")
 	w.post("take", "limit=login&key=k&cost=-1")
 	w.post("take", "limit=nobody")
 	rec := w.do("GET", "/metrics", "")
 	w.want(rec, 200, `dipwell_decisions_total{limit="login",result="allowed"} 1`, `dipwell_decisions_total{limit="login",result="refused"} 1`,
-		`dipwell_decision_seconds_count{store="memory",verb="take"} 2`, `dipwell_store_errors_total 0`, "dipwell_keys 7", "dipwell_batches_total 9")
+		`dipwell_decision_seconds_count{store="memory",verb="take"} 2`, `dipwell_store_errors_total 0`, "dipwell_gauge 7", "dipwell_keys 1", "# TYPE dipwell_keys gauge", "dipwell_batches_total 9")
 	if strings.Contains(rec.Body.String(), "nobody") {
 		t.Error("an unknown limit became a label")
 	}

@@ -78,15 +78,18 @@ func TestRefusedChangesAreLogged(t *testing.T) {
 // unwilling is a store whose login has no right to define limits.
 type unwilling struct{ *memstore.Store }
 
-var errUnwilling = fmt.Errorf("%w: this login may not define limits", dipwell.ErrStore)
-
-func (u unwilling) Registry() *store.Registry {
-	d, _ := store.As[store.Definer](u.Store)
-	return d.Registry()
+func (u unwilling) Abilities() store.Abilities {
+	ab := u.Store.Abilities()
+	ab.Limits = unwillingLimits{ab.Limits}
+	return ab
 }
 
-func (unwilling) Define(context.Context, dipwell.Limit, string) (*dipwell.Definition, error) {
+type unwillingLimits struct{ store.Definer }
+
+var errUnwilling = fmt.Errorf("%w: this login may not define limits", dipwell.ErrStore)
+
+func (unwillingLimits) Define(context.Context, dipwell.Limit, string) (*dipwell.Definition, error) {
 	return nil, errUnwilling
 }
 
-func (unwilling) Drop(context.Context, string, string) error { return errUnwilling }
+func (unwillingLimits) Drop(context.Context, string, string) error { return errUnwilling }

@@ -33,27 +33,18 @@ func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
 }
 
-// Readiness adds a condition of /readyz, which answers 503 while f returns an
-// error. It must be called before the server is used.
-func (s *Server) Readiness(f func(ctx context.Context) error) {
-	s.conditions = append(s.conditions, f)
-}
-
-// probe checks the conditions, and then a bucket in the store. It bypasses the
+// probe asks whether the store is ready, and then looks at a bucket. It bypasses the
 // failure modes of limits, which would answer for a store that is down.
 func (a *api) probe(ctx context.Context) error {
-	for _, f := range a.conditions {
-		if err := f(ctx); err != nil {
+	if a.can.Ready != nil {
+		if err := a.can.Ready(ctx); err != nil {
 			return err
 		}
 	}
 	defs := a.limiter.Limits()
 	if len(defs) == 0 {
-		if c, ok := store.As[store.Clock](a.limiter.Store()); ok {
-			_, err := c.Now(ctx)
-			return err
-		}
-		return nil
+		_, err := a.can.Now(ctx)
+		return err
 	}
 	var b store.Batch
 	g, op := b.Single()

@@ -28,7 +28,7 @@ type slow struct {
 	entered, release chan struct{}
 }
 
-func (s *slow) Unwrap() dipwell.Store { return s.Store }
+func (s *slow) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
 
 func (s *slow) Apply(ctx context.Context, b *store.Batch) error {
 	s.entered <- struct{}{}
@@ -150,13 +150,13 @@ func TestKeylessRequestsAreLogged(t *testing.T) {
 // metric's own labels.
 func TestConstantLabels(t *testing.T) {
 	w := newFixture(t, server.Config{Labels: map[string]string{"env": "prod", "cell": "b 1"}}, local)
-	w.server.Gauge("dipwell_keys", "Keys.", func() float64 { return 7 })
+	w.server.Gauge("dipwell_gauge", "A gauge.", func() float64 { return 7 })
 	if _, err := w.server.Proxy(server.Upstream{URL: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	w.post("take", "limit=login&key=k")
 	rec := w.do("GET", "/metrics", "")
-	w.want(rec, 200, `dipwell_keys{cell="b 1",env="prod"} 7`, `dipwell_decisions_total{cell="b 1",env="prod",limit="login",result="allowed"} 1`)
+	w.want(rec, 200, `dipwell_gauge{cell="b 1",env="prod"} 7`, `dipwell_keys{cell="b 1",env="prod"} 1`, `dipwell_decisions_total{cell="b 1",env="prod",limit="login",result="allowed"} 1`)
 	for line := range strings.Lines(rec.Body.String()) {
 		if line[0] == '#' {
 			continue

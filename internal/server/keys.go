@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
@@ -55,7 +54,7 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Defin
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, p page) {
-	now, err := a.now(r)
+	now, err := a.can.Now(r.Context()) // rows are read on the store's clock
 	var rows []store.KeyState
 	if err == nil {
 		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
@@ -99,14 +98,6 @@ func appendKey(b []byte, op *store.Op) []byte {
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
 	b = strconv.AppendInt(append(b, `,"reset_after_us":`...), op.Reset, 10)
 	return append(b, '}')
-}
-
-// now returns the store's time if it has a clock, as rows need it.
-func (a *api) now(r *http.Request) (int64, error) {
-	if c, ok := store.As[store.Clock](a.limiter.Store()); ok {
-		return c.Now(r.Context())
-	}
-	return time.Now().UnixMicro(), nil
 }
 
 func parsePage(query string) (p page, err error) {

@@ -94,6 +94,22 @@ func (s *Server) Counter(name, help string, f func() float64) {
 	s.metrics.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 }
 
+// storeMetrics collects the metrics of a store. It is an unchecked collector: the
+// metrics may depend on a server that the store has not reached yet.
+type storeMetrics func() []store.Metric
+
+func (f storeMetrics) Describe(chan<- *prometheus.Desc) {}
+
+func (f storeMetrics) Collect(ch chan<- prometheus.Metric) {
+	for _, m := range f() {
+		kind := prometheus.GaugeValue
+		if m.Counter {
+			kind = prometheus.CounterValue
+		}
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(m.Name, m.Help, nil, nil), kind, m.Value)
+	}
+}
+
 // handler does not compress, because a compressor needs a megabyte of memory and
 // most responses have about 20 kB.
 func (m *metrics) handler() http.Handler {

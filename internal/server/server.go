@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
@@ -28,13 +27,12 @@ type Config struct {
 // A Server serves a limiter.
 type Server struct {
 	limiter  *dipwell.Limiter
+	can      store.Abilities // of the limiter's store
 	live     atomic.Pointer[live]
 	metrics  *metrics
 	stopping atomic.Bool
 	inFlight inFlight
-
-	conditions []func(context.Context) error // of /readyz
-	extra      map[string]http.Handler       // by pattern
+	extra    map[string]http.Handler // by pattern
 }
 
 // live is the configuration that can change while the server runs.
@@ -50,7 +48,10 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, metrics: newMetrics(c.Store, c.Labels)}
+	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), metrics: newMetrics(c.Store, c.Labels)}
+	if s.can.Metrics != nil {
+		s.Collect(storeMetrics(s.can.Metrics))
+	}
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.Set(c)
 	return s

@@ -25,6 +25,13 @@ func New(inner store.Store) *Store { return &Store{inner} }
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
+// Abilities are those of the inner store.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	return ab
+}
+
 // Apply asks the inner store and allows what it refuses.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	err := s.inner.Apply(ctx, b)

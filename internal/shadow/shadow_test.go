@@ -18,7 +18,7 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Unwrap() store.Store { return f.Store }
+func (f *failing) Abilities() store.Abilities { return store.AbilitiesOf(f.Store) }
 
 func (f *failing) Apply(ctx context.Context, b *store.Batch) error {
 	if f.err != nil {

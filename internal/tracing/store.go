@@ -24,6 +24,13 @@ func (t *Tracer) Store(inner store.Store) *Store { return &Store{inner, t} }
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
+// Abilities are those of the inner store.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick = s, nil
+	return ab
+}
+
 // Apply passes the batch on.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if parent := trace.SpanFromContext(ctx); !parent.IsRecording() || len(b.Groups) != 1 {

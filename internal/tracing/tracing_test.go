@@ -84,7 +84,7 @@ type failing struct {
 	down bool
 }
 
-func (f *failing) Unwrap() store.Store { return f.Store }
+func (f *failing) Abilities() store.Abilities { return store.AbilitiesOf(f.Store) }
 
 func (f *failing) Apply(ctx context.Context, b *store.Batch) error {
 	if f.down {
