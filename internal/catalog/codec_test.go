@@ -186,6 +186,24 @@ func TestVersionsReadBack(t *testing.T) {
 	}
 }
 
+// TestPeriodSpelled: SQL keeps a period as it was written.
+func TestPeriodSpelled(t *testing.T) {
+	for _, c := range []struct {
+		l   store.Limit
+		per string
+	}{
+		{store.Limit{Name: "l", Rate: 1000, Period: time.Minute}, "60s"},
+		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}, "24h"},
+	} {
+		versions := Versions(store.MustDefinition(c.l))
+		versions[0].Per = c.per
+		d, err := Definition(c.l, "", 1, versions)
+		if want := store.MustDefinition(c.l); err != nil || numbers(d) != numbers(want) {
+			t.Errorf("%s: %s, want %s, %v", c.per, numbers(d), numbers(want), err)
+		}
+	}
+}
+
 func asStoredJSON(t *testing.T, d *store.Definition) (out []Version) {
 	t.Helper()
 	b, err := json.Marshal(Versions(d))

@@ -48,33 +48,17 @@ func NewVersion(v store.Version, l *store.Limit) Version {
 		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start}
 }
 
-// version returns the version. The rule of l is used if it is the same, and
-// otherwise only a calendar is compiled anew.
-func (v *Version) version(l *store.Limit, compiled store.Rule) (out store.Version, err error) {
-	var change store.Limit
-	if err = change.Set("on_change", v.Policy); err != nil {
-		return out, err
+func (v *Version) version() (store.Version, error) {
+	var l store.Limit
+	if err := l.Set("on_change", v.Policy); err != nil {
+		return store.Version{}, err
 	}
-	out = store.Version{Number: v.Number, Since: v.Since, Rule: compiled, Policy: change.OnChange}
-	if !v.same(NewVersion(out, l)) {
-		out.Rule, err = v.rule()
-	}
-	return out, err
-}
-
-// same reports whether v has the rule of w, whichever way v names its calendar.
-func (v Version) same(w Version) bool {
-	if v.Per != "" {
-		v.Months, v.Days, v.Clock, v.Zone = w.Months, w.Days, w.Clock, w.Zone
-	}
-	if v.Per == "" || v.Every != 0 {
-		v.Per, v.Start = w.Per, w.Start
-	}
-	return v == w
+	r, err := v.rule()
+	return store.Version{Number: v.Number, Since: v.Since, Rule: r, Policy: l.OnChange}, err
 }
 
 // rule returns a rule with the stored numbers. Numbers that no limit compiles to
-// are an error.
+// are an error. Only a calendar is compiled anew.
 func (v *Version) rule() (r store.Rule, err error) {
 	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
 		if n < 0 || n > store.MaxInt {
@@ -84,27 +68,25 @@ func (v *Version) rule() (r store.Rule, err error) {
 	if v.Unit < 1 || v.Unit > store.MaxInt || v.Add < 1 || v.Add > store.MaxInt {
 		return r, fmt.Errorf("a unit of %d, of which %d come back", v.Unit, v.Add)
 	}
-	calendar := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second}
+	l := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second, Start: v.Start}
 	switch {
 	case v.Per != "":
-		period, err := period.Parse(v.Per)
-		if err != nil {
+		if l.Period, err = period.Parse(v.Per); err != nil {
 			return r, err
 		}
-		if v.Every == 0 {
-			calendar.Period, calendar.Start = period, v.Start
-		}
 	case v.Zone != "":
-		calendar.Start = fmt.Sprintf("%02d:%02d:%02d %s", v.Clock/3600, v.Clock/60%60, v.Clock%60, v.Zone)
-		if calendar.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
-			calendar.Period = time.Duration(v.Months) * store.Month
+		l.Start = fmt.Sprintf("%02d:%02d:%02d %s", v.Clock/3600, v.Clock/60%60, v.Clock%60, v.Zone)
+		if l.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
+			l.Period = time.Duration(v.Months) * period.Month
 		}
 	}
-	if r, _, err = calendar.Compile(); err != nil {
-		return r, err
-	}
-	if v.Every == 0 && r.Every != 0 {
-		return r, fmt.Errorf("windows of %s are no calendar's", period.Format(calendar.Period))
+	if v.Every == 0 {
+		if r, _, err = l.Compile(); err != nil {
+			return r, err
+		}
+		if r.Every != 0 {
+			return r, fmt.Errorf("windows of %s are no calendar's", period.Format(l.Period))
+		}
 	}
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
@@ -125,13 +107,13 @@ func Versions(d *store.Definition) []Version {
 // Definition puts a limit and its stored versions together; number is the
 // present version's.
 func Definition(l store.Limit, owner string, number uint32, versions []Version) (*store.Definition, error) {
-	rule, warning, err := l.Compile()
+	_, warning, err := l.Compile()
 	if err != nil {
 		return nil, err
 	}
 	d := &store.Definition{Limit: l, Owner: owner, Warning: warning, Number: number}
 	for i := range versions {
-		v, err := versions[i].version(&l, rule)
+		v, err := versions[i].version()
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("version %d: %w", versions[i].Number, err)

@@ -1,0 +1,631 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/store"
+)
+
+var (
+	errGone    = fmt.Errorf("%w: it is gone", store.ErrStore)
+	errRights  = errors.New("no rights")
+	errSchema  = errors.New("another schema")
+	errUnread  = fmt.Errorf("%w: not read yet", store.ErrStore)
+	errRefused = &store.LimitError{Limit: "refused", Field: "name", Reason: "is refused"}
+)
+
+// table is a back end in memory. What programs share of it is there.
+type table struct {
+	reg      store.Registry
+	revision int64
+	bad      map[string]error
+}
+
+// memory is one program's back end over a table.
+type memory struct {
+	there *table
+	here  store.Registry
+	fails func(method string) error // nil: nothing fails
+	calls []string
+	told  chan struct{}
+
+	reports []error
+	looks   []error
+}
+
+func (m *memory) call(method string) error {
+	m.calls = append(m.calls, method)
+	if m.fails == nil {
+		return nil
+	}
+	return m.fails(method)
+}
+
+func (m *memory) Prepare(context.Context) error { return m.call("prepare") }
+
+func (m *memory) Read(context.Context) (*Limits, error) {
+	if err := m.call("read"); err != nil {
+		return nil, err
+	}
+	return &Limits{Defs: m.there.reg.All(), Revision: m.there.revision, Bad: m.there.bad}, nil
+}
+
+func (m *memory) Revision(context.Context) (int64, error) {
+	return m.there.revision, m.call("revision")
+}
+
+func (m *memory) Install(l *Limits) error {
+	m.here.Install(l.Defs)
+	return nil
+}
+
+func (m *memory) Put(_ context.Context, l store.Limit, by string) (bool, error) {
+	if err := m.call("put " + l.Name); err != nil {
+		return false, err
+	}
+	if l.Name == "refused" {
+		return false, errRefused
+	}
+	old := m.there.reg.Lookup(l.Name)
+	d, err := m.there.reg.Define(1, l, by)
+	if err != nil || d == old {
+		return false, err
+	}
+	m.there.revision++
+	return true, nil
+}
+
+func (m *memory) Drop(_ context.Context, name, by string) error {
+	err := m.call("drop " + name)
+	if err == nil {
+		err = m.there.reg.Drop(name, by)
+	}
+	if err == nil {
+		m.there.revision++
+	}
+	return err
+}
+
+func (m *memory) Wait(ctx context.Context, poll time.Duration) {
+	timer := time.NewTimer(poll)
+	defer timer.Stop()
+	select {
+	case <-m.told:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (m *memory) Looked(err error) { m.looks = append(m.looks, err) }
+func (m *memory) Close()           { m.calls = append(m.calls, "close") }
+
+func (m *memory) count(method string) (n int) {
+	for _, c := range m.calls {
+		if c == method {
+			n++
+		}
+	}
+	return n
+}
+
+// always makes every call fail.
+func (m *memory) always(err error) { m.fails = func(string) error { return err } }
+
+// only makes calls of one method fail.
+func (m *memory) only(method string, err error) {
+	m.fails = func(called string) error {
+		if called == method {
+			return err
+		}
+		return nil
+	}
+}
+
+func newMemory(there *table) *memory { return &memory{there: there, told: make(chan struct{}, 1)} }
+
+func (m *memory) catalog(c Config) *Catalog {
+	c.Report = func(err error) { m.reports = append(m.reports, err) }
+	c.Unread = func(err error) error {
+		if err == nil {
+			return errUnread
+		}
+		return fmt.Errorf("%w: %w", errUnread, err)
+	}
+	c.Error = func(err error) error {
+		if err == nil || errors.Is(err, store.ErrStore) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	c.Unavailable = func(err error) bool { return errors.Is(err, errGone) || err == errUnread } //nolint:errorlint // the bare one
+	c.Denied = func(err error) bool { return errors.Is(err, errRights) }
+	c.Unfit = func(err error) bool { return errors.Is(err, errSchema) }
+	return New(m, &m.here, c)
+}
+
+func limit(name string, rate int64) store.Limit {
+	return store.Limit{Name: name, Rate: rate, Period: time.Minute}
+}
+
+// define puts a limit into the table as another program does.
+func (b *table) define(t *testing.T, l store.Limit) {
+	t.Helper()
+	if _, err := newMemory(b).Put(t.Context(), l, owner.Code); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustOpen(t *testing.T, c *Catalog) {
+	t.Helper()
+	if err := c.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustDefine(t *testing.T, c *Catalog, l store.Limit, by string) {
+	t.Helper()
+	if d, err := c.Define(t.Context(), l, by); err != nil || d.Limit != l {
+		t.Fatalf("%s: %v, %v", l.Name, d, err)
+	}
+}
+
+func mustRefresh(t *testing.T, c *Catalog) {
+	t.Helper()
+	if err := c.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDefineAndDrop(t *testing.T) {
+	there := &table{}
+	there.define(t, limit("theirs", 1))
+	m := newMemory(there)
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	if c.Registry().Lookup("theirs") == nil || c.LoadError() != nil || !c.IsRead() {
+		t.Error("the limits were not read")
+	}
+	mustDefine(t, c, limit("ours", 1), owner.Code)
+	there.define(t, limit("more", 1))
+	if c.Registry().Lookup("more") != nil {
+		t.Error("a limit was known before it was looked for")
+	}
+	mustRefresh(t, c)
+	if c.Registry().Lookup("more") == nil {
+		t.Error("a limit was not found by a look")
+	}
+	reads := m.count("read")
+	mustRefresh(t, c)
+	mustDefine(t, c, limit("ours", 1), owner.Code) // as it is
+	if m.count("read") != reads {
+		t.Error("limits were read that had not changed")
+	}
+	calls := len(m.calls)
+	if _, err := c.Define(t.Context(), store.Limit{Name: "bad"}, owner.Code); err == nil || len(m.calls) != calls {
+		t.Errorf("a limit without a rate: %v, %v", err, m.calls[calls:])
+	}
+	if _, err := c.Define(t.Context(), limit("ours", 2), owner.API); !errors.Is(err, store.ErrOwner) {
+		t.Errorf("another owner: %v", err)
+	}
+	if err := c.Drop(t.Context(), "ours", owner.API); !errors.Is(err, store.ErrOwner) {
+		t.Errorf("another owner drops: %v", err)
+	}
+	if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || c.Registry().Lookup("ours") != nil {
+		t.Errorf("drop: %v", err)
+	}
+	m.only("read", errRights)
+	if _, err := c.Define(t.Context(), limit("ours", 3), owner.Code); !errors.Is(err, store.ErrStore) || !errors.Is(err, errRights) {
+		t.Errorf("a limit that was stored and cannot be read: %v", err)
+	}
+	m.only("revision", errGone)
+	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
+		t.Errorf("a look: %v", err)
+	}
+}
+
+// TestRevisionUnknown: limits whose revision is not known are read at each look.
+func TestRevisionUnknown(t *testing.T) {
+	m := newMemory(&table{revision: -1})
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	m.there.revision = 3
+	mustRefresh(t, c)
+	if m.count("read") != 2 {
+		t.Errorf("%v", m.calls)
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	for _, lazy := range []bool{false, true} {
+		for name, c := range map[string]struct {
+			err    error
+			config Config
+			opens  bool
+		}{
+			"away":           {errGone, Config{}, lazy},
+			"unfit":          {errSchema, Config{}, false},
+			"unfit, waits":   {errSchema, Config{WaitForAccess: true}, false},
+			"no access":      {errRights, Config{}, false},
+			"waits for that": {errRights, Config{WaitForAccess: true}, lazy},
+		} {
+			for _, method := range []string{"prepare", "read"} {
+				m := newMemory(&table{})
+				m.only(method, c.err)
+				c.config.Lazy = lazy
+				cat := m.catalog(c.config)
+				err := cat.Open(t.Context())
+				if opened := err == nil; opened != c.opens || !opened && err != c.err { //nolint:errorlint // as it is
+					t.Errorf("%s, lazy %v: %v", name, lazy, err)
+				}
+				if c.opens && (!errors.Is(cat.LoadError(), errUnread) || !errors.Is(cat.LoadError(), c.err) || cat.IsRead() || len(m.reports) != 1) {
+					t.Errorf("%s: %v, %v", name, cat.LoadError(), m.reports)
+				}
+			}
+		}
+	}
+	t.Run("the caller gives up", func(t *testing.T) {
+		m := newMemory(&table{})
+		ctx, cancel := context.WithCancel(t.Context())
+		m.fails = func(string) error { cancel(); return errGone }
+		if err := m.catalog(Config{Lazy: true}).Open(ctx); !errors.Is(err, errGone) {
+			t.Error(err)
+		}
+	})
+	t.Run("it hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := hanging{newMemory(&table{})}
+			c := m.catalog(Config{Lazy: true})
+			c.b = m
+			began := time.Now()
+			mustOpen(t, c)
+			if took := time.Since(began); took != openTimeout {
+				t.Errorf("opened after %v", took)
+			}
+		})
+	})
+}
+
+// hanging is a back end that answers nothing.
+type hanging struct{ *memory }
+
+func (hanging) Prepare(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+// TestPending: what is defined while the back end is away is known here at once,
+// and stored when it is back.
+func TestPending(t *testing.T) {
+	there := &table{}
+	there.define(t, limit("theirs", 1))
+	m := newMemory(there)
+	m.always(errGone)
+	c := m.catalog(Config{Lazy: true})
+	mustOpen(t, c)
+	calls := len(m.calls)
+	mustDefine(t, c, limit("ours", 1), owner.Code)
+	mustDefine(t, c, limit("ours", 2), owner.Code)
+	mustDefine(t, c, limit("refused", 1), owner.Code)
+	mustDefine(t, c, limit("more", 1), owner.File)
+	if d := c.Registry().Lookup("ours"); d == nil || d.Rate != 2 {
+		t.Errorf("a limit that waits: %v", d)
+	}
+	if _, err := c.Define(t.Context(), limit("api", 1), owner.API); !errors.Is(err, errUnread) {
+		t.Errorf("a definition that somebody waits for: %v", err)
+	}
+	if err := c.Drop(t.Context(), "theirs", owner.Code); !errors.Is(err, errUnread) {
+		t.Errorf("drop: %v", err)
+	}
+	if err := c.LoadForCall(t.Context()); !errors.Is(err, errUnread) {
+		t.Errorf("a call: %v", err)
+	}
+	if err := c.Registry().Missing("theirs"); !errors.Is(err, errUnread) {
+		t.Errorf("a limit that only the back end knows: %v", err)
+	}
+	if len(m.calls) != calls {
+		t.Errorf("the back end was asked: %v", m.calls[calls:])
+	}
+
+	m.only("prepare", errRights)
+	if err := c.Refresh(t.Context()); !errors.Is(err, errRights) || !errors.Is(c.LoadError(), errRights) {
+		t.Errorf("another error: %v, and calls get %v", err, c.LoadError())
+	}
+
+	// It comes back, and goes away before all is stored.
+	m.only("put more", errGone)
+	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) || c.IsRead() {
+		t.Errorf("half: %v", err)
+	}
+	m.fails = nil
+	mustRefresh(t, c)
+	if m.count("put ours") != 1 || m.count("put more") != 2 || m.count("put refused") != 1 {
+		t.Errorf("%v", m.calls)
+	}
+	if !slices.Equal(names(&there.reg), []string{"more", "ours", "theirs"}) || !slices.Equal(names(c.Registry()), names(&there.reg)) {
+		t.Errorf("there %v, here %v", names(&there.reg), names(c.Registry()))
+	}
+	if d := there.reg.Lookup("ours"); d.Rate != 2 || d.Number != 1 {
+		t.Errorf("%+v", d)
+	}
+	if len(m.reports) != 2 || m.reports[1] != error(errRefused) { //nolint:errorlint // as it is
+		t.Errorf("%v", m.reports)
+	}
+	if !errors.Is(c.Registry().Missing("nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
+		t.Error("a limit of nobody's is not unknown")
+	}
+
+	// It goes away once more. What waits then is stored though nothing changed there.
+	m.always(errGone)
+	mustDefine(t, c, limit("late", 1), owner.Code)
+	m.fails = nil
+	mustRefresh(t, c)
+	if there.reg.Lookup("late") == nil || there.reg.Lookup("late").Number != c.Registry().Lookup("late").Number {
+		t.Error("a limit was not stored")
+	}
+	m.always(errRights)
+	if _, err := c.Define(t.Context(), limit("denied", 1), owner.Code); !errors.Is(err, errRights) {
+		t.Errorf("without rights: %v", err)
+	}
+}
+
+// TestNotPending: a back end that is there refuses by itself, and one that is not
+// lazy keeps nothing.
+func TestNotPending(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	m.always(errGone)
+	if _, err := c.Define(t.Context(), limit("ours", 1), owner.Code); err != errGone { //nolint:errorlint // as it is
+		t.Errorf("not lazy: %v", err)
+	}
+	m = newMemory(&table{})
+	c = m.catalog(Config{Lazy: true, WaitForAccess: true})
+	mustOpen(t, c)
+	m.always(errRights)
+	mustDefine(t, c, limit("ours", 1), owner.Code) // waits for the rights
+	m.fails = nil
+	if _, err := c.Define(t.Context(), limit("refused", 1), owner.Code); !errors.Is(err, errRefused) {
+		t.Errorf("refused: %v", err)
+	}
+	for i := range maxPending {
+		c.pending = append(c.pending, pending{limit(fmt.Sprint(i), 1), owner.Code})
+	}
+	m.always(errGone)
+	if _, err := c.Define(t.Context(), limit("too many", 1), owner.Code); !errors.Is(err, errGone) {
+		t.Errorf("too many: %v", err)
+	}
+}
+
+func names(reg *store.Registry) (out []string) {
+	for _, d := range reg.All() {
+		out = append(out, d.Name)
+	}
+	return out
+}
+
+// TestBadLimits: each limit that cannot be read is reported once, and its calls
+// get the error until it can.
+func TestBadLimits(t *testing.T) {
+	there := &table{bad: map[string]error{"newer": errors.New("of Mars")}}
+	there.define(t, limit("good", 1))
+	m := newMemory(there)
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	look := func() {
+		t.Helper()
+		there.revision++
+		mustRefresh(t, c)
+	}
+	look()
+	if err := c.Registry().Missing("newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // as it is
+		t.Errorf("%v, %v", m.reports, err)
+	}
+	there.bad = map[string]error{"newer": errors.New("of Venus")}
+	look()
+	if len(m.reports) != 2 || c.Registry().Lookup("good") == nil {
+		t.Errorf("another error: %v", m.reports)
+	}
+	there.bad = nil
+	look()
+	if err := c.Registry().Missing("newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
+		t.Errorf("%v, %v", err, m.reports)
+	}
+}
+
+// TestOneAtATime: who waits for another's reading gives up with its context, and
+// Install waits for nobody.
+func TestOneAtATime(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	if err := c.gate.Enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	m.there.revision++
+	calls := len(m.calls)
+	for name, err := range map[string]error{
+		"load for a call": c.LoadForCall(ended),
+		"drop":            c.Drop(ended, "l", owner.Code),
+		"define":          second(c.Define(ended, limit("l", 1), owner.Code)),
+	} {
+		if !errors.Is(err, store.ErrStore) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := c.Refresh(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("refresh: %v", err)
+	}
+	if i := slices.IndexFunc(m.calls[calls:], func(call string) bool { return call != "revision" }); i >= 0 {
+		t.Errorf("%v while another read", m.calls[calls:])
+	}
+	if err := c.Install(&Limits{Defs: []*store.Definition{store.MustDefinition(limit("read elsewhere", 1))}}); err != nil || c.Registry().Lookup("read elsewhere") == nil {
+		t.Error(err)
+	}
+	c.gate.Leave()
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(&table{})
+		c := m.catalog(Config{})
+		mustOpen(t, c)
+		c.Watch(m, 0, time.Second, 10*time.Second)
+		began := time.Now()
+		m.there.define(t, limit("polled", 1))
+		synctest.Wait()
+		if c.Registry().Lookup("polled") != nil {
+			t.Error("it was looked for at once")
+		}
+		time.Sleep(time.Second) // of the bubble
+		synctest.Wait()
+		if c.Registry().Lookup("polled") == nil || len(m.looks) != 1 {
+			t.Errorf("not found by a poll: %v", m.looks)
+		}
+		m.there.define(t, limit("told", 1))
+		m.told <- struct{}{}
+		synctest.Wait()
+		if c.Registry().Lookup("told") == nil || time.Since(began) != time.Second {
+			t.Error("not found when told")
+		}
+		m.always(errGone)
+		m.told <- struct{}{}
+		synctest.Wait()
+		if last := m.looks[len(m.looks)-1]; !errors.Is(last, errGone) {
+			t.Errorf("a look that failed: %v", last)
+		}
+		looks := len(m.looks)
+		c.Close()
+		if m.count("close") != 1 || len(m.looks) != looks {
+			t.Errorf("closed: %v, %v", m.calls, m.looks[looks:])
+		}
+	})
+}
+
+// TestWatchOnce: with a negative poll the back end is asked until it was read,
+// and nobody waits to be told.
+func TestWatchOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(&table{})
+		m.always(errGone)
+		c := m.catalog(Config{Lazy: true})
+		mustOpen(t, c)
+		c.Watch(m, -1, time.Second, 10*time.Second)
+		m.told <- struct{}{}
+		time.Sleep(3500 * time.Millisecond) // of the bubble
+		synctest.Wait()
+		if len(m.looks) != 3 {
+			t.Errorf("%d looks", len(m.looks))
+		}
+		m.fails = nil
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !c.IsRead() || m.count("close") != 1 {
+			t.Errorf("%v", m.calls)
+		}
+		calls := len(m.calls)
+		c.Watch(m, -1, time.Second, 10*time.Second)
+		time.Sleep(time.Minute)
+		if len(m.calls) != calls {
+			t.Errorf("asked though read: %v", m.calls[calls:])
+		}
+		c.Close()
+	})
+}
+
+// TestGo: what is done in the background ends with the catalogue.
+func TestGo(t *testing.T) {
+	c := newMemory(&table{}).catalog(Config{})
+	ended := false
+	c.Go(func(ctx context.Context) { <-ctx.Done(); ended = true })
+	c.Close()
+	if !ended {
+		t.Error("Close did not wait")
+	}
+}
+
+// TestFaults: whatever fails and when, once nothing does the programs know what
+// the table holds, and it holds what they defined while it was away.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(300) {
+		faults(t, seed)
+	}
+}
+
+func faults(t *testing.T, seed uint64) {
+	t.Helper()
+	ctx, rnd := t.Context(), rand.New(rand.NewPCG(seed, 12))
+	there := &table{}
+	var programs []*Catalog
+	var ends []*memory
+	failing := 0.5
+	for range 1 + rnd.IntN(3) {
+		m := newMemory(there)
+		m.fails = func(string) error {
+			if rnd.Float64() < failing {
+				return errGone
+			}
+			return nil
+		}
+		c := m.catalog(Config{Lazy: true})
+		mustOpen(t, c)
+		programs, ends = append(programs, c), append(ends, m)
+	}
+	latest := map[string]bool{} // names that some program was told are defined, and nobody dropped since
+	for range 60 {
+		failing = []float64{0, 0.3, 1}[rnd.IntN(3)]
+		c := programs[rnd.IntN(len(programs))]
+		name := fmt.Sprint("l", rnd.IntN(4))
+		switch rnd.IntN(5) {
+		case 0, 1:
+			d, err := c.Define(ctx, limit(name, 1+rnd.Int64N(3)), owner.Code)
+			switch {
+			case err == nil:
+				latest[name] = true
+			case d != nil || !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrUnknownLimit):
+				t.Fatalf("seed %d: define: %v, %v", seed, d, err)
+			}
+		case 2:
+			if err := c.Drop(ctx, name, owner.Code); err == nil || !errors.Is(err, store.ErrUnknownLimit) {
+				delete(latest, name) // or perhaps
+			}
+		default:
+			if err := c.Refresh(ctx); err != nil && !errors.Is(err, errGone) {
+				t.Fatalf("seed %d: refresh: %v", seed, err)
+			}
+		}
+	}
+	failing = 0
+	for range 2 { // in the second round each program knows what the others have stored in the first
+		for _, c := range programs {
+			mustRefresh(t, c)
+		}
+	}
+	for i, c := range programs {
+		if len(c.pending) != 0 {
+			t.Errorf("seed %d: %d limits wait", seed, len(c.pending))
+		}
+		for _, d := range there.reg.All() {
+			if here := c.Registry().Lookup(d.Name); here == nil || here.Limit != d.Limit || here.Number != d.Number {
+				t.Errorf("seed %d: program %d knows %v, and the table has %v", seed, i, here, d)
+			}
+		}
+		if len(c.Registry().All()) != len(there.reg.All()) {
+			t.Errorf("seed %d: program %d knows %v, and the table has %v", seed, i, names(c.Registry()), names(&there.reg))
+		}
+	}
+	for name := range latest {
+		if there.reg.Lookup(name) == nil {
+			t.Errorf("seed %d: %s is lost\n%s", seed, name, strings.Join(ends[0].calls, "\n"))
+		}
+	}
+}
