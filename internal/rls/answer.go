@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// answer1 and answer4 are responses in one allocation.
+// answer1 and answer4 are responses for up to 1 and 4 descriptors in one allocation.
 type answer1 struct {
 	pb.RateLimitResponse
 	list      [1]*pb.RateLimitResponse_DescriptorStatus
@@ -26,8 +26,8 @@ type answer4 struct {
 	durations [4]durationpb.Duration
 }
 
-// room makes a response for n descriptors.
-func room(n int) (r *pb.RateLimitResponse, statuses []pb.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
+// newResponse allocates a response for n descriptors.
+func newResponse(n int) (r *pb.RateLimitResponse, statuses []pb.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
 	switch {
 	case n == 1:
 		a := new(answer1)
@@ -42,9 +42,9 @@ func room(n int) (r *pb.RateLimitResponse, statuses []pb.RateLimitResponse_Descr
 	return r, make([]pb.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 }
 
-// answer makes the response: a status for each descriptor, in their order.
+// answer returns the response, with a status for each descriptor in order.
 func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
-	r, statuses, durations := room(len(asks))
+	r, statuses, durations := newResponse(len(asks))
 	r.OverallCode = pb.RateLimitResponse_OK
 	for i := range asks {
 		st := &statuses[i]
@@ -67,8 +67,8 @@ func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
 	return r
 }
 
-// passed reports whether a descriptor is over a limit that enforces, and passed
-// because the whole service is in shadow mode.
+// passed reports whether a descriptor is over a limit that is not in shadow mode,
+// and was allowed because the whole service is.
 func (a *ask) passed() bool {
 	return a.d != nil && a.d.Shadow && a.rule.limit.Mode != dipwell.Shadow
 }
@@ -95,9 +95,10 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	}
 }
 
-// reset is how long until a retry can succeed, else until the limit is full
-// again; for windows it is the window's end, in whole seconds rounded up. Not
-// ok: no wait will help, or nobody knows.
+// reset returns the time until a retry can succeed or, for an allowed descriptor,
+// until the limit is full. For windows it is the time to the window's end, in whole
+// seconds rounded up. It returns false if waiting does not help or the time is not
+// known.
 func (a *ask) reset() (time.Duration, bool) {
 	over := !a.d.Allowed || a.d.Shadow
 	if a.d.Source == store.SourceFallbackOpen || a.d.Source == store.SourceFallbackClosed {

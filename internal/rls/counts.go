@@ -110,7 +110,7 @@ func (n *node) each(f func(*rule)) {
 	}
 }
 
-// add counts hits that were asked for by what came of them.
+// add counts hits by their decision.
 func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	if hits == 0 {
 		return
@@ -121,7 +121,7 @@ func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	case !d.Allowed || d.Shadow:
 		over = hits - d.Granted
 	case d.Granted == 0 && d.Source == store.SourceStore:
-		return // others refused, so nothing was taken here
+		return // another limit refused, so nothing was taken from this one
 	default:
 		c.within.Add(uint64(hits))
 	}
@@ -154,13 +154,14 @@ var (
 	descOverride = prometheus.NewDesc("dipwell_rls_overrides_ignored_total", "Limits brought by requests where allow_override does not permit it.", nil, nil)
 )
 
-// Describe and Collect make a Service a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descLocal, descShadow, descLoads, descUnknown, descOverride, descShadowed} {
 		ch <- d
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)

@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// counted reads all counters of a service: "within_limit d.user" and so on.
+// counted returns all counters of a service, such as "within_limit d.user".
 func counted(t *testing.T, w *world) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -77,8 +77,8 @@ descriptors:
 	wantCounts(t, w, map[string]float64{"config_loads ok": 1, "hits d.user": 12, "within_limit d.user": 4, "near_limit d.user": 5, "over_limit d.user": 2})
 }
 
-// In global shadow mode every request passes, and the statuses and counters tell
-// what would not have.
+// In global shadow mode every request is allowed, and the statuses and counters say
+// which would have been refused.
 func TestGlobalShadow(t *testing.T) {
 	const yaml = `
 domain: d
@@ -114,7 +114,7 @@ descriptors:
 	}
 }
 
-// Values are in metrics only where the configuration asks for them, and so many at most.
+// Metrics have values only if configured, and only up to a bound.
 func TestDetailedCounts(t *testing.T) {
 	w := start(t, `
 domain: d

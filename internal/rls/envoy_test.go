@@ -17,8 +17,8 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// The example's files: Envoy's is one by Envoy's own types and their rules, and
-// the descriptors that it makes meet the limits.
+// The example's Envoy configuration is valid by Envoy's own types, and its
+// descriptors match the limits.
 func TestEnvoyExample(t *testing.T) {
 	text, err := os.ReadFile("../../examples/envoy/envoy.yaml")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// Headers are the header fields that a proxy is told to add to its response.
+// Headers selects the header fields that the proxy adds to its response.
 type Headers uint8
 
 const (
@@ -27,7 +27,7 @@ const (
 
 var headerNames = []string{"off", "ratelimit", "ietf"}
 
-// ParseHeaders reads off, ratelimit or ietf.
+// ParseHeaders parses off, ratelimit or ietf.
 func ParseHeaders(s string) (Headers, error) {
 	if i := slices.Index(headerNames, s); i >= 0 {
 		return Headers(i), nil
@@ -37,15 +37,15 @@ func ParseHeaders(s string) (Headers, error) {
 
 func (h Headers) String() string { return headerNames[h] }
 
-// HeaderNames are what RateLimit3's headers are called. An empty name is the
-// default named in its comment.
+// HeaderNames are the names of RateLimit3's header fields. An empty name means the
+// default in its comment.
 type HeaderNames struct {
 	Limit     string // RateLimit-Limit
 	Remaining string // RateLimit-Remaining
 	Reset     string // RateLimit-Reset
 }
 
-// add announces the limits of a request.
+// add adds the header fields of a request's limits.
 func (c *Config) add(r *pb.RateLimitResponse, asks []ask) {
 	if c.Headers == IETF {
 		addIETF(r, asks)

@@ -27,16 +27,16 @@ const (
 	over = pb.RateLimitResponse_OVER_LIMIT
 )
 
-// closing is a watch that has ended: a busy kernel takes more than goleak's
+// closing ignores a watch that has ended: a busy kernel may take more than goleak's
 // second to close its descriptor.
 var closing = goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).Close")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, closing) }
 
-// noon is where the clock of a test begins: 30 s into a minute.
+// noon is the start of the tests' clock, 30 s into a minute.
 var noon = time.Date(2026, 11, 21, 12, 0, 30, 0, time.UTC).UnixMicro()
 
-// world is a service behind a real gRPC server, on a clock that the test moves.
+// world is a service behind a gRPC server, with a clock that the test moves.
 type world struct {
 	t       *testing.T
 	now     atomic.Int64
@@ -142,7 +142,7 @@ func (w *world) ask(domain string, descs ...*common.RateLimitDescriptor) *pb.Rat
 	return w.send(&pb.RateLimitRequest{Domain: domain, Descriptors: descs})
 }
 
-// want asks once and compares the codes of the statuses.
+// want sends a request and compares the codes of the statuses.
 func (w *world) want(domain string, overall pb.RateLimitResponse_Code, descs []*common.RateLimitDescriptor, codes ...pb.RateLimitResponse_Code) *pb.RateLimitResponse {
 	w.t.Helper()
 	resp := w.ask(domain, descs...)
@@ -157,7 +157,7 @@ func (w *world) want(domain string, overall pb.RateLimitResponse_Code, descs []*
 	return resp
 }
 
-// spend asks n times, and wants every answer to be OK.
+// spend sends n requests, which must all be OK.
 func (w *world) spend(domain string, n int, descs ...*common.RateLimitDescriptor) {
 	w.t.Helper()
 	for i := range n {
@@ -167,7 +167,7 @@ func (w *world) spend(domain string, n int, descs ...*common.RateLimitDescriptor
 	}
 }
 
-// bad sends a request that must be refused as malformed, with these words.
+// bad sends a request that must fail with INVALID_ARGUMENT and this text.
 func (w *world) bad(req *pb.RateLimitRequest, words string) {
 	w.t.Helper()
 	_, err := w.client.ShouldRateLimit(w.t.Context(), req)

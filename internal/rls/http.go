@@ -12,11 +12,11 @@ import (
 	"github.com/dipwell/dipwell/httplimit"
 )
 
-// maxBody bounds a request of POST /json.
+// maxBody is the largest body of POST /json.
 const maxBody = 64 << 10
 
-// JSON answers POST /json: a RateLimitRequest in protobuf's JSON, for clients
-// without gRPC. The status is 200, or 429 when over limit.
+// JSON answers POST /json for clients without gRPC. The body is a RateLimitRequest
+// in the JSON form of protobuf. The status is 200, or 429 if over limit.
 func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	if resp.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
-	_, _ = w.Write(out) // the client is gone, and there is nobody to tell
+	_, _ = w.Write(out) // an error means that the client has gone
 }
 
 func problem(w http.ResponseWriter, err error) {

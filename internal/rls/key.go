@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// appendEntry appends an entry to a key: key=value, after a comma where it is
-// not the first. What would make two descriptors look alike is escaped.
+// appendEntry appends an entry to a key: key=value, after a comma if it is not the
+// first. It escapes so that different descriptors have different keys.
 func appendEntry(b []byte, key, value string) []byte {
 	if len(b) > 0 {
 		b = append(b, ',')
@@ -41,11 +41,11 @@ func appendEscaped(b []byte, s, special string) []byte {
 	return b
 }
 
-// keepOfKey is how much of a long key stays readable.
+// keepOfKey is how many bytes of a long key are kept.
 const keepOfKey = 256
 
-// keyOf makes the bucket's key. A long one is cut and goes on with \# and the
-// SHA-256 of the whole, which no key without it can contain.
+// keyOf returns the key of a bucket. A long key is cut, and ends in \# and its
+// SHA-256. No short key has \#, since a backslash is escaped.
 func keyOf(b []byte) string {
 	if len(b) == 0 {
 		return dipwell.Shared
@@ -53,7 +53,7 @@ func keyOf(b []byte) string {
 	if len(b) > store.MaxKey {
 		sum := sha256.Sum256(b)
 		cut := keepOfKey
-		for cut > 0 && (!utf8.RuneStart(b[cut]) || b[cut-1] == '\\') { // neither a rune nor an escape is cut in two
+		for cut > 0 && (!utf8.RuneStart(b[cut]) || b[cut-1] == '\\') { // do not cut a rune or an escape
 			cut--
 		}
 		b = hex.AppendEncode(append(b[:cut:cut], `\#`...), sum[:])
@@ -61,7 +61,7 @@ func keyOf(b []byte) string {
 	return string(b)
 }
 
-// appendPath appends a descriptor's entries as they came.
+// appendPath appends a descriptor's entries.
 func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
 	for _, e := range desc.GetEntries() {
 		b = appendEntry(b, e.GetKey(), e.GetValue())
@@ -69,11 +69,12 @@ func appendPath(b []byte, desc *common.RateLimitDescriptor) []byte {
 	return b
 }
 
-// Names of limits begin with this, so that they cannot be those of other files.
+// namePrefix begins the names of limits, so that they differ from those of other
+// files.
 const namePrefix = "rls/"
 
-// nameOf makes a limit's name from a rule's metric name: printable ASCII, at
-// most 128 bytes. tail tells apart what would be alike.
+// nameOf returns a limit's name for a rule's metric name: printable ASCII, at most
+// 128 bytes. tail makes the names of rules with the same metric name different.
 func nameOf(metric, tail string) string {
 	var b strings.Builder
 	b.WriteString(namePrefix)

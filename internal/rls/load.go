@@ -15,9 +15,9 @@ import (
 	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// Load reads a file, or all files of a directory and of those below it that
-// end in .yaml or .yml. Names that begin with a dot are passed over, and so is
-// what orchestrators keep their versions in. Links are followed.
+// Load reads a file, or all files of a directory and below it that end in .yaml or
+// .yml. It follows links, and skips names that begin with a dot, such as ..data of
+// a ConfigMap.
 func Load(def Defaults, path string) (*Rules, error) {
 	files, _, err := read(path)
 	if err != nil {
@@ -26,14 +26,14 @@ func Load(def Defaults, path string) (*Rules, error) {
 	return Parse(def, files...)
 }
 
-// Watch calls changed after each change of what Load would read, until ctx
-// ends. Links that are swapped are noticed. changed is not called before Watch
+// Watch calls changed after each change of the files that Load reads, until ctx
+// ends. A link that is replaced is a change too. changed is not called before Watch
 // has returned.
 func Watch(ctx context.Context, path string, changed func()) error {
 	return config.WatchDirs(ctx, path, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
 }
 
-// content is a digest of all files; what cannot be read differs from any other.
+// content returns a digest of all files, or the error of reading them.
 func content(path string) string {
 	files, _, err := read(path)
 	if err != nil {
@@ -47,16 +47,15 @@ func content(path string) string {
 	return string(h.Sum(nil))
 }
 
-// dirsOf are the directories whose changes may change what is read: the path's
-// own, so that it may be replaced, and where links and files lie.
+// dirsOf returns the directories to watch: that of the path, and those of all files
+// and links.
 func dirsOf(path string) []string {
 	dirs := []string{filepath.Dir(path)}
 	_, seen, _ := read(path)
 	return append(dirs, seen...)
 }
 
-// read returns the files in the order of their names, and the directories that
-// were looked into.
+// read returns the files in order of name, and the directories that it has read.
 func read(path string) (files []File, dirs []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -81,8 +80,8 @@ type reader struct {
 	err   error
 }
 
-// looked notes a directory, by its own name and where links lead.
-func (r *reader) looked(dir string) {
+// addDir adds a directory to dirs, and the target if it is a link.
+func (r *reader) addDir(dir string) {
 	for _, d := range []string{dir, resolved(dir)} {
 		if !slices.Contains(r.dirs, d) {
 			r.dirs = append(r.dirs, d)
@@ -98,8 +97,8 @@ func resolved(path string) string {
 }
 
 func (r *reader) dir(path string, depth int) {
-	r.looked(path)
-	if depth > maxDepth { // a link to a directory above, most likely
+	r.addDir(path)
+	if depth > maxDepth { // probably a link to a parent directory
 		r.err = errors.Join(r.err, &yamlfile.Error{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
 		return
 	}
@@ -131,7 +130,7 @@ func (r *reader) entry(path string, depth int) {
 	}
 }
 
-// maxTotal bounds all files together.
+// maxTotal is the most bytes of all files.
 const maxTotal = 64 << 20
 
 func (r *reader) file(path string) {
@@ -140,7 +139,7 @@ func (r *reader) file(path string) {
 		r.err = err
 		return
 	}
-	r.looked(filepath.Dir(resolved(path)))
+	r.addDir(filepath.Dir(resolved(path)))
 	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
 		r.err = &yamlfile.Error{File: path, Reason: fmt.Sprintf("is too much: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
 		return

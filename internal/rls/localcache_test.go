@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// The steps and the numbers of envoyproxy/ratelimit's own integration test with
-// its local cache, with every descriptor charged and all or nothing.
+// The steps and numbers of envoyproxy/ratelimit's integration test of its local
+// cache, with ChargeAll and all or nothing.
 func TestLocalCacheCounts(t *testing.T) {
 	const another = `
 domain: another

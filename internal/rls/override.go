@@ -4,23 +4,22 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// maxOverrides bounds the limits that requests may bring, all together: each
-// stays defined.
+// maxOverrides is the most different limits in requests, because each stays
+// defined.
 const maxOverrides = 1000
 
-// overrides are the limits that requests brought.
+// overrides are the limits that requests have brought.
 type overrides struct {
 	mu    sync.RWMutex
 	rules map[override]*rule
@@ -29,10 +28,11 @@ type overrides struct {
 type override struct {
 	domain         string
 	requests, unit uint32
-	multiplier     uint32 // 0: not given
+	multiplier     uint32 // 0 if not given
 }
 
-// rule returns the rule of a request's own limit, and defines it the first time.
+// rule returns the rule of a limit in a request. It defines the limit the first
+// time.
 func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.RateLimitDescriptor_RateLimitOverride) (*rule, error) {
 	key := override{domain: d.name, requests: l.GetRequestsPerUnit(), unit: uint32(l.GetUnit())}
 	multiplier := int64(1)

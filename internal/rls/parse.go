@@ -23,10 +23,10 @@ import (
 const (
 	maxFiles = 1000
 	maxRules = 10000
-	maxDepth = 32 // descriptors in each other
+	maxDepth = 32 // nested descriptors
 )
 
-// Settings of each block. The last ones are our own.
+// Settings of each block. The last ones are dipwell's additions.
 var (
 	rootSettings       = []string{"domain", "descriptors", "all_or_nothing", "allow_override"}
 	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
@@ -35,12 +35,12 @@ var (
 		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout"}
 )
 
-// Defaults are for what a configuration does not say.
+// Defaults are the defaults of a configuration.
 type Defaults struct {
-	ChargeAll     bool    // charge every descriptor of a request, also when another is over; a file says all_or_nothing
-	AllowOverride bool    // a request may bring a limit of its own; a file says allow_override
-	MergeDomains  bool    // several files may be about one domain
-	NearLimit     float64 // the share of a limit above which hits count as near it; default 0.8
+	ChargeAll     bool    // charge every descriptor of a request even if another is over; set by all_or_nothing in a file
+	AllowOverride bool    // a request may bring its own limit; set by allow_override in a file
+	MergeDomains  bool    // several files may have the same domain
+	NearLimit     float64 // share of a limit above which hits count as near it; default 0.8
 }
 
 // A File is one file of a configuration.
@@ -49,8 +49,8 @@ type File struct {
 	YAML []byte
 }
 
-// Parse reads the files of a configuration. The error has all mistakes, each a
-// *yamlfile.Error on a line of its own.
+// Parse parses the files of a configuration. Its error joins all mistakes, each a
+// *yamlfile.Error.
 func Parse(def Defaults, files ...File) (*Rules, error) {
 	if len(files) > maxFiles {
 		return nil, fmt.Errorf("%d files; at most %d", len(files), maxFiles)
@@ -71,7 +71,7 @@ type parser struct {
 	Defaults
 	yamlfile.Reader
 	out    *Rules
-	seenIn map[string]string // the file of a domain
+	seenIn map[string]string // file of each domain
 }
 
 func (p *parser) document(f File) {
@@ -115,7 +115,7 @@ func (p *parser) root(n *yaml.Node, file string) {
 	p.descriptors(&d.node, list, "descriptors", path{metric: d.name, depth: 1, override: d.override})
 }
 
-// path is what a descriptor has above it.
+// path describes the parents of a descriptor.
 type path struct {
 	metric   string
 	depth    int
@@ -134,7 +134,7 @@ func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above 
 	p.List(list, where, ", each beginning with '- key: ...'", func(where string, item *yaml.Node) { p.descriptor(parent, item, where, above) })
 }
 
-// descriptor reads one entry of a list and what is below it.
+// descriptor parses a descriptor and those below it.
 func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path) {
 	d := &node{override: above.override}
 	var e entry
@@ -152,7 +152,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 			limit = v
 		case "descriptors":
 			list = v
-		case "shadow_mode", "quota_mode": // both let the request pass and count
+		case "shadow_mode", "quota_mode": // both allow the request, and count
 			shadow = p.boolean(v, at) || shadow
 		case "detailed_metric":
 			detailed = p.boolean(v, at)
@@ -165,7 +165,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 		}
 	})
 	if p.Mistakes() > before {
-		return // what is below would only repeat it
+		return // mistakes below would only repeat it
 	}
 	if e.key == "" {
 		p.Fail(n, where+".key", "is missing or empty")
@@ -195,7 +195,8 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	p.descriptors(d, list, where+".descriptors", below)
 }
 
-// place puts a node under its parent. Not ok: its place is taken.
+// place adds a node to its parent. It returns false if there is one with the same
+// entry.
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	switch {
 	case starred:
@@ -229,7 +230,7 @@ func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	return true
 }
 
-// rateLimit reads a rate_limit. nil: it has mistakes, and they are noted.
+// rateLimit parses a rate_limit. It returns nil if there are mistakes.
 func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	before := p.Mistakes()
 	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}
@@ -256,7 +257,7 @@ func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	return r
 }
 
-// limitBlock is a rate_limit while it is read.
+// limitBlock is a rate_limit while it is parsed.
 type limitBlock struct {
 	*parser
 	where      string
@@ -318,7 +319,7 @@ func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
 	})
 }
 
-// rule checks the block as a whole.
+// rule checks the whole block and returns its rule.
 func (b *limitBlock) rule(n *yaml.Node) *rule {
 	r := &b.r
 	if r.name != "" && slices.Contains(r.replaces, r.name) {
@@ -350,7 +351,7 @@ func (b *limitBlock) rule(n *yaml.Node) *rule {
 	return r
 }
 
-// complete makes the block a limit: by default a fixed window, aligned to its unit.
+// complete sets the limit. By default it is a fixed window, aligned to its unit.
 func (b *limitBlock) complete() {
 	l, r := &b.limit, &b.r
 	length := unitLength(b.unit)
@@ -373,8 +374,8 @@ func (b *limitBlock) complete() {
 	}
 }
 
-// failLimit notes a limit's mistake at the setting it names, where the block has
-// that under its own name or ours.
+// failLimit adds a limit's error as a mistake of the setting that it names, if the
+// block has it.
 func (b *limitBlock) failLimit(n *yaml.Node, err error) {
 	setting, reason := "", err.Error()
 	if bad, ok := errors.AsType[*dipwell.LimitError](err); ok {
@@ -397,8 +398,8 @@ func nearLimit(ratio float64, limit int64) int64 {
 	return int64(float32(limit) * float32(ratio))
 }
 
-// nameLimits gives each rule's limit its name. Those whose metric names are
-// alike are told apart by where they are.
+// nameLimits sets the names of all limits. Rules with the same metric name are
+// distinguished by their order.
 func (p *parser) nameLimits() {
 	seen := map[string]int{}
 	for _, r := range p.out.rules {

@@ -22,7 +22,7 @@ func parseWith(def rls.Defaults, yaml ...string) (*rls.Rules, error) {
 	return rls.Parse(def, files...)
 }
 
-// Everything that envoyproxy/ratelimit's files may say, in the ways they say it.
+// All settings of envoyproxy/ratelimit's files, in all their forms.
 func TestParse(t *testing.T) {
 	rules, err := parse(`---
 # a comment
@@ -161,7 +161,7 @@ func TestErrorFields(t *testing.T) {
 	}
 }
 
-// Aliases can make a small file large, and mistakes a long list.
+// Aliases in a small file, and the list of mistakes, are bounded.
 func TestBounds(t *testing.T) {
 	bomb := "domain: d\ndescriptors:\n"
 	bomb += "- {key: a0, descriptors: &l0 [" + strings.TrimSuffix(strings.Repeat("{key: k},", 30), ",") + "]}\n"
@@ -183,7 +183,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Rules whose names in metrics are alike are limits of their own.
+// Rules with the same name in metrics are different limits.
 func TestLimitNames(t *testing.T) {
 	long := strings.Repeat("x", 200)
 	rules, err := parse("domain: d\ndescriptors:\n- {key: a.b, rate_limit: {unit: day, requests_per_unit: 1}}\n" +

@@ -19,22 +19,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxDescriptors bounds a request. Of one request at most store.MaxTakes
-// descriptors may have a limit, unless each is charged by itself.
+// maxDescriptors is the most descriptors of a request. At most store.MaxTakes of
+// them may have a limit, unless ChargeAll decides each separately.
 const maxDescriptors = 100
 
-// Config says how a Service answers. The zero Config is a working one.
+// Config configures a Service. The zero value is valid.
 type Config struct {
-	Headers Headers     // which headers the proxy is told to add; default none
-	Names   HeaderNames // of RateLimit3's headers
-	// Shadow: no request is refused. The statuses still say which limits were
-	// exceeded, as those of envoyproxy/ratelimit's SHADOW_MODE do.
+	Headers Headers     // header fields that the proxy adds; default none
+	Names   HeaderNames // names of RateLimit3's header fields
+	// Shadow allows every request. The statuses still say which limits were
+	// exceeded, like SHADOW_MODE of envoyproxy/ratelimit.
 	Shadow bool
-	// Observe hears of every decision, or the error in its place, and how long it took.
+	// Observe, if set, is called with every decision or its error, and its duration.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// A Service answers by the rules it was last given. It is safe for concurrent use.
+// A Service answers by the rules of the last Use. It is safe for concurrent use.
 type Service struct {
 	pb.UnimplementedRateLimitServiceServer
 	Config
@@ -47,8 +47,7 @@ type Service struct {
 
 var _ pb.RateLimitServiceServer = (*Service)(nil)
 
-// New returns a service without rules: until Use it answers OK to everything
-// but malformed requests.
+// New returns a service without rules. Until Use it answers OK to all valid requests.
 func New(limiter *dipwell.Limiter, c Config) *Service {
 	s := &Service{limiter: limiter, Config: c, metrics: newMetrics()}
 	if s.Observe == nil {
@@ -58,9 +57,9 @@ func New(limiter *dipwell.Limiter, c Config) *Service {
 	return s
 }
 
-// Use puts rules in force: their limits are defined first, and those that are
-// no longer named end last. What is in use under a name goes on under its new
-// definition. After an error the old rules are in force.
+// Use puts rules in force: it defines their limits, and then drops the limits of
+// the old rules that are not among them. Buckets of a limit whose name stays are
+// kept. If a limit cannot be defined, the old rules stay in force.
 func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	s.using.Lock()
 	defer s.using.Unlock()
@@ -76,7 +75,7 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	return s.drop(ctx, old, rules)
 }
 
-// drop ends the limits of old rules that the new ones do not name.
+// drop drops the limits of the old rules that are not among the new ones.
 func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 	names := make(map[string]bool, len(rules.rules))
 	for _, r := range rules.rules {
@@ -95,13 +94,13 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 	return errors.Join(errs...)
 }
 
-// Rejected counts a configuration that could not be read.
+// Rejected counts an invalid configuration in the metrics.
 func (s *Service) Rejected() { s.metrics.badLoads.Add(1) }
 
-// ask is one descriptor of a request on its way.
+// ask is a descriptor of a request, with its rule and decision.
 type ask struct {
 	desc   *common.RateLimitDescriptor
-	rule   *rule // nil: nothing limits this descriptor
+	rule   *rule // nil if nothing limits the descriptor
 	counts *counts
 	key    string
 	hits   int64
@@ -109,7 +108,7 @@ type ask struct {
 	d      *dipwell.Decision
 }
 
-// ShouldRateLimit answers whether a request may pass.
+// ShouldRateLimit implements Envoy's RateLimitService.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	if req.GetDomain() == "" {
 		return nil, status.Error(codes.InvalidArgument, "domain: is empty; a rate limit domain must not be empty")
@@ -139,9 +138,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 		asks[0].d = &decision
 		err = s.decide(ctx, d, &asks[0])
 	case limited == 1 || d.chargeAll:
-		err = s.each(ctx, d, asks)
+		err = s.decideEach(ctx, d, asks)
 	default:
-		err = s.together(ctx, d, asks)
+		err = s.decideAll(ctx, d, asks)
 	}
 	if err != nil {
 		return nil, fail(err)
@@ -154,7 +153,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	return s.answer(asks), nil
 }
 
-// match finds what each descriptor asks for, and says how many have a limit.
+// match finds the rule, key and hits of each descriptor. It returns how many have a
+// limit.
 func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest, asks []ask) (limited int, err error) {
 	replaced := false
 	for i, desc := range req.Descriptors {
@@ -181,10 +181,10 @@ func (s *Service) match(ctx context.Context, d *domain, req *pb.RateLimitRequest
 	return limited, nil
 }
 
-// limited reports whether there is anything to ask a store.
+// limited reports whether a descriptor has a limit to take from.
 func (a *ask) limited() bool { return a.rule != nil && !a.rule.unlimited }
 
-// count reads how many hits a descriptor adds.
+// count sets the hits of a descriptor.
 func (a *ask) count(common uint32, i int) error {
 	a.hits, a.refund = int64(max(common, 1)), a.desc.IsNegativeHits
 	if h := a.desc.HitsAddend; h != nil {
@@ -196,7 +196,7 @@ func (a *ask) count(common uint32, i int) error {
 	return nil
 }
 
-// in says which descriptor a field error is about.
+// in adds the index of the descriptor to a field error.
 func in(err error, i int) error {
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		return &dipwell.FieldError{Field: fmt.Sprintf("descriptors[%d].%s", i, f.Field), Reason: f.Reason}
@@ -204,7 +204,7 @@ func in(err error, i int) error {
 	return err
 }
 
-// find finds a descriptor's rule and key.
+// find sets the rule, key and counts of a descriptor.
 func (s *Service) find(ctx context.Context, d *domain, a *ask) (err error) {
 	var buf [256]byte
 	if a.desc.Limit != nil {
@@ -231,7 +231,7 @@ func (s *Service) find(ctx context.Context, d *domain, a *ask) (err error) {
 	return nil
 }
 
-// replace leaves out the limits that another of the request replaces.
+// replace removes the rules that another rule of the request replaces.
 func replace(asks []ask) {
 	for i := range asks {
 		r := asks[i].rule
@@ -244,15 +244,15 @@ func replace(asks []ask) {
 			}
 		}
 	}
-	for i := range asks { // afterwards, because a limit that is replaced may replace others
+	for i := range asks { // afterwards, because a replaced limit may replace others
 		if asks[i].desc == nil {
 			asks[i].rule = nil
 		}
 	}
 }
 
-// cost is what a descriptor's hits cost: where nothing may pass, more than the
-// limit of 1 behind it can ever grant.
+// cost returns the cost of a descriptor's hits. If requests_per_unit is 0 it is more
+// than the limit, which is 1, can ever grant.
 func (a *ask) cost() int64 {
 	if a.rule.none && a.hits > 0 {
 		return a.hits + 1
@@ -260,7 +260,7 @@ func (a *ask) cost() int64 {
 	return a.hits
 }
 
-// decide asks one descriptor by itself.
+// decide decides one descriptor.
 func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	verb, cost := store.VerbTake, a.cost()
 	switch {
@@ -269,7 +269,7 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	case a.refund:
 		verb = store.VerbRefund
 	case d.chargeAll && !a.rule.none:
-		verb = store.VerbTakeUpTo // what there is goes, whether or not it is enough
+		verb = store.VerbTakeUpTo // takes what there is, even if it is not enough
 	}
 	start := time.Now()
 	err := s.limiter.Do(ctx, a.d, verb, a.rule.limit.Name, a.key, cost)
@@ -283,12 +283,12 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	return err
 }
 
-// short makes a refusal of hits of which only some were there.
+// short turns a decision that granted only some of the hits into a refusal.
 func (s *Service) short(ctx context.Context, a *ask) {
 	if a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow; a.d.Allowed {
 		a.d.Shadow = true
 	}
-	if a.rule.windowed { // the retry time is the window's end, which is known
+	if a.rule.windowed { // the retry time is the window's end, which the decision has
 		return
 	}
 	var check dipwell.Decision
@@ -297,8 +297,8 @@ func (s *Service) short(ctx context.Context, a *ask) {
 	}
 }
 
-// redefined defines a limit again that another process has ended: one that
-// shares the store and has another configuration, or an older one.
+// redefined defines the limits again if another process that shares the store, with
+// another configuration, has dropped them. It reports whether to try again.
 func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 	if !errors.Is(err, dipwell.ErrUnknownLimit) {
 		return false
@@ -314,8 +314,8 @@ func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 	return true
 }
 
-// each asks every descriptor by itself, in their order.
-func (s *Service) each(ctx context.Context, d *domain, asks []ask) error {
+// decideEach decides every descriptor separately, in order.
+func (s *Service) decideEach(ctx context.Context, d *domain, asks []ask) error {
 	ds := make([]dipwell.Decision, len(asks))
 	for i := range asks {
 		a := &asks[i]
@@ -330,9 +330,9 @@ func (s *Service) each(ctx context.Context, d *domain, asks []ask) error {
 	return nil
 }
 
-// together asks all descriptors, all or nothing. Refunds follow when all are
-// granted.
-func (s *Service) together(ctx context.Context, d *domain, asks []ask) error {
+// decideAll decides all descriptors at once, all or nothing. Refunds follow if all
+// are granted.
+func (s *Service) decideAll(ctx context.Context, d *domain, asks []ask) error {
 	takes := make([]dipwell.Take, 0, store.MaxTakes)
 	of := make([]*ask, 0, store.MaxTakes)
 	for i := range asks {
@@ -364,6 +364,7 @@ func (s *Service) together(ctx context.Context, d *domain, asks []ask) error {
 	return s.refunds(ctx, d, asks, allowed)
 }
 
+// refunds decides the refunds, or only checks their limits if allowed is false.
 func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bool) error {
 	for i := range asks {
 		a := &asks[i]
@@ -371,7 +372,7 @@ func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bo
 			continue
 		}
 		if !allowed {
-			a.hits, a.refund = 0, false // only a look
+			a.hits, a.refund = 0, false // a check
 		}
 		a.d = new(dipwell.Decision)
 		if err := s.decide(ctx, d, a); err != nil {
@@ -381,7 +382,8 @@ func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bo
 	return nil
 }
 
-// fail says whose fault an error is. A store's own words may name its address.
+// fail returns the status of an error. The text of a store's error is not sent,
+// because it may have the store's address.
 func fail(err error) error {
 	if _, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		return status.Error(codes.InvalidArgument, err.Error())

@@ -85,7 +85,7 @@ func TestUnitsAreAligned(t *testing.T) {
 	}
 }
 
-// Statuses come in the order of the descriptors, whatever has a limit.
+// Statuses are in the order of the descriptors, with or without a limit.
 func TestStatusesInOrder(t *testing.T) {
 	w := start(t, plain)
 	w.spend("d", 3, desc("tenant=x"))
@@ -107,7 +107,7 @@ func TestStatusesInOrder(t *testing.T) {
 	}
 }
 
-// One refusal leaves the others uncharged; with charge_all they are charged.
+// After a refusal the other limits are not charged, but with charge_all they are.
 func TestAllOrNothing(t *testing.T) {
 	both := descs{desc("user=a"), desc("tenant=x")}
 	w := start(t, plain)
@@ -142,8 +142,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// With charge_all hits that do not all fit take what there is.
-func TestChargeAllTakesWhatThereIs(t *testing.T) {
+// With charge_all, hits that do not all fit take what there is.
+func TestChargeAllTakesPart(t *testing.T) {
 	w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: true}, plain)
 	w.spend("d", 1, hits(4, desc("user=a")))
 	st := w.want("d", over, descs{hits(3, desc("user=a"))}, over).Statuses[0]
@@ -201,7 +201,7 @@ func TestHits(t *testing.T) {
 	left(4, w.ask("d", desc("user=a"))) // and nothing was charged
 }
 
-// A refund beside a take is made when the take is granted.
+// A refund beside a take is made only if the take is granted.
 func TestRefundBesideATake(t *testing.T) {
 	w := start(t, plain)
 	w.spend("d", 4, desc("user=a"))
@@ -266,8 +266,8 @@ func TestUnknownIsOK(t *testing.T) {
 	w.want("d", over, descs{desc("path=/api", "user=a")})
 }
 
-// Keys are told apart whatever their values are.
-func TestKeysAreTheirOwn(t *testing.T) {
+// Different descriptors have different keys for all values.
+func TestKeysDiffer(t *testing.T) {
 	w := start(t, `
 domain: d
 descriptors:
@@ -366,7 +366,7 @@ descriptors:
 	w.want("d", ok, descs{desc("dir=s/3", "user=b")})
 }
 
-// Our own settings: a bucket answers with its retry delay.
+// dipwell's additional settings: a bucket answers with its retry time.
 func TestBuckets(t *testing.T) {
 	w := start(t, `
 domain: d
@@ -415,7 +415,7 @@ descriptors:
 	w.want("d", over, descs{desc("rome=1")})
 }
 
-// With charge_all a bucket that had only some of the hits tells when all will be there.
+// With charge_all, a bucket that had only some of the hits answers when all will fit.
 func TestChargeAllOfABucket(t *testing.T) {
 	w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: true}, `
 domain: d
@@ -441,7 +441,7 @@ func withLimit(d *common.RateLimitDescriptor, n uint32, unit typev3.RateLimitUni
 	return d
 }
 
-// A limit that the request brings counts only where the configuration permits it.
+// A limit in the request is used only if the configuration allows it.
 func TestOverride(t *testing.T) {
 	const minute = typev3.RateLimitUnit_MINUTE
 	w := start(t, plain+`
@@ -488,7 +488,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// What is in use goes on under new rules, and what they do not name ends.
+// Buckets are kept under new rules, and limits that these do not name are dropped.
 func TestUseAgain(t *testing.T) {
 	w := start(t, plain)
 	w.spend("d", 4, desc("user=a"))
@@ -501,8 +501,8 @@ func TestUseAgain(t *testing.T) {
 	w.want("d", ok, descs{desc("tenant=x")})
 }
 
-// Another process that shares the store may end a limit that is still named here.
-func TestALimitThatAnotherProcessEnded(t *testing.T) {
+// Another process that shares the store may drop a limit that is still in use here.
+func TestLimitDroppedByAnotherProcess(t *testing.T) {
 	w := start(t, plain)
 	for _, def := range w.limiter.Limits() {
 		if err := w.limiter.Drop(context.Background(), def.Name, owner.RLS); err != nil {
@@ -558,14 +558,14 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// broken is a store that cannot answer.
+// broken is a store that returns an error.
 type broken struct{}
 
 func (broken) Apply(context.Context, *store.Batch) error {
 	return fmt.Errorf("%w: dial tcp 10.1.2.3: refused", dipwell.ErrStore)
 }
 
-// An error never grants; a limit that fails open does, and says no state.
+// An error grants nothing. A limit that fails open grants, without a state.
 func TestStoreAway(t *testing.T) {
 	w := &world{t: t}
 	w.over(broken{}, rls.Config{Headers: rls.RateLimit3})

@@ -9,13 +9,13 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// Rules are the domains of a configuration. They never change once they are in use.
+// Rules are the domains of a configuration. They do not change once they are in use.
 type Rules struct {
 	domains map[string]*domain
-	rules   []*rule // those that have a limit, in the order of the files
+	rules   []*rule // rules with a limit, in the order of the files
 }
 
-// Limits are the definitions behind the rules.
+// Limits returns the limits of the rules.
 func (r *Rules) Limits() []dipwell.Limit {
 	out := make([]dipwell.Limit, len(r.rules))
 	for i, rule := range r.rules {
@@ -24,34 +24,34 @@ func (r *Rules) Limits() []dipwell.Limit {
 	return out
 }
 
-// Domains is the number of domains.
+// Domains returns the number of domains.
 func (r *Rules) Domains() int { return len(r.domains) }
 
-// A domain is one tree of descriptors.
+// A domain is a tree of descriptors.
 type domain struct {
 	node
 	name      string
-	chargeAll bool    // each descriptor by itself, also when another is over
+	chargeAll bool    // charge every descriptor even if another is over
 	near      float64 // NearLimit, for limits that requests bring
 }
 
-// A node is one descriptor of the configuration.
+// A node is a descriptor of the configuration.
 type node struct {
 	exact    map[entry]*node
 	wild     []wildcard // in the order of the file
 	any      map[string]*node
-	rule     *rule  // nil: no rate_limit here
-	shared   string // with share_threshold: what stands for the value in keys
-	metric   string // how metrics name this entry, without its domain
+	rule     *rule  // nil without a rate_limit
+	shared   string // with share_threshold: text in place of the value in keys
+	metric   string // name in metrics, without the domain
 	byValue  bool   // value_to_metric
-	override bool   // a request may bring a limit of its own
+	override bool   // a request may bring its own limit
 }
 
 type entry struct{ key, value string }
 
 // A wildcard is an entry whose composite key, key_value, ends in a star.
 type wildcard struct {
-	prefix entry // onKey: value is empty and any value will do
+	prefix entry // if onKey, value is empty and any value matches
 	onKey  bool  // the star ends the key, and there is no value
 	*node
 }
@@ -68,18 +68,18 @@ type rule struct {
 	limit     dipwell.Limit // without a name for an unlimited rule
 	answer    *pb.RateLimitResponse_RateLimit
 	unlimited bool
-	none      bool // requests_per_unit is 0: nothing may pass
+	none      bool // requests_per_unit is 0: every request is refused
 	windowed  bool
-	name      string // for others to replace
+	name      string // for replaces of other rules
 	replaces  []string
 	detailed  bool   // detailed_metric
-	metric    string // the entries' names, with their domain
-	byValue   bool   // somewhere on the way is a value_to_metric
+	metric    string // name in metrics, with the domain
+	byValue   bool   // an entry of the path has value_to_metric
 	near      int64  // hits above this are near the limit
 	counts    *counts
 }
 
-// find returns the descriptor's node one level down.
+// find returns the child of n for an entry, and whether it is a wildcard.
 func (n *node) find(key, value string) (next *node, wild bool) {
 	if next = n.exact[entry{key, value}]; next != nil {
 		return next, false
@@ -92,9 +92,9 @@ func (n *node) find(key, value string) (next *node, wild bool) {
 	return n.any[key], false
 }
 
-// match finds the rule of a descriptor, and appends the descriptor's key to b.
-// Every entry must lead one level down, and the last one to the rule. A level
-// that shares its threshold stands in the key with its pattern.
+// match returns the node of a descriptor, or nil, and appends the descriptor's key
+// to b. Each entry must match a node of the next level. An entry with
+// share_threshold has its pattern in the key, not its value.
 func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byte) {
 	n := &d.node
 	for _, e := range desc.GetEntries() {
@@ -115,8 +115,8 @@ func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byt
 	return n, b
 }
 
-// deepest is the level that the descriptor's entries lead to as far as they
-// match: what a limit in the request is permitted by.
+// deepest returns the last node that the descriptor's entries match. It says whether
+// the request may bring a limit.
 func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 	n := &d.node
 	for _, e := range desc.GetEntries() {
@@ -129,7 +129,8 @@ func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 	return n
 }
 
-// metricOf names a descriptor in metrics where its values are asked for.
+// metricOf returns the name of a descriptor in metrics, with its values if
+// configured.
 func (d *domain) metricOf(r *rule, desc *common.RateLimitDescriptor) string {
 	b := []byte(d.name)
 	n := &d.node

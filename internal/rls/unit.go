@@ -10,8 +10,8 @@ import (
 
 const day = 24 * time.Hour
 
-// unitLength is how long a unit is: months and years are 30 and 365 days, and
-// every unit's windows begin at multiples of it since the Unix epoch.
+// unitLength returns the length of a unit. A month is 30 days and a year 365;
+// windows begin at multiples of the unit since the Unix epoch.
 func unitLength(u pb.RateLimitResponse_RateLimit_Unit) time.Duration {
 	switch u {
 	case pb.RateLimitResponse_RateLimit_SECOND:
@@ -32,5 +32,5 @@ func unitLength(u pb.RateLimitResponse_RateLimit_Unit) time.Duration {
 	return 0
 }
 
-// maxPeriod keeps a period's µs, and windows of it since the epoch, exact.
+// maxPeriod is the longest period that is exact in µs.
 const maxPeriod = store.MaxInt * time.Microsecond

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// text is a scalar as it was written; an absent one is empty.
+// text returns a scalar unchanged, or "" if it is null.
 func (p *parser) text(n *yaml.Node, at string) string {
 	if yamlfile.IsNull(n) {
 		return ""
@@ -18,7 +18,7 @@ func (p *parser) text(n *yaml.Node, at string) string {
 	return text
 }
 
-// booleans as YAML 1.1 has them: existing files use all of them.
+// booleans are those of YAML 1.1, which existing files use.
 var booleans = map[string]bool{"true": true, "yes": true, "on": true, "y": true, "false": false, "no": false, "off": false, "n": false}
 
 func (p *parser) boolean(n *yaml.Node, at string) bool {
