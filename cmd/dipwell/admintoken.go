@@ -11,9 +11,9 @@ import (
 
 const tokenVariable = "DIPWELL_ADMIN_TOKEN"
 
-// adminToken returns the token and the file that it was read from. A file that
-// was given by a flag or the environment comes before the variable, and that
-// before a file of the configuration. Without any both are empty.
+// adminToken returns the token and its file. A file from a flag or the environment
+// has precedence over the variable, and that over a file of the configuration. Both
+// results are empty if there is no token.
 func adminToken(path string, given bool) (token, file string, err error) {
 	if token = os.Getenv(tokenVariable); token != "" && !given {
 		return token, "", nil
@@ -36,29 +36,29 @@ func readToken(path string) (string, error) {
 	return string(b), nil
 }
 
-// followToken reads the admin token again whenever its file changes, as
-// certificates are. A configuration may name another file.
+// followToken reads the admin token again whenever its file changes. path may
+// differ from the file that is watched.
 func (s *service) followToken(path string) error {
 	if path == s.tokenFile {
 		return nil
 	}
-	if s.unfollowToken != nil {
-		s.unfollowToken()
+	if s.unwatchToken != nil {
+		s.unwatchToken()
 	}
-	s.tokenFile, s.unfollowToken = path, nil
+	s.tokenFile, s.unwatchToken = path, nil
 	if path == "" {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
-	s.unfollowToken = cancel
+	s.unwatchToken = cancel
 	return s.followUntil(ctx, config.Watch, func() { s.reloadToken(ctx, path) }, path)
 }
 
-// reloadToken reads the token again. A bad file changes nothing.
+// reloadToken reads the token again. After an error the old one stays in force.
 func (s *service) reloadToken(ctx context.Context, path string) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	if ctx.Err() != nil { // the token is another file's by now
+	if ctx.Err() != nil { // another file is watched now
 		return
 	}
 	token, err := readToken(path)

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The client commands: one verb each.
+// The client commands, one for each verb.
 type (
 	TakeCmd     struct{ call }
 	CheckCmd    struct{ call }
@@ -19,17 +19,17 @@ type (
 	ResetCmd    struct{ onKey }
 )
 
-// onKey is whose bucket a command is about.
+// onKey are the arguments that name a bucket.
 type onKey struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
-	Key    *string `arg:"" optional:"" help:"Whose bucket; left out, the limit's one shared bucket."`
+	Key    *string `arg:"" optional:"" help:"Key of the bucket. Default: the limit's shared bucket."`
 }
 
-// call is one verb of one key.
+// call are the arguments of a verb with a cost.
 type call struct {
 	onKey `embed:""`
-	Cost  int64 `default:"1" help:"Tokens."`
+	Cost  int64 `default:"1" help:"Tokens. Default 1."`
 }
 
 func (TakeCmd) Help() string     { return "Example: dipwell take login user:7 --cost 3" }
@@ -67,7 +67,7 @@ func (t *target) print(e *env, a *answer) (err error) {
 	return err
 }
 
-// String is an answer for people.
+// String formats an answer for people.
 func (a *answer) String() string {
 	s := "allowed"
 	if !a.Allowed {
@@ -104,7 +104,7 @@ func (a *answer) String() string {
 	return s + "; asked " + a.Asked
 }
 
-// fullIn says when a bucket will be full.
+// fullIn formats when a bucket will be full.
 func fullIn(us int64) string {
 	if us == 0 {
 		return ", full"

@@ -30,15 +30,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// BenchCmd measures a store from where it is run.
+// BenchCmd measures a store from this machine.
 type BenchCmd struct {
-	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"The store to measure (default memory:)."`
+	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Store to measure (default memory:)."`
 	KeySecretFile string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Hash keys as the service does, under the secret in this file; or set DIPWELL_KEY_SECRET."`
-	Clients       int           `default:"64" placeholder:"N" help:"How many ask at one time, each as soon as it is answered: 1 to 4096."`
-	Keys          int           `default:"10000" placeholder:"N" help:"How many keys they ask about, drawn at random: 1 to 1000000."`
-	Time          time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h."`
-	Cost          int64         `default:"1" placeholder:"N" help:"Tokens of a call: 1 to 1000000."`
-	Single        bool          `help:"Send each call by itself. Otherwise calls that wait ride together, as in serve."`
+	Clients       int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
+	Keys          int           `default:"10000" placeholder:"N" help:"Keys, of which each call takes a random one: 1 to 1000000. Default 10000."`
+	Time          time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
+	Cost          int64         `default:"1" placeholder:"N" help:"Tokens of a call, 1 to 1000000. Default 1."`
+	Single        bool          `help:"Send each call separately. By default waiting calls are coalesced, as in serve."`
 	JSON          bool          `name:"json" help:"Print the report as JSON."`
 }
 
@@ -48,26 +48,24 @@ func (BenchCmd) Help() string {
   dipwell bench --store postgres://dipwell@db/shop --time 30s
   dipwell bench --store redis://cache:6379 --clients 1 --single
 
-It takes tokens under a limit of its own, dipwell-bench-…, which admits every
-call, and ends by removing that limit and its buckets, also on Ctrl-C and when the
-terminal is closed. It asks
-as fast as it is answered, so a store in use feels it. Exit status: 0 measured,
-1 calls failed or something was left behind, 2 it could not measure.`
+It takes tokens of a limit of its own, dipwell-bench-…, which allows every call,
+and removes that limit and its buckets at the end, also on Ctrl-C and when the
+terminal is closed. It puts full load on the store. Exit status: 0 measured,
+1 calls failed or something could not be removed, 2 it could not measure.`
 }
 
-// Bounds of bench.
 const (
 	benchName       = "dipwell-bench-"
 	maxBenchClients = 4096
-	maxBenchKeys    = 1_000_000 // what is left to remove at the end
+	maxBenchKeys    = 1_000_000 // each may have a bucket to remove at the end
 	minBenchTime    = 10 * time.Millisecond
 	maxBenchTime    = time.Hour
 	maxBenchCost    = 1_000_000
-	singleConns     = 16                    // to PostgreSQL with --single, unless the URL has pool_max_conns: what others need is left
-	benchWarmUp     = 10                    // calls of a client before the clock starts: connections, prepared statements and their plans
-	benchGrace      = 10 * time.Second      // for calls under way when time is up
-	benchPause      = 10 * time.Millisecond // after a call that failed: a store in trouble is not hammered
-	benchCleanUp    = 30 * time.Second      // and benchCleanUpKey for each key
+	singleConns     = 16                    // PostgreSQL connections with --single, unless the URL has pool_max_conns
+	benchWarmUp     = 10                    // calls of each client before measuring, for connections, prepared statements and plans
+	benchGrace      = 10 * time.Second      // for calls in flight at the end
+	benchPause      = 10 * time.Millisecond // after a failed call, to spare a store in trouble
+	benchCleanUp    = 30 * time.Second      // plus benchCleanUpKey for each key
 	benchCleanUpKey = 500 * time.Microsecond
 )
 
@@ -86,12 +84,11 @@ func (c *BenchCmd) check() error {
 	return knownStore(c.Store)
 }
 
-// limit admits every call that can be made: ten million a second, all of one
-// key, where they can be counted. Within that, what a call takes is given back
-// as late as possible, in at most a minute, so that calls meet used buckets as
-// they do under limits in use.
+// limit returns a limit that allows ten million calls a second of one key, or as
+// many as 2^53 allows. Tokens come back as late as possible, within a minute, so
+// that calls find used buckets, as with real limits.
 func (c *BenchCmd) limit(name string) dipwell.Limit {
-	const most, perSecond = 8_000_000_000, 10_000_000 // calls × seconds that 2^53 has room for
+	const most, perSecond = 8_000_000_000, 10_000_000 // calls × seconds that fit in 2^53
 	rate := int64(1)
 	for rate < c.Cost {
 		rate *= 10
@@ -105,7 +102,7 @@ type benchReport struct {
 	Version     string                 `json:"version"`
 	Store       string                 `json:"store"`
 	Sent        string                 `json:"sent"`            // single or coalesced
-	Lanes       int                    `json:"lanes,omitempty"` // batches, or calls with Single, under way at one time; absent: as many as there are clients
+	Lanes       int                    `json:"lanes,omitempty"` // concurrent batches, or calls with --single; absent if equal to clients
 	PerBatch    float64                `json:"calls_per_batch,omitempty"`
 	Clients     int                    `json:"clients"`
 	Keys        int                    `json:"keys"`
@@ -116,7 +113,7 @@ type benchReport struct {
 	PerSecond   float64                `json:"decisions_per_second"`
 	Latency     benchLatency           `json:"latency_us"`
 	Failed      uint64                 `json:"failed"`
-	Errors      map[string]*benchError `json:"errors"` // by kind; not among the decisions
+	Errors      map[string]*benchError `json:"errors"` // by kind; not counted in decisions
 	Limit       string                 `json:"limit"`
 	Left        []finding              `json:"left"` // what could not be removed
 }
@@ -128,7 +125,7 @@ type benchLatency struct {
 	Max float64 `json:"max"`
 }
 
-// benchError is how often calls failed in one way, and the words of one of them.
+// benchError is how often calls failed in one way, with the text of one error.
 type benchError struct {
 	Count uint64 `json:"count"`
 	Words string `json:"example"`
@@ -139,7 +136,7 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	if err = c.check(); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(e.ctx, syscall.SIGHUP) // of a terminal that is closed: as Ctrl-C
+	ctx, stop := signal.NotifyContext(e.ctx, syscall.SIGHUP) // when the terminal is closed, like Ctrl-C
 	defer stop()
 	here := *e
 	here.ctx, e = ctx, &here
@@ -164,24 +161,24 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	return err
 }
 
-// bench is a run.
+// bench is a running benchmark.
 type bench struct {
 	*BenchCmd
 	env     *env
 	limiter *dipwell.Limiter
 	name    string
 	lanes   int
-	tally   *tally // nil: nothing rides together
+	tally   *tally // nil if calls are not coalesced
 	keys    []string
 	touched []atomic.Bool // keys that may have a row
 	clients []*benchClient
 	stop    atomic.Bool
-	heard   atomic.Pointer[error] // of the store, while nobody was calling
+	heard   atomic.Pointer[error] // last error that the store reported outside a call
 }
 
 func (b *bench) hear(err error) { b.heard.Store(&err) }
 
-// open opens the store as serve does, or without what makes calls ride together.
+// open opens the store like serve, with --single without coalescing.
 func (b *bench) open() (closeStore func() error, err error) {
 	secret, err := keySecret(b.KeySecretFile, b.KeySecretFile != "")
 	if err != nil {
@@ -217,8 +214,8 @@ func (b *bench) open() (closeStore func() error, err error) {
 	return closeStore, nil
 }
 
-// openSingle is PostgreSQL with a statement a call. What the URL says of the
-// pool counts, for pgxpool has a default of its own.
+// openSingle opens PostgreSQL with a statement for each call. pool_max_conns in the
+// URL replaces singleConns.
 func (b *bench) openSingle() (dipwell.Store, func() error, error) {
 	config, err := poolConfig(b.Store)
 	if err != nil {
@@ -241,7 +238,7 @@ func (b *bench) openSingle() (dipwell.Store, func() error, error) {
 	return single, func() error { single.Close(); return nil }, nil
 }
 
-// measure defines the limit, asks, and removes what it made, whatever happened.
+// measure defines the limit, runs the load, and removes what it has made.
 func (b *bench) measure() (r *benchReport, err error) {
 	if err = b.define(); err != nil {
 		return nil, err
@@ -251,28 +248,28 @@ func (b *bench) measure() (r *benchReport, err error) {
 	if b.tally != nil {
 		r.Sent = "coalesced"
 	}
-	err = b.ask(r)
+	err = b.load(r)
 	if r.Left = append(r.Left, b.cleanUp()...); err != nil {
-		for _, f := range r.Left { // there is no report to say it in
+		for _, f := range r.Left { // there is no report
 			fmt.Fprintf(b.env.stderr, "dipwell: %s; %s\n", plain(f.Found), f.Advice)
 		}
 	}
 	return r, err
 }
 
-// where is the store without anything that may be secret.
+// where returns the URL of the store without secrets.
 func (b *bench) where() string {
 	url, _, _ := strings.Cut(redact(b.Store), "?")
 	return url
 }
 
-// define makes the limit under a name that is free. It is the API's, so that
-// one that was left behind can be removed through any service on the store.
+// define defines the limit under an unused name. Its owner is the API, so that a
+// limit left behind can be removed through any service on the store.
 func (b *bench) define() error {
 	ctx, cancel := context.WithTimeout(b.env.ctx, defineTimeout)
 	defer cancel()
 	for b.name == "" || b.limiter.Limit(b.name) != nil {
-		var random [2]byte // stores may remember that a name was used: not more than these, however often one measures
+		var random [2]byte // few, because stores may remember names for ever
 		_, _ = rand.Read(random[:])
 		b.name = benchName + fmt.Sprintf("%x", random)
 	}
@@ -292,9 +289,9 @@ func (b *bench) define() error {
 	return nil
 }
 
-// ask puts the load on the store, and fills in the report.
-func (b *bench) ask(r *benchReport) error {
-	calls, cancel := context.WithCancel(context.WithoutCancel(b.env.ctx)) // calls under way are awaited
+// load runs the load and fills in the report.
+func (b *bench) load(r *benchReport) error {
+	calls, cancel := context.WithCancel(context.WithoutCancel(b.env.ctx)) // calls in flight may finish
 	defer cancel()
 	b.clients = make([]*benchClient, b.Clients)
 	for i := range b.clients {
@@ -305,18 +302,18 @@ func (b *bench) ask(r *benchReport) error {
 		time.AfterFunc(benchGrace, cancel)
 	}
 	defer context.AfterFunc(b.env.ctx, halt)()
-	if err := b.together(func(c *benchClient) error { return c.warm(calls) }); err != nil {
+	if err := b.eachClient(func(c *benchClient) error { return c.warm(calls) }); err != nil {
 		return err
 	}
 	if b.stop.Load() {
 		return errors.New("interrupted before anything was measured")
 	}
-	batches, together := b.sent()
+	batches, coalesced := b.sent()
 	start := time.Now()
 	timer := time.AfterFunc(b.Time, halt)
 	defer timer.Stop()
 	hide := b.progress(start)
-	_ = b.together(func(c *benchClient) error { c.call(calls, start); return nil })
+	_ = b.eachClient(func(c *benchClient) error { c.call(calls, start); return nil })
 	took := time.Since(start)
 	hide()
 	var times latency.Histogram
@@ -327,7 +324,7 @@ func (b *bench) ask(r *benchReport) error {
 		}
 	}
 	if n, calls := b.sent(); n > batches {
-		r.PerBatch = float64(calls-together) / float64(n-batches)
+		r.PerBatch = float64(calls-coalesced) / float64(n-batches)
 	}
 	r.Seconds, r.Interrupted = took.Seconds(), b.env.ctx.Err() != nil
 	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/took.Seconds()
@@ -335,7 +332,7 @@ func (b *bench) ask(r *benchReport) error {
 	return nil
 }
 
-// sent is how many calls went together so far, and in how many batches.
+// sent returns how many calls have been coalesced, in how many batches.
 func (b *bench) sent() (batches, calls uint64) {
 	if b.tally == nil {
 		return 0, 0
@@ -352,14 +349,15 @@ func (r *benchReport) fail(kind string, e *benchError) {
 	}
 }
 
-func (b *bench) together(do func(*benchClient) error) error {
+// eachClient calls do for all clients concurrently. It returns the first error.
+func (b *bench) eachClient(do func(*benchClient) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(b.clients))
 	for i, c := range b.clients {
 		wg.Go(func() { errs[i] = do(c) })
 	}
 	wg.Wait()
-	for _, err := range errs { // one says it
+	for _, err := range errs {
 		if err != nil {
 			return err
 		}
@@ -367,7 +365,7 @@ func (b *bench) together(do func(*benchClient) error) error {
 	return nil
 }
 
-// benchClient asks as fast as it is answered.
+// benchClient calls the store without a pause.
 type benchClient struct {
 	*bench
 	random   *mathrand.Rand
@@ -382,7 +380,7 @@ var errNotAdmitted = errors.New("refused, though the limit should admit every ca
 
 func (c *benchClient) take(ctx context.Context) error {
 	i := c.random.IntN(len(c.keys))
-	if !c.touched[i].Load() { // a store of it at each call would fight over the line
+	if !c.touched[i].Load() { // a write at each call would contend for the cache line
 		c.touched[i].Store(true)
 	}
 	d := &c.decision
@@ -410,7 +408,8 @@ func (c *benchClient) warm(ctx context.Context) error {
 	return nil
 }
 
-// call reads the clock once a call: one lasts from the end of the one before.
+// call runs the load of a client. It reads the clock once per call: a call lasts
+// from the end of the previous one.
 func (c *benchClient) call(ctx context.Context, start time.Time) {
 	last := time.Since(start)
 	for !c.stop.Load() {
@@ -436,7 +435,7 @@ func (c *benchClient) fail(err error) {
 	time.Sleep(benchPause)
 }
 
-// errorKind names what is to be told apart.
+// errorKind returns the name of an error's kind.
 func errorKind(err error) string {
 	switch {
 	case errors.Is(err, errNotAdmitted):
@@ -455,7 +454,7 @@ func errorKind(err error) string {
 	return "other"
 }
 
-// progress shows how it goes, on a terminal only, until it is hidden.
+// progress shows the progress on a terminal until hide is called.
 func (b *bench) progress(start time.Time) (hide func()) {
 	f, ok := b.env.stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -487,31 +486,31 @@ func (b *bench) line(since time.Duration) string {
 	return fmt.Sprintf("%v of %v: %.0f decisions/s, %s", since.Round(100*time.Millisecond), b.Time, float64(n)/since.Seconds(), howMany(failed, "error"))
 }
 
-// cleanUp removes the rows, then the limit, and says what it could not. It goes
-// on when the program was asked to stop; a second signal ends it.
+// cleanUp removes the rows, then the limit, and returns what it could not remove. It
+// continues after the first signal; a second one kills the program.
 func (b *bench) cleanUp() (left []finding) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), benchCleanUp+time.Duration(b.Keys)*benchCleanUpKey)
 	defer cancel()
 	var next atomic.Int64
-	var away atomic.Bool
-	err := b.together(func(c *benchClient) error {
-		for i := next.Add(1) - 1; i < int64(len(b.keys)) && !away.Load(); i = next.Add(1) - 1 {
+	var failed atomic.Bool
+	err := b.eachClient(func(c *benchClient) error {
+		for i := next.Add(1) - 1; i < int64(len(b.keys)) && !failed.Load(); i = next.Add(1) - 1 {
 			if !b.touched[i].Load() {
 				continue
 			}
 			if err := b.limiter.Do(ctx, &c.decision, store.VerbReset, b.name, b.keys[i], 0); err != nil {
-				away.Store(true) // a store that is away would be waited for at each key
+				failed.Store(true) // do not wait for a store that is down at each key
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		left = append(left, finding{verdictWarning, "clean-up", fmt.Sprintf("buckets of limit %s are left: %v", b.name, whole(err)),
+		left = append(left, finding{verdictWarning, "clean-up", fmt.Sprintf("buckets of limit %s are left: %v", b.name, timeoutError(err)),
 			"once the limit is gone they mean nothing; sweeps delete them in PostgreSQL and in files, in Redis they expire"})
 	}
 	if err := b.drop(); err != nil {
-		left = append(left, finding{verdictProblem, "clean-up", fmt.Sprintf("limit %s is left: %v", b.name, whole(err)),
+		left = append(left, finding{verdictProblem, "clean-up", fmt.Sprintf("limit %s is left: %v", b.name, timeoutError(err)),
 			"remove it through a service on this store: curl -X DELETE localhost:8080/v1/limits/" + b.name})
 	}
 	return left
@@ -522,12 +521,12 @@ func (b *bench) drop() error {
 	defer cancel()
 	err := b.limiter.Drop(ctx, b.name, owner.API)
 	if errors.Is(err, dipwell.ErrUnknownLimit) {
-		return nil // somebody else has removed it
+		return nil // removed by somebody else
 	}
 	return err
 }
 
-// print is the report for people.
+// print prints the report for people.
 func (r *benchReport) print(w io.Writer) error {
 	var s strings.Builder
 	fmt.Fprintf(&s, "dipwell %s, store %s\n", r.Version, plain(r.Store))
@@ -558,7 +557,7 @@ func (r *benchReport) print(w io.Writer) error {
 	return err
 }
 
-// short is µs in three digits.
+// short rounds µs to three digits.
 func short(us float64) time.Duration {
 	d, unit := time.Duration(us*1e3), time.Duration(1)
 	for d/unit >= 1000 {

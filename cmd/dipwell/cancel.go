@@ -10,10 +10,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// CancelCmd gives a reservation's tokens back.
+// CancelCmd cancels a reservation.
 type CancelCmd struct {
 	target      `embed:""`
-	Reservation string `arg:"" help:"As reserve printed it."`
+	Reservation string `arg:"" help:"The id that reserve printed."`
 }
 
 func (CancelCmd) Help() string {

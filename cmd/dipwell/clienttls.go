@@ -8,25 +8,25 @@ import (
 	"os"
 )
 
-// clientTLS says whom a client believes, and who it is, over https. There is no
-// switch that believes everybody: --cacert takes any authority of one's own.
+// clientTLS are the flags for https. There is no flag to skip verification: use
+// --cacert with the authority that signed the server's certificate.
 type clientTLS struct {
-	CACert     string `name:"cacert" placeholder:"FILE" env:"DIPWELL_CACERT" help:"Authorities (PEM) that sign the server's certificate, in place of this machine's."`
-	ClientCert string `name:"cert" placeholder:"FILE" env:"DIPWELL_CLIENT_CERT" help:"Certificate chain (PEM) of this client, for a server that asks for one."`
-	ClientKey  string `name:"key" placeholder:"FILE" env:"DIPWELL_CLIENT_KEY" help:"Its key (PEM)."`
+	CACert     string `name:"cacert" placeholder:"FILE" env:"DIPWELL_CACERT" help:"Authorities (PEM) to verify the server's certificate. Default: those of this machine."`
+	ClientCert string `name:"cert" placeholder:"FILE" env:"DIPWELL_CLIENT_CERT" help:"Certificate chain (PEM) of this client, if the server requires one."`
+	ClientKey  string `name:"key" placeholder:"FILE" env:"DIPWELL_CLIENT_KEY" help:"Key (PEM) of that certificate."`
 
 	made *http.Client
 }
 
-// client is an HTTP client with these certificates, the same at each call.
+// client returns an HTTP client with these certificates, always the same.
 func (c *clientTLS) client() (_ *http.Client, err error) {
 	if c.made == nil {
-		c.made, err = c.dial()
+		c.made, err = c.newClient()
 	}
 	return c.made, err
 }
 
-func (c *clientTLS) dial() (*http.Client, error) {
+func (c *clientTLS) newClient() (*http.Client, error) {
 	if c.CACert == "" && c.ClientCert == "" && c.ClientKey == "" {
 		return http.DefaultClient, nil
 	}

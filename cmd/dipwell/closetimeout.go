@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// closeTimeout bounds the end of a connection that was cut at a deadline. pgx waits
-// 15 seconds for the server to close it, and a lane cannot open another one
-// before that: a firewall that forgot the connection would stop the lane for so long.
+// closeTimeout is how long pgx may wait for the server to close a connection after
+// a deadline. Its default is 15 seconds, during which the lane has no connection if,
+// for example, a firewall drops the packets.
 const closeTimeout = time.Second
 
-// partings makes a dialer whose connections end within closeTimeout.
+// boundClose returns a dialer whose connections close within closeTimeout.
 func boundClose(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dial(ctx, network, addr)
@@ -24,8 +24,8 @@ func boundClose(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// parting is a connection whose deadlines are at most closeTimeout away. pgx sets one
-// only when it ends a connection.
+// closeTimeoutConn is a connection whose deadlines are at most closeTimeout away.
+// pgx sets a deadline only to close a connection.
 type closeTimeoutConn struct{ net.Conn }
 
 func (c closeTimeoutConn) SetDeadline(t time.Time) error {

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A connection that nobody answers any more keeps its lane for a second after a
-// deadline has cut it, not for pgx's 15.
-func TestGoodbyeIsBounded(t *testing.T) {
+// After a deadline, a connection to a silent server delays its lane by
+// closeTimeout, not by pgx's 15 seconds.
+func TestCloseTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config, err := poolConfig("postgres://u@h/d?sslmode=disable")
 		if err != nil {
@@ -48,8 +48,8 @@ func TestGoodbyeIsBounded(t *testing.T) {
 	})
 }
 
-// serveAndFallSilent logs a client in and reads what it says without an answer.
-// A request to cancel, on a connection of its own, is closed at once.
+// serveAndFallSilent logs a client in, and then reads without answering. It closes
+// the connection of a cancel request at once.
 func serveAndFallSilent(c net.Conn) {
 	defer c.Close()
 	head := make([]byte, 8)
@@ -57,7 +57,7 @@ func serveAndFallSilent(c net.Conn) {
 		return
 	}
 	body := make([]byte, int(head[2])<<8+int(head[3])-8)
-	if _, err := io.ReadFull(c, body); err != nil || head[4] != 0 { // a cancel request says 1234 there
+	if _, err := io.ReadFull(c, body); err != nil || head[4] != 0 { // a cancel request has 1234 there
 		return
 	}
 	io.WriteString(c, "R\x00\x00\x00\x08\x00\x00\x00\x00"+"K\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x02"+"Z\x00\x00\x00\x05I")

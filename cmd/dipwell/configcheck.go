@@ -17,11 +17,11 @@ import (
 
 // ConfigCmd holds the commands on configuration files.
 type ConfigCmd struct {
-	Check ConfigCheckCmd `cmd:"" help:"Say what is wrong with a configuration file, by line."`
+	Check ConfigCheckCmd `cmd:"" help:"Report the errors of a configuration file, with lines."`
 }
 
-// ConfigCheckCmd reads a file as serve would, and the descriptors that it names
-// where they are at hand, and starts nothing.
+// ConfigCheckCmd checks a file like serve, and the files and descriptors that it
+// names if they are on this machine.
 type ConfigCheckCmd struct {
 	File string `arg:"" help:"The YAML file."`
 }
@@ -59,7 +59,7 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 	return err
 }
 
-// inFile names the file in an error that does not.
+// inFile adds the name of the file to an error that does not have it.
 func inFile(path string, err error) error {
 	var named *yamlfile.Error
 	var open *fs.PathError
@@ -69,8 +69,8 @@ func inFile(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// checkFiles reads the files that settings name as serve would. Those that are
-// not here may be where the service runs: they are returned as missing.
+// checkFiles reads the files that settings name. Files that do not exist are
+// returned as missing, since they may exist where the service runs.
 func (s *settings) checkFiles() (missing []error, err error) {
 	for _, read := range []func() error{
 		func() error { return readable("admin_token_file", s.AdminTokenFile, 1) },
@@ -93,7 +93,7 @@ func (s *settings) checkFiles() (missing []error, err error) {
 	return missing, nil
 }
 
-// readable reports whether a file holds a secret of at least so many bytes.
+// readable returns an error if a file has no secret of at least least bytes.
 func readable(setting, path string, least int) error {
 	if path == "" {
 		return nil
@@ -105,8 +105,8 @@ func readable(setting, path string, least int) error {
 	return err
 }
 
-// namedRules are the descriptors that a file names, nil without any. As for serve, the
-// environment may say that several files are about one domain.
+// namedRules returns the descriptors that a file names, or nil if it names none. As
+// in serve, rls_merge_domains may be in the environment.
 func namedRules(f *config.File) (*rls.Rules, error) {
 	if f.RLSConfig == "" {
 		return nil, nil
@@ -118,7 +118,7 @@ func namedRules(f *config.File) (*rls.Rules, error) {
 	return loadRLS(&with)
 }
 
-// howMany is a number of things.
+// howMany formats a number of things: 1 limit, 2 limits.
 func howMany[N int | int64 | uint64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	dropAfter     = 2 * time.Second  // how long a file must stand unchanged before the limits that left it are dropped
-	driftEvery    = time.Second      // between looks at whether the store differs from the file
-	defineTimeout = 10 * time.Second // the longest the store may take to learn of one limit
-	maxListed     = 20               // limits that one line of the log names
+	dropAfter     = 2 * time.Second  // how long a file must be unchanged before limits removed from it are dropped
+	driftEvery    = time.Second      // interval of drift checks
+	defineTimeout = 10 * time.Second // timeout of defining or dropping a limit
+	maxListed     = 20               // limits named in a log line
 )
 
-// declared are the limits that this process's flags and file name, and those of
-// them that its file has defined in the store.
+// declared are the limits of this process's flags and file, and those that its
+// file has defined in the store.
 type declared struct {
 	ctx        context.Context
 	limiter    *dipwell.Limiter
@@ -34,12 +34,12 @@ type declared struct {
 
 	mu     sync.Mutex
 	began  bool
-	file   owner.FileState // as it was read last
+	file   owner.FileState // state of the file when it was last read
 	limits []declaredLimit
-	named  map[string]string // limits that this process's file defined, and by which text of the owner
-	gone   *time.Timer       // drops those that left the file; nil: none did
-	told   string            // the drift that was logged last
-	seen   string            // the drift of the look before
+	named  map[string]string // limits that this process's file defined, with the owner's text
+	gone   *time.Timer       // drops limits removed from the file; nil if there are none
+	told   string            // drift last logged
+	seen   string            // drift at the previous check
 }
 
 type declaredLimit struct {
@@ -47,8 +47,8 @@ type declaredLimit struct {
 	owner string
 }
 
-// declare puts the limits of settings in force. A file that was read before and
-// has not changed defines nothing, whoever changed the store meanwhile.
+// declare defines the limits of settings in the store. It does nothing if the file
+// has not changed since it was last read, even if the store has.
 func (d *declared) declare(set *settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +60,7 @@ func (d *declared) declare(set *settings) error {
 		return fmt.Errorf("%s: limits: is missing, and the file named %s before; limits: [] says that none are meant", d.path, howMany(len(d.named), "limit"))
 	}
 	limits := set.declared(file)
-	old := d.older(file)
+	old := d.newerRevision(file)
 	if old == 0 {
 		if err := d.define(file, limits); err != nil {
 			return err
@@ -70,12 +70,12 @@ func (d *declared) declare(set *settings) error {
 	}
 	d.file, d.limits, d.began = file, limits, true
 	if old == 0 {
-		d.leave()
+		d.scheduleDrop()
 	}
 	return nil
 }
 
-// has reports whether the file of settings is the one in force.
+// has reports whether the file of settings is the one in force, unchanged.
 func (d *declared) has(set *settings) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +86,7 @@ func fileOwner(f *config.File) owner.FileState {
 	return owner.FileState{Name: cmp.Or(f.Owner, owner.Main), Revision: f.Revision, Digest: f.Digest}
 }
 
-// declared are the limits of the flags and of the file, with their owners.
+// declared returns the limits of the flags and of the file, with their owners.
 func (s *settings) declared(file owner.FileState) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, store.OwnerCode})
@@ -97,9 +97,9 @@ func (s *settings) declared(file owner.FileState) (out []declaredLimit) {
 	return out
 }
 
-// older returns the revision that the store has seen of the file's owner, if it
-// is higher than the file's, else 0.
-func (d *declared) older(file owner.FileState) (seen int64) {
+// newerRevision returns the highest revision in the store of the file's owner, if
+// it is higher than the file's, else 0.
+func (d *declared) newerRevision(file owner.FileState) (seen int64) {
 	for _, def := range d.limiter.Limits() {
 		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
 			seen = max(seen, f.Revision)
@@ -108,8 +108,8 @@ func (d *declared) older(file owner.FileState) (seen int64) {
 	return seen
 }
 
-// define tells the store all limits. Owners are compared first, so that a
-// conflict changes nothing.
+// define defines all limits. It checks all owners first, so that a conflict changes
+// nothing.
 func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 	var others []string
 	for _, l := range limits {
@@ -158,9 +158,9 @@ func (d *declared) defineOne(l declaredLimit) error {
 	return nil
 }
 
-// logOrphans names, at the start, limits that a file of the same owner made and
-// this one does not name. Another service's file may name them, so that they
-// stay in force: who took one out of the file while no service ran must end it.
+// logOrphans logs the limits that a file of the same owner has defined and this one
+// does not name. They are not dropped, because another service's file may name
+// them.
 func (d *declared) logOrphans() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,8 @@ func (d *declared) logOrphans() {
 	}
 }
 
-// orphans are the limits that files of an owner made and that are not declared.
+// orphans returns the limits that files of an owner have defined and that are not
+// among limits.
 func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (left []string) {
 	for _, def := range limiter.Limits() {
 		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
@@ -180,8 +181,8 @@ func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (lef
 	return left
 }
 
-// postponeDrop notes that the file has changed in a way that could not be used:
-// limits that left it wait for the file to stand unchanged again.
+// postponeDrop restarts the wait before dropping limits, after the file has changed
+// and could not be used.
 func (d *declared) postponeDrop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -190,19 +191,21 @@ func (d *declared) postponeDrop() {
 	}
 }
 
-// leave starts the wait of the limits that left the file, or ends it.
-func (d *declared) leave() {
+// scheduleDrop starts the wait before dropping limits that were removed from the
+// file, or stops it if there are none.
+func (d *declared) scheduleDrop() {
 	if d.gone != nil {
 		d.gone.Stop()
 		d.gone = nil
 	}
-	if len(d.left()) > 0 {
-		d.gone = time.AfterFunc(dropAfter, d.dropLeft)
+	if len(d.removed()) > 0 {
+		d.gone = time.AfterFunc(dropAfter, d.dropRemoved)
 	}
 }
 
-// left are limits that this process's file defined and names no more.
-func (d *declared) left() []string {
+// removed returns the limits that this process's file has defined and no longer
+// names.
+func (d *declared) removed() []string {
 	left := maps.Clone(d.named)
 	for _, l := range d.limits {
 		delete(left, l.Name)
@@ -210,8 +213,9 @@ func (d *declared) left() []string {
 	return slices.Sorted(maps.Keys(left))
 }
 
-// dropLeft drops the limits that left the file, if it still is what was read.
-func (d *declared) dropLeft() {
+// dropRemoved drops the limits that were removed from the file, if the file has not
+// changed since it was read.
+func (d *declared) dropRemoved() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.gone == nil || d.ctx.Err() != nil {
@@ -221,7 +225,7 @@ func (d *declared) dropLeft() {
 		d.gone.Reset(dropAfter)
 		return
 	}
-	for _, name := range d.left() {
+	for _, name := range d.removed() {
 		if err := d.dropOne(name); err != nil {
 			d.warn("limit %s, which left %s, is not dropped yet: %v", name, d.path, err)
 			d.gone.Reset(dropAfter)
@@ -231,7 +235,7 @@ func (d *declared) dropLeft() {
 	d.gone = nil
 }
 
-// dropOne drops a limit that this process's file was the last to define.
+// dropOne drops a limit, unless somebody else has defined it since.
 func (d *declared) dropOne(name string) error {
 	owner := d.named[name]
 	switch def := d.limiter.Limit(name); {
@@ -257,7 +261,7 @@ func whose(by string) string {
 	return "owner " + by
 }
 
-// drift lists in which limits the store differs from what is declared.
+// drift describes the limits that differ in the store.
 func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 	for _, l := range limits {
 		def := limiter.Limit(l.Name)
@@ -275,14 +279,14 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 	return out
 }
 
-// drifted is how many limits of the store differ from what is declared.
+// drifted returns how many limits differ in the store.
 func (d *declared) drifted() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return float64(len(drift(d.limiter, d.limits)))
 }
 
-// watchDrift logs when the store begins and ceases to differ, until ctx ends.
+// watchDrift logs when drift begins and ends, until ctx ends.
 func (d *declared) watchDrift() {
 	tick := time.NewTicker(driftEvery)
 	defer tick.Stop()
@@ -296,16 +300,16 @@ func (d *declared) watchDrift() {
 	}
 }
 
-// logDrift logs a drift that two looks in a row have found: between the changes
-// of two services that read the same new file there is one for a moment.
+// logDrift logs a drift that two checks in a row have found. While several services
+// read the same new file there may be a drift for a moment.
 func (d *declared) logDrift() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := drift(d.limiter, d.limits)
 	now := strings.Join(list, "\n")
-	lasts := now == d.seen
+	persists := now == d.seen
 	d.seen = now
-	if !lasts || now == d.told {
+	if !persists || now == d.told {
 		return
 	}
 	if d.told = now; now == "" {
@@ -315,7 +319,7 @@ func (d *declared) logDrift() {
 	d.warn("warning: drift: the store differs in %s from what is named here: %s; a change of the file or a restart puts them in force", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
 }
 
-// names lists names; of very many, some and their number.
+// names joins names. Of more than maxListed it has some, and their number.
 func names(list []string) string {
 	s := ""
 	if len(list) > maxListed {

@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// get asks for what can only be looked at: a server, or a store itself, through
-// the very API that a server would have.
+// get sends a GET to the server or, with --store, to an API over the store in this
+// process.
 func (t *target) get(e *env, path string) (b []byte, err error) {
 	if !t.direct() {
 		return t.http(e, http.MethodGet, path, nil)
@@ -30,7 +30,7 @@ func (t *target) get(e *env, path string) (b []byte, err error) {
 	return b, err
 }
 
-// reply is a response that stays here.
+// reply is an http.ResponseWriter in memory.
 type reply struct {
 	header http.Header
 	status int

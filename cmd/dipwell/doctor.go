@@ -14,13 +14,13 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 )
 
-// DoctorCmd looks at what a service depends on, and changes nothing.
+// DoctorCmd checks what a service depends on. It changes nothing.
 type DoctorCmd struct {
-	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file, and the store that it names."`
+	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file and the store that it names."`
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
-	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 where nothing else is named)."`
-	Checks  int           `default:"200" placeholder:"N" help:"How many times to ask, to see how long an answer takes: 1 to 10000. They change nothing."`
-	Timeout time.Duration `default:"30s" help:"How long everything may take."`
+	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 if nothing else is given)."`
+	Checks  int           `default:"200" placeholder:"N" help:"Number of calls to measure the latency, 1 to 10000. Default 200. They change nothing."`
+	Timeout time.Duration `default:"30s" help:"Timeout of all checks. Default 30s."`
 	JSON    bool          `name:"json" help:"Print the findings as JSON."`
 
 	clientTLS `embed:""`
@@ -32,8 +32,8 @@ func (DoctorCmd) Help() string {
   dipwell doctor --store postgres://dipwell@db/shop
   dipwell doctor --server http://127.0.0.1:8080
 
-It writes nothing and needs no schema to say that there is none. Exit status:
-0 nothing is wrong (there may be warnings), 1 a problem, 2 it could not look.`
+It writes nothing, and works on a database without the schema. Exit status:
+0 no problem (there may be warnings), 1 a problem, 2 the checks could not run.`
 }
 
 // Verdicts of a finding.
@@ -43,7 +43,7 @@ const (
 	verdictProblem = "problem"
 )
 
-// finding is what one check found.
+// finding is the result of a check.
 type finding struct {
 	Verdict string `json:"verdict"`
 	Check   string `json:"check"`
@@ -56,7 +56,7 @@ type examination struct {
 	Findings []finding `json:"findings"`
 	Worst    string    `json:"verdict"`
 	checks   int
-	declared *config.File // whose limits the store ought to have; nil without --config
+	declared *config.File // the file of --config, or nil
 }
 
 func (x *examination) ok(check, found string, args ...any) {
@@ -71,7 +71,8 @@ func (x *examination) problem(check, advice, found string, args ...any) {
 	x.Findings = append(x.Findings, finding{verdictProblem, check, fmt.Sprintf(found, args...), advice})
 }
 
-// judge is a warning or a problem when something is wrong, and fine otherwise.
+// judge adds a finding: verdict with the text bad if wrong is true, else ok with the
+// text good.
 func (x *examination) judge(wrong bool, verdict, check, advice, bad, good string, args ...any) {
 	switch {
 	case !wrong:
@@ -119,7 +120,7 @@ func (c *DoctorCmd) Run(e *env) error {
 	return x.report(e, c.JSON)
 }
 
-// report prints the findings. A problem is status 1.
+// report prints the findings. It returns errRefused if there is a problem.
 func (x *examination) report(e *env, asJSON bool) error {
 	count := map[string]int{}
 	for _, f := range x.Findings {
@@ -150,7 +151,7 @@ func (x *examination) report(e *env, asJSON bool) error {
 	return nil
 }
 
-// config reads a file as serve would, and returns the store that it names.
+// config checks a configuration file like serve, and returns its store.
 func (x *examination) config(path string) string {
 	set, err := (&ServeCmd{Config: path}).merge()
 	if err != nil {
@@ -190,7 +191,7 @@ func (x *examination) secretFile(setting, path string) {
 		"%s: %s can be read by everybody on this machine", "%s: %s is there, and not everybody's to read", setting, path)
 }
 
-// store checks a store by its scheme.
+// store checks a store, depending on its scheme.
 func (x *examination) store(ctx context.Context, url string) {
 	switch scheme, _, _ := strings.Cut(url, ":"); {
 	case scheme == "memory":
@@ -204,20 +205,20 @@ func (x *examination) store(ctx context.Context, url string) {
 	}
 }
 
-// away is a store that does not answer.
-func (x *examination) away(url string, err error) {
+// down adds the finding that a store does not answer.
+func (x *examination) down(url string, err error) {
 	x.problem("store", "limits answer by their on_store_error until it is back", "%s does not answer: %v", redact(url), err)
 }
 
-// Bounds of what is fine.
+// Thresholds of findings.
 const (
 	skewWarning = 100 * time.Millisecond
 	skewProblem = 5 * time.Second
-	slowMedian  = 10 * time.Millisecond // of a store in the same place
+	slowMedian  = 10 * time.Millisecond // for a store in the same data centre
 	slowP99     = 50 * time.Millisecond // the usual timeout of a limit
 )
 
-// clock judges how far two clocks are apart: at least ahead less wrong.
+// clock judges the difference of two clocks: ahead, ± wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
 	if ahead < 0 {
@@ -232,9 +233,9 @@ func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 		"%s is %v %s this machine's, ±%v", "%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
 }
 
-// latency judges how long answers take. ask must change nothing.
+// latency judges how long answers take. ask must not change anything.
 func (x *examination) latency(ctx context.Context, what string, ask func(context.Context) error) {
-	if err := ask(ctx); err != nil { // it may have to connect and to prepare
+	if err := ask(ctx); err != nil { // not measured, since it may connect and prepare statements
 		x.problem("latency", "", "%s: %v", what, err)
 		return
 	}
@@ -255,11 +256,11 @@ func (x *examination) latency(ctx context.Context, what string, ask func(context
 		what, median.Round(time.Microsecond), p99.Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond), len(took))
 }
 
-// doctorKey is asked for by checks.
+// doctorKey is the key of the checks.
 const doctorKey = "dipwell-doctor"
 
-// decisions measures checks of one of the store's own limits, through a store as
-// clients open it; where there is none, looks at the clock.
+// decisions measures the latency of Check on one of the store's limits or, if it has
+// none, of reading its clock.
 func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock func(context.Context) error) {
 	l, err := dipwell.New(store)
 	if err != nil {
@@ -286,8 +287,8 @@ func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock 
 	})
 }
 
-// whole is err, or that time ran out.
-func whole(err error) error {
+// timeoutError returns err, or a plain error if it is a timeout.
+func timeoutError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time")
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// drift compares the limits of the file with those of the store, and lists those
-// of the store that a file of the same owner made and this one does not name.
+// drift reports limits that differ between file and store, and limits in the store
+// that a file of the same owner has defined and this one does not name.
 func (x *examination) drift(l *dipwell.Limiter) {
 	if x.declared == nil {
 		return
@@ -15,7 +15,7 @@ func (x *examination) drift(l *dipwell.Limiter) {
 	d := declared{limiter: l}
 	file := fileOwner(x.declared)
 	limits := (&settings{File: *x.declared}).declared(file)
-	if seen := d.older(file); seen > 0 {
+	if seen := d.newerRevision(file); seen > 0 {
 		x.warn("drift", "the file is an old one; a newer file has a higher revision", "the file is revision %d of owner %s, and the store has seen revision %d: a service defines nothing from it", file.Revision, file.Name, seen)
 	}
 	list := drift(l, limits)

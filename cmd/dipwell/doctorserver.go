@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// certificateDays are left of a certificate when it is time to renew it.
+// certificateDays is how many days before its end a certificate is a warning.
 const certificateDays = 14
 
-// server checks a running service by what it tells everybody.
+// server checks a running service through its public paths.
 func (x *examination) server(ctx context.Context, client *http.Client, base string) {
 	base = strings.TrimSuffix(cmp.Or(base, "http://127.0.0.1:8080"), "/")
 	get := func(ctx context.Context, path string) (status int, body []byte, header http.Header, err error) {
@@ -36,32 +36,32 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 	status, _, header, err := get(ctx, "/healthz")
 	if took := time.Since(start); err == nil && status == http.StatusOK {
 		x.ok("service", "%s answers", base)
-		if date, err := http.ParseTime(header.Get("Date")); err == nil { // in whole seconds, cut off
+		if date, err := http.ParseTime(header.Get("Date")); err == nil { // Date is rounded down to the second
 			x.clock("the service's clock", date.Add(time.Second/2).Sub(start.Add(took/2)).Round(time.Millisecond), (time.Second+took)/2)
 		}
 	} else {
 		if err == nil {
 			err = fmt.Errorf("/healthz is %d", status)
 		}
-		x.problem("service", "", "%s does not answer: %v", base, whole(err))
+		x.problem("service", "", "%s does not answer: %v", base, timeoutError(err))
 		return
 	}
 	if status, body, _, err := get(ctx, "/readyz"); err != nil {
-		x.problem("store", "", "/readyz: %v", whole(err))
+		x.problem("store", "", "/readyz: %v", timeoutError(err))
 	} else {
 		x.judge(status != http.StatusOK, verdictProblem, "store", "see the service's log, and run dipwell doctor --store there", "/readyz is %d: %s", "/readyz is %d: it can decide%.0s",
 			status, problem(http.StatusText(status), body))
 	}
-	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error { _, _, _, err := get(ctx, "/healthz"); return whole(err) })
+	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error { _, _, _, err := get(ctx, "/healthz"); return timeoutError(err) })
 	status, body, _, err := get(ctx, "/metrics")
 	if err != nil || status != http.StatusOK {
-		x.warn("metrics", "", "/metrics is not to be had: status %d, %v", status, whole(err))
+		x.warn("metrics", "", "/metrics is not to be had: status %d, %v", status, timeoutError(err))
 		return
 	}
 	x.metrics(samples(body))
 }
 
-// metrics judges what a service has counted since it began.
+// metrics judges the counters of a service since it started.
 func (x *examination) metrics(m map[string]float64) {
 	since := "since it began"
 	if at := m["process_start_time_seconds"]; at > 0 {
@@ -93,7 +93,8 @@ func (x *examination) metrics(m map[string]float64) {
 	}
 }
 
-// samples adds up Prometheus's text by name, without labels.
+// samples parses Prometheus's text format, and sums the values of each name over its
+// labels.
 func samples(text []byte) map[string]float64 {
 	out := map[string]float64{}
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {

@@ -14,18 +14,18 @@ import (
 	"github.com/dipwell/dipwell/redisstore"
 )
 
-// Bounds of what is fine in a database.
+// Thresholds of findings in databases.
 const (
-	fewHot      = 0.9
-	manyDead    = 0.5             // dead rows, to live ones
-	deadEnough  = 10000           // fewer say nothing
-	longOpen    = 5 * time.Minute // a transaction that keeps dead rows
-	fullMemory  = 0.9
-	fullClients = 0.9
-	clockLooks  = 8 // of which the quickest counts
+	fewHot       = 0.9
+	manyDead     = 0.5             // ratio of dead to live rows
+	deadEnough   = 10000           // fewer dead rows are not judged
+	longOpen     = 5 * time.Minute // age of a transaction, which keeps dead rows
+	fullMemory   = 0.9
+	fullClients  = 0.9
+	clockSamples = 8 // the quickest counts
 )
 
-// file checks a file without opening it as a store.
+// file checks a store in a file without opening it as a store.
 func (x *examination) file(url string) {
 	path, every, err := filestore.ParseURL(url)
 	if err != nil {
@@ -59,7 +59,7 @@ func (x *examination) file(url string) {
 	}
 }
 
-// postgres checks a database and what is in it.
+// postgres checks a database.
 func (x *examination) postgres(ctx context.Context, url string) {
 	config, err := poolConfig(url)
 	if err != nil {
@@ -68,7 +68,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
-		x.away(url, whole(err))
+		x.down(url, timeoutError(err))
 		return
 	}
 	defer func() {
@@ -78,7 +78,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	}()
 	c, err := pgstore.Inspect(ctx, conn)
 	if err != nil {
-		x.problem("store", "", "%v", whole(err))
+		x.problem("store", "", "%v", timeoutError(err))
 		return
 	}
 	server, _, _ := strings.Cut(c.Server, " (")
@@ -97,7 +97,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	x.postgresEngine(c)
 }
 
-// postgresEngine checks what depends on the engine and on the tables in it.
+// postgresEngine checks what depends on the engine.
 func (x *examination) postgresEngine(c *pgstore.Condition) {
 	if c.Portable {
 		x.ok("engine", "%s: a call of several keys is a transaction with row locks, and collisions are retried; refusals of one key write nothing; the service sweeps", c.Engine)
@@ -113,10 +113,10 @@ func (x *examination) postgresEngine(c *pgstore.Condition) {
 
 func (x *examination) postgresClock(ctx context.Context, conn *pgx.Conn) {
 	var best pgstore.Sample
-	for i := range clockLooks {
+	for i := range clockSamples {
 		s, err := pgstore.ClockSample(ctx, conn)
 		if err != nil {
-			x.problem("clock", "", "%v", whole(err))
+			x.problem("clock", "", "%v", timeoutError(err))
 			return
 		}
 		if i == 0 || s.Error < best.Error {
@@ -135,7 +135,7 @@ func (x *examination) postgresSchema(c *pgstore.Condition) {
 	}
 }
 
-// postgresHidden says what a user who may not read the schema cannot be told.
+// postgresHidden reports that the user may not read the schema.
 func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, conn *pgx.Conn) {
 	const rest = "; limits, their latency, tables and rows were not looked at"
 	if c.Callable {
@@ -149,14 +149,14 @@ func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, 
 func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
 	store, closeStore, err := openStore(ctx, url, storeOptions{once: true, report: func(error) {}})
 	if err != nil {
-		x.problem("store", "", "%v", whole(err))
+		x.problem("store", "", "%v", timeoutError(err))
 		return
 	}
 	defer func() { _ = closeStore() }()
 	x.decisions(ctx, store, func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
 }
 
-// postgresHealth checks what only PostgreSQL tells.
+// postgresHealth checks what only PostgreSQL reports.
 func (x *examination) postgresHealth(c *pgstore.Condition) {
 	x.judge(!c.Fsync || !c.FullPages, verdictProblem, "durability", "set fsync and full_page_writes on: without them a crash may damage the whole database",
 		"fsync or full_page_writes is off", "fsync and full_page_writes are on")
@@ -178,7 +178,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 
 func (x *examination) postgresRoles(c *pgstore.Condition) {
 	own := "connect the service as a role of its own, and grant dipwell_service to it, or dipwell_admin when it defines limits"
-	if c.Portable { // tables alone, granted by hand
+	if c.Portable { // tables without roles
 		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
 	} else {
 		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
@@ -211,13 +211,13 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	}
 }
 
-// Rows that make it worth a warning when nobody has swept them for so long.
+// A table with more than manyRows is a warning if its last sweep was longSince ago.
 const (
 	manyRows  = 100_000
 	longSince = time.Hour
 )
 
-// postgresSwept judges when somebody last went over the table.
+// postgresSwept judges when the table was last swept.
 func (x *examination) postgresSwept(c *pgstore.Condition) {
 	since := "never"
 	if !c.Swept.IsZero() {
@@ -227,7 +227,7 @@ func (x *examination) postgresSwept(c *pgstore.Condition) {
 		"%d rows, and the last whole pass of a sweep over them began %s", "%d rows; the last whole pass of a sweep over them began %s", c.LiveRows, since)
 }
 
-// postgresCounters judges what the server has counted about buckets.
+// postgresCounters judges the server's statistics of buckets.
 func (x *examination) postgresCounters(c *pgstore.Condition) {
 	if share, ok := c.HotShare(); ok {
 		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
@@ -243,7 +243,7 @@ func (x *examination) postgresCounters(c *pgstore.Condition) {
 		"%d live, %d dead, last vacuumed %s", "%d live, %d dead, last vacuumed %s", c.LiveRows, c.DeadRows, vacuumed)
 }
 
-// redis checks every server that decides.
+// redis checks every primary.
 func (x *examination) redis(ctx context.Context, url string) {
 	db, config, err := redisstore.Client(url, redisstore.Config{})
 	if err != nil {
@@ -253,16 +253,16 @@ func (x *examination) redis(ctx context.Context, url string) {
 	defer func() { _ = db.Close() }()
 	list, err := redisstore.Inspect(ctx, db)
 	if err != nil {
-		x.away(url, whole(err))
+		x.down(url, timeoutError(err))
 		return
 	}
 	for i := range list {
 		x.redisNode(&list[i], config.AllowEviction)
 	}
-	config.Poll, config.AllowEviction = -1, true // it has been judged
+	config.Poll, config.AllowEviction = -1, true // redisNode has judged it
 	store, err := redisstore.New(ctx, db, config)
 	if err != nil {
-		x.problem("store", "", "%v", whole(err))
+		x.problem("store", "", "%v", timeoutError(err))
 		return
 	}
 	defer func() { _ = store.Close() }()

@@ -31,7 +31,7 @@ func (s *settings) checkRLS() error {
 	return nil
 }
 
-// rateLimits is the RateLimitService of a service, nil where nothing asks for it.
+// rateLimits returns the RateLimitService, or nil if it is not configured.
 func (s *service) rateLimits() (*rls.Service, error) {
 	set := s.started
 	if set.GRPC == "" && set.RLSConfig == "" {
@@ -49,7 +49,7 @@ func (s *service) rateLimits() (*rls.Service, error) {
 	return r, nil
 }
 
-// startRLS reads the descriptors and follows their changes.
+// startRLS reads the descriptors and watches them for changes.
 func (s *service) startRLS() (err error) {
 	if s.rls, err = s.rateLimits(); err != nil || s.started.RLSConfig == "" {
 		return err
@@ -57,7 +57,7 @@ func (s *service) startRLS() (err error) {
 	if err = s.readRLS(); err != nil {
 		return err
 	}
-	return s.follow(rls.Watch, s.rereadRLS, s.started.RLSConfig)
+	return s.follow(rls.Watch, s.reloadRLS, s.started.RLSConfig)
 }
 
 func loadRLS(f *config.File) (*rls.Rules, error) {
@@ -73,8 +73,8 @@ func (s *service) readRLS() error {
 	return s.rls.Use(s.env.ctx, rules)
 }
 
-// rereadRLS reads the descriptors again. A bad configuration changes nothing.
-func (s *service) rereadRLS() {
+// reloadRLS reads the descriptors again. After an error the old ones stay in force.
+func (s *service) reloadRLS() {
 	if err := s.readRLS(); err != nil {
 		s.reloadError("the last good descriptors stay in force", err)
 		return
@@ -82,7 +82,7 @@ func (s *service) rereadRLS() {
 	s.info("descriptors read again from %s", s.started.RLSConfig)
 }
 
-// boundedRLS is the RateLimitService within the service's bound of calls under way.
+// boundedRLS is the RateLimitService within max_in_flight.
 type boundedRLS struct {
 	*rls.Service
 	server *server.Server
@@ -96,7 +96,7 @@ func (b *boundedRLS) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest
 	return b.Service.ShouldRateLimit(ctx, r)
 }
 
-// grpcOptions are those that not every service needs.
+// grpcOptions returns the options for TLS and tracing, if they are on.
 func (s *service) grpcOptions() (out []grpc.ServerOption) {
 	if c := s.secure("h2"); c != nil {
 		out = append(out, grpc.Creds(credentials.NewTLS(c)))
@@ -107,8 +107,8 @@ func (s *service) grpcOptions() (out []grpc.ServerOption) {
 	return out
 }
 
-// serve answers on all listeners until the program is asked to stop or one of
-// them fails, which ends the others.
+// serve serves on all listeners until the program is asked to stop or a listener
+// fails.
 func (s *service) serve(listeners []server.Listener) error {
 	if s.started.GRPC == "" {
 		return s.server.Serve(s.env.ctx, listeners...)

@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// KeysCmd pages through the live keys of a limit.
+// KeysCmd lists a page of live keys of a limit.
 type KeysCmd struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
-	Prefix string  `help:"Only keys that begin so."`
-	After  *string `help:"Only keys after this one, in byte order; an empty one is the shared bucket."`
-	N      int     `short:"n" default:"100" help:"At most so many, 1 to 1000."`
+	Prefix string  `help:"Only keys that begin with this."`
+	After  *string `help:"Only keys after this one, in byte order. An empty one means the shared bucket."`
+	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
 }
 
 func (KeysCmd) Help() string {
@@ -62,11 +62,11 @@ func (c *KeysCmd) Run(e *env) error {
 	return nil
 }
 
-// InspectCmd looks at one bucket and consumes nothing.
+// InspectCmd shows one bucket without changing it.
 type InspectCmd struct {
 	target `embed:""`
 	Name   string `arg:"" name:"limit" help:"Name of the limit."`
-	Key    string `arg:"" help:"Whose bucket."`
+	Key    string `arg:"" help:"Key of the bucket."`
 }
 
 func (InspectCmd) Help() string { return "Example: dipwell inspect login user:7" }

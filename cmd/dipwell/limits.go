@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// LimitsCmd lists the limits that a server knows.
+// LimitsCmd lists the limits of a server.
 type LimitsCmd struct {
 	target `embed:""`
 }
@@ -31,7 +31,7 @@ func (c *LimitsCmd) Run(e *env) error {
 	for _, raw := range list {
 		var l map[string]any
 		in := json.NewDecoder(bytes.NewReader(raw))
-		in.UseNumber() // as the server wrote them
+		in.UseNumber() // keep numbers as text
 		if err = in.Decode(&l); err != nil {
 			return errNoLimits
 		}
@@ -42,10 +42,10 @@ func (c *LimitsCmd) Run(e *env) error {
 
 var errNoLimits = errors.New("the server's answer is no list of limits")
 
-// limitsPage is how many limits are asked for at a time.
+// limitsPage is the size of a page.
 const limitsPage = "1000"
 
-// all reads every page.
+// all reads all pages.
 func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	list = []json.RawMessage{}
 	for after := ""; ; {

@@ -12,21 +12,21 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// repeatAfter is when a complaint that has not changed is repeated.
+// repeatAfter is when an error that repeats is logged again.
 const repeatAfter = time.Minute
 
-// logger is the log of a service. An error that repeats, such as that of a
-// store that is away, is logged once a minute.
+// logger is the log of a service. An error that repeats, as while a store is down,
+// is logged once in repeatAfter.
 type logger struct {
 	to   io.Writer
-	json *slog.Logger // nil: plain lines
+	json *slog.Logger // nil for plain text
 	mu   sync.Mutex
 	last string
 	at   time.Time
 }
 
-// setFormat sets the format of the log before anything is logged: in JSON each line
-// is an object, also those of net/http, of gRPC and of the standard log package.
+// setFormat sets the format of the log. It must be called before anything is
+// logged. The format json also applies to net/http, gRPC and the package log.
 func (l *logger) setFormat(format string) {
 	if format != "json" || l.json != nil {
 		return
@@ -36,7 +36,7 @@ func (l *logger) setFormat(format string) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(l.json.Handler(), slog.LevelError).Writer()))
 }
 
-// jsonLog writes a duration in µs, with the unit in its name.
+// jsonLog writes JSON. A duration is in µs, and its name ends in _us.
 func jsonLog(to io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -73,8 +73,7 @@ func (l *logger) log(level slog.Level, format string, args ...any) {
 	l.line(level, fmt.Sprintf(format, args...))
 }
 
-// kept logs that something could not be read again, and that what was read
-// before stays in force.
+// reloadError logs that a reload failed. what says what stays in force.
 func (l *logger) reloadError(what string, err error) {
 	if l.json != nil {
 		l.json.Error(what, "error", err.Error())
@@ -83,7 +82,7 @@ func (l *logger) reloadError(what string, err error) {
 	l.info("%v\ndipwell: %s", err, what)
 }
 
-// event logs text, or in JSON msg with its attributes.
+// event logs text or, in JSON, msg with attributes.
 func (l *logger) event(text, msg string, attrs ...any) {
 	if l.json != nil {
 		l.json.Info(msg, attrs...)
@@ -100,10 +99,11 @@ func (l *logger) line(level slog.Level, text string) {
 	fmt.Fprintf(l.to, "dipwell: %s\n", text)
 }
 
-// errLogged ends a command with status 2: its error is in the log.
+// errLogged ends a command with status 2. The error has been logged.
 var errLogged = errors.New("logged")
 
-// logFinal logs, in JSON, the error that ends a command. In text that is main's job.
+// logFinal logs the error that ends a command in JSON. It returns other errors,
+// which run prints.
 func (l *logger) logFinal(err error) error {
 	if err == nil || l.json == nil {
 		return err

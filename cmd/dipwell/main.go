@@ -11,31 +11,31 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // calendars must not depend on what the machine has installed
+	_ "time/tzdata" // calendars must not depend on the machine's time zone files
 
 	"github.com/alecthomas/kong"
 )
 
-// commands lists what the program does: one field, one file.
+// commands are the subcommands, each in a file of its own.
 type commands struct {
-	Serve    ServeCmd    `cmd:"" help:"Answer over HTTP, or be a rate-limiting reverse proxy."`
-	Take     TakeCmd     `cmd:"" help:"Take tokens if all of them are there."`
-	Check    CheckCmd    `cmd:"" help:"Answer as take would, and change nothing."`
+	Serve    ServeCmd    `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
+	Take     TakeCmd     `cmd:"" help:"Take tokens, all or none."`
+	Check    CheckCmd    `cmd:"" help:"Answer like take, but change nothing."`
 	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as there are, up to --cost."`
-	Reserve  ReserveCmd  `cmd:"" help:"Take tokens ahead of time; the answer says how long to wait."`
-	Charge   ChargeCmd   `cmd:"" help:"Take tokens whatever is left."`
+	Reserve  ReserveCmd  `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
+	Charge   ChargeCmd   `cmd:"" help:"Take tokens even if fewer are left."`
 	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
 	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
 	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
-	Limits   LimitsCmd   `cmd:"" help:"List the limits that a server knows."`
-	Keys     KeysCmd     `cmd:"" help:"Page through the live keys of a limit (admin)."`
-	Inspect  InspectCmd  `cmd:"" help:"Look at one bucket, consuming nothing (admin)."`
+	Limits   LimitsCmd   `cmd:"" help:"List the limits of a server."`
+	Keys     KeysCmd     `cmd:"" help:"List the live keys of a limit in pages (admin)."`
+	Inspect  InspectCmd  `cmd:"" help:"Show one bucket without changing it (admin)."`
 	Top      TopCmd      `cmd:"" help:"Watch a service: decisions, refusals, the busiest and most refused keys (admin)."`
-	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, look at or remove the schema in PostgreSQL."`
+	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
-	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions a second, and how long one takes."`
-	Doctor   DoctorCmd   `cmd:"" help:"Look for what is wrong with a configuration, a store or a running service."`
+	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions per second, and latency."`
+	Doctor   DoctorCmd   `cmd:"" help:"Find problems of a configuration, a store or a running service."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`
 }
 
@@ -48,27 +48,27 @@ Exit status: 0 allowed or done, 1 refused, 2 error.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	context.AfterFunc(ctx, stop) // a second signal kills the program
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// env is what a command may touch outside itself.
+// env is the environment of a command.
 type env struct {
-	ctx    context.Context // ends when the program is asked to stop
+	ctx    context.Context // ends at the first signal
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 }
 
-// errRefused ends a command with status 1: the answer was no, and has been printed.
+// errRefused ends a command with status 1. The answer has been printed.
 var errRefused = errors.New("refused")
 
-// exit is how the parser's own endings (--help) leave it.
+// exit is the panic by which the parser ends run, as after --help.
 type exit int
 
-// run is the program: it parses args, runs one command and returns the exit status.
+// run parses args, runs a command and returns the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if e := recover(); e != nil {
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))
 	if err != nil {
-		panic(err) // the commands above are wrong
+		panic(err) // a bug in commands
 	}
 	if len(args) == 0 {
 		shortHelp(stderr, parser)
@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return 0
 }
 
-// shortHelp says what the program is for and names its commands.
+// shortHelp prints the description and the names of the commands.
 func shortHelp(w io.Writer, parser *kong.Kong) {
 	var names []string
 	for _, c := range parser.Model.Children {

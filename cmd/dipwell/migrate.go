@@ -16,11 +16,11 @@ import (
 type MigrateCmd struct {
 	Up     MigrateUpCmd     `cmd:"" help:"Create or upgrade the schema, and choose how durable its tables are."`
 	Down   MigrateDownCmd   `cmd:"" help:"Remove the schema with everything in it: limits and buckets."`
-	Status MigrateStatusCmd `cmd:"" help:"Say which version a database has; status 1 when it is not this program's."`
-	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, or of an upgrade, for a migration tool of your own."`
+	Status MigrateStatusCmd `cmd:"" help:"Print the version of a database; status 1 if it is not this program's."`
+	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, or of an upgrade, for another migration tool."`
 }
 
-// database is where a schema is.
+// database is the flag that names a database.
 type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
 }
@@ -47,14 +47,14 @@ func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), 
 	}, nil
 }
 
-// tables say what a crash of the server may do to the buckets.
+// tables are the flags for the kind of tables.
 type tables struct {
 	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none."`
 	Logged   bool `xor:"durability" help:"A crash loses nothing that was answered (default for new tables)."`
 	Citus    bool `help:"The database is Citus: distribute the buckets by key. YugabyteDB and CockroachDB are known by yugabyte:// and cockroach://."`
 }
 
-// options are what the flags and the URL's scheme ask for.
+// options returns the options for the flags and the URL's scheme.
 func (t tables) options(url string) pgstore.MigrateOptions {
 	o := pgstore.MigrateOptions{Engine: pgstore.EngineOf(url)}
 	if t.Citus {
@@ -69,7 +69,7 @@ func (t tables) options(url string) pgstore.MigrateOptions {
 	return o
 }
 
-// MigrateUpCmd brings the schema to this program's version.
+// MigrateUpCmd creates or upgrades the schema.
 type MigrateUpCmd struct {
 	database `embed:""`
 	tables   `embed:""`
@@ -78,9 +78,9 @@ type MigrateUpCmd struct {
 func (MigrateUpCmd) Help() string {
 	return `Example: dipwell migrate up --store postgres://postgres@db/shop
 
-All of it happens in one transaction, and programs that start together may all
-run it. Run it again with --logged or --unlogged to change the tables, which
-PostgreSQL then writes anew, and with neither to leave them as they are.`
+The upgrade is one transaction, and several programs may run it at the same time.
+Run it again with --logged or --unlogged to convert the tables, which PostgreSQL
+then rewrites; with neither flag the kind of tables does not change.`
 }
 
 func (c *MigrateUpCmd) Run(e *env) error {
@@ -121,13 +121,13 @@ func (c *MigrateDownCmd) Run(e *env) error {
 	return err
 }
 
-// MigrateStatusCmd says what a database has.
+// MigrateStatusCmd prints the state of the schema.
 type MigrateStatusCmd struct {
 	database `embed:""`
 }
 
 func (MigrateStatusCmd) Help() string {
-	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\nIt ends with status 1 when the schema is missing, older or newer than this program's."
+	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\nThe exit status is 1 if the schema is missing, older or newer than this program's."
 }
 
 func (c *MigrateStatusCmd) Run(e *env) error {
@@ -147,7 +147,7 @@ func (c *MigrateStatusCmd) Run(e *env) error {
 		}
 	}
 	for _, m := range list {
-		if state := stateOf(&m); !m.AppliedAt.IsZero() || m.Version > have { // engines without functions have one for all
+		if state := stateOf(&m); !m.AppliedAt.IsZero() || m.Version > have { // engines without functions have a single migration
 			fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
 		}
 	}
@@ -170,8 +170,8 @@ func stateOf(m *pgstore.Migration) string {
 // MigratePrintCmd prints the schema.
 type MigratePrintCmd struct {
 	tables `embed:""`
-	From   int    `placeholder:"N" help:"Print what a database of version N lacks, not the whole schema; migrate status says its version."`
-	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme says whose SQL: yugabyte:// or cockroach://, else PostgreSQL's. No database is asked."`
+	From   int    `placeholder:"N" help:"Print the upgrade from version N, not the whole schema. migrate status prints the version."`
+	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme selects the SQL: yugabyte:// or cockroach://, else PostgreSQL. No database is opened."`
 }
 
 func (MigratePrintCmd) Help() string {
@@ -187,7 +187,7 @@ func (c *MigratePrintCmd) Run(e *env) error {
 	return err
 }
 
-// printState says in a line how the schema is now.
+// printState prints the version and the kind of tables.
 func printState(e *env, conn *pgx.Conn) error {
 	var unlogged bool
 	err := conn.QueryRow(e.ctx, "select relpersistence = 'u' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&unlogged)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// releaseEvery is how often pages are released: rarely enough that mapping
-// again what is in use, some hundred faults, costs about a ten-thousandth.
+// releaseEvery is how often pages are released. Mapping the pages in use again
+// takes some hundred faults, about 0.01 % of the time.
 const releaseEvery = 10 * time.Second
 
-// keepPagesReleased releases pages now and now and then until ctx ends: a first
-// connection, a look at /metrics, a store's reconnection leave megabytes mapped
-// that the next call does not need.
+// keepPagesReleased releases pages now and every releaseEvery until ctx ends. A
+// scrape of /metrics or a reconnection, for example, leaves megabytes mapped that
+// calls do not need.
 func keepPagesReleased(ctx context.Context) {
 	releasePages()
 	go func() {
@@ -31,10 +31,9 @@ func keepPagesReleased(ctx context.Context) {
 	}()
 }
 
-// releasePages lets go of the program's own code and constants, of which the
-// start has touched much that serving never needs again: what other commands
-// initialize, and 64 KB around each page. The kernel maps what is used from its
-// page cache again. Without /proc nothing happens.
+// releasePages unmaps the pages of the program's code and constants. Many of them
+// were used only at the start. The kernel maps a page again from its page cache when
+// it is used. Without /proc releasePages does nothing.
 func releasePages() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -55,9 +54,9 @@ func releasePages() {
 				start, _ = strconv.ParseUint(from, 16, 64)
 				end, _ = strconv.ParseUint(to, 16, 64)
 			}
-		case len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0" && 0 < start && start < end: // nothing in it but what the file has
-			// Their only effect is on memory, and they may fail without harm. Where
-			// the file lies in huge pages, one byte would map two megabytes again.
+		case len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0" && 0 < start && start < end: // only pages of the file
+			// Errors are harmless. Without NOHUGEPAGE, on a file in huge pages one
+			// byte would map two megabytes again.
 			for _, advice := range []uintptr{syscall.MADV_NOHUGEPAGE, syscall.MADV_DONTNEED} {
 				_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, uintptr(start), uintptr(end-start), advice)
 			}

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/term"
 )
 
-// What a terminal is told, in the words of ECMA-48 and xterm.
+// Control sequences of ECMA-48 and xterm.
 const (
-	screenOpen  = "\x1b[?1049h\x1b[?25l\x1b[?7l" // another screen, no cursor, long lines are cut
+	screenOpen  = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no line wrap
 	screenClose = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	screenHome  = "\x1b[H"
-	lineClear   = "\x1b[2K" // before a line: after one of full width the cursor stands on its last column
+	lineClear   = "\x1b[2K" // sent before a line, since after a full line the cursor is still on its last column
 	lineEnd     = "\r\n"
 	restClear   = "\x1b[J"
 	bold        = "\x1b[1m"
 	notBold     = "\x1b[0m"
 )
 
-// sizeEvery is how soon a window that was resized is drawn anew.
+// sizeEvery is how often the size of the terminal is checked.
 const sizeEvery = 250 * time.Millisecond
 
-// live shows report after report until q, Ctrl-C or a signal.
+// live shows reports until q, Ctrl-C or a signal.
 func (c *TopCmd) live(e *env, out *os.File, last *topAnswer) error {
-	ctx, quit := context.WithCancel(e.ctx) // so that an answer that does not come keeps nobody
+	ctx, quit := context.WithCancel(e.ctx) // quitting cancels a call in flight
 	defer quit()
 	if in, ok := e.stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
 		if state, err := term.MakeRaw(int(in.Fd())); err == nil {
@@ -41,8 +41,8 @@ func (c *TopCmd) live(e *env, out *os.File, last *topAnswer) error {
 	defer next.Stop()
 	defer resized.Stop()
 	var report *topReport
-	var trouble error
-	width, height := c.draw(e, out, report, trouble)
+	var callErr error
+	width, height := c.draw(e, out, report, callErr)
 	for {
 		select {
 		case <-ctx.Done():
@@ -53,11 +53,11 @@ func (c *TopCmd) live(e *env, out *os.File, last *topAnswer) error {
 			}
 		case <-next.C:
 			var now *topAnswer
-			if now, trouble = c.ask(ctx, e); trouble == nil {
+			if now, callErr = c.ask(ctx, e); callErr == nil {
 				report, last = compare(last, now), now
 			}
 		}
-		width, height = c.draw(e, out, report, trouble)
+		width, height = c.draw(e, out, report, callErr)
 	}
 }
 
@@ -72,7 +72,7 @@ func waitForQuit(in *os.File) {
 	}
 }
 
-// size is that of the terminal, or what one is taken for that does not say.
+// size returns the size of the terminal, or 80 × 24 if it is not known.
 func size(out *os.File) (width, height int) {
 	width, height, err := term.GetSize(int(out.Fd()))
 	if err != nil || width <= 0 || height <= 0 {
@@ -81,13 +81,14 @@ func size(out *os.File) (width, height int) {
 	return width, height
 }
 
-// draw writes a screen in one go, so that it does not flicker.
-func (c *TopCmd) draw(e *env, out *os.File, r *topReport, trouble error) (width, height int) {
+// draw writes a screen at once, so that it does not flicker. It returns the size of
+// the terminal.
+func (c *TopCmd) draw(e *env, out *os.File, r *topReport, callErr error) (width, height int) {
 	width, height = size(out)
 	lines := []topLine{{text: fit(fmt.Sprintf("dipwell top %s every %v, q ends", time.Now().Format(time.TimeOnly), c.Interval), width)}}
 	switch {
-	case trouble != nil && e.ctx.Err() == nil:
-		lines = append(lines, topLine{fit("no answer: "+plain(trouble.Error()), width), true})
+	case callErr != nil && e.ctx.Err() == nil:
+		lines = append(lines, topLine{fit("no answer: "+plain(callErr.Error()), width), true})
 	case r == nil:
 		lines = append(lines, topLine{text: "counting…"})
 	}
@@ -98,7 +99,7 @@ func (c *TopCmd) draw(e *env, out *os.File, r *topReport, trouble error) (width,
 	return width, height
 }
 
-// frame is what a terminal is sent for the lines that fit its height.
+// frame returns the text that draws the lines that fit height.
 func frame(lines []topLine, height int, color bool) string {
 	var b strings.Builder
 	b.WriteString(screenHome)

@@ -19,8 +19,8 @@ import (
 
 // ServeCmd runs the service.
 type ServeCmd struct {
-	Config       string `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file; a change of it takes effect at once, and on SIGHUP."`
-	kong.Plugins        // what serveFlags returns
+	Config       string `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"YAML file. It is read again when it changes, and on SIGHUP."`
+	kong.Plugins        // the result of serveFlags
 }
 
 func (ServeCmd) Help() string {
@@ -35,19 +35,19 @@ func (ServeCmd) Help() string {
 A flag comes before its environment variable, that before the file, and that before the default.`
 }
 
-// Buckets are kept outside Go's heap, so that what lives in it is a few
-// megabytes, and what it may grow by decides how large the process is: at most
-// 40 MB at 10,000 keys, whatever the store.
+// gcPercent is GOGC unless the environment sets it. The live heap is a few
+// megabytes, because buckets are outside it, so the process stays below 40 MB at
+// 10,000 keys with any store.
 const gcPercent = 150
 
-// Run opens everything, serves until it is told to stop, and closes in reverse order.
+// Run opens everything, serves until e.ctx ends, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
 	log := &logger{to: e.stderr}
 	given := &settings{}
-	_ = c.over(given) // the format of the log counts before the file is read
+	_ = c.overwrite(given) // for the format of the log while the file is read; settings reports the errors
 	log.setFormat(given.LogFormat)
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // it ends nothing: it makes files be read again, where there are any
+	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files
 	defer signal.Stop(hangups)
 	defer func() { err = log.logFinal(err) }()
 	set, err := c.settings()
@@ -86,13 +86,13 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
 		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
 	gauges(s.server, store)
-	s.server.Gauge("dipwell_config_last_reload_failed", "1: the configuration file was bad when it was last read again, and an older one is in force.", func() float64 {
+	s.server.Gauge("dipwell_config_last_reload_failed", "1 if the last reload of the configuration file failed, and an older configuration is in force.", func() float64 {
 		if s.reloadFailed.Load() {
 			return 1
 		}
 		return 0
 	})
-	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that the store has otherwise, or not at all.", s.declared.drifted)
+	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that differ in the store or are missing there.", s.declared.drifted)
 	s.server.LogRefusals(e.ctx, log.slog(), set.LogRefusals, hasher.Redact)
 	if err = s.openTLS(set); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	return s.serveAndDrain(listeners)
 }
 
-// listen opens the listeners and says where they are.
+// listen opens the listeners and logs their addresses.
 func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	defer func() {
 		if err != nil {
@@ -158,13 +158,13 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	return ls, nil
 }
 
-// site is the main listener's.
+// site returns the Site of the main listener.
 func (s *settings) site(l net.Listener) server.Site {
 	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "",
 		NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
 }
 
-// traced makes spans of what a listener answers, where they are wanted.
+// traced adds spans to a listener's handler if tracing is on.
 func (s *service) traced(l server.Listener) server.Listener {
 	if s.tracer != nil {
 		l.Handler = s.tracer.HTTP(l.Handler)
@@ -174,7 +174,7 @@ func (s *service) traced(l server.Listener) server.Listener {
 
 func closeAll(ls []server.Listener) {
 	for _, l := range ls {
-		_ = l.Close() // served ones are closed already
+		_ = l.Close() // an error means that it is closed already
 	}
 }
 
@@ -186,19 +186,20 @@ func (s *service) watch() error {
 	return s.follow(config.Watch, s.reload, s.cmd.Config)
 }
 
-// follow calls again when one of the paths changes and on SIGHUP, one at a time.
-func (s *service) follow(watch func(context.Context, string, func()) error, again func(), paths ...string) error {
-	return s.followUntil(s.env.ctx, watch, again, paths...)
+// follow calls reload when one of the paths changes and on SIGHUP, one call at a
+// time.
+func (s *service) follow(watch func(context.Context, string, func()) error, reload func(), paths ...string) error {
+	return s.followUntil(s.env.ctx, watch, reload, paths...)
 }
 
 // followUntil is follow until ctx ends.
-func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, again func(), paths ...string) error {
+func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, reload func(), paths ...string) error {
 	calls := make(chan os.Signal, 1)
 	for _, path := range paths {
 		err := watch(ctx, path, func() {
 			select {
 			case calls <- syscall.SIGHUP:
-			default: // one is waiting already
+			default: // a reload is already pending
 			}
 		})
 		if err != nil {
@@ -211,7 +212,7 @@ func (s *service) followUntil(ctx context.Context, watch func(context.Context, s
 		for {
 			select {
 			case <-calls:
-				again()
+				reload()
 			case <-ctx.Done():
 				return
 			}

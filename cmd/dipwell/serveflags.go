@@ -12,9 +12,9 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 )
 
-// serveFlags returns a pointer to a struct that kong reads: it has a field for
-// each setting with a flag, a []string if the setting can have several values, a
-// *bool if it is a switch, else a string.
+// serveFlags returns a pointer to a struct for kong. It has a field for each
+// setting with a flag: a []string if the setting can have several values, a *bool
+// for a switch, else a string.
 func serveFlags() any {
 	var fields []reflect.StructField
 	for _, s := range config.Settings {
@@ -40,11 +40,11 @@ func serveFlags() any {
 
 var helpLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
 
-// plainHelp returns a line of help with the text of its links alone.
+// plainHelp returns a line of help with links replaced by their text.
 func plainHelp(help string) string { return helpLink.ReplaceAllString(help, "$1") }
 
-// given returns the texts that the command line gives for a setting, or if there
-// are none the environment. Empty texts do not count.
+// given returns the values of a setting on the command line or, if there are none,
+// in the environment. It omits empty values.
 func (c *ServeCmd) given(s *config.Setting) (texts []string) {
 	if len(c.Plugins) == 0 || s.Flag == "" {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// service is what serve runs, and what a new configuration changes.
+// service is a running service.
 type service struct {
 	env     *env
 	cmd     *ServeCmd
@@ -25,20 +25,21 @@ type service struct {
 	server  *server.Server
 	proxy   *server.Proxy // nil without --upstream
 	rls     *rls.Service  // nil without --grpc and --rls-config
-	tls     *server.TLS   // nil: plain text
+	tls     *server.TLS   // nil for plain text
 	tracer  *tracing.Tracer
-	started *settings // some of them count only at the start
+	started *settings // settings at the start, for those that need a restart
 	*logger
 
-	changing      sync.Mutex // held while anything of the settings is read and put in force, so that the last to read wins
-	tokenFile     string     // that is followed
-	unfollowToken context.CancelFunc
+	changing     sync.Mutex // held while settings or the token are read and applied, so that the newest wins
+	tokenFile    string     // file that is watched, or ""
+	unwatchToken context.CancelFunc
 
 	reloadFailed atomic.Bool
 	declared     *declared
 }
 
-// reload reads the configuration again. A bad one changes nothing.
+// reload reads the configuration again and applies it. After an error the old one
+// stays in force.
 func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -66,8 +67,8 @@ func (s *service) reload() {
 	}
 }
 
-// apply puts settings in force: all limits compile, because they were read, so
-// what can still fail is the store. One that is away learns of new limits later.
+// apply puts settings in force. The limits are already checked, so that only the
+// store can fail.
 func (s *service) apply(set *settings) error {
 	if s.proxy != nil && len(set.names()) > store.MaxTakes {
 		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), store.MaxTakes)
@@ -76,7 +77,7 @@ func (s *service) apply(set *settings) error {
 		return err
 	}
 	c := set.server()
-	c.Shadow = s.started.Shadow // as the store, which has it from the start on
+	c.Shadow = s.started.Shadow // needs a restart, as in the store
 	s.server.Set(c)
 	if err := s.followToken(set.tokenFile); err != nil {
 		return err

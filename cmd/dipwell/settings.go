@@ -18,17 +18,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// settings are what a service runs on. A flag comes before the environment, that
-// before the file, and that before the default.
+// settings are the settings of a service. A flag has precedence over the
+// environment, that over the file, and that over the default.
 type settings struct {
 	config.File
-	given     map[string]bool // by flags or the environment
+	given     map[string]bool // settings in flags or the environment
 	token     string
-	tokenFile string // where it was read; empty: the environment, or there is none
-	keySecret []byte // nil: keys are stored as they are
+	tokenFile string // file of the token; "" if it is from the environment, or there is none
+	keySecret []byte // nil if keys are stored as text
 }
 
-// settings reads everything anew, so that a reload is a start without a stop.
+// settings reads all settings and the secrets that they name.
 func (c *ServeCmd) settings() (*settings, error) {
 	s, err := c.merge()
 	if err != nil {
@@ -46,8 +46,8 @@ func (c *ServeCmd) settings() (*settings, error) {
 	return s, err
 }
 
-// merge puts flags, environment and file together and checks them. It opens
-// nothing else: serve and config check refuse the same settings.
+// merge merges flags, environment and file and checks the result. It opens no other
+// file, so that config check can use it too.
 func (c *ServeCmd) merge() (*settings, error) {
 	s := &settings{File: *config.Defaults()}
 	if c.Config != "" {
@@ -57,7 +57,7 @@ func (c *ServeCmd) merge() (*settings, error) {
 		}
 		s.File = *f
 	}
-	if err := c.over(s); err != nil {
+	if err := c.overwrite(s); err != nil {
 		return nil, err
 	}
 	if err := s.place(); err != nil {
@@ -71,8 +71,8 @@ func (c *ServeCmd) merge() (*settings, error) {
 	return s, s.check()
 }
 
-// over replaces what the file says by what the flags and the environment say.
-func (c *ServeCmd) over(s *settings) error {
+// overwrite replaces the settings of the file with flags and environment.
+func (c *ServeCmd) overwrite(s *settings) error {
 	var errs []error
 	s.given = map[string]bool{}
 	for _, setting := range config.Settings {
@@ -81,7 +81,7 @@ func (c *ServeCmd) over(s *settings) error {
 			continue
 		}
 		if (setting.Name == "store" || setting.Name == "data") && !s.given["store"] {
-			s.Store, s.Data = "", "" // those of the file: either names the store
+			s.Store, s.Data = "", "" // a flag of either replaces both of the file
 		}
 		s.given[setting.Name] = true
 		errs = append(errs, setting.Set(&s.File, texts...))
@@ -89,7 +89,8 @@ func (c *ServeCmd) over(s *settings) error {
 	return errors.Join(append(errs, uniqueLimits(s.FlagLimits))...)
 }
 
-// place sets Store, if Data is given to the file in that directory.
+// place sets Store to its default or, if Data is given, to the file in that
+// directory.
 func (s *settings) place() (err error) {
 	switch {
 	case s.Data == "":
@@ -102,7 +103,7 @@ func (s *settings) place() (err error) {
 	return err
 }
 
-// parseLimits reads limits as --limit has them.
+// parseLimits parses values of --limit.
 func parseLimits(list []string) ([]dipwell.Limit, error) {
 	var out []dipwell.Limit
 	for _, text := range list {
@@ -126,7 +127,7 @@ func uniqueLimits(list []dipwell.Limit) error {
 	return nil
 }
 
-// keySecret returns the secret of hashed keys, nil where keys are stored as they are.
+// keySecret returns the secret of hashed keys, or nil if keys are stored as text.
 func keySecret(path string, given bool) ([]byte, error) {
 	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", path, given)
 	if err == nil && b != nil && len(b) < keyhash.MinSecret {
@@ -135,8 +136,8 @@ func keySecret(path string, given bool) ([]byte, error) {
 	return b, err
 }
 
-// secret reads a secret from the variable, unless the file's path was given by a
-// flag or the environment, and else from that file.
+// secret returns the value of the variable, unless path is from a flag or the
+// environment (given), else the content of the file.
 func secret(setting, variable, path string, given bool) ([]byte, error) {
 	if value := os.Getenv(variable); value != "" && !given {
 		return []byte(value), nil
@@ -147,7 +148,7 @@ func secret(setting, variable, path string, given bool) ([]byte, error) {
 	return readSecret(setting, path)
 }
 
-// readSecret reads a secret from a file, without the space around it.
+// readSecret reads a secret from a file and trims space.
 func readSecret(setting, path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -194,7 +195,7 @@ func (s *settings) check() error {
 	return s.checkRLS()
 }
 
-// checkAddress says what is wrong with the address of a listener.
+// checkAddress returns an error if addr is not the address of a listener.
 func checkAddress(addr string) error {
 	if addr == "" {
 		return nil
@@ -209,8 +210,8 @@ func checkAddress(addr string) error {
 	return nil
 }
 
-// sameAddress reports whether only one of two listeners can be opened. Both
-// have been checked; "" is none.
+// sameAddress reports whether two listeners need the same port, so that only one
+// can be opened. Both addresses have been checked; "" is no listener.
 func sameAddress(a, b string) bool {
 	hostA, portA, _ := net.SplitHostPort(a)
 	hostB, portB, _ := net.SplitHostPort(b)
@@ -224,13 +225,13 @@ func (s *settings) server() server.Config {
 		Labels: s.MetricLabels, Shadow: s.Shadow}
 }
 
-// upstream is what the service passes requests on to.
+// upstream returns the configuration of the proxy.
 func (s *settings) upstream(report func(error)) server.Upstream {
 	return server.Upstream{URL: s.Upstream, By: s.By, DialTimeout: s.UpstreamDialTimeout, TLSTimeout: s.UpstreamTLSTimeout,
 		HeaderTimeout: s.UpstreamHeaderTimeout, IdleTimeout: s.UpstreamIdleTimeout, IdleConnections: s.UpstreamIdleConnections, Report: report}
 }
 
-// names are those of all limits that this process declares.
+// names returns the names of all limits of the flags and the file.
 func (s *settings) names() []string {
 	var names []string
 	for _, l := range slices.Concat(s.FlagLimits, s.Limits) {

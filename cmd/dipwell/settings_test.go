@@ -81,7 +81,7 @@ func TestEverySettingEveryWay(t *testing.T) {
 					must(t, err)
 					set.File = *f
 				}
-				must(t, serveCommand(t, args...).over(set))
+				must(t, serveCommand(t, args...).overwrite(set))
 				return value(s, &set.File)
 			}
 			same := func(way string, got, want any) {

@@ -8,10 +8,10 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// maxNamed bounds the limits that one line names.
+// maxNamed is how many names of limits a line has.
 const maxNamed = 20
 
-// tellStart logs what the service runs on.
+// logStart logs the version, the store and the limits.
 func (s *service) logStart(set *settings) {
 	names := set.names()
 	some := names[:min(len(names), maxNamed)]
@@ -31,7 +31,7 @@ func (s *service) logStart(set *settings) {
 	s.event(text, "starting", attrs...)
 }
 
-// listens prints where a listener is, on standard output.
+// logListening prints the address of a listener on standard output.
 func (s *service) logListening(what, at string) {
 	if s.json != nil {
 		jsonLog(s.env.stdout).Info(what, "address", at)
@@ -40,8 +40,8 @@ func (s *service) logListening(what, at string) {
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s\n", what, at)
 }
 
-// serveAndDrain serves until the program is asked to stop, and logs how long
-// the calls that were under way then took.
+// serveAndDrain serves until the program is asked to stop, and logs how long the
+// drain took.
 func (s *service) serveAndDrain(listeners []server.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve(listeners) }()

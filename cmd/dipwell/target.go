@@ -20,22 +20,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// target says who answers a client command: a server, or a store itself.
+// target are the flags that select the server or the store of a client command.
 type target struct {
-	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"The server to ask (default http://127.0.0.1:8080)."`
-	Store          string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Ask a store itself, without a server."`
+	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
+	Store          string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Call a store directly, without a server."`
 	Limit          []string      `placeholder:"LIMIT" sep:";" help:"With --store: a limit to define, 'NAME=RATE/PER,SETTING=VALUE,...'."`
-	KeySecretFile  string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"With --store: holds the secret under which the service stores keys as hashes; or set DIPWELL_KEY_SECRET."`
-	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
-	Timeout        time.Duration `default:"10s" help:"How long to wait for an answer."`
+	KeySecretFile  string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"With --store: file with the secret under which the service hashes keys; or set DIPWELL_KEY_SECRET."`
+	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
+	Timeout        time.Duration `default:"10s" help:"How long to wait for an answer. Default 10s."`
 	JSON           bool          `name:"json" help:"Print the answer as JSON."`
 	clientTLS      `embed:""`
 }
 
-// maxAnswer bounds what a server may answer.
+// maxAnswer is the most that is read of a response.
 const maxAnswer = 4 << 20
 
-// answer is the decision object, as it comes and as --json prints it.
+// answer is the decision object in JSON.
 type answer struct {
 	Allowed     bool    `json:"allowed"`
 	Limit       string  `json:"limit"`
@@ -51,10 +51,10 @@ type answer struct {
 	Reservation string  `json:"reservation,omitempty"`
 	Shadow      bool    `json:"shadow"`
 	Source      string  `json:"source"`
-	Asked       string  `json:"asked"` // the server, or the store itself
+	Asked       string  `json:"asked"` // URL of the server or of the store
 }
 
-// decide asks a verb of one key; key nil is the limit's shared bucket.
+// decide calls a verb. A nil key means the limit's shared bucket.
 func (t *target) decide(e *env, verb store.Verb, limit string, key *string, cost int64) (a answer, err error) {
 	var b []byte
 	if t.direct() {
@@ -72,8 +72,8 @@ func (t *target) decide(e *env, verb store.Verb, limit string, key *string, cost
 	return a, nil
 }
 
-// AfterApply decides who is asked: what the command line names comes before the
-// environment, and there a server before a store.
+// AfterApply selects the server or the store. The command line has precedence over
+// the environment, and there a server over a store.
 func (t *target) AfterApply(c *kong.Context) error {
 	given := map[string]bool{}
 	for _, p := range c.Path {
@@ -96,10 +96,10 @@ func (t *target) AfterApply(c *kong.Context) error {
 	return nil
 }
 
-// direct reports whether a store is asked itself.
+// direct reports whether a store is called, not a server.
 func (t *target) direct() bool { return t.Store != "" }
 
-// asked is who answers, without anything that may be secret.
+// asked returns the URL of the server or the store without secrets.
 func (t *target) asked() string {
 	if t.direct() {
 		return redact(t.Store)
@@ -111,7 +111,8 @@ func (t *target) server() string {
 	return strings.TrimSuffix(cmp.Or(t.Server, "http://127.0.0.1:8080"), "/")
 }
 
-// tellAsked says on standard error who is asked, for answers that are lists.
+// printAsked prints the URL of the server or store on standard error, for commands
+// whose answer does not have it.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
 func (t *target) ask(e *env, verb store.Verb, limit string, key *string, cost int64) (b []byte, err error) {
@@ -132,7 +133,7 @@ func (t *target) ask(e *env, verb store.Verb, limit string, key *string, cost in
 	return b, err
 }
 
-// open runs f on a limiter over the store.
+// open calls f with a limiter over the store.
 func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) error {
 	limits, err := parseLimits(t.Limit)
 	if err != nil {
@@ -176,8 +177,8 @@ func (t *target) post(e *env, verb store.Verb, limit string, key *string, cost i
 	return t.http(e, http.MethodPost, "/v1/"+verb.String(), b)
 }
 
-// http asks the server. 2xx and 429 are answers; the rest are errors in the
-// server's words.
+// http calls the server. A status other than 2xx and 429 is an error with the
+// problem's detail.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
 	token, _, err := adminToken(t.AdminTokenFile, t.AdminTokenFile != "")
 	if err != nil {
@@ -214,7 +215,7 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 	return nil, problem(res.Status, b)
 }
 
-// problem is the error of a problem+json body, or of the status alone.
+// problem returns the error of a problem+json body, or of the status.
 func problem(status string, b []byte) error {
 	var p struct{ Title, Detail string }
 	if json.Unmarshal(b, &p) != nil || p.Detail == "" {

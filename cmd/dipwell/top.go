@@ -16,18 +16,18 @@ import (
 	"golang.org/x/term"
 )
 
-// TopCmd shows what a service decides, as it happens.
+// TopCmd shows the decisions of a service, live or once.
 type TopCmd struct {
-	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"The server to ask (default http://127.0.0.1:8080)."`
-	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"Holds the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
-	Interval       time.Duration `default:"2s" help:"From one report to the next, 100ms to 20s."`
-	N              int           `short:"n" default:"10" help:"Keys in a list, and limits on the screen: 1 to 100."`
+	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
+	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
+	Interval       time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
+	N              int           `short:"n" default:"10" help:"Number of keys in a list and of limits on the screen, 1 to 100. Default 10."`
 	Limit          string        `placeholder:"NAME" help:"Only this limit and its keys."`
-	Once           bool          `help:"Print one report about an interval and end, as without a terminal."`
+	Once           bool          `help:"Print one report and end, as without a terminal."`
 	JSON           bool          `name:"json" help:"Print one report as JSON and end."`
 	clientTLS      `embed:""`
 
-	target *target // that is asked
+	target *target // nil before the first call
 }
 
 func (TopCmd) Help() string {
@@ -36,18 +36,17 @@ func (TopCmd) Help() string {
   dipwell top --limit login -n 20 --server https://limits.internal:8443
   dipwell top --once --interval 10s
 
-The service counts keys while somebody looks, in bounded memory: a count is at
-most that much too high as the column ERROR says, and never too low. Counts are
-of the last minute at most, rates per second are of the last interval. q ends it.`
+The service counts keys only while top runs, in bounded memory: a count is too
+high by at most the column ERROR, and never too low. Counts are of the last
+minute at most, rates per second of the last interval. Press q to end.`
 }
 
-// Bounds of top.
 const (
 	minInterval = 100 * time.Millisecond
-	maxInterval = 20 * time.Second // the service stops counting half a minute after a look
+	maxInterval = 20 * time.Second // the service stops counting keys 30 seconds after a call
 )
 
-// topCounts are the decisions on a limit since the service began.
+// topCounts are the decisions of a limit since the service started.
 type topCounts struct {
 	Limit    string `json:"limit"`
 	Allowed  uint64 `json:"allowed"`
@@ -58,7 +57,7 @@ type topCounts struct {
 
 func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow }
 
-// topList is one list of keys.
+// topList is a list of keys.
 type topList struct {
 	Counted  uint64   `json:"counted"`
 	Unlisted uint64   `json:"unlisted_at_most"`
@@ -72,7 +71,7 @@ type topKey struct {
 	Error uint64  `json:"error"`
 }
 
-// topAnswer is what a service answers.
+// topAnswer is the response of GET /v1/top.
 type topAnswer struct {
 	At          int64       `json:"at_us"`
 	Window      int64       `json:"window_us"`
@@ -84,7 +83,7 @@ type topAnswer struct {
 	Refused     topList     `json:"refused"`
 }
 
-// topRate is what happened in a second, of one limit or of all.
+// topRate are rates per second, of one limit or of all.
 type topRate struct {
 	Limit     string  `json:"limit,omitempty"`
 	Decisions float64 `json:"decisions"`
@@ -93,7 +92,7 @@ type topRate struct {
 	Fallback  float64 `json:"fallback"`
 }
 
-// topReport is an answer, and what became of the one before it. --json prints it.
+// topReport is an answer with the rates since the previous answer. --json prints it.
 type topReport struct {
 	topAnswer
 	Interval  int64     `json:"interval_us"`
@@ -135,7 +134,7 @@ func (c *TopCmd) Run(e *env) error {
 	return nil
 }
 
-// ask asks the service, which counts from then on.
+// ask calls GET /v1/top, which also starts the counting of keys.
 func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
 	q := url.Values{"n": {strconv.Itoa(c.N)}}
 	if c.Limit != "" {
@@ -155,8 +154,8 @@ func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
 	return a, nil
 }
 
-// compare makes a report of two answers of one service. One that was begun anew
-// in between has counted from zero.
+// compare makes a report of two answers. If a counter is lower than before, the
+// service has restarted, and the counter's rate is from zero.
 func compare(old, now *topAnswer) *topReport {
 	r := &topReport{topAnswer: *now, Interval: max(now.At-old.At, 1)}
 	per := func(now, old uint64) float64 {

@@ -10,26 +10,26 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// Widths of a page, in columns of a terminal.
+// Widths in columns of a terminal.
 const (
 	reportWidth = 100 // without a terminal
-	narrowWidth = 72  // below it columns are as wide as what is in them, and long numbers are rounded
-	column      = 12  // of a number, otherwise
+	narrowWidth = 72  // below this, columns are as narrow as possible, and long numbers are rounded
+	column      = 12  // least width of a column of numbers otherwise
 )
 
-// topLine is a line of a page; titles stand out.
+// topLine is a line of a page. Titles are bold.
 type topLine struct {
 	text  string
 	title bool
 }
 
-// topPage is a report for people while it is made.
+// topPage builds a report for people.
 type topPage struct {
 	width int
 	lines []topLine
 }
 
-// page formats a report in lines of at most width columns. From 40 columns on
+// page formats a report in lines of at most width columns. If width is at least 40,
 // no number is cut.
 func (c *TopCmd) page(r *topReport, width int) []topLine {
 	p := &topPage{width: max(width, 1)}
@@ -52,7 +52,7 @@ func (p *topPage) add(title bool, text string) {
 	p.lines = append(p.lines, topLine{fit(text, p.width), title})
 }
 
-// text adds a sentence, broken into lines between words.
+// text adds a sentence, wrapped between words.
 func (p *topPage) text(title bool, format string, args ...any) {
 	line := ""
 	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
@@ -108,8 +108,8 @@ func (p *topPage) keys(title string, window int64, t *topList) {
 	}
 }
 
-// table adds rows under their heads. The first column is at the left and has
-// the width that the others leave, which are at the right.
+// table adds rows below heads. The first column is aligned left, and has the width
+// that the other columns leave; these are aligned right.
 func (p *topPage) table(heads []string, rows [][]string) {
 	widths := make([]int, len(heads))
 	left := p.width
@@ -151,10 +151,10 @@ func (p *topPage) count(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// roundFrom is the first number that takes more than six characters.
+// roundFrom is the least number with more than six digits.
 const roundFrom = 1e6
 
-// rounded writes a number of roundFrom and more in six characters, as in 12.3M.
+// rounded formats a number of at least roundFrom in six characters, such as 12.3M.
 func rounded(f float64) string {
 	units := "MGTPE"
 	for f /= 1e6; f >= 999.95 && len(units) > 1; f /= 1e3 {
@@ -170,7 +170,7 @@ func rate(f float64) string {
 	return strconv.FormatFloat(f, 'f', 0, 64)
 }
 
-// plain makes a text harmless on a terminal: callers choose their keys.
+// plain quotes a text with control characters, because keys are chosen by clients.
 func plain(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.QuoteToGraphic(s)
@@ -178,10 +178,10 @@ func plain(s string) string {
 	return s
 }
 
-// columns is how many columns of a terminal a text takes.
+// columns returns the width of a text on a terminal.
 func columns(s string) int { return uniseg.StringWidth(s) }
 
-// fit cuts a text that takes more columns than width, and marks the cut.
+// fit cuts a text to width columns. It ends with … if it was cut.
 func fit(s string, width int) string {
 	if columns(s) <= width {
 		return s

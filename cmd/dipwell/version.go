@@ -8,7 +8,7 @@ import (
 	"runtime/debug"
 )
 
-// VersionCmd prints what was built, from what, with what.
+// VersionCmd prints the version, and Go's version and platform.
 type VersionCmd struct{}
 
 func (VersionCmd) Help() string { return "Example: dipwell version" }
@@ -18,8 +18,8 @@ func (VersionCmd) Run(e *env) error {
 	return err
 }
 
-// version is the module's version: a release where the program was built from a
-// tag or installed as one, else the commit that it was built from.
+// version returns the module's version: a release if the program was built from or
+// installed as one, else the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -28,8 +28,8 @@ func version() string {
 	return versionOf(info)
 }
 
-// versionOf is the version that the go command has stamped. It stamps none where
-// it was told not to look for a repository, as go test does.
+// versionOf returns the version that the go command has stamped, or (devel) if it
+// has stamped none, as with go test.
 func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" {
 		return v
