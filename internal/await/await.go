@@ -1,4 +1,4 @@
-// Package await has waits that end with their context.
+// Package await has waits that a context can end.
 package await
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Sleep sleeps, unless the context ends first.
+// Sleep sleeps for d. If ctx ends first it returns the context's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -18,11 +18,12 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A Gate is a mutex that a caller stops waiting for when its context ends. It
-// is made with room for one: make(await.Gate, 1).
+// A Gate is a mutex whose wait a context can end. Make it with
+// make(await.Gate, 1).
 type Gate chan struct{}
 
-// Enter waits for the gate. Who gets no error must Leave it.
+// Enter locks the gate. If it returns nil, the caller must call Leave. If ctx ends
+// first it returns the context's error.
 func (g Gate) Enter(ctx context.Context) error {
 	select {
 	case g <- struct{}{}:
@@ -32,5 +33,5 @@ func (g Gate) Enter(ctx context.Context) error {
 	}
 }
 
-// Leave lets the next one in.
+// Leave unlocks the gate.
 func (g Gate) Leave() { <-g }

@@ -1,5 +1,5 @@
-// Package config reads the service's YAML file and watches it. Every mistake
-// is reported with its file, line and setting; nothing is guessed.
+// Package config has the table of the service's settings, and reads and watches its
+// YAML file. Every mistake is reported with its file, line and setting.
 package config
 
 //go:generate go test -run TestDocs -update .

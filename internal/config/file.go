@@ -11,8 +11,7 @@ import (
 	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// Load reads a file. The error has all mistakes, each a *yamlfile.Error on a
-// line of its own.
+// Load reads a file. The error joins all mistakes, each a *yamlfile.Error.
 func Load(path string) (*File, error) {
 	b, err := yamlfile.Load(path)
 	if err != nil {
@@ -21,8 +20,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, b)
 }
 
-// Parse reads the bytes of a file that is called name in errors. A setting that
-// the file does not have is its default.
+// Parse parses a file, called name in errors. A setting that the file does not have
+// is its default.
 func Parse(name string, b []byte) (*File, error) {
 	p := parser{File: Defaults()}
 	p.Digest = digest(b)
@@ -38,13 +37,13 @@ type parser struct {
 	yamlfile.Reader
 }
 
-// digest identifies the bytes of a file: half of their SHA-256.
+// digest returns the first half of the SHA-256 of a file, in hex.
 func digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
-// DigestOf returns the digest of a file as it is now.
+// DigestOf returns the digest of the present content of a file.
 func DigestOf(path string) (string, error) {
 	b, err := yamlfile.Load(path)
 	if err != nil {
@@ -53,8 +52,8 @@ func DigestOf(path string) (string, error) {
 	return digest(b), nil
 }
 
-// bareMemory is `store: memory:` without quotes. YAML takes the second colon for
-// a mapping, but nobody who writes it means one.
+// bareMemory matches `store: memory:` without quotes, which YAML parses as a nested
+// mapping.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*store:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
 func (p *parser) document(name string, b []byte) {
@@ -92,7 +91,7 @@ func (p *parser) setting(s *Setting, n *yaml.Node) {
 	}
 }
 
-// value reads one value of a setting; name is that of a label.
+// value reads one value of a setting. name is the name of a label, else "".
 func (p *parser) value(s *Setting, name, where string, n *yaml.Node) {
 	text, ok := p.Text(n, where)
 	if !ok {

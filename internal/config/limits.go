@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// maxLimits bounds the limits of a file.
+// maxLimits is the most limits in a file.
 const maxLimits = 10000
 
 func (p *parser) limits(n *yaml.Node) {
@@ -18,7 +18,7 @@ func (p *parser) limits(n *yaml.Node) {
 		p.Fail(n, "limits", "has %d limits; at most %d", len(n.Content), maxLimits)
 		return
 	}
-	p.Limits = []dipwell.Limit{} // named, if none: it is meant
+	p.Limits = []dipwell.Limit{} // not nil, since the file has the setting
 	lines := map[string]int{}
 	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
 		l, ok := p.limit(where, item)
@@ -34,7 +34,7 @@ func (p *parser) limits(n *yaml.Node) {
 	})
 }
 
-// limit reads one limit. Not ok: it has mistakes, and they are noted.
+// limit reads one limit. It returns false if the limit has mistakes.
 func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		p.Fail(n, where, "must be settings such as {name: login, rate: 5, per: 1m}, not %s; NAME=RATE/PER is for command lines", kindOf(n))
@@ -70,8 +70,8 @@ func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 	return l, true
 }
 
-// failLimit notes a limit's mistake at the setting it names, where the file has
-// that, else at n.
+// failLimit adds a limit's error as a mistake of the setting that it names, if the
+// file has it, else of n.
 func (p *parser) failLimit(where string, n *yaml.Node, values map[string]*yaml.Node, err error) {
 	var bad *dipwell.LimitError
 	if !errors.As(err, &bad) {

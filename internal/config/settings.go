@@ -16,28 +16,28 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// File is what a service runs on: what its configuration file, its environment
-// and its flags say.
+// File has the settings of a service, from its configuration file, environment and
+// flags.
 //
-// It is the table of the service's settings. A field with a name is a setting;
-// its tags and its type are all that the file, the flags, the environment,
-// --help, the comparison of a reload and the tables of docs/ are made from:
+// It is also the table of the settings. A field with a name is a setting. The
+// parser of the file, the flags, the environment, --help, the comparison of a
+// reload and the tables of docs/ are made from its tags and type:
 //
 //	name     in the file. The flag is --name with dashes, the variable DIPWELL_NAME
-//	flag     the flag's name where it differs
-//	in       "file" or "flag" (and variable), for a setting that has no other way
-//	kind     what --help shows as the value
-//	default  the value of a setting that is not given; it is in the field
-//	unset    what a setting that is not given means; the field is zero
-//	live     "yes": a change takes effect while the service runs
+//	flag     the flag's name if it differs
+//	in       "file" or "flag" (and variable), if it is only there
+//	kind     placeholder of the value in --help
+//	default  the default value
+//	unset    in words, the meaning of the zero value
+//	live     "yes" if a change takes effect without a restart
 //	oneof    all values, separated by commas
 //	min, max bounds of a number or a time
-//	off      "0": 0 is a time too, and negative in the field
-//	pattern  a regular expression, and in want what it asks for
-//	sep      between the values of a list on the command line; default a comma
+//	off      "0" if 0 is allowed too; the field is then negative
+//	pattern  a regular expression; want describes it in errors
+//	sep      separator of a list on the command line; default a comma
 //	help     one line, in which 'x' is code and [text](page.md) a link from docs/reference/
 type File struct {
-	Digest string // of the file's bytes
+	Digest string // of the file
 
 	Owner    string `name:"owner" in:"file" unset:"'main'" live:"yes" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit" help:"[Who owns the limits](configuration.md#who-owns-a-limit) of the file."`
 	Revision int64  `name:"revision" in:"file" default:"0" live:"yes" min:"0" max:"9007199254740991" help:"Counts up with each change of the file. A store that has seen a higher one of this owner takes nothing from it."`
@@ -49,7 +49,7 @@ type File struct {
 	Admin        string `name:"admin" kind:"ADDR" help:"Address of a second listener. It alone then answers admin calls."`
 
 	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons. In a file limits are a list."`
-	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil: the file does not have it
+	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil if the file does not have it
 
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
@@ -90,7 +90,7 @@ type File struct {
 	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`
 }
 
-// Settings are the rows of the table, in its order.
+// Settings are the rows of the table, in order.
 var Settings = rows(reflect.TypeFor[File]())
 
 // Setting is a row of the table.
@@ -134,8 +134,7 @@ func (s *Setting) Variable() string {
 	return "DIPWELL_" + strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_"))
 }
 
-// Absent returns the default, or what it means that the setting is not given.
-// It is empty if the setting is then off.
+// Absent returns the default in words, or "" if the setting is off by default.
 func (s *Setting) Absent() string {
 	if text := s.Tag.Get("default"); text != "" {
 		return "'" + text + "'"
@@ -143,7 +142,7 @@ func (s *Setting) Absent() string {
 	return s.Tag.Get("unset")
 }
 
-// Defaults returns the settings of a service to which nothing is given.
+// Defaults returns the default settings.
 func Defaults() *File {
 	f := &File{}
 	for _, s := range Settings {
@@ -156,8 +155,8 @@ func Defaults() *File {
 	return f
 }
 
-// Restart returns the names of the settings that differ between a and b and take
-// effect only with a restart.
+// Restart returns the names of the settings that differ between a and b and need a
+// restart.
 func Restart(a, b *File) (names []string) {
 	for _, s := range Settings {
 		if !s.Live && !reflect.DeepEqual(s.of(a).Interface(), s.of(b).Interface()) {
@@ -167,8 +166,9 @@ func Restart(a, b *File) (names []string) {
 	return names
 }
 
-// Set replaces the value of the setting in f. A list takes any number of texts,
-// labels take NAME=VALUE each, all others take one. The error names the setting.
+// Set parses texts and sets the setting in f. A list can have any number of texts,
+// labels are NAME=VALUE each, other settings have one text. The error names the
+// setting.
 func (s *Setting) Set(f *File, texts ...string) error {
 	s.of(f).SetZero()
 	for _, text := range texts {
@@ -180,7 +180,7 @@ func (s *Setting) Set(f *File, texts ...string) error {
 			return fmt.Errorf("%s: %q is not %s", s.Name, name, s.Tag.Get("kind"))
 		}
 		if err := s.add(f, name, text); err != nil {
-			if _, ok := errors.AsType[*dipwell.LimitError](err); ok { // says which limit
+			if _, ok := errors.AsType[*dipwell.LimitError](err); ok { // names the limit
 				return err
 			}
 			return fmt.Errorf("%s: %w", s.Name, err)
@@ -213,7 +213,7 @@ func (s *Setting) add(f *File, name, text string) error {
 
 func (s *Setting) of(f *File) reflect.Value { return reflect.ValueOf(f).Elem().FieldByIndex(s.Index) }
 
-// parsers read a value by the type of its field, or of that field's elements.
+// parsers parse a value, by the type of the field or of its elements.
 var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, error){
 	reflect.TypeFor[string]():            parseText,
 	reflect.TypeFor[bool]():              parseSwitch,
@@ -260,7 +260,7 @@ func parseWhole(tag reflect.StructTag, text string) (any, error) {
 	return n, nil
 }
 
-// parseShare reads a share above 0 and up to 1.
+// parseShare parses a number above 0 and up to 1.
 func parseShare(_ reflect.StructTag, text string) (any, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(f > 0 && f <= 1) {

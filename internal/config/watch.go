@@ -11,21 +11,20 @@ import (
 	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// settle is how long a file must lie still before it is read: editors and
-// copies write in several steps.
-const settle = 100 * time.Millisecond
+// writeDelay is the delay between a change and reading the file, since editors write
+// in several steps.
+const writeDelay = 100 * time.Millisecond
 
-// Watch calls changed after each change of a file's content or of what its
-// path leads to, until ctx ends. It watches directories, because editors and
-// orchestrators replace files and symbolic links rather than write to them.
+// Watch calls changed after each change of the content at path, until ctx ends. It
+// watches directories, because editors and orchestrators replace files and symbolic
+// links rather than write to them.
 // changed is not called before Watch has returned.
 func Watch(ctx context.Context, path string, changed func()) error {
 	return WatchDirs(ctx, path, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
 }
 
-// WatchDirs is Watch for what path leads to by way of several directories:
-// dirs names those that count at present, the first of which must be there, and
-// content is what a change is seen by.
+// WatchDirs is Watch for several directories. dirs returns the directories to watch
+// now, of which the first must exist. A change is a new result of content.
 func WatchDirs(ctx context.Context, path string, dirs func() []string, content func() string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -43,7 +42,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 			select {
 			case <-ctx.Done():
 				return
-			case _, ok := <-w.Errors: // events were lost: look at the file
+			case _, ok := <-w.Errors: // events may be lost: read the file
 				if !ok {
 					return
 				}
@@ -55,7 +54,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 				due = soon(due)
 			case <-due:
 				due = nil
-				_ = addAll(w, dirs()) // a link may lead elsewhere now; what is gone will be back with an event
+				_ = addAll(w, dirs()) // links may have new targets; a missing directory appears with an event
 				if now := content(); now != last {
 					last = now
 					changed()
@@ -66,15 +65,16 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 	return nil
 }
 
-// soon keeps the earlier time: a directory that never rests must not put it off.
+// soon returns due, or a new timer if it is nil, so that constant changes do not
+// postpone the reading.
 func soon(due <-chan time.Time) <-chan time.Time {
 	if due != nil {
 		return due
 	}
-	return time.After(settle)
+	return time.After(writeDelay)
 }
 
-// addAll watches directories. Those that are watched already stay so.
+// addAll adds directories to the watcher.
 func addAll(w *fsnotify.Watcher, dirs []string) (err error) {
 	for _, d := range dirs {
 		if e := w.Add(d); err == nil {
@@ -84,7 +84,7 @@ func addAll(w *fsnotify.Watcher, dirs []string) (err error) {
 	return err
 }
 
-// dirsOf are the directories of the path and of every link on its way.
+// dirsOf returns the directories of path and of the file it links to.
 func dirsOf(path string) []string {
 	dirs := []string{filepath.Dir(path)}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
@@ -93,7 +93,7 @@ func dirsOf(path string) []string {
 	return dirs
 }
 
-// content is a file's bytes; a file that cannot be read differs from any other.
+// content returns the content of a file, or the error of reading it.
 func content(path string) string {
 	b, err := yamlfile.Load(path)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// AppendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+// AppendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A Histogram counts durations in steps of 1/32 of their size.
+// A Histogram counts durations in bins of at most 1/32 of their value.
 type Histogram struct {
 	Count int
-	Most  time.Duration // the longest
+	Most  time.Duration // the longest duration
 	bins  [64 * steps]int
 }
 
@@ -30,7 +30,7 @@ func bin(ns uint64) int {
 	return shift*steps + int(ns>>shift)
 }
 
-// binEnd is the longest duration of a bin.
+// binEnd returns the longest duration in a bin.
 func binEnd(i int) time.Duration {
 	if i < 2*steps {
 		return time.Duration(i)
@@ -39,7 +39,7 @@ func binEnd(i int) time.Duration {
 	return time.Duration(uint64(i-shift*steps+1)<<shift - 1)
 }
 
-// Add adds what another has counted.
+// Add adds the counts of another histogram.
 func (h *Histogram) Add(o *Histogram) {
 	h.Count, h.Most = h.Count+o.Count, max(h.Most, o.Most)
 	for i, n := range o.bins {
@@ -47,8 +47,8 @@ func (h *Histogram) Add(o *Histogram) {
 	}
 }
 
-// Percentile is in µs: at most a step above the true one, never above the
-// longest; 0 of nothing.
+// Percentile returns a percentile in µs. It may be too high by a bin, but is never
+// above Most. It is 0 if the histogram is empty.
 func (h *Histogram) Percentile(p float64) float64 {
 	left := int(float64(h.Count) * p / 100)
 	for i, n := range h.bins {
@@ -59,5 +59,5 @@ func (h *Histogram) Percentile(p float64) float64 {
 	return 0
 }
 
-// Micro is a duration in µs.
+// Micro returns a duration in µs.
 func Micro(d time.Duration) float64 { return float64(d) / 1e3 }

@@ -1,4 +1,4 @@
-// Package pace makes callers wait for tokens, on behalf of the client packages.
+// Package pace waits for tokens, for the client packages.
 package pace
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Forever is a bound that bounds nothing.
+// Forever is a bound for no bound.
 const Forever time.Duration = math.MaxInt64
 
-// Left is how long a caller may wait: until the context's deadline, and no
-// longer than bound.
+// Left returns how long a caller may wait: until the context's deadline, but at most
+// bound.
 func Left(ctx context.Context, bound time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		bound = min(bound, time.Until(deadline))
@@ -24,8 +24,8 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 	return bound
 }
 
-// Take takes from the limits, all or nothing. It fills d and allocates nothing
-// for one limit.
+// Take takes from the limits, all or nothing, and sets d. It does not allocate for
+// one limit.
 func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take) error {
 	if len(takes) > 1 {
 		return l.DoAll(ctx, d, store.VerbTake, takes)
@@ -34,24 +34,24 @@ func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return l.Do(ctx, d, store.VerbTake, t.Limit, t.Key, t.Cost)
 }
 
-// Wait takes from the limits, and waits for them at most bound and never past
-// the context's deadline. What cannot be had in that time is a refusal at once,
-// with nothing taken. Callers of one limit that has debt are served in turn;
-// several limits are asked again at each retry time.
+// Wait takes from the limits, and waits for their tokens until the context's
+// deadline, but at most bound. If that is too short it refuses at once and takes
+// nothing. Callers of one limit with debt are served in order; several limits are
+// tried again at each retry time.
 func Wait(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, bound time.Duration) error {
 	if err := Take(ctx, l, d, takes); err != nil {
 		return err
 	}
 	if d.Allowed {
-		return settle(ctx, l, d, bound)
+		return awaitDelay(ctx, l, d, bound)
 	}
 	if d.Never || d.RetryAfter > Left(ctx, bound) {
 		return nil
 	}
 	caller := ctx
 	if bound < Forever {
-		// Wait refuses at once what is due after the deadline, so this one
-		// never cuts a sleep short.
+		// Limiter.Wait fails at once if the tokens are due after the deadline, so
+		// that this timeout does not interrupt a sleep.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, bound)
 		defer cancel()
@@ -71,12 +71,13 @@ func Wait(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 		}
 	}
 	if d.Allowed {
-		return settle(ctx, l, d, bound)
+		return awaitDelay(ctx, l, d, bound)
 	}
 	return nil
 }
 
-// ownBound makes the end of our own bound what it is to the caller, a refusal.
+// ownBound turns the end of bound, as opposed to the caller's deadline, into a
+// refusal.
 func ownBound(caller context.Context, d *dipwell.Decision, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore) && caller.Err() == nil {
 		d.Allowed, d.Granted = false, 0
@@ -85,15 +86,16 @@ func ownBound(caller context.Context, d *dipwell.Decision, err error) error {
 	return err
 }
 
-// cancelTimeout bounds how long a caller who has already given up is kept.
+// cancelTimeout is how long a caller that has given up waits for Cancel.
 const cancelTimeout = time.Second
 
-// settle waits until a take of a leaky bucket is due: such a take is a reservation.
-func settle(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, bound time.Duration) error {
+// awaitDelay waits until a take of a leaky bucket, which is a reservation, is due.
+// If that would take too long it cancels the reservation and refuses.
+func awaitDelay(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, bound time.Duration) error {
 	if d.Delay <= 0 {
 		return nil
 	}
-	err := error(nil)
+	var err error
 	if d.Delay <= Left(ctx, bound) {
 		if err = await.Sleep(ctx, d.Delay); err == nil {
 			return nil
@@ -101,9 +103,9 @@ func settle(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, bound 
 	} else {
 		d.Allowed, d.Granted, d.RetryAfter = false, 0, d.Delay
 	}
-	give, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	cancelCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	_ = l.Cancel(give, d.Reservation) // due by now, or lost with the store: the caller's answer says more
+	_ = l.Cancel(cancelCtx, d.Reservation) // an error does not change the caller's result
 	d.Reservation = dipwell.Reservation{}
 	return err
 }

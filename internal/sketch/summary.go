@@ -8,28 +8,28 @@
 // than n/m events has a counter.
 package sketch
 
-// MaxKey bounds the text of a key, in bytes. The rest of a longer one is not kept.
+// MaxKey is how many bytes of a key are kept.
 const MaxKey = 512
 
-// none ends a chain, or says that a key has no counter.
+// none ends a chain, and is the index of a key without a counter.
 const none = -1
 
-// counter counts one key. The text is in a buffer of its own that the next key
-// reuses: a stream of new keys makes no garbage.
+// counter counts one key. The next key of the counter reuses the buffer of the text,
+// so that new keys do not allocate.
 type counter struct {
 	limit        string
 	key          []byte
 	hash         uint64
 	count, error uint64
-	next         int32 // in the chain of its hash
-	at           int32 // in the heap
+	next         int32 // next counter in the chain of the hash
+	at           int32 // index in the heap
 }
 
 // summary is Space-Saving with its counters in a heap, the smallest first.
 type summary struct {
 	counters []counter
 	heap     []int32
-	chains   []int32 // by hash; a power of two
+	chains   []int32 // first counter by hash; the length is a power of two
 }
 
 func newSummary(m int) *summary {
@@ -43,7 +43,7 @@ func newSummary(m int) *summary {
 	return s
 }
 
-// reset forgets everything, and keeps the buffers.
+// reset removes all counters, and keeps the buffers.
 func (s *summary) reset() {
 	s.counters, s.heap = s.counters[:0], s.heap[:0]
 	for i := range s.chains {
@@ -51,7 +51,8 @@ func (s *summary) reset() {
 	}
 }
 
-// least is the most that a key without a counter can have.
+// least returns the smallest count, which is the most that a key without a counter
+// can have.
 func (s *summary) least() uint64 {
 	if len(s.counters) < cap(s.counters) {
 		return 0
@@ -87,7 +88,7 @@ func (s *summary) add(hash uint64, limit, key string) {
 	s.down(c.at)
 }
 
-// take gives a key without a counter one: a new one, or the smallest of all.
+// take returns a counter for a new key: an unused one, or the smallest.
 func (s *summary) take() int32 {
 	if n := len(s.counters); n < cap(s.counters) {
 		s.counters = s.counters[:n+1]

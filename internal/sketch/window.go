@@ -11,42 +11,42 @@ import (
 // Config sizes a Window. The zero value means the defaults.
 type Config struct {
 	Counters int // of each slice, over all shards; default 1024
-	Slices   int // that the window is made of, the present one included; default 6
-	Shards   int // that are locked one at a time; default 8
+	Slices   int // of the window, the current one included; default 6
+	Shards   int // each with its own lock; default 8
 }
 
 // A Window counts keys over a sliding window of slices: each Turn begins a new
-// one and forgets the oldest. It is safe for concurrent use.
+// slice and drops the oldest. It is safe for concurrent use.
 //
-// A key is always counted by the same shard, so that shards add nothing to the
-// error; slices do: a key that has no counter in one may have had as many events
-// there as that slice's smallest counter says.
+// A key is always in the same shard, so that shards do not add to the error. Slices
+// do: a key without a counter in a slice may have had as many events there as the
+// slice's smallest counter.
 type Window struct {
 	seed   maphash.Seed
 	shards []shard
-	per    int // counters of a summary
+	per    int // counters per summary
 }
 
 type shard struct {
 	mu     sync.Mutex
 	slices []*summary
-	counts []uint64 // events, by slice
-	now    int      // the present slice
+	counts []uint64 // events by slice
+	now    int      // current slice
 	_      [56]byte // to a cache line
 }
 
-// A Count is one key and how often it came: at least Count-Error times, and at
-// most Count times.
+// A Count is a key with its number of events: at least Count-Error, and at most
+// Count.
 type Count struct {
 	Limit, Key   string
 	Count, Error uint64
 }
 
-// A Top is the busiest keys of a window.
+// A Top has the busiest keys of a window.
 type Top struct {
-	Keys     []Count // most first, by their estimates
-	Events   uint64  // that the window counted, exactly
-	Unlisted uint64  // no key that is not listed has come more often
+	Keys     []Count // by descending Count
+	Events   uint64  // exact number of events in the window
+	Unlisted uint64  // the most that a key not in Keys can have
 }
 
 // New returns an empty window.
@@ -63,15 +63,15 @@ func New(c Config) *Window {
 	return w
 }
 
-// MaxBytes is the most memory that a window of this size may take: all counters
-// in use, with the longest keys.
+// MaxBytes returns the most memory that the window can use, with all counters in use
+// and the longest keys.
 func (w *Window) MaxBytes() int {
-	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // with its pointer and its number of events
+	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // with its pointer and count of events
 	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
 	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices))
 }
 
-// Add counts one event of a key. The limit's text is kept, the key's is copied.
+// Add counts an event of a key. It keeps the string limit and copies key.
 func (w *Window) Add(limit, key string) {
 	hash := maphash.String(w.seed, key) ^ maphash.String(w.seed, limit)*0x9e3779b97f4a7c15
 	s := &w.shards[(hash>>32)%uint64(len(w.shards))]
@@ -81,7 +81,7 @@ func (w *Window) Add(limit, key string) {
 	s.mu.Unlock()
 }
 
-// Turn begins a new slice in place of the oldest.
+// Turn begins a new slice, which replaces the oldest.
 func (w *Window) Turn() {
 	for i := range w.shards {
 		s := &w.shards[i]
@@ -93,7 +93,7 @@ func (w *Window) Turn() {
 	}
 }
 
-// Top lists the n busiest keys, of one limit or (limit "") of all.
+// Top returns the n busiest keys of a limit, or of all limits if limit is "".
 func (w *Window) Top(n int, limit string) (t Top) {
 	var keys []Count
 	for i := range w.shards {
@@ -118,8 +118,8 @@ func (w *Window) Top(n int, limit string) (t Top) {
 	return t
 }
 
-// merge appends the keys of all slices of a shard, each once. absent is the most
-// that a key without any counter can have.
+// merge appends the keys of all slices, each once. absent is the most that a key
+// without a counter can have.
 func (s *shard) merge(keys []Count, limit string) (_ []Count, absent uint64) {
 	for _, of := range s.slices {
 		absent += of.least()
@@ -143,7 +143,7 @@ func (s *shard) merge(keys []Count, limit string) (_ []Count, absent uint64) {
 	return keys, absent
 }
 
-// before reports whether a slice before the given one has a key, which is listed then.
+// before reports whether an earlier slice has the key, so that merge has added it.
 func (s *shard) before(slice int, c *counter) bool {
 	for _, of := range s.slices[:slice] {
 		if of.find(c.hash, c.limit, string(c.key)) != none {

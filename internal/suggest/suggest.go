@@ -1,8 +1,8 @@
-// Package suggest names what somebody who mistyped a name may have meant.
+// Package suggest has corrections for mistyped names.
 package suggest
 
-// Name returns "; did you mean burst?" with the known name nearest to what was
-// written, or nothing if none is within two edits.
+// Name returns "; did you mean NAME?" with the name in names that is nearest to
+// wrote, or "" if none is within two edits.
 func Name(wrote string, names []string) string {
 	best, at := 3, ""
 	for _, n := range names {
@@ -16,7 +16,7 @@ func Name(wrote string, names []string) string {
 	return "; did you mean " + at + "?"
 }
 
-// distance is Levenshtein's, for short words; longer ones are simply far.
+// distance returns the Levenshtein distance, or 99 if a word is longer than 40 bytes.
 func distance(a, b string) int {
 	if len(a) > 40 || len(b) > 40 {
 		return 99

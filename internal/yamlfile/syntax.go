@@ -11,12 +11,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxBack bounds how far before the line at which the parser gave up the
-// beginning of a mistake is looked for.
+// maxBack is how many lines before the parser's stop the mistake is searched.
 const maxBack = 64
 
-// lineReader hands out a line at a time and counts them. The parser reads no
-// further than it must, so the count says where it gave up.
+// lineReader returns one line at a time and counts them, so that the count is where
+// the parser stopped.
 type lineReader struct {
 	rest  []byte
 	lines int
@@ -38,12 +37,12 @@ func (r *lineReader) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-// lineOf finds the line in the YAML library's own errors, which carry it as text.
+// lineOf matches the line number in errors of the YAML library.
 var lineOf = regexp.MustCompile(`^yaml: line (\d+): `)
 
-// syntaxError is the library's error at the line where the mistake begins. The
-// library names the line where the structure around it began, or none: the line
-// wanted is the first that cannot be added to what comes before.
+// syntaxError returns the library's error with the line of the mistake. The library
+// has the line where the surrounding structure begins, or none. The line of the
+// mistake is the first for which the lines up to it are not valid YAML.
 func syntaxError(name string, b []byte, stopped int, err error) *Error {
 	e := &Error{File: name, Line: 1, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {

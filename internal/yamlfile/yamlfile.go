@@ -1,5 +1,5 @@
-// Package yamlfile reads YAML files of settings. Every mistake is reported with
-// its file, line and setting; nothing is guessed.
+// Package yamlfile reads YAML files of settings. Every mistake is reported with its
+// file, line and setting.
 package yamlfile
 
 import (
@@ -18,16 +18,16 @@ import (
 // Bounds of a file.
 const (
 	MaxSize   = 4 << 20
-	maxNodes  = 400000 // members read, with those that aliases repeat
-	maxMerges = 32     // merge keys in each other
-	maxErrors = 100    // reported
+	maxNodes  = 400000 // settings, with those that aliases repeat
+	maxMerges = 32     // nested merge keys
+	maxErrors = 100    // mistakes reported
 )
 
-// Error is one mistake in a file.
+// Error is a mistake in a file.
 type Error struct {
 	File    string
-	Line    int    // 0: the file as a whole
-	Setting string // as "listen" or "limits[2].burst"; empty where there is none
+	Line    int    // 0 for the whole file
+	Setting string // such as "listen" or "limits[2].burst"; may be empty
 	Reason  string
 }
 
@@ -42,7 +42,7 @@ func (e *Error) Error() string {
 	return s + ": " + e.Reason
 }
 
-// Load returns a file's bytes, at most MaxSize.
+// Load returns the content of a file, at most MaxSize.
 func Load(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -65,10 +65,10 @@ func tooLarge(path string, b []byte) error {
 
 // Reader reads files and collects their mistakes.
 type Reader struct {
-	MergeKeys bool // members of a merge key (<<) count where a mapping has none of their name
+	MergeKeys bool // support merge keys (<<)
 
 	file    string
-	nodes   int // of this file
+	nodes   int // read from this file
 	errs    []error
 	stopped bool
 }
@@ -82,7 +82,7 @@ func (r *Reader) Mistakes() int { return len(r.errs) }
 // Stop ends the reading of lists until the next document.
 func (r *Reader) Stop() { r.stopped = true }
 
-// Fail notes a mistake at the line of n; nil is the file as a whole.
+// Fail adds a mistake at the line of n, or for the whole file if n is nil.
 func (r *Reader) Fail(n *yaml.Node, setting, format string, args ...any) {
 	line := 0
 	if n != nil {
@@ -98,8 +98,8 @@ func (r *Reader) fail(err error) {
 	}
 }
 
-// Document parses a file that is called name in errors. If that fails it notes
-// why and returns false. A file without any content is nil and true.
+// Document parses a file, called name in errors. If that fails it adds a mistake and
+// returns false. For an empty file it returns nil and true.
 func (r *Reader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
 	r.file, r.nodes, r.stopped = name, 0, false
 	if err := tooLarge(name, b); err != nil {
@@ -122,8 +122,8 @@ func (r *Reader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
 	return doc.Content[0], true
 }
 
-// Mapping calls f for each member of a mapping, once. A member that is not
-// known is a mistake; if known is nil, all names are known.
+// Mapping calls f for each member of a mapping, once. A member that is not in known
+// is a mistake, unless known is nil.
 func (r *Reader) Mapping(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
 	if n = Deref(n); n.Kind != yaml.MappingNode {
 		r.Fail(n, strings.TrimSuffix(where, "."), "must be settings, one a line, as in '%s: ...'", slices.Concat(known, []string{"name"})[0])
@@ -133,7 +133,7 @@ func (r *Reader) Mapping(n *yaml.Node, where string, known []string, f func(name
 	m.read(n, 0)
 }
 
-// mapping is a mapping while it is read, with what is merged into it.
+// mapping is a mapping while it is read, with its merge keys.
 type mapping struct {
 	*Reader
 	where string
@@ -144,7 +144,7 @@ type mapping struct {
 
 func (m *mapping) read(n *yaml.Node, depth int) {
 	var merges []*yaml.Node
-	own := map[string]int{} // lines
+	own := map[string]int{} // line of each member
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if m.nodes++; m.nodes > maxNodes {
 			if !m.stopped {
@@ -154,7 +154,7 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 			return
 		}
 		name, v := n.Content[i], *Deref(n.Content[i+1])
-		v.Line = name.Line // a value may begin on a later one
+		v.Line = name.Line // the value may begin on a later line
 		if m.MergeKeys && name.Tag == "!!merge" {
 			merges = append(merges, &v)
 			continue
@@ -179,7 +179,7 @@ func (m *mapping) read(n *yaml.Node, depth int) {
 	}
 }
 
-// merge reads what a merge key adds.
+// merge reads the value of a merge key.
 func (m *mapping) merge(n *yaml.Node, depth int) {
 	switch {
 	case depth > maxMerges:
@@ -195,8 +195,8 @@ func (m *mapping) merge(n *yaml.Node, depth int) {
 	}
 }
 
-// List calls f for each item of a list. where is the setting with the item's
-// index. like is the end of the error "must be a list".
+// List calls f for each item of a list. where is the setting with the item's index.
+// like is appended to the error "must be a list".
 func (r *Reader) List(n *yaml.Node, setting, like string, f func(where string, item *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		r.Fail(n, setting, "must be a list%s", like)
@@ -210,8 +210,8 @@ func (r *Reader) List(n *yaml.Node, setting, like string, f func(where string, i
 	}
 }
 
-// Text returns the text of a value. If n is not one value it notes that and
-// returns false.
+// Text returns the text of a scalar. If n is not a scalar, or null, Text adds a
+// mistake and returns false.
 func (r *Reader) Text(n *yaml.Node, setting string) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
@@ -224,15 +224,15 @@ func (r *Reader) Text(n *yaml.Node, setting string) (string, bool) {
 	return "", false
 }
 
-// IsNull reports whether nothing stands where a value may.
+// IsNull reports whether a value is null or absent.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// Deref returns the value that an alias stands for, at the line of the alias.
+// Deref returns n or, if n is an alias, its value with the line of the alias.
 func Deref(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.AliasNode {
 		return n
 	}
 	there := *n.Alias
-	there.Line = n.Line // a mistake is where the value is used
+	there.Line = n.Line
 	return &there
 }
