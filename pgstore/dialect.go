@@ -2,12 +2,11 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
@@ -47,18 +46,17 @@ func EngineOf(url string) Engine {
 
 // A dialect is an engine's variant of the portable statements.
 type dialect struct {
-	engine Engine
-	divide string // operator of integer division
-	hash   string // primary key of buckets
-	collat string // clause for byte order
-	clock  string // expression: µs since the Unix epoch
+	engine  Engine
+	divide  string // operator of integer division
+	hash    string // primary key of buckets
+	collate string // clause for byte order, with a space after it
 }
 
 var dialects = map[Engine]*dialect{
-	YugabyteDB:  {engine: YugabyteDB, divide: "/", hash: "(limit_id, key) hash", collat: `collate "C"`, clock: readNow},
-	CockroachDB: {engine: CockroachDB, divide: "//", hash: "limit_id, key", clock: readNow},
-	Citus:       {engine: Citus, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
-	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collat: `collate "C"`, clock: readNow},
+	YugabyteDB:  {engine: YugabyteDB, divide: "/", hash: "(limit_id, key) hash", collate: `collate "C" `},
+	CockroachDB: {engine: CockroachDB, divide: "//", hash: "limit_id, key"},
+	Citus:       {engine: Citus, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
+	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
 }
 
 // tables returns the statements that create the schema, or upgrade it from
@@ -66,7 +64,7 @@ var dialects = map[Engine]*dialect{
 func (d *dialect) tables(have int) (out []string) {
 	text := readSchema("portable_6.sql")
 	if have == 0 {
-		text = bootstrap + strings.NewReplacer("{collate} ", spaced(d.collat), "{hash}", d.hash).Replace(readSchema("portable.sql")) + text
+		text = bootstrap + strings.NewReplacer("{collate} ", d.collate, "{hash}", d.hash).Replace(readSchema("portable.sql")) + text
 	}
 	for s := range strings.SplitSeq(text, ";\n") {
 		if s = strings.TrimSpace(s); s != "" {
@@ -84,13 +82,6 @@ func (d *dialect) tables(have int) (out []string) {
 	return out
 }
 
-func spaced(s string) string {
-	if s == "" {
-		return ""
-	}
-	return s + " "
-}
-
 // takeSQL returns the statement that charges a bucket with ticks of equal
 // length, in a transaction of its own. The time is a value of the inserted row
 // and the update refers to it as excluded.ts, so that the clock is read once,
@@ -98,7 +89,7 @@ func spaced(s string) string {
 // the grid if origins are spread, the time if a test has set a clock.
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
-	params, clock := 2, d.clock
+	params, clock := 2, readNow
 	var grid sqlexpr.Expr
 	if r.Every > 0 {
 		grid = sqlexpr.Int(gridOf(r.Origin, r.Every))
@@ -147,18 +138,11 @@ func detect(ctx context.Context, db rower) (*dialect, error) {
 		if err = db.QueryRow(ctx, "select exists (select 1 from pg_extension where extname = 'citus')").Scan(&citus); err != nil {
 			return nil, err
 		}
-		e = portableEngine(citus)
+		if e = Portable; citus {
+			e = Citus
+		}
 	}
 	return dialects[e], nil
-}
-
-// portableEngine returns the engine of portable tables on a server that reports
-// PostgreSQL as its version.
-func portableEngine(citus bool) Engine {
-	if citus {
-		return Citus
-	}
-	return Portable
 }
 
 func engineOfVersion(version string) Engine {
@@ -175,7 +159,7 @@ func engineOfVersion(version string) Engine {
 // Existing tables are left alone, so that several programs may call it at once.
 func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Migration, err error) {
 	have := 0
-	err = inTx(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
 	if err != nil || have == SchemaVersion {
 		return nil, err
 	}
@@ -183,18 +167,14 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 		return nil, &SchemaError{have, SchemaVersion}
 	}
 	for _, statement := range d.tables(have) {
-		run := func() error {
-			return inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err })
-		}
-		if err = run(); alreadyExists(err) {
-			err = run()
+		if err = execTx(ctx, db, statement); alreadyExists(err) {
+			err = execTx(ctx, db, statement)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("migrate (%s): %w\n%s", d.engine, err, statement)
 		}
 	}
-	err = inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, markSQL()); return err })
-	return []Migration{{Version: SchemaVersion, Name: "portable"}}, err
+	return []Migration{{Version: SchemaVersion, Name: "portable"}}, execTx(ctx, db, markSQL())
 }
 
 // dialectFor returns the dialect to migrate: the one in the options, the one of
@@ -204,7 +184,7 @@ func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect,
 	if d = dialects[o.Engine]; d != nil {
 		return d, nil
 	}
-	err = inTx(ctx, db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var version string
 		if err := tx.QueryRow(ctx, "select version()").Scan(&version); err != nil {
 			return err
@@ -232,7 +212,7 @@ func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOp
 
 func portableUndo(ctx context.Context, db Beginner) error {
 	for _, statement := range portableDown {
-		if err := inTx(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, statement); return err }); err != nil {
+		if err := execTx(ctx, db, statement); err != nil {
 			return fmt.Errorf("migrate down: %w\n%s", err, statement)
 		}
 	}
@@ -242,12 +222,12 @@ func portableUndo(ctx context.Context, db Beginner) error {
 // alreadyExists reports whether a concurrent migration created the same object.
 // A second try succeeds because of "if not exists".
 func alreadyExists(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "23505" || pg.Code == "42P06" || pg.Code == "42P07" || pg.Code == "42710")
+	return slices.Contains([]string{"23505", "42P06", "42P07", "42710"}, codeOf(err))
 }
 
-func inTx(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, db, f)
+// execTx runs a statement in a transaction of its own.
+func execTx(ctx context.Context, db Beginner, sql string) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, sql); return err })
 }
 
 func markSQL() string {

@@ -22,7 +22,7 @@ func Statements(t testing.TB) map[Engine][]string {
 	out := map[Engine][]string{}
 	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
 		d := dialects[e]
-		list := append(d.tables(0), markSQL(), "select "+d.clock, loadSQL, keysSQL,
+		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, keysSQL,
 			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, deleteRecordsSQL, dueRowsSQL, deleteDueSQL, pageSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{

@@ -2,10 +2,7 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Sweeping tells who deletes full rows, as far as the database knows.
@@ -92,8 +89,7 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 
 // denied reports whether the user lacks a privilege.
 func denied(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "42501" // insufficient_privilege
+	return codeOf(err) == "42501" // insufficient_privilege
 }
 
 func (c *Condition) settings(ctx context.Context, db DB) error {

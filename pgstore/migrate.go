@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Durability tells what a crash of the server does to the buckets.
@@ -302,6 +300,5 @@ func checkSchema(ctx context.Context, db rower) error {
 // noSchema reports whether an error says that the schema or its table is
 // missing.
 func noSchema(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000")
+	return slices.Contains([]string{"42P01", "3F000"}, codeOf(err))
 }

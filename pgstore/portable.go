@@ -84,7 +84,7 @@ func (s portable) tryRead(ctx context.Context, g *store.Group, entries []*entry)
 // askClock queues a read of the server's clock, unless a test has set one.
 func (s portable) askClock(b *pgx.Batch) {
 	if s.clock == nil {
-		b.Queue("select " + s.dialect.clock)
+		b.Queue("select " + readNow)
 	}
 }
 
@@ -256,5 +256,5 @@ func (s portable) txClock(ctx context.Context, tx pgx.Tx) (now int64, err error)
 	if s.clock != nil {
 		return s.clock(), nil
 	}
-	return now, storeError(tx.QueryRow(ctx, "select "+s.dialect.clock).Scan(&now), false)
+	return now, storeError(tx.QueryRow(ctx, "select "+readNow).Scan(&now), false)
 }

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"strconv"
 	"time"
 
@@ -212,8 +211,7 @@ func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement,
 // table has made unusable. It reports whether the call may be sent again,
 // because nothing was done.
 func (w *rawConn) forget(key rawKey, err error) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != codeNoStatement && pg.Code != codeStalePlan {
+	if code := codeOf(err); code != codeNoStatement && code != codeStalePlan {
 		return false
 	}
 	w.statements[key].sql = "" // the server may still have the name

@@ -17,20 +17,20 @@ seen as materialized (
     from q left join lateral (select b.used, b.ts, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
-hopeful as materialized (
-    select s.*, bool_and(plain) over (partition by grp) as hope from seen s
+candidates as materialized (
+    select s.*, bool_and(plain) over (partition by grp) as eligible from seen s
 ),
 locked as materialized (
     select h.i, coalesce(b.place = h.place, false) as same
-    from (select * from hopeful where hope and place is not null order by i) h left join lateral (select b.ctid as place from dipwell.buckets b
+    from (select * from candidates where eligible and place is not null order by i) h left join lateral (select b.ctid as place from dipwell.buckets b
         where b.limit_id = h.limit_id and b.key = h.key for update) b on true
 ),
 clock as materialized (
     select coalesce($5::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from (select count(*) from locked) l
 ),
 judged as materialized (
-    select h.*, bool_and(h.hope and (h.place is null or coalesce(l.same, false))) over (partition by h.grp) as done
-    from hopeful h left join locked l on l.i = h.i
+    select h.*, bool_and(h.eligible and (h.place is null or coalesce(l.same, false))) over (partition by h.grp) as done
+    from candidates h left join locked l on l.i = h.i
 ),
 gone as (
     -- In a partitioned table ctid is unique only within a partition.

@@ -105,8 +105,7 @@ func classOf(err error) error {
 
 // codeOf returns the SQLSTATE of a server's error, or "".
 func codeOf(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""
@@ -146,8 +145,8 @@ func hadNoEffect(err error) bool {
 // noAccess reports whether the server rejected the role or the database.
 // Waiting does not help until somebody changes a privilege.
 func noAccess(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501")
+	code := codeOf(err)
+	return strings.HasPrefix(code, "28") || code == "3D000" || code == "42501"
 }
 
 // unavailable reports whether the server could not be reached, or temporarily
@@ -157,9 +156,5 @@ func unavailable(err error) bool {
 	if !errors.As(err, &pg) {
 		return errors.Is(err, store.ErrStore) && !errors.Is(err, context.Canceled)
 	}
-	switch {
-	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), pg.Code == codeReadOnly, retryable(err):
-		return true
-	}
-	return false
+	return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57P") || pg.Code == codeReadOnly || retryable(err)
 }

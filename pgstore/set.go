@@ -29,7 +29,7 @@ var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key
 // setUncheckedSQL does not check first whether charges fit, so that it also
 // locks the rows that it refuses. It costs a third less if almost nothing is
 // refused.
-var setUncheckedSQL = replaceMarked(setSQL, "hopeful as (select q.*, true as hope from q),\n",
+var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
 // replaceMarked replaces the parts of a statement between "-- look {" and "--

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -243,7 +244,7 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 		}
 		return true, nil
 	}
-	if !g.Allowed || !resets(g) && !anyOf(write[:len(g.Ops)]) {
+	if !g.Allowed || !resets(g) && !slices.Contains(write[:len(g.Ops)], true) {
 		g.Reserved = false
 		return true, nil
 	}
@@ -260,15 +261,6 @@ func stateOf(v []int64, row string) (store.State, error) {
 		return store.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", store.ErrStore, row)
 	}
 	return store.State{Used: v[0], TS: v[1], Version: uint32(v[2])}, nil
-}
-
-func anyOf(list []bool) bool {
-	for _, b := range list {
-		if b {
-			return true
-		}
-	}
-	return false
 }
 
 func writes(g *store.Group) bool {

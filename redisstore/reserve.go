@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,34 +23,32 @@ type reservationPart struct {
 	Version uint32 `json:"version"`
 }
 
-// partLines returns the parts of a group for decide.lua, one per line.
-func partLines(g *store.Group) string {
-	var b []byte
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		line, err := json.Marshal(reservationPart{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
-		if err != nil {
-			panic(err) // cannot happen with strings and numbers
-		}
-		b = append(append(b, line...), '\n')
-	}
-	return string(b)
-}
-
-// partsJSON returns the parts of the ops for which may is true, as a JSON
-// array.
-func partsJSON(g *store.Group, may func(*store.Op) bool) string {
-	list := make([]reservationPart, 0, len(g.Ops))
-	for i := range g.Ops {
-		if op := &g.Ops[i]; may(op) {
-			list = append(list, reservationPart{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
-		}
-	}
-	b, err := json.Marshal(list)
+func partJSON(op *store.Op) string {
+	b, err := json.Marshal(reservationPart{op.Def.Name, op.Key, unitsOf(op.Cost, &op.Def.Rule), op.Def.Number})
 	if err != nil {
 		panic(err) // cannot happen with strings and numbers
 	}
 	return string(b)
+}
+
+// partLines returns the parts of a group for decide.lua, one per line.
+func partLines(g *store.Group) string {
+	var b strings.Builder
+	for i := range g.Ops {
+		b.WriteString(partJSON(&g.Ops[i]) + "\n")
+	}
+	return b.String()
+}
+
+// partsJSON returns the parts of the ops for which may is true, as a JSON array.
+func partsJSON(g *store.Group, may func(*store.Op) bool) string {
+	var list []string
+	for i := range g.Ops {
+		if op := &g.Ops[i]; may(op) {
+			list = append(list, partJSON(op))
+		}
+	}
+	return "[" + strings.Join(list, ",") + "]"
 }
 
 func hasCost(op *store.Op) bool    { return op.Cost > 0 }

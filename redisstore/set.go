@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -457,7 +458,7 @@ func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	if !g.Allowed || g.Reserved {
 		q.closeRows(g, at, now)
 	}
-	if left || g.Reserved || closed && anyOf(write[:len(at)]) {
+	if left || g.Reserved || closed && slices.Contains(write[:len(at)], true) {
 		g.Reserved = false
 		q.skipClosed(at)
 		return false

@@ -335,7 +335,7 @@ var shared struct {
 
 // Main runs a package's tests and then closes the shared server:
 //
-// | func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binaries()
 	procs.SkipExamples(err, ErrMissing)

@@ -242,7 +242,7 @@ var shared struct {
 
 // Main runs a package's tests and then closes the shared servers:
 //
-// | func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binary()
 	procs.SkipExamples(err, ErrMissing)

@@ -1,6 +1,5 @@
--- Tables alone, for engines that speak PostgreSQL's protocol: the program
--- decides, and each statement is one that they all know. A missing bucket is a
--- full one.
+-- Only tables, for engines that speak PostgreSQL's protocol: the program decides,
+-- and uses statements that all of them support. A missing bucket is full.
 create table if not exists dipwell.limits (
     id             int primary key,
     name           text not null unique,
@@ -50,7 +49,7 @@ create table if not exists dipwell.buckets (
     version  int not null,
     used     bigint not null,
     ts       bigint not null,
-    seen     bigint not null,              -- what the clock said at the last take; 0: as ts
+    seen     bigint not null,              -- the clock at the last take; 0: the same as ts
     primary key ({hash})
 );
 

@@ -1,28 +1,28 @@
--- Decides any number of groups at once, each all or nothing. There is a row in
--- the parameters for each bucket that is asked, sorted by limit and key, so that
--- two statements that lock the same buckets cannot deadlock. No bucket is asked
--- twice. Nobody waits: what has to is not charged.
+-- Decides any number of groups at once, each all or nothing. The parameters have a
+-- row for each bucket, sorted by limit and key, so that two statements that lock
+-- the same buckets cannot deadlock. No bucket occurs twice. Calls that would have
+-- to wait are not charged.
 --
--- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (store.Verb), 6 put.
--- cost: units. bound: the most units that may be used after it. enough: ticks
--- after which everything has come back. put writes cost as used and unit as ts
--- if the bucket still has bound as used and grid as ts.
--- calendar: the windows have differing lengths. grid is where the present one
--- begins, every is its length; at other times the bucket is not decided here. A
--- row of an earlier window is stepped by the function used_at, and the column
--- held of the answer has what of it is used now.
--- $15 is a test's clock, else null. The arrays come by way of subqueries: where
--- the planner sees their length, it plans each execution anew.
+-- kind: 0 take, 1 check, 2 take_up_to, 4 charge, 5 refund (store.Verb), 6 write.
+-- cost: units. bound: the limit of used units after it. enough: ticks after which
+-- the row is full. write stores cost as used and unit as ts if the bucket still has
+-- bound as used and grid as ts.
+-- calendar: windows differ in length. grid is the start of the current one, every
+-- its length; at other times the bucket is not decided here. A row of an earlier
+-- window is stepped by the function used_at, and used_now of the result is what is
+-- used of it now.
+-- $15 is the clock of a test, or null. Arrays are passed through subqueries: if the
+-- planner could see their length, it would plan each execution again.
 --
--- Groups about a bucket that is not there are not decided: to make it would wait
--- for whoever makes it too, out of the order of locks.
+-- Groups with a missing bucket are not decided: its insert could wait for a
+-- concurrent one, out of locking order.
 --
--- A form of it that does not look first (set.go: withoutLookSQL) has other text
--- between the marks.
+-- setUncheckedSQL in set.go is this statement without the check of the snapshot: it
+-- replaces the text between the marks "look {" and "}".
 --
--- Where the limit or the bucket has another version than the parameters, or the
--- bucket has lows, nothing of the group is done, and other statements decide it.
--- The last column but one says that the bucket was there and could not be locked.
+-- If the limit or the bucket has another version than the parameters, or the bucket
+-- has lows, the group is left to other statements. The last column but one tells
+-- that the bucket exists but could not be locked.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]), (select $5::int[]),
         (select $6::bigint[]), (select $7::bigint[]), (select $8::bigint[]), (select $9::bigint[]), (select $10::bigint[]),
@@ -30,33 +30,33 @@ with q as materialized (
         with ordinality q(grp, limit_id, key, version, kind, cost, bound, unit, every, add, grid, enough, shadow, calendar, i)
 ),
 -- look {
--- Groups that the snapshot shows to be refused are answered from it: they lock
--- nothing and use no transaction id.
+-- Groups refused according to the snapshot are answered from it: they lock nothing
+-- and use no transaction id.
 seen as materialized (
     select q.*, b.used, b.ts, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version
             and not (q.calendar and (c.n < q.grid or c.n >= q.grid + q.every))
             and coalesce(b.version = q.version and b.lows is null, true), false) as plain,
         case when q.calendar and b.ts < q.grid then (select dipwell_internal.used_at(dipwell_internal.spread(v, (select x.name from dipwell.limits x where x.id = q.limit_id), q.key), b.used, b.ts, c.n)
-            from dipwell.versions v where v.limit_id = q.limit_id and v.number = q.version) end as held,
+            from dipwell.versions v where v.limit_id = q.limit_id and v.number = q.version) end as used_now,
         c.n
     from q cross join (select coalesce($15::bigint, (date_part('epoch', statement_timestamp()) * 1000000)::bigint) as n) c
     left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
-hopeful as materialized (
-    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or held is not null or kind = 4 then true
+candidates as materialized (
+    select s.*, bool_and(plain and used is not null and kind <> 1 and case when shadow or used_now is not null or kind = 4 then true
             when kind = 6 then used = bound and ts = grid
-            when kind = 5 then {{no (fullAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "enough")}} -- else it is full
-            else {{fitsAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "enough" "case kind when 2 then unit else cost end" "bound"}} end) over (partition by grp) as hope
+            when kind = 5 then {{no (fullAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "enough")}} -- otherwise it is full
+            else {{fitsAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "enough" "case kind when 2 then unit else cost end" "bound"}} end) over (partition by grp) as eligible
     from seen s
 ),
 -- }
 locked as materialized (
     select h.i, b.used, b.ts, coalesce(b.version = h.version and b.lows is null, true) as plain
-    from (select * from hopeful where hope order by i) h left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
+    from (select * from candidates where eligible order by i) h left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
         where b.limit_id = h.limit_id and b.key = h.key for no key update) b on true
 ),
--- The clock is read when all locks are held.
+-- The clock is read once all locks are held.
 clock as materialized (
     select coalesce($15::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from (select count(*) from locked) l
 ),
@@ -88,6 +88,6 @@ changed as (
 -- look {
 select s.i, case when j.i is null then s.used else j.used end, case when j.i is null then s.ts else j.ts end,
     coalesce(j.n, s.n), coalesce(j.plain, s.plain), coalesce(j.done, false), j.i is not null and j.used is null,
-    case when s.calendar then coalesce(j.used0, s.held) end
+    case when s.calendar then coalesce(j.used0, s.used_now) end
 from seen s left join judged j on j.i = s.i
 -- }

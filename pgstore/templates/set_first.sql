@@ -1,8 +1,8 @@
--- Decides groups as set.sql does, right after an INSERT in the same transaction
--- that has made those of their buckets that were not there, with their charge in
--- them, and locked the others. It knows the new ones by their xmin, and deletes
--- those of groups that are not done. Its parameters are those of set.sql, and
--- nobody puts, checks or resets.
+-- Decides groups like set.sql, right after an INSERT in the same transaction, which
+-- has inserted those of their buckets that did not exist, with their charge, and
+-- locked the others. New rows are recognized by their xmin; those of groups that
+-- are not done are deleted. The parameters are those of set.sql, without write,
+-- check and reset.
 with q as materialized (
     select * from unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::int[]), (select $5::int[]),
         (select $6::bigint[]), (select $7::bigint[]), (select $8::bigint[]), (select $9::bigint[]), (select $10::bigint[]),
@@ -14,7 +14,7 @@ asked as materialized (
     from q left join lateral (select b.used, b.ts, b.version, b.lows, b.xmin = pg_current_xact_id()::xid as made, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
--- The clock that the INSERT has read, if it made anything.
+-- The clock that the INSERT has read, if it inserted anything.
 clock as materialized (
     select coalesce($15::bigint, max(ts) filter (where made), (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from asked
 ),
@@ -42,8 +42,9 @@ changed as (
     on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts
 ),
 undone as (
-    -- A plan that was made for a small table may read all of it, so it must not even start where there is nothing to delete.
-    -- A place is one of each partition.
+    -- A plan made for a small table may read all of it, so the DELETE must not even
+    -- start if there is nothing to delete. In a partitioned table ctid is unique
+    -- only within a partition.
     delete from dipwell.buckets where ctid = any (array(select place from judged where made and not (done and fits)))
         and ((limit_id, key) in (select limit_id, key from judged where made and not (done and fits))) is true
         and (select count(*) from judged where made and not (done and fits)) > 0

@@ -1,10 +1,10 @@
--- The files of this directory are run again by each migration, after the tables
--- were changed: this one drops all functions, views and types, of whichever
--- version, and the others make those of this version. Schema dipwell has what
--- people use, dipwell_internal the rest.
+-- The files of this directory are run by every migration, after its changes of the
+-- tables: this one drops all functions, views and types of any version, and the
+-- others create those of the current version. Schema dipwell has what users need,
+-- dipwell_internal the rest.
 create schema if not exists dipwell_internal;
 
--- Whoever may execute our functions now, so that 5_roles.sql can grant it again.
+-- Current grants on our functions, for 5_roles.sql to restore.
 create temporary table dipwell_grants as
     select distinct p.proname as name, a.grantee
     from pg_proc p, aclexplode(p.proacl) a

@@ -99,7 +99,7 @@ begin
             when 'rls' then 'the descriptors of the RateLimitService' when 'api' then 'the API' when 'sql' then 'SQL' else owner end);
 end $$;
 comment on function dipwell_internal.other_owner is
-    'Raises the error of a change by somebody who does not own the limit.';
+    'Raises the error for a change by another owner.';
 
 create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
@@ -116,7 +116,8 @@ begin
     if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
         perform dipwell_internal.other_owner(limit_name, old.owner);
     end if;
-    -- Parts about other limits stay until they are due; nobody can cancel them without this one.
+    -- Parts for other limits stay until they are due; without this one nobody can
+    -- cancel them.
     delete from dipwell.reservations x where x.limit_id = old.id;
     delete from dipwell.limits x where x.id = old.id;
     update dipwell.revision x set n = x.n + 1;
@@ -131,7 +132,7 @@ begin
         message = case when limit_name is null then '' else 'limit ' || limit_name || ': ' end || field || ': ' || reason;
 end $$;
 comment on function dipwell_internal.bad_limit is
-    'Raises the error of a definition that cannot be.';
+    'Raises the error for an invalid definition.';
 
 create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
@@ -151,7 +152,7 @@ $$ select case
     when period % 1000 = 0 then (period / 1000) || 'ms'
     else period || 'us' end $$;
 comment on function dipwell_internal.format_per is
-    'Spells a period in µs, or -months, as in 250ms, 1d, 3mo.';
+    'Formats a period in µs, or -months, as 250ms, 1d, 3mo.';
 
 create function dipwell_internal.parse_offset(s text) returns bigint language plpgsql immutable as $$
 declare
@@ -259,7 +260,8 @@ begin
     r.per := per;
     r.start := d.start;
     if not windowed then
-        -- The finest tick at which everything fits; defaults that fit at none are lowered.
+        -- The finest tick at which everything fits; defaults that fit at none are
+        -- lowered.
         <<found>>
         foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop

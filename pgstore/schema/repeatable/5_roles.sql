@@ -1,11 +1,11 @@
--- Roles: dipwell_app takes, dipwell_service is for the Go store and services
--- (rows, not definitions), dipwell_admin may do everything. Where a role is
--- missing and may not be created, grant by hand: an upgrade keeps such grants.
+-- Roles: dipwell_app takes, dipwell_service is for the Go store and services (rows,
+-- not definitions), dipwell_admin may do everything. If a role is missing and may
+-- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
     app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := array['put_limit', 'drop_limit', 'bad_limit', 'compile']; -- of dipwell_internal
+    admin   constant text[] := array['put_limit', 'drop_limit', 'bad_limit', 'compile']; -- functions of dipwell_internal
     who  text;
     f    record;
 begin
@@ -18,7 +18,7 @@ begin
             when insufficient_privilege then
                 raise notice 'the role % is missing and may not be created here; grant by hand', who;
             when duplicate_object or unique_violation then
-                null; -- another database of this server was faster
+                null; -- created at the same time by another database of this server
         end;
     end loop;
     revoke all on all functions in schema dipwell, dipwell_internal from public;
@@ -40,7 +40,7 @@ begin
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
         grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.revision to dipwell_admin;
     end if;
-    -- What 0_drop.sql found. Some functions were in dipwell before.
+    -- Restores what 0_drop.sql found. Some functions were in schema dipwell before.
     for f in select p.oid::regprocedure as signature, p.pronamespace::regnamespace as home, g.grantee::regrole as who
         from pg_temp.dipwell_grants g join pg_proc p on p.proname = g.name
         where p.pronamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) loop

@@ -1,4 +1,4 @@
--- Sweeps each minute where pg_cron is installed.
+-- Sweeps every minute if pg_cron is installed.
 do $$
 begin
     if exists (select from pg_extension where extname = 'pg_cron') then

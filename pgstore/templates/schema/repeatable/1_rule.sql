@@ -1,4 +1,4 @@
--- The algebra: step.go. Of calendars the Go twin is calendar.go.
+-- The algebra: step.go. The Go twin for calendars is calendar.go.
 
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
@@ -20,9 +20,9 @@ $$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval
 comment on function dipwell_internal.length is
     'An interval of exactly x µs. interval × number is computed in float8, which holds every integer up to 2^53 and every multiple of 2^20 that a bigint can be.';
 
--- These two are expressions about a limit whose ticks are evenly spaced. They are
--- functions in the language SQL so that the planner inlines them, which it does
--- as long as an argument that is used twice is no more than a variable.
+-- These two are expressions for a limit with ticks of equal length. They are
+-- functions in the language SQL so that the planner inlines them, which it does if
+-- every argument used twice is a plain variable.
 create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, every bigint, add bigint, grid bigint, ticks bigint)
 returns bigint language sql immutable as
 $$ select {{leftAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "ticks"}} $$;
@@ -58,13 +58,13 @@ begin
     if dipwell_internal.zone_offset(zone, high) = before then
         return high;
     end if;
-    -- The clocks changed before it could show wall.
+    -- The clock changed before it could show wall.
     after := dipwell_internal.zone_offset(zone, high);
     low := wall - after;
     if dipwell_internal.zone_offset(zone, low) = after then
         return low;
     end if;
-    while high - low > 1 loop -- a gap swallowed wall: find where it ends
+    while high - low > 1 loop -- wall is in a gap: find its end
         middle := low + (high - low) / 2;
         if dipwell_internal.zone_offset(zone, middle) = after then
             high := middle;
@@ -84,7 +84,7 @@ begin
             + date_part('epoch', timestamp 'epoch' + k * r.months * interval '1 month')::bigint) * 1000000;
     end if;
     return dipwell_internal.first_at(r.zone, r.clock
-        + (k * r.days + case r.days when 7 then 4 else 0 end) * 86400) * 1000000; -- weeks begin on Monday
+        + (k * r.days + case r.days when 7 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
 end $$;
 comment on function dipwell_internal.calendar_boundary is
     'The instant, in µs, at which unit k of a calendar begins.';
@@ -192,7 +192,7 @@ begin
         ts := t;
         if lows is not null then
             for i in 4..cardinality(lows) by 2 loop
-                lows[i] := case when used < r.max_used then dipwell_internal.convert_back(lows[i], was, r) else 0 end; -- else it may have been clipped
+                lows[i] := case when used < r.max_used then dipwell_internal.convert_back(lows[i], was, r) else 0 end; -- otherwise it may have been clipped
             end loop;
             lows := dipwell_internal.lows_rise(lows);
         end if;
@@ -248,7 +248,7 @@ create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint
     out retry bigint, out delay bigint) language plpgsql stable as $$
 declare
     short bigint; -- units that must come back before the call is allowed
-    ahead bigint; -- before it may act
+    ahead bigint; -- units that must come back before the caller may act
     due   bigint;
 begin
     t := {{later "n" "ts"}};

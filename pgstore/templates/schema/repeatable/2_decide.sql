@@ -1,5 +1,5 @@
--- Decisions about several keys, at one instant, all or nothing. Go twins:
--- Op.Step, Group.Decide.
+-- Decisions for several keys at one time, all or nothing. Go twins: Op.Step,
+-- Group.Decide.
 
 create type dipwell_internal.answer as (
     allowed   boolean,
@@ -16,20 +16,20 @@ create type dipwell_internal.answer as (
     before    bigint,
     clipped   boolean
 );
-comment on type dipwell_internal.answer is 'What a call about one key answers, in whole numbers. Go twin: Answer.';
-comment on column dipwell_internal.answer.allowed is 'The verdict.';
-comment on column dipwell_internal.answer.never is 'No wait will help.';
+comment on type dipwell_internal.answer is 'The result of a call of one key, in whole numbers. Go twin: Answer.';
+comment on column dipwell_internal.answer.allowed is 'Whether the call is allowed.';
+comment on column dipwell_internal.answer.never is 'The call can never be allowed.';
 comment on column dipwell_internal.answer.shadow is 'Allowed only because the limit is in shadow mode.';
 comment on column dipwell_internal.answer.granted is 'Tokens taken.';
 comment on column dipwell_internal.answer.remaining is 'Whole tokens left.';
-comment on column dipwell_internal.answer.retry is 'µs until the same call would succeed.';
+comment on column dipwell_internal.answer.retry is 'µs until the same call would be allowed.';
 comment on column dipwell_internal.answer.reset is 'µs until the bucket is full.';
 comment on column dipwell_internal.answer.delay is 'µs until a reservation is due.';
 comment on column dipwell_internal.answer.used is 'Units used at ts.';
-comment on column dipwell_internal.answer.ts is 'The instant of the decision, in µs.';
+comment on column dipwell_internal.answer.ts is 'The time of the decision, in µs.';
 comment on column dipwell_internal.answer.write is 'Whether used and ts must be stored.';
 comment on column dipwell_internal.answer.before is 'Units used at ts, before the call.';
-comment on column dipwell_internal.answer.clipped is 'A charge added less than it costs, because used stops growing.';
+comment on column dipwell_internal.answer.clipped is 'A charge added less than its cost, because used stops growing.';
 
 create function dipwell_internal.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
     n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell_internal.answer language plpgsql stable as $$
@@ -72,11 +72,11 @@ end $$;
 comment on function dipwell_internal.answer_one is
     'Answers one call on its row as if it stood alone. With dry nothing is charged.';
 
--- The first pass reads, and is the last where nothing is to be written. The second
+-- The first pass reads, and is the last if nothing has to be written. The second
 -- locks the rows in the order of their keys, so that two groups cannot deadlock.
--- Each statement of a volatile function sees what was committed before it, so
--- both passes read the rows first, then the definitions, then the clock: what was
--- read before a wait for a lock may be older than the row.
+-- Each statement of a volatile function sees what was committed before it. So both
+-- passes read the rows first, then the definitions, then the clock: what was read
+-- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
@@ -111,7 +111,7 @@ begin
     end if;
     loop
         if k > 1 and not locks then
-            -- One statement, so that the rows are of one instant.
+            -- One statement, so that the rows are of one time.
             for row_ in select o.at, b.used, b.ts, b.version, b.lows is not null as listed
                 from unnest((select limit_ids), (select keys)) with ordinality o (limit_id, key, at) left join lateral (
                     select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = o.limit_id and x.key = o.key limit 1) b on true loop
@@ -189,11 +189,12 @@ begin
             a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], true);
         end if;
         if not verdict then
-            a.delay := 0; -- nothing is due, whichever verb said so
+            a.delay := 0; -- nothing is due, whichever verb set it
         end if;
         if verdict and verbs[i] = 6 then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
-            -- Parts about other keys stay until they are due; nobody can cancel them without this one.
+            -- Parts for other keys stay until they are due; without this one nobody
+            -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
         elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and due > 0) then
             list := null;
@@ -201,7 +202,7 @@ begin
                 select c.lows, c.used into row_ from dipwell.buckets b
                     cross join lateral dipwell_internal.carry(b.limit_id, ls[i].name, b.key, rs[i].number, b.used, b.ts, b.version, b.lows) c
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
-                list := dipwell_internal.settle_records(limit_ids[i], keys[i], rs[i].number, case when row_.used > 0 then row_.lows end, n);
+                list := dipwell_internal.resolve_records(limit_ids[i], keys[i], rs[i].number, case when row_.used > 0 then row_.lows end, n);
                 if list is not null then
                     list := dipwell_internal.touch(list, a);
                 end if;
@@ -251,19 +252,19 @@ begin
         select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.buckets where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
-        analyze dipwell.buckets; -- plans are made anew
+        analyze dipwell.buckets; -- sessions plan again
     end if;
 end $$;
 comment on function dipwell_internal.make_room is
     'Gives the table buckets some pages, which vacuum keeps (vacuum_truncate). While a table has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
 select dipwell_internal.make_room() where pg_relation_size('dipwell.buckets') = 0;
 
--- A transaction that has read the limits before a change may still insert a row
--- that names the old version, and if that were gone, the row would count as full.
--- SQL reads the limits in each call, and a program at most a minute before it
--- (catalog.go: maxUnheard); so a version is kept until all transactions are over
--- that began within a minute after it was superseded. Those of roles that this
--- one may not look at are taken to have begun nine minutes ago at most.
+-- A transaction that read the limits before a change may still insert a row of the
+-- old version; if that version were deleted, the row would count as full. SQL reads
+-- the limits in each call, and a program at most a minute before it (catalog.go:
+-- maxUnheard). So a version is kept until all transactions have ended that began
+-- within a minute after it was superseded. Transactions of roles that this one may
+-- not see count as begun at most nine minutes ago.
 create function dipwell_internal.retire(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare

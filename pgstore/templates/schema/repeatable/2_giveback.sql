@@ -1,5 +1,5 @@
 -- What a cancellation gives back. Go twin: giveback.go. The lows of a row are an
--- array: mark, next, and a pair for each entry: number, used.
+-- array: mark, next, and for each entry number and used.
 
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
@@ -94,7 +94,7 @@ end $$;
 comment on function dipwell_internal.touch is
     'The lows of a row that a call writes: the last one lowered to what was used before the call. Go twin: Op.touch.';
 
-create function dipwell_internal.settle_records(lim int, of_key text, present int, lows bigint[], n bigint) returns bigint[]
+create function dipwell_internal.resolve_records(lim int, of_key text, present int, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
 declare
     p  record;
@@ -115,8 +115,8 @@ begin
         where x.limit_id = lim and x.key = of_key and x.slack is not null and {{dueBy "x.part_due" "n"}};
     return dipwell_internal.retire_records(lim, of_key, lows, n);
 end $$;
-comment on function dipwell_internal.settle_records is
-    'Prepares the records of a row for a write at n: what waited and has fallen due lowers the low before it for good, and records that have ended go. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Settle.';
+comment on function dipwell_internal.resolve_records is
+    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Settle.';
 
 create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -140,8 +140,8 @@ create function dipwell_internal.give_rests(lim int, of_key text, number bigint,
 language plpgsql volatile as $$
 declare
     p      record;
-    free   bigint := 9007199254740991; -- the least slack of those that wait and were made after p
-    waits  bigint[] := '{}';           -- their numbers, and what newer records had given back: that does not concern them
+    free   bigint := 9007199254740991; -- the least slack of the waiting records that were made after p
+    waits  bigint[] := '{}';           -- their numbers, and what newer records had given back, which does not count for them
     before bigint[] := '{}';
     g      record;
 begin
@@ -183,14 +183,14 @@ declare
 begin
     select * into l from dipwell.limits x where x.id = lim;
     select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
-    if l.id is null or b.limit_id is null then -- dropped, or full
+    if l.id is null or b.limit_id is null then -- limit dropped, or bucket full
         delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
         return;
     end if;
     perform dipwell_internal.check_version(l, b.version);
     select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
     select * into c from dipwell_internal.carry(lim, l.name, of_key, l.version, b.used, b.ts, b.version, b.lows);
-    list := dipwell_internal.settle_records(lim, of_key, l.version, case when {{no (isNone "c.used")}} then c.lows end, n);
+    list := dipwell_internal.resolve_records(lim, of_key, l.version, case when {{no (isNone "c.used")}} then c.lows end, n);
     held := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, {{later "n" "c.ts"}});
     select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
     if {{isNone "held"}} or list is null or p.mark <> list[1] then
@@ -223,7 +223,7 @@ begin
         perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
     end loop;
     n := coalesce(at, dipwell_internal.now_us());
-    -- Some parts of one that was reset are gone.
+    -- Some parts are gone if one of them was reset.
     select count(*) as found, max(y.parts) as parts into p from
         (select x.parts from dipwell.reservations x where x.id = reservation and {{no (dueBy "x.due" "n")}} and not x.rest for update) y;
     if p.found = 0 or p.found <> p.parts then

@@ -1,14 +1,13 @@
--- Deletes full rows, which mean the same as missing ones. Nothing but space
--- depends on it.
+-- Deletes full rows, which mean the same as missing ones. It only frees space.
 
--- The latest instant that no statement under way can still decide before. One
+-- The latest time before which no running statement can still decide. A statement
 -- that read the clock before a row became full, and inserts after a sweep has
--- deleted it, would begin the bucket again at its own, earlier time, and the
--- refill since then would count twice. A statement is known by its lock on the
--- table; the second is for one that has begun and has not asked for it yet.
+-- deleted it, would start the bucket at that earlier time, and the refill since
+-- then would count twice. A running statement is known by its lock on the table;
+-- the second part is for one that has begun but not locked it yet.
 create function dipwell_internal.settled() returns bigint language sql volatile as $$
     select least(n - 1000000, (
-        -- whose statements we may not see is taken to have begun a minute ago
+        -- statements that we may not see count as begun a minute ago
         select min(coalesce((date_part('epoch', s.query_start) * 1000000)::bigint, n - 60000000))
         from pg_locks k join pg_stat_activity s on s.pid = k.pid
         where k.locktype = 'relation' and k.relation = 'dipwell.buckets'::regclass and k.mode = 'RowExclusiveLock'
@@ -28,11 +27,10 @@ $$;
 comment on function dipwell_internal.parts is
     'The table buckets, or its partitions, and which of all their pages are whose: pages of them from the one numbered first on.';
 
--- Rows are locked, and judged once more as they are then, before they are
--- deleted by their place, which cannot change while they are locked. A full row
--- stays full under whatever version comes after. The settings leave the planner
--- nothing but a scan of these pages and a hash join, whatever it believes of the
--- table: statistics may be those of an empty one.
+-- Rows are locked, and judged again as they are then, before they are deleted by
+-- ctid, which cannot change while they are locked. A full row stays full under any
+-- later version. The settings leave the planner only a scan of these pages and a
+-- hash join, whatever the statistics, which may be those of an empty table.
 create function dipwell_internal.sweep_pages(part regclass, low bigint, high bigint, max_rows bigint, n bigint) returns bigint
 language plpgsql volatile set jit = off set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off as $$
 declare
@@ -61,8 +59,8 @@ end $$;
 comment on function dipwell_internal.sweep_pages is
     'Deletes at most max_rows of the rows on some pages of a table that are full at n: pages low to high - 1. Skips rows that are locked.';
 
--- Goes on where the last call stopped, whoever made it. Where max_rows end a call
--- within a range of pages, the next one looks at that range again.
+-- Continues where the last call stopped, in any session. If max_rows ends a call
+-- within a range of pages, the next call reads that range again.
 create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint,
     out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -83,15 +81,15 @@ begin
     end if;
     select * into s from dipwell.sweep_state for update skip locked;
     if not found then
-        return; -- somebody else sweeps
+        return; -- another sweep is running
     end if;
     if pg_relation_size('dipwell.buckets') < 16 * current_setting('block_size')::int
         and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
-        perform dipwell_internal.make_room(); -- rewritten by vacuum full, or lost in a crash
+        perform dipwell_internal.make_room(); -- rewritten by VACUUM FULL, or emptied by a crash
     end if;
     select coalesce(sum(p.pages), 0) into size from dipwell_internal.parts() p;
     if s.page >= size then
-        s.page := 0; -- the table was rewritten, and is smaller
+        s.page := 0; -- the table was rewritten and is smaller
     end if;
     while swept < max_rows and looked < least(max_pages, size) loop
         if s.page = 0 then
@@ -122,9 +120,10 @@ begin
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
 comment on function dipwell_internal.sweep_at(bigint, bigint, bigint) is
-    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null when somebody else sweeps), whether a pass over it ended, where the next call goes on, and when the last whole pass began, in µs: rows that were full then are gone, locked ones apart. max_rows 0 only looks.';
+    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null while another sweep is running), whether a pass over it ended, where the next call goes on, and when the last whole pass began, in µs: rows that were full then are gone, locked ones apart. max_rows 0 only looks.';
 
--- Programs of schema version 6 call it, and run on while a database is upgraded.
+-- Called by programs of schema version 6, which continue to run while a database is
+-- upgraded.
 create function dipwell_internal.sweep_at(max_rows int, n bigint) returns bigint language sql volatile as $$
     select s.swept from dipwell_internal.sweep_at(max_rows::bigint, n, null) s
 $$;
@@ -150,7 +149,7 @@ begin
             delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
         elsif b.version <= l.version then
             select * into c from dipwell_internal.carry(b.limit_id, l.name, b.key, l.version, b.used, b.ts, b.version, b.lows);
-            c.lows := dipwell_internal.settle_records(b.limit_id, b.key, l.version, case when c.used > 0 then c.lows end, n);
+            c.lows := dipwell_internal.resolve_records(b.limit_id, b.key, l.version, case when c.used > 0 then c.lows end, n);
             update dipwell.buckets x set used = c.used, ts = c.ts, version = l.version, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
         end if;
     end loop;

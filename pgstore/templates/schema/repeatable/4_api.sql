@@ -1,7 +1,7 @@
--- What people call. Everything here runs as its owner with a fixed search_path,
--- and in the caller's transaction: a rollback gives the tokens back.
--- enable_seqscan: a plan made while the table is empty would read it from end to
--- end, and be kept while a long transaction fills it.
+-- The public functions. They run as their owner with a fixed search_path, and in
+-- the caller's transaction: a rollback gives the tokens back. enable_seqscan is off
+-- because a plan made while the table is empty would scan it, and would be kept
+-- while a long transaction fills it.
 
 create function dipwell_internal.check_key(key text, field text) returns text language plpgsql immutable as $$
 begin
@@ -45,12 +45,12 @@ end $$;
 comment on function dipwell_internal.limit_id is
     'The id of a limit; raises an error that names the field when there is none.';
 
--- What a call of one key answers. A type of its own, because PostgreSQL makes the
--- description of a row of OUT parameters anew in each call.
+-- The result of a call of one key. It is a type because PostgreSQL builds the
+-- descriptor of a row of OUT parameters in every call.
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
 comment on function dipwell_internal.entries is
-    'A number of entries in words.';
+    'A number of entries as text, for messages.';
 
 create type dipwell.decision as (
     allowed     boolean,
@@ -69,7 +69,7 @@ begin
     return dipwell_internal.ask(1, limit_name, key, cost);
 end $$;
 comment on function dipwell.check is
-    'Answers as take would, and changes nothing.';
+    'Returns the result that take would have, and changes nothing.';
 
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -77,7 +77,7 @@ begin
     return dipwell_internal.ask(2, limit_name, key, cost);
 end $$;
 comment on function dipwell.take_up_to is
-    'Takes as many whole tokens as there are, up to cost, and at least one: see granted.';
+    'Takes as many whole tokens as there are, at most cost; refused if there are none. The result has their number in granted.';
 
 create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -85,7 +85,7 @@ begin
     return dipwell_internal.ask(3, limit_name, key, cost);
 end $$;
 comment on function dipwell.reserve is
-    'Takes tokens ahead of time, into debt as far as max_debt: act after delay, or cancel(reservation) before.';
+    'Takes tokens in advance, into debt up to max_debt: act after delay, or cancel(reservation) before that.';
 
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -93,7 +93,7 @@ begin
     return dipwell_internal.ask(4, limit_name, key, cost);
 end $$;
 comment on function dipwell.charge is
-    'Takes tokens whatever is left: settles a cost that is known only afterwards.';
+    'Takes tokens even if there are too few, for a cost that is known only afterwards.';
 
 create function dipwell.refund(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -123,7 +123,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.cancel is
-    'Gives back what a reservation took, as far as it is still there, once, before it is due.';
+    'Gives back what is left of a reservation, once, and only before it is due.';
 
 create function dipwell.define(name text, rate bigint, per interval, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null)
@@ -161,7 +161,7 @@ begin
     perform dipwell_internal.drop_limit(name, 'sql');
 end $$;
 comment on function dipwell.drop is
-    'Ends a limit that SQL defined.';
+    'Deletes a limit that was defined in SQL.';
 
 create function dipwell.sweep(max_rows int default 10000) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -173,7 +173,7 @@ begin
     return (dipwell_internal.sweep_at(max_rows, dipwell_internal.settled(), null)).swept;
 end $$;
 comment on function dipwell.sweep is
-    'Deletes at most max_rows full rows and returns how many: fewer when it has gone over the whole table, or while somebody else sweeps. Call it again while it returns max_rows, each time in a transaction of its own.';
+    'Deletes at most max_rows full rows and returns how many: fewer at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in its own transaction.';
 
 create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
     out remaining bigint, out full_at timestamptz) language plpgsql stable as $$

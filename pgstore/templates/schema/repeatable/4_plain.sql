@@ -1,19 +1,20 @@
--- Calls of plain limits, whose ticks are evenly spaced and the same for all keys,
--- on rows of the present version that have no reservations. What is not plain,
--- and bad input, goes on to decide.
+-- Calls of plain limits, whose ticks have equal length and are the same for all
+-- keys, on rows of the current version without reservations. All others, and
+-- invalid arguments, are left to decide.
 
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
     x     record; -- the limit, its rule, and the row if there is one
     of    text := coalesce(key, '');
     used  bigint; -- at the time of the decision
-    ts    bigint; -- that time
+    ts    bigint; -- the time of the decision
     n     bigint;
-    moved bigint; -- tokens that the call moves
-    units bigint; -- the same
+    moved bigint; -- tokens that the call adds or removes
+    units bigint; -- the same in units
 begin
     for round in 1..16 loop
-        -- The clock is read when the row is: a row may be as late as its snapshot.
+        -- The clock is read in the statement that reads the row: the row may be as
+        -- recent as the snapshot.
         select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, v.debt, v.max_used, b.used, b.ts,
                 l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, true)
                     and ask.cost between case verb when 1 then 0 else 1 end
@@ -42,7 +43,8 @@ begin
             insert into dipwell.buckets (used, ts, limit_id, version, key) values (units, n, x.id, x.version, of) on conflict do nothing;
             continue when not found;
         else
-            -- The row may have changed since it was read. Of fewer tokens than were asked for, it must be the most that there are.
+            -- The row may have changed since it was read. If fewer tokens than
+            -- requested are taken, they must still be all there are.
             units := case verb when 5 then -units else units end;
             update dipwell.buckets b
                 set used = greatest(dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks) + units, 0), ts = {{later "n" "b.ts"}}
@@ -59,7 +61,7 @@ begin
     return dipwell_internal.ask_decide(verb, limit_name, key, cost);
 end $$;
 comment on function dipwell_internal.ask is
-    'Decides any verb of one key. The public functions are its spellings. It reads the limit and the row in one statement, and writes, if anything, in one other, which finds out whether the row has changed meanwhile.';
+    'Decides any verb for one key; the public functions call it. It reads the limit and the row in one statement, and writes, if anything, in one other, which finds out whether the row has changed meanwhile.';
 
 create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -80,7 +82,7 @@ begin
     end if;
     d.reservation := gen_random_uuid();
     select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
-    if not found then -- dropped a moment ago
+    if not found then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.ask_decide(verb, limit_name, nullif(key, ''), cost);
     end if;
@@ -99,7 +101,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.ask_decide is
-    'Decides any verb of one key by decide.';
+    'Decides any verb for one key by dipwell_internal.decide.';
 
 create function dipwell_internal.ask_all(limit_names text[], keys text[], costs bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
@@ -181,30 +183,31 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.ask_all is
-    'take_all by decide. A limit and key that are named twice add up.';
+    'take_all by dipwell_internal.decide. The costs of a limit and key named twice are added up.';
 
--- Takes cost tokens if all of them are there. The common case is one UPDATE of a
--- bucket counted in µs, with as few expressions as will do, for starting each of
--- them costs more than the row. Both conditions on the bucket's key need the limit
--- (hence the array and the case), and neither can be merged or hashed: so the
--- planner has to begin with the limit, whatever it believes about the tables.
+-- Takes cost tokens if there are enough. The common case is one UPDATE of a bucket
+-- with ticks of 1 µs, with as few expressions as possible, because starting each of
+-- them costs more than the row. Both conditions on the bucket's key depend on the
+-- limit (hence the array and the case), and neither can be merged or hashed, so
+-- that the planner has to begin with the limit, whatever the statistics.
 --
--- Where that charged nothing, one statement reads the limit and the row. It shows
--- a refusal, which writes nothing and uses no transaction id; a key without a row,
--- which is made with its charge; or a window or interval, which is charged.
--- The clock is read before the row: nothing more has come back by then.
+-- If that charged nothing, one statement reads the limit and the row. It finds a
+-- refusal, which writes nothing and uses no transaction id; a key without a row,
+-- which is inserted with its charge; or a window or interval, which is charged. The
+-- clock is read before the row: by then no more has come back.
 --
--- Refusals and new keys seldom come alone, so a session notes what came last in
--- the setting dipwell.read_first. It is a hint, and every value is right:
---   empty          a bucket was charged: the UPDATE comes first
---   r, rr, …, n    so many refusals, or a new key: the row is read first
---   refused        more refusals: a statement that can only refuse comes first; it
---                  costs a tenth less than the one that reads all that may be
---                  needed, and four times that where the key is not refused
---   new            new keys: an INSERT comes first, which costs a third less
+-- Refusals and new keys often come in series, so a session notes the last result in
+-- the setting dipwell.read_first. It is a hint, and any value gives correct
+-- results:
+--  empty          a bucket was charged: the UPDATE comes first
+--  r, rr, …, n    that many refusals, or a new key: the row is read first
+--  refused        more refusals: first a statement that can only refuse, which
+--                 costs a tenth less than the one that reads everything, and
+--                 four times as much if the key is not refused
+--  new            new keys: an INSERT comes first, which costs a third less
 --
--- Left to ask are rows with reservations or of another version, shadow mode,
--- limits that are not plain, and bad input.
+-- Left to ask are rows with reservations or of another version, shadow mode, limits
+-- that are not plain, and invalid arguments.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -219,7 +222,7 @@ begin
         select false, {{tokensLeft "b.used" "l.unit" "l.cap"}}, dipwell_internal.plain_wait({{excess "b.used" "b.units" "l.cap"}}, b.ts, n, l.every, l.add, l.grid),
                 dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, l.grid), 0::bigint, interval '0', false, null::uuid
             into d
-            from dipwell.limits l cross join lateral ( -- offset 0: used is computed once
+            from dipwell.limits l cross join lateral ( -- offset 0, so that used is computed once
                 select dipwell_internal.plain_used(y.used, y.ts, n, l.every, l.add, l.grid, l.ticks) as used, {{later "n" "y.ts"}} as ts, take.cost * l.unit as units
                 from dipwell.buckets y where y.limit_id = l.id and y.key = coalesce(take.key, '') and y.version = l.version and y.lows is null offset 0) b
             where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce' and take.key is distinct from ''
@@ -272,7 +275,7 @@ begin
         return (false, {{tokensLeft "x.used" "x.unit" "x.cap"}}, dipwell_internal.plain_wait({{excess "x.used" "x.units" "x.cap"}}, x.ts, n, x.every, x.add, x.grid),
             dipwell_internal.plain_wait(x.used, x.ts, n, x.every, x.add, x.grid), 0::bigint, interval '0', false, null::uuid);
     elsif x.fresh then
-        n := dipwell_internal.now_us(); -- the row may have been swept at a later time than that of before it was looked for
+        n := dipwell_internal.now_us(); -- the row may have been swept after it was first looked for
         insert into dipwell.buckets as b (used, ts, limit_id, version, key) values (x.units, n, x.id, x.version, coalesce(take.key, '')) on conflict do nothing
             returning true, (x.cap - b.used) / x.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, x.every, x.add, x.grid),
                 take.cost, interval '0', false, null::uuid
@@ -292,7 +295,7 @@ begin
     return dipwell_internal.ask(0, limit_name, key, cost);
 end $$;
 comment on function dipwell.take is
-    'Takes cost tokens if all of them are there. Without a key: from the limit''s one shared bucket.';
+    'Takes cost tokens if there are enough, otherwise none. Without a key it uses the limit''s shared bucket.';
 
 create type dipwell_internal.part as (
     at       int,
@@ -328,8 +331,8 @@ comment on column dipwell_internal.part.used is 'Units used before the call, 0 w
 comment on column dipwell_internal.part.ts is 'At this time, in µs; null where there was no row.';
 comment on column dipwell_internal.part.fresh is 'Whether this call has made the row, with its charge.';
 
--- The rows are read in one statement, so that they are of one instant. A limit and
--- key that are named twice are next to each other in the order of the locks.
+-- The rows are read in one statement, so that they are of one time. A limit and key
+-- named twice are adjacent in locking order.
 create function dipwell_internal.look_at_parts(limit_names text[], keys text[], costs bigint[]) returns dipwell_internal.part[]
 language plpgsql volatile as $$
 declare
@@ -359,8 +362,8 @@ end $$;
 comment on function dipwell_internal.look_at_parts is
     'The parts of a take_all in the order in which rows are locked, with the rows as they are now; null where one of them is not plain, is named twice, or is not in order.';
 
--- A row that is not there is made at once, with its charge: made later, it could
--- have to wait for whoever makes it too, out of the order of locks.
+-- A missing row is inserted at once, with its charge: later, it might have to wait
+-- for a concurrent insert, out of locking order.
 create function dipwell_internal.lock_parts(inout parts dipwell_internal.part[], out n bigint, out plain boolean)
 language plpgsql volatile as $$
 declare
@@ -460,10 +463,10 @@ begin
     end loop;
 end $$;
 comment on function dipwell.take_all is
-    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked. A limit and key that are named twice add up.';
+    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked. The costs of a limit and key named twice are added up.';
 
--- The index has the keys in order; a plan that sorts, or one that begins at the
--- prefix for each page, would read all of a limit for a page of it.
+-- The index has the keys in order; a plan that sorts, or that starts at the prefix
+-- for each page, would read all rows of a limit for one page.
 create function dipwell_internal.keys(lim int, prefix text, after text, shared boolean, n bigint)
 returns table (key text, used bigint, ts bigint, version int)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
