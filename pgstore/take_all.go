@@ -224,7 +224,7 @@ func takeAllSQL(of []*entry, testClock bool) string {
 
 // abortedChargeText is in the error, and therefore in the server's log, if
 // another transaction emptied a bucket while the statement waited for its lock.
-const abortedChargeText = "dipwell: a bucket has changed, so nothing is charged, and the call is decided anew; at "
+const abortedChargeText = "dipwell: a bucket has changed; nothing was charged, and the call is retried; at "
 
 // abortedCharge reports whether a takeAll statement rolled itself back.
 func abortedCharge(err error) bool {

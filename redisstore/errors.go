@@ -57,13 +57,13 @@ func hadNoEffect(err error) bool {
 func withAdvice(err error) error {
 	switch {
 	case replied(err, "OOM "):
-		return fmt.Errorf("%w (new keys need memory: raise maxmemory)", err)
+		return fmt.Errorf("%w (there is no memory for new keys: raise maxmemory)", err)
 	case replied(err, "MISCONF "):
-		return fmt.Errorf("%w (the server cannot save to its disk: see its log)", err)
+		return fmt.Errorf("%w (the server cannot write to its disk: see its log)", err)
 	case replied(err, "READONLY "):
-		return fmt.Errorf("%w (this is a replica: name the Sentinels or the cluster instead, and the primary is found)", err)
+		return fmt.Errorf("%w (this is a replica: use the addresses of the Sentinels or of the cluster)", err)
 	case replied(err, "WRONGTYPE "):
-		return fmt.Errorf("%w (something else uses keys with this prefix)", err)
+		return fmt.Errorf("%w (another program uses keys with this prefix)", err)
 	}
 	return err
 }

@@ -113,7 +113,7 @@ func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the rows were converted over and over; nothing was given back", store.ErrStore)
+	return fmt.Errorf("%w: gave up after %d attempts, because rows were converted in between; nothing was given back", store.ErrStore, maxRounds)
 }
 
 func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []reservationPart) error {

@@ -199,7 +199,7 @@ func (s *Store) group(ctx context.Context, g *store.Group) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the row was converted over and over; nothing was charged", store.ErrStore)
+	return fmt.Errorf("%w: gave up after %d attempts, because rows were converted in between; nothing was charged", store.ErrStore, maxRounds)
 }
 
 // tryGroup calls the fastest script for the group, and decide.lua if that does
@@ -269,7 +269,7 @@ func (s *Store) ready(ctx context.Context) error {
 	return storeError(s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		role, err := node.Do(ctx, "role").Slice()
 		if err == nil && len(role) > 0 && role[0] != "master" {
-			err = fmt.Errorf("it is a %v: name the Sentinels or the cluster instead, and the primary is found", role[0])
+			err = fmt.Errorf("connected to a %v instead of a primary: use the addresses of the Sentinels or of the cluster", role[0])
 		}
 		return err
 	}), false)
