@@ -8,14 +8,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectTimeout bounds what Open lets a connection cost, where the URL does not
-// say.
+// connectTimeout is the default for connect_timeout in the URL of Open.
 const connectTimeout = 5 * time.Second
 
-// Open makes a pool from a URL and opens a store over it whether the server
-// answers or not, as Config.Lazy says; the store owns the pool. Schemes are
-// postgres, postgresql, yugabyte and cockroach; the rest of the URL is what
-// PostgreSQL's own clients take, several hosts and target_session_attrs included.
+// Open creates a pool from a URL and opens a store on it, with Config.Lazy set,
+// so that the server need not answer yet. Close closes the pool. The scheme is
+// postgres, postgresql, yugabyte or cockroach. The rest of the URL is that of
+// PostgreSQL's own clients, including several hosts, target_session_attrs and
+// pgxpool's pool_max_conns; connect_timeout defaults to 5 seconds. An error
+// means that the URL is invalid, or that the server answered and has another
+// schema version (*SchemaError).
 func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	config, err := pgxpool.ParseConfig(ConnString(url))
 	if err != nil {
@@ -38,8 +40,8 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// ConnString turns the URL of an engine that speaks PostgreSQL's protocol into
-// one that pgx reads. Others stay as they are.
+// ConnString returns a URL for pgx: the schemes yugabyte and cockroach are
+// replaced by postgres, others are left alone.
 func ConnString(url string) string {
 	for _, scheme := range []string{"yugabyte://", "cockroach://"} {
 		if rest, ok := strings.CutPrefix(url, scheme); ok {

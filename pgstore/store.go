@@ -14,10 +14,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// DB is what a store needs of a connection: a *pgxpool.Pool, a *pgxpool.Conn, a
-// *pgx.Conn or a pgx.Tx fits. A connection or transaction is not for concurrent
-// use, and neither is a store over it. Of a type of the caller's own, each
-// statement must be a transaction of its own, or the type a pgx.Tx.
+// DB is the part of a connection that a store uses: a *pgxpool.Pool,
+// *pgxpool.Conn, *pgx.Conn or pgx.Tx. A connection or transaction is not safe
+// for concurrent use, and neither is a store on it. A DB of another type must
+// run each statement in a transaction of its own, or implement pgx.Tx.
+//
+// A statement that fails because of a conflict (SQLSTATE 40001 or 40P01) is tried
+// up to 20 times if it is a transaction of its own, and otherwise returned as an
+// error, because only the caller can start the transaction again.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -28,34 +32,37 @@ type DB interface {
 // connected is a pgx.Tx, or a connection acquired from a pool.
 type connected interface{ Conn() *pgx.Conn }
 
-// Config is how a store behaves. The zero Config is ready for use.
+// Config has the options of a store. The zero Config is ready for use.
 type Config struct {
-	// Poll is how often a store over a pool asks whether the limits were changed
-	// elsewhere, beside being told. Default one second; negative: it never asks
-	// and never listens.
+	// Poll is the interval at which a store on a pool checks whether limits
+	// were changed elsewhere, in addition to notifications (LISTEN). Default
+	// one second; negative: no checks and no notifications.
 	Poll time.Duration
 
-	// Lazy opens a store whose server does not answer yet: calls get ErrStore
-	// until it does, limits that the program or its configuration file defines
-	// are kept here and told to it then, and nothing has to be opened again. A
-	// server that answers with another schema is an error all the same. The DB
-	// must be a pool; a limit that is told later and refused is heard by OnError.
+	// Lazy opens a store whose server does not answer yet. Until it does, calls
+	// return ErrStore; limits that the program or its configuration file
+	// defines in the meantime are kept in memory and stored later, and if one is
+	// rejected then, OnError gets the error. The store connects as soon as the
+	// server answers. A server with another schema version is still an error of
+	// New. The DB must be a *pgxpool.Pool.
 	Lazy bool
 
-	// WaitForAccess makes a lazy store open also when the server refuses the
-	// role or the database (SQLSTATE 28xxx, 3D000, 42501), and ask again.
+	// WaitForAccess makes a lazy store open, and keep trying, also if the
+	// server rejects the role or the database (SQLSTATE 28xxx, 3D000, 42501).
 	WaitForAccess bool
 
-	// OnError hears what goes wrong while nobody is calling: limits that cannot
-	// be read again, a lost connection that listens. Default: nothing is done.
+	// OnError is called with errors in the background: limits that cannot be
+	// read again, a lost connection for notifications. Default: they are
+	// dropped.
 	OnError func(error)
 
-	// Clock takes the place of the server's clock, in µs since the Unix epoch.
-	// It is for tests: clocks of several programs never agree.
+	// Clock replaces the server's clock, in µs since the Unix epoch. It is for
+	// tests: the clocks of several programs never agree exactly.
 	Clock func() int64
 }
 
-// Store decides in PostgreSQL. It is safe for concurrent use when its DB is.
+// Store is a store.Store in PostgreSQL. It is safe for concurrent use if its DB
+// is.
 type Store struct {
 	db            DB
 	limits        *limits
@@ -101,19 +108,20 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	return s, nil
 }
 
-// With returns a store with the same limits that decides through db, such as
-// the caller's own transaction: a rollback then gives the tokens back. Rows
-// that it touched stay locked until the transaction ends.
+// With returns a store with the same limits that uses db, such as the caller's
+// transaction. If that rolls back, tokens that were taken are given back. The
+// rows of the keys stay locked until the transaction ends. Close the original
+// store, not the returned one.
 func (s *Store) With(db DB) *Store {
 	c := *s
 	c.db, c.owned, c.heard = db, nil, 0
 	return &c
 }
 
-// Lane is With for a store whose callers wait for each other, such as a lane of
-// coalesce. When a statement for several rows meets a lock and gives up, as
-// lock_timeout says, all its groups get dipwell.ErrLocked at once: finding the
-// row would take more such waits. They were not charged.
+// Lane is With for a connection whose callers wait for each other, as in
+// coalesce. If a statement for several rows times out on a lock (lock_timeout),
+// all its groups fail with ErrLocked at once, because finding the locked row
+// would take more such waits. None of them was charged.
 func (s *Store) Lane(db DB) *Store {
 	c := s.With(db)
 	c.lane = true

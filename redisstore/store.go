@@ -54,8 +54,8 @@ type Config struct {
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet. Until it does, calls
-	// return ErrStore; limits defined in the meantime are kept in memory and
-	// stored later. The store connects as soon as the server answers.
+	// return ErrStore; limits that the program or its configuration file defines
+	// in the meantime are kept in memory and stored later. The store connects as soon as the server answers.
 	Lazy bool
 
 	// WaitForAccess makes a lazy store open, and keep trying, also if the
