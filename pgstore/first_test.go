@@ -52,7 +52,7 @@ func rowWrites(t *testing.T, tx pgx.Tx) (inserted, again int) {
 // one round trip and one write for every verb. Unseen keys that do exist are
 // charged and refused as usual.
 func TestFirstCalls(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"by itself": func(*pgstore.Store) {}, "only new": pgstore.ForceInsertNew} {
+	for name, force := range map[string]func(*pgstore.Store){"default": func(*pgstore.Store) {}, "only new": pgstore.ForceInsertNew} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			firstCalls(t, force)

@@ -34,7 +34,7 @@ func TestLimitsInsideATransaction(t *testing.T) {
 				defineX(t, s)
 				drop(t, other, "x")
 			}, gone},
-			{"not heard of for long", func(t *testing.T, s, _ *pgstore.Store) {
+			{"limits read an hour ago", func(t *testing.T, s, _ *pgstore.Store) {
 				defineX(t, s)
 				pgstore.ForgetLimits(s)
 			}, nil},

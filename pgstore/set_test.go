@@ -219,7 +219,7 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 // store chooses.
 func TestStatementsAgreeWithGo(t *testing.T) {
 	for name, force := range map[string]func(*pgstore.Store){
-		"by itself": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked, "new keys": pgstore.ForceUpsert, "new keys only": pgstore.ForceInsertNew,
+		"default": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked, "new keys": pgstore.ForceUpsert, "new keys only": pgstore.ForceInsertNew,
 		"both": func(s *pgstore.Store) { pgstore.ForceUnchecked(s); pgstore.ForceUpsert(s) },
 	} {
 		t.Run(name, func(t *testing.T) {

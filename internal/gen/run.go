@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	stepDoc = `Package algebra is the step.go of package store for packages that state the step in
-Go themselves, such as what a statement is told.`
-	sqlstepDoc = `Package sqlstep states the step in SQL: each function returns what the
-function of the same name in the step.go of package store returns, as an SQL
-expression of its arguments, with their constants folded. An origin is an instant
-before any that can be counted, so that division rounds down: see pgstore's gridOf.`
+	stepDoc = `Package algebra has the functions of the step.go of package store, exported,
+for packages that compute parameters of statements in Go.`
+	sqlstepDoc = `Package sqlstep has the functions of the step.go of package store as SQL: each
+function returns an SQL expression of its arguments for the result of the function
+with the same name, with constants folded. An origin must be before any time that
+can occur, so that division rounds down: see pgstore's gridOf.`
 )
 
 // Run writes all files generated from step.go, below the root of the
