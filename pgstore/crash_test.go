@@ -44,7 +44,7 @@ func TestSynchronousCommitOff(t *testing.T) {
 	}
 	server.Wait()
 	eventually(t, "started again", func() bool { return server.Start() == nil })
-	eventually(t, "healed", func() bool {
+	eventually(t, "recovered", func() bool {
 		d, err := l.Check(ctx, "crash", "k", 1)
 		if err != nil || d.Source != store.SourceStore {
 			return false
@@ -84,7 +84,7 @@ func TestOneBackendKilled(t *testing.T) {
 		}
 		eventually(t, "the server ended all other backends", func() bool { return other.Ping(ctx) != nil })
 		other.Release()
-		eventually(t, "healed", func() bool {
+		eventually(t, "recovered", func() bool {
 			d, err := l.Check(ctx, "crash", "k", 1)
 			if err != nil || d.Source != store.SourceStore {
 				return false

@@ -137,10 +137,10 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Wait()
-	eventually(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	eventually(t, "calls that failed", func() bool { return o.failed.Load() > 0 })
 	before := o.granted.Load()
 	eventually(t, "started again", func() bool { return server.Start() == nil })
-	eventually(t, "healed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	eventually(t, "recovered", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
 	o.end()
 	o.checkGranted(t, l, "crash", "k", burst)
 }
@@ -157,7 +157,7 @@ func TestHung(t *testing.T) {
 	_, l := openURL(t, server.DSN("postgres")+"&pool_max_conns=8", limit("closed", store.FailClosed), limit("open", store.FailOpen))
 	ctx := context.Background()
 	for _, name := range []string{"closed", "open"} {
-		eventually(t, "warm", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == store.SourceStore })
+		eventually(t, "a first decision", func() bool { d, _ := l.Take(ctx, name, "k", 1); return d.Source == store.SourceStore })
 	}
 	before := runtime.NumGoroutine()
 	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
@@ -189,7 +189,7 @@ func TestHung(t *testing.T) {
 	if err := server.SignalAll(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "healed", func() bool {
+	eventually(t, "recovered", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 1)
 		return err == nil && d.Source == store.SourceStore
 	})
@@ -538,7 +538,7 @@ func TestFailover(t *testing.T) {
 	primary.Wait()
 	before := o.granted.Load()
 	must(t, there, "select pg_promote()")
-	eventually(t, "followed", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
+	eventually(t, "recovered", func() bool { return o.granted.Load() > before+200 || o.refused.Load() > 0 })
 	o.end()
 	o.checkGranted(t, reader, "fail", "k", burst)
 }
@@ -689,7 +689,7 @@ func TestCrashUnlogged(t *testing.T) {
 	}
 	server.Wait()
 	eventually(t, "started again", func() bool { return server.Start() == nil })
-	eventually(t, "healed", func() bool {
+	eventually(t, "recovered", func() bool {
 		d, err := l.Check(ctx, "crash", "k", burst)
 		if err == nil && !d.Allowed {
 			t.Fatalf("after the crash: %+v", d)

@@ -62,18 +62,18 @@ func TestAbsentAtStart(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "healed", func() bool {
+	eventually(t, "recovered", func() bool {
 		d, err := l.Take(ctx, "closed", "k", 5)
 		return err == nil && d.Allowed && d.Source == store.SourceStore
 	})
-	eventually(t, "told of a limit that only the database knows", func() bool {
+	eventually(t, "a limit that only the database has", func() bool {
 		d, err := l.Take(ctx, "sql", "k", 1)
 		return err == nil && d.Allowed
 	})
 	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != owner.API {
 		t.Errorf("a limit of somebody else became %+v", d)
 	}
-	eventually(t, "told that a limit has another owner", func() bool { return healed.contains(store.ErrOwner) })
+	eventually(t, "an error about another owner", func() bool { return healed.contains(store.ErrOwner) })
 	if _, err := l.Take(ctx, "missing", "k", 1); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that nobody has: %v", err)
 	}
@@ -119,11 +119,11 @@ func TestDefinedWhileAway(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "told", func() bool {
+	eventually(t, "limit stored", func() bool {
 		d, err := l.Take(ctx, "moved", "k", 45)
 		return err == nil && d.Allowed
 	})
-	eventually(t, "told of both", func() bool { // the pool may have another dead connection
+	eventually(t, "both limits stored", func() bool { // the pool may have another dead connection
 		d, err := l.Take(ctx, "new", "k", 3)
 		return err == nil && d.Allowed
 	})

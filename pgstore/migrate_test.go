@@ -90,7 +90,7 @@ func persistence(t *testing.T, pool *pgxpool.Pool) (p string) {
 // does in transaction mode.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	t.Run("told", func(t *testing.T) {
+	t.Run("notified", func(t *testing.T) {
 		dsn := pgtest.Database(t, "dipwell", migrated)
 		pool := connect(t, dsn)
 		l := newWatchingLimiter(t, connect(t, dsn+"&application_name=watcher"), time.Hour)

@@ -57,7 +57,7 @@ func startFailover(t *testing.T, l *dipwell.Limiter, key string) *failover {
 // not replicated.
 func (f *failover) checkRecovered(t *testing.T, died time.Time, unreplicated int64) {
 	t.Helper()
-	eventually(t, "noticed", func() bool {
+	eventually(t, "calls that failed", func() bool {
 		return f.closed.failed.Load()+f.closed.unknown.Load() > 0 && f.open.open.Load() > 0
 	})
 	for quiet := int64(0); quiet == 0 || f.closed.last.Load() != quiet; { // no error during 200 grants
@@ -513,7 +513,7 @@ func TestReadOnly(t *testing.T) {
 	o := startLoad(3, func(ctx context.Context, _ int64) (dipwell.Decision, error) { return l.Take(ctx, "closed", "k", 1) })
 	o.awaitGrants(t, 100)
 	do(t, master, "replicaof", "127.0.0.1", "1") // no such master, so it keeps its data
-	eventually(t, "noticed", func() bool { return o.failed.Load() > 3 })
+	eventually(t, "calls that failed", func() bool { return o.failed.Load() > 3 })
 	was := left(t, l, "closed", "k")
 	if d, err := l.Take(ctx, "closed", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || left(t, l, "closed", "k") != was {
 		t.Errorf("demoted: %+v, %v", d, err)
@@ -663,7 +663,7 @@ func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, in
 		server.Kill()
 	}
 	died := time.Now()
-	eventually(t, "noticed", func() bool { return o.failed.Load() > 0 })
+	eventually(t, "calls that failed", func() bool { return o.failed.Load() > 0 })
 	atDeath := o.granted.Load()
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
