@@ -282,7 +282,7 @@ func Without(units, given int64) int64 { return units - given }
 // Lowers reports whether so little is used that a low must be lowered.
 func Lowers(used, low int64) bool { return used < low }
 
-// Joins reports whether a low becomes one with the next: lows rise.
+// Joins reports whether a low becomes one with the next: lows normalize.
 func Joins(low, next int64) bool { return low >= next }
 
 // Covers reports whether an entry from record first on covers a record, if no

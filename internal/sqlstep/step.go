@@ -495,7 +495,7 @@ func Lowers(used, low sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Lt(used, low)
 }
 
-// Joins reports whether a low becomes one with the next: lows rise.
+// Joins reports whether a low becomes one with the next: lows normalize.
 func Joins(low, next sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Ge(low, next)
 }
