@@ -18,7 +18,7 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// benched reads a report.
+// benched parses a report.
 func benched(t *testing.T, out []byte) (r benchReport) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(out))
@@ -29,7 +29,7 @@ func benched(t *testing.T, out []byte) (r benchReport) {
 	return r
 }
 
-// runBench runs the built program to its end.
+// runBench runs the program until it ends.
 func runBench(t *testing.T, args ...string) (code int, r benchReport) {
 	t.Helper()
 	cmd := built(t, append([]string{"bench", "--json", "--time", "100ms", "--keys", "100", "--clients", "8"}, args...)...)
@@ -41,7 +41,7 @@ func runBench(t *testing.T, args ...string) (code int, r benchReport) {
 	return cmd.ProcessState.ExitCode(), benched(t, out)
 }
 
-// decided is what each good report has.
+// decided checks what every successful report has.
 func decided(t *testing.T, code int, r *benchReport, sent string) {
 	t.Helper()
 	l := r.Latency
@@ -172,8 +172,8 @@ func TestBenchPostgres(t *testing.T) {
 	}
 }
 
-// asksRedis is nil once more keys are there than two clients' calls before the
-// clock starts make.
+// asksRedis returns nil once there are more keys than the warm-up of two clients
+// makes.
 func asksRedis(server *redistest.Server) error {
 	if n, err := server.Do("dbsize"); err != nil || n.(int64) < 2*benchWarmUp+10 {
 		return fmt.Errorf("%v keys: %w", n, err)
@@ -218,9 +218,9 @@ func TestBenchRedis(t *testing.T) {
 	}
 }
 
-// A store that goes away in the midst is no decision, and what cannot be
-// removed is said.
-func TestBenchStoreGoesAway(t *testing.T) {
+// Calls that fail because the store stops are not decisions, and the report lists
+// what could not be removed.
+func TestBenchStoreStops(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	cmd := built(t, "bench", "--time", "1h", "--clients", "2", "--keys", "100", "--store", server.URL())

@@ -17,7 +17,7 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// sides are services over one store, each with a file of its own, in virtual time.
+// sides are services over one store, each with its own file, in virtual time.
 type sides struct {
 	t       *testing.T
 	limiter *dipwell.Limiter
@@ -43,7 +43,7 @@ func newSides(t *testing.T, names ...string) *sides {
 	return s
 }
 
-// start is a service that begins anew with a file.
+// start starts or restarts a service with a file.
 func (s *sides) start(name, path string) {
 	log := func(format string, args ...any) { fmt.Fprintf(&s.log, name+": "+format+"\n", args...) }
 	s.by[name] = &declared{ctx: s.t.Context(), limiter: s.limiter, path: path, info: log, warn: log}
@@ -82,7 +82,7 @@ func (s *sides) want(what string, limits string) {
 	}
 }
 
-// said fails unless the log holds a text, and empties it.
+// said fails unless the log has a text, and then empties the log.
 func (s *sides) said(texts ...string) {
 	s.t.Helper()
 	for _, text := range texts {
@@ -113,9 +113,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A limit that left the file is dropped once the file has stood unchanged for
-// two seconds.
-func TestLimitsLeaveAFile(t *testing.T) {
+// A limit that was removed from the file is dropped once the file has been unchanged
+// for two seconds.
+func TestLimitsRemovedFromFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSides(t, "one")
 		both := limitsOf("", "a=1", "b=1")
@@ -153,8 +153,8 @@ func TestLimitsLeaveAFile(t *testing.T) {
 	})
 }
 
-// Two services with files of their own over one store: neither ends what the
-// other's file names, and a file that is read again unchanged changes nothing.
+// Two services with different files over one store: neither drops limits that the
+// other's file names, and reading an unchanged file again changes nothing.
 func TestTwoFilesOfOneOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSides(t, "one", "two")
@@ -235,9 +235,8 @@ var sharedStores = map[string]func(t *testing.T) string{
 	"redis":    func(t *testing.T) string { return redistest.Start(t).URL() },
 }
 
-// From outside: an editor empties the file for a moment, and the buckets of its
-// limits stay as they are.
-func TestServeFileThatIsEmptyForAMoment(t *testing.T) {
+// An editor empties the file for a moment, and the buckets of its limits are kept.
+func TestServeFileEmptyForAMoment(t *testing.T) {
 	for name, url := range sharedStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -274,7 +273,7 @@ func TestServeFileThatIsEmptyForAMoment(t *testing.T) {
 	}
 }
 
-// From outside: the files of two services differ.
+// The files of two services differ.
 func TestServeDrift(t *testing.T) {
 	for name, url := range sharedStores {
 		t.Run(name, func(t *testing.T) {

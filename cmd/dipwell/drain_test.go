@@ -19,8 +19,8 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// SIGTERM in the midst of calls over gRPC: what was taken was answered, what was
-// not answered was not taken, and nothing of the process is left in the store.
+// SIGTERM during calls over gRPC: every take was answered, no unanswered call took
+// anything, and the process leaves nothing in the store.
 func TestDrainUnderLoad(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {

@@ -18,9 +18,9 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// A store that hangs holds its connections and says nothing, which is worse
-// than one that is gone. Each limit answers by its own mode within its own
-// timeout, /readyz is red meanwhile, and all heals without a restart.
+// A store that hangs keeps its connections open and does not answer. Each limit
+// answers by its failure mode within its timeout, /readyz answers 503, and the
+// service recovers without a restart.
 func TestHungStore(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Ten thousand clients that keep their connections and say nothing: the service
-// answers everybody, in bounded memory, and gives it back to itself.
+// With ten thousand idle connections the service answers everybody, in bounded
+// memory, which it reuses afterwards.
 func TestIdleConnections(t *testing.T) {
 	const (
 		clients = 10000

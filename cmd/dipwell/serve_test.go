@@ -111,8 +111,8 @@ func newLines(r io.Reader) *lines {
 	return l
 }
 
-// patience is how long a test waits for what must come: far longer than a
-// loaded machine takes, and it is spent only where something is broken.
+// patience is how long a test waits for a condition: far longer than a loaded
+// machine needs.
 const patience = 2 * time.Minute
 
 func (l *lines) wait(t *testing.T, pattern string) []string {
@@ -278,7 +278,7 @@ func TestServeAdminListener(t *testing.T) {
 	}
 }
 
-// What is kept to the admin listener is not answered by the other.
+// The main listener does not answer what is only on the admin listener.
 func TestServeAdminOnly(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-only", "metrics,limits", "--limit", "api=1/1h")
 	for _, path := range []string{"/metrics", "/v1/limits", "/v1/limits/api"} {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// What the command line names beats the environment, and the answer says who
-// was asked.
-func TestWhoIsAsked(t *testing.T) {
+// The command line has precedence over the environment, and the answer has the URL
+// that was called.
+func TestServerOrStore(t *testing.T) {
 	const nobody = "http://127.0.0.1:1"
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1h,burst=100,keys=list")
 	store := "file:" + t.TempDir() + "/dipwell.db"

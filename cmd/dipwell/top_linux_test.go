@@ -61,8 +61,8 @@ func reading(f *os.File) *lines {
 	return l
 }
 
-// On a terminal top is a live screen, which follows its size and leaves
-// everything as it was, however it is ended.
+// On a terminal top is a live screen, which adapts to the size and restores the
+// terminal however it ends.
 func TestTopOnATerminal(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1")
 	keepAsking(t, p.url, "limit=login&key=greedy")

@@ -13,11 +13,11 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 )
 
-// quiet are paths that machines ask all the time.
+// quiet are paths that are polled, without spans.
 var quiet = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/healthcheck": true}
 
-// HTTP makes a span of each request and passes its context on, to what h
-// forwards as well.
+// HTTP returns a handler that makes a span for each request and passes its context
+// to h, and to the upstream in the header.
 func (t *Tracer) HTTP(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if quiet[r.URL.Path] {
@@ -45,11 +45,11 @@ func (t *Tracer) HTTP(h http.Handler) http.Handler {
 	})
 }
 
-// verbs are paths that are found without the mux, which names the others.
+// verbs are the paths that the mux, which names the others, does not have.
 var verbs = map[string]bool{"/v1/take": true, "/v1/check": true, "/v1/take_up_to": true, "/v1/reserve": true,
 	"/v1/charge": true, "/v1/refund": true, "/v1/reset": true}
 
-// route is a path's pattern: a path itself may carry anything.
+// route returns the pattern of a request, since the path may have keys.
 func route(r *http.Request) string {
 	if verbs[r.URL.Path] {
 		return r.URL.Path
@@ -61,7 +61,7 @@ func route(r *http.Request) string {
 	return path
 }
 
-// method is one of the known ones, because a client may invent others.
+// method returns the method if it is a standard one, since a client can send any text.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
@@ -70,7 +70,7 @@ func method(m string) string {
 	return "_OTHER"
 }
 
-// statusWriter remembers the status.
+// statusWriter records the status.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -81,7 +81,7 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController and reverse proxies reach the connection.
+// Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // GRPC makes a span of each call.

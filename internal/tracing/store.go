@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Store makes a span of what a store does for a call that is traced.
+// Store makes a span for each batch of a traced call.
 type Store struct {
 	inner  store.Store
 	tracer *Tracer
@@ -31,7 +31,7 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// Apply passes the batch on.
+// Apply implements store.Store.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if parent := trace.SpanFromContext(ctx); !parent.IsRecording() || len(b.Groups) != 1 {
 		return s.inner.Apply(ctx, b)
@@ -46,7 +46,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(g.Ops) == 1 {
 		span.SetAttributes(s.tracer.about(&g.Ops[0])...)
 	} else {
-		for i := range g.Ops { // an event each, for a span's attribute has one value
+		for i := range g.Ops { // an event each, since a span's attribute has one value
 			span.AddEvent(g.Ops[i].Verb.String(), trace.WithAttributes(s.tracer.about(&g.Ops[i])...))
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		failed = g.Err
 	}
 	if failed != nil {
-		span.SetStatus(codes.Error, "the store could not decide") // its own words may name an address
+		span.SetStatus(codes.Error, "the store could not decide") // the error's text may have an address
 	} else {
 		span.SetAttributes(attribute.Bool("dipwell.allowed", g.Allowed || g.Cancel))
 	}

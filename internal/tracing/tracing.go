@@ -23,15 +23,15 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 )
 
-// Config says where spans go.
+// Config configures a Tracer.
 type Config struct {
 	Endpoint string                         // base URL of an OTLP/HTTP collector; default the OTEL_EXPORTER_OTLP_… variables
 	Version  string                         // of this program
-	Redact   func(limit, key string) string // what a span has of a key; nil: nothing
-	OnError  func(error)                    // hears what could not be sent
+	Redact   func(limit, key string) string // returns what a span has of a key; nil for nothing
+	OnError  func(error)                    // if set, called when spans cannot be sent
 }
 
-// flushTimeout bounds how long a stop waits for the last spans.
+// flushTimeout is how long Stop waits for the last spans.
 const flushTimeout = 3 * time.Second
 
 // A Tracer makes spans.
@@ -42,7 +42,7 @@ type Tracer struct {
 	redact   func(limit, key string) string
 }
 
-// Wanted reports whether an endpoint is configured, here or by the standard
+// Wanted reports whether an endpoint is configured, in c or in the standard
 // variables.
 func Wanted(endpoint string) bool {
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
@@ -82,7 +82,7 @@ func Start(ctx context.Context, c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// CheckEndpoint says what Start would refuse of an endpoint.
+// CheckEndpoint returns the error of Start for an invalid endpoint.
 func CheckEndpoint(endpoint string) error {
 	_, err := collector(endpoint)
 	return err
@@ -92,7 +92,7 @@ func CheckEndpoint(endpoint string) error {
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // before it there may be a password
+		if at := strings.LastIndexByte(endpoint, '@'); at >= 0 { // a password may be before it
 			endpoint = "..." + endpoint[at:]
 		}
 		return "", fmt.Errorf("otlp_endpoint: %q is not a URL such as http://127.0.0.1:4318", endpoint)
@@ -100,7 +100,7 @@ func collector(endpoint string) (string, error) {
 	return u.JoinPath("v1/traces").String(), nil
 }
 
-// Stop sends what is left, for three seconds at most.
+// Stop sends the remaining spans, for three seconds at most.
 func (t *Tracer) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
