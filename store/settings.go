@@ -18,22 +18,23 @@ type Setting struct {
 	Column string             // in tables that keep a field a column
 	Field  func(l *Limit) any // a pointer to the field
 
-	always bool // Explicit lists it whatever its value is
+	always bool // it has no default: Explicit lists it whatever its value is
+	counts bool // a rule is compiled from it; limits that spell it differently may count alike
 	set    func(l *Limit, value string) error
-	text   func(l *Limit) (value string, isDefault bool)
+	value  func(l *Limit) (text string, explicit bool)
 }
 
 // settings are all fields of a Limit, in the order of the documentation. A new
 // field is an entry here, and a migration where stores have a column a field.
 var settings = []Setting{
 	required(setting("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
-	setting("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String),
-	required(setting("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText)),
-	required(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format)),
-	setting("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText),
-	setting("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText),
-	setting("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText),
-	setting("start", func(l *Limit) *string { return &l.Start }, verbatim, verbatimText),
+	counting(setting("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
+	required(counting(setting("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText))),
+	required(counting(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format))),
+	counting(setting("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText)),
+	counting(setting("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText)),
+	counting(setting("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText)),
+	counting(setting("start", func(l *Limit) *string { return &l.Start }, verbatim, verbatimText)),
 	setting("on_change", func(l *Limit) *ChangePolicy { return &l.OnChange }, oneOf[ChangePolicy](policies), ChangePolicy.String),
 	setting("mode", func(l *Limit) *Mode { return &l.Mode }, oneOf[Mode](modes), Mode.String),
 	setting("auth", func(l *Limit) *bool { return &l.Auth }, either("true", "false"), boolText("true", "false")),
@@ -55,14 +56,15 @@ func setting[T comparable](name string, at func(*Limit) *T, parse func(string) (
 			}
 			return err
 		},
-		text: func(l *Limit) (string, bool) {
+		value: func(l *Limit) (string, bool) {
 			var zero T
 			v := *at(l)
-			return text(v), v == zero
+			return text(v), v != zero
 		}}
 }
 
 func required(s Setting) Setting            { s.always = true; return s }
+func counting(s Setting) Setting            { s.counts = true; return s }
 func column(name string, s Setting) Setting { s.Column = name; return s }
 
 // Set changes one setting, spelled as in a configuration file. The error is a
@@ -86,7 +88,7 @@ func (l *Limit) Set(setting, value string) error {
 func (l Limit) Explicit() (out [][2]string) {
 	for i := range settings {
 		s := &settings[i]
-		if value, isDefault := s.text(&l); s.always || !isDefault {
+		if value, explicit := s.value(&l); s.always || explicit {
 			out = append(out, [2]string{s.Name, value})
 		}
 	}

@@ -310,8 +310,3 @@ func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
 	}
 	return c.Error(c.load(ctx))
 }
-
-// Unreadable is the error of calls of a limit whose stored form cannot be read.
-func Unreadable(name string, err error) error {
-	return fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, name, err)
-}
