@@ -72,7 +72,6 @@ const (
 
 var (
 	_ store.Store   = (*Store)(nil)
-	_ store.Definer = (*Store)(nil)
 	_ store.Clock   = (*Store)(nil)
 	_ store.Sweeper = (*Store)(nil)
 	_ store.Lister  = (*Store)(nil)
@@ -137,7 +136,7 @@ func (s *Store) maxKeys(c Config) int {
 // any limit and Sweep deletes full rows from the file.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: s.every != 0,
+		Store: s, Limits: s.plan.cat, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.why() },
 	}
 }
@@ -300,19 +299,6 @@ func (s *Store) why() error {
 
 // Now is the store's time.
 func (s *Store) Now(ctx context.Context) (int64, error) { return s.mem.Now(ctx) }
-
-// Registry holds the store's limits.
-func (s *Store) Registry() *store.Registry { return s.mem.Registry() }
-
-// Define adds a limit or changes it, on the disk first.
-func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	return s.plan.cat.Define(ctx, l, owner)
-}
-
-// Drop ends a limit. Its rows are void at once, and go with the next sweeps.
-func (s *Store) Drop(ctx context.Context, name, owner string) error {
-	return s.plan.cat.Drop(ctx, name, owner)
-}
 
 // Path is the file.
 func (s *Store) Path() string { return s.path }

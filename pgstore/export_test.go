@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -85,4 +86,15 @@ func ForceUpsert(s *Store) {
 			e.newKeys.score.Store(newKeyMax)
 		}
 	}
+}
+
+// Registry, Define and Drop are those of the store's limits, for tests.
+func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
+
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.cat.Define(ctx, l, owner)
+}
+
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.cat.Drop(ctx, name, owner)
 }

@@ -81,7 +81,6 @@ type Store struct {
 
 var (
 	_ store.Store   = (*Store)(nil)
-	_ store.Definer = (*Store)(nil)
 	_ store.Lister  = (*Store)(nil)
 	_ store.Sweeper = (*Store)(nil)
 	_ store.Clock   = (*Store)(nil)
@@ -126,20 +125,6 @@ func (s *Store) Lane(db DB) *Store {
 	c := s.With(db)
 	c.lane = true
 	return c
-}
-
-// Registry holds the limits as they were read last.
-func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
-
-// Define adds a limit or changes it, for every program on this database at
-// their next look, at most Config.Poll later; for this one at once.
-func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	return s.cat.Define(ctx, l, owner)
-}
-
-// Drop ends a limit. Its rows go with the next sweeps.
-func (s *Store) Drop(ctx context.Context, name, owner string) error {
-	return s.cat.Drop(ctx, name, owner)
 }
 
 // Close stops listening for changed limits, and closes the pool that Open made.

@@ -41,3 +41,14 @@ func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Grou
 func ScriptName(sha any) string {
 	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
 }
+
+// Registry, Define and Drop are those of the store's limits, for tests.
+func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
+
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.cat.Define(ctx, l, owner)
+}
+
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.cat.Drop(ctx, name, owner)
+}

@@ -109,10 +109,9 @@ type Store struct {
 }
 
 var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Definer = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
-	_ store.Clock   = (*Store)(nil)
+	_ store.Store  = (*Store)(nil)
+	_ store.Lister = (*Store)(nil)
+	_ store.Clock  = (*Store)(nil)
 )
 
 // New opens a store on a client and reads the limits in Redis. Close stops its
@@ -143,20 +142,6 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 func clustered(db redis.UniversalClient) bool {
 	_, ok := db.(*redis.ClusterClient)
 	return ok
-}
-
-// Registry holds the limits as they were read last.
-func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
-
-// Define adds a limit or changes it, for every program on this Redis at their
-// next look, at most Config.Poll later; for this one at once.
-func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	return s.cat.Define(ctx, l, owner)
-}
-
-// Drop ends a limit. Its buckets expire.
-func (s *Store) Drop(ctx context.Context, name, owner string) error {
-	return s.cat.Drop(ctx, name, owner)
 }
 
 // Close stops the background work, and closes the client if Open made it.

@@ -1,0 +1,18 @@
+package filestore
+
+import (
+	"context"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Registry, Define and Drop are those of the store's limits, for tests.
+func (s *Store) Registry() *store.Registry { return s.plan.cat.Registry() }
+
+func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	return s.plan.cat.Define(ctx, l, owner)
+}
+
+func (s *Store) Drop(ctx context.Context, name, owner string) error {
+	return s.plan.cat.Drop(ctx, name, owner)
+}
