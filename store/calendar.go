@@ -18,11 +18,10 @@ type calendar struct {
 	last   atomic.Pointer[window]
 }
 
-// window is the stretch that was asked for last. Most calls of a limit fall
-// into one window, whatever their key.
+// A window is cached, because most calls of a limit are in the same window.
 type window struct{ tick, start, end int64 }
 
-// tick is the number of the window that holds the instant x, in µs.
+// tick returns the number of the window that holds the time x, in µs.
 func (c *calendar) tick(x int64) int64 {
 	if w := c.last.Load(); w != nil && w.start <= x && x < w.end {
 		return w.tick
@@ -34,13 +33,13 @@ func (c *calendar) tick(x int64) int64 {
 	for c.boundary(k+1) <= x {
 		k++
 	}
-	if w := c.last.Load(); w == nil || k > w.tick { // rows of older windows would only push it out
+	if w := c.last.Load(); w == nil || k > w.tick { // do not replace it by the window of an old row
 		c.last.Store(&window{k, c.boundary(k), c.boundary(k + 1)})
 	}
 	return k
 }
 
-// guess is the number of the unit that holds t's date.
+// guess returns the number of the unit that has t's date.
 func (c *calendar) guess(t time.Time) int64 {
 	y, m, d := t.Date()
 	if c.months > 0 {
@@ -50,8 +49,8 @@ func (c *calendar) guess(t time.Time) int64 {
 	return floorDiv(day-c.firstDay(), c.days)
 }
 
-// firstDay is the day that unit 0 begins on, counted from 1970-01-01, a
-// Thursday: weeks begin on Monday.
+// firstDay returns the day on which unit 0 begins, counted from 1970-01-01, which was
+// a Thursday. Weeks begin on Monday.
 func (c *calendar) firstDay() int64 {
 	if c.days == 7 {
 		return 4
@@ -59,7 +58,7 @@ func (c *calendar) firstDay() int64 {
 	return 0
 }
 
-// boundary is the instant, in µs, at which unit k begins.
+// boundary returns the time, in µs, at which unit k begins.
 func (c *calendar) boundary(k int64) int64 {
 	if w := c.last.Load(); w != nil && w.tick == k {
 		return w.start
@@ -73,9 +72,9 @@ func (c *calendar) boundary(k int64) int64 {
 	return firstAtOrAfter(c.loc, midnight+c.clock) * 1e6
 }
 
-// firstAtOrAfter is the first Unix second at which the wall clock of loc shows
-// wall (seconds, as if the wall clock were UTC) or later. It walks the zone's
-// offsets from before any that could matter: offsets lie within ±26 h.
+// firstAtOrAfter returns the first Unix second at which the wall clock of loc shows
+// wall or later; wall is in seconds, as if the clock were UTC. It goes through the
+// zone's offsets from 26 hours before, because no offset is larger.
 func firstAtOrAfter(loc *time.Location, wall int64) int64 {
 	if loc == time.UTC {
 		return wall
@@ -99,7 +98,7 @@ func firstAtOrAfter(loc *time.Location, wall int64) int64 {
 	}
 }
 
-// longest is an upper bound on the length of a unit, in µs.
+// longest returns an upper bound of the length of a unit, in µs.
 func (c *calendar) longest() int64 {
 	const day = 86400 * 1e6
 	if c.months > 0 {
@@ -108,7 +107,7 @@ func (c *calendar) longest() int64 {
 	return c.days*day + 24*3600*1e6
 }
 
-// shortest is the length, in µs, within which offsets of keys are spread.
+// shortest returns the length, in µs, over which the origins of keys are spread.
 func (c *calendar) shortest() int64 {
 	const day = 86400 * 1e6
 	switch {
@@ -142,15 +141,15 @@ func parseWallClock(s string) (clock int64, loc *time.Location, err error) {
 	return int64(t.Hour()*3600 + t.Minute()*60 + t.Second()), loc, nil
 }
 
-// A Calendar describes the ticks of a rule for engines that count them by
-// themselves. Zone "" is no calendar: the ticks are Rule.Every apart.
+// A Calendar describes the ticks of a rule, for stores whose statements compute them.
+// Without a calendar, Zone is "" and the ticks are Rule.Every apart.
 type Calendar struct {
 	Months, Days int64  // in a unit; one of them is 0
 	Clock        int64  // seconds after local midnight
 	Zone         string // IANA name
 }
 
-// Calendar returns what the rule's ticks follow.
+// Calendar returns the calendar of the rule's ticks.
 func (r *Rule) Calendar() Calendar {
 	if r.cal == nil {
 		return Calendar{}

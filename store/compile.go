@@ -7,11 +7,11 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// ticks are the lengths a bucket may be counted in, in µs, finest first.
+// ticks are the possible lengths of a bucket's tick, in µs, finest first.
 var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 
-// Compile checks a limit and turns it into whole numbers. The warning is a
-// sentence about a limit that works but cannot give all that it names.
+// Compile checks a limit and returns its rule. The error is a *LimitError. The
+// warning is a sentence, or "": it says why a valid limit cannot reach its rate.
 func (l Limit) Compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
 	if err = c.check(); err == nil {
@@ -29,7 +29,7 @@ func (l Limit) Compile() (r Rule, warning string, err error) {
 
 func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
 
-// compiler holds a limit's defaults made explicit while it is turned into a rule.
+// A compiler makes the rule of a limit, with the defaults filled in.
 type compiler struct {
 	Limit
 	r                   Rule
@@ -107,8 +107,8 @@ func (c *compiler) defaults() error {
 	return nil
 }
 
-// bucket finds the finest tick at which everything fits. Where the defaults of
-// max_charge and max_debt do not fit at any, they are lowered, in that order.
+// bucket chooses the finest tick at which all numbers fit. If the defaults of
+// max_charge and max_debt fit at none, it lowers them, in that order.
 func (c *compiler) bucket() error {
 	length := c.Period.Microseconds()
 	debt, charge := c.debt, c.charge
@@ -177,7 +177,7 @@ func (c *compiler) window() error {
 	return nil
 }
 
-// start places a window's boundaries.
+// start sets where windows begin.
 func (c *compiler) start() error {
 	r := &c.r
 	if c.Period < 0 {
@@ -215,8 +215,8 @@ func (c *compiler) start() error {
 	return nil
 }
 
-// fill completes a rule whose ticks are known. charge is what was asked for
-// explicitly; the defaults take what is left, debt first.
+// fill completes a rule whose ticks are known. charge is the explicit max_charge, or
+// 0. The defaults get what is left of most, max_debt first.
 func (c *compiler) fill(most, charge int64) {
 	r := &c.r
 	room := most/r.Unit - c.burst
@@ -238,8 +238,7 @@ func (c *compiler) fill(most, charge int64) {
 // Ready recomputes cached values. Call it after changing a Rule's fields.
 func (r *Rule) Ready() { r.enough = enoughTicks(r.MaxUsed, r.Add) }
 
-// mostUnits is the largest number of units that can be counted exactly and
-// comes back within MaxInt µs.
+// mostUnits returns the largest number of units that comes back within MaxInt µs.
 func mostUnits(every, add int64) int64 {
 	ticks := MaxInt/every - 1
 	if ticks < 1 {
@@ -248,8 +247,8 @@ func mostUnits(every, add int64) int64 {
 	return mulDiv(ticks, add, 1, false)
 }
 
-// warning says when a cap this small clips fractions: a caller who calls at
-// every retry instant then gets less than the rate.
+// warning returns a warning if the cap is so small that it cuts off fractions of
+// tokens: a caller who calls at every retry time then gets less than the rate.
 func (c *compiler) warning() string {
 	r := &c.r
 	if r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
@@ -267,7 +266,7 @@ func (c *compiler) warning() string {
 		c.Name, r.Burst, c.Rate, period.Format(c.Period), reach)
 }
 
-// checkName says what is wrong with a limit's name, or nothing.
+// checkName returns what is wrong with the name of a limit, or "".
 func checkName(name string) string {
 	if name == "" {
 		return "is missing"

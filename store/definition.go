@@ -2,33 +2,34 @@ package store
 
 import "github.com/dipwell/dipwell/internal/spread"
 
-// A Version is one rule of a limit, in force from Since on the store's clock
-// until the next version's Since.
+// A Version is a rule of a limit, in force from Since until the Since of the next
+// version.
 type Version struct {
 	Number uint32 // from 1
-	Since  int64  // µs
+	Since  int64  // µs on the store's clock
 	Rule   Rule
-	Policy ChangePolicy // how used is converted on the way into this version
+	Policy ChangePolicy // how rows of the version before are converted to this one
 }
 
-// A Definition is a limit as it stands: its present version, and the older ones
-// that rows may still name. It is immutable and safe to share.
+// A Definition is a limit with its present version, and the older versions that
+// rows may still name. It never changes, so it is safe for concurrent use.
 type Definition struct {
 	Limit
-	Owner   string
+	Owner   string // who may change or drop the limit
 	Warning string // a sentence when the limit cannot give all that it names
 
 	Number uint32 // of the present version
 	Since  int64  // µs on the store's clock
 	Rule   Rule
-	Policy ChangePolicy // by which rows came into the present version
-	Past   []Version    // older versions, oldest first; a row of a version before them is full
+	Policy ChangePolicy // how rows of the version before are converted to the present one
+	Past   []Version    // older versions, oldest first; rows of a version before them are full
 }
 
 // Version returns the present version.
 func (d *Definition) Version() Version { return Version{d.Number, d.Since, d.Rule, d.Policy} }
 
-// NewDefinition compiles a limit as its first version, with no past.
+// NewDefinition compiles a limit as version 1, without a past. The error is a
+// *LimitError.
 func NewDefinition(l Limit) (*Definition, error) {
 	r, warning, err := l.Compile()
 	if err != nil {
@@ -37,7 +38,8 @@ func NewDefinition(l Limit) (*Definition, error) {
 	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
 }
 
-// MustDefinition is NewDefinition for limits written in code.
+// MustDefinition is NewDefinition for limits that are constants of a program. It
+// panics if the limit is invalid.
 func MustDefinition(l Limit) *Definition {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -46,13 +48,14 @@ func MustDefinition(l Limit) *Definition {
 	return d
 }
 
-// RuleFor returns the rule for a key: where windows are spread, a copy with the key's origin.
+// RuleFor returns the present rule for a key. It is d.Rule, or if windows are spread
+// by key, a copy in scratch with the origin of the key.
 func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
 	var phase int64
 	return d.ruleFor(key, &phase, scratch)
 }
 
-// ruleFor is RuleFor that sets phase where it is needed and not known.
+// ruleFor is RuleFor with the key's phase, which it sets if it is needed and 0.
 func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule
@@ -66,7 +69,7 @@ func (r *Rule) spreadTo(phase int64, scratch *Rule) *Rule {
 	return scratch
 }
 
-// shortest is the length of the shortest window in µs.
+// shortest returns the length of the shortest window in µs.
 func (r *Rule) shortest() int64 {
 	if r.cal != nil {
 		return r.cal.shortest()
@@ -82,16 +85,16 @@ func phaseOf(phase *int64, name, key string) int64 {
 	return *phase
 }
 
-// Carry brings a row to the present version: it is stepped under each rule up
-// to that version's end, and what is used is converted by the policy of the
-// next. Not ok: the row names a version that this definition does not know yet,
-// so the definition must be read again.
+// Carry converts a row to the present version: for each version from the row's own
+// on, it computes what is used when the version ends under its rule, and converts
+// that by the policy of the next. It returns false if the row is of a later version
+// than d; the store must then read the limit again.
 func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase)
 }
 
-// carry is Carry that sets phase where it is needed and not known.
+// carry is Carry with the key's phase, which it sets if it is needed and 0.
 func (d *Definition) carry(s State, key string, phase *int64) (carried State, ok bool) {
 	if s.Version == d.Number {
 		return s, true
@@ -100,7 +103,7 @@ func (d *Definition) carry(s State, key string, phase *int64) (carried State, ok
 		return s, false
 	}
 	i := d.past(s.Version)
-	if i < 0 { // older than any version that a row which is not full can name
+	if i < 0 { // older than Past, so the row is full
 		return State{Version: d.Number}, true
 	}
 	var scratch Rule
@@ -124,9 +127,9 @@ func (d *Definition) carry(s State, key string, phase *int64) (carried State, ok
 	return s, true
 }
 
-// Full reports whether a row is a full bucket at now whatever its key, so that
-// a store which does not know the key may delete it. Where windows are spread
-// by key it may say so one window late, never early.
+// Full reports whether a row is a full bucket at now, in µs, so that a store may
+// delete it. It does not need the key: if windows are spread by key, it may return
+// true up to one window late, but never early.
 func (d *Definition) Full(s State, now int64) bool {
 	if s.Version != d.Number {
 		i := d.past(s.Version)
@@ -143,7 +146,7 @@ func (d *Definition) Full(s State, now int64) bool {
 	return d.Rule.mostUsedAt(s, max(now, s.TS)) == 0
 }
 
-// next is the version that follows Past[i].
+// next returns the version that follows Past[i].
 func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) {
 	if i+1 < len(d.Past) {
 		v := &d.Past[i+1]
@@ -152,8 +155,8 @@ func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) 
 	return d.Policy, &d.Rule, d.Since
 }
 
-// CarryUnits converts units that a record took under an older version, rounded
-// against the client. Units of a version that is gone are gone too.
+// CarryUnits converts units that a record took under an older version to the
+// present one, rounded down. It returns 0 if that version is gone.
 func (d *Definition) CarryUnits(units int64, version uint32) int64 {
 	if version == d.Number {
 		return units
@@ -178,12 +181,12 @@ func (d *Definition) past(version uint32) int {
 	return -1
 }
 
-// convert turns units used under one rule into units of the next.
+// convert returns units used under one rule in units of the next.
 func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
 	return convertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
 }
 
-// giveBack turns units that can be given back under one rule into units of the next.
+// giveBack returns units that can be given back under one rule in units of the next.
 func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
 	return convertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
 }

@@ -2,9 +2,9 @@ package store
 
 import "fmt"
 
-// Differs compares a limit with the definition in force. It returns nil when
-// both mean the same, else a *LimitError that names the first setting in which
-// they differ, with both values.
+// Differs compares a limit with the definition. It returns nil if both mean the
+// same, or else a *LimitError that names the first setting that differs, with both
+// values.
 func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
 		return nil

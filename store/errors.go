@@ -34,8 +34,7 @@ var (
 	ErrNotSupported = errors.New("not supported by this store")
 )
 
-// FieldError is bad input: which field, and what is wrong with it. It is always
-// the caller's mistake and nothing was changed.
+// A FieldError is invalid input: it says which field, and why. Nothing was changed.
 type FieldError struct {
 	Field  string // as the caller wrote it: "cost", "takes[2].key", "limits[0].burst"
 	Reason string // a sentence without a full stop
@@ -49,8 +48,8 @@ func badField(field, format string, args ...any) error {
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
 
-// LimitError is a definition that cannot be. Field is the setting at fault, as
-// configuration files spell it.
+// A LimitError is an invalid limit. Field is the setting at fault, spelled as in
+// configuration files.
 type LimitError struct {
 	Limit, Field, Reason string
 }
@@ -62,6 +61,6 @@ func (e *LimitError) Error() string {
 	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
 }
 
-// ErrStaleDefinition: a row names a version that this definition does not know.
-// Stores read their limits again when they see it; callers do not.
+// ErrStaleDefinition: a row is of a later version than the definition of its limit.
+// A store then reads its limits again and retries; callers never see this error.
 var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)

@@ -6,40 +6,40 @@ import (
 	"slices"
 )
 
-// MaxLows bounds the entries of a row's Lows. With more, neighbours become one,
-// which can only lessen what is given back.
+// MaxLows bounds the entries of a row's Lows. Beyond it two neighbours become one,
+// which can only reduce what is given back.
 const MaxLows = 32
 
-// Lows is what a row keeps while records of it live: how much of what each
-// record took is still there to be given back. That is the least that has been
-// used since the record was made, because what was used less than that has come
-// back by time already. Rows without live records have none.
+// Lows says how much of what each record of a row took can still be given back: the
+// least that was in use since the record was made. The rest has come back by time
+// already. A row has Lows as long as it has records that have not ended.
 //
-// Both Number and Used normalize from entry to entry. An entry covers the records
-// from its own number up to the next entry's.
+// Number and Used rise from entry to entry. An entry covers the records from its
+// Number up to the next entry's.
 type Lows struct {
-	Mark    int64 // drawn at random, 48 bits; the records of this list carry it
+	Mark    int64 // random, 48 bits; the records of these Lows have the same
 	Next    int64 // number of the next record
 	Entries []Low // at least one, at most MaxLows
 }
 
-// Low is the least that has been used since record Number was made, in units.
+// A Low is the least that was in use since record Number was made, in units.
 type Low struct{ Number, Used int64 }
 
-// A Record is what one call took of a row and may still give back.
+// A Record says what a reservation took of a row and may still give back.
 type Record struct {
-	Number  int64 // in the list of its row, from 1
-	Mark    int64 // of that list
+	Number  int64 // in the Lows of its row, from 1
+	Mark    int64 // of these Lows
 	Units   int64 // still to be given back
-	Slack   int64 // units that will be used when it falls due, itself not counted; -1: it does not wait
+	Slack   int64 // units that will be in use when it is due, without its own; -1 if it does not wait
 	Version uint32
-	Due     int64 // µs; when the part of this row acts. Slack counts until then
-	Ends    int64 // µs; when all parts of the call have fallen due: it cannot be cancelled from then on
-	Rest    bool  // it was cancelled, and Units is what had to be withheld
+	Due     int64 // µs: when this part is due; until then Slack counts
+	Ends    int64 // µs: when all parts of the call are due; from then on it cannot be cancelled
+	Rest    bool  // it was cancelled, and Units had to be withheld
 }
 
-// Record notes what op took of its row, which is the one that Step returned.
-// now is the instant of the decision, ends the one at which the whole group is due.
+// Record returns a record of what op took, and adds it to the Lows of row, which is
+// the row that Step returned. now is the time of the decision, ends the time at which
+// the whole group is due, both in µs.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	var l Lows
 	if row.Lows == nil {
@@ -59,18 +59,20 @@ func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	return r
 }
 
-// mark is the random number in a list's Mark: the last 48 bits of the id of its first record.
+// mark returns the Mark of Lows whose first record is of this reservation: the last
+// 48 bits of its id.
 func (r Reservation) mark() int64 {
 	return int64(binary.BigEndian.Uint64(r[8:]) & (1<<48 - 1))
 }
 
-// Advance prepares records for a write to their row at now: what waited and has
-// fallen due lowers the lows before it for good, and records that have ended
-// go. rs are all the records of the row in the order of their numbers; it is
-// changed in place. Without a live record the row's list goes.
+// Advance brings the records of a row up to the time now, in µs: it lowers the lows
+// before each reservation that has fallen due, and removes records that have ended.
+// rs has all records of the row in the order of their numbers, and is changed in
+// place. It returns the row, whose Lows are nil if no record is left, and the
+// remaining records. The error is ErrStaleDefinition if the row is of a later
+// version than d.
 //
-// Stores call it before each write to a row that has Lows, since a write appends
-// to them; what comes due between writes need not be noted at once.
+// Call it before each write to a row that has Lows.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	row, ok := d.Carry(row, key)
 	if !ok {
@@ -87,7 +89,7 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 	return row, rs, nil
 }
 
-// advance is Advance for a list that may be changed; no entries mean none.
+// advance is Advance on lows that may be changed. Lows without entries are none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record) []Record {
 	for i := range rs {
 		r := &rs[i]
@@ -113,8 +115,8 @@ func (d *Definition) advance(l *Lows, now int64, rs []Record) []Record {
 	return l.retire(now, rs)
 }
 
-// retire drops records that have ended and rests that nothing can free any
-// more. The list goes with its last live record.
+// retire removes records that have ended, and cancelled ones whose withheld units
+// can no longer be given back. Without a live record it clears the lows.
 func (l *Lows) retire(now int64, rs []Record) []Record {
 	live, waits := false, int64(0)
 	for i := range rs {
@@ -136,11 +138,12 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	})
 }
 
-// GiveBack cancels record number of a row at now: the row gets back what of it
-// is still there, as far as no reservation that waits would miss it; the rest
-// is withheld, and each later cancellation of the key tries it again. rs are
-// all the records of the row in the order of their numbers; it is changed in
-// place. It returns the row to store, which may be full, and the records to keep.
+// GiveBack cancels the record with number and mark at now, in µs. The row gets back
+// what the record took and time has not returned yet, as far as no reservation that
+// waits would be delayed. The rest is withheld in the record, and each later
+// cancellation of the key tries it again. rs has all records of the row in the order
+// of their numbers, and is changed in place. It returns the row to store, which may
+// be full, and the records to store.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	row, rs, err := d.Advance(row, key, now, rs)
 	if err != nil {
@@ -173,7 +176,8 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	return row, rs, nil
 }
 
-// giveBack returns the units that record i gives back now, and leaves it with what is withheld.
+// giveBack returns the units that record i gives back now, and leaves the withheld
+// ones in it.
 func (l *Lows) giveBack(rs []Record, i int) int64 {
 	free := int64(MaxInt)
 	for j := i + 1; j < len(rs); j++ {
@@ -190,16 +194,16 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 	return units
 }
 
-// giveWithheld tries what was withheld of other records than i again, newest first,
-// in one pass: a key may have thousands of them.
+// giveWithheld tries to give back what other records than i withhold, newest
+// first, in one pass, because a key may have thousands of records.
 func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
-	free := int64(MaxInt) // least slack of those that wait and were made after record j
+	free := int64(MaxInt) // least slack of the waiting records after record j
 	for j := len(rs) - 1; j >= 0; j-- {
 		switch r := &rs[j]; {
 		case r.Mark != l.Mark || j == i:
 		case r.Slack >= 0:
 			free = lesser(free, r.Slack)
-			r.Slack = added(r.Slack, units) // given back by newer records, which does not concern it
+			r.Slack = added(r.Slack, units) // undone below: newer records gave these back
 		case r.Rest:
 			n := l.give(r, free)
 			units, free = added(units, n), without(free, n)
@@ -213,16 +217,16 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 	return units
 }
 
-// give takes off r what may come back of it, at most free units, and returns
-// how many of them are still there.
+// give takes at most free units off r, and returns how many of them can be given
+// back.
 func (l *Lows) give(r *Record, free int64) int64 {
 	units := lesser(r.Units, free)
 	r.Units = without(r.Units, units)
 	return l.lower(r.Number, units)
 }
 
-// lower takes units off every low from the one that covers a record to the
-// last, or as many as there are, and returns what came out at the end.
+// lower takes units off every low from the one of a record to the last. Each passes
+// on no more than it has; lower returns what the last passed on.
 func (l *Lows) lower(number, units int64) int64 {
 	i := l.covers(number)
 	if i < 0 {
@@ -237,7 +241,7 @@ func (l *Lows) lower(number, units int64) int64 {
 	return units
 }
 
-// touch lowers the last low to what is used now: what was used before that has come back by time.
+// touch lowers the last low to what is used now, if that is less.
 func (l *Lows) touch(used int64) {
 	if last := &l.Entries[len(l.Entries)-1]; lowers(used, last.Used) {
 		last.Used = used
@@ -245,7 +249,7 @@ func (l *Lows) touch(used int64) {
 	}
 }
 
-// limit lowers the low that covers a record, if there is one.
+// limit lowers the low of a record to used, if that is less.
 func (l *Lows) limit(number, used int64) {
 	if i := l.covers(number); i >= 0 && lowers(used, l.Entries[i].Used) {
 		l.Entries[i].Used = used
@@ -253,7 +257,7 @@ func (l *Lows) limit(number, used int64) {
 	}
 }
 
-// clear says that nothing can be given back of what was taken so far.
+// clear sets the lows so that nothing taken so far can be given back.
 func (l *Lows) clear() {
 	l.Entries = []Low{{l.Entries[0].Number, 0}}
 }
@@ -267,8 +271,8 @@ func (l *Lows) covers(number int64) int {
 	return -1
 }
 
-// normalize joins neighbours of which one is not below the next: the earlier number
-// with the later low.
+// normalize joins neighbours of which the first is not below the next: it keeps the
+// earlier number and the later low.
 func (l *Lows) normalize() {
 	out := l.Entries[:0]
 	for _, e := range l.Entries {
@@ -281,8 +285,9 @@ func (l *Lows) normalize() {
 	l.Entries = out
 }
 
-// shorten joins the two neighbours whose lows lie closest where there are more
-// than MaxLows: the oldest of equals, never the last entry, with the lesser low.
+// shorten joins neighbours until there are at most MaxLows entries. It chooses the
+// two whose lows are closest, the oldest of equals and never the last entry, and
+// keeps the lesser low.
 func (l *Lows) shorten() {
 	for e := l.Entries; tooMany(int64(len(e))); e = l.Entries {
 		at := 1

@@ -17,7 +17,7 @@ type giveVector struct {
 	Row      goldenRow       `json:"row"`
 	Records  []goldenRecord  `json:"records"` // in the order of their numbers
 	Now      int64           `json:"now"`
-	// "advance"; "give_back" of record Number with Mark; or a verb with Cost. A
+	// "settle"; "give_back" of record Number with Mark; or a verb with Cost. A
 	// verb settles the row first, where it has lows, and keeps nothing of that
 	// when it writes nothing. With Ends it makes a record, and a list that it
 	// begins has Mark.

@@ -6,7 +6,7 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// Algorithm says how a limit gives back what was taken.
+// An Algorithm says how a limit gives back what was taken.
 type Algorithm uint8
 
 const (
@@ -16,8 +16,9 @@ const (
 	LeakyBucket                  // smooth output: one token at a time, a queue of MaxDebt; Take reserves
 )
 
-// Shared is the key of a limit's one shared bucket. An empty key is an error:
-// it would merge everyone by accident.
+// Shared is the key of the one bucket that all callers of a limit share. The empty
+// key is an error, because it could merge all callers by accident. In an Op the
+// shared bucket has the key "".
 const Shared = "\x00"
 
 // Values for Limit fields whose zero means the default.
@@ -34,7 +35,7 @@ const (
 	Year  = period.Year
 )
 
-// Bounds, chosen so that every number fits int64, bigint and a double exactly.
+// Bounds. MaxInt is the largest that int64, SQL's bigint and a double all hold exactly.
 const (
 	MaxInt   = 1<<53 - 1 // the largest number any store holds
 	MaxKey   = 512       // bytes in a key
@@ -42,7 +43,7 @@ const (
 	MaxTakes = 16        // takes in one call
 )
 
-// ChangePolicy says what becomes of the tokens in use when a limit is redefined.
+// A ChangePolicy says what happens to the tokens in use when a limit is redefined.
 type ChangePolicy uint8
 
 const (
@@ -51,15 +52,15 @@ const (
 	StartOver                        // every bucket is full again
 )
 
-// Mode says whether a limit refuses.
+// A Mode says whether a limit refuses.
 type Mode uint8
 
 const (
 	Enforce Mode = iota
-	Shadow       // never refuses; the answer says when enforcing would have
+	Shadow       // allows every call; Answer.Shadow marks those that Enforce would refuse
 )
 
-// FailureMode says what a caller is told when the store cannot decide.
+// A FailureMode says what a caller is told if the store cannot decide.
 type FailureMode uint8
 
 const (
@@ -68,8 +69,8 @@ const (
 	FailLocal                     // decided from this process's own memory, and the answer says so
 )
 
-// Limit is the definition of one rate limit. A zero field means the default
-// named in its comment; New and Define check the whole and answer in a sentence.
+// A Limit defines one rate limit. The zero value of a field is the default that its
+// comment names; Name, Rate and Period have none. NewDefinition checks the limit.
 type Limit struct {
 	Name      string        // 1 to 128 bytes of printable ASCII
 	Algorithm Algorithm     // default TokenBucket

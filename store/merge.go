@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// A Merge arranges a batch by row, for stores that read and write each row once
-// in a statement however many calls are about it. The zero Merge is ready, and
-// may be used again: it keeps its memory.
+// A Merge arranges a batch by row, for stores that read and write each row once per
+// batch, however many calls use it. The zero Merge is ready to use. Reusing a Merge
+// saves allocations.
 //
-// Groups that overlap in time may be decided in any order. Of one row they are
-// decided in the order of the batch, so that nobody is overtaken.
+// Groups of different rows may be decided in any order. Those of one row are decided
+// in the order of the batch.
 type Merge struct {
-	Rows  []Row    // rows asked by groups of one op, sorted by limit and key, each once
-	Whole []*Group // groups of several ops, and cancellations: each to be decided by itself
+	Rows  []Row    // the rows of groups of one op, sorted by limit and key
+	Whole []*Group // groups of several ops, and cancellations: decide each one alone
 
 	groups []*Group // backs Rows[i].Groups
 }
 
-// A Row is the groups of one op that are about one row.
+// A Row has the groups of one op that use one row.
 type Row struct {
 	Limit, Key string
 	Groups     []*Group // at least one, in the order of the batch
 }
 
-// Arrange reads a batch and discards earlier results. m points into b: do not move
-// or reuse b until it is answered.
+// Arrange sets Rows and Whole to the groups of b. m points into b: do not move or
+// reuse b until its groups are decided.
 func (m *Merge) Arrange(b *Batch) {
 	clear(m.Rows)
 	clear(m.Whole)
@@ -57,14 +57,14 @@ func (op *Op) compareRow(other *Op) int {
 	return cmp.Compare(op.Key, other.Key)
 }
 
-// Decide decides all calls about the row at now, one after the other, and fills
-// their answers. It returns the row to store and whether storing it is needed.
-// A call whose definition is too old for the row gets the error for itself.
+// Decide decides the groups of the row one after the other at now, in µs, and sets
+// their answers. It returns the row to store, and whether it must be stored. A group
+// whose definition is too old for the row gets ErrStaleDefinition as its Err.
 func (r *Row) Decide(now int64, row State) (after State, write bool) {
 	phase := r.Groups[0].Ops[0].Phase
 	for _, g := range r.Groups {
 		op := &g.Ops[0]
-		op.Phase = phase // they are about one key
+		op.Phase = phase // they have the same key
 		next, wrote, err := op.Step(now, row, false)
 		if g.Err = err; err != nil {
 			g.Allowed, g.Reserved = false, false

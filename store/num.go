@@ -2,9 +2,9 @@ package store
 
 import "math/bits"
 
-// quo is a / b for 0 <= a <= MaxInt and 0 < b <= MaxInt, rounded down. Both are
-// exact as doubles, and a double's division is several times faster than the
-// integer unit's; the correction makes the rounded quotient exact.
+// quo returns a / b rounded down, for 0 <= a <= MaxInt and 0 < b <= MaxInt. It
+// divides doubles, which hold both exactly, because that is several times faster
+// than dividing integers, and corrects the rounding.
 func quo(a, b int64) int64 {
 	if a < b {
 		return 0
@@ -16,7 +16,7 @@ func quo(a, b int64) int64 {
 	return q
 }
 
-// quoUp is a / b rounded up, within the bounds of quo.
+// quoUp returns a / b rounded up, within the bounds of quo.
 func quoUp(a, b int64) int64 {
 	if b == 1 {
 		return a
@@ -28,7 +28,7 @@ func quoUp(a, b int64) int64 {
 	return q
 }
 
-// floorDiv is a / b rounded toward minus infinity, for b > 0.
+// floorDiv returns a / b rounded toward minus infinity, for b > 0.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
@@ -37,8 +37,8 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// mulDiv is a × b / c without overflow for non-negative numbers and c > 0,
-// rounded up or down; a result that does not fit is MaxInt.
+// mulDiv returns a × b / c, rounded up or down, without overflow, for a, b >= 0 and
+// c > 0. A result above MaxInt is MaxInt.
 func mulDiv(a, b, c int64, up bool) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -58,10 +58,10 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// floorMod is what floorDiv leaves: from 0 up to b, not included.
+// floorMod returns the remainder of floorDiv, from 0 to b-1.
 func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
 
-// mulCap is a × b, or most where it is more than that.
+// mulCap returns a × b, or most if that is less.
 func mulCap(a, b, most int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi != 0 || lo > uint64(most) {

@@ -11,12 +11,13 @@ import (
 	"github.com/dipwell/dipwell/internal/owner"
 )
 
-// maxVersions bounds the past of one definition. A limit that is changed more
-// often than its rows fill up must wait.
+// maxVersions bounds Definition.Past. A limit that is changed more often while its
+// keys are in use cannot be changed again until they are full.
 const maxVersions = 1024
 
-// A Registry holds the limits of a store. Lookups never wait; changes are
-// serialized. The zero Registry is ready for use.
+// A Registry holds the limits of a store. Its methods are safe for concurrent use:
+// Lookup never waits, and changes happen one at a time. The zero Registry is empty
+// and ready to use.
 type Registry struct {
 	mu        sync.Mutex
 	current   atomic.Pointer[snapshot]
@@ -46,7 +47,7 @@ func cacheSlot(name string) uint {
 	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
 }
 
-// Lookup returns the present definition of a limit, or nil.
+// Lookup returns the present definition of a limit, or nil if there is none.
 func (r *Registry) Lookup(name string) *Definition {
 	s := r.current.Load()
 	if s == nil || name == "" {
@@ -58,7 +59,7 @@ func (r *Registry) Lookup(name string) *Definition {
 	return s.byName[name]
 }
 
-// sameString is a == b, without a call where both are the same constant.
+// sameString reports whether a == b. It saves a call if both are the same constant.
 func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
@@ -98,10 +99,12 @@ func (r *Registry) All() []*Definition {
 	return slices.SortedFunc(maps.Values(s.byName), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Define sets a limit at the instant now of the store's clock. A definition
-// that counts as before keeps its version; otherwise a new version begins, and
-// rows of older ones are converted when they are next touched. A limit that
-// has another owner is ErrOwner.
+// Define adds or changes a limit at the time now, in µs on the store's clock, and
+// returns its definition. If the change affects how calls are counted, a new
+// version begins, and rows of older versions are converted at their next call.
+//
+// by is the owner of the limit, such as OwnerCode. The error is a *LimitError if l
+// is invalid, and wraps ErrOwner if the limit has another owner.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -133,7 +136,8 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	return d, nil
 }
 
-// Drop ends a limit. Its keys start full if the name is defined again.
+// Drop removes a limit of the owner by. Its keys are full if a limit of this name
+// is defined again. The error wraps ErrUnknownLimit or ErrOwner.
 func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,8 +156,7 @@ func (r *Registry) Drop(name, by string) error {
 	return nil
 }
 
-// hasDropped reports whether a definition that Lookup no longer has was dropped
-// here.
+// hasDropped reports whether Drop has removed the limit of a definition.
 func (r *Registry) hasDropped(d *Definition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +164,7 @@ func (r *Registry) hasDropped(d *Definition) bool {
 	return dropped && d.Number <= last
 }
 
-// Install replaces everything: for stores that keep their limits elsewhere.
+// Install replaces all definitions, for stores that keep their limits elsewhere.
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))
 	for _, d := range defs {
@@ -183,8 +186,8 @@ func (r *Registry) store(name string, d *Definition) {
 	r.current.Store(newSnapshot(m))
 }
 
-// Retire forgets the versions of a limit before oldest, when the store knows
-// that no row names them any more.
+// Retire removes the versions of a limit before oldest from its past. Call it when
+// no row is of such a version.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,7 +200,7 @@ func (r *Registry) Retire(name string, oldest uint32) {
 	r.store(name, &d)
 }
 
-// succeed makes d the version after old, or the same one where both count alike.
+// succeed makes d the version after old, or the same version if both count alike.
 func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
 		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
@@ -209,6 +212,6 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
-	ra.cal, rb.cal = nil, nil // made of Start and Period
+	ra.cal, rb.cal = nil, nil // they follow from Start and Period
 	return ra == rb && a.Start == b.Start && a.Period == b.Period
 }

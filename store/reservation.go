@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 )
 
-// A Reservation names tokens that were taken ahead of time.
+// A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
 type Reservation [16]byte
 
 // String writes the reservation as a UUID.
@@ -23,7 +23,7 @@ func (r Reservation) append(b []byte) []byte {
 	return b
 }
 
-// ParseReservation reads what String writes.
+// ParseReservation reads a UUID as String writes it. The error is a *FieldError.
 func ParseReservation(s string) (r Reservation, err error) {
 	bad := badField("reservation", "%q is not a reservation such as 0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11", s)
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {

@@ -2,22 +2,22 @@ package store
 
 //go:generate go run ../internal/gen/step
 
-// The step: what a row becomes as time passes, what each verb makes of it, and
-// what is said about it. Every store states it by these functions. SQL and Lua
-// are made of them by internal/gen, whose documentation has the part of Go that
-// they may use. Lua has only doubles, which are exact up to 2^53: a sum or product
-// that may be more is only compared, with less, or taken off what it is not above.
+// The step: how a row changes as time passes, how each verb changes it, and what the
+// answer says about it. All stores use these functions: internal/gen translates them
+// to SQL and Lua, and its documentation says which part of Go they may use. Lua has
+// only doubles, which are exact up to 2^53. A sum or product that may be larger must
+// only be compared with smaller numbers, or subtracted from something not smaller.
 //
 // Parameters mean the same everywhere: used is in units, cost and burst in
 // tokens; ts, now and t are in µs, t not before ts; unit, every, add, origin,
-// and the rest are those of Rule. enough is the number of ticks after which
-// everything has come back, enoughTicks; multiplying more could overflow.
+// and the rest are those of Rule. enough is enoughTicks; multiplying more ticks
+// could overflow.
 
-// enoughTicks is the number of ticks after which everything has come back.
+// enoughTicks returns the number of ticks after which everything has come back.
 func enoughTicks(maxUsed, add int64) int64 { return quoUp(maxUsed, add) }
 
-// tickOf is the number of the last tick at or before x. Where every instant is a
-// tick, any origin gives the same differences.
+// tickOf returns the number of the last tick at or before x. With ticks of 1 µs it
+// ignores origin, because differences of ticks do not depend on it.
 func tickOf(x, origin, every int64) int64 {
 	if every == 1 {
 		return x
@@ -25,7 +25,7 @@ func tickOf(x, origin, every int64) int64 {
 	return floorDiv(x-origin, every)
 }
 
-// ticksSince is the number of ticks after ts up to now.
+// ticksSince returns the number of ticks after ts up to now.
 func ticksSince(ts, now, origin, every int64) int64 {
 	if every == 1 {
 		return max(now-ts, 0)
@@ -41,26 +41,28 @@ func ticksUpTo(ts, t, origin, every int64) int64 {
 	return floorDiv(t-origin, every) - floorDiv(ts-origin, every)
 }
 
-// ticksBetween is ticksSince where ticks of 1 µs are not worth a condition.
+// ticksBetween is ticksSince without a condition for ticks of 1 µs.
 func ticksBetween(ts, now, origin, every int64) int64 {
 	return floorDiv(max(now, ts)-origin, every) - floorDiv(ts-origin, every)
 }
 
-// ticksSinceOnce is ticksSince with the origin named once where it must be
-// looked up: from the time since ts, and how much of it is the present window's.
+// ticksSinceOnce is ticksSince for statements that must look origin up, and so use it
+// once. It computes the ticks from the time since ts, and from how much of the
+// present window has passed.
 func ticksSinceOnce(ts, now, origin, every int64) int64 {
 	return floorDiv(max(now-ts, 0)-floorMod(now-origin, every)+every-1, every)
 }
 
-// returned is what comes back in a number of ticks, or some more than everything.
+// returned is the number of units that come back in a number of ticks. It may be
+// somewhat more than all.
 func returned(ticks, add, enough int64) int64 { return min(ticks, enough) * add }
 
-// leftAfter is what stays used after a number of ticks.
+// leftAfter returns the units in use after a number of ticks.
 func leftAfter(used, ticks, add, enough int64) int64 {
 	return max(used-returned(ticks, add, enough), 0)
 }
 
-// usedAt is what is used at now.
+// usedAt returns the units in use at now.
 func usedAt(used, ts, now, origin, every, add, enough int64) int64 {
 	return leftAfter(used, ticksSince(ts, now, origin, every), add, enough)
 }
@@ -68,18 +70,18 @@ func usedAt(used, ts, now, origin, every, add, enough int64) int64 {
 // fullAfter reports whether a row is full after a number of ticks.
 func fullAfter(used, ticks, add, enough int64) bool { return used <= returned(ticks, add, enough) }
 
-// unitsOf is a number of tokens in units; 2^53, which is more than any bucket
-// holds, where it is more than that.
+// unitsOf returns a number of tokens in units, at most 2^53, which is more than any
+// bucket holds.
 func unitsOf(tokens, unit int64) int64 { return mulCap(tokens, unit, MaxInt+1) }
 
-// roomBefore is what may be used before units, for a bound of the cap, and of a
-// reservation the cap and the debt.
+// roomBefore returns how much may be in use for units more to fit. bound is the cap,
+// or for a reservation the cap and the debt.
 func roomBefore(units, bound int64) int64 { return bound - units }
 
 // fits reports whether units more may be used.
 func fits(used, units, bound int64) bool { return used <= roomBefore(units, bound) }
 
-// excess is how many of units are too many, at most none when they fit.
+// excess returns how many of units are too many; it is 0 or less if they fit.
 func excess(used, units, bound int64) int64 { return used - roomBefore(units, bound) }
 
 // fitsAfter is fits after a number of ticks, for units of at most bound.
@@ -87,36 +89,36 @@ func fitsAfter(used, ticks, add, enough, units, bound int64) bool {
 	return used-returned(ticks, add, enough) <= roomBefore(units, bound)
 }
 
-// fitsWithin is fitsAfter without a product: a Take fits when the ticks that it
-// needs have passed. room is roomFor the units, which the caller knows.
+// fitsWithin is fitsAfter without a product: it compares the ticks that a Take needs
+// with those that have passed. room is roomFor of the units.
 func fitsWithin(used, ticks, add, room int64) bool { return quo(used+room, add) <= ticks }
 
-// roomFor is what fitsWithin divides besides used: with it, the units that are
-// too many, divided by those of a tick and rounded up, or nothing above zero.
+// roomFor returns the part of fitsWithin's dividend that does not depend on used:
+// the quotient is then the excess units divided by add, rounded up.
 func roomFor(units, bound, add int64) int64 { return units - bound + add - 1 }
 
-// wholeTokens is how many units TakeUpTo takes of those that are free, which are
-// one token's at least: whole tokens, at most units.
+// wholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
+// least one token must be free.
 func wholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, quo(bound-used, unit)*unit)
 }
 
-// pieces is how many pieces of so many units fit, at most so many.
+// pieces returns how many pieces of units each fit, at most most.
 func pieces(used, units, bound, most int64) int64 { return min(floorDiv(bound-used, units), most) }
 
-// charged is what is used after a Charge: it stops growing at maxUsed.
+// charged returns the units in use after a Charge, which stops at maxUsed.
 func charged(used, units, maxUsed int64) int64 { return min(used+units, max(maxUsed, used)) }
 
 // clipped reports whether a Charge added less than its units, so that nothing
 // may be given back of what was taken before.
 func clipped(used, units, after int64) bool { return after < used+units }
 
-// refunded is what is used after a Refund.
+// refunded returns the units in use after a Refund.
 func refunded(used, units int64) int64 { return max(used-units, 0) }
 
-// decide is what a verb makes of a bucket of which used units are in use at the
-// instant of the decision. short is how many units must come back before the
-// same call would be allowed, ahead how many must before it may act.
+// decide decides a verb on a bucket with used units in use at the time of the
+// decision. short is how many units must come back before the same call would be
+// allowed, ahead how many before a reservation is due.
 func decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
 	if verb >= int64(VerbCharge) {
 		return decideAnyway(verb, used, cost, unit, maxCharge, maxUsed)
@@ -160,7 +162,7 @@ func decideUpTo(used, cost, unit, bound int64) (allowed, never bool, granted, af
 	return true, false, granted, used + granted*unit, 0, 0
 }
 
-// decideAnyway is decide for Charge, Refund and Reset, which ask for no room.
+// decideAnyway is decide for Charge, Refund and Reset, which need no free tokens.
 func decideAnyway(verb, used, cost, unit, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units := unitsOf(cost, unit)
 	if verb == int64(VerbReset) {
@@ -175,10 +177,10 @@ func decideAnyway(verb, used, cost, unit, maxCharge, maxUsed int64) (allowed, ne
 	return true, false, cost, charged(used, units, maxUsed), 0, 0
 }
 
-// ticksFor is the number of ticks in which units come back.
+// ticksFor returns the number of ticks in which units come back.
 func ticksFor(units, add int64) int64 { return quoUp(units, add) }
 
-// dueAt is the instant of the tick that comes a number of ticks after t.
+// dueAt returns the time of the tick a number of ticks after t.
 func dueAt(t, ticks, origin, every int64) int64 {
 	if every == 1 {
 		return t + ticks
@@ -186,14 +188,14 @@ func dueAt(t, ticks, origin, every int64) int64 {
 	return origin + (floorDiv(t-origin, every)+ticks)*every
 }
 
-// lastTick is the instant of the last tick at or before t.
+// lastTick returns the time of the last tick at or before t.
 func lastTick(t, origin, every int64) int64 { return floorDiv(t-origin, every)*every + origin }
 
-// comeBack is the time from a tick to the one at which units will have come back.
+// comeBack returns the time from a tick to the one at which units have come back.
 func comeBack(units, every, add int64) int64 { return ticksFor(units, add) * every }
 
-// wait is the time from now to the tick at which units will have come back, of a
-// row that was stepped to t.
+// wait returns the time from now to the tick at which units that are in use at t have
+// come back.
 func wait(units, t, now, origin, every, add int64) int64 {
 	if every == 1 {
 		return t - now + ticksFor(units, add)
@@ -201,7 +203,7 @@ func wait(units, t, now, origin, every, add int64) int64 {
 	return lastTick(t, origin, every) - now + comeBack(units, every, add)
 }
 
-// fullIn is the time from now until nothing is used.
+// fullIn returns the time from now until nothing is used.
 func fullIn(used, t, now, origin, every, add int64) int64 {
 	if used == 0 {
 		return 0
@@ -209,11 +211,11 @@ func fullIn(used, t, now, origin, every, add int64) int64 {
 	return wait(used, t, now, origin, every, add)
 }
 
-// tokensLeft is the number of whole tokens that are free.
+// tokensLeft returns the number of whole tokens that are free.
 func tokensLeft(used, unit, bound int64) int64 { return quo(max(bound-used, 0), unit) }
 
-// soonest is the least delay of a Reserve of units: that of a full bucket whose
-// next tick is an instant away. every is the length of the shortest window.
+// soonest returns the least delay of a Reserve of units: that of a full bucket 1 µs
+// before its next tick. every is the length of the shortest window.
 func soonest(units, bound, every, add int64) int64 {
 	if units <= bound {
 		return 0
@@ -221,12 +223,12 @@ func soonest(units, bound, every, add int64) int64 {
 	return comeBack(units-bound, every, add) - every + 1
 }
 
-// slackOf is what will be used when a reservation falls due that has to wait,
-// itself not counted.
+// slackOf returns the units that will be in use when a reservation that waits falls
+// due, without its own.
 func slackOf(units, bound int64) int64 { return max(bound-units, 0) }
 
-// convertUsed turns units used under one version into units of the next, by the
-// policy of the next: nothing used, the same fraction, or the same tokens.
+// convertUsed returns units used under one version in units of the next, by the
+// policy of the next: none, the same fraction of the cap, or the same tokens.
 func convertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64, up bool) int64 {
 	if used == 0 || startOver {
 		return 0
@@ -237,56 +239,56 @@ func convertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit
 	return min(mulDiv(used, toUnit, fromUnit, up), toMax)
 }
 
-// convertBack turns units that can be given back under one version into units of
-// the next, rounded down: the same tokens, or what the policy makes of them
-// where that is less.
+// convertBack returns units that can be given back under one version in units of the
+// next, rounded down: the same tokens, or what the policy makes of them if that is
+// less.
 func convertBack(units int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64) int64 {
 	return min(convertUsed(units, false, false, fromUnit, fromCap, toUnit, toCap, toMax, false),
 		convertUsed(units, startOver, fraction, fromUnit, fromCap, toUnit, toCap, toMax, false))
 }
 
-// What can be given back is worked out on the lists of a row, its Lows and its
-// records. Each store walks lists of its own; what becomes of an entry, and which
-// is meant, is stated here.
+// The functions below are for giving back. Each store loops over the Lows and the
+// records of a row in its own way; these say how one entry changes.
 
-// later is the later of two instants, or the longer of two delays.
+// later returns the later of two times, or the longer of two delays.
 func later(a, b int64) int64 { return max(a, b) }
 
-// dueIn is the instant that comes a delay after now.
+// dueIn returns the time a delay after now.
 func dueIn(now, delay int64) int64 { return now + delay }
 
-// dueBy reports whether an instant has come.
+// dueBy reports whether at has come by now.
 func dueBy(at, now int64) bool { return at <= now }
 
-// isNone reports whether units are none. A row of which none are used is full.
+// isNone reports whether units is 0. A row with no units in use is full.
 func isNone(units int64) bool { return units == 0 }
 
-// lesser is what of units is left where no more than most may come back, or
-// where no more are left.
+// lesser returns units, or most if that is less.
 func lesser(units, most int64) int64 { return min(units, most) }
 
-// added is units and some more.
+// added returns units and more.
 func added(units, more int64) int64 { return units + more }
 
-// without is units without those that were given back.
+// without returns units less those that were given back.
 func without(units, given int64) int64 { return units - given }
 
-// lowers reports whether so little is used that a low must be lowered.
+// lowers reports whether a low must be lowered to used.
 func lowers(used, low int64) bool { return used < low }
 
-// joins reports whether a low becomes one with the next: lows normalize.
+// joins reports whether a low must be joined with the next, because lows rise.
 func joins(low, next int64) bool { return low >= next }
 
-// covers reports whether an entry from record first on covers a record, if no
-// later entry does.
+// covers reports whether an entry with Number first is about a record, if no later
+// entry is.
 func covers(first, number int64) bool { return first <= number }
 
-// tooMany reports whether two of so many entries must become one.
+// tooMany reports whether there are more entries than a row may have.
 func tooMany(entries int64) bool { return entries > MaxLows }
 
-// closer reports whether a low lies closer to the one before it than another.
+// closer reports whether a low is closer to the one before it than other is to the
+// one before that.
 func closer(low, before, other, otherBefore int64) bool { return low-before < other-otherBefore }
 
-// restGoes reports whether nothing can free what is withheld of a record: it is
-// nothing, or no record that waits was made after it. last is the last of those.
+// restGoes reports whether a cancelled record can be removed: nothing is withheld in
+// it, or no waiting record was made after it. last is the number of the last waiting
+// record.
 func restGoes(units, number, last int64) bool { return units == 0 || number >= last }

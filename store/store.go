@@ -2,12 +2,13 @@ package store
 
 import "context"
 
-// A Store decides batches. It is the only thing that keeps buckets.
+// A Store keeps buckets and decides calls about them. It is safe for concurrent use.
 //
-// Each group of a batch happens at one instant of the store's clock, all or
-// nothing, and gets its own answers or its own error, in place; groups are
-// independent. An error from Apply itself speaks for every group. Apply must
-// not keep the batch, nor anything in it but key strings, once it has returned.
+// Apply decides each group of a batch at one instant of the store's clock, all or
+// nothing, and writes its answers, or an error, into the group. Groups are
+// independent of each other. If Apply returns an error, no group has an answer:
+// the store could not be asked, and the error wraps ErrStore. Apply must not keep
+// the batch, nor anything in it but key strings, after it returns.
 //
 // Optional abilities are found by type assertion, through Unwrap where a
 // decorator has it: Definer, Lister, Sweeper, Clock.
@@ -15,7 +16,8 @@ type Store interface {
 	Apply(ctx context.Context, b *Batch) error
 }
 
-// A Batch is a number of independent groups.
+// A Batch is a list of independent groups, which one call of Apply decides. A batch
+// may be reused after Apply has returned.
 type Batch struct {
 	Groups []Group
 
@@ -23,25 +25,36 @@ type Batch struct {
 	op    [1]Op
 }
 
-// A Group is what happens at one instant, all or nothing: at most MaxTakes
-// operations on different keys, or the cancellation of one reservation.
+// A Group is a call: 1 to MaxTakes operations on different keys that happen at one
+// instant, all or nothing, or the cancellation of one reservation.
 type Group struct {
-	Ops    []Op
-	ID     Reservation // of the reservation to make, should one be due later than now; or to cancel
-	Cancel bool        // give back the reservation ID; Ops is empty
-	Err    error       // we do not know: nothing in the answers counts
+	Ops []Op
 
-	Allowed  bool // the verdict over all ops
-	Reserved bool // the store keeps ID until it is due
+	// ID identifies the reservation to cancel, or the one to make if an op has to
+	// wait for its tokens. The zero ID makes none.
+	ID Reservation
+
+	// Cancel gives back the tokens of the reservation ID. Ops is then empty.
+	Cancel bool
+
+	// Err is set by the store if it could not decide the group. Its other results
+	// mean nothing then.
+	Err error
+
+	// Allowed is set by the store if all ops are allowed, so that all were done.
+	Allowed bool
+
+	// Reserved is set by the store if it keeps a reservation under ID until it is due.
+	Reserved bool
 }
 
-// An Op asks one verb of one key, and holds the answer.
+// An Op is a verb on one key of a limit, with its answer.
 type Op struct {
 	Def      *Definition
 	Key      string // "" is the limit's shared bucket
 	Verb     Verb
 	Cost     int64 // tokens, 0 to MaxInt
-	Bounded  bool  // a Reserve with a delay above MaxDelay is refused
+	Bounded  bool  // refuse a Reserve whose delay is longer than MaxDelay
 	MaxDelay int64 // µs
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
 	// is not known yet: computing it costs more than the rest of a decision. Set it
@@ -51,26 +64,27 @@ type Op struct {
 	Answer
 }
 
-// Answer is what one op came to, had it been alone; in a group that is refused
-// nothing was charged, and the answers describe the present state.
+// An Answer is the result of an op as if it were alone. If another op of its group
+// is refused, nothing is taken, and the answer describes the present state.
 type Answer struct {
 	Allowed   bool
-	Never     bool   // no wait will help
+	Never     bool   // the op can never be allowed, however long the caller waits
 	Shadow    bool   // allowed only because the limit is in shadow mode
 	Source    Source // how the answer was made
 	Granted   int64  // tokens taken
 	Remaining int64  // whole tokens left
-	Retry     int64  // µs from now to the first instant at which the same call would succeed
-	Reset     int64  // µs from now until the bucket is full
-	Delay     int64  // µs from now until a reservation is due
+	Retry     int64  // µs until the first instant at which the same op would be allowed; 0 if Allowed or Never
+	Reset     int64  // µs until the bucket is full
+	Delay     int64  // µs until the reservation is due
 
-	// The row that the answer describes, for decorators that go on from it: units
-	// used at TS, under Op.Def. A store that does not tell leaves TS at 0.
+	// Used units were in use at the time TS, in µs, under Op.Def. Decorators compute
+	// later states from them. TS is 0 if the store does not return them.
 	Used, TS int64
 }
 
-// At is the instant of the store's clock at which the op was answered, in µs,
-// as far as the answer lets one tell: a full row is the same at any time.
+// At returns the time of the store's clock at which the op was answered, in µs. If
+// the bucket is full the time cannot be computed from the answer, and At returns
+// TS.
 func (op *Op) At() int64 {
 	if op.Used == 0 {
 		return op.TS
@@ -79,26 +93,27 @@ func (op *Op) At() int64 {
 	return op.RuleFor(&scratch).FullIn(op.Used, op.TS, 0) - op.Reset
 }
 
-// RuleFor returns the rule for the op's key as Definition.RuleFor does, and sets
-// Phase if it is needed and not known.
+// RuleFor returns the rule for the op's key as Definition.RuleFor does. It sets
+// Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
-// Source says how an answer was made.
+// A Source says who decided: the store, a decorator, or nobody.
 type Source uint8
 
 const (
-	SourceStore Source = iota
-	SourceDenyCache
-	SourceFallbackOpen
-	SourceFallbackClosed
-	SourceFallbackLocal
+	SourceStore          Source = iota // the store
+	SourceDenyCache                    // a refusal that this process remembered
+	SourceFallbackOpen                 // the store failed, and the limit has FailOpen
+	SourceFallbackClosed               // the store failed, and the limit has FailClosed
+	SourceFallbackLocal                // the store failed, and this process's memory decided
 )
 
 var sources = []string{"store", "deny-cache", "fallback-open", "fallback-closed", "fallback-local"}
 
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
-// A Definer keeps limits. Where a store is none, the Limiter keeps its own.
+// A Definer keeps limits. If a store has none, the Limiter keeps the limits in its
+// own memory.
 type Definer interface {
 	Registry() *Registry
 	// Define and Drop change a limit as Registry.Define and Registry.Drop do,
@@ -114,7 +129,7 @@ type Lister interface {
 	Keys(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 }
 
-// KeyState is one live key and its row.
+// A KeyState is a key with a row.
 type KeyState struct {
 	Key string
 	State
@@ -147,7 +162,8 @@ func As[T any](s Store) (T, bool) {
 	return none, false
 }
 
-// Single resets the batch to one group of one op and returns both.
+// Single makes the batch one group of one zero op, without allocating, and returns
+// both. They are valid until the next call of Single.
 func (b *Batch) Single() (*Group, *Op) {
 	b.op[0] = Op{}
 	b.group[0] = Group{Ops: b.op[:]}
@@ -155,9 +171,10 @@ func (b *Batch) Single() (*Group, *Op) {
 	return &b.group[0], &b.op[0]
 }
 
-// Step decides the op at now on its row as if it stood alone, and fills the
-// answer. It returns the row to store and whether storing it is needed; a row
-// with nothing used may be deleted instead. dry answers without charging.
+// Step decides the op at now, in µs, on its row as if it were alone, and sets its
+// answer. It returns the row to store, and whether it must be stored; a row with
+// Used 0 may be deleted instead. With dry, nothing is taken. The error is
+// ErrStaleDefinition if the row is of a later version than Def.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	var scratch Rule
 	rule := op.RuleFor(&scratch)
@@ -180,8 +197,8 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	return next, write, nil
 }
 
-// touch returns what becomes of the row's lows when it is written. A row that
-// was full, or is now, has none: a store may delete it, and the list with it.
+// touch returns the lows of a row that is written. A row that was full, or is now,
+// has none, because a store may delete it together with its lows.
 func (op *Op) touch(l *Lows, o *Outcome) *Lows {
 	if isNone(o.Before) || isNone(o.After) {
 		return nil
@@ -193,15 +210,15 @@ func (op *Op) touch(l *Lows, o *Outcome) *Lows {
 	return &next
 }
 
-// clipped reports whether less is used after a charge than what was taken, as
-// used stops at MaxUsed. Nothing may be given back then of what was taken before.
+// clipped reports whether a charge stopped at MaxUsed. Nothing may then be given
+// back of what was taken before.
 func (op *Op) clipped(o *Outcome) bool {
 	return op.Verb == VerbCharge && o.Allowed && clipped(o.Before, unitsOf(op.Cost, op.Def.Rule.Unit), o.After)
 }
 
-// bound refuses a reservation that is due too late. The instant at which it is
-// due does not move while nobody else comes, so it may be asked again when that
-// instant is near enough; never, where even a full bucket would be due too late.
+// bound refuses a reservation with a delay above MaxDelay. The time at which it
+// would be due does not change unless others call, so Retry is the time until it
+// is near enough. It is never allowed if even a full bucket would be due too late.
 func bound(o *Outcome, r *Rule, op *Op, now int64) {
 	if o.Never {
 		return
@@ -239,8 +256,11 @@ func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
 	a.Reset = r.FullIn(used, o.TS, now)
 }
 
-// Decide decides a group at now, all or nothing, on the rows of its ops, in
-// their order. Afterwards a row is the one to store where write says so.
+// Decide decides a group at now, in µs, all or nothing. rows has the rows of its
+// ops, in their order. Decide sets the answers, Allowed and Reserved, replaces each
+// row by the one to store, and sets write[i] if row i must be stored. The error is
+// ErrStaleDefinition if a row is of a later version than its op's Def; then nothing
+// may be stored.
 func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	g.Allowed, g.Reserved = true, false
 	var old [MaxTakes]State
@@ -260,7 +280,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	g.Reserved = false
 	for i := range g.Ops {
 		write[i] = false
-		g.Ops[i].Delay = 0 // nothing is due, whichever verb said so
+		g.Ops[i].Delay = 0 // nothing is reserved
 		if g.Ops[i].Granted > 0 || g.Ops[i].Verb >= VerbRefund {
 			if _, _, err := g.Ops[i].Step(now, old[i], true); err != nil {
 				return err
@@ -270,8 +290,8 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	return nil
 }
 
-// Due is how long after now, in µs, the group's reservation is due: a call has
-// one due time, the latest of its ops'.
+// Due returns the time in µs after now at which the group's reservation is due: the
+// longest Delay of its ops.
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {

@@ -2,37 +2,37 @@ package store
 
 import "slices"
 
-// A Table is where a small store keeps its rows and reservations. DecideIn and
-// SweepRow use it within one transaction, or under one lock, which the store
-// opens before and ends after: if they return an error, nothing may be stored.
+// A Table holds the rows and reservations of a store that reads a row, decides in
+// Go, and writes the row back. The store calls DecideIn and SweepRow within one
+// transaction, or under one lock. If they return an error, the store must undo
+// what they have written.
 //
-// It is for stores that read a row, decide in Go and write the row back. A
-// store with statements or a layout of its own calls Group.Decide, Op.Record,
+// A store with statements or a layout of its own calls Group.Decide, Op.Record,
 // Definition.Advance and Definition.GiveBack itself, as DecideIn does.
 type Table interface {
-	// Row returns the row of a key and its records, in the order in which they
-	// were stored. A row that is missing is the zero State.
+	// Row returns the row of a key and its records, in the order in which SetRow
+	// got them. It returns the zero State if there is no row.
 	Row(limit, key string) (State, []Record, error)
 
-	// SetRow stores a row and all its records. Where the State is zero and there
-	// are no records, it deletes what is stored of the key.
+	// SetRow stores a row and all its records. If the State is zero and there are
+	// no records, it deletes the key.
 	SetRow(limit, key string, row State, records []Record) error
 
-	// Pending returns a reservation, or the zero Pending if it is not known.
+	// Pending returns a reservation, or the zero Pending if there is none.
 	Pending(id Reservation) (Pending, error)
 
-	// SetPending stores a reservation, or forgets it where h is zero. It may also be
-	// forgotten at any time from h.Due on.
+	// SetPending stores a reservation, or deletes it if h is zero. The table may
+	// delete it at any time from h.Due on.
 	SetPending(id Reservation, h Pending) error
 }
 
-// Pending is what a store keeps of a reservation until it is due.
+// Pending is a reservation that is not yet due.
 type Pending struct {
 	Due   int64 // µs on the store's clock; the reservation can be cancelled before
 	Parts []PendingPart
 }
 
-// PendingPart names the record of one key that a reservation took tokens of.
+// PendingPart identifies the record of one key that a reservation took tokens of.
 type PendingPart struct {
 	Limit, Key   string
 	Number, Mark int64 // of the Record
@@ -42,18 +42,19 @@ func (p *PendingPart) names(r Record) bool {
 	return r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 }
 
-// DecideIn decides the group at now on the rows of a table, stores what is to
-// be stored, and fills the answers: it is all that a small store does for a
-// group. It makes reservations and cancels them, carries rows of older versions
-// of a limit to the present one, and ends the reservations of a key that is reset.
+// DecideIn decides the group on the rows of a table, writes the rows that change,
+// and sets the group's answers. It makes and cancels reservations, converts rows of
+// older versions of a limit to the present one, and ends the reservations of a key
+// that is reset.
 //
-// now is the store's clock, in µs, read after the rows of the group were locked.
-// limits has the store's limits: an op that was made before its limit changed is
-// decided under the new definition, and op.Def says so. The error is one of the
-// table, ErrReservation for a reservation that cannot be cancelled, an
-// ErrUnknownLimit for a limit that was dropped while the call was on its way,
-// or ErrStaleDefinition where a row is of a later version than limits has:
-// another process has changed the limit, and the store must read it again.
+// now is the time of the store's clock, in µs, read after the rows of the group were
+// locked. limits has the store's limits: an op whose limit has changed since it was
+// made is decided under the new definition, which DecideIn sets as its Def.
+//
+// The error is one of the table's, or ErrReservation if the reservation cannot be
+// cancelled, or wraps ErrUnknownLimit if a limit was dropped meanwhile, or is
+// ErrStaleDefinition if a row is of a later version than limits has. In that case
+// another process has changed the limit, and the store must read its limits again.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -105,7 +106,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	return nil
 }
 
-// setRow stores a row. One with nothing used is full, and the same as none.
+// setRow stores a row, or the zero State if nothing is used.
 func setRow(t Table, limit, key string, row State, records []Record) error {
 	if isNone(row.Used) {
 		row = State{}
@@ -113,8 +114,8 @@ func setRow(t Table, limit, key string, row State, records []Record) error {
 	return t.SetRow(limit, key, row, records)
 }
 
-// cancelIn gives back all parts of a reservation, or none of them: if a key was
-// reset, or its limit dropped, the record is gone and the reservation with it.
+// cancelIn gives back all parts of a reservation. It returns ErrReservation, and
+// gives back none, if one of its keys was reset or one of its limits dropped.
 func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	h, err := t.Pending(g.ID)
 	if err != nil {
@@ -146,10 +147,10 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	return t.SetPending(g.ID, Pending{})
 }
 
-// SweepRow ends the records of a key that are over, and deletes the row if it is
-// full at now, or if limits does not have its limit. It reports whether the key
-// has no row afterwards. A Sweeper calls it for one key after another; no
-// decision depends on it.
+// SweepRow removes the records of a key that have ended, and deletes the row if it
+// is full at now, in µs, or if limits does not have its limit. It reports whether
+// the key has no row afterwards. A store's sweep calls it for each key; it changes
+// no decision.
 func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone bool, err error) {
 	row, records, err := t.Row(limit, key)
 	if err != nil {

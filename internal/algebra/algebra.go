@@ -10,22 +10,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The step: what a row becomes as time passes, what each verb makes of it, and
-// what is said about it. Every store states it by these functions. SQL and Lua
-// are made of them by internal/gen, whose documentation has the part of Go that
-// they may use. Lua has only doubles, which are exact up to 2^53: a sum or product
-// that may be more is only compared, with less, or taken off what it is not above.
+// The step: how a row changes as time passes, how each verb changes it, and what the
+// answer says about it. All stores use these functions: internal/gen translates them
+// to SQL and Lua, and its documentation says which part of Go they may use. Lua has
+// only doubles, which are exact up to 2^53. A sum or product that may be larger must
+// only be compared with smaller numbers, or subtracted from something not smaller.
 //
 // Parameters mean the same everywhere: used is in units, cost and burst in
 // tokens; ts, now and t are in µs, t not before ts; unit, every, add, origin,
-// and the rest are those of Rule. enough is the number of ticks after which
-// everything has come back, enoughTicks; multiplying more could overflow.
+// and the rest are those of Rule. enough is enoughTicks; multiplying more ticks
+// could overflow.
 
-// EnoughTicks is the number of ticks after which everything has come back.
+// EnoughTicks returns the number of ticks after which everything has come back.
 func EnoughTicks(maxUsed, add int64) int64 { return QuoUp(maxUsed, add) }
 
-// TickOf is the number of the last tick at or before x. Where every instant is a
-// tick, any origin gives the same differences.
+// TickOf returns the number of the last tick at or before x. With ticks of 1 µs it
+// ignores origin, because differences of ticks do not depend on it.
 func TickOf(x, origin, every int64) int64 {
 	if every == 1 {
 		return x
@@ -33,7 +33,7 @@ func TickOf(x, origin, every int64) int64 {
 	return FloorDiv(x-origin, every)
 }
 
-// TicksSince is the number of ticks after ts up to now.
+// TicksSince returns the number of ticks after ts up to now.
 func TicksSince(ts, now, origin, every int64) int64 {
 	if every == 1 {
 		return max(now-ts, 0)
@@ -49,26 +49,28 @@ func TicksUpTo(ts, t, origin, every int64) int64 {
 	return FloorDiv(t-origin, every) - FloorDiv(ts-origin, every)
 }
 
-// TicksBetween is ticksSince where ticks of 1 µs are not worth a condition.
+// TicksBetween is ticksSince without a condition for ticks of 1 µs.
 func TicksBetween(ts, now, origin, every int64) int64 {
 	return FloorDiv(max(now, ts)-origin, every) - FloorDiv(ts-origin, every)
 }
 
-// TicksSinceOnce is ticksSince with the origin named once where it must be
-// looked up: from the time since ts, and how much of it is the present window's.
+// TicksSinceOnce is ticksSince for statements that must look origin up, and so use it
+// once. It computes the ticks from the time since ts, and from how much of the
+// present window has passed.
 func TicksSinceOnce(ts, now, origin, every int64) int64 {
 	return FloorDiv(max(now-ts, 0)-FloorMod(now-origin, every)+every-1, every)
 }
 
-// Returned is what comes back in a number of ticks, or some more than everything.
+// Returned is the number of units that come back in a number of ticks. It may be
+// somewhat more than all.
 func Returned(ticks, add, enough int64) int64 { return min(ticks, enough) * add }
 
-// LeftAfter is what stays used after a number of ticks.
+// LeftAfter returns the units in use after a number of ticks.
 func LeftAfter(used, ticks, add, enough int64) int64 {
 	return max(used-Returned(ticks, add, enough), 0)
 }
 
-// UsedAt is what is used at now.
+// UsedAt returns the units in use at now.
 func UsedAt(used, ts, now, origin, every, add, enough int64) int64 {
 	return LeftAfter(used, TicksSince(ts, now, origin, every), add, enough)
 }
@@ -76,18 +78,18 @@ func UsedAt(used, ts, now, origin, every, add, enough int64) int64 {
 // FullAfter reports whether a row is full after a number of ticks.
 func FullAfter(used, ticks, add, enough int64) bool { return used <= Returned(ticks, add, enough) }
 
-// UnitsOf is a number of tokens in units; 2^53, which is more than any bucket
-// holds, where it is more than that.
+// UnitsOf returns a number of tokens in units, at most 2^53, which is more than any
+// bucket holds.
 func UnitsOf(tokens, unit int64) int64 { return MulCap(tokens, unit, store.MaxInt+1) }
 
-// RoomBefore is what may be used before units, for a bound of the cap, and of a
-// reservation the cap and the debt.
+// RoomBefore returns how much may be in use for units more to fit. bound is the cap,
+// or for a reservation the cap and the debt.
 func RoomBefore(units, bound int64) int64 { return bound - units }
 
 // Fits reports whether units more may be used.
 func Fits(used, units, bound int64) bool { return used <= RoomBefore(units, bound) }
 
-// Excess is how many of units are too many, at most none when they fit.
+// Excess returns how many of units are too many; it is 0 or less if they fit.
 func Excess(used, units, bound int64) int64 { return used - RoomBefore(units, bound) }
 
 // FitsAfter is fits after a number of ticks, for units of at most bound.
@@ -95,36 +97,36 @@ func FitsAfter(used, ticks, add, enough, units, bound int64) bool {
 	return used-Returned(ticks, add, enough) <= RoomBefore(units, bound)
 }
 
-// FitsWithin is fitsAfter without a product: a Take fits when the ticks that it
-// needs have passed. room is roomFor the units, which the caller knows.
+// FitsWithin is fitsAfter without a product: it compares the ticks that a Take needs
+// with those that have passed. room is roomFor of the units.
 func FitsWithin(used, ticks, add, room int64) bool { return Quo(used+room, add) <= ticks }
 
-// RoomFor is what fitsWithin divides besides used: with it, the units that are
-// too many, divided by those of a tick and rounded up, or nothing above zero.
+// RoomFor returns the part of fitsWithin's dividend that does not depend on used:
+// the quotient is then the excess units divided by add, rounded up.
 func RoomFor(units, bound, add int64) int64 { return units - bound + add - 1 }
 
-// WholeTokens is how many units TakeUpTo takes of those that are free, which are
-// one token's at least: whole tokens, at most units.
+// WholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
+// least one token must be free.
 func WholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, Quo(bound-used, unit)*unit)
 }
 
-// Pieces is how many pieces of so many units fit, at most so many.
+// Pieces returns how many pieces of units each fit, at most most.
 func Pieces(used, units, bound, most int64) int64 { return min(FloorDiv(bound-used, units), most) }
 
-// Charged is what is used after a Charge: it stops growing at maxUsed.
+// Charged returns the units in use after a Charge, which stops at maxUsed.
 func Charged(used, units, maxUsed int64) int64 { return min(used+units, max(maxUsed, used)) }
 
 // Clipped reports whether a Charge added less than its units, so that nothing
 // may be given back of what was taken before.
 func Clipped(used, units, after int64) bool { return after < used+units }
 
-// Refunded is what is used after a Refund.
+// Refunded returns the units in use after a Refund.
 func Refunded(used, units int64) int64 { return max(used-units, 0) }
 
-// Decide is what a verb makes of a bucket of which used units are in use at the
-// instant of the decision. short is how many units must come back before the
-// same call would be allowed, ahead how many must before it may act.
+// Decide decides a verb on a bucket with used units in use at the time of the
+// decision. short is how many units must come back before the same call would be
+// allowed, ahead how many before a reservation is due.
 func Decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
 	if verb >= int64(store.VerbCharge) {
 		return DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed)
@@ -168,7 +170,7 @@ func DecideUpTo(used, cost, unit, bound int64) (allowed, never bool, granted, af
 	return true, false, granted, used + granted*unit, 0, 0
 }
 
-// DecideAnyway is decide for Charge, Refund and Reset, which ask for no room.
+// DecideAnyway is decide for Charge, Refund and Reset, which need no free tokens.
 func DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units := UnitsOf(cost, unit)
 	if verb == int64(store.VerbReset) {
@@ -183,10 +185,10 @@ func DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed int64) (allowed, ne
 	return true, false, cost, Charged(used, units, maxUsed), 0, 0
 }
 
-// TicksFor is the number of ticks in which units come back.
+// TicksFor returns the number of ticks in which units come back.
 func TicksFor(units, add int64) int64 { return QuoUp(units, add) }
 
-// DueAt is the instant of the tick that comes a number of ticks after t.
+// DueAt returns the time of the tick a number of ticks after t.
 func DueAt(t, ticks, origin, every int64) int64 {
 	if every == 1 {
 		return t + ticks
@@ -194,14 +196,14 @@ func DueAt(t, ticks, origin, every int64) int64 {
 	return origin + (FloorDiv(t-origin, every)+ticks)*every
 }
 
-// LastTick is the instant of the last tick at or before t.
+// LastTick returns the time of the last tick at or before t.
 func LastTick(t, origin, every int64) int64 { return FloorDiv(t-origin, every)*every + origin }
 
-// ComeBack is the time from a tick to the one at which units will have come back.
+// ComeBack returns the time from a tick to the one at which units have come back.
 func ComeBack(units, every, add int64) int64 { return TicksFor(units, add) * every }
 
-// Wait is the time from now to the tick at which units will have come back, of a
-// row that was stepped to t.
+// Wait returns the time from now to the tick at which units that are in use at t have
+// come back.
 func Wait(units, t, now, origin, every, add int64) int64 {
 	if every == 1 {
 		return t - now + TicksFor(units, add)
@@ -209,7 +211,7 @@ func Wait(units, t, now, origin, every, add int64) int64 {
 	return LastTick(t, origin, every) - now + ComeBack(units, every, add)
 }
 
-// FullIn is the time from now until nothing is used.
+// FullIn returns the time from now until nothing is used.
 func FullIn(used, t, now, origin, every, add int64) int64 {
 	if used == 0 {
 		return 0
@@ -217,11 +219,11 @@ func FullIn(used, t, now, origin, every, add int64) int64 {
 	return Wait(used, t, now, origin, every, add)
 }
 
-// TokensLeft is the number of whole tokens that are free.
+// TokensLeft returns the number of whole tokens that are free.
 func TokensLeft(used, unit, bound int64) int64 { return Quo(max(bound-used, 0), unit) }
 
-// Soonest is the least delay of a Reserve of units: that of a full bucket whose
-// next tick is an instant away. every is the length of the shortest window.
+// Soonest returns the least delay of a Reserve of units: that of a full bucket 1 µs
+// before its next tick. every is the length of the shortest window.
 func Soonest(units, bound, every, add int64) int64 {
 	if units <= bound {
 		return 0
@@ -229,12 +231,12 @@ func Soonest(units, bound, every, add int64) int64 {
 	return ComeBack(units-bound, every, add) - every + 1
 }
 
-// SlackOf is what will be used when a reservation falls due that has to wait,
-// itself not counted.
+// SlackOf returns the units that will be in use when a reservation that waits falls
+// due, without its own.
 func SlackOf(units, bound int64) int64 { return max(bound-units, 0) }
 
-// ConvertUsed turns units used under one version into units of the next, by the
-// policy of the next: nothing used, the same fraction, or the same tokens.
+// ConvertUsed returns units used under one version in units of the next, by the
+// policy of the next: none, the same fraction of the cap, or the same tokens.
 func ConvertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64, up bool) int64 {
 	if used == 0 || startOver {
 		return 0
@@ -245,63 +247,63 @@ func ConvertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit
 	return min(MulDiv(used, toUnit, fromUnit, up), toMax)
 }
 
-// ConvertBack turns units that can be given back under one version into units of
-// the next, rounded down: the same tokens, or what the policy makes of them
-// where that is less.
+// ConvertBack returns units that can be given back under one version in units of the
+// next, rounded down: the same tokens, or what the policy makes of them if that is
+// less.
 func ConvertBack(units int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64) int64 {
 	return min(ConvertUsed(units, false, false, fromUnit, fromCap, toUnit, toCap, toMax, false),
 		ConvertUsed(units, startOver, fraction, fromUnit, fromCap, toUnit, toCap, toMax, false))
 }
 
-// What can be given back is worked out on the lists of a row, its Lows and its
-// records. Each store walks lists of its own; what becomes of an entry, and which
-// is meant, is stated here.
+// The functions below are for giving back. Each store loops over the Lows and the
+// records of a row in its own way; these say how one entry changes.
 
-// Later is the later of two instants, or the longer of two delays.
+// Later returns the later of two times, or the longer of two delays.
 func Later(a, b int64) int64 { return max(a, b) }
 
-// DueIn is the instant that comes a delay after now.
+// DueIn returns the time a delay after now.
 func DueIn(now, delay int64) int64 { return now + delay }
 
-// DueBy reports whether an instant has come.
+// DueBy reports whether at has come by now.
 func DueBy(at, now int64) bool { return at <= now }
 
-// IsNone reports whether units are none. A row of which none are used is full.
+// IsNone reports whether units is 0. A row with no units in use is full.
 func IsNone(units int64) bool { return units == 0 }
 
-// Lesser is what of units is left where no more than most may come back, or
-// where no more are left.
+// Lesser returns units, or most if that is less.
 func Lesser(units, most int64) int64 { return min(units, most) }
 
-// Added is units and some more.
+// Added returns units and more.
 func Added(units, more int64) int64 { return units + more }
 
-// Without is units without those that were given back.
+// Without returns units less those that were given back.
 func Without(units, given int64) int64 { return units - given }
 
-// Lowers reports whether so little is used that a low must be lowered.
+// Lowers reports whether a low must be lowered to used.
 func Lowers(used, low int64) bool { return used < low }
 
-// Joins reports whether a low becomes one with the next: lows normalize.
+// Joins reports whether a low must be joined with the next, because lows rise.
 func Joins(low, next int64) bool { return low >= next }
 
-// Covers reports whether an entry from record first on covers a record, if no
-// Later entry does.
+// Covers reports whether an entry with Number first is about a record, if no later
+// entry is.
 func Covers(first, number int64) bool { return first <= number }
 
-// TooMany reports whether two of so many entries must become one.
+// TooMany reports whether there are more entries than a row may have.
 func TooMany(entries int64) bool { return entries > store.MaxLows }
 
-// Closer reports whether a low lies closer to the one before it than another.
+// Closer reports whether a low is closer to the one before it than other is to the
+// one before that.
 func Closer(low, before, other, otherBefore int64) bool { return low-before < other-otherBefore }
 
-// RestGoes reports whether nothing can free what is withheld of a record: it is
-// nothing, or no record that waits was made after it. last is the last of those.
+// RestGoes reports whether a cancelled record can be removed: nothing is withheld in
+// it, or no waiting record was made after it. last is the number of the last waiting
+// record.
 func RestGoes(units, number, last int64) bool { return units == 0 || number >= last }
 
-// Quo is a / b for 0 <= a <= store.MaxInt and 0 < b <= store.MaxInt, rounded down. Both are
-// exact as doubles, and a double's division is several times faster than the
-// integer unit's; the correction makes the rounded quotient exact.
+// Quo returns a / b rounded down, for 0 <= a <= store.MaxInt and 0 < b <= store.MaxInt. It
+// divides doubles, which hold both exactly, because that is several times faster
+// than dividing integers, and corrects the rounding.
 func Quo(a, b int64) int64 {
 	if a < b {
 		return 0
@@ -313,7 +315,7 @@ func Quo(a, b int64) int64 {
 	return q
 }
 
-// QuoUp is a / b rounded up, within the bounds of quo.
+// QuoUp returns a / b rounded up, within the bounds of quo.
 func QuoUp(a, b int64) int64 {
 	if b == 1 {
 		return a
@@ -325,7 +327,7 @@ func QuoUp(a, b int64) int64 {
 	return q
 }
 
-// FloorDiv is a / b rounded toward minus infinity, for b > 0.
+// FloorDiv returns a / b rounded toward minus infinity, for b > 0.
 func FloorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
@@ -334,8 +336,8 @@ func FloorDiv(a, b int64) int64 {
 	return q
 }
 
-// MulDiv is a × b / c without overflow for non-negative numbers and c > 0,
-// rounded up or down; a result that does not fit is store.MaxInt.
+// MulDiv returns a × b / c, rounded up or down, without overflow, for a, b >= 0 and
+// c > 0. A result above store.MaxInt is store.MaxInt.
 func MulDiv(a, b, c int64, up bool) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -355,10 +357,10 @@ func Gcd(a, b int64) int64 {
 	return a
 }
 
-// FloorMod is what floorDiv leaves: from 0 up to b, not included.
+// FloorMod returns the remainder of floorDiv, from 0 to b-1.
 func FloorMod(a, b int64) int64 { return a - FloorDiv(a, b)*b }
 
-// MulCap is a × b, or most where it is more than that.
+// MulCap returns a × b, or most if that is less.
 func MulCap(a, b, most int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi != 0 || lo > uint64(most) {

@@ -8,18 +8,18 @@ package sqlstep
 
 import "github.com/dipwell/dipwell/internal/sqlexpr"
 
-// EnoughTicks is the number of ticks after which everything has come back.
+// EnoughTicks returns the number of ticks after which everything has come back.
 func EnoughTicks(maxUsed, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.QuoUp(maxUsed, add)
 }
 
-// TickOf is the number of the last tick at or before x. Where every instant is a
-// tick, any origin gives the same differences.
+// TickOf returns the number of the last tick at or before x. With ticks of 1 µs it
+// ignores origin, because differences of ticks do not depend on it.
 func TickOf(x, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(sqlexpr.Eq(every, sqlexpr.Int(1)), x, sqlexpr.FloorDiv(sqlexpr.Sub(x, origin), every))
 }
 
-// TicksSince is the number of ticks after ts up to now.
+// TicksSince returns the number of ticks after ts up to now.
 func TicksSince(ts, now, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Eq(every, sqlexpr.Int(1)),
@@ -40,7 +40,7 @@ func TicksUpTo(ts, t, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// TicksBetween is ticksSince where ticks of 1 µs are not worth a condition.
+// TicksBetween is ticksSince without a condition for ticks of 1 µs.
 func TicksBetween(ts, now, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(
 		sqlexpr.FloorDiv(sqlexpr.Sub(sqlexpr.Max(now, ts), origin), every),
@@ -48,8 +48,9 @@ func TicksBetween(ts, now, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// TicksSinceOnce is ticksSince with the origin named once where it must be
-// looked up: from the time since ts, and how much of it is the present window's.
+// TicksSinceOnce is ticksSince for statements that must look origin up, and so use it
+// once. It computes the ticks from the time since ts, and from how much of the
+// present window has passed.
 func TicksSinceOnce(ts, now, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.FloorDiv(
 		sqlexpr.Sub(
@@ -66,17 +67,18 @@ func TicksSinceOnce(ts, now, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// Returned is what comes back in a number of ticks, or some more than everything.
+// Returned is the number of units that come back in a number of ticks. It may be
+// somewhat more than all.
 func Returned(ticks, add, enough sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Mul(sqlexpr.Min(ticks, enough), add)
 }
 
-// LeftAfter is what stays used after a number of ticks.
+// LeftAfter returns the units in use after a number of ticks.
 func LeftAfter(used, ticks, add, enough sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Max(sqlexpr.Sub(used, Returned(ticks, add, enough)), sqlexpr.Int(0))
 }
 
-// UsedAt is what is used at now.
+// UsedAt returns the units in use at now.
 func UsedAt(used, ts, now, origin, every, add, enough sqlexpr.Expr) sqlexpr.Expr {
 	return LeftAfter(used, TicksSince(ts, now, origin, every), add, enough)
 }
@@ -86,14 +88,14 @@ func FullAfter(used, ticks, add, enough sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(used, Returned(ticks, add, enough))
 }
 
-// UnitsOf is a number of tokens in units; 2^53, which is more than any bucket
-// holds, where it is more than that.
+// UnitsOf returns a number of tokens in units, at most 2^53, which is more than any
+// bucket holds.
 func UnitsOf(tokens, unit sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.MulCap(tokens, unit, sqlexpr.Int(9007199254740992))
 }
 
-// RoomBefore is what may be used before units, for a bound of the cap, and of a
-// reservation the cap and the debt.
+// RoomBefore returns how much may be in use for units more to fit. bound is the cap,
+// or for a reservation the cap and the debt.
 func RoomBefore(units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(bound, units)
 }
@@ -103,7 +105,7 @@ func Fits(used, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(used, RoomBefore(units, bound))
 }
 
-// Excess is how many of units are too many, at most none when they fit.
+// Excess returns how many of units are too many; it is 0 or less if they fit.
 func Excess(used, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(used, RoomBefore(units, bound))
 }
@@ -113,30 +115,30 @@ func FitsAfter(used, ticks, add, enough, units, bound sqlexpr.Expr) sqlexpr.Expr
 	return sqlexpr.Le(sqlexpr.Sub(used, Returned(ticks, add, enough)), RoomBefore(units, bound))
 }
 
-// FitsWithin is fitsAfter without a product: a Take fits when the ticks that it
-// needs have passed. room is roomFor the units, which the caller knows.
+// FitsWithin is fitsAfter without a product: it compares the ticks that a Take needs
+// with those that have passed. room is roomFor of the units.
 func FitsWithin(used, ticks, add, room sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(sqlexpr.Quo(sqlexpr.Add(used, room), add), ticks)
 }
 
-// RoomFor is what fitsWithin divides besides used: with it, the units that are
-// too many, divided by those of a tick and rounded up, or nothing above zero.
+// RoomFor returns the part of fitsWithin's dividend that does not depend on used:
+// the quotient is then the excess units divided by add, rounded up.
 func RoomFor(units, bound, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(sqlexpr.Add(sqlexpr.Sub(units, bound), add), sqlexpr.Int(1))
 }
 
-// WholeTokens is how many units TakeUpTo takes of those that are free, which are
-// one token's at least: whole tokens, at most units.
+// WholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
+// least one token must be free.
 func WholeTokens(used, units, unit, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(units, sqlexpr.Mul(sqlexpr.Quo(sqlexpr.Sub(bound, used), unit), unit))
 }
 
-// Pieces is how many pieces of so many units fit, at most so many.
+// Pieces returns how many pieces of units each fit, at most most.
 func Pieces(used, units, bound, most sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(sqlexpr.FloorDiv(sqlexpr.Sub(bound, used), units), most)
 }
 
-// Charged is what is used after a Charge: it stops growing at maxUsed.
+// Charged returns the units in use after a Charge, which stops at maxUsed.
 func Charged(used, units, maxUsed sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(sqlexpr.Add(used, units), sqlexpr.Max(maxUsed, used))
 }
@@ -147,14 +149,14 @@ func Clipped(used, units, after sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Lt(after, sqlexpr.Add(used, units))
 }
 
-// Refunded is what is used after a Refund.
+// Refunded returns the units in use after a Refund.
 func Refunded(used, units sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Max(sqlexpr.Sub(used, units), sqlexpr.Int(0))
 }
 
-// Decide is what a verb makes of a bucket of which used units are in use at the
-// instant of the decision. short is how many units must come back before the
-// same call would be allowed, ahead how many must before it may act.
+// Decide decides a verb on a bucket with used units in use at the time of the
+// decision. short is how many units must come back before the same call would be
+// allowed, ahead how many before a reservation is due.
 func Decide(verb, leaky, used, cost, unit, bound, debt, maxCharge, maxUsed sqlexpr.Expr) (allowed, never, granted, after, short, ahead sqlexpr.Expr) {
 	allowed2, never2, granted2, after2, short2, ahead2 := DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed)
 	allowed3, never3, granted3, after3, short3, ahead3 := DecideUpTo(used, cost, unit, bound)
@@ -299,7 +301,7 @@ func DecideUpTo(used, cost, unit, bound sqlexpr.Expr) (allowed, never, granted, 
 	return allowed, never, granted, after, short, ahead
 }
 
-// DecideAnyway is decide for Charge, Refund and Reset, which ask for no room.
+// DecideAnyway is decide for Charge, Refund and Reset, which need no free tokens.
 func DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed sqlexpr.Expr) (allowed, never, granted, after, short, ahead sqlexpr.Expr) {
 	units := UnitsOf(cost, unit)
 	allowed = sqlexpr.Cond(
@@ -343,12 +345,12 @@ func DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed sqlexpr.Expr) (allo
 	return allowed, never, granted, after, short, ahead
 }
 
-// TicksFor is the number of ticks in which units come back.
+// TicksFor returns the number of ticks in which units come back.
 func TicksFor(units, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.QuoUp(units, add)
 }
 
-// DueAt is the instant of the tick that comes a number of ticks after t.
+// DueAt returns the time of the tick a number of ticks after t.
 func DueAt(t, ticks, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Eq(every, sqlexpr.Int(1)),
@@ -360,18 +362,18 @@ func DueAt(t, ticks, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// LastTick is the instant of the last tick at or before t.
+// LastTick returns the time of the last tick at or before t.
 func LastTick(t, origin, every sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Add(sqlexpr.Mul(sqlexpr.FloorDiv(sqlexpr.Sub(t, origin), every), every), origin)
 }
 
-// ComeBack is the time from a tick to the one at which units will have come back.
+// ComeBack returns the time from a tick to the one at which units have come back.
 func ComeBack(units, every, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Mul(TicksFor(units, add), every)
 }
 
-// Wait is the time from now to the tick at which units will have come back, of a
-// row that was stepped to t.
+// Wait returns the time from now to the tick at which units that are in use at t have
+// come back.
 func Wait(units, t, now, origin, every, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Eq(every, sqlexpr.Int(1)),
@@ -380,7 +382,7 @@ func Wait(units, t, now, origin, every, add sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// FullIn is the time from now until nothing is used.
+// FullIn returns the time from now until nothing is used.
 func FullIn(used, t, now, origin, every, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Eq(used, sqlexpr.Int(0)),
@@ -389,13 +391,13 @@ func FullIn(used, t, now, origin, every, add sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// TokensLeft is the number of whole tokens that are free.
+// TokensLeft returns the number of whole tokens that are free.
 func TokensLeft(used, unit, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Quo(sqlexpr.Max(sqlexpr.Sub(bound, used), sqlexpr.Int(0)), unit)
 }
 
-// Soonest is the least delay of a Reserve of units: that of a full bucket whose
-// next tick is an instant away. every is the length of the shortest window.
+// Soonest returns the least delay of a Reserve of units: that of a full bucket 1 µs
+// before its next tick. every is the length of the shortest window.
 func Soonest(units, bound, every, add sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Le(units, bound),
@@ -404,14 +406,14 @@ func Soonest(units, bound, every, add sqlexpr.Expr) sqlexpr.Expr {
 	)
 }
 
-// SlackOf is what will be used when a reservation falls due that has to wait,
-// itself not counted.
+// SlackOf returns the units that will be in use when a reservation that waits falls
+// due, without its own.
 func SlackOf(units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Max(sqlexpr.Sub(bound, units), sqlexpr.Int(0))
 }
 
-// ConvertUsed turns units used under one version into units of the next, by the
-// policy of the next: nothing used, the same fraction, or the same tokens.
+// ConvertUsed returns units used under one version in units of the next, by the
+// policy of the next: none, the same fraction of the cap, or the same tokens.
 func ConvertUsed(used, startOver, fraction, fromUnit, fromCap, toUnit, toCap, toMax, up sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Cond(
 		sqlexpr.Or(sqlexpr.Eq(used, sqlexpr.Int(0)), startOver),
@@ -424,9 +426,9 @@ func ConvertUsed(used, startOver, fraction, fromUnit, fromCap, toUnit, toCap, to
 	)
 }
 
-// ConvertBack turns units that can be given back under one version into units of
-// the next, rounded down: the same tokens, or what the policy makes of them
-// where that is less.
+// ConvertBack returns units that can be given back under one version in units of the
+// next, rounded down: the same tokens, or what the policy makes of them if that is
+// less.
 func ConvertBack(units, startOver, fraction, fromUnit, fromCap, toUnit, toCap, toMax sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(
 		ConvertUsed(
@@ -454,70 +456,71 @@ func ConvertBack(units, startOver, fraction, fromUnit, fromCap, toUnit, toCap, t
 	)
 }
 
-// Later is the later of two instants, or the longer of two delays.
+// Later returns the later of two times, or the longer of two delays.
 func Later(a, b sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Max(a, b)
 }
 
-// DueIn is the instant that comes a delay after now.
+// DueIn returns the time a delay after now.
 func DueIn(now, delay sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Add(now, delay)
 }
 
-// DueBy reports whether an instant has come.
+// DueBy reports whether at has come by now.
 func DueBy(at, now sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(at, now)
 }
 
-// IsNone reports whether units are none. A row of which none are used is full.
+// IsNone reports whether units is 0. A row with no units in use is full.
 func IsNone(units sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Eq(units, sqlexpr.Int(0))
 }
 
-// Lesser is what of units is left where no more than most may come back, or
-// where no more are left.
+// Lesser returns units, or most if that is less.
 func Lesser(units, most sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(units, most)
 }
 
-// Added is units and some more.
+// Added returns units and more.
 func Added(units, more sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Add(units, more)
 }
 
-// Without is units without those that were given back.
+// Without returns units less those that were given back.
 func Without(units, given sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(units, given)
 }
 
-// Lowers reports whether so little is used that a low must be lowered.
+// Lowers reports whether a low must be lowered to used.
 func Lowers(used, low sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Lt(used, low)
 }
 
-// Joins reports whether a low becomes one with the next: lows normalize.
+// Joins reports whether a low must be joined with the next, because lows rise.
 func Joins(low, next sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Ge(low, next)
 }
 
-// Covers reports whether an entry from record first on covers a record, if no
-// later entry does.
+// Covers reports whether an entry with Number first is about a record, if no later
+// entry is.
 func Covers(first, number sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(first, number)
 }
 
-// TooMany reports whether two of so many entries must become one.
+// TooMany reports whether there are more entries than a row may have.
 func TooMany(entries sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Gt(entries, sqlexpr.Int(32))
 }
 
-// Closer reports whether a low lies closer to the one before it than another.
+// Closer reports whether a low is closer to the one before it than other is to the
+// one before that.
 func Closer(low, before, other, otherBefore sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Lt(sqlexpr.Sub(low, before), sqlexpr.Sub(other, otherBefore))
 }
 
-// RestGoes reports whether nothing can free what is withheld of a record: it is
-// nothing, or no record that waits was made after it. last is the last of those.
+// RestGoes reports whether a cancelled record can be removed: nothing is withheld in
+// it, or no waiting record was made after it. last is the number of the last waiting
+// record.
 func RestGoes(units, number, last sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Or(sqlexpr.Eq(units, sqlexpr.Int(0)), sqlexpr.Ge(number, last))
 }
