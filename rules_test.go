@@ -219,10 +219,10 @@ func TestImportRulesForbid(t *testing.T) {
 // sleeps lists the test files that may sleep in real time, and why no condition
 // can be awaited there.
 var sleeps = map[string]string{
-	"cmd/dipwell/soak_test.go":       "calls are sent on a schedule",
-	"redisstore/faults_help_test.go": "callers pause between calls",
-	"redisstore/faults_test.go":      "callers pause between calls, and appendfsync everysec loses what is younger than a time",
-	"internal/rls/upstream_test.go":  "another program's windows follow the wall clock",
+	"cmd/dipwell/soak_test.go":      "calls are sent on a schedule",
+	"redisstore/helpers_test.go":    "callers pause between calls",
+	"redisstore/faults_test.go":     "callers pause between calls, and appendfsync everysec loses what is younger than a time",
+	"internal/rls/upstream_test.go": "another program's windows follow the wall clock",
 }
 
 // A test waits for a condition, or sleeps in virtual time: a test that sleeps in
