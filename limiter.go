@@ -15,8 +15,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Limiter answers calls against limits kept in a store. It is safe for
-// concurrent use.
+// A Limiter decides calls by the limits in a store. It is safe for concurrent use.
+//
+// Its methods return a Decision and an error. A refusal is a Decision that is not
+// Allowed. An error means that the call was not decided: a *FieldError for invalid
+// input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
+// 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
 type Limiter struct {
 	over  Store
 	def   store.Definer
@@ -47,19 +51,20 @@ func quickOf(s Store) quick {
 	return nil
 }
 
-// newTimeout bounds New: a store that hangs must not hang the start of a program.
+// newTimeout bounds New, so that a store that hangs does not stop a program's start.
 const newTimeout = 30 * time.Second
 
-// New returns a limiter over a store and defines the limits on it, as the
-// program's own. Limits that the store already holds can be used as well. The
-// store has 30 seconds for it; NewContext sets another bound.
+// New returns a Limiter over a store, and defines limits in the store with the owner
+// store.OwnerCode. Limits that are already in the store can be used too. New fails
+// after 30 seconds; NewContext sets another bound. The error is a *LimitError, or
+// wraps ErrOwner or ErrStore.
 func New(s Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
 	return NewContext(ctx, s, limits...)
 }
 
-// NewContext is New that ends with ctx at the latest, with an error of the store.
+// NewContext is New with a context in place of the bound of 30 seconds.
 func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error) {
 	l := over(s)
 	for _, limit := range limits {
@@ -79,65 +84,67 @@ func over(s Store) *Limiter {
 	return l
 }
 
-// With returns a limiter with the same limits over another store: one that is
-// bound to the caller's own transaction, say.
+// With returns a Limiter with the same limits over another store, for instance one
+// that is bound to the caller's transaction.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
 	c.over, c.quick, c.can = s, quickOf(s), store.AbilitiesOf(s)
 	return &c
 }
 
-// Store returns the store behind the limiter.
+// Store returns the store of the limiter.
 func (l *Limiter) Store() Store { return l.over }
 
-// Take takes n tokens if all of them are there.
+// Take takes n tokens if all of them are free, and otherwise none.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.take(ctx, &d, limit, key, n)
 	return
 }
 
-// Check answers as Take would, and changes nothing.
+// Check returns what Take would return, and changes nothing.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbCheck, limit, key, n)
 	return
 }
 
-// TakeUpTo takes as many whole tokens as there are, up to n, and at least one:
-// Granted says how many.
+// TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
+// number. It is refused if no whole token is free.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbTakeUpTo, limit, key, n)
 	return
 }
 
-// Reserve takes n tokens ahead of time, into debt as far as the limit's
-// MaxDebt. The caller acts after Delay, or gives the tokens back by Cancel.
+// Reserve takes n tokens ahead of time, up to MaxDebt tokens more than are free. The
+// caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
+// It is refused if that would be more debt than MaxDebt.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbReserve, limit, key, n)
 	return
 }
 
-// Charge takes n tokens whatever is left: it settles a cost that is known only afterwards.
+// Charge takes n tokens, however few are free. Use it for a cost that is known only
+// afterwards. It is a *FieldError if n is more than the limit's MaxCharge.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbCharge, limit, key, n)
 	return
 }
 
-// Refund gives n tokens back, up to a full bucket.
+// Refund gives n tokens back. A full bucket stays full.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbRefund, limit, key, n)
 	return
 }
 
-// Reset makes a bucket full and forgets its reservations.
+// Reset makes a bucket full, and ends its reservations.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
 	err = l.one(ctx, &d, store.VerbReset, limit, key, 0)
 	return
 }
 
-// TakeWith is Take under a definition given at the call site. The first use of
-// a name defines the limit. Later uses must mean the same: a definition that
-// differs from the one in force is a *LimitError that names the setting, and
-// nothing is taken. A name is kept, so it must not come from a request.
+// TakeWith is Take with a limit that the caller defines. The first call defines the
+// limit in the store. Later ones must pass the same settings: otherwise the error is
+// a *LimitError that names the setting that differs, and nothing is taken. The store
+// keeps the limit, so its name must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err == nil {
@@ -146,9 +153,9 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 	return
 }
 
-// Do asks any verb of one key; the thin methods above are its spellings. The
-// decision may be used again and again: all of it is of the last call that
-// returned no error.
+// Do is Take, Check, TakeUpTo, Reserve, Charge, Refund or Reset, with the verb as an
+// argument. It sets *d, which may be reused for many calls. If it returns an error,
+// *d is not a decision.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
 	return l.one(ctx, d, verb, limit, key, n)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Take is one of several costs in a call.
+// A Take is a cost on one key of a limit, for calls about several.
 type Take struct {
 	Limit string
 	Key   string // Shared for the limit's one shared bucket
@@ -17,27 +17,28 @@ type Take struct {
 	With  *Limit // a definition given at the call site; Limit is then its name
 }
 
-// TakeAll takes all costs at one instant, or none of them. A limit and key that
-// are named twice add up.
+// TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes.
+// The costs of takes with the same limit and key are added up.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
 }
 
-// CheckAll answers as TakeAll would, and changes nothing.
+// CheckAll returns what TakeAll would return, and changes nothing.
 func (l *Limiter) CheckAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbCheck, takes)
 	return
 }
 
-// ReserveAll reserves all costs or none. The call has one reservation, due
-// when the latest of its limits is.
+// ReserveAll reserves all costs, or none of them. The call has one Reservation, and
+// its Delay is the longest of its limits'.
 func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbReserve, takes)
 	return
 }
 
-// DoAll asks Take, Check or Reserve of several keys, all or nothing.
+// DoAll is TakeAll, CheckAll or ReserveAll, with the verb as an argument. It sets *d,
+// as Do does.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
 	if verb > store.VerbReserve || verb == store.VerbTakeUpTo {
 		return badField("takes", "%s asks one key at a time", verb)
