@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
@@ -27,28 +26,6 @@ type Limiter struct {
 	reg   *store.Registry
 	alike *alike
 	can   store.Abilities
-	quick quick
-}
-
-// A quick store has shortcuts for one op, without a batch. They fill in all of
-// what was decided before they give their lock back; whoever copies the decision
-// afterwards finds it in the cache instead of waiting for the stores. They must
-// not keep d. If they return false they did nothing, and the caller goes on.
-type quick interface {
-	// Known decides a Take of a key that has a row. key and n may be anything:
-	// a key that must not be has no row, and a cost above Burst is left to Apply.
-	Known(d *Decision, def *Definition, key string, n int64) bool
-	// Quick decides a call of any verb that was checked.
-	Quick(d *Decision, def *Definition, key string, verb store.Verb, n int64) bool
-	// Itself is the store that they are about: one that embeds another is not.
-	Itself() Store
-}
-
-func quickOf(s Store) quick {
-	if q, ok := s.(quick); ok && q.Itself() == s {
-		return q
-	}
-	return nil
 }
 
 // newTimeout bounds New, so that a store that hangs does not stop a program's start.
@@ -88,7 +65,7 @@ func over(s Store) *Limiter {
 // that is bound to the caller's transaction.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	c.over, c.quick, c.can = s, quickOf(s), store.AbilitiesOf(s)
+	c.over, c.can = s, store.AbilitiesOf(s)
 	return &c
 }
 
@@ -181,19 +158,19 @@ func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit)
 	return def, l.alike.agrees(def, limit)
 }
 
-// take decides a Take into a zero Decision. It asks Known before it checks the
+// take decides a Take into a zero Decision. It asks Quick before it checks the
 // key, because a key that has a row was checked when the row was made.
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.reg.Lookup(limit)
 	if def == nil {
 		return l.reg.Missing(limit)
 	}
-	if l.quick == nil || len(key) < 2 || len(key) > store.MaxKey { // Shared is not the key of its row
-		return l.ask(ctx, d, store.VerbTake, def, key, n)
-	}
-	d.about(def, key, n)
-	if l.quick.Known((*Decision)(unseen(unsafe.Pointer(d))), def, key, n) {
-		return nil
+	if l.can.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
+		d.about(def, key, n) // before the call: the processor writes it while the store works
+		if a, ok := l.can.Quick(def, key, store.VerbTake, n, false); ok {
+			d.answer(a)
+			return nil
+		}
 	}
 	key, err := check(def, store.VerbTake, key, n)
 	if err != nil {
@@ -218,13 +195,19 @@ func (l *Limiter) ask(ctx context.Context, d *Decision, verb store.Verb, def *De
 	if err != nil {
 		return err
 	}
-	if verb == store.VerbTake && l.quick != nil {
+	return l.askStore(ctx, d, verb, def, key, n)
+}
+
+// askStore asks the store about a call that was checked.
+func (l *Limiter) askStore(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+	if l.can.Quick != nil {
 		d.about(def, key, n)
-		if l.quick.Known((*Decision)(unseen(unsafe.Pointer(d))), def, key, n) {
+		if a, ok := l.can.Quick(def, key, verb, n, true); ok {
+			d.answer(a)
 			return nil
 		}
 	}
-	return l.askStore(ctx, d, verb, def, key, n)
+	return l.askBatch(ctx, d, verb, def, key, n)
 }
 
 // check checks what a caller gave, and returns the key as the store knows it.
@@ -235,28 +218,6 @@ func check(def *Definition, verb store.Verb, key string, n int64) (string, error
 		}
 	}
 	return checkKey(key)
-}
-
-// askStore asks the store about a call that was checked.
-func (l *Limiter) askStore(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
-	if l.quick != nil {
-		d.about(def, key, n)
-		if l.quick.Quick((*Decision)(unseen(unsafe.Pointer(d))), def, key, verb, n) {
-			return nil
-		}
-	}
-	return l.askBatch(ctx, d, verb, def, key, n)
-}
-
-// unseen hides a pointer from escape analysis: through an interface it cannot
-// see that the callee does not keep it, and each decision would go to the heap.
-// Pass the result to a call at once. If it is held across one, the stack may
-// have moved, and the pointer with it has not.
-//
-//go:nosplit
-func unseen(p unsafe.Pointer) unsafe.Pointer {
-	x := uintptr(p)
-	return *(*unsafe.Pointer)(unsafe.Pointer(&x))
 }
 
 var batches = sync.Pool{New: func() any { return new(store.Batch) }}
@@ -323,13 +284,20 @@ func fail(g *store.Group, err error) error {
 	return err
 }
 
-// Fill makes the decision of an op that a store has answered, for its Quick.
+// Fill makes the decision of an op that a store has answered.
 func (d *Decision) Fill(op *store.Op) {
 	d.about(op.Def, op.Key, op.Cost)
 	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
+}
+
+// answer fills in what Quick has answered.
+func (d *Decision) answer(a store.QuickAnswer) {
+	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, store.SourceStore
+	d.Granted, d.Remaining = a.Granted, a.Remaining
+	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), 0
 }
 
 func (d *Decision) about(def *Definition, key string, cost int64) {

@@ -192,7 +192,7 @@ func TestImportRulesForbid(t *testing.T) {
 		{"store", module + "/internal/await", false},
 		{"store", "github.com/jackc/pgx/v5", false},
 		{"", "github.com/jackc/pgx/v5", false},
-		{"filestore", module, true},
+		{"filestore", module, false},
 		{"redisstore", module, false},
 		{"internal/coalesce", module, false},
 		{"memstore", module + "/internal/await", true},

@@ -25,7 +25,7 @@ func (s *Store) load(c Config) error {
 	if err != nil {
 		return fmt.Errorf("filestore: %w", err)
 	}
-	s.mem = mem
+	s.mem, s.memQuick = mem, mem.Quick()
 	if err = s.plan.open(s); err != nil {
 		return err
 	}

@@ -1,31 +1,14 @@
 package filestore
 
-import (
-	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
-)
+import "github.com/dipwell/dipwell/store"
 
-// Quick is memstore's, for calls that are answered from memory.
-func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
-	if s.state.Load() != 0 || verb >= store.VerbReserve && verb != store.VerbCharge || !s.mem.Quick(d, def, key, verb, n) {
-		return false
+// quick decides in memory the ops whose answers do not wait for the disk.
+func (s *Store) quick(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
+	if s.state.Load() != 0 || verb >= store.VerbReserve && verb != store.VerbCharge {
+		return a, false
 	}
-	if d.Granted > 0 {
+	if a, ok = s.memQuick(def, key, verb, cost, checked); ok && a.Granted > 0 {
 		s.dirty.mark(def, key)
 	}
-	return true
+	return a, ok
 }
-
-// Known is memstore's.
-func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
-	if s.state.Load() != 0 || !s.mem.Known(d, def, key, n) {
-		return false
-	}
-	if d.Granted > 0 {
-		s.dirty.mark(def, key)
-	}
-	return true
-}
-
-// Itself is the store that Quick is about.
-func (s *Store) Itself() store.Store { return s }

@@ -43,14 +43,15 @@ type Config struct {
 // A Store keeps buckets in memory and in a file. It is safe for concurrent use;
 // one process at a time can have the file open.
 type Store struct {
-	mem   *memory.Store
-	path  string
-	every time.Duration // 0: each
-	state atomic.Uint32 // of the bits below; 0: decide in memory and go
-	dirty dirty
-	disk  *disk
-	plan  limits
-	keep  keeper
+	mem      *memory.Store
+	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, bool)
+	path     string
+	every    time.Duration // 0: each
+	state    atomic.Uint32 // of the bits below; 0: decide in memory and go
+	dirty    dirty
+	disk     *disk
+	plan     limits
+	keep     keeper
 
 	// Groups and reservations change several things at once. They hold it for
 	// reading; who wants to see all or nothing of them holds it for writing.
@@ -136,7 +137,7 @@ func (s *Store) maxKeys(c Config) int {
 // any limit and Sweep deletes full rows from the file.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.plan.cat, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: s.every != 0,
+		Store: s, Limits: s.plan.cat, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.why() },
 	}
 }

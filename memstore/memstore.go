@@ -5,7 +5,6 @@ package memstore
 import (
 	"context"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -62,19 +61,6 @@ func (s *Store) Abilities() store.Abilities {
 	ab.Store = s
 	return ab
 }
-
-// Known decides a Take of a key that has a row.
-func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
-	return s.mem.Known(d, def, key, n)
-}
-
-// Quick decides one call without a batch.
-func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
-	return s.mem.Quick(d, def, key, verb, n)
-}
-
-// Itself returns the store that Known and Quick decide for.
-func (s *Store) Itself() store.Store { return s }
 
 // Stats are the counts of a store at one time.
 type Stats struct {

@@ -51,8 +51,11 @@ type Abilities struct {
 
 	// Quick decides one op as Apply would decide a batch of it, but without the
 	// batch. It returns false, and has no side effects, if it cannot decide the
-	// op; the caller then uses Apply. It decides nothing that makes a reservation.
-	Quick func(d *Definition, key string, verb Verb, cost int64) (QuickAnswer, bool)
+	// op; the caller then uses Apply. It decides nothing that makes a reservation,
+	// and no refusal of which the answer would be Never or Shadow. If checked is
+	// false, key and cost may be anything: it then decides only an op on a key that
+	// has a row, since that key was checked when the row was made.
+	Quick func(d *Definition, key string, verb Verb, cost int64, checked bool) (QuickAnswer, bool)
 
 	// InProcess is true if Apply waits for nothing outside this process: a limit's
 	// Timeout is not needed then.
@@ -87,12 +90,14 @@ func (ab *Abilities) AddMetrics(f func() []Metric) {
 	}
 }
 
-// QuickAnswer is an Answer of Quick. It is small enough to be returned in
-// registers. Its Source is SourceStore, and it has no Delay.
+// QuickAnswer is the part of an Answer that Quick returns. Source is SourceStore,
+// the other fields are zero, and Allowed is Retry == 0. It has four fields, so that
+// it is kept and returned in registers.
 type QuickAnswer struct {
-	Allowed, Never, Shadow bool
-	Granted, Remaining     int64 // tokens
-	Retry, Reset           int64 // µs
+	Granted   int64 // tokens taken
+	Remaining int64 // whole tokens left
+	Retry     int64 // µs until the same call would succeed; 0: the call was allowed
+	Reset     int64 // µs until the bucket is full
 }
 
 // A Metric is a number about a store, in the form that Prometheus has for it.

@@ -14,7 +14,7 @@ func (a *able) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: a,
 		Now:   func(context.Context) (int64, error) { return 7, nil },
-		Quick: func(*store.Definition, string, store.Verb, int64) (store.QuickAnswer, bool) {
+		Quick: func(*store.Definition, string, store.Verb, int64, bool) (store.QuickAnswer, bool) {
 			return store.QuickAnswer{}, true
 		},
 		InProcess: true,

@@ -3,12 +3,9 @@ package memory
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"math/bits"
-	"time"
 	"unsafe"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -75,78 +72,73 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Known decides a Take of a key that has a row of the current version, if the
-// limit is a bucket or has windows of one length. Otherwise it returns false and
-// has no side effects.
-func (s *Store) Known(d *dipwell.Decision, def *store.Definition, key string, n int64) bool {
-	b := s.limits.cached(def)
-	if b == nil || !b.bucket && !b.windows || uint64(n-1) >= uint64(def.Rule.Burst) {
-		return false
-	}
-	id, tag := s.hash(key, b)
-	sh := &s.shards[uint32(id)&s.mask]
-	v := sh.view.Load()
-	if v == nil {
-		return false
-	}
-	i := v.home(id)
-	row := &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
-	count := fetch(unsafe.Pointer(row)) // not read before the lock is held
-	sh.mu.Lock()
-	if sh.closed || b.dead.Load() {
+// Quick returns the Quick of the store's Abilities: the fast path of Apply for one
+// op that changes nothing but its row. It is a closure, because a method value
+// would cost one more call. It is not inlined, because in a copy of the closure
+// nothing else is inlined, which makes a Take 15 % slower.
+//
+//go:noinline
+func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, bool) {
+	return func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
+		b := s.limits.cached(def)
+		if b == nil || !b.bucket && !b.windows || uint64(cost-1) >= uint64(def.Rule.Burst) || verb != store.VerbTake {
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		id, tag := s.hash(key, b)
+		sh := &s.shards[uint32(id)&s.mask]
+		v := sh.view.Load()
+		if v == nil {
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		i := v.home(id)
+		row := &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
+		count := fetch(unsafe.Pointer(row)) // not read before the lock is held
+		sh.mu.Lock()
+		if sh.closed || b.dead.Load() {
+			sh.mu.Unlock()
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		if row.id != id || row.tag != tag {
+			i, row = sh.row(id, tag)
+		}
+		if row == nil || row.handle != b.handle {
+			sh.mu.Unlock()
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		now, fresh := sh.ticker.at(count)
+		if !fresh {
+			now = s.readClock(sh, count)
+		}
+		var after, t int64
+		var allowed bool
+		if b.bucket {
+			after, t, a.Remaining, a.Retry, a.Reset, allowed = b.take(row.used, row.ts, now, cost)
+		} else if phase := sh.phase(i); phase != 0 || !b.spread {
+			after, t, a.Remaining, a.Retry, a.Reset, allowed = b.takeInWindow(row.used, row.ts, now, cost, phase)
+		} else {
+			sh.mu.Unlock()
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		if allowed {
+			a.Granted = cost
+			row.used, row.ts = after, t
+		}
 		sh.mu.Unlock()
-		return false
+		return a, true
 	}
-	if row.id != id || row.tag != tag {
-		i, row = sh.row(id, tag)
-	}
-	if row == nil || row.handle != b.handle {
-		sh.mu.Unlock()
-		return false
-	}
-	now, ok := sh.ticker.at(count)
-	if !ok {
-		now = s.readClock(sh, count)
-	}
-	var after, t, left, wait, full int64
-	var allowed bool
-	if b.bucket {
-		after, t, left, wait, full, allowed = b.take(row.used, row.ts, now, n)
-	} else if phase := sh.phase(i); phase != 0 || !b.spread {
-		after, t, left, wait, full, allowed = b.takeInWindow(row.used, row.ts, now, n, phase)
-	} else {
-		sh.mu.Unlock()
-		return false
-	}
-	d.Granted = 0
-	if allowed {
-		d.Granted = n
-		row.used, row.ts = after, t
-	}
-	d.Allowed, d.Never, d.Shadow, d.Source = allowed, false, false, store.SourceStore
-	d.Remaining, d.RetryAfter, d.ResetAfter, d.Delay = left, us(wait), us(full), 0
-	sh.mu.Unlock()
-	return true
 }
 
-// us converts n µs to a Duration, at most the largest one.
-func us(n int64) time.Duration {
-	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
-}
-
-// Quick is the fast path of Apply for one op that changes nothing but its row.
-// If it cannot decide the call, it returns false and has no side effects.
-func (s *Store) Quick(d *dipwell.Decision, def *store.Definition, key string, verb store.Verb, n int64) bool {
-	if verb == store.VerbReset {
-		return false
+// quickOp is Quick of an op whose key was checked.
+func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
+	if !checked || verb == store.VerbReset {
+		return a, false
 	}
 	var op store.Op // set field by field: a literal would be copied
-	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
-	if !s.single(&op) {
-		return false
+	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, cost
+	if !s.single(&op) || op.Never || op.Shadow { // such an op has changed nothing
+		return a, false
 	}
-	d.Fill(&op)
-	return true
+	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, true
 }
 
 // single decides a batch of one op, the common case. It returns false, and

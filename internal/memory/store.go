@@ -144,9 +144,6 @@ func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// Itself is the store that Quick is about.
-func (s *Store) Itself() store.Store { return s }
-
 func (s *Store) now() int64 {
 	if s.clock != nil {
 		return s.clock()
@@ -185,7 +182,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, InProcess: true}
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 
 func (s *Store) metrics() []store.Metric {
