@@ -4,7 +4,7 @@ GOLANGCI_LINT ?= v2.15.0
 # Each operating system, 32 bits and arm64: no file is for Linux on arm64 alone.
 CROSS         ?= linux/386 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
-CONCURRENT    ?= ./internal/breaker ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore \
+CONCURRENT    ?= ./internal/breaker ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
                  ./internal/config ./internal/rls ./internal/server ./internal/shadow ./internal/await ./internal/pace ./internal/sketch
 # Tests of one goroutine that take minutes under the race detector.
 ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey

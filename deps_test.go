@@ -11,7 +11,7 @@ import (
 // of the decorators or behind net/http, links nothing but the standard library.
 // The list depends on the system, since files may be for one alone.
 func TestStandardLibraryOnly(t *testing.T) {
-	rooms := []string{"", "/store", "/memstore", "/internal/coalesce", "/internal/breaker", "/internal/denycache", "/internal/fallback", "/internal/keyhash", "/internal/shadow", "/httplimit"}
+	rooms := []string{"", "/store", "/memstore", "/stack", "/internal/coalesce", "/internal/breaker", "/internal/denycache", "/internal/fallback", "/internal/keyhash", "/internal/shadow", "/httplimit"}
 	for _, goos := range []string{"linux", "darwin", "windows"} {
 		args := []string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}
 		for _, room := range rooms {

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -10,11 +11,11 @@ import (
 )
 
 // Abilities returns what the store can do besides Apply. Only a store over a
-// *pgxpool.Pool has metrics.
+// *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Ready: s.ready}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
-		ab.Metrics = s.metrics
+		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
 	return ab
 }
@@ -33,9 +34,23 @@ func (s *Store) ready(ctx context.Context) error {
 }
 
 func (s *Store) metrics() []store.Metric {
-	return []store.Metric{
+	m := []store.Metric{
 		{Name: "dipwell_keys", Help: "Keys that the store holds, as it estimates; those of others in the same table or database too.", Value: s.rows.Get(s.estimateRows)},
+		{Name: "dipwell_store_connections", Help: "Open connections to the store.", Value: float64(s.connections())},
 	}
+	if s.janitor == nil {
+		return m
+	}
+	j, lag := s.janitor.stats(), 0.0
+	if !j.covered.IsZero() {
+		lag = time.Since(j.covered).Seconds()
+	}
+	return append(m,
+		store.Metric{Name: "dipwell_store_sweep_rows_total", Help: "Full rows that this service deleted.", Counter: true, Value: float64(j.rows)},
+		store.Metric{Name: "dipwell_store_sweep_seconds_total", Help: "Time that this service's sweeps took in the store.", Counter: true, Value: j.spent.Seconds()},
+		store.Metric{Name: "dipwell_store_sweep_passes_total", Help: "Passes over the table that this service's sweeps ended.", Counter: true, Value: float64(j.passes)},
+		store.Metric{Name: "dipwell_store_sweep_lag_seconds", Help: "Since the last whole pass over the table began, whoever made it: rows that were full before are deleted. 0 before the first.", Value: lag},
+	)
 }
 
 // estimateRows is the number of rows at the last analyze.

@@ -8,6 +8,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// ConnString is the part of a URL that pgx reads.
+var ConnString = connString
+
+// Lane is a store of a lane over db.
+func Lane(s *Store, db DB) *Store { return s.lane(db) }
+
 // Repeatable is the SQL that creates all functions.
 var Repeatable = repeatable
 

@@ -36,7 +36,7 @@ func openURL(t testing.TB, url string, limits ...store.Limit) (*pgstore.Store, *
 
 func openPolling(t testing.TB, url string, poll time.Duration, limits ...store.Limit) (*pgstore.Store, *dipwell.Limiter) {
 	t.Helper()
-	s, err := pgstore.Open(context.Background(), url, pgstore.Config{Poll: poll})
+	s, err := pgstore.Open(context.Background(), url, pgstore.Config{Lazy: true, Poll: poll})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -629,7 +629,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 	server := ownServer(t, "fsync=off")
 	limit := drained("local", 10)
 	limit.OnStoreError, limit.Timeout = store.FailLocal, 5*time.Second
-	s, err := pgstore.Open(context.Background(), server.DSN("postgres"), pgstore.Config{Poll: 50 * time.Millisecond})
+	s, err := pgstore.Open(context.Background(), server.DSN("postgres"), pgstore.Config{Lazy: true, Poll: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,14 +22,13 @@ const (
 	stepTimeout    = 2 * time.Minute
 )
 
-// A Janitor deletes full rows of a store in the background, in small statements
+// A janitor deletes full rows of a store in the background, in small statements
 // with pauses between them. Several programs may each run one on the same
 // database: they take turns, and skip a table that another one has just swept.
-type Janitor struct {
-	store  *Store
-	report func(error)
-	stop   context.CancelFunc
-	done   sync.WaitGroup
+type janitor struct {
+	store *Store
+	stop  context.CancelFunc
+	done  sync.WaitGroup
 
 	rest    int       // pause after a statement, as a multiple of its duration
 	retired time.Time // time of the last search for unused versions
@@ -41,48 +40,44 @@ type Janitor struct {
 	rows, spent, passes, covered atomic.Int64
 }
 
-// JanitorStats are the totals of a janitor.
-type JanitorStats struct {
-	Rows   int64         // rows that it deleted
-	Spent  time.Duration // duration of its statements
-	Passes int64         // passes over the table that it completed
+// janitorStats are the totals of a janitor.
+type janitorStats struct {
+	rows   int64         // rows that it deleted
+	spent  time.Duration // duration of its statements
+	passes int64         // passes over the table that it completed
 
 	// Start of the last complete pass over the table, by any program. Rows that
 	// were full at that time have been deleted, unless they were locked. Zero:
 	// not known.
-	Covered time.Time
+	covered time.Time
 }
 
-// NewJanitor starts to sweep a store, which must be over a pool, until Close is
-// called. Errors are passed to report, which may be nil; the janitor then tries
-// again after a minute. Without a janitor in any program, call Store.Sweep or
-// let pg_cron call dipwell.sweep.
-func NewJanitor(s *Store, report func(error)) *Janitor {
-	if report == nil {
-		report = func(error) {}
-	}
+// newJanitor starts to sweep a store, which must be over a pool, until close is
+// called. Errors are passed to Config.OnError; the janitor then tries again after
+// a minute.
+func newJanitor(s *Store) *janitor {
 	ctx, stop := context.WithCancel(context.Background())
-	j := &Janitor{store: s, report: report, stop: stop, rest: janitorRest, retired: time.Now(), page: -1}
+	j := &janitor{store: s, stop: stop, rest: janitorRest, retired: time.Now(), page: -1}
 	j.done.Go(func() { j.run(ctx) })
 	return j
 }
 
-// Close stops the janitor, cancels its current statement and waits for it.
-func (j *Janitor) Close() {
+// close stops the janitor, cancels its current statement and waits for it.
+func (j *janitor) close() {
 	j.stop()
 	j.done.Wait()
 }
 
-// Stats returns the totals since NewJanitor.
-func (j *Janitor) Stats() JanitorStats {
-	st := JanitorStats{Rows: j.rows.Load(), Spent: time.Duration(j.spent.Load()), Passes: j.passes.Load()}
+// stats returns the totals.
+func (j *janitor) stats() janitorStats {
+	st := janitorStats{rows: j.rows.Load(), spent: time.Duration(j.spent.Load()), passes: j.passes.Load()}
 	if at := j.covered.Load(); at != 0 {
-		st.Covered = time.UnixMicro(at)
+		st.covered = time.UnixMicro(at)
 	}
 	return st
 }
 
-func (j *Janitor) run(ctx context.Context) {
+func (j *janitor) run(ctx context.Context) {
 	for rest := time.Duration(0); ; {
 		select {
 		case <-time.After(rest):
@@ -93,7 +88,7 @@ func (j *Janitor) run(ctx context.Context) {
 		var err error
 		if rest, err = j.step(turn); err != nil && ctx.Err() == nil {
 			rest = janitorRetry
-			j.report(fmt.Errorf("sweep: %w", err))
+			j.store.report(fmt.Errorf("sweep: %w", err))
 		}
 		cancel()
 	}
@@ -101,7 +96,7 @@ func (j *Janitor) run(ctx context.Context) {
 
 // step runs one statement that sweeps, unless another program sweeps or has
 // just done so. It returns how long to pause.
-func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
+func (j *janitor) step(ctx context.Context) (rest time.Duration, err error) {
 	if !j.store.cat.IsRead() {
 		return janitorIdle, nil // a lazy store whose server has not answered yet
 	}
@@ -136,7 +131,7 @@ func (j *Janitor) step(ctx context.Context) (rest time.Duration, err error) {
 }
 
 // record adds a statement to the totals and adjusts the pause.
-func (j *Janitor) record(did swept, took time.Duration) {
+func (j *janitor) record(did swept, took time.Duration) {
 	j.rows.Add(int64(did.rows))
 	j.spent.Add(int64(took))
 	j.page, j.began = did.page, did.covered
@@ -160,7 +155,7 @@ func (j *Janitor) record(did swept, took time.Duration) {
 }
 
 // idle returns the least time between the starts of two passes.
-func (j *Janitor) idle(ctx context.Context) (time.Duration, error) {
+func (j *janitor) idle(ctx context.Context) (time.Duration, error) {
 	if !j.store.engine().hasFunctions() {
 		return janitorIdle, nil
 	}
@@ -176,7 +171,7 @@ func (j *Janitor) idle(ctx context.Context) (time.Duration, error) {
 
 // retire deletes versions of limits that no row refers to, at most once in
 // janitorRetire.
-func (j *Janitor) retire(ctx context.Context) error {
+func (j *janitor) retire(ctx context.Context) error {
 	if time.Since(j.retired) < janitorRetire {
 		return nil
 	}

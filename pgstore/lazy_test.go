@@ -32,7 +32,7 @@ func TestAbsentAtStart(t *testing.T) {
 	server.Stop()
 
 	healed := newErrorLog()
-	s, err := pgstore.Open(ctx, server.DSN("postgres"), pgstore.Config{Poll: 20 * time.Millisecond, OnError: healed.add})
+	s, err := pgstore.Open(ctx, server.DSN("postgres"), pgstore.Config{Lazy: true, Poll: 20 * time.Millisecond, OnError: healed.add})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestAbsentAtStart(t *testing.T) {
 // at once.
 func TestLazySchema(t *testing.T) {
 	dsn := pgtest.Database(t, "empty", func(string) error { return nil })
-	_, err := pgstore.Open(context.Background(), dsn, pgstore.Config{})
+	_, err := pgstore.Open(context.Background(), dsn, pgstore.Config{Lazy: true})
 	var schema *pgstore.SchemaError
 	if !errors.As(err, &schema) {
 		t.Errorf("opened over no schema: %v", err)

@@ -56,7 +56,7 @@ func lockedRow(t *testing.T, migrate func(string) error) (*pgstore.Store, *pgxpo
 func TestLaneWaitsOnce(t *testing.T) {
 	t.Parallel()
 	s, pool, waits := lockedRow(t, migrated)
-	lane := s.Lane(pool)
+	lane := pgstore.Lane(s, pool)
 	var b store.Batch
 	for i := range 100 {
 		limit, key := "one", fmt.Sprint("k", i)

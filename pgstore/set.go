@@ -125,7 +125,7 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 // again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
 	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
-	if errors.Is(err, store.ErrLocked) && !s.lane && s.autocommit() && !bundles[0].resets {
+	if errors.Is(err, store.ErrLocked) && !s.inLane && s.autocommit() && !bundles[0].resets {
 		for _, b := range bundles {
 			b.insert, b.noInsert = false, true
 		}
@@ -212,7 +212,7 @@ func split(bundles []*bundle) (parts [][]*bundle) {
 // may be at fault, it returns them instead, to be decided one by one.
 func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) {
 	again := (rowAtFault(err) || retryable(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit() &&
-		(!s.lane || !errors.Is(err, store.ErrLocked))
+		(!s.inLane || !errors.Is(err, store.ErrLocked))
 	for _, b := range bundles {
 		if again {
 			rest = append(rest, b.groups...)

@@ -51,6 +51,16 @@ type Config struct {
 	// server rejects the role or the database (SQLSTATE 28xxx, 3D000, 42501).
 	WaitForAccess bool
 
+	// MaxConns is the maximum size of the pool that Open creates. Default:
+	// pool_max_conns of the URL, or pgxpool's default.
+	MaxConns int32
+
+	// Sweep makes a store on a pool delete full rows in the background until
+	// Close, with a small share of the time of one connection: see Sweeping in
+	// docs/reference/postgres.md. Programs on one database take turns. Without it,
+	// rows are deleted by another program, by pg_cron or by calls of Store.Sweep.
+	Sweep bool
+
 	// OnError is called with errors in the background: limits that cannot be
 	// read again, a lost connection for notifications. Default: they are
 	// dropped.
@@ -73,9 +83,12 @@ type Store struct {
 	combos        *combinations // statements for limits that are taken together
 	seen          *keySet       // keys that have, or recently had, a row
 	minOptimistic int           // number of groups from which decideOptimistic is used
-	lane          bool          // after a lock timeout a statement is not divided
+	inLane        bool          // after a lock timeout a statement is not divided
 	heard         time.Duration // in a transaction: when it last read the limits, since limits.started
+	report        func(error)
+	lanes         *laneSets
 	rows          *await.Cached
+	janitor       *janitor      // nil: Config.Sweep is not set
 	owned         *pgxpool.Pool // opened by Open
 }
 
@@ -94,16 +107,19 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if c.OnError == nil {
 		c.OnError = func(error) {}
 	}
-	if _, ok := db.(*pgxpool.Pool); c.Lazy && !ok {
-		return nil, errors.New("a lazy store needs a *pgxpool.Pool")
+	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
+		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
 		return nil, err
 	}
 	s.watch(c)
+	if c.Sweep {
+		s.janitor = newJanitor(s)
+	}
 	return s, nil
 }
 
@@ -113,23 +129,16 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 // store, not the returned one.
 func (s *Store) With(db DB) *Store {
 	c := *s
-	c.db, c.owned, c.heard = db, nil, 0
+	c.db, c.owned, c.janitor, c.heard = db, nil, nil, 0
 	return &c
 }
 
-// Lane is With for a connection whose callers wait for each other, as in
-// coalesce. If a statement for several rows times out on a lock (lock_timeout),
-// all its groups fail with ErrLocked at once, because finding the locked row
-// would take more such waits. None of them was charged.
-func (s *Store) Lane(db DB) *Store {
-	c := s.With(db)
-	c.lane = true
-	return c
-}
-
-// Close stops listening for changed limits, and closes the pool that Open made.
-// The error is always nil.
+// Close ends what the store does in the background, and closes the pool that
+// Open made. The error is always nil.
 func (s *Store) Close() error {
+	if s.janitor != nil {
+		s.janitor.close()
+	}
 	s.cat.Close()
 	if s.owned != nil {
 		s.owned.Close()

@@ -374,10 +374,18 @@ func TestSweepPartitions(t *testing.T) {
 func TestJanitor(t *testing.T) {
 	pool := newPool(t)
 	longTable(t, pool, 5000)
-	j := pgstore.NewJanitor(newStore(t, pool, pgstore.Config{Poll: -1}), func(err error) { t.Error(err) })
-	defer j.Close()
-	eventually(t, "swept", func() bool { return j.Stats().Passes > 0 })
-	if s := j.Stats(); s.Rows != 5000 || s.Spent <= 0 || time.Since(s.Covered) > time.Hour {
-		t.Errorf("%+v", s)
+	s := newStore(t, pool, pgstore.Config{Poll: -1, Sweep: true, OnError: func(err error) { t.Error(err) }})
+	number := func(name string) float64 {
+		for _, m := range s.Abilities().Metrics() {
+			if m.Name == "dipwell_store_sweep_"+name {
+				return m.Value
+			}
+		}
+		t.Fatalf("no metric %s", name)
+		return 0
+	}
+	eventually(t, "swept", func() bool { return number("passes_total") > 0 })
+	if number("rows_total") != 5000 || number("seconds_total") <= 0 || number("lag_seconds") > time.Hour.Seconds() {
+		t.Errorf("%+v", s.Abilities().Metrics())
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -229,9 +230,14 @@ func (s *Store) Now(ctx context.Context) (int64, error) {
 }
 
 // Abilities returns what the store can do besides Apply. Rows expire, so there is
-// nothing to sweep.
+// nothing to sweep. All lanes are the store itself: its client has a pool.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s.cat, Keys: s.Keys, Now: s.Now, Ready: s.ready, Metrics: s.metrics}
+	return store.Abilities{
+		Store: s, Limits: s.cat, Keys: s.Keys, Now: s.Now, Ready: s.ready, Metrics: s.metrics,
+		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
+			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
+		},
+	}
 }
 
 func (s *Store) metrics() []store.Metric {

@@ -16,11 +16,11 @@ import (
 //
 //	func (s *Logged) Abilities() store.Abilities { return store.AbilitiesOf(s.inner) }
 //
-// AbilitiesOf clears Quick and InProcess then, because Store is not the
+// AbilitiesOf clears Quick, Lanes and InProcess then, because Store is not the
 // decorator. A decorator whose Apply waits for nothing itself keeps InProcess by
-// setting Store to itself; it keeps Quick only if passing its Apply by is right.
+// setting Store to itself; it keeps Quick and Lanes only if passing its Apply by is right.
 type Abilities struct {
-	// Store is the store whose Apply Quick and InProcess are about.
+	// Store is the store whose Apply Quick, Lanes and InProcess are about.
 	Store Store
 
 	// Limits keeps the limits, with their versions. If it is nil, the Limiter
@@ -57,6 +57,10 @@ type Abilities struct {
 	// has a row, since that key was checked when the row was made.
 	Quick func(d *Definition, key string, verb Verb, cost int64, checked bool) (QuickAnswer, bool)
 
+	// Lanes opens n lanes and spare more, for calls that share batches: see Lanes.
+	// It may return fewer. If it is nil, calls are not sent together.
+	Lanes func(ctx context.Context, n, spare int) (Lanes, error)
+
 	// InProcess is true if Apply waits for nothing outside this process: a limit's
 	// Timeout is not needed then.
 	InProcess bool
@@ -70,7 +74,7 @@ func AbilitiesOf(s Store) Abilities {
 		ab = a.Abilities()
 	}
 	if ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
-		ab.Store, ab.Quick, ab.InProcess = s, nil, false
+		ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
 	}
 	if ab.Now == nil {
 		ab.Now = machineTime

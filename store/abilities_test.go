@@ -17,6 +17,7 @@ func (a *able) Abilities() store.Abilities {
 		Quick: func(*store.Definition, string, store.Verb, int64, bool) (store.QuickAnswer, bool) {
 			return store.QuickAnswer{}, true
 		},
+		Lanes:     func(context.Context, int, int) (store.Lanes, error) { return store.Lanes{}, nil },
 		InProcess: true,
 	}
 }
@@ -63,8 +64,8 @@ func TestAbilitiesOf(t *testing.T) {
 	} {
 		ab := store.AbilitiesOf(c.store)
 		now, err := ab.Now(t.Context())
-		if err != nil || ab.Store != c.store || (now == 7) != c.clock || (ab.Quick != nil) != c.aboutThis || ab.InProcess != c.aboutThis {
-			t.Errorf("%s: Store %T, Now %d, Quick %t, InProcess %t", c.name, ab.Store, now, ab.Quick != nil, ab.InProcess)
+		if err != nil || ab.Store != c.store || (now == 7) != c.clock || (ab.Quick != nil) != c.aboutThis || (ab.Lanes != nil) != c.aboutThis || ab.InProcess != c.aboutThis {
+			t.Errorf("%s: Store %T, Now %d, Quick %t, Lanes %t, InProcess %t", c.name, ab.Store, now, ab.Quick != nil, ab.Lanes != nil, ab.InProcess)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func (w *well) close() {
 		_ = w.stop()
 	}
 	if w.store != nil {
-		w.store.Close()
+		_ = w.store.Close()
 	}
 	for _, p := range append(w.lanes, w.pool) {
 		if p != nil {

@@ -144,7 +144,7 @@ func (b *bench) newKeys(ctx context.Context) error {
 		name string
 	}{{without, "without a sweep"}, {with, "with a janitor"}} {
 		rows = append(rows, []string{a.name, count(a.perSecond), strconv.FormatInt(a.rows, 10), strconv.FormatInt(a.live, 10), fmt.Sprintf("%.2f", a.worst), size(a.size),
-			strconv.FormatInt(a.stats.Rows, 10), fmt.Sprintf("%.1f s", a.stats.Spent.Seconds())})
+			strconv.FormatFloat(a.swept.rows, 'f', 0, 64), fmt.Sprintf("%.1f s", a.swept.seconds)})
 	}
 	report.Table(&b.out, []string{"", "decisions/s", "rows at the end", "live at the end", "rows ÷ live, worst", "table and index", "rows swept", "time in sweeps"}, rows)
 	share := with.perSecond / without.perSecond
@@ -159,7 +159,22 @@ type arrival struct {
 	rows, live int64 // when it ended
 	worst      float64
 	size       float64
-	stats      pgstore.JanitorStats
+	swept      sweeps
+}
+
+// sweeps are what a store's sweeps did.
+type sweeps struct{ rows, seconds float64 }
+
+func sweepsOf(s *pgstore.Store) (out sweeps) {
+	for _, m := range s.Abilities().Metrics() {
+		switch m.Name {
+		case "dipwell_store_sweep_rows_total":
+			out.rows = m.Value
+		case "dipwell_store_sweep_seconds_total":
+			out.seconds = m.Value
+		}
+	}
+	return out
 }
 
 func (b *bench) arrive(ctx context.Context, a *arrival, database string, length time.Duration, swept bool) error {
@@ -171,29 +186,31 @@ func (b *bench) arrive(ctx context.Context, a *arrival, database string, length 
 	if _, err = w.limiter.Define(ctx, dipwell.Limit{Name: expiringLimit, Rate: 1, Period: life, Burst: 1}, store.OwnerCode); err != nil {
 		return err
 	}
-	s, err := w.stack(ctx, serveLanes(), serveSpare)
+	s, err := w.stack(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	var janitor *pgstore.Janitor
+	defer func() { _ = s.Close() }()
+	did := func() sweeps { return sweeps{} }
 	if swept {
-		janitor = pgstore.NewJanitor(w.store, func(err error) { progress("%v\n", err) })
-		defer janitor.Close()
+		sweeper, err := pgstore.New(ctx, w.pool, pgstore.Config{Poll: -1, Sweep: true, OnError: func(err error) { progress("%v\n", err) }})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = sweeper.Close() }()
+		did = func() sweeps { return sweepsOf(sweeper) }
 	}
 	load := &newcomers{limiter: s.limiter, rate: b.newRate, start: time.Now()}
 	done := make(chan error, 1)
 	go func() { done <- load.run(ctx, length) }()
-	if err = b.watch(ctx, a, load, length, janitor); err != nil {
+	if err = b.watch(ctx, a, load, length, did); err != nil {
 		return errors.Join(err, <-done)
 	}
 	if err = <-done; err != nil {
 		return err
 	}
 	a.perSecond = float64(load.made.Load()) / length.Seconds()
-	if janitor != nil {
-		a.stats = janitor.Stats()
-	}
+	a.swept = did()
 	return withConn(ctx, w.dsn, func(c *conn) error {
 		n, err := c.float(ctx, "select count(*) from dipwell.buckets")
 		a.rows = int64(n)
@@ -206,7 +223,7 @@ func (b *bench) arrive(ctx context.Context, a *arrival, database string, length 
 
 // watch compares once a second the rows, which are what came less what was
 // swept, with those that came within a life.
-func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length time.Duration, janitor *pgstore.Janitor) error {
+func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length time.Duration, did func() sweeps) error {
 	var came []int64
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -221,15 +238,12 @@ func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length t
 		if i := len(came) - 1 - int(life/time.Second); i >= 0 {
 			ago = came[i]
 		}
-		rows := n
-		if janitor != nil {
-			rows -= janitor.Stats().Rows
-		}
+		rows := n - int64(did().rows)
 		a.live = n - ago
 		if ago > 0 {
 			a.worst = max(a.worst, float64(rows)/float64(a.live))
 		}
-		progress("newkeys: %d s, %d rows, %d live, janitor %v", len(came), rows, a.live, janitor != nil)
+		progress("newkeys: %d s, %d rows, %d live", len(came), rows, a.live)
 	}
 	return nil
 }

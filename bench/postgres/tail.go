@@ -141,7 +141,7 @@ func (b *bench) mixed(ctx context.Context) error {
 }
 
 // mixedCallers call until ctx ends.
-func mixedCallers(ctx context.Context, s *stack, n int) error {
+func mixedCallers(ctx context.Context, s *stacked, n int) error {
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]
 	for i := range n {

@@ -23,7 +23,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/latency"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/pgstore"
@@ -140,12 +139,12 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	defer stop()
 	here := *e
 	here.ctx, e = ctx, &here
-	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys)}
-	closeStore, err := b.open()
+	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys), tally: newTally()}
+	s, err := b.open()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = closeStore() }()
+	defer func() { _ = s.Close() }()
 	report, err := b.measure()
 	if err != nil {
 		return err
@@ -164,78 +163,62 @@ func (c *BenchCmd) Run(e *env) (err error) {
 // bench is a running benchmark.
 type bench struct {
 	*BenchCmd
-	env     *env
-	limiter *dipwell.Limiter
-	name    string
-	lanes   int
-	tally   *tally // nil if calls are not coalesced
-	keys    []string
-	touched []atomic.Bool // keys that may have a row
-	clients []*benchClient
-	stop    atomic.Bool
-	heard   atomic.Pointer[error] // last error that the store reported outside a call
+	env       *env
+	limiter   *dipwell.Limiter
+	name      string
+	lanes     int
+	tally     *tally
+	coalesced bool
+	keys      []string
+	touched   []atomic.Bool // keys that may have a row
+	clients   []*benchClient
+	stop      atomic.Bool
+	heard     atomic.Pointer[error] // last error that the store reported outside a call
 }
 
 func (b *bench) hear(err error) { b.heard.Store(&err) }
 
 // open opens the store like serve, with --single without coalescing.
-func (b *bench) open() (closeStore func() error, err error) {
+func (b *bench) open() (*opened, error) {
 	secret, err := keySecret(b.KeySecretFile, b.KeySecretFile != "")
 	if err != nil {
 		return nil, err
 	}
-	var st dipwell.Store
+	o := storeOptions{denyMaxAge: -1, keySecret: secret, tally: b.tally, report: b.hear}
 	switch scheme, _, _ := strings.Cut(b.Store, ":"); {
 	case scheme == "memory" || scheme == "file" || !b.Single:
-		st, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{denyMaxAge: -1, report: b.hear})
 	case strings.HasPrefix(scheme, "redis"):
-		st, closeStore, err = openStore(b.env.ctx, b.Store, storeOptions{once: true, report: b.hear})
+		o.once = true
 	default:
-		st, closeStore, err = b.openSingle()
+		o.once = true
+		if b.lanes, err = b.connections(); err != nil {
+			return nil, err
+		}
+		o.single = int32(b.lanes)
 	}
+	s, err := openStore(b.env.ctx, b.Store, o)
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := store.As[*postgres](st); ok {
-		b.lanes, b.tally = p.batches, &p.tally
-	} else if r, ok := store.As[*redis](st); ok {
-		b.lanes, b.tally = defaultLanes(), &r.tally
+	b.coalesced = s.Lanes > 0
+	b.lanes = max(b.lanes, s.Lanes)
+	if b.limiter, err = dipwell.New(s.Store); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	if secret != nil {
-		hasher, err := keyhash.NewHasher(secret)
-		if err != nil {
-			return nil, errors.Join(err, closeStore())
-		}
-		st = keyhash.New(st, hasher)
-	}
-	if b.limiter, err = dipwell.New(st); err != nil {
-		return nil, errors.Join(err, closeStore())
-	}
-	return closeStore, nil
+	return s, nil
 }
 
-// openSingle opens PostgreSQL with a statement for each call. pool_max_conns in the
-// URL replaces singleConns.
-func (b *bench) openSingle() (dipwell.Store, func() error, error) {
-	config, err := poolConfig(b.Store)
+// connections is how many PostgreSQL gets with a statement for each call.
+// pool_max_conns in the URL replaces singleConns.
+func (b *bench) connections() (int, error) {
+	config, err := pgstore.ParseURL(b.Store)
 	if err != nil {
-		return nil, nil, err
+		return 0, fmt.Errorf("store: %w", err)
 	}
-	b.lanes = min(b.Clients, singleConns)
 	if strings.Contains(config.ConnString(), "pool_max_conns") {
-		b.lanes = min(b.Clients, int(config.MaxConns))
+		return min(b.Clients, int(config.MaxConns)), nil
 	}
-	pool, err := connect(b.env.ctx, config, int32(b.lanes))
-	if err != nil {
-		return nil, nil, err
-	}
-	store, err := pgstore.New(b.env.ctx, pool, pgstore.Config{Poll: -1})
-	if err != nil {
-		pool.Close()
-		return nil, nil, storeAt(config, err)
-	}
-	single := clientStore{store, pool}
-	return single, func() error { single.Close(); return nil }, nil
+	return min(b.Clients, singleConns), nil
 }
 
 // measure defines the limit, runs the load, and removes what it has made.
@@ -245,7 +228,7 @@ func (b *bench) measure() (r *benchReport, err error) {
 	}
 	r = &benchReport{Version: version(), Store: b.where(), Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Cost: b.Cost,
 		Errors: map[string]*benchError{}, Limit: b.name, Left: []finding{}}
-	if b.tally != nil {
+	if b.coalesced {
 		r.Sent = "coalesced"
 	}
 	err = b.load(r)
@@ -333,12 +316,7 @@ func (b *bench) load(r *benchReport) error {
 }
 
 // sent returns how many calls have been coalesced, in how many batches.
-func (b *bench) sent() (batches, calls uint64) {
-	if b.tally == nil {
-		return 0, 0
-	}
-	return b.tally.batches.Load(), b.tally.calls.Load()
-}
+func (b *bench) sent() (batches, calls uint64) { return b.tally.batches.Load(), b.tally.calls.Load() }
 
 func (r *benchReport) fail(kind string, e *benchError) {
 	r.Failed += e.Count

@@ -61,7 +61,7 @@ func (x *examination) file(url string) {
 
 // postgres checks a database.
 func (x *examination) postgres(ctx context.Context, url string) {
-	config, err := poolConfig(url)
+	config, err := pgstore.ParseURL(url)
 	if err != nil {
 		x.problem("store", "", "%v", err)
 		return
@@ -147,13 +147,13 @@ func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, 
 }
 
 func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
-	store, closeStore, err := openStore(ctx, url, storeOptions{once: true, report: func(error) {}})
+	s, err := openStore(ctx, url, storeOptions{once: true})
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))
 		return
 	}
-	defer func() { _ = closeStore() }()
-	x.decisions(ctx, store, func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
+	defer func() { _ = s.Close() }()
+	x.decisions(ctx, s.Store, func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
 }
 
 // postgresHealth checks what only PostgreSQL reports.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/filestore"
 )
 
@@ -15,7 +14,7 @@ import (
 const dataFile = "dipwell.db"
 
 // openFile opens a store for a service, or for a client while no service has it.
-func openFile(_ context.Context, url string, o storeOptions) (dipwell.Store, error) {
+func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 	path, every, err := filestore.ParseURL(url)
 	if err != nil {
 		return nil, err

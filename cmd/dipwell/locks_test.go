@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -133,22 +132,6 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestLockTimeoutOfTheURL: the URL may give the lanes another wait, or none.
-func TestLockTimeoutOfTheURL(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]string{"50": "50ms", "50ms": "50ms", "1s": "1s", "0": "0", "soon": "lock_timeout", "-1s": "lock_timeout"} {
-		config, err := poolConfig("postgres://127.0.0.1/x?lock_timeout=" + value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wait, err := laneWaitOf(config)
-		wanted, perr := time.ParseDuration(want)
-		if (err == nil) != (perr == nil) || wait != wanted || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, %v", value, wait, err)
-		}
 	}
 }
 

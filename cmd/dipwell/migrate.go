@@ -20,6 +20,9 @@ type MigrateCmd struct {
 	Print  MigratePrintCmd  `cmd:"" help:"Print the SQL of the whole schema, or of an upgrade, for another migration tool."`
 }
 
+// connectTimeout bounds how long the end of a connection may take.
+const connectTimeout = 5 * time.Second
+
 // database is the flag that names a database.
 type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
@@ -33,12 +36,13 @@ func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), 
 	if scheme, _, _ := strings.Cut(d.Store, "://"); openers[scheme] == nil || strings.HasPrefix(scheme, "redis") {
 		return nil, nil, fmt.Errorf("store: %q has no schema to migrate; it must be postgres://…", redact(d.Store))
 	}
-	config, err := poolConfig(d.Store)
+	config, err := pgstore.ParseURL(d.Store)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("store: %w", err)
 	}
-	if conn, err = pgx.ConnectConfig(ctx, config.ConnConfig); err != nil {
-		return nil, nil, storeAt(config, err)
+	c := config.ConnConfig
+	if conn, err = pgx.ConnectConfig(ctx, c); err != nil {
+		return nil, nil, fmt.Errorf("store postgres://%s:%d/%s: %w", c.Host, c.Port, c.Database, err)
 	}
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)

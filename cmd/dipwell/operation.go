@@ -5,11 +5,9 @@ import (
 	"crypto/tls"
 	"fmt"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/internal/tracing"
 )
 
@@ -29,29 +27,21 @@ func (s *settings) checkOperation() error {
 	return tracing.CheckEndpoint(s.OTLPEndpoint)
 }
 
-// observe wraps the store with key hashing, shadow mode and tracing, as far as
-// they are configured. The tracer is nil if no endpoint is.
-func (s *settings) observe(ctx context.Context, store dipwell.Store, log *logger) (dipwell.Store, *keyhash.Hasher, *tracing.Tracer, error) {
-	hasher := keyhash.RandomHasher()
-	if s.keySecret != nil {
-		var err error
-		if hasher, err = keyhash.NewHasher(s.keySecret); err != nil {
-			return nil, nil, nil, err
-		}
-		store = keyhash.New(store, hasher)
+// hasher hashes keys for logs and traces: as the store has them, if it has
+// hashes, or else under a secret of this process.
+func (s *settings) hasher() (*keyhash.Hasher, error) {
+	if s.keySecret == nil {
+		return keyhash.RandomHasher(), nil
 	}
-	if s.Shadow {
-		log.info("shadow mode: nothing is refused")
-		store = shadow.New(store)
-	}
+	return keyhash.NewHasher(s.keySecret)
+}
+
+// trace starts tracing. The tracer is nil if no endpoint is configured.
+func (s *settings) trace(ctx context.Context, hasher *keyhash.Hasher, log *logger) (*tracing.Tracer, error) {
 	if !tracing.Wanted(s.OTLPEndpoint) {
-		return store, hasher, nil, nil
+		return nil, nil
 	}
-	t, err := tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: log.error})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	return t.Store(store), hasher, t, nil
+	return tracing.Start(ctx, tracing.Config{Endpoint: s.OTLPEndpoint, Version: version(), Redact: hasher.Redact, OnError: log.error})
 }
 
 // openTLS reads the certificate, if there is one, and follows its files.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // freshDatabase is one without the schema.
@@ -287,76 +290,75 @@ func TestSweep(t *testing.T) {
 		insert into dipwell.buckets select 1, 0, id, version, n::text from dipwell.limits, generate_series(1, 3000) n`); err != nil {
 		t.Fatal(err)
 	}
-	store, err := openPostgres(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
+	var over atomic.Bool // what cannot be written any more is no fault
+	o := storeOptions{report: func(err error) {
+		if !over.Load() {
+			t.Error(err)
+		}
+	}}
+	s, err := openStore(t.Context(), dsn, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := store.(*postgres)
-	defer p.Close()
+	defer s.Close()
+	can := store.AbilitiesOf(s.Store)
 	eventually(t, func() error {
-		if n := p.janitor.Stats().Rows; n != 3000 {
-			return fmt.Errorf("%d rows were swept, want 3000", n)
+		if n := valueOf(t, can.Metrics(), "dipwell_store_sweep_rows_total"); n != 3000 {
+			return fmt.Errorf("%v rows were swept, want 3000", n)
 		}
 		return nil
 	})
-	p.janitor.Close() // it cannot write to what comes
-	if err = p.Abilities().Ready(t.Context()); err != nil {
+	if err = can.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
+	over.Store(true)
 	if _, err = conn.Exec(t.Context(), "alter database "+conn.Config().Database+" set default_transaction_read_only = on"); err != nil {
 		t.Fatal(err)
 	}
-	p.side.Reset()
-	if err = p.Abilities().Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
-		t.Error(err)
-	}
-}
-
-// TestSpareConnections: those of the spare lanes open without a call, the others
-// when they are needed.
-func TestSpareConnections(t *testing.T) {
-	dsn := migratedDatabase(t)
-	store, err := openPostgres(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := store.(*postgres)
-	defer p.Close()
-	spare := p.lanes[len(p.lanes)-spareLanes:]
-	eventually(t, func() error {
-		for i, pool := range spare {
-			if n := pool.Stat().IdleConns(); n != 1 {
-				return fmt.Errorf("spare lane %d has %d connections", i, n)
-			}
+	eventually(t, func() error { // new connections are read-only
+		if _, err := conn.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := can.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
+			return fmt.Errorf("ready on a read-only database: %v", err)
 		}
 		return nil
 	})
-	for i, pool := range p.lanes[:len(p.lanes)-spareLanes] {
-		if n := pool.Stat().TotalConns(); n != 0 {
-			t.Errorf("lane %d has %d connections", i, n)
-		}
-	}
 }
 
-func TestPoolConfig(t *testing.T) {
-	for url, want := range map[string][2]int{
-		"postgres://u@h/d": {defaultLanes() + spareLanes, spareLanes}, "postgres://u@h/d?pool_max_conns=1": {1, 0},
-		"postgres://u@h/d?pool_max_conns=7": {7, 7 - defaultLanes()}, "postgres://u@h/d?pool_max_conns=700": {maxLanes, maxLanes - defaultLanes()},
-	} {
-		config, err := poolConfig(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all, spare := lanesOf(config); all != want[0] || spare != want[1] {
-			t.Errorf("%s: %d lanes, of them %d spare; want %v", url, all, spare, want)
-		}
-		if config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
-			t.Errorf("%s: %v", url, config.ConnConfig.ConnectTimeout)
-		}
+func valueOf(t *testing.T, list []store.Metric, name string) float64 {
+	t.Helper()
+	i := slices.IndexFunc(list, func(m store.Metric) bool { return m.Name == name })
+	if i < 0 {
+		t.Fatalf("no metric %s", name)
 	}
-	config, err := poolConfig("postgres://u@h/d?connect_timeout=1&application_name=mine")
-	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" {
-		t.Error(config, err)
+	return list[i].Value
+}
+
+// TestConnections: those of the spare lanes open without a call, the others of
+// the lanes when they are needed.
+func TestConnections(t *testing.T) {
+	dsn := migratedDatabase(t)
+	conn := connectTo(t, dsn)
+	s, err := openStore(t.Context(), dsn, storeOptions{report: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const spare, side = 4, sideConns + 1 // one listens
+	open := func() (lanes, all int, err error) {
+		err = conn.QueryRow(t.Context(), `select count(*) filter (where query = ''), count(*) from pg_stat_activity
+			where datname = current_database() and application_name = 'dipwell'`).Scan(&lanes, &all)
+		return lanes, all, err
+	}
+	eventually(t, func() error {
+		if lanes, all, err := open(); err != nil || lanes != spare || all > spare+side {
+			return fmt.Errorf("%d connections without a statement and %d in all, %w", lanes, all, err)
+		}
+		return nil
+	})
+	if n := s.Lanes; n < 2 || n > 4 {
+		t.Errorf("%d lanes", n)
 	}
 }
 

@@ -58,34 +58,45 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	store, closeStore, err := openStore(e.ctx, set.Store, storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore,
-		report: func(err error) { log.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { log.info("store: %s", text) }})
+	o := storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(),
+		report: func(err error) { log.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { log.info("store: %s", text) }}
+	hasher, err := set.hasher()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cerr := closeStore(); err == nil {
-			err = cerr
-		}
-	}()
-	store, hasher, tracer, err := set.observe(e.ctx, store, log)
+	tracer, err := set.trace(e.ctx, hasher, log)
 	if err != nil {
 		return err
 	}
 	if tracer != nil {
+		o.outer = tracer.Store
 		defer func() {
 			if err := tracer.Stop(); err != nil {
 				log.error(fmt.Errorf("traces: %w", err))
 			}
 		}()
 	}
-	limiter, err := dipwell.New(store)
+	stack, err := openStore(e.ctx, set.Store, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := stack.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	if set.Shadow {
+		log.info("shadow mode: nothing is refused")
+	}
+	limiter, err := dipwell.New(stack.Store)
 	if err != nil {
 		return err
 	}
 	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
 		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
-	gauges(s.server, store)
+	if stack.Lanes > 0 {
+		o.tally.gauges(s.server)
+	}
 	s.server.Gauge("dipwell_config_last_reload_failed", "1 if the last reload of the configuration file failed, and an older configuration is in force.", func() float64 {
 		if s.reloadFailed.Load() {
 			return 1

@@ -1,27 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/dipwell/dipwell/filestore"
-	"github.com/dipwell/dipwell/internal/fallback"
-	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/stack"
 	"github.com/dipwell/dipwell/store"
 )
 
-// openers open a store by the scheme of its URL. Where the store holds
-// something of the system, it has a Close method.
-var openers = map[string]func(ctx context.Context, url string, o storeOptions) (dipwell.Store, error){
+// closer is a store that can be closed.
+type closer interface {
+	store.Store
+	Close() error
+}
+
+// openers open a store by the scheme of its URL.
+var openers = map[string]func(ctx context.Context, url string, o *storeOptions) (closer, error){
 	"memory":     openMemory,
 	"file":       openFile,
 	"postgres":   openPostgres,
@@ -37,37 +43,120 @@ var openers = map[string]func(ctx context.Context, url string, o storeOptions) (
 	"rediss+sentinel": openRedis,
 }
 
-// storeOptions are settings that only some stores have a use for.
+// storeOptions are settings of a store and of the stack around it. Some count
+// only for stores outside this process.
 type storeOptions struct {
-	maxKeys    int           // 0: the store's default
-	denyMaxAge time.Duration // 0: the cache's default; negative: no cache
-	wait       bool          // for a role or a database that the server refuses
-	once       bool          // a client asks once: nothing is kept ready for others
-	report     func(error)   // hears what goes wrong while nobody is calling
-	note       func(string)  // hears when that is over; may be nil
+	once   bool  // for one command: nothing is put around the store, and its server must answer
+	single int32 // calls that PostgreSQL decides at one time for a command, a connection each; 0: 1
+
+	wait       bool // for a role or a database that the server refuses
+	maxKeys    int  // 0: the store's default
+	denyMaxAge time.Duration
+	keySecret  []byte // nil: keys are stored as they are
+	shadow     bool
+	outer      func(store.Store) store.Store
+	tally      *tally       // counts batches; may be nil
+	report     func(error)  // hears what goes wrong while nobody is calling
+	note       func(string) // hears when that is over; may be nil
 }
 
-// openStore opens a store, and decides here while one outside this process
-// cannot answer, for the limits that ask for it.
-func openStore(ctx context.Context, url string, o storeOptions) (dipwell.Store, func() error, error) {
+// opened is a store with what is put around it.
+type opened struct {
+	*stack.Stack
+	base closer
+}
+
+// Close closes everything in reverse order.
+func (o *opened) Close() error { return errors.Join(o.Stack.Close(), o.base.Close()) }
+
+// openStore opens the store of a URL and what belongs around it. A store in this
+// process or in a file gets neither breaker, deny cache nor fallback: what it
+// last knew is in its memory.
+func openStore(ctx context.Context, url string, o storeOptions) (*opened, error) {
 	if err := knownStore(url); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	st, err := openers[scheme](ctx, url, o)
+	base, err := openers[scheme](ctx, url, &o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if _, file := st.(*filestore.Store); o.once || file || store.AbilitiesOf(st).InProcess { // a filestore falls back to its own memory
-		return st, func() error { return closeStore(st) }, nil
-	}
-	local, err := fallback.New(st, fallback.Config{MaxKeys: o.maxKeys})
+	s, err := stack.New(ctx, base, o.stack(scheme))
 	if err != nil {
-		_ = closeStore(st)
-		return nil, nil, err
+		return nil, errors.Join(fmt.Errorf("store %s: %w", redact(url), err), base.Close())
 	}
-	return local, func() error { return errors.Join(closeStore(local), closeStore(st)) }, nil
+	return &opened{s, base}, nil
 }
+
+// defaultDenyMaxAge is how long a refusal is believed.
+const defaultDenyMaxAge = time.Second
+
+// stack says what is put around a store.
+func (o *storeOptions) stack(scheme string) stack.Options {
+	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow, Outer: o.outer}
+	if o.once || scheme == "memory" || scheme == "file" {
+		return s
+	}
+	s.Lanes, s.Breaker, s.Fallback, s.FallbackKeys = 0, true, true, o.maxKeys
+	if o.denyMaxAge >= 0 {
+		s.DenyMaxAge = cmp.Or(o.denyMaxAge, defaultDenyMaxAge)
+	}
+	if o.tally != nil {
+		s.OnBatch = o.tally.count
+	}
+	s.OnBreaker = func(why error) {
+		switch {
+		case why != nil:
+			o.report(why)
+		case o.note != nil:
+			o.note("it answers again")
+		}
+	}
+	return s
+}
+
+func openMemory(_ context.Context, url string, o *storeOptions) (closer, error) {
+	if err := checkMemory(url); err != nil {
+		return nil, err
+	}
+	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
+}
+
+// sideConns are the connections of a service to PostgreSQL for everything but
+// decisions: changes of limits, pages of keys, sweeps, /readyz.
+const sideConns = 2
+
+func openPostgres(ctx context.Context, url string, o *storeOptions) (closer, error) {
+	c := pgstore.Config{Lazy: true, WaitForAccess: o.wait, MaxConns: sideConns, Sweep: true, OnError: o.report}
+	if o.once {
+		c = pgstore.Config{Poll: -1, MaxConns: cmp.Or(o.single, 1), OnError: o.report}
+	}
+	s, err := pgstore.Open(ctx, url, c)
+	if err != nil {
+		return nil, fmt.Errorf("store %s: %w", redact(url), err)
+	}
+	return s, nil
+}
+
+func openRedis(ctx context.Context, url string, o *storeOptions) (closer, error) {
+	c := redisstore.Config{Lazy: true, WaitForAccess: o.wait, OnError: o.report}
+	if o.once {
+		c = redisstore.Config{Poll: -1, OnError: o.report}
+	}
+	s, err := redisstore.Open(ctx, url, c)
+	if err != nil {
+		return nil, fmt.Errorf("store %s: %w", redact(url), err)
+	}
+	return s, nil
+}
+
+// silent takes the Redis client's own lines about lost connections: what matters
+// of them comes as errors.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func init() { goredis.SetLogger(silent{}) }
 
 func knownStore(url string) error {
 	scheme, _, ok := strings.Cut(url, ":")
@@ -93,7 +182,9 @@ func checkStore(url string) error {
 			err = fmt.Errorf("store %s: %w", redact(url), err)
 		}
 	default:
-		_, err = poolConfig(url)
+		if _, err = pgstore.ParseURL(url); err != nil {
+			err = fmt.Errorf("store: %w", err)
+		}
 	}
 	return err
 }
@@ -113,20 +204,6 @@ func storeList() string {
 		}
 	}
 	return strings.Join(names, ", ")
-}
-
-func openMemory(_ context.Context, url string, o storeOptions) (dipwell.Store, error) {
-	if err := checkMemory(url); err != nil {
-		return nil, err
-	}
-	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
-}
-
-// gauges puts on /metrics what is counted around a store.
-func gauges(s *server.Server, st dipwell.Store) {
-	if g, ok := store.As[interface{ gauges(s *server.Server) }](st); ok {
-		g.gauges(s)
-	}
 }
 
 // redact leaves out what a URL may carry of a password: its user and its
@@ -151,12 +228,4 @@ func redact(url string) string {
 		rest = "..." + rest[at:]
 	}
 	return scheme + "://" + rest
-}
-
-// closeStore closes a store that can be closed.
-func closeStore(s dipwell.Store) error {
-	if c, ok := s.(io.Closer); ok {
-		return c.Close()
-	}
-	return nil
 }

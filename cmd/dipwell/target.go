@@ -16,7 +16,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -143,19 +142,12 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	if err != nil {
 		return err
 	}
-	store, closeStore, err := openStore(e.ctx, t.Store, storeOptions{once: true})
+	s, err := openStore(e.ctx, t.Store, storeOptions{once: true, keySecret: secret})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = closeStore() }()
-	if secret != nil {
-		hasher, err := keyhash.NewHasher(secret)
-		if err != nil {
-			return err
-		}
-		store = keyhash.New(store, hasher)
-	}
-	l, err := dipwell.New(store, limits...)
+	defer func() { _ = s.Close() }()
+	l, err := dipwell.New(s.Store, limits...)
 	if err != nil {
 		return err
 	}

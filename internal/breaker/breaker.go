@@ -59,6 +59,7 @@ type Store struct {
 	open     atomic.Bool
 	failures atomic.Int64 // calls in a row without an answer
 	refused  atomic.Uint64
+	full     atomic.Pointer[full] // the last call that found no space; nil: none did
 
 	mu      sync.Mutex
 	doubt   *doubt    // nil: there is none
@@ -121,17 +122,14 @@ func (c *Config) check() error {
 func (s *Store) Unwrap() store.Store { return s.inner }
 
 // Abilities are those of the inner store. It is not ready while the breaker is
-// open.
+// open, and for a while after a call found the store without space.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
-	ab.Store, ab.Quick = s, nil
+	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	inner := ab.Ready
 	ab.Ready = func(ctx context.Context) error {
-		if s.open.Load() {
-			return ErrOpen
-		}
-		if inner == nil {
-			return nil
+		if err := s.ready(); err != nil || inner == nil {
+			return err
 		}
 		return inner(ctx)
 	}
@@ -172,6 +170,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return ErrOpen
 	}
 	err := s.inner.Apply(ctx, b)
+	s.noteFull(b)
 	switch outcomeOf(err, b) {
 	case answered:
 		if s.failures.Load() != 0 {
@@ -183,6 +182,35 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		}
 	}
 	return err
+}
+
+// full is a call that found the store without space.
+type full struct {
+	why error
+	at  time.Time
+}
+
+// fullFor is how long the store is not ready after such a call: only a call that
+// writes can tell, and not each of them needs space.
+const fullFor = 10 * time.Second
+
+func (s *Store) noteFull(b *store.Batch) {
+	for i := range b.Groups {
+		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
+			s.full.Store(&full{why, time.Now()})
+		}
+	}
+}
+
+// ready returns why the store is not ready, as far as its calls tell.
+func (s *Store) ready() error {
+	if s.open.Load() {
+		return ErrOpen
+	}
+	if f := s.full.Load(); f != nil && time.Since(f.at) < fullFor {
+		return f.why
+	}
+	return nil
 }
 
 type outcome int

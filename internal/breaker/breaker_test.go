@@ -341,3 +341,30 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestReadyWithoutSpace: a store that a call has found full is not ready for a
+// while.
+func TestReadyWithoutSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{group: store.ErrNoSpace}
+		s, err := breaker.New(inner, breaker.Config{})
+		must(t, err)
+		defer s.Close()
+		ready := store.AbilitiesOf(s).Ready
+		if err := ready(t.Context()); err != nil {
+			t.Errorf("before any call: %v", err)
+		}
+		var b store.Batch
+		_, op := b.Single()
+		op.Def, op.Key, op.Verb, op.Cost = def, "k", store.VerbTake, 1
+		must(t, s.Apply(t.Context(), &b))
+		time.Sleep(9 * time.Second)
+		if err := ready(t.Context()); !errors.Is(err, store.ErrNoSpace) {
+			t.Errorf("after a call without space: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := ready(t.Context()); err != nil {
+			t.Errorf("11 seconds later: %v", err)
+		}
+	})
+}

@@ -67,6 +67,10 @@ type Config struct {
 	MaxQueue int           // groups waiting for one lane, 1 to 1<<20; default 16384; more are refused with ErrBusy
 	Timeout  time.Duration // the longest a call may take, waiting included; default 10 s
 
+	// Of is the store whose abilities this one has besides Apply. Default: that of
+	// the first lane.
+	Of store.Store
+
 	// OnBatch hears of each batch after a lane's store has decided it: its groups
 	// with their errors, how long that took and the error of Apply. It must not
 	// keep b, and is called by several goroutines. Default: nothing is done.
@@ -91,6 +95,7 @@ const (
 
 // Store coalesces calls. It is safe for concurrent use.
 type Store struct {
+	of         store.Store // has the abilities besides Apply
 	lanes      []*lane
 	home       int              // lanes that have a queue: the first of them
 	connected  func(i int) bool // of a spare lane; nil: always
@@ -105,13 +110,13 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // New returns a store over lanes. One lane is enough where the inner store has
-// no connections to keep busy. Optional abilities are those of the first lane.
+// no connections to keep busy.
 func New(lanes store.Lanes, c Config) (*Store, error) {
 	set := &settings{lanes, c}
 	if err := set.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{connected: lanes.Connected, seed: maphash.MakeSeed(), quarantine: newQuarantine(set), home: len(lanes.Stores) - lanes.Spare}
+	s := &Store{of: set.Of, connected: lanes.Connected, seed: maphash.MakeSeed(), quarantine: newQuarantine(set), home: len(lanes.Stores) - lanes.Spare}
 	s.bounds.timeout = set.Timeout
 	for _, inner := range lanes.Stores {
 		s.lanes = append(s.lanes, &lane{store: inner, settings: set, made: time.Now(), allBusy: &s.busy, riders: &s.riders, bounds: &s.bounds, quarantine: s.quarantine})
@@ -127,6 +132,9 @@ func (s *settings) check() error {
 	s.MaxQueue = cmp.Or(s.MaxQueue, defaultQueue)
 	s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
 	s.LockWait = cmp.Or(s.LockWait, defaultWait)
+	if s.Of == nil && len(s.Stores) > 0 {
+		s.Of = s.Stores[0]
+	}
 	switch n := len(s.Stores); {
 	case n == 0 || n > maxLanes:
 		return fmt.Errorf("coalesce: %d lanes; from 1 to %d", n, maxLanes)
@@ -148,13 +156,13 @@ func (s *settings) check() error {
 	return nil
 }
 
-// Unwrap returns the first lane's store.
-func (s *Store) Unwrap() store.Store { return s.lanes[0].store }
+// Unwrap returns the store whose abilities this one has.
+func (s *Store) Unwrap() store.Store { return s.of }
 
-// Abilities are those of the first lane's store. A call may have to queue.
+// Abilities are those of Config.Of. A call may have to queue.
 func (s *Store) Abilities() store.Abilities {
-	ab := store.AbilitiesOf(s.lanes[0].store)
-	ab.Store, ab.Quick, ab.InProcess = s, nil, false
+	ab := store.AbilitiesOf(s.of)
+	ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
 	if s.quarantine != nil {
 		ab.AddMetrics(s.metrics)
 	}

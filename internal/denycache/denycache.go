@@ -117,7 +117,7 @@ func (s *Store) Unwrap() store.Store { return s.inner }
 // Abilities are those of the inner store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
-	ab.Store, ab.Quick = s, nil
+	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	ab.AddMetrics(s.metrics)
 	return ab
 }

@@ -28,7 +28,7 @@ func (s *Store) Unwrap() store.Store { return s.inner }
 // Abilities are those of the inner store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
-	ab.Store, ab.Quick = s, nil
+	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	return ab
 }
 

@@ -19,7 +19,7 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // Store returns a store over inner.
-func (t *Tracer) Store(inner store.Store) *Store { return &Store{inner, t} }
+func (t *Tracer) Store(inner store.Store) store.Store { return &Store{inner, t} }
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
@@ -27,7 +27,7 @@ func (s *Store) Unwrap() store.Store { return s.inner }
 // Abilities are those of the inner store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
-	ab.Store, ab.Quick = s, nil
+	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	return ab
 }
 

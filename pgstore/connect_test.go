@@ -1,22 +1,24 @@
-package main
+package pgstore
 
 import (
 	"context"
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // After a deadline, a connection to a silent server delays its lane by
 // closeTimeout, not by pgx's 15 seconds.
 func TestCloseTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config, err := poolConfig("postgres://u@h/d?sslmode=disable")
+		config, err := ParseURL("postgres://u@h/d?sslmode=disable")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +28,9 @@ func TestCloseTimeout(t *testing.T) {
 			go serveAndFallSilent(there)
 			return here, nil
 		}
-		pool, err := connect(t.Context(), config, 1)
+		config.MaxConns = 1
+		boundClose(config)
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,4 +66,18 @@ func serveAndFallSilent(c net.Conn) {
 	}
 	io.WriteString(c, "R\x00\x00\x00\x08\x00\x00\x00\x00"+"K\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x02"+"Z\x00\x00\x00\x05I")
 	io.Copy(io.Discard, c)
+}
+
+func TestParseURL(t *testing.T) {
+	config, err := ParseURL("postgres://u@h/d")
+	if err != nil || config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
+		t.Error(config, err)
+	}
+	config, err = ParseURL("postgres://u@h/d?connect_timeout=1&application_name=mine&pool_min_conns=3")
+	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" || config.MinConns != 0 {
+		t.Error(config, err)
+	}
+	if _, err = ParseURL("postgres://u:hunter2@h:x/d"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
 }

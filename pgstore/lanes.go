@@ -1,0 +1,239 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// lockTimeout is the setting of a session that bounds its waits for locks. A URL
+// may give it for the lanes; 0 is without a bound and without a quarantine.
+const (
+	lockTimeout = "lock_timeout"
+	laneWait    = 10 * time.Millisecond // of a lane for a lock that another transaction holds
+	sortWait    = 2 * time.Millisecond  // of the sorter: what it waits for was held for laneWait already
+	maxLanes    = 64
+)
+
+// openLanes opens a pool of one connection for each of n lanes and spare more,
+// and two more that look after rows which other transactions have locked. The
+// connections are as those of the store's own pool; those of spare lanes open at once, the others when they are needed. Of a
+// pool that Open made, pool_max_conns in the URL says how many n and spare are
+// together.
+func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error) {
+	config := s.db.(*pgxpool.Pool).Config()
+	config.MinConns, config.MinIdleConns = 0, 0
+	if s.owned == nil {
+		boundClose(config)
+	} else {
+		n, spare = lanesOf(config.ConnString(), n, spare)
+	}
+	wait, err := lockWaitOf(config)
+	if err != nil {
+		return store.Lanes{}, err
+	}
+	p := &lanePools{pooler: pooler{report: s.report}}
+	l := store.Lanes{Spare: spare, LockWait: wait}
+	if wait > 0 {
+		l.Sorter = s.With(p.open(ctx, p.bound(config, sortWait)))
+		l.Quarantine = p.quarantine(ctx, config, s).apply
+		config = p.bound(config, wait)
+	}
+	first := len(p.pools)
+	for i := range n + spare {
+		if i == n {
+			config = config.Copy()
+			config.MinConns = 1
+		}
+		l.Stores = append(l.Stores, s.lane(p.open(ctx, config)))
+	}
+	l.Connected = func(i int) bool { return p.pools[first+i].Stat().IdleConns() > 0 }
+	l.Close = func() error {
+		s.lanes.set(p, false)
+		p.close()
+		return nil
+	}
+	if p.err != nil {
+		p.close()
+		return store.Lanes{}, p.err
+	}
+	s.lanes.set(p, true)
+	return l, nil
+}
+
+// lane is With for a lane. When a statement for several rows meets a lock and
+// gives up, as lock_timeout says, all its groups get ErrLocked at once: finding
+// the row would take more such waits. They were not charged.
+func (s *Store) lane(db DB) *Store {
+	c := s.With(db)
+	c.inLane = true
+	return c
+}
+
+// lanesOf is how many lanes there are, and how many of them are spare. The URL
+// may say how many there are together; pgxpool has a default of its own.
+func lanesOf(url string, n, spare int) (int, int) {
+	if !strings.Contains(url, "pool_max_conns") {
+		return n, spare
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil { // the pool was made from it
+		return n, spare
+	}
+	all := int(min(config.MaxConns, maxLanes))
+	return min(n, all), max(0, all-n)
+}
+
+// lockWaitOf is how long lanes wait for a lock.
+func lockWaitOf(config *pgxpool.Config) (time.Duration, error) {
+	text := config.ConnConfig.RuntimeParams[lockTimeout]
+	if text == "" {
+		return laneWait, nil
+	}
+	d, err := time.ParseDuration(text)
+	if ms, perr := strconv.Atoi(text); perr == nil {
+		d, err = time.Duration(ms)*time.Millisecond, nil
+	}
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("lock_timeout: %q is not a number of milliseconds or a time such as 50ms", text)
+	}
+	return d, nil
+}
+
+// lanePools are the pools of a store's lanes.
+type lanePools struct {
+	pooler
+	pools []*pgxpool.Pool
+	err   error // of the pool that could not be made
+}
+
+// open makes a pool of one connection.
+func (p *lanePools) open(ctx context.Context, config *pgxpool.Config) *pgxpool.Pool {
+	config = config.Copy()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		p.err = err
+		return nil
+	}
+	p.pools = append(p.pools, pool)
+	return pool
+}
+
+func (p *lanePools) close() {
+	for _, pool := range p.pools {
+		pool.Close()
+	}
+}
+
+// pooler remembers that something between this program and the database does
+// not take lock_timeout, as PgBouncer unless it is told to ignore it. Then no
+// session has one.
+type pooler struct {
+	refuses atomic.Bool
+	report  func(error)
+}
+
+// bound makes new connections of a pool wait at most d for a lock.
+func (p *pooler) bound(config *pgxpool.Config, d time.Duration) *pgxpool.Config {
+	c := config.Copy()
+	c.ConnConfig.RuntimeParams[lockTimeout] = milliseconds(d)
+	onError, before := c.ConnConfig.OnPgError, c.BeforeConnect
+	c.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if err.Severity == "FATAL" && strings.Contains(err.Message, lockTimeout) && !p.refuses.Swap(true) {
+			p.report(fmt.Errorf("%w: rows that other transactions lock hold up other callers; see PgBouncer in docs/reference/postgres.md", err))
+		}
+		return onError(conn, err)
+	}
+	c.BeforeConnect = func(ctx context.Context, cc *pgx.ConnConfig) error {
+		if p.refuses.Load() {
+			delete(cc.RuntimeParams, lockTimeout)
+		}
+		if before == nil {
+			return nil
+		}
+		return before(ctx, cc)
+	}
+	return c
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// quarantine is a store with one connection, which can be told how long to wait
+// for a lock.
+type quarantine struct {
+	*Store
+	pool   *pgxpool.Pool
+	pooler *pooler
+	waits  atomic.Int64 // ms, what the connection was told
+}
+
+// quarantine opens the connection for calls of locked rows.
+func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *Store) *quarantine {
+	q := &quarantine{pooler: &p.pooler}
+	c := p.bound(config, laneWait)
+	after := c.AfterConnect
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		q.waits.Store(laneWait.Milliseconds())
+		if after == nil {
+			return nil
+		}
+		return after(ctx, conn)
+	}
+	q.pool = p.open(ctx, c)
+	q.Store = s.With(q.pool)
+	return q
+}
+
+// apply is Apply, and tells the connection first when the wait changes.
+func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Duration) error {
+	if ms := max(wait.Milliseconds(), 1); ms != q.waits.Load() && !q.pooler.refuses.Load() {
+		if _, err := q.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(ms, 10)); err != nil {
+			return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
+		}
+		q.waits.Store(ms)
+	}
+	return q.Apply(ctx, b)
+}
+
+// laneSets are the lanes that a store has opened.
+type laneSets struct {
+	mu    sync.Mutex
+	pools map[*lanePools]bool
+}
+
+func (o *laneSets) set(p *lanePools, open bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.pools == nil {
+		o.pools = map[*lanePools]bool{}
+	}
+	if o.pools[p] = open; !open {
+		delete(o.pools, p)
+	}
+}
+
+// connections are open ones, those of lanes included.
+func (s *Store) connections() (n int32) {
+	if own, ok := s.db.(*pgxpool.Pool); ok {
+		n = own.Stat().TotalConns()
+	}
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	for p := range s.lanes.pools {
+		for _, pool := range p.pools {
+			n += pool.Stat().TotalConns()
+		}
+	}
+	return n
+}

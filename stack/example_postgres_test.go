@@ -1,0 +1,61 @@
+package stack_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/stack"
+)
+
+// What dipwell serve does with its default settings, in a Go program.
+func Example_postgres() {
+	ctx := context.Background()
+	url := pgtest.URL()                   // in a program: postgres://shop@db/shop
+	if err := migrated(url); err != nil { // in a shell: dipwell migrate up --store postgres://shop@db/shop
+		fmt.Println(err)
+		return
+	}
+
+	base, err := pgstore.Open(ctx, url, pgstore.Config{
+		Lazy:  true, // start although the database is away
+		Sweep: true, // delete full rows in the background
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer base.Close()
+	s, err := stack.New(ctx, base, stack.Options{
+		Breaker:    true,
+		DenyMaxAge: time.Second,
+		Fallback:   true,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close() // before the store
+	limiter, err := dipwell.New(s.Store, dipwell.Limit{Name: "login", Rate: 5, Period: time.Hour, Burst: 2})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	for range 4 {
+		d, err := limiter.Take(ctx, "login", "user:7", 1)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(d.Allowed, d.Source)
+	}
+	// Output:
+	// true store
+	// true store
+	// false store
+	// false deny-cache
+}
