@@ -1,6 +1,12 @@
 package main
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/stack"
+)
 
 // TestRedact: nothing that is printed has a password, wherever a URL holds it.
 func TestRedact(t *testing.T) {
@@ -22,6 +28,28 @@ func TestRedact(t *testing.T) {
 	} {
 		if got := redact(url); got != want {
 			t.Errorf("%s: %s, not %s", url, got, want)
+		}
+	}
+}
+
+// TestStackOptions: with its default settings a service has the stack that
+// docs/how-to/stack.md shows to Go programs; a command has none.
+func TestStackOptions(t *testing.T) {
+	for _, tc := range []struct {
+		scheme  string
+		options storeOptions
+		want    stack.Options
+	}{
+		{"postgres", storeOptions{}, stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true}},
+		{"redis", storeOptions{denyMaxAge: -1, maxKeys: 7}, stack.Options{Breaker: true, Fallback: true, FallbackKeys: 7}},
+		{"postgres", storeOptions{once: true, keySecret: []byte("secret")}, stack.Options{Lanes: -1, KeySecret: []byte("secret")}},
+		{"memory", storeOptions{shadow: true, denyMaxAge: time.Second}, stack.Options{Lanes: -1, Shadow: true}},
+		{"file", storeOptions{maxKeys: 7}, stack.Options{Lanes: -1}},
+	} {
+		got := tc.options.stack(tc.scheme)
+		got.OnBreaker = nil
+		if !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: %+v, want %+v", tc.scheme, got, tc.want)
 		}
 	}
 }
