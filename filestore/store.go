@@ -71,12 +71,7 @@ const (
 	stateClosed
 )
 
-var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Clock   = (*Store)(nil)
-	_ store.Sweeper = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // ErrClosed is what calls get after Close.
 var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)

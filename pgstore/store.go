@@ -92,12 +92,7 @@ type Store struct {
 	owned         *pgxpool.Pool // opened by Open
 }
 
-var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
-	_ store.Sweeper = (*Store)(nil)
-	_ store.Clock   = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // New opens a store and reads the limits that the database holds. The schema
 // must be the one that this program knows: otherwise the error is a

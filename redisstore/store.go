@@ -109,11 +109,7 @@ type Store struct {
 	owned   bool // db was opened by Open
 }
 
-var (
-	_ store.Store  = (*Store)(nil)
-	_ store.Lister = (*Store)(nil)
-	_ store.Clock  = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // New opens a store on a client and reads the limits in Redis. Close stops its
 // background work; it closes the client only if Open made it. Set

@@ -10,8 +10,7 @@ import "context"
 // the store could not be asked, and the error wraps ErrStore. Apply must not keep
 // the batch, nor anything in it but key strings, after it returns.
 //
-// Optional abilities are found by type assertion, through Unwrap where a
-// decorator has it: Definer, Lister, Sweeper, Clock.
+// What a store can do besides is in its Abilities.
 type Store interface {
 	Apply(ctx context.Context, b *Batch) error
 }
@@ -122,27 +121,10 @@ type Definer interface {
 	Drop(ctx context.Context, name, owner string) error
 }
 
-// A Lister pages through the live keys of a limit in byte order: at most n
-// after the key after, beginning with prefix. The shared bucket is the key "" and
-// comes first: after "" is the beginning, and after Shared is what follows it.
-type Lister interface {
-	Keys(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
-}
-
 // A KeyState is a key with a row.
 type KeyState struct {
 	Key string
 	State
-}
-
-// A Sweeper deletes rows that are full, at most n, and says how many.
-type Sweeper interface {
-	Sweep(ctx context.Context, n int) (int, error)
-}
-
-// A Clock tells the store's time, in µs since the Unix epoch.
-type Clock interface {
-	Now(ctx context.Context) (int64, error)
 }
 
 // As finds an optional ability of a store, looking through decorators that have

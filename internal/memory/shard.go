@@ -232,7 +232,7 @@ func (sh *shard) close() {
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
 
-// A view lets Known find a row's likely slot, to prefetch it, before it has the
+// A view lets Quick find a row's likely slot, to prefetch it, before it has the
 // lock. It may be out of date.
 type view struct {
 	size, next uint64

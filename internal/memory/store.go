@@ -71,9 +71,6 @@ type Store struct {
 var (
 	_ store.Store   = (*Store)(nil)
 	_ store.Definer = (*Store)(nil)
-	_ store.Clock   = (*Store)(nil)
-	_ store.Sweeper = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
 )
 
 // ErrClosed is the error of calls after Close.
