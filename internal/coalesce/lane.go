@@ -12,41 +12,41 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A lane is an inner store with at most one statement in flight, and the queue
-// of those who wait for it. Whoever makes the lane busy either asks for itself
-// and releases it, or is the runner, which sends batches until nobody waits.
+// A lane is an inner store with at most one statement in flight, and a queue of
+// waiters. The goroutine that makes the lane busy is either a caller, which sends
+// its own batch and then releases the lane, or the runner, which sends batches
+// until the queue is empty.
 type lane struct {
 	store store.Store
 	*settings
-	allBusy    *atomic.Int32 // of all lanes
-	riders     *riders       // of all lanes
-	bounds     *bounds       // of the store
-	quarantine *quarantine   // nil: there is none
+	allBusy    *atomic.Int32 // number of busy lanes, shared by all
+	peak       *peak         // shared by all lanes
+	quarantine *quarantine   // nil if not configured
 
 	busy   atomic.Bool  // cleared only under mu and with an empty queue
-	since  atomic.Int64 // when the statement in flight was sent, in ns since made; 0: there is none
-	made   time.Time
+	sentAt atomic.Int64 // when the statement in flight was sent, in ns since base; 0 if none is
+	base   time.Time
 	closed atomic.Bool // set only under mu
 
 	mu      sync.Mutex
 	queue   queue
-	running bool          // the runner sends
-	idle    chan struct{} // closed when the last statement before Close returns
+	running bool          // the runner is active
+	idle    chan struct{} // set by close while the lane is busy; closed when it becomes idle
 
 	free sync.Pool // of waiters
 
-	inFlight []*waiter   // what the runner has sent, until it has the answers
-	watcher  *time.Timer // looks for those in the queue and in flight whose time is over
-	watching bool        // it will fire
-	now      time.Time   // when it was started, or fired last
+	inFlight []*waiter   // sent by the runner and not answered yet
+	timer    *time.Timer // runs expire
+	timerSet bool
+	lastTick time.Time // when timer was started or last fired
 
-	batch store.Batch // the runner's, and what it sends
+	batch store.Batch // these three are the runner's
 	sent  []*waiter
 	all   []store.Group
 }
 
-// lead makes the lane busy if it was idle.
-func (l *lane) lead() bool {
+// acquire makes the lane busy if it was idle, and reports whether it did.
+func (l *lane) acquire() bool {
 	if !l.busy.CompareAndSwap(false, true) {
 		return false
 	}
@@ -54,23 +54,23 @@ func (l *lane) lead() bool {
 	return true
 }
 
-// stuckAfter is how long a statement may take before callers that would queue
-// behind it go by another lane: its connection may hang. It is far above what a
-// statement takes, and a lock that it meets ends it before (LockWait).
+// stuckAfter is the age of a statement from which on calls use another lane
+// instead of queueing behind it, because its connection may hang. It is far longer
+// than a statement takes, and longer than LockWait.
 const stuckAfter = 100 * time.Millisecond
 
-// stuck reports whether the statement in flight takes too long to wait for.
+// stuck reports whether the statement in flight is older than stuckAfter.
 func (l *lane) stuck() bool {
-	since := l.since.Load()
-	return since != 0 && time.Since(l.made)-time.Duration(since) > stuckAfter
+	sentAt := l.sentAt.Load()
+	return sentAt != 0 && time.Since(l.base)-time.Duration(sentAt) > stuckAfter
 }
 
-func (l *lane) began() { l.since.Store(max(1, int64(time.Since(l.made)))) }
-func (l *lane) ended() { l.since.Store(0) }
+func (l *lane) started() { l.sentAt.Store(max(1, int64(time.Since(l.base)))) }
+func (l *lane) ended()   { l.sentAt.Store(0) }
 
-// crowded reports whether somebody waits, or batches are being sent: then the
-// next one comes soon.
-func (l *lane) crowded() bool {
+// hasQueue reports whether calls are queued or the runner is active. The runner
+// soon sends another batch.
+func (l *lane) hasQueue() bool {
 	if !l.busy.Load() {
 		return false
 	}
@@ -79,23 +79,24 @@ func (l *lane) crowded() bool {
 	return l.queue.len > 0 || l.running
 }
 
-// alone asks for one caller on its own goroutine.
-func (l *lane) alone(c *call, b *store.Batch) error {
+// sendAlone sends one caller's batch on the caller's goroutine, and releases the
+// lane, which the caller has acquired.
+func (l *lane) sendAlone(c *call, b *store.Batch) error {
 	defer l.release()
 	if l.closed.Load() {
 		return ErrClosed
 	}
-	ctx, done := l.bounds.bound(c)
+	ctx, done := l.withDeadline(c)
 	defer done()
-	l.began()
+	l.started()
 	defer l.ended()
-	err := l.ask(ctx, b, l.store.Apply)
-	l.quarantine.suspect(b.Groups, err)
+	err := l.apply(ctx, b, l.store.Apply)
+	l.quarantine.addLocked(b.Groups, err)
 	return err
 }
 
-// release makes the lane idle, or starts a runner for those who wait: a caller
-// never serves others.
+// release makes the lane idle, or starts the runner if calls are queued. The
+// caller itself never sends the calls of others.
 func (l *lane) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,11 +105,11 @@ func (l *lane) release() {
 		go l.run()
 		return
 	}
-	l.rest()
+	l.setIdle()
 }
 
-// rest makes the lane idle. The lock is held and the queue is empty.
-func (l *lane) rest() {
+// setIdle makes the lane idle. l.mu is held and the queue is empty.
+func (l *lane) setIdle() {
 	l.running = false
 	l.allBusy.Add(-1)
 	l.busy.Store(false)
@@ -118,50 +119,51 @@ func (l *lane) rest() {
 	}
 }
 
-// ride queues a batch of one group and waits for its answer.
-func (l *lane) ride(c *call, b *store.Batch) error {
+// queueAndWait queues a batch of one group and waits for its answer. If the lane
+// has become idle, it sends the batch at once.
+func (l *lane) queueAndWait(c *call, b *store.Batch) error {
 	g := &b.Groups[0]
 	w := l.waiter(c, g)
-	leads, err := l.join(w)
-	if leads || err != nil {
-		w.free()
+	acquired, err := l.enqueueOrAcquire(w)
+	if acquired || err != nil {
+		w.recycle()
 	}
 	switch {
 	case err != nil:
 		return err
-	case leads:
-		return l.alone(c, b)
+	case acquired:
+		return l.sendAlone(c, b)
 	}
 	c.deadline = w.deadline
 	l.wait(c, w, g)
 	return nil
 }
 
-// join queues w, unless the lane has become idle: then the caller leads.
-func (l *lane) join(w *waiter) (leads bool, err error) {
+// enqueueOrAcquire acquires the lane if it is idle, and queues w otherwise.
+func (l *lane) enqueueOrAcquire(w *waiter) (acquired bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lead() {
+	if l.acquire() {
 		return true, nil
 	}
 	return false, l.push(w)
 }
 
-// start queues w and makes sure that somebody sends it.
-func (l *lane) start(w *waiter) error {
+// enqueue queues w, and starts the runner if the lane is idle.
+func (l *lane) enqueue(w *waiter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.push(w); err != nil {
 		return err
 	}
-	if l.lead() {
+	if l.acquire() {
 		l.running = true
 		go l.run()
 	}
 	return nil
 }
 
-// push appends w to the queue. The lock is held.
+// push appends w to the queue. l.mu is held.
 func (l *lane) push(w *waiter) error {
 	if l.closed.Load() {
 		return ErrClosed
@@ -169,24 +171,24 @@ func (l *lane) push(w *waiter) error {
 	if l.queue.len >= l.MaxQueue {
 		return ErrBusy
 	}
-	if w.ours {
-		l.watch(w)
+	if w.timed {
+		l.setDeadline(w)
 	}
 	l.queue.push(w)
-	l.riders.wait(l.queue.len)
+	l.peak.waiting(l.queue.len)
 	return nil
 }
 
-// wait returns with the answer of w in g, or when the call ends.
+// wait waits for the answer of w or the end of the call, and sets g accordingly.
 func (l *lane) wait(c *call, w *waiter, g *store.Group) {
 	answered := false
-	if gone := c.ctx.Done(); gone == nil { // half the price of a select
+	if ended := c.ctx.Done(); ended == nil { // half the cost of a select
 		answered = <-w.ready
 	} else {
 		select {
 		case answered = <-w.ready:
-		case <-gone:
-			if g.Err = l.leave(w, c.ctx.Err()); g.Err != nil {
+		case <-ended:
+			if g.Err = l.abandon(w, c.ctx.Err()); g.Err != nil {
 				return
 			}
 			answered = <-w.ready
@@ -197,12 +199,12 @@ func (l *lane) wait(c *call, w *waiter, g *store.Group) {
 		return
 	}
 	w.answer(g)
-	w.free()
+	w.recycle()
 }
 
-// leave gives up on w and says what became of it, or returns nil when its
-// answer is there after all.
-func (l *lane) leave(w *waiter, why error) error {
+// abandon gives up w and returns the error of the call, or returns nil if the
+// answer has arrived meanwhile.
+func (l *lane) abandon(w *waiter, why error) error {
 	l.mu.Lock()
 	inQueue := w.state.Load() == queued
 	if inQueue {
@@ -210,46 +212,44 @@ func (l *lane) leave(w *waiter, why error) error {
 	}
 	l.mu.Unlock()
 	if inQueue {
-		w.free()
+		w.recycle()
 		return notSent(why)
 	}
-	if w.state.CompareAndSwap(sent, left) {
+	if w.state.CompareAndSwap(sent, abandoned) {
 		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, why)
 	}
 	return nil
 }
 
-// run sends batches until nobody waits.
+// run sends batches until the queue is empty.
 func (l *lane) run() {
-	for l.next() {
+	for l.nextBatch() {
 		l.send()
-		l.landed()
-		woken := len(l.sent)
+		l.clearInFlight()
 		for i, w := range l.sent {
 			w.finish(&l.all[i])
 		}
 		clear(l.sent)
 		clear(l.all)
-		l.gather(woken)
+		l.gather(len(l.sent))
 	}
 }
 
-// landed takes what was sent off the watcher's list: from here on it may be
-// freed.
-func (l *lane) landed() {
+// clearInFlight empties inFlight for expire: waiters may be recycled from now on.
+func (l *lane) clearInFlight() {
 	l.mu.Lock()
 	l.inFlight = nil
 	l.mu.Unlock()
 }
 
-// gatherBelow is how many calls in the queue are worth a statement of their own:
-// one for fewer costs hardly less than one that the others share as well.
+// gatherBelow is the number of queued calls for which a statement is sent without
+// waiting for more: one with fewer calls hardly costs less.
 const gatherBelow = 32
 
-// gather lets callers that were just answered call again before the next batch is
-// closed. It goes on as long as more come, until as many wait as were answered,
-// or gatherBelow if that is more. Otherwise callers fall into two halves, one of
-// which waits while the other one's statement runs.
+// gather lets callers that were just answered queue their next calls before the
+// next batch is made. It yields as long as the queue grows, up to the number of
+// calls just answered or gatherBelow, whichever is more. Without it, callers would
+// fall into two halves, each of which waits while the other's statement runs.
 func (l *lane) gather(answered int) {
 	for before := -1; ; {
 		l.mu.Lock()
@@ -263,8 +263,9 @@ func (l *lane) gather(answered int) {
 	}
 }
 
-// next moves the head of the queue into a batch, or makes the lane idle.
-func (l *lane) next() bool {
+// nextBatch moves the head of the queue into a batch. If the queue is empty, it
+// makes the lane idle and returns false.
+func (l *lane) nextBatch() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent, l.all = l.sent[:0], l.all[:0]
@@ -272,41 +273,41 @@ func (l *lane) next() bool {
 		w := l.queue.head
 		l.queue.unlink(w)
 		w.state.Store(sent)
-		if l.quarantine.holds(&w.group) { // since it came
-			w.finish(&store.Group{Err: errHeld})
+		if l.quarantine.contains(&w.group) { // its key was added while it was queued
+			w.finish(&store.Group{Err: errQuarantined})
 			continue
 		}
 		l.sent = append(l.sent, w)
 		l.all = append(l.all, w.group)
 	}
-	l.riders.sent(len(l.sent))
+	l.peak.sharing(len(l.sent))
 	if l.inFlight = l.sent; len(l.sent) == 0 {
-		l.rest()
+		l.setIdle()
 	}
 	return len(l.sent) > 0
 }
 
-// maxFailures bounds the statements that one bad batch may cost. One group at
-// fault among 65536 needs 17; a store that is away needs to be asked no more.
+// maxFailures bounds the statements that one failing batch may cost. To isolate
+// one failing group among 65536 takes 17.
 const maxFailures = 32
 
 func (l *lane) send() {
 	ctx, cancel := context.WithDeadline(context.Background(), l.deadline())
 	defer cancel()
 	failures := 0
-	l.began()
+	l.started()
 	defer l.ended()
-	l.decide(ctx, l.all, &failures)
-	l.quarantine.suspect(l.all, nil)
+	l.sendSplitting(ctx, l.all, &failures)
+	l.quarantine.addLocked(l.all, nil)
 }
 
-// deadline is when the last of the callers gives up. A statement that may wait
-// for a lock is given the time to be refused: cut before, it would cost its
-// connection, and nobody would know which row it was.
+// deadline is the latest deadline of the batch's callers. A statement that may
+// wait for a lock gets at least refusalTime: cancelled earlier, it would cost its
+// connection, and the locked row would remain unknown.
 func (l *lane) deadline() time.Time {
 	var last time.Time
 	if l.quarantine != nil {
-		last = time.Now().Add(l.grace())
+		last = time.Now().Add(l.refusalTime())
 	}
 	for _, w := range l.sent {
 		if w.deadline.After(last) {
@@ -316,18 +317,19 @@ func (l *lane) deadline() time.Time {
 	return last
 }
 
-// decide sends groups, and their halves again where the whole certainly failed.
-func (l *lane) decide(ctx context.Context, groups []store.Group, failures *int) {
-	err := l.apply(ctx, groups)
+// sendSplitting sends groups as one batch. If that fails without effect, it sends
+// the halves.
+func (l *lane) sendSplitting(ctx context.Context, groups []store.Group, failures *int) {
+	err := l.applyGroups(ctx, groups)
 	if err == nil {
 		return
 	}
 	*failures++
-	held := l.quarantine != nil && errors.Is(err, store.ErrLocked)
-	if len(groups) > 1 && *failures < maxFailures && again(err) && !held && ctx.Err() == nil {
+	locked := l.quarantine != nil && errors.Is(err, store.ErrLocked)
+	if len(groups) > 1 && *failures < maxFailures && resendable(err) && !locked && ctx.Err() == nil {
 		half := len(groups) / 2
-		l.decide(ctx, groups[:half], failures)
-		l.decide(ctx, groups[half:], failures)
+		l.sendSplitting(ctx, groups[:half], failures)
+		l.sendSplitting(ctx, groups[half:], failures)
 		return
 	}
 	if !errors.Is(err, store.ErrStore) {
@@ -338,19 +340,19 @@ func (l *lane) decide(ctx context.Context, groups []store.Group, failures *int) 
 	}
 }
 
-// apply asks the inner store about groups.
-func (l *lane) apply(ctx context.Context, groups []store.Group) error {
+// applyGroups sends groups to the inner store.
+func (l *lane) applyGroups(ctx context.Context, groups []store.Group) error {
 	for i := range groups {
 		groups[i].Err = nil
 	}
 	l.batch.Groups = groups
-	err := l.guarded(ctx, &l.batch, l.store.Apply)
+	err := l.applyShared(ctx, &l.batch, l.store.Apply)
 	l.batch.Groups = nil
 	return err
 }
 
-// ask asks a store, and tells OnBatch.
-func (s *settings) ask(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
+// apply calls the function apply and OnBatch.
+func (s *settings) apply(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
 	if s.OnBatch == nil {
 		return apply(ctx, b)
 	}
@@ -360,18 +362,18 @@ func (s *settings) ask(ctx context.Context, b *store.Batch, apply func(context.C
 	return err
 }
 
-// guarded is ask for a batch of several callers: a store that panics must not
-// take down those who only shared a statement, so they get an error.
-func (s *settings) guarded(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
+// applyShared is apply for a batch of several callers. A panic of the store
+// becomes an error, because it must not stop the runner.
+func (s *settings) applyShared(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
 		}
 	}()
-	return s.ask(ctx, b, apply)
+	return s.apply(ctx, b, apply)
 }
 
-// close refuses those who wait and all who come.
+// close makes queued and new calls fail with ErrClosed.
 func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -387,8 +389,8 @@ func (l *lane) close() {
 	}
 }
 
-// drained returns when no statement is in flight.
-func (l *lane) drained() {
+// waitIdle waits until no statement is in flight.
+func (l *lane) waitIdle() {
 	l.mu.Lock()
 	idle := l.idle
 	l.mu.Unlock()
@@ -397,7 +399,7 @@ func (l *lane) drained() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.watcher != nil {
-		l.watcher.Stop()
+	if l.timer != nil {
+		l.timer.Stop()
 	}
 }

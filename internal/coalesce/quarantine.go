@@ -13,105 +13,105 @@ import (
 
 // Bounds of the quarantine.
 const (
-	maxWards   = 4096 // keys; a batch that met a lock makes each of its keys one for a moment
-	maxPatient = 4096 // groups waiting there
-	maxPerWard = 1024 // of one key, so that it cannot have the whole queue
-	maxSorted  = 30   // keys that the sorter asks about at one time: so many locked ones a store can tell apart
+	maxKeys     = 4096 // keys; a batch that met a lock adds all of its keys for a moment
+	maxWaiting  = 4096 // queued groups
+	maxPerKey   = 1024 // queued groups of one key, so that it cannot fill the queue
+	maxSuspects = 30   // suspects in one statement: a store can tell so many locked rows apart
 
-	longWait  = 200 * time.Millisecond // for a lock, shared by the locked keys
-	shortWait = 10 * time.Millisecond  // for a lock, at least
-	stay      = time.Second            // without a refusal, until a key goes back to its lane
-	forget    = 10 * time.Second       // without a call, after which a key is a stranger again
+	maxLockWait = 200 * time.Millisecond // wait for a lock, divided by the number of locked keys
+	minLockWait = 10 * time.Millisecond  // lower bound of a wait for a lock
+	minStay     = time.Second            // a key returns to its lane after so long without meeting a lock
+	forgetAfter = 10 * time.Second       // a key is removed after so long without a call
 )
 
-// errHeld stands for ErrLocked where nobody had to be asked.
-var errHeld = fmt.Errorf("%w: others wait for it already", store.ErrLocked)
+// errQuarantined is the error of a group that was not sent to its lane.
+var errQuarantined = fmt.Errorf("%w: other calls already wait for it", store.ErrLocked)
 
-// quarantine asks about keys whose row another transaction has locked, so that
-// no lane has to wait for them.
+// quarantine decides calls for keys whose row another transaction has locked, so
+// that no lane waits for them.
 //
-// When a lane's statement meets a lock, all keys of the statement come here as
-// suspects. The sorter asks about them together and hardly waits: those that are
-// not locked get their answer and go back to their lanes. The locked ones take
-// turns on a connection of their own, one call each, so that no key waits for
-// another key's lock for long. An answer there makes a key a suspect again, and
-// it goes back to its lane once it has met no lock for a second: a lock that
-// comes and goes would hold up its lane each time.
+// When a lane's statement meets a lock, all keys of the statement are added as
+// suspects. The Sorter decides their calls together and hardly waits for locks:
+// keys that are not locked get their answer. The locked keys take turns on a
+// separate connection, one call each, so that no key waits long for the lock of
+// another one. When such a call is answered, its key is a suspect again. A key
+// returns to its lane after minStay without meeting a lock; otherwise a lock that
+// is taken again and again would block the lane each time.
 type quarantine struct {
 	*settings
-	refused atomic.Uint64 // calls that found no room
-	count   atomic.Int32  // len(wards), for calls of other keys
-	stuck   atomic.Int32  // wards that are locked
+	refused atomic.Uint64 // calls refused because of a bound
+	size    atomic.Int32  // len(entries), read without mu
+	locked  atomic.Int32  // entries that are locked
 
-	mu      sync.Mutex
-	wards   map[name]*ward
-	waiting int
-	turn    uint64
-	sorting bool // the sorter runs
-	turning bool // somebody asks about locked keys
-	closed  bool
-	runners sync.WaitGroup
-	sweeper *time.Timer
+	mu              sync.Mutex
+	entries         map[keyID]*entry
+	waiting         int
+	turns           uint64
+	suspectsRunning bool // runSuspects is active
+	lockedRunning   bool // runLocked is active
+	closed          bool
+	runners         sync.WaitGroup
+	sweepTimer      *time.Timer
 }
 
-// name is a key of a limit, or a reservation to cancel.
-type name struct{ limit, key string }
+// keyID is a limit and key, or the id of a reservation to cancel.
+type keyID struct{ limit, key string }
 
-// ward is a key in quarantine. Its queue has the groups that wait for it.
-type ward struct {
-	name
+// entry is a key in quarantine, with the queue of its groups.
+type entry struct {
+	keyID
 	queue
-	locked  bool      // it was refused and not answered since; otherwise a suspect
-	proven  bool      // it was answered and not refused since
-	refusal time.Time // the last one
-	refuses int       // in a row
-	asked   uint64    // the turn it was asked in last
-	called  time.Time // for the last time
+	locked      bool      // its last call met a lock; otherwise a suspect
+	answered    bool      // its last call was answered
+	lastRefusal time.Time // when a call last met a lock
+	refusals    int       // calls that met a lock since the last answer
+	lastTurn    uint64    // number of its last turn
+	lastCall    time.Time // when a call was last queued
 }
 
-// newQuarantine returns nil if none is configured: its methods that lanes
-// call then do nothing.
+// newQuarantine returns nil if none is configured. The methods that lanes call do
+// nothing on nil.
 func newQuarantine(s *settings) *quarantine {
 	if s.Quarantine == nil {
 		return nil
 	}
-	return &quarantine{settings: s, wards: map[name]*ward{}}
+	return &quarantine{settings: s, entries: map[keyID]*entry{}}
 }
 
-// holds reports whether a group has a key in quarantine. Checks lock nothing.
-func (q *quarantine) holds(g *store.Group) bool {
-	if q == nil || q.count.Load() == 0 {
+// contains reports whether a group has a key in quarantine. Checks take no locks.
+func (q *quarantine) contains(g *store.Group) bool {
+	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel { // of which key, only the store knows
-		return q.stuck.Load() > 0
+	if g.Cancel { // only the store knows of which key
+		return q.locked.Load() > 0
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range g.Ops {
-		if g.Ops[i].Verb != store.VerbCheck && q.wards[nameOf(&g.Ops[i])] != nil {
+		if g.Ops[i].Verb != store.VerbCheck && q.entries[keyOf(&g.Ops[i])] != nil {
 			return true
 		}
 	}
 	return false
 }
 
-func nameOf(op *store.Op) name { return name{op.Def.Name, op.Key} }
+func keyOf(op *store.Op) keyID { return keyID{op.Def.Name, op.Key} }
 
-// names calls f for each name of a group.
-func names(g *store.Group, f func(name)) {
+// eachKey calls f for each key of a group.
+func eachKey(g *store.Group, f func(keyID)) {
 	if g.Cancel {
-		f(name{key: string(g.ID[:])})
+		f(keyID{key: string(g.ID[:])})
 		return
 	}
 	for i := range g.Ops {
-		f(nameOf(&g.Ops[i]))
+		f(keyOf(&g.Ops[i]))
 	}
 }
 
-// suspect makes wards of the keys of groups that met a lock. A group of several
-// keys with one in quarantine already needs no more. err speaks for all groups.
-func (q *quarantine) suspect(groups []store.Group, err error) {
+// addLocked adds the keys of groups that met a lock, except for groups that have a
+// key in quarantine already. err applies to all groups.
+func (q *quarantine) addLocked(groups []store.Group, err error) {
 	if q == nil {
 		return
 	}
@@ -119,66 +119,66 @@ func (q *quarantine) suspect(groups []store.Group, err error) {
 		g := &groups[i]
 		if errors.Is(g.Err, store.ErrLocked) || errors.Is(err, store.ErrLocked) {
 			q.mu.Lock()
-			if q.wardOf(g) == nil {
-				names(g, q.add)
+			if q.entryOf(g) == nil {
+				eachKey(g, q.add)
 			}
 			q.mu.Unlock()
 		}
 	}
 }
 
-// wardOf is the ward that a group waits in: of its keys the one most likely to
-// be locked, or nil.
-func (q *quarantine) wardOf(g *store.Group) (w *ward) {
-	names(g, func(n name) {
-		if other := q.wards[n]; other != nil && (w == nil || other.refuses >= w.refuses) {
+// entryOf returns the entry where a group queues, that of its key most likely to be
+// locked, or nil if none of its keys is in quarantine.
+func (q *quarantine) entryOf(g *store.Group) (w *entry) {
+	eachKey(g, func(n keyID) {
+		if other := q.entries[n]; other != nil && (w == nil || other.refusals >= w.refusals) {
 			w = other
 		}
 	})
 	return w
 }
 
-func (q *quarantine) add(n name) {
-	if q.wards[n] != nil || q.closed || len(q.wards) >= maxWards {
+func (q *quarantine) add(n keyID) {
+	if q.entries[n] != nil || q.closed || len(q.entries) >= maxKeys {
 		return
 	}
-	q.wards[n] = &ward{name: n, called: time.Now()}
-	q.count.Store(int32(len(q.wards)))
-	if q.sweeper == nil {
-		q.sweeper = time.AfterFunc(forget, q.sweep)
+	q.entries[n] = &entry{keyID: n, lastCall: time.Now()}
+	q.size.Store(int32(len(q.entries)))
+	if q.sweepTimer == nil {
+		q.sweepTimer = time.AfterFunc(forgetAfter, q.sweep)
 	}
 }
 
-func (q *quarantine) remove(w *ward) {
-	q.mark(w, false)
-	delete(q.wards, w.name)
-	q.count.Store(int32(len(q.wards)))
+func (q *quarantine) remove(w *entry) {
+	q.setLocked(w, false)
+	delete(q.entries, w.keyID)
+	q.size.Store(int32(len(q.entries)))
 }
 
-func (q *quarantine) mark(w *ward, locked bool) {
+func (q *quarantine) setLocked(w *entry, locked bool) {
 	if w.locked != locked {
 		w.locked = locked
-		q.stuck.Add(map[bool]int32{true: 1, false: -1}[locked])
+		q.locked.Add(map[bool]int32{true: 1, false: -1}[locked])
 	}
 }
 
-// sweep forgets keys that nobody calls any more.
+// sweep removes keys without recent calls.
 func (q *quarantine) sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, w := range q.wards {
-		if w.len == 0 && time.Since(w.called) >= forget {
+	for _, w := range q.entries {
+		if w.len == 0 && time.Since(w.lastCall) >= forgetAfter {
 			q.remove(w)
 		}
 	}
-	if q.sweeper = nil; len(q.wards) > 0 && !q.closed {
-		q.sweeper = time.AfterFunc(forget, q.sweep)
+	if q.sweepTimer = nil; len(q.entries) > 0 && !q.closed {
+		q.sweepTimer = time.AfterFunc(forgetAfter, q.sweep)
 	}
 }
 
-// admit asks about the groups of a batch that a lane could not decide because of
-// a lock, and waits for their answers.
-func (q *quarantine) admit(bounds *bounds, c *call, b *store.Batch, err error) error {
+// admit queues the groups of a batch that were not decided because of a lock, and
+// waits for their answers.
+func (q *quarantine) admit(c *call, b *store.Batch, err error) error {
 	if err != nil && !errors.Is(err, store.ErrLocked) {
 		return err
 	}
@@ -195,15 +195,15 @@ func (q *quarantine) admit(bounds *bounds, c *call, b *store.Batch, err error) e
 		}
 		if ctx == nil {
 			var done context.CancelFunc
-			ctx, done = bounds.bound(c)
+			ctx, done = q.withDeadline(c)
 			defer done()
 		}
-		if w := q.join(c, g); w != nil {
+		if w := q.enqueue(c, g); w != nil {
 			waiters = append(waiters, w)
 		}
 	}
 	for i := range b.Groups {
-		if g := &b.Groups[i]; len(waiters) > 0 && waiters[0].asker == g {
+		if g := &b.Groups[i]; len(waiters) > 0 && waiters[0].caller == g {
 			q.wait(ctx, waiters[0], g)
 			waiters = waiters[1:]
 		}
@@ -211,66 +211,66 @@ func (q *quarantine) admit(bounds *bounds, c *call, b *store.Batch, err error) e
 	return nil
 }
 
-// join queues a group, or says in it why not.
-func (q *quarantine) join(c *call, g *store.Group) *waiter {
+// enqueue queues a group, or sets its error and returns nil.
+func (q *quarantine) enqueue(c *call, g *store.Group) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	in := q.wardOf(g)
-	if in == nil {
-		names(g, q.add)
-		in = q.wardOf(g)
+	e := q.entryOf(g)
+	if e == nil {
+		eachKey(g, q.add)
+		e = q.entryOf(g)
 	}
 	switch {
 	case q.closed:
 		g.Err = ErrClosed
 		return nil
-	case in == nil || in.len >= maxPerWard || q.waiting >= maxPatient:
+	case e == nil || e.len >= maxPerKey || q.waiting >= maxWaiting:
 		q.refused.Add(1)
-		g.Err = fmt.Errorf("%w, and too many calls wait for such rows", store.ErrLocked)
+		g.Err = fmt.Errorf("%w, and too many calls wait for locked rows", store.ErrLocked)
 		return nil
 	}
-	w := &waiter{ready: make(chan bool, 1), asker: g}
+	w := &waiter{ready: make(chan bool, 1), caller: g}
 	w.copy(c.deadline, g)
-	q.put(in, w)
+	q.addWaiter(e, w)
 	return w
 }
 
-// put queues w in a ward, and makes sure that somebody asks.
-func (q *quarantine) put(in *ward, w *waiter) {
+// addWaiter queues w at an entry and starts a runner for it.
+func (q *quarantine) addWaiter(e *entry, w *waiter) {
 	w.state.Store(queued)
-	w.ward = in
-	in.push(w)
-	in.called = time.Now()
+	w.entry = e
+	e.push(w)
+	e.lastCall = time.Now()
 	q.waiting++
-	q.start(in)
+	q.start(e)
 }
 
-// start makes sure that somebody asks about those who wait in a ward.
-func (q *quarantine) start(in *ward) {
+// start starts the runner for an entry's queue, unless it is active.
+func (q *quarantine) start(e *entry) {
 	switch {
-	case in.len == 0:
-	case in.locked && !q.turning:
-		q.turning = true
-		q.runners.Go(q.takeTurns)
-	case !in.locked && !q.sorting:
-		q.sorting = true
-		q.runners.Go(q.sort)
+	case e.len == 0:
+	case e.locked && !q.lockedRunning:
+		q.lockedRunning = true
+		q.runners.Go(q.runLocked)
+	case !e.locked && !q.suspectsRunning:
+		q.suspectsRunning = true
+		q.runners.Go(q.runSuspects)
 	}
 }
 
-// draw takes w out of its ward's queue to be sent.
-func (q *quarantine) draw(w *waiter) {
-	w.ward.unlink(w)
+// dequeue removes w from its queue, to be sent.
+func (q *quarantine) dequeue(w *waiter) {
+	w.entry.unlink(w)
 	w.state.Store(sent)
 	q.waiting--
 }
 
-// wait returns with the answer of w in g, or when the caller's context ends.
+// wait waits for the answer of w or the end of ctx, and sets g accordingly.
 func (q *quarantine) wait(ctx context.Context, w *waiter, g *store.Group) {
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		if g.Err = q.leave(w, ctx.Err()); g.Err != nil {
+		if g.Err = q.abandon(w, ctx.Err()); g.Err != nil {
 			return
 		}
 		<-w.ready
@@ -278,25 +278,25 @@ func (q *quarantine) wait(ctx context.Context, w *waiter, g *store.Group) {
 	w.answer(g)
 }
 
-// leave gives up on w and says what became of it, or returns nil when its
-// answer is there after all.
-func (q *quarantine) leave(w *waiter, why error) error {
+// abandon gives up w and returns the error of the call, or returns nil if the
+// answer has arrived meanwhile.
+func (q *quarantine) abandon(w *waiter, why error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch w.state.Load() {
 	case queued:
-		q.draw(w)
+		q.dequeue(w)
 		return fmt.Errorf("%w: %w", store.ErrLocked, why)
 	case sent:
-		w.state.Store(left)
-		return fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, errSlow, why)
+		w.state.Store(abandoned)
+		return fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, errRowLocked, why)
 	}
 	return nil
 }
 
-var errSlow = errors.New("another transaction holds the row")
+var errRowLocked = errors.New("another transaction has locked the row")
 
-// close refuses those who wait and all who come.
+// close makes queued and new calls fail with ErrClosed.
 func (q *quarantine) close() {
 	if q == nil {
 		return
@@ -304,35 +304,35 @@ func (q *quarantine) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	if q.sweeper != nil {
-		q.sweeper.Stop()
+	if q.sweepTimer != nil {
+		q.sweepTimer.Stop()
 	}
-	for _, in := range q.wards {
-		for in.head != nil {
-			w := in.head
-			q.draw(w)
+	for _, e := range q.entries {
+		for e.head != nil {
+			w := e.head
+			q.dequeue(w)
 			w.finish(&store.Group{Err: ErrClosed})
 		}
 	}
 }
 
-// drained returns when no statement is in flight.
-func (q *quarantine) drained() {
+// waitIdle waits until no statement is in flight.
+func (q *quarantine) waitIdle() {
 	if q != nil {
 		q.runners.Wait()
 	}
 }
 
-// Stats describes the quarantine of a Store.
+// Stats are numbers about the quarantine of a Store.
 type Stats struct {
-	Quarantined int    // keys whose calls go to the quarantine
-	Refused     uint64 // calls that found no room there
+	Quarantined int    // keys in quarantine now
+	Refused     uint64 // calls refused because the quarantine was full
 }
 
-// Stats returns the present numbers.
+// Stats returns the current numbers.
 func (s *Store) Stats() (out Stats) {
 	if q := s.quarantine; q != nil {
-		out = Stats{int(q.count.Load()), q.refused.Load()}
+		out = Stats{int(q.size.Load()), q.refused.Load()}
 	}
 	return out
 }

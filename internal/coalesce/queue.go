@@ -1,6 +1,6 @@
 package coalesce
 
-// queue is a list of waiters in the order of arrival.
+// queue is a linked list of waiters in order of arrival.
 type queue struct {
 	head, tail *waiter
 	len        int

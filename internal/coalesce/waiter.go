@@ -7,18 +7,18 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A waiter is one group on its way. It holds copies, because a caller that
-// leaves takes its batch along while the statement still runs.
+// A waiter is a queued or sent group. It has a copy of the caller's group, because
+// the caller may return and reuse its batch while the statement still runs.
 type waiter struct {
 	lane       *lane
-	prev, next *waiter // in the lane's queue
+	prev, next *waiter // in the queue of its lane or entry
 	state      atomic.Uint32
-	ready      chan bool // true: the answer is there; has room for it, so that nobody waits for a caller
+	ready      chan bool // true when answered, false when expired; buffered, so that sending never blocks
 	deadline   time.Time // when the call ends
-	ours       bool      // the caller's own context does not end then: the lane must
+	timed      bool      // the lane ends the call at the deadline, not the caller's context
 
-	ward  *ward        // in whose queue it is, in quarantine
-	asker *store.Group // the caller's own, in quarantine
+	entry  *entry       // in quarantine: the entry that it is queued at
+	caller *store.Group // in quarantine: the caller's group
 
 	group store.Group
 	one   [1]store.Op
@@ -26,11 +26,11 @@ type waiter struct {
 }
 
 const (
-	queued  uint32 = iota // in the queue; moves on only under the lane's lock
-	sent                  // the lane's runner has it
-	done                  // the answer is there
-	left                  // the caller is gone; the runner frees the waiter
-	expired               // the caller was told that its time is over; the waiter is not used again
+	queued    uint32 = iota // changes only under the lock of the lane or quarantine
+	sent                    // a runner has it
+	done                    // answered
+	abandoned               // the caller has returned; the runner recycles the waiter
+	expired                 // the deadline has passed and the caller was told; the waiter is not recycled
 )
 
 func (l *lane) waiter(c *call, g *store.Group) *waiter {
@@ -39,11 +39,11 @@ func (l *lane) waiter(c *call, g *store.Group) *waiter {
 		w = &waiter{lane: l, ready: make(chan bool, 1)}
 	}
 	w.copy(c.deadline, g)
-	w.ours = c.ours
+	w.timed = c.timed
 	return w
 }
 
-// copy takes over the group of a caller.
+// copy copies the group of a caller.
 func (w *waiter) copy(deadline time.Time, g *store.Group) {
 	w.state.Store(queued)
 	w.deadline = deadline
@@ -58,9 +58,9 @@ func (w *waiter) copy(deadline time.Time, g *store.Group) {
 	}
 }
 
-// free gives the waiter back once nobody else knows it.
-func (w *waiter) free() {
-	if w.lane == nil { // it was in quarantine
+// recycle returns a lane's waiter to its pool, once nothing refers to it.
+func (w *waiter) recycle() {
+	if w.lane == nil { // of the quarantine
 		return
 	}
 	clear(w.many)
@@ -70,7 +70,7 @@ func (w *waiter) free() {
 	w.lane.free.Put(w)
 }
 
-// answer copies the outcome into the caller's group.
+// answer copies the result into the caller's group.
 func (w *waiter) answer(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = w.group.Err, w.group.Allowed, w.group.Reserved
 	for i := range g.Ops {
@@ -78,14 +78,15 @@ func (w *waiter) answer(g *store.Group) {
 	}
 }
 
-// finish hands the outcome to the caller, or frees the waiter of one that left.
+// finish gives the result g to the caller, or recycles the waiter if the caller has
+// returned.
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
 	if w.state.CompareAndSwap(sent, done) {
 		w.ready <- true
 		return
 	}
-	if w.state.Load() == left {
-		w.free()
+	if w.state.Load() == abandoned {
+		w.recycle()
 	}
 }
