@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// givingBackCases are about how much of what was taken a cancellation gives
-// back: what is still there of it, and nobody who waits would miss.
+// givingBackCases test how many tokens a cancellation gives back: those of the
+// reservation that time has not returned, and that no later reservation needs.
 var givingBackCases = []testCase{
 	{"group-cancel-mints", groupCancelMints},
 	{"cancel-of-passed-debt", cancelOfPassedDebt},
@@ -38,16 +38,17 @@ var givingBackCases = []testCase{
 	{"giving-back", givingBackCase},
 }
 
-// hold takes n tokens that are there, as a part of a call that is due so much
-// later: until then it can be cancelled.
-func (e *env) hold(limit, key string, n int64, d time.Duration) store.Reservation {
+// takeCancelable takes n tokens, without delay, in a group that also reserves
+// tokens of another limit that are due after d. Until then the take can be
+// cancelled.
+func (e *env) takeCancelable(limit, key string, n int64, d time.Duration) store.Reservation {
 	e.Helper()
 	late := fmt.Sprint("late", e.late)
 	e.late++
 	e.define(store.Limit{Name: late, Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 23})
 	a := e.doAll(store.VerbReserve, take(limit, key, n), take(late, key, int64(d/time.Second)))
 	if a.Delay != d || a.Limits[0].Delay != 0 {
-		e.Fatalf("hold %d of %s for %v: %+v", n, limit, d, a)
+		e.Fatalf("take %d of %s, cancelable for %v: %+v", n, limit, d, a)
 	}
 	return a.Reservation
 }
@@ -57,8 +58,8 @@ func (e *env) deep(name string, burst int64) {
 	e.define(store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: burst, MaxDebt: 100})
 }
 
-// What time has returned is not given back: by the part that was due at once of
-// a group that waits.
+// Cancelling a group does not give back tokens that time has already returned,
+// here of the part of the group that was due at once.
 func groupCancelMints(e *env) {
 	e.bucket("a", 1, time.Second, 5)
 	e.bucket("b", 1, time.Second, 5)
@@ -82,8 +83,8 @@ func cancelOfPassedDebt(e *env) {
 	e.left("w", "k", 9)
 }
 
-// A reservation finds what it was told: an earlier one gives back only what the
-// later does not need, and the rest when the later is cancelled too.
+// Cancelling a reservation gives back only what a later one does not need, and
+// the rest when the later one is cancelled too.
 func cancelBeforeLater(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -91,13 +92,13 @@ func cancelBeforeLater(e *env) {
 	e.must(nil, e.cancel(a.Reservation))
 	e.at(14900 * time.Millisecond)
 	if d := e.take("w", "k", 3); !d.Allowed {
-		e.Fatalf("take 3 beside a reservation that is due in 100 ms: %+v", d)
+		e.Fatalf("take 3 with another reservation due in 100 ms: %+v", d)
 	}
 	e.must(nil, e.cancel(b.Reservation))
 	e.left("w", "k", 7)
 }
 
-// What was withheld until the later reservation was due never comes back.
+// Tokens withheld for a later reservation are lost once it is due.
 func cancelWithheldForGood(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -111,12 +112,12 @@ func cancelWithheldForGood(e *env) {
 	e.left("w", "k", 5)
 }
 
-// What a reservation found when it was due is gone: what was taken before it
-// gives back no more than its slack was.
+// Once a reservation is due, cancelling what was taken before it gives back at
+// most its slack.
 func cancelDueLimitsForGood(e *env) {
 	e.deep("w", 10)
-	id := e.hold("w", "k", 10, time.Minute)
-	e.reserve("w", "k", 8) // due at 8 s, when 2 are used besides it
+	id := e.takeCancelable("w", "k", 10, time.Minute)
+	e.reserve("w", "k", 8) // due at 8 s, when 2 other tokens are used
 	e.at(9 * time.Second)
 	e.take("w", "k", 1) // used: 10 + 8 - 9 + 1
 	e.must(nil, e.cancel(id))
@@ -125,7 +126,7 @@ func cancelDueLimitsForGood(e *env) {
 
 func heldBeforeLater(e *env) {
 	e.deep("w", 10)
-	id := e.hold("w", "k", 10, time.Minute)
+	id := e.takeCancelable("w", "k", 10, time.Minute)
 	if d := e.reserve("w", "k", 5); d.Delay != 5*time.Second {
 		e.Fatalf("reserve 5: %+v", d)
 	}
@@ -134,25 +135,26 @@ func heldBeforeLater(e *env) {
 	e.left("w", "k", 4)
 }
 
-// What one record gives back later ones cannot give back again.
+// Later records cannot give back tokens that an earlier record gave back.
 func cancelAfterCancel(e *env) {
 	e.bucket("w", 1, time.Second, 10)
-	a := e.hold("w", "k", 2, time.Minute)
+	a := e.takeCancelable("w", "k", 2, time.Minute)
 	e.at(time.Second)
-	b := e.hold("w", "k", 2, time.Minute) // beside 1
+	b := e.takeCancelable("w", "k", 2, time.Minute) // 1 is used before
 	e.at(2500 * time.Millisecond)
-	e.hold("w", "k", 5, time.Minute) // beside 1.5
+	e.takeCancelable("w", "k", 5, time.Minute) // 1.5 are used before
 	e.must(nil, e.cancel(a))
 	e.must(nil, e.cancel(b))
 	e.left("w", "k", 5)
 }
 
-// The row was full in between, so nothing of the first is left.
+// The row was full between the takes, so cancelling the first gives nothing
+// back.
 func remadeRow(e *env) {
 	e.bucket("w", 1, time.Second, 5)
-	first := e.hold("w", "k", 2, time.Minute)
+	first := e.takeCancelable("w", "k", 2, time.Minute)
 	e.at(20 * time.Second)
-	second := e.hold("w", "k", 5, time.Minute)
+	second := e.takeCancelable("w", "k", 5, time.Minute)
 	e.must(nil, e.cancel(first))
 	e.left("w", "k", 0)
 	e.must(nil, e.cancel(second))
@@ -161,7 +163,7 @@ func remadeRow(e *env) {
 
 func cancelOfSweptRow(e *env) {
 	e.bucket("w", 1, time.Second, 5)
-	a, b := e.hold("w", "a", 2, time.Minute), e.hold("w", "b", 2, time.Minute)
+	a, b := e.takeCancelable("w", "a", 2, time.Minute), e.takeCancelable("w", "b", 2, time.Minute)
 	e.at(20 * time.Second)
 	e.sweep()
 	e.allowed("w", "b", 3, 2)
@@ -171,7 +173,8 @@ func cancelOfSweptRow(e *env) {
 	e.left("w", "b", 2)
 }
 
-// Fifty waits that are cancelled at once cost nothing, at any burst, in any order.
+// Fifty reservations cancelled at once leave the row as it was, for any burst
+// and in any order.
 func cancelledWaits(e *env) {
 	for burst := int64(1); burst <= 60; burst += int64(e.part) {
 		name, rnd := fmt.Sprint("w", burst), rand.New(rand.NewPCG(uint64(burst), 0))
@@ -181,7 +184,7 @@ func cancelledWaits(e *env) {
 		for range 50 {
 			ids = append(ids, e.reserve(name, "k", 1).Reservation)
 		}
-		if burst%3 > 0 { // else in the order in which they were made
+		if burst%3 > 0 { // otherwise in the order of creation
 			rnd.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 		}
 		for _, id := range ids {
@@ -191,29 +194,29 @@ func cancelledWaits(e *env) {
 	}
 }
 
-// Lows, slacks and what is withheld follow a change of their limit.
+// Lows, slacks and withheld tokens are converted when their limit changes.
 func cancelAfterChange(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name := p.String()
 		l := store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 60, OnChange: p}
 		e.define(l)
 		e.allowed(name, "k", 3, 7)
-		held := e.hold(name, "k", 7, time.Hour)
+		first := e.takeCancelable(name, "k", 7, time.Hour)
 		a, b, c := e.reserve(name, "k", 7), e.reserve(name, "k", 5), e.reserve(name, "k", 2)
-		e.pass(20 * time.Second)
+		e.advance(20 * time.Second)
 		e.must(nil, e.cancel(a.Reservation))
 		e.check(name, "k", 1)
 		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 23
 		e.define(l)
-		e.pass(time.Second)
+		e.advance(time.Second)
 		e.must(nil, e.cancel(b.Reservation))
 		e.check(name, "k", 1)
 		d := e.reserve(name, "k", 3)
 		l.Rate, l.Burst = 7, 4
 		e.define(l)
-		e.must(nil, e.cancel(held))
+		e.must(nil, e.cancel(first))
 		e.check(name, "k", 1)
-		e.pass(3 * time.Second)
+		e.advance(3 * time.Second)
 		e.must(nil, e.cancel(c.Reservation))
 		e.check(name, "k", 1)
 		if d.Delay > 0 {
@@ -229,7 +232,7 @@ func cancelAfterProportional(e *env) {
 	l := store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: store.Proportional}
 	e.define(l)
 	e.allowed("w", "k", 20, 80)
-	id := e.hold("w", "k", 30, time.Minute)
+	id := e.takeCancelable("w", "k", 30, time.Minute)
 	l.Burst = 10
 	e.define(l)
 	e.left("w", "k", 5)
@@ -237,25 +240,25 @@ func cancelAfterProportional(e *env) {
 	e.left("w", "k", 8)
 }
 
-// Of what was taken before a charge that was clipped nothing comes back: it
-// cannot be told from the charge.
+// After a charge that was clipped at MaxUsed, cancelling an earlier take gives
+// nothing back, because it is not known which tokens were clipped.
 func cancelBesideClippedCharge(e *env) {
 	d := e.define(store.Limit{Name: "w", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})
 	most, part := d.Rule.MaxUsed/d.Rule.Unit, d.Rule.MaxUsed%d.Rule.Unit
-	for i, last := range []int64{-1, 0, 1, 2} { // tokens above the most that can be used
+	for i, last := range []int64{-1, 0, 1, 2} { // tokens above MaxUsed
 		key := fmt.Sprint("k", i)
-		id := e.hold("w", key, 10, time.Hour)
+		id := e.takeCancelable("w", key, 10, time.Hour)
 		e.do(store.VerbCharge, "w", key, 3000)
 		e.do(store.VerbCharge, "w", key, most-3010-1)
 		e.do(store.VerbCharge, "w", key, 1+last)
 		e.must(nil, e.cancel(id))
 		e.check("w", key, 0)
 	}
-	// One that meets the very most changes nothing else.
-	id := e.hold("w", "exact", 10, 40*24*time.Hour)
+	// A charge that reaches MaxUsed exactly is not clipped.
+	id := e.takeCancelable("w", "exact", 10, 40*24*time.Hour)
 	e.do(store.VerbCharge, "w", "exact", 3000)
 	e.do(store.VerbCharge, "w", "exact", most-3010-1)
-	e.pass(time.Duration(d.Rule.Unit-part) * time.Microsecond / time.Duration(d.Rule.Add) * time.Duration(d.Rule.Every))
+	e.advance(time.Duration(d.Rule.Unit-part) * time.Microsecond / time.Duration(d.Rule.Add) * time.Duration(d.Rule.Every))
 	e.do(store.VerbCharge, "w", "exact", 2)
 	e.do(store.VerbCharge, "w", "exact", 1)
 	before := e.check("w", "exact", 0).ResetAfter
@@ -265,7 +268,8 @@ func cancelBesideClippedCharge(e *env) {
 	}
 }
 
-// More records than a row has lows: what is joined can only give back less.
+// With more records than a row can have lows, lows are merged, so that records
+// give back the same or less.
 func cancelOfForty(e *env) {
 	e.deep("w", 200)
 	e.define(store.Limit{Name: "late", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: 1 << 20})
@@ -273,19 +277,20 @@ func cancelOfForty(e *env) {
 	for i := range 40 {
 		d := e.doAll(store.VerbReserve, take("w", "k", 1+int64(i*7%5)), take("late", "k", 100))
 		ids = append(ids, d.Reservation)
-		e.pass(time.Duration(i%4) * 100 * time.Millisecond)
+		e.advance(time.Duration(i%4) * 100 * time.Millisecond)
 	}
 	for i := range ids {
 		e.must(nil, e.cancel(ids[i*27%len(ids)]))
 		if e.check("w", "k", 1); i%5 == 0 {
 			e.take("w", "k", int64(i%3))
-			e.pass(700 * time.Millisecond)
+			e.advance(700 * time.Millisecond)
 		}
 	}
 }
 
-// A reservation that ended with the reset of another of its keys still counts
-// on this one until it is due: who waits behind it was told so.
+// A reset of one key of a reservation ends the reservation, but its tokens of
+// other keys stay used, because later reservations were given delays that count
+// them.
 func cancelBesideNeighboursReset(e *env) {
 	cancelBesideNeighbours(e, func() { e.do(store.VerbReset, "b", "k", 0) })
 }
@@ -302,12 +307,12 @@ func cancelBesideNeighbours(e *env, end func()) {
 	group := e.doAll(store.VerbReserve, take("a", "k", 5), take("b", "k", 1))
 	end()
 	if e.cancel(group.Reservation) == nil {
-		e.Fatal("a reservation outlived the end of one of its keys")
+		e.Fatal("a reservation was cancelled after one of its keys was reset or dropped")
 	}
 	e.must(nil, e.cancel(first.Reservation))
 	last := e.reserve("a", "k", 1)
 	if last.Delay != 11*time.Second {
-		e.Fatalf("behind 20 used of 10: due in %v, want 11 s", last.Delay)
+		e.Fatalf("reserve 1 with 20 used of 10: due in %v, want 11 s", last.Delay)
 	}
 	e.must(nil, e.cancel(last.Reservation))
 	e.at(16 * time.Second)
@@ -315,19 +320,19 @@ func cancelBesideNeighbours(e *env, end func()) {
 	e.reserve("a", "k", 20)
 }
 
-// A refund lowers what is used, so it lowers what can be given back.
+// A refund lowers the used tokens and so the tokens that a record can give back.
 func cancelRefundCharge(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 5, 5)
-	id := e.hold("w", "k", 5, time.Minute)
+	id := e.takeCancelable("w", "k", 5, time.Minute)
 	e.do(store.VerbRefund, "w", "k", 8)
 	e.do(store.VerbCharge, "w", "k", 8)
 	e.must(nil, e.cancel(id))
 	e.left("w", "k", 2)
 }
 
-// A refusal changes nothing, neither lows nor records: when the clock steps
-// back behind a due instant that it saw, everything is as before.
+// A refusal after a due time changes no lows and no records: if the clock then
+// steps back to before the due time, a cancellation gives back as before.
 func cancelAfterRefusal(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -340,7 +345,8 @@ func cancelAfterRefusal(e *env) {
 	e.refused("w", "k", 1, 2*time.Second)
 }
 
-// What was withheld goes with its list, when the row is full.
+// When a row is full its list of lows is deleted, and tokens withheld by records
+// of that list are not given back.
 func cancelRestsOfAnotherList(e *env) {
 	e.deep("w", 10)
 	e.allowed("w", "k", 10, 0)
@@ -352,22 +358,22 @@ func cancelRestsOfAnotherList(e *env) {
 	c := e.reserve("w", "k", 5)
 	e.must(nil, e.cancel(b.Reservation))
 	if d := e.reserve("w", "k", 1); d.Delay != 6*time.Second {
-		e.Fatalf("15 used of 10: due in %v, want 6 s", d.Delay)
+		e.Fatalf("reserve 1 with 15 used of 10: due in %v, want 6 s", d.Delay)
 	}
 	e.must(nil, e.cancel(c.Reservation))
 	e.refused("w", "k", 1, 2*time.Second)
 }
 
-// The cancellation of a record whose list is gone changes nothing of the row,
-// nor of what a later record of it may give back after a change.
+// Cancelling a record whose list was deleted changes nothing in the row, and
+// nothing in what later records may give back after a change of the limit.
 func cancelLeavesAnotherList(e *env) {
-	for _, key := range []string{"cancelled", "left alone"} {
+	for _, key := range []string{"cancelled", "kept"} {
 		l := store.Limit{Name: key, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 100, OnChange: store.Proportional}
 		e.define(l)
-		first := e.hold(key, "k", 2, time.Minute)
-		e.pass(20 * time.Second)
-		later := e.hold(key, "k", 5, time.Minute)
-		if e.pass(2 * time.Second); key == "cancelled" {
+		first := e.takeCancelable(key, "k", 2, time.Minute)
+		e.advance(20 * time.Second)
+		later := e.takeCancelable(key, "k", 5, time.Minute)
+		if e.advance(2 * time.Second); key == "cancelled" {
 			e.must(nil, e.cancel(first))
 			e.left(key, "k", 7)
 		}
@@ -379,9 +385,9 @@ func cancelLeavesAnotherList(e *env) {
 	}
 }
 
-// givingBackCase plays random histories of one or two limits, with much that is
-// taken ahead of time and cancelled, and compares them with the model, with the
-// same history without what was cancelled, and with the promise.
+// givingBackCase plays random histories of two limits with many reservations
+// and cancellations. It compares them with the model and with the same history
+// without the cancelled calls, and checks the bound on granted tokens.
 func givingBackCase(e *env) {
 	e.seeded(func(e *env, rnd *rand.Rand) {
 		g := &giving{env: e, Rand: rnd, logs: map[rowKey][]*entry{}}
@@ -401,7 +407,7 @@ type giving struct {
 	parts   map[store.Reservation][]*entry
 }
 
-// entry is what one call did to one key.
+// entry is the effect of one call on one key.
 type entry struct {
 	at, due int64
 	tokens  int64
@@ -423,7 +429,7 @@ func (g *giving) run() {
 	}
 	if !g.charges && !g.changes {
 		for k := range g.logs {
-			g.promise(k)
+			g.checkBound(k)
 		}
 	}
 }
@@ -440,7 +446,7 @@ func (g *giving) anyLimit(name string) store.Limit {
 
 func (g *giving) step() {
 	if g.IntN(3) > 0 {
-		g.pass(time.Duration(g.Int64N(3e6)) * time.Microsecond)
+		g.advance(time.Duration(g.Int64N(3e6)) * time.Microsecond)
 	}
 	k := rowKey{pick(g.Rand, "x", "x", "x", "y"), pick(g.Rand, "a", "a", "a", "b")}
 	n := 1 + g.Int64N(g.m.rule(k.limit).burst+3)
@@ -465,7 +471,7 @@ func (g *giving) step() {
 	case c < 63 && g.changes:
 		g.do(store.VerbReset, k.limit, k.key, 0)
 	case c < 64 && g.IntN(4) == 0:
-		g.pass(20 * time.Second)
+		g.advance(20 * time.Second)
 	case len(g.ids) > 0:
 		g.cancelAny()
 	}
@@ -473,7 +479,7 @@ func (g *giving) step() {
 	g.compareWithout(k)
 }
 
-// log asks for one key, and notes what that did.
+// log makes a call for one key and adds its effect to the log.
 func (g *giving) log(verb store.Verb, k rowKey, n int64) {
 	d := g.do(verb, k.limit, k.key, n)
 	g.note(k, d, verb == store.VerbRefund, n)
@@ -499,8 +505,8 @@ func (g *giving) note(k rowKey, d dipwell.Decision, refund bool, n int64) {
 	}
 }
 
-// reserveAll takes n of a key as a part of a call that is due later. Unless the
-// part itself may wait it takes what is there.
+// reserveAll takes n of a key in a group that is due later. Unless wait is true
+// it takes at most the tokens that are free.
 func (g *giving) reserveAll(k rowKey, n int64, wait bool) {
 	if left := g.check(k.limit, k.key, 0).Remaining; !wait && left < n {
 		if n = left; n == 0 {
@@ -532,8 +538,9 @@ func (g *giving) cancelAny() {
 	}
 }
 
-// compareWithout replays a key's history without what was cancelled: as much
-// must be used as in that at least, and just so where nobody had to wait.
+// compareWithout computes the used tokens of a key's history without the
+// cancelled calls. The model must have at least as many, and exactly as many if
+// no call had a delay.
 func (g *giving) compareWithout(k rowKey) {
 	g.Helper()
 	if g.changes {
@@ -558,36 +565,36 @@ func (g *giving) compareWithout(k rowKey) {
 		exact = false
 	}
 	if c := g.m.usedAt(k, now).Cmp(used); c < 0 || c > 0 && exact {
-		g.Fatalf("%v at %s: %s used; without what was cancelled, %s", k, g.since(), g.m.usedAt(k, now).RatString(), used.RatString())
+		g.Fatalf("%v at %s: %s used; without the cancelled calls, %s", k, g.since(), g.m.usedAt(k, now).RatString(), used.RatString())
 	}
 }
 
-// promise checks granted(t0,t1) <= max(capacity, largest Reserve) + rate·(t1-t0)
-// between any two instants at which something was granted. A due instant is
-// rounded up to its tick, so one tick more may have passed.
-func (g *giving) promise(k rowKey) {
+// checkBound checks granted(t0,t1) <= max(capacity, largest Reserve) + rate·(t1-t0)
+// for any two times at which something was granted. Due times are rounded up to
+// a tick, so one more tick may have passed.
+func (g *giving) checkBound(k rowKey) {
 	g.Helper()
 	r := g.m.rule(k.limit)
 	if r.windowed {
 		return
 	}
-	var acts []*entry
+	var grants []*entry
 	most := r.burst
 	for _, en := range g.logs[k] {
 		if !en.gone {
-			acts = append(acts, en)
+			grants = append(grants, en)
 			most = max(most, en.tokens)
 		}
 	}
-	slices.SortStableFunc(acts, func(a, b *entry) int { return cmp.Compare(a.due, b.due) })
+	slices.SortStableFunc(grants, func(a, b *entry) int { return cmp.Compare(a.due, b.due) })
 	perTick := r.perTick()
-	for i := range acts {
+	for i := range grants {
 		var sum int64
-		for j := i; j < len(acts); j++ {
-			sum += acts[j].tokens
-			ticks := (acts[j].due-acts[i].due)/r.every + 1
+		for j := i; j < len(grants); j++ {
+			sum += grants[j].tokens
+			ticks := (grants[j].due-grants[i].due)/r.every + 1
 			if bound := new(big.Rat).Mul(rat(ticks), perTick); bound.Add(bound, rat(most)).Cmp(rat(sum)) < 0 {
-				g.Fatalf("%v: %d tokens act from %d to %d", k, sum, acts[i].due, acts[j].due)
+				g.Fatalf("%v: %d tokens granted from %d to %d", k, sum, grants[i].due, grants[j].due)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// changeCases redefine limits while they are in use.
+// changeCases change limits that have used tokens.
 var changeCases = []testCase{
 	{"change-keep", func(e *env) { changePolicy(e, store.Keep, 3) }},
 	{"change-proportional", func(e *env) { changePolicy(e, store.Proportional, 6) }},
@@ -23,8 +23,8 @@ var changeCases = []testCase{
 	{"first-use", firstUse},
 }
 
-// The contract's example: 1/h drained, raised to 100/s an hour later, gives one
-// token at that instant and then 100 a second; and the way back.
+// A drained limit of 1/h that is changed to 100/s an hour later has one token
+// at that time and gets 100 a second from then on; and the reverse.
 func staleAfterChange(e *env) {
 	e.bucket("x", 1, time.Hour, 100)
 	e.allowed("x", "k", 100, 0)
@@ -38,25 +38,25 @@ func staleAfterChange(e *env) {
 	e.left("x", "half", 1)
 	e.allowed("x", "k", 1, 0)
 	e.refused("x", "k", 1, 10*time.Millisecond)
-	e.pass(10*time.Millisecond - time.Microsecond)
+	e.advance(10*time.Millisecond - time.Microsecond)
 	e.refused("x", "k", 1, time.Microsecond)
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	e.allowed("x", "k", 1, 0)
-	e.pass(time.Second)
+	e.advance(time.Second)
 	e.allowed("x", "k", 100, 0)
 
-	e.pass(5 * time.Millisecond) // half a token, and from here at one an hour
+	e.advance(5 * time.Millisecond) // half a token; the other half takes 30 minutes
 	e.bucket("x", 1, time.Hour, 100)
 	e.refused("x", "k", 1, 30*time.Minute)
-	e.pass(30*time.Minute - time.Microsecond)
+	e.advance(30*time.Minute - time.Microsecond)
 	e.sweep()
 	e.refused("x", "k", 1, time.Microsecond)
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	e.allowed("x", "k", 1, 0)
 	e.refused("x", "k", 1, time.Hour)
 }
 
-// 7 of 20 used, cut to a burst of 10 and back to 20.
+// 7 of 20 are used; the burst changes to 10 and back to 20.
 func changePolicy(e *env, p store.ChangePolicy, down int64) {
 	l := store.Limit{Name: "p", Rate: 1, Period: time.Hour, Burst: 20, OnChange: p}
 	e.define(l)
@@ -75,7 +75,8 @@ func changePolicy(e *env, p store.ChangePolicy, down int64) {
 	e.check("p", "k", 1)
 }
 
-// Keys that nobody touched for several versions are stepped through each of them.
+// The row of a key that was not called during several versions is stepped
+// through each of them.
 func changeSeveralVersions(e *env) {
 	l := store.Limit{Name: "v", Rate: 1, Period: time.Hour, Burst: 50}
 	e.define(l)
@@ -89,7 +90,7 @@ func changeSeveralVersions(e *env) {
 		{Rate: 3, Period: 7 * time.Second, Burst: 100, OnChange: store.Proportional},
 		{Rate: 1, Period: time.Hour, Burst: 50, MaxDebt: store.NoDebt},
 	} {
-		e.pass(17*time.Minute + 123457*time.Microsecond)
+		e.advance(17*time.Minute + 123457*time.Microsecond)
 		next.Name = "v"
 		e.define(next)
 		e.sweep()
@@ -105,14 +106,14 @@ func changeSeveralVersions(e *env) {
 		e.take("v", key, 1)
 		e.take("v", key, 20)
 	}
-	e.pass(time.Minute)
+	e.advance(time.Minute)
 	e.take("v", "d", 1)
 }
 
 func changeAlgorithm(e *env) {
 	e.bucket("x", 10, time.Minute, 10)
 	e.allowed("x", "k", 8, 2)
-	e.pass(3 * time.Second) // half a token back: 7.5 used, kept as 8 of whole-token units
+	e.advance(3 * time.Second) // 7.5 used, which Keep rounds up to 8 whole tokens
 	e.define(store.Limit{Name: "x", Algorithm: store.FixedWindow, Rate: 10, Period: time.Minute, Start: "0s"})
 	e.left("x", "k", 2)
 	e.refused("x", "k", 3, 57*time.Second)
@@ -121,22 +122,23 @@ func changeAlgorithm(e *env) {
 	e.allowed("x", "k", 4, 6)
 	e.define(store.Limit{Name: "x", Algorithm: store.LeakyBucket, Rate: 10, Period: time.Minute, MaxDebt: 20})
 	e.take("x", "k", 1)
-	e.pass(time.Minute)
+	e.advance(time.Minute)
 	e.take("x", "k", 1)
 	e.define(store.Limit{Name: "x", Algorithm: store.Interval, Rate: 3, Period: 20 * time.Second, Burst: 12})
 	e.take("x", "k", 5)
-	e.pass(31 * time.Second)
+	e.advance(31 * time.Second)
 	e.take("x", "k", 5)
 }
 
-// A change of what does not count leaves every key as it is.
+// A change of settings that do not affect counting keeps the version and the
+// rows.
 func changeModeOnly(e *env) {
 	l := store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 5, OnChange: store.StartOver}
 	first := e.define(l)
 	e.allowed("m", "k", 5, 0)
 	l.Mode, l.RetryJitter = store.Shadow, 10
 	if d := e.define(l); d.Number != first.Number {
-		e.Fatalf("a change of mode began version %d", d.Number)
+		e.Fatalf("a change of mode began version %d, want the same version", d.Number)
 	}
 	if d := e.take("m", "k", 1); !d.Allowed || !d.Shadow {
 		e.Fatalf("in shadow mode: allowed %v, shadow %v", d.Allowed, d.Shadow)
@@ -146,7 +148,7 @@ func changeModeOnly(e *env) {
 	e.refused("m", "k", 1, time.Hour)
 }
 
-// Tokens that were reserved before a change come back as the change converted them.
+// Cancelling after a change gives back the tokens as the change converted them.
 func changeWithReservation(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
 		name := p.String()
@@ -154,12 +156,12 @@ func changeWithReservation(e *env) {
 		e.define(l)
 		e.allowed(name, "k", 10, 0)
 		a, b := e.reserve(name, "k", 7), e.reserve(name, "k", 3)
-		e.pass(20 * time.Second)
+		e.advance(20 * time.Second)
 		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 20
 		e.define(l)
 		e.must(nil, e.cancel(a.Reservation))
 		e.check(name, "k", 1)
-		e.pass(time.Second)
+		e.advance(time.Second)
 		l.Rate, l.Burst = 7, 5
 		e.define(l)
 		e.must(nil, e.cancel(b.Reservation))
@@ -173,7 +175,7 @@ func dropAndRedefine(e *env) {
 	e.allowed("d", "k", 5, 0)
 	e.drop("d")
 	if _, err := e.l.Take(e.ctx, "d", "k", 1); err == nil {
-		e.Fatal("a limit that was dropped still answers")
+		e.Fatal("a take of a dropped limit returned no error")
 	}
 	e.bucket("d", 1, time.Hour, 5)
 	e.allowed("d", "k", 2, 3)
@@ -188,16 +190,16 @@ func owners(e *env) {
 	e.allowed("mine", "k", 2, 3)
 	l := store.Limit{Name: "mine", Rate: 100, Period: time.Second}
 	if _, err := e.l.Define(e.ctx, l, owner.API); err == nil {
-		e.Fatal("the API changed a limit of the program's")
+		e.Fatal("owner api changed a limit of owner code")
 	}
 	if err := e.l.Drop(e.ctx, "mine", owner.API); err == nil {
-		e.Fatal("the API dropped a limit of the program's")
+		e.Fatal("owner api dropped a limit of owner code")
 	}
 	e.left("mine", "k", 3)
 }
 
-// fileOwners: a file takes a limit over from everybody but another owner's file,
-// and an older revision of it changes nothing.
+// A file takes over a limit of any owner except another named file, and an older
+// revision of the same file changes nothing.
 func fileOwners(e *env) {
 	main := func(revision int64, digest string) string {
 		return owner.FileState{Revision: revision, Digest: digest}.String()
@@ -212,8 +214,8 @@ func fileOwners(e *env) {
 		owner string
 		field string // of the error; "owner" for ErrOwner
 	}{
-		{l, owner.File, ""}, // an older program's file
-		{l, billing, ""},    // takes over what has no digest
+		{l, owner.File, ""}, // a file as earlier releases stored it, without a digest
+		{l, billing, ""},    // takes it over
 		{fast, main(7, "m7"), "owner"},
 		{fast, owner.API, "owner"},
 		{fast, owner.RLS, "owner"},
@@ -242,7 +244,7 @@ func fileOwners(e *env) {
 		e.Fatalf("owner %q, %+v", def.Owner, def)
 	}
 	if err := e.l.Drop(e.ctx, "shared", owner.File); !errors.Is(err, store.ErrOwner) {
-		e.Fatal("another owner's file dropped it: ", err)
+		e.Fatalf("drop by another owner's file: %v, want ErrOwner", err)
 	}
 	if d, err := e.l.Check(e.ctx, "shared", "k", 0); err != nil || d.Remaining != 3 {
 		e.Fatalf("%+v, %v", d, err)
@@ -252,8 +254,8 @@ func fileOwners(e *env) {
 	}
 }
 
-// firstUse: a call site's definition never changes a limit, whatever this
-// process knows of it.
+// A definition by a call site does not change an existing limit, even if the
+// process has not loaded that limit.
 func firstUse(e *env) {
 	def := store.AbilitiesOf(e.l.Store()).Limits
 	if def == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// cancelAfterDrop: with a limit its rows go, and as with Reset every reservation
-// that has a part in one goes whole. None comes back with the name.
+// Drop deletes the rows of a limit and, as Reset does, every reservation that
+// has a part in one of them. Defining the limit again restores none of them.
 func cancelAfterDrop(e *env) {
 	e.work("stays")
 	e.work("goes")
@@ -17,11 +17,11 @@ func cancelAfterDrop(e *env) {
 	alone := e.reserve("goes", "k", 2)
 	both := e.doAll(store.VerbReserve, dipwell.Take{Limit: "stays", Key: "k", Cost: 3}, dipwell.Take{Limit: "goes", Key: "k", Cost: 1})
 	later := e.reserve("goes", "k", 1)
-	e.pass(time.Second)
+	e.advance(time.Second)
 	e.drop("goes")
 	for _, d := range []dipwell.Decision{alone, both} {
 		if e.cancel(d.Reservation) == nil {
-			e.Fatal("tokens of a limit that is gone were given back")
+			e.Fatal("a reservation of a dropped limit was cancelled")
 		}
 	}
 	e.work("goes")
@@ -29,7 +29,7 @@ func cancelAfterDrop(e *env) {
 	e.reserve("goes", "k", 4)
 	for _, d := range []dipwell.Decision{later, both} {
 		if e.cancel(d.Reservation) == nil {
-			e.Fatal("a reservation came back with the name of its limit")
+			e.Fatal("a reservation of a dropped limit was cancelled after the limit was defined again")
 		}
 	}
 	e.check("stays", "k", 1)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDuties: each case is about one duty, and docs/adding-a-store.md has a
-// paragraph for each duty.
+// TestDuties checks that each case is listed for one duty, and that
+// docs/adding-a-store.md describes the duties in the same order.
 func TestDuties(t *testing.T) {
 	var listed []string
 	for _, d := range duties {
@@ -26,7 +26,7 @@ func TestDuties(t *testing.T) {
 		}
 	}
 	if len(listed) > 0 {
-		t.Errorf("listed twice, or no case: %v", listed)
+		t.Errorf("listed twice, or not a case: %v", listed)
 	}
 
 	page, err := os.ReadFile("../docs/adding-a-store.md")
@@ -39,10 +39,10 @@ func TestDuties(t *testing.T) {
 	}
 	for i, d := range duties {
 		if i >= len(explained) || explained[i] != d.name {
-			t.Fatalf("docs/adding-a-store.md explains %v; the duties are %s at %d, and so on", explained, d.name, i)
+			t.Fatalf("docs/adding-a-store.md describes %v; want %s at %d", explained, d.name, i)
 		}
 	}
 	if len(explained) > len(duties) {
-		t.Errorf("docs/adding-a-store.md explains %v, which no case is about", explained[len(duties):])
+		t.Errorf("docs/adding-a-store.md describes %v, for which there are no cases", explained[len(duties):])
 	}
 }

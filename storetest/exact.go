@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// exact is a token bucket of one key in rationals, to recompute the numbers of
-// the contract's tables without the model.
+// exact is a token bucket of one key in rationals, independent of the model.
 type exact struct {
 	level, burst, perUS *big.Rat
 	at                  time.Duration
@@ -16,7 +15,7 @@ func exactBucket(rate int64, per time.Duration, burst, level int64) *exact {
 	return &exact{rat(level), rat(burst), big.NewRat(rate, per.Microseconds()), 0}
 }
 
-// call takes n tokens at an instant if they are there.
+// call takes n tokens at a time if the bucket has them.
 func (x *exact) call(at time.Duration, n int64) bool {
 	x.level.Add(x.level, new(big.Rat).Mul(x.perUS, rat((at-x.at).Microseconds())))
 	if x.at = at; x.level.Cmp(x.burst) > 0 {
@@ -29,25 +28,25 @@ func (x *exact) call(at time.Duration, n int64) bool {
 	return true
 }
 
-// earned is how many whole tokens a rate gives in a time.
+// earned returns how many whole tokens come back in a time.
 func earned(rate int64, per, in time.Duration) int64 {
 	return floor(new(big.Rat).Mul(big.NewRat(rate, per.Microseconds()), rat(in.Microseconds())))
 }
 
-// poll calls one limit at each multiple of every, up to until, and wants each
-// call's answer and the sum of the grants as the exact bucket has them.
+// poll takes one token at each multiple of every, up to until. It fails if an
+// answer differs from the exact bucket's or the sum of the grants is not want.
 func (e *env) poll(limit, key string, x *exact, every, until time.Duration, want int64) {
 	e.Helper()
 	var got int64
 	for at := every; at <= until; at += every {
 		e.at(at)
 		d := e.take(limit, key, 1)
-		if exactly := x.call(at, 1); d.Allowed != exactly {
-			e.Fatalf("%s at %v: allowed %v; exactly, %v", limit, at, d.Allowed, exactly)
+		if want := x.call(at, 1); d.Allowed != want {
+			e.Fatalf("%s at %v: allowed %v, want %v", limit, at, d.Allowed, want)
 		}
 		got += d.Granted
 	}
 	if got != want {
-		e.Fatalf("%s each %v up to %v: %d granted, want %d", limit, every, until, got, want)
+		e.Fatalf("%s polled every %v until %v: %d granted, want %d", limit, every, until, got, want)
 	}
 }

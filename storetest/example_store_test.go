@@ -13,8 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// mapStore is a complete store: one lock, and a map of rows. Its tests are
-// storetest.Run alone.
+// mapStore is a complete store: a map of rows and one lock.
 type mapStore struct {
 	now    func() int64   // the store's clock, in µs since the Unix epoch
 	limits store.Registry // safe for concurrent use
@@ -35,7 +34,7 @@ func newMapStore(now func() int64) *mapStore {
 	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}}
 }
 
-// Apply is the one method that every store has.
+// Apply is the only required method.
 func (s *mapStore) Apply(_ context.Context, b *store.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +45,7 @@ func (s *mapStore) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// mapTable is the store while its lock is held.
+// mapTable implements store.Table for a mapStore whose lock is held.
 type mapTable struct{ *mapStore }
 
 func (t mapTable) Row(limit, key string) (store.State, []store.Record, error) {
@@ -74,8 +73,8 @@ func (t mapTable) SetPending(id store.Reservation, h store.Pending) error {
 	return nil
 }
 
-// Abilities is optional: it says what the store can do besides Apply. This one
-// keeps the limits, lists keys, deletes full rows and has a clock of its own.
+// Abilities is optional. This store keeps limits, lists keys, deletes full rows
+// and has a clock.
 func (s *mapStore) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s, Keys: s.keys, Sweep: s.sweep,

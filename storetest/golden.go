@@ -16,8 +16,7 @@ import (
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
-// goldenCases play the checked-in vectors through the store: rows are brought
-// about by calls, as a user would.
+// goldenCases play the golden vectors on the store. They make the rows by calls.
 var goldenCases = []testCase{
 	{"golden-apply", goldenApply},
 	{"golden-carry", goldenCarry},
@@ -25,7 +24,7 @@ var goldenCases = []testCase{
 	{"golden-calendar", goldenCalendar},
 }
 
-// goldenRule is a rule as the vectors have it.
+// goldenRule is a rule in the form of the vectors.
 type goldenRule struct {
 	Unit, Every, Add, Cap, Origin, Burst, Debt, Most int64
 	MaxCharge                                        int64 `json:"max_charge"`
@@ -37,7 +36,7 @@ func goldenOf(r store.Rule) goldenRule {
 	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky}
 }
 
-// limitOf is the limit that compiles to a rule.
+// limitOf returns the limit that compiles to a rule.
 func (e *env) limitOf(r goldenRule) store.Limit {
 	e.Helper()
 	for _, l := range golden.Limits {
@@ -49,16 +48,16 @@ func (e *env) limitOf(r goldenRule) store.Limit {
 	return store.Limit{}
 }
 
-// defining is how many times fewer of the vectors are played that each define
-// a limit: a durable store takes its time over that.
+// defining divides the number of vectors played that define a limit each, which
+// is slow in a durable store.
 const defining = 3
 
-// vectors calls play with one line of so many.
-func vectors[V any](e *env, file []byte, of int, play func(line string, v V)) {
+// vectors calls play with every nth line.
+func vectors[V any](e *env, file []byte, nth int, play func(line string, v V)) {
 	e.Helper()
 	n := 0
 	for line := range bytes.Lines(file) {
-		if n++; n%of != 0 {
+		if n++; n%nth != 0 {
 			continue
 		}
 		var v V
@@ -69,7 +68,7 @@ func vectors[V any](e *env, file []byte, of int, play func(line string, v V)) {
 	}
 }
 
-// apply asks the store itself.
+// apply calls the store directly, without the limiter.
 func (e *env) apply(what string, verb store.Verb, d *store.Definition, key string, cost int64) store.Answer {
 	e.Helper()
 	var id store.Reservation
@@ -81,14 +80,14 @@ func (e *env) apply(what string, verb store.Verb, d *store.Definition, key strin
 	return b.Groups[0].Ops[0].Answer
 }
 
-// steps are calls that leave a row with just so many units used, stamped ts.
+// steps are calls that make a row with a given used and ts: k tokens are taken
+// some ticks before ts, and one is charged or refunded at ts.
 type steps struct {
-	k, ticks int64 // tokens taken, so many ticks before ts
+	k, ticks int64
 	last     store.Verb
 }
 
-// stepsTo finds calls that leave used units: tokens some ticks ago of which
-// some came back, and at ts one more, or one fewer.
+// stepsTo finds the calls that leave used units.
 func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 	pre := used - r.Unit
 	if s.last = store.VerbCharge; pre < 0 {
@@ -104,16 +103,16 @@ func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 		s.k += k.Sub(k, big.NewInt(s.k)).Mod(k, big.NewInt(r.Add)).Int64()
 		s.ticks = (s.k*r.Unit - pre) / r.Add
 	}
-	const charges = 4 // and no more
+	const charges = 4 // a bound on the calls
 	return s, s.k*r.Unit <= r.MaxUsed && s.k <= r.Most+charges*r.MaxCharge
 }
 
-// row brings a row about, and reports whether calls can.
+// row makes a row by calls. It returns false if that is not possible.
 func (e *env) row(what string, d *store.Definition, key string, used, ts int64) bool {
 	e.Helper()
 	s, found := stepsTo(&d.Rule, used)
 	at := ts - s.ticks*d.Rule.Every
-	if !found || at <= 0 { // a row that was never written is stamped 0
+	if !found || at <= 0 { // 0 is the TS of a missing row
 		return false
 	}
 	e.clock.Store(at)
@@ -133,14 +132,14 @@ func (e *env) row(what string, d *store.Definition, key string, used, ts int64) 
 	return true
 }
 
-// reads wants a row to read as so many units used at ts.
+// reads fails unless a check at now answers as for a row with used and ts.
 func (e *env) reads(what string, d *store.Definition, key string, used, ts, now int64) {
 	e.Helper()
 	e.clock.Store(now)
 	a := e.apply(what, store.VerbCheck, d, key, 0)
 	o := d.Rule.Apply(store.State{Used: used, TS: ts}, now, store.VerbCheck, 0)
 	if remaining, reset := d.Rule.Remaining(o.After), d.Rule.FullIn(o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
-		e.Fatalf("the row reads as %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
+		e.Fatalf("check: %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
 }
 
@@ -174,16 +173,16 @@ func goldenApply(e *env) {
 		all++
 		key := fmt.Sprint(all)
 		if v.Verb == "charge" && v.Cost > d.Rule.MaxCharge {
-			return // no limiter lets it pass, and SQL functions raise an error
+			return // the limiter and the SQL functions reject it
 		}
 		if v.Used == 0 && v.Now < max(v.TS, 0) || v.Used > 0 && !e.row(line, d, key, v.Used, v.TS) {
-			return // a full row may be gone, and its stamp with it; some rows no few calls make
+			return // the store may have deleted a full row and its TS, or too many calls are needed
 		}
 		played[l.Name]++
 		e.clock.Store(v.Now)
 		a, w := e.apply(line, v.verb(), d, key, v.Cost), v.Want
 		if a.Allowed != w.Allowed || a.Never != w.Never || a.Granted != w.Granted || a.Retry != w.Retry || a.Delay != w.Delay || a.Remaining != w.Remaining || a.Reset != w.Reset {
-			e.Fatalf("answered %+v\n%s", a, line)
+			e.Fatalf("answer %+v, want %+v\n%s", a, w, line)
 		}
 		e.reads(line, d, key, w.Used, w.TS, max(v.Now, w.TS)+d.Rule.Every)
 	})
@@ -209,7 +208,8 @@ type goldenChange struct {
 	WantTS   int64 `json:"want_ts"`
 }
 
-// limits are those of the versions. Two that count alike would be one version.
+// limits returns the limits of the versions. It returns false if two successive
+// ones have equal rules, which would be one version.
 func (v *goldenChange) limits(e *env) (list []store.Limit, differ bool) {
 	for i, x := range v.Versions {
 		l := e.limitOf(x.Rule)
@@ -302,10 +302,10 @@ func goldenCalendar(e *env) {
 		take("before", v.From-1)
 		take("in", v.From)
 		if a := take("before", v.Now); !a.Allowed || a.Reset != v.To-v.Now {
-			e.Fatalf("after one in the window before: %+v\n%s", a, line)
+			e.Fatalf("second take, in the next window: %+v\n%s", a, line)
 		}
 		if a := take("in", v.Now); v.Now > v.From && (a.Allowed || a.Retry != v.To-v.Now) {
-			e.Fatalf("after one in this window: %+v\n%s", a, line)
+			e.Fatalf("second take in the same window: %+v\n%s", a, line)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// groupCases ask for several keys at one instant.
+// groupCases test groups of several operations.
 var groupCases = []testCase{
 	{"group-all-or-nothing", groupAllOrNothing},
 	{"group-latest-retry", groupLatestRetry},
@@ -34,12 +34,12 @@ func (e *env) three() {
 func groupAllOrNothing(e *env) {
 	e.three()
 	if d := e.doAll(store.VerbTake, take("a", "k", 3), take("b", "k", 4), take("c", "k", 9)); !d.Allowed || d.Limit != "c" {
-		e.Fatalf("the fewest remaining is c's: %+v", d)
+		e.Fatalf("want c, which has the fewest remaining: %+v", d)
 	}
 	for range 3 {
 		d := e.doAll(store.VerbTake, take("a", "k", 1), take("b", "k", 1), take("c", "k", 2))
 		if d.Allowed || d.Limit != "c" {
-			e.Fatalf("c has 1 of 2: %+v", d)
+			e.Fatalf("want a refusal by c, which has 1 token: %+v", d)
 		}
 		for i, want := range []int64{7, 6, 1} {
 			if x := d.Limits[i]; x.Remaining != want || x.Granted != 0 || x.Allowed != (i < 2) {
@@ -52,22 +52,23 @@ func groupAllOrNothing(e *env) {
 	e.left("c", "k", 1)
 }
 
-// Several limits refuse: the answer names each, and the top has the latest retry.
+// If several limits refuse, the answer names each of them and its top level has
+// the latest retry time.
 func groupLatestRetry(e *env) {
 	e.three()
 	e.doAll(store.VerbTake, take("a", "k", 10), take("b", "k", 10), take("c", "k", 5))
 	d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1))
 	if d.Allowed || d.Limit != "b" || d.RetryAfter != 2*time.Minute {
-		e.Fatalf("the latest retry is b's: %+v", d)
+		e.Fatalf("want b, which has the latest retry time: %+v", d)
 	}
 	if d.Limits[0].Allowed || !d.Limits[1].Allowed || d.Limits[2].Allowed {
-		e.Fatalf("a and b refuse: %+v", d.Limits)
+		e.Fatalf("want refusals by a and b: %+v", d.Limits)
 	}
-	e.pass(2*time.Minute - time.Microsecond)
+	e.advance(2*time.Minute - time.Microsecond)
 	if d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); d.Allowed {
 		e.Fatal("allowed 1 µs before the retry time")
 	}
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	if d := e.doAll(store.VerbTake, take("b", "k", 2), take("c", "k", 1), take("a", "k", 1)); !d.Allowed {
 		e.Fatal("refused at the retry time")
 	}
@@ -77,22 +78,23 @@ func groupSameKey(e *env) {
 	e.three()
 	d := e.doAll(store.VerbTake, take("a", "k", 2), take("b", "k", 1), take("a", "k", 3), take("a", "other", 1))
 	if !d.Allowed || d.Limits[0].Remaining != 5 || d.Limits[2].Remaining != 5 || d.Limits[2].Granted != 3 {
-		e.Fatalf("2 and 3 of one key: %+v", d.Limits)
+		e.Fatalf("take 2 and 3 of 10 of one key: %+v", d.Limits)
 	}
 	if d := e.doAll(store.VerbTake, take("a", "k", 3), take("a", "k", 3)); d.Allowed || d.RetryAfter != time.Second {
-		e.Fatalf("3 and 3 of 5: %+v", d)
+		e.Fatalf("take 3 and 3 of 5 of one key: %+v", d)
 	}
 	e.left("a", "k", 5)
 	if d := e.doAll(store.VerbTake, take("a", "k", 8), take("a", "k", 3)); d.Allowed || !d.Never {
-		e.Fatalf("8 and 3 of a burst of 10: %+v", d)
+		e.Fatalf("take 8 and 3 with a burst of 10: %+v", d)
 	}
 	if d := e.doAll(store.VerbTake, take("a", "k", 0), take("a", "k", 5)); !d.Allowed {
-		e.Fatalf("0 and 5 of 5: %+v", d)
+		e.Fatalf("take 0 and 5 of 5 of one key: %+v", d)
 	}
 	e.left("a", "k", 0)
 }
 
-// A limit in shadow mode neither refuses its neighbours nor is charged when it would have.
+// A limit in shadow mode that would refuse does not refuse the group, and is not
+// charged.
 func groupShadow(e *env) {
 	e.bucket("real", 1, time.Hour, 10)
 	e.define(store.Limit{Name: "shadow", Rate: 1, Period: time.Hour, Burst: 2, Mode: store.Shadow})
@@ -106,7 +108,7 @@ func groupShadow(e *env) {
 	e.left("shadow", "k", 0)
 	e.take("real", "k", 6)
 	if d := e.doAll(store.VerbTake, take("real", "k", 1), take("shadow", "fresh", 1)); d.Allowed || d.Limit != "real" {
-		e.Fatalf("a neighbour refuses: %+v", d)
+		e.Fatalf("want a refusal by the limit that is not in shadow mode: %+v", d)
 	}
 	e.left("shadow", "fresh", 2)
 }
@@ -116,7 +118,7 @@ func groupNever(e *env) {
 	e.take("a", "k", 10)
 	d := e.doAll(store.VerbTake, take("a", "k", 5), take("b", "k", 11))
 	if d.Allowed || !d.Never || d.Limit != "b" || d.RetryAfter != 0 {
-		e.Fatalf("one of them can never be: %+v", d)
+		e.Fatalf("want never, because b's cost is above its burst: %+v", d)
 	}
 	e.left("b", "k", 10)
 }
@@ -132,7 +134,7 @@ func groupSixteen(e *env) {
 	}
 	for range 12 {
 		e.doAll(store.VerbTake, takes...)
-		e.pass(7 * time.Second)
+		e.advance(7 * time.Second)
 	}
 }
 
@@ -161,7 +163,7 @@ func groupShared(e *env) {
 	e.left("a", "k", 9)
 }
 
-// Groups of one batch are decided each by itself, in place.
+// The groups of a batch are decided independently.
 func batchIndependent(e *env) {
 	e.three()
 	a, b := e.l.Limit("a"), e.l.Limit("b")
@@ -177,7 +179,7 @@ func batchIndependent(e *env) {
 		{Ops: []store.Op{op(b, "k", 2)}},
 	}}
 	e.must(nil, e.store.Apply(e.ctx, batch))
-	// One of the two calls for 6 is granted; which one is the store's business.
+	// One of the two takes of 6 is granted. The store may choose which.
 	var six int
 	for i := range 2 {
 		if batch.Groups[i].Allowed {

@@ -11,15 +11,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// historyCases compare random histories of everything with the model.
+// historyCases compare random histories of all calls with the model.
 var historyCases = []testCase{{"model", modelCase}}
 
 func modelCase(e *env) {
 	e.seeded(func(e *env, rnd *rand.Rand) { (&history{env: e, Rand: rnd}).run() })
 }
 
-// seeded plays random histories, each on a store of its own: half of them
-// always the same, half always new.
+// seeded plays random histories, each on a new store: half of them with fixed
+// seeds, half with random ones.
 func (e *env) seeded(play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
@@ -46,9 +46,9 @@ type history struct {
 	*rand.Rand
 	limits []string
 	keys   []string
-	ids    []store.Reservation // made, and not known to be gone for a reason of its own
-	retry  time.Duration       // of the last refusal
-	latest int64               // reading of the clock before it stepped back
+	ids    []store.Reservation // reservations, possibly due or cancelled
+	retry  time.Duration       // retry time of the last refusal
+	latest int64               // latest time of the clock
 }
 
 func (h *history) run() {
@@ -60,7 +60,7 @@ func (h *history) run() {
 	for range h.steps {
 		h.step()
 		if now := h.clock.Load(); now < h.latest {
-			h.settle(now)
+			h.resetFull(now)
 		}
 	}
 }
@@ -87,7 +87,8 @@ func (h *history) step() {
 func (h *history) limit() string { return h.limits[h.IntN(len(h.limits))] }
 func (h *history) key() string   { return h.keys[h.IntN(len(h.keys))] }
 
-// cost is mostly small, sometimes around what the limit can hold, seldom extreme.
+// cost returns a cost that is mostly small, sometimes near the limit's bounds or
+// the largest possible.
 func (h *history) cost(limit string) int64 {
 	r := &h.l.Limit(limit).Rule
 	switch h.IntN(12) {
@@ -150,19 +151,20 @@ func (h *history) giveBack() {
 	i := h.IntN(len(h.ids))
 	r := h.m.reservations[h.ids[i]]
 	_ = h.cancel(h.ids[i])
-	if r != nil && r.due <= h.clock.Load() { // a clock that steps back must not bring it up again
+	if r != nil && r.due <= h.clock.Load() { // the store may delete it, so do not cancel it after the clock stepped back
 		h.ids = slices.Delete(h.ids, i, i+1)
 	}
 }
 
-// move sets the clock: to where something happens, on by any scale, or back.
+// move sets the clock near the last retry time, forward by a random span, or
+// back.
 func (h *history) move() {
 	switch n := h.IntN(10); {
 	case n < 3 && h.retry > 0 && h.retry < 1000*time.Hour:
-		h.pass(h.retry + time.Duration(h.IntN(3)-1)*time.Microsecond)
+		h.advance(h.retry + time.Duration(h.IntN(3)-1)*time.Microsecond)
 		h.retry = 0
 	case n < 8:
-		h.pass(h.span())
+		h.advance(h.span())
 	default:
 		h.back(h.span() / 10)
 	}
@@ -173,9 +175,9 @@ func (h *history) span() time.Duration {
 	return (time.Duration(h.Int64N(int64(scale[h.IntN(len(scale))]*10))) / time.Microsecond * time.Microsecond)
 }
 
-// settle resets the keys that are full. Their rows may be gone from the store or
-// not, which matters only while the clock reads less than it once did.
-func (h *history) settle(now int64) {
+// resetFull resets the keys that are full at now. The store may have deleted
+// their rows or not, which would make a difference before now.
+func (h *history) resetFull(now int64) {
 	for k := range h.m.rows {
 		if h.m.usedAt(k, now).Sign() == 0 {
 			key := k.key
@@ -187,12 +189,12 @@ func (h *history) settle(now int64) {
 	}
 }
 
-// back steps the clock back. Reservations that are due by now may be gone from
-// the store, or not: they are left alone.
+// back steps the clock back. The store may have deleted reservations that are
+// due now, so they are not used any more.
 func (h *history) back(d time.Duration) {
 	now := h.clock.Load()
 	h.latest = max(h.latest, now)
-	h.settle(now)
+	h.resetFull(now)
 	var ids []store.Reservation
 	for _, id := range h.ids {
 		if r := h.m.reservations[id]; r == nil || r.due > now {
@@ -202,10 +204,10 @@ func (h *history) back(d time.Duration) {
 		}
 	}
 	h.ids = ids
-	h.pass(-d.Truncate(time.Microsecond))
+	h.advance(-d.Truncate(time.Microsecond))
 }
 
-// redefine gives a limit other settings.
+// redefine changes a limit to random settings.
 func (h *history) redefine(name string) {
 	for {
 		l := h.anyLimit(name)
@@ -247,7 +249,7 @@ func (h *history) anyLimit(name string) store.Limit {
 	return l
 }
 
-// forget ends a limit and begins it anew: its keys are full.
+// forget drops a limit and defines it again, which makes its keys full.
 func (h *history) forget() {
 	name := h.limit()
 	var ids []store.Reservation

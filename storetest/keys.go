@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// keyCases are about what a key is.
+// keyCases test which keys are distinct, and listing and sweeping keys.
 var keyCases = []testCase{
 	{"keys-apart", keysApart},
 	{"keys-unusual", keysUnusual},
@@ -19,7 +19,7 @@ var keyCases = []testCase{
 	{"sweep", sweepCase},
 }
 
-// Limits and keys are never joined: what looks alike when joined is apart.
+// Pairs of limit and key that are equal when concatenated are distinct.
 func keysApart(e *env) {
 	pairs := [][2]string{
 		{"a", "b"}, {"a", "b/c"}, {"a/b", "c"}, {"a:b", "c"}, {"a", "b:c"}, {"a", ":b:c"}, {"a:", "b:c"}, {"a,b", "c"}, {"a", "b,c"},
@@ -55,12 +55,12 @@ func keysUnusual(e *env) {
 	}
 	for i, key := range keys {
 		if d := e.check("k", key, 0); d.Remaining != int64(999-i) || d.Key != key {
-			e.Fatalf("key %q came back as %q with %d remaining", key, d.Key, d.Remaining)
+			e.Fatalf("key %q is returned as %q with %d remaining", key, d.Key, d.Remaining)
 		}
 	}
 }
 
-// Enough keys for a table to grow a few times.
+// Uses enough keys for a hash table to grow a few times.
 func keysMany(e *env) {
 	n := 100 * e.rounds
 	e.bucket("many", 1, time.Hour, 3)
@@ -86,8 +86,8 @@ func keysList(e *env) {
 	keys := []string{dipwell.Shared, "A", "B", "a", "a b", "a%", "a'", "a*", "a1", "a10", "a2", "a\\", "a\\b", "a_", "ab", "b", "ba", "user:1", "user:10", "user:2", "z", "é", "ключ", "鍵", "🔑"}
 	for i, key := range keys {
 		e.take("list", key, int64(1+i%3))
-		e.take("other", fmt.Sprint("not here ", i), 1)
-		e.check("list", fmt.Sprint("only looked at ", i), 1)
+		e.take("other", fmt.Sprint("of other ", i), 1)
+		e.check("list", fmt.Sprint("only checked ", i), 1)
 	}
 	e.take("list", "gone", 1)
 	e.do(store.VerbReset, "list", "gone", 0)
@@ -99,7 +99,7 @@ func keysList(e *env) {
 		out := []string{}
 		for _, r := range rows {
 			if out = append(out, r.Key); r.Used <= 0 || r.Version != d.Number {
-				e.Fatalf("key %q is listed with %+v", r.Key, r.State)
+				e.Fatalf("key %q is listed with state %+v", r.Key, r.State)
 			}
 		}
 		return out
@@ -137,12 +137,12 @@ func keysList(e *env) {
 			}
 		}
 		if !slices.Equal(all, keys) {
-			e.Fatalf("page by page of %d:\n  got  %q\n  want %q", n, all, keys)
+			e.Fatalf("pages of %d keys:\n  got  %q\n  want %q", n, all, keys)
 		}
 	}
 }
 
-// A sweep deletes full rows and no others, and says how many.
+// A sweep deletes only full rows, and returns how many.
 func sweepCase(e *env) {
 	sweep := store.AbilitiesOf(e.store).Sweep
 	if sweep == nil {
@@ -155,11 +155,11 @@ func sweepCase(e *env) {
 		e.allowed("s", key, i+1, 9-i)
 		e.allowed("w", key, i+1, 9-i)
 	}
-	e.pass(5 * time.Second)
+	e.advance(5 * time.Second)
 	for range 3 {
 		n, err := sweep(e.ctx, 1000)
 		if e.must(n, err); n > 5 {
-			e.Fatalf("a sweep says that it deleted %d rows; 5 were full", n)
+			e.Fatalf("a sweep returned %d deleted rows; 5 were full", n)
 		}
 	}
 	for i := range int64(10) {

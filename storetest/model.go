@@ -11,8 +11,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// model is the contract written a second time, with tokens as exact rationals
-// and rows that are never deleted. It shares no arithmetic with package dipwell.
+// model is a second implementation of the contract, with tokens as exact
+// rationals and rows that are never deleted. It shares no arithmetic with
+// package store.
 type model struct {
 	limits       map[string][]*rule // all versions, the present one last
 	rows         map[rowKey]*row
@@ -26,10 +27,10 @@ type row struct {
 	used *big.Rat // tokens
 	ts   int64
 	rule *rule
-	list *list // nil: no record of it lives
+	list *list // nil if the row has no live record
 }
 
-// reservation is what a call took ahead of time.
+// reservation is the model's reservation of one call.
 type reservation struct {
 	due   int64
 	parts []part
@@ -42,7 +43,7 @@ type part struct {
 	record *record
 }
 
-// answer is what is compared, field by field.
+// answer has the fields of an answer that are compared.
 type answer struct {
 	allowed, never, shadow bool
 	granted, remaining     int64
@@ -64,7 +65,7 @@ func (m *model) rule(limit string) *rule {
 	return v[len(v)-1]
 }
 
-// define begins a version, unless the limit counts as before.
+// define begins a version, unless no setting changed that affects counting.
 func (m *model) define(now int64, l store.Limit, d *store.Definition) {
 	r := newRule(now, l, d)
 	versions := m.limits[l.Name]
@@ -99,8 +100,8 @@ func (r *reservation) of(limit string) bool {
 	return false
 }
 
-// ask decides a call: each take by itself first, then all or nothing.
-func (m *model) ask(now int64, verb store.Verb, takes []dipwell.Take) answers {
+// call decides each take alone, and applies them if all are allowed.
+func (m *model) call(now int64, verb store.Verb, takes []dipwell.Take) answers {
 	out := answers{allowed: true, ops: make([]answer, len(takes))}
 	sum := map[rowKey]int64{}
 	for _, t := range takes {
@@ -129,13 +130,14 @@ func keyOf(t dipwell.Take) rowKey {
 	return rowKey{t.Limit, t.Key}
 }
 
-// answer words a result; in a call that is refused it describes the present state.
+// answer returns the answer for one take. If the call is refused it describes
+// the present state.
 func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 	a := answer{allowed: res.allowed, never: res.never, shadow: res.shadow, retry: res.retry}
 	used := res.before
 	if res.allowed && !res.shadow && all {
 		used, a.delay, a.granted = res.after, res.delay, res.granted
-		if res.sums && a.granted > 0 { // the costs of entries of one key were added up
+		if res.sums && a.granted > 0 { // res is for the sum of the costs of one key
 			a.granted = cost
 		}
 	}
@@ -147,7 +149,7 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 	return a
 }
 
-// apply writes what was granted, and makes the reservation where something is due later.
+// apply writes the rows, and returns a reservation if something is due later.
 func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *reservation {
 	v, later := &reservation{due: now}, false
 	for k, res := range results {
@@ -176,13 +178,14 @@ func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *re
 	return v
 }
 
-// reset forgets a row and every reservation that it has a part in.
+// reset deletes a row and every reservation that has a part in it.
 func (m *model) reset(k rowKey) {
 	delete(m.rows, k)
 	m.forgetRecords(func(other rowKey) bool { return other == k })
 }
 
-// cancel gives a reservation back, once, before it is due.
+// cancel gives back the tokens of a reservation. It returns false if the
+// reservation is unknown or due.
 func (m *model) cancel(now int64, id store.Reservation) bool {
 	v := m.reservations[id]
 	delete(m.reservations, id)
@@ -195,7 +198,8 @@ func (m *model) cancel(now int64, id store.Reservation) bool {
 	return true
 }
 
-// instant is the later of now and the row's own.
+// instant returns the time of a decision at now: the later of now and the row's
+// ts.
 func (m *model) instant(k rowKey, now int64) int64 {
 	r := m.rows[k]
 	if r == nil {
@@ -208,7 +212,8 @@ func (m *model) instant(k rowKey, now int64) int64 {
 	return max(now, ts)
 }
 
-// usedAt steps a row through the versions it has not seen, up to now.
+// usedAt returns a row's used tokens at now, after stepping it through all
+// versions since it was written.
 func (m *model) usedAt(k rowKey, now int64) *big.Rat {
 	r := m.rows[k]
 	if r == nil {
@@ -230,17 +235,18 @@ type rule struct {
 	since  int64
 	policy store.ChangePolicy
 	next   *rule
-	debt   *big.Rat // tokens beyond burst
-	most   *big.Rat // tokens: where used stops growing
+	debt   *big.Rat // max_debt in tokens
+	most   *big.Rat // the most tokens that can be used
 }
 
-// counting is what makes two versions count alike.
+// counting has the settings that affect counting. Definitions with equal ones
+// are one version.
 type counting struct {
 	windowed, leaky bool
 	rate, burst     int64
-	maxDebt, charge int64 // as compiled: what is not set may be what would be set
+	maxDebt, charge int64 // as compiled, because an explicit setting may equal the default
 	period          time.Duration
-	every, unit     int64 // µs between ticks (0: calendar); parts that a token is kept in
+	every, unit     int64 // µs between ticks (0: calendar); units of a token
 	start           string
 }
 
@@ -260,7 +266,7 @@ func newRule(now int64, l store.Limit, d *store.Definition) *rule {
 	case l.Burst == store.NoBurst:
 		c.burst = 0
 	}
-	c.every = d.Rule.Every // how coarse a tick must be is the compiler's business, and tested there
+	c.every = d.Rule.Every // tested with the compiler
 	if !c.windowed {
 		ticks := l.Period.Microseconds() / c.every
 		c.unit = ticks / new(big.Int).GCD(nil, nil, big.NewInt(l.Rate), big.NewInt(ticks)).Int64()
@@ -278,16 +284,17 @@ func newRule(now int64, l store.Limit, d *store.Definition) *rule {
 	return r
 }
 
-// result is one key's own outcome, before its neighbours are heard.
+// result is the decision for one key, regardless of the other keys of the call.
 type result struct {
-	allowed, never, shadow, sums bool
-	clipped                      bool // a charge of which not all is used
-	granted                      int64
-	before, after                *big.Rat
-	retry, delay                 int64
+	allowed, never, shadow bool
+	sums                   bool // granted is the sum for all takes of the key
+	clipped                bool // a charge was cut at most
+	granted                int64
+	before, after          *big.Rat
+	retry, delay           int64
 }
 
-// decide is the table of verbs.
+// decide implements the contract's table of verbs.
 func (r *rule) decide(used *big.Rat, t, now int64, verb store.Verb, n int64, k rowKey) result {
 	res := result{before: used, after: used, sums: true}
 	cost, capacity := rat(n), rat(r.burst)
@@ -357,7 +364,7 @@ func (r *rule) inShadow(res result) result {
 	return res
 }
 
-// perTick is how many tokens come back at a tick.
+// perTick returns how many tokens come back at a tick.
 func (r *rule) perTick() *big.Rat {
 	if r.windowed {
 		return rat(r.rate)
@@ -374,7 +381,7 @@ func (r *rule) step(used *big.Rat, from, to int64, k rowKey) *big.Rat {
 	return left
 }
 
-// wait is the time from now until so many tokens have come back after t.
+// wait returns the time from now until this many tokens have come back after t.
 func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 	if tokens.Sign() <= 0 {
 		return 0
@@ -383,7 +390,7 @@ func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 	return r.boundary(r.tick(t, k)+ticks, k) - now
 }
 
-// convert brings tokens used under r to the next version, rounded up or down.
+// convert converts tokens used under r to the next version, rounded up or down.
 func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 	to := r.next
 	switch {
@@ -402,11 +409,11 @@ func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
 	return big.NewRat(floor(parts), to.unit)
 }
 
-// convertBack brings tokens that a record took under r to the next version: the
-// same number, or where it is less what the policy makes of them.
+// convertBack converts tokens of a record made under r to the next version: the
+// smaller of the same number and the result of the policy.
 func (r *rule) convertBack(tokens *big.Rat) *big.Rat {
 	c := r.convert(tokens, false)
-	if tokens.Cmp(r.next.most) > 0 { // its parts may not fit an int64
+	if tokens.Cmp(r.next.most) > 0 { // its units may not fit an int64
 		return c
 	}
 	back := big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.next.unit))), r.next.unit)
@@ -416,7 +423,7 @@ func (r *rule) convertBack(tokens *big.Rat) *big.Rat {
 	return back
 }
 
-// origin is where ticks are counted from.
+// origin returns the time of tick 0.
 func (r *rule) origin(k rowKey) int64 {
 	switch {
 	case !r.windowed:
@@ -453,7 +460,7 @@ func (r *rule) boundary(tick int64, k rowKey) int64 {
 	return r.origin(k) + tick*r.every
 }
 
-// shift is how far a key's months begin after the calendar's, where they are spread.
+// shift returns how long after the calendar's months a key's months begin.
 func (r *rule) shift(k rowKey) int64 {
 	if r.start != "" {
 		return 0

@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// bug is where a mutant of the reference store goes wrong.
+// bug has the hooks and flags that make a mutant of the reference store.
 type bug struct {
 	group  func(s *refStore, g *store.Group) error
 	read   func(s *refStore, op *store.Op, row *store.State, now int64)
@@ -23,17 +23,17 @@ type bug struct {
 	key    func(refKey) refKey
 	sweep  func(s *refStore) int
 
-	settle  func(def *store.Definition, row *store.State, recs []store.Record, now int64)
+	advance func(def *store.Definition, row *store.State, recs []store.Record, now int64)
 	record  func(row *store.State, r *store.Record)
-	cancels func(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record)
+	cancels func(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record)
 
 	keepsReservations, cancelsTwice, cancelsDue, cancelsNothing, cancelsFirst, forgetsWhole, unsorted bool
 }
 
-// mutants are deliberate mistakes, each with cases that must catch it.
+// mutants are deliberate mistakes, each with the cases that must fail.
 var mutants = map[string]struct {
 	bug    bug
-	caught string // names of cases
+	caught string // names of the cases, separated by spaces
 }{
 	"stamp not stored": {bug{write: func(_ *refStore, _ *store.Group, _ *store.Op, old store.State, row *store.State, w bool, _ int64) bool {
 		if old.TS > 0 {
@@ -75,11 +75,11 @@ var mutants = map[string]struct {
 		op.Allowed = op.Remaining > 0
 		g.Allowed = g.Allowed && op.Allowed
 	}}, "ambiguous-zero"},
-	"key joined to the limit":   {bug{key: func(k refKey) refKey { return refKey{"", k.limit + ":" + k.key} }}, "keys-apart"},
-	"key joined without a mark": {bug{key: func(k refKey) refKey { return refKey{"", k.limit + k.key} }}, "keys-apart"},
-	"key folded":                {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.ToLower(k.key)} }}, "keys-apart keys-unusual"},
-	"key trimmed":               {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.TrimSpace(k.key)} }}, "keys-apart"},
-	"key cut short":             {bug{key: func(k refKey) refKey { return refKey{k.limit, k.key[:min(511, len(k.key))]} }}, "keys-unusual"},
+	"key joined to the limit":        {bug{key: func(k refKey) refKey { return refKey{"", k.limit + ":" + k.key} }}, "keys-apart"},
+	"key joined without a separator": {bug{key: func(k refKey) refKey { return refKey{"", k.limit + k.key} }}, "keys-apart"},
+	"key folded":                     {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.ToLower(k.key)} }}, "keys-apart keys-unusual"},
+	"key trimmed":                    {bug{key: func(k refKey) refKey { return refKey{k.limit, strings.TrimSpace(k.key)} }}, "keys-apart"},
+	"key cut short":                  {bug{key: func(k refKey) refKey { return refKey{k.limit, k.key[:min(511, len(k.key))]} }}, "keys-unusual"},
 	"version ignored": {bug{read: func(_ *refStore, op *store.Op, row *store.State, _ int64) { row.Version = op.Def.Number }},
 		"stale-after-change change-proportional change-several-versions drop-and-redefine"},
 	"change at the new rate from the start": {bug{read: newRateFromStart}, "stale-after-change change-several-versions model"},
@@ -96,7 +96,7 @@ var mutants = map[string]struct {
 		clear(s.rows)
 		return n
 	}}, "sweep early-expiry sweep-race"},
-	"sweep looks and deletes in two steps": {bug{group: afterLook, sweep: lookThenDelete}, "sweep-race"},
+	"sweep lists and deletes in two steps": {bug{group: afterList, sweep: listThenDelete}, "sweep-race"},
 	"peek charges": {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) {
 		if op.Verb == store.VerbCheck {
 			op.Verb = store.VerbTake
@@ -111,7 +111,7 @@ var mutants = map[string]struct {
 	"window begins at the row":    {bug{read: windowFromRow}, "lost-partial-interval worked-2-grid"},
 	"window begins at a refund":   {bug{read: windowFromRefund, write: noteRefund}, "window-restart"},
 	"window not spread":           {bug{read: notSpread}, "window-spread golden-origin model"},
-	"window of an earlier length": {bug{read: originOutlives}, "window-remembered"},
+	"window of an earlier length": {bug{read: keepsOrigin}, "window-remembered"},
 	"window of another limit":     {bug{read: phaseBy(func(op *store.Op) string { return op.Key })}, "window-remembered"},
 	"window of another key": {bug{read: phaseBy(func(op *store.Op) string { return op.Key[:min(len(op.Key), 6)] })},
 		"window-remembered golden-origin"},
@@ -129,20 +129,20 @@ var mutants = map[string]struct {
 	"no touch on a take":                   {bug{write: noTouch}, "group-cancel-mints cancel-refund-charge giving-back"},
 	"low not lowered by a cancel":          {bug{cancels: keepsLows}, "cancel-after-cancel cancel-of-forty"},
 	"slack ignored":                        {bug{record: func(_ *store.State, r *store.Record) { r.Slack = -1 }}, "cancel-before-later held-before-later cancel-beside-neighbours-reset"},
-	"slack is the whole bucket":            {bug{record: slackOfAll}, "cancel-before-later held-before-later"},
+	"slack counts the reservation itself":  {bug{record: slackTooLarge}, "cancel-before-later held-before-later"},
 	"slack not lowered by a cancel":        {bug{cancels: keepsSlack}, "giving-back"},
-	"slack does not lower the low at due":  {bug{settle: forgetsDue}, "cancel-due-limits-for-good"},
+	"due slack does not lower the low":     {bug{advance: forgetsDue}, "cancel-due-limits-for-good"},
 	"cancelled waits still count":          {bug{cancels: staysWaiting}, "cancelled-wait-leaks cancelled-waits-in-any-order giving-back"},
-	"what was withheld is forgotten":       {bug{cancels: forgetsRests}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
-	"mark ignored":                         {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
+	"withheld tokens are forgotten":        {bug{cancels: forgetsWithheld}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
+	"mark of the list ignored":             {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
 	"cancel touches another list":          {bug{cancels: touchesAnother}, "cancel-leaves-another-list"},
 	"number used again":                    {bug{record: func(row *store.State, r *store.Record) { row.Lows.Next = r.Number }}, "giving-back"},
 	"merge with the later low":             {bug{read: mergesLater}, "cancel-of-forty"},
 	"merge of the latest two":              {bug{read: mergesLatest}, "cancel-of-forty"},
-	"refusal stores the settling":          {bug{answer: settlesRefusals}, "cancel-after-refusal"},
+	"refusal stores advanced records":      {bug{answer: storesRefusals}, "cancel-after-refusal"},
 	"clipped charge keeps lows":            {bug{write: keepsLowsOnCharge}, "cancel-beside-clipped-charge"},
-	"lows not converted":                   {bug{settle: lowsUnconverted}, "cancel-after-change"},
-	"records not converted": {bug{settle: func(_ *store.Definition, _ *store.State, recs []store.Record, _ int64) {
+	"lows not converted":                   {bug{advance: lowsUnconverted}, "cancel-after-change"},
+	"records not converted": {bug{advance: func(_ *store.Definition, _ *store.State, recs []store.Record, _ int64) {
 		for i := range recs {
 			recs[i].Version = max(recs[i].Version, 3)
 		}
@@ -152,16 +152,18 @@ var mutants = map[string]struct {
 
 const mutantEnv = "STORETEST_MUTANT"
 
-// TestMutant is the child: it runs the suite on the mutant that the environment names.
+// TestMutant runs the suite on the mutant named in the environment. It is run in
+// child processes of TestMutantsAreCaught.
 func TestMutant(t *testing.T) {
 	m, ok := mutants[os.Getenv(mutantEnv)]
 	if !ok {
-		return // TestMutantsAreCaught starts it
+		return
 	}
 	storetest.Run(t, openRef(m.bug))
 }
 
-// TestMutantsAreCaught runs each mutant's cases in a child and wants every one of them to fail.
+// TestMutantsAreCaught runs the cases of each mutant in child processes and
+// checks that every case fails.
 func TestMutantsAreCaught(t *testing.T) {
 	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {
@@ -171,9 +173,9 @@ func TestMutantsAreCaught(t *testing.T) {
 				child.Env = append(os.Environ(), mutantEnv+"="+name)
 				out, err := child.CombinedOutput()
 				if err == nil {
-					t.Errorf("%s passes with this mistake in the store", c)
+					t.Errorf("%s passed, want a failure", c)
 				} else if !strings.Contains(string(out), "--- FAIL: TestMutant/"+c) {
-					t.Errorf("%s broke for another reason: %v\n%s", c, err, out)
+					t.Errorf("%s did not run to a failure: %v\n%s", c, err, out)
 				}
 			}
 		})
@@ -221,7 +223,7 @@ func wholeTokens(_ *refStore, _ *store.Group, op *store.Op, _ store.State, row *
 	return w
 }
 
-// noLock reads, lets others go first, and writes what it had read.
+// noLock releases the lock between reading and writing.
 func noLock(s *refStore, g *store.Group) error {
 	var rows, old [store.MaxTakes]store.State
 	var recs [store.MaxTakes][]store.Record
@@ -242,21 +244,21 @@ func noLock(s *refStore, g *store.Group) error {
 	return nil
 }
 
-// lookThenDelete lists full rows, and deletes them when one of them was written
-// since; afterLook holds a call on a full row back until a sweep has listed it.
-// So the sweep and the call meet in the one order that loses what was taken.
-func lookThenDelete(s *refStore) int {
+// listThenDelete lists full rows and deletes them later, without checking them
+// again. It waits until one of them was written in between, and afterList delays
+// calls on a full row until the sweep has listed it, so that the take is lost.
+func listThenDelete(s *refStore) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var full []refKey
 	for k, row := range s.rows {
 		if def := s.reg.Lookup(k.limit); s.usedNow(def, k, row, s.now()) == 0 {
 			full = append(full, k)
-			s.extra[k] = looked
+			s.extra[k] = listed
 		}
 	}
 	s.waitFor(func() bool {
-		return len(full) == 0 || slices.ContainsFunc(full, func(k refKey) bool { return s.extra[k] != looked })
+		return len(full) == 0 || slices.ContainsFunc(full, func(k refKey) bool { return s.extra[k] != listed })
 	})
 	for _, k := range full {
 		delete(s.rows, k)
@@ -265,23 +267,23 @@ func lookThenDelete(s *refStore) int {
 	return len(full)
 }
 
-func afterLook(s *refStore, g *store.Group) error {
+func afterList(s *refStore, g *store.Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.keyOf(&g.Ops[0])
 	s.waitFor(func() bool {
 		row, ok := s.rows[k]
-		return !ok || s.extra[k] == looked || s.usedNow(g.Ops[0].Def, k, row, s.now()) > 0
+		return !ok || s.extra[k] == listed || s.usedNow(g.Ops[0].Def, k, row, s.now()) > 0
 	})
 	err := s.decide(g, s.now())
 	s.extra[k] = written
 	return err
 }
 
-const looked, written = 1, 2
+const listed, written = 1, 2
 
-// waitFor returns when ok, or after a while: a mistake must fail, not hang. The
-// lock is held, and given up in between.
+// waitFor returns when ok returns true, or after two seconds, because a mutant
+// must fail and not hang. It releases the store's lock between calls of ok.
 func (s *refStore) waitFor(ok func() bool) {
 	for late := time.Now().Add(2 * time.Second); !ok() && time.Now().Before(late); {
 		s.mu.Unlock()
@@ -320,7 +322,7 @@ func oneByOne(s *refStore, g *store.Group) error {
 	return nil
 }
 
-// checkThenTake checks all under the lock, and takes each under the lock.
+// checkThenTake releases the lock between the check of all ops and each take.
 func checkThenTake(s *refStore, g *store.Group) error {
 	if len(g.Ops) == 1 || g.Ops[0].Verb != store.VerbTake {
 		s.mu.Lock()
@@ -349,7 +351,7 @@ func checkThenTake(s *refStore, g *store.Group) error {
 	return nil
 }
 
-// with changes the rule that an op is decided by.
+// with changes the rule by which an op is decided.
 func with(op *store.Op, change func(*store.Rule)) {
 	def := *op.Def
 	change(&def.Rule)
@@ -416,8 +418,8 @@ func notSpread(_ *refStore, op *store.Op, _ *store.State, _ int64) {
 	with(op, func(r *store.Rule) { r.Spread = false })
 }
 
-// originOutlives remembers where a key's first windows began.
-func originOutlives(s *refStore, op *store.Op, _ *store.State, _ int64) {
+// keepsOrigin caches the origin of a key's windows when the period changes.
+func keepsOrigin(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	if !op.Def.Rule.Spread || op.Def.Rule.Every <= 1 {
 		return
 	}
@@ -428,7 +430,7 @@ func originOutlives(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	op.Phase = s.extra[k]%every + 1
 }
 
-// phaseBy remembers the phase of the first op that has a name.
+// phaseBy caches the phase of an op by a name that is not unique.
 func phaseBy(name func(*store.Op) string) func(*refStore, *store.Op, *store.State, int64) {
 	return func(s *refStore, op *store.Op, _ *store.State, _ int64) {
 		k := refKey{"", name(op)}
@@ -490,7 +492,7 @@ func firstFree(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *
 	return w
 }
 
-func cancelsUnstepped(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	ts, used := row.TS, row.Used
 	stepped := def.Rule.Apply(row, now, store.VerbCheck, 0).Before
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
@@ -498,7 +500,7 @@ func cancelsUnstepped(def *store.Definition, p heldPart, row store.State, recs [
 	return row, recs
 }
 
-func givesAll(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func givesAll(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
 	row, _ = def.Carry(row, p.key)
 	o := def.Rule.Apply(row, now, store.VerbCheck, 0)
@@ -513,13 +515,13 @@ func noTouch(s *refStore, _ *store.Group, op *store.Op, old store.State, row *st
 	return w
 }
 
-// cancelsWith is GiveBack with something around it.
-func cancelsWith(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+// cancelsWith calls GiveBack and ignores its error.
+func cancelsWith(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	return row, recs
 }
 
-func keepsLows(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func keepsLows(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	lows := row.Lows
 	if row, recs = cancelsWith(def, p, row, recs, now); row.Lows != nil {
 		row.Lows = lows
@@ -527,7 +529,7 @@ func keepsLows(def *store.Definition, p heldPart, row store.State, recs []store.
 	return row, recs
 }
 
-func keepsSlack(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func keepsSlack(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	before := slices.Clone(recs)
 	row, recs = cancelsWith(def, p, row, recs, now)
 	for i := range recs {
@@ -540,7 +542,7 @@ func keepsSlack(def *store.Definition, p heldPart, row store.State, recs []store
 	return row, recs
 }
 
-func touchesAnother(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func touchesAnother(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	if row, _ = def.Carry(row, p.key); row.Lows != nil && row.Lows.Mark != p.mark {
 		l := *row.Lows
 		l.Entries = slices.Clone(l.Entries)
@@ -551,7 +553,7 @@ func touchesAnother(def *store.Definition, p heldPart, row store.State, recs []s
 	return cancelsWith(def, p, row, recs, now)
 }
 
-func slackOfAll(row *store.State, r *store.Record) {
+func slackTooLarge(row *store.State, r *store.Record) {
 	if r.Slack >= 0 {
 		r.Slack += r.Units
 	}
@@ -565,7 +567,7 @@ func forgetsDue(_ *store.Definition, _ *store.State, recs []store.Record, now in
 	}
 }
 
-func staysWaiting(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func staysWaiting(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
 	if r := recs[i]; r.Slack >= 0 {
 		recs = slices.Insert(recs, i+1, r)
@@ -573,12 +575,12 @@ func staysWaiting(def *store.Definition, p heldPart, row store.State, recs []sto
 	return cancelsWith(def, p, row, recs, now)
 }
 
-func forgetsRests(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func forgetsWithheld(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	row, recs = cancelsWith(def, p, row, recs, now)
 	return row, slices.DeleteFunc(recs, func(r store.Record) bool { return r.Rest })
 }
 
-func ignoresMark(def *store.Definition, p heldPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
+func ignoresMark(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	if row.Lows != nil && row.Lows.Mark != p.mark {
 		i := slices.IndexFunc(recs, p.is)
 		recs[i].Mark, p.mark = row.Lows.Mark, row.Lows.Mark
@@ -586,7 +588,7 @@ func ignoresMark(def *store.Definition, p heldPart, row store.State, recs []stor
 	return cancelsWith(def, p, row, recs, now)
 }
 
-// merges makes room for an entry by a merge that the contract does not have.
+// merges shortens a full list of lows by a rule that differs from the contract.
 func merges(row *store.State, merge func(e []store.Low) []store.Low) {
 	if row.Lows == nil || len(row.Lows.Entries) < store.MaxLows {
 		return
@@ -607,9 +609,9 @@ func mergesLatest(_ *refStore, _ *store.Op, row *store.State, _ int64) {
 	merges(row, func(e []store.Low) []store.Low { return e[:len(e)-1] })
 }
 
-func settlesRefusals(s *refStore, g *store.Group, op *store.Op, now int64) {
+func storesRefusals(s *refStore, g *store.Group, op *store.Op, now int64) {
 	k := s.keyOf(op)
-	if row, recs, err := s.settle(op.Def, k, s.rows[k], now); err == nil && !g.Allowed && s.rows[k].Lows != nil {
+	if row, recs, err := s.advance(op.Def, k, s.rows[k], now); err == nil && !g.Allowed && s.rows[k].Lows != nil {
 		s.put(k, row)
 		s.recs[k] = recs
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// naiveStore decides by Group.Decide, and that is all it does.
+// naiveStore calls Group.Decide and does no other duty of a store.
 type naiveStore struct {
 	now  func() int64
 	mu   sync.Mutex
@@ -49,7 +49,8 @@ func (s *naiveStore) Abilities() store.Abilities {
 	return store.Abilities{Now: func(context.Context) (int64, error) { return s.now(), nil }}
 }
 
-// TestNaive is the child of TestFailuresNameDuties.
+// TestNaive runs the suite on a naiveStore, in a child process of
+// TestFailuresNameDuties.
 func TestNaive(t *testing.T) {
 	if os.Getenv(mutantEnv) != "naive" {
 		return
@@ -59,13 +60,14 @@ func TestNaive(t *testing.T) {
 	}, storetest.Quick)
 }
 
-// TestFailuresNameDuties: the messages say which duties a store does not do.
+// TestFailuresNameDuties checks that failures name the duties that a store does
+// not do.
 func TestFailuresNameDuties(t *testing.T) {
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNaive$", "-test.timeout=5m")
 	child.Env = append(os.Environ(), mutantEnv+"=naive")
 	out, err := child.CombinedOutput()
 	if err == nil {
-		t.Fatal("a store that keeps no reservations passes")
+		t.Fatal("a store without reservations passed")
 	}
 	var named []string
 	for _, m := range regexp.MustCompile(`duty "([a-z]+)": `).FindAllSubmatch(out, -1) {
@@ -73,11 +75,11 @@ func TestFailuresNameDuties(t *testing.T) {
 	}
 	failed := len(regexp.MustCompile(`(?m)^    --- FAIL: `).FindAll(out, -1))
 	if failed != len(named) {
-		t.Errorf("%d cases failed, and %d named a duty", failed, len(named))
+		t.Errorf("%d cases failed, but %d named a duty", failed, len(named))
 	}
 	slices.Sort(named)
 	named = slices.Compact(named)
-	named = slices.DeleteFunc(named, func(d string) bool { return d == "versions" }) // race-change, if a call meets a change
+	named = slices.DeleteFunc(named, func(d string) bool { return d == "versions" }) // race-change fails only if a call is concurrent with a change
 	if want := []string{"all", "cancel", "drop", "records", "reservations", "reset"}; !slices.Equal(named, want) {
 		t.Errorf("duties named: %v, want %v\n%s", named, want, out)
 	}

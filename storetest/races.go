@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// raceCases hammer one key from behind a start barrier. The clock stands still
-// unless a case moves it, so the sums are exact.
+// raceCases make concurrent calls on one key, which start at a barrier. The
+// clock stands still unless a case moves it, so the sums are exact.
 var raceCases = []testCase{
 	{"race-take", raceTake},
 	{"race-take-up-to", raceTakeUpTo},
@@ -23,8 +23,8 @@ var raceCases = []testCase{
 	{"race-change", raceChange},
 }
 
-// race runs callers × calls behind one barrier and sums what they answer. The
-// first error fails the case.
+// race makes calls from concurrent callers, which start together, and returns
+// the sum of their results. An error fails the case.
 func race(e *env, callers, calls int, call func(caller, call int) (int64, error)) int64 {
 	e.Helper()
 	var sum atomic.Int64
@@ -52,7 +52,7 @@ func race(e *env, callers, calls int, call func(caller, call int) (int64, error)
 	return sum.Load()
 }
 
-// sweeping sweeps over and over until the returned function is called.
+// sweeping calls Sweep in a loop until stop is called.
 func (e *env) sweeping() (stop func()) {
 	sweep := store.AbilitiesOf(e.store).Sweep
 	if sweep == nil {
@@ -94,7 +94,7 @@ func firstInsert(e *env) {
 	defer e.sweeping()()
 	for round := range e.rounds {
 		if got := race(e, 64, 1, e.taker("fresh", fmt.Sprint("k", round), 1)); got != 20 {
-			e.Fatalf("round %d: 64 first calls of a burst of 20: %d granted", round, got)
+			e.Fatalf("round %d: 64 concurrent first takes with a burst of 20: %d granted", round, got)
 		}
 	}
 }
@@ -103,11 +103,11 @@ func casCollapse(e *env) {
 	calls := 20 / e.part
 	e.bucket("hot", 1, time.Hour, 32*int64(calls))
 	if got := race(e, 64, calls, e.taker("hot", "k", 1)); got != 32*int64(calls) {
-		e.Fatalf("64 writers on one key: %d granted of %d", got, 32*calls)
+		e.Fatalf("64 concurrent callers of one key: %d granted, want %d", got, 32*calls)
 	}
 }
 
-// Checks that race with takes change nothing: all of the burst can still be taken.
+// Concurrent checks do not change the number of tokens that takes get.
 func peekConsumes(e *env) {
 	e.bucket("peek", 1, time.Hour, 20)
 	for range 50 {
@@ -125,14 +125,13 @@ func peekConsumes(e *env) {
 			return d.Granted, err
 		})
 		if got != 20 {
-			e.Fatalf("round %d: %d granted of a burst of 20 among checks", round, got)
+			e.Fatalf("round %d: %d granted with concurrent checks, want 20", round, got)
 		}
 	}
 }
 
-// Keys that have become full, by time or by a refund, and are taken from at
-// once while sweeps run: a sweep that deletes what it has only looked at loses
-// what was taken since.
+// Full keys are taken from while sweeps run. A sweep that finds a full row and
+// deletes it later loses the takes in between.
 func sweepRace(e *env) {
 	e.bucket("swept", 1, time.Hour, 40)
 	defer e.sweeping()()
@@ -142,14 +141,14 @@ func sweepRace(e *env) {
 		name := func(call int) string { return fmt.Sprint("k", round, ".", call) }
 		take := func(call int) error { _, err := e.l.Take(e.ctx, "swept", name(call), 1); return err }
 		refund := func(call int) error { _, err := e.l.Refund(e.ctx, "swept", name(call), 1); return err }
-		turns := []func(int) error{take, refund, take}
+		calls := []func(int) error{take, refund, take}
 		if round%2 == 0 {
-			// The refund comes last: one that finds nothing would hide the loss.
-			turns = []func(int) error{take, take, refund}
+			// The refund comes last, because a refund on a deleted row would hide the loss.
+			calls = []func(int) error{take, take, refund}
 			for k := range keys {
 				e.must(nil, take(k))
 			}
-			e.pass(time.Hour)
+			e.advance(time.Hour)
 		}
 		race(e, 2*takers, keys, func(caller, call int) (int64, error) {
 			if caller >= takers {
@@ -159,8 +158,8 @@ func sweepRace(e *env) {
 				_, err := sweep(e.ctx, 100)
 				return 0, err
 			}
-			for _, turn := range turns {
-				if err := turn(call); err != nil {
+			for _, f := range calls {
+				if err := f(call); err != nil {
 					return 0, err
 				}
 			}
@@ -175,9 +174,9 @@ func sweepRace(e *env) {
 	}
 }
 
-// Calls of one key overlap changes of its limit, and sweeps, which forget
-// versions. Tokens are whole and the clock stands still, so that every version
-// counts the same: what was granted is what is missing.
+// Calls of one key overlap changes of its limit and sweeps, which delete old
+// versions. Tokens are whole and the clock stands still, so all versions count
+// alike and the sum is exact.
 func raceChange(e *env) {
 	const callers = 12
 	changes, calls := 300/e.part, 25*300/callers/e.part
@@ -188,21 +187,21 @@ func raceChange(e *env) {
 	e.define(limits[0])
 	defer e.sweeping()()
 	verbs := []func(context.Context, string, string, int64) (dipwell.Decision, error){e.l.Take, e.l.Charge, e.l.Reserve, e.l.TakeUpTo}
-	turn := make(chan struct{})
+	change := make(chan struct{})
 	changed := make(chan error, 1)
 	quit, stop := context.WithCancel(e.ctx)
 	defer stop()
 	go func() {
 		for i := range changes {
 			select {
-			case <-turn:
+			case <-change:
 			case <-quit.Done():
 				changed <- nil
 				return
 			}
 			if _, err := e.l.Define(e.ctx, limits[(i+1)%2], store.OwnerCode); err != nil {
 				changed <- err
-				stop() // nobody waits for a turn any more
+				stop() // so that no caller blocks on change
 				return
 			}
 		}
@@ -212,7 +211,7 @@ func raceChange(e *env) {
 	granted := race(e, callers, calls, func(caller, call int) (int64, error) {
 		if (caller+call)%25 == 0 {
 			select {
-			case turn <- struct{}{}:
+			case change <- struct{}{}:
 			case <-quit.Done():
 			}
 		}
@@ -222,7 +221,7 @@ func raceChange(e *env) {
 	stop()
 	e.must(nil, <-changed)
 	if d, err := e.l.Check(e.ctx, "x", "k", 0); err != nil || d.Remaining != 20_000-granted {
-		e.Fatalf("%d granted of 20000 beside %d changes, %d left: %+d minted; %v", granted, changes, d.Remaining, d.Remaining+granted-20_000, err)
+		e.Fatalf("%d granted of 20000 with %d changes, %d remaining: %+d too many; %v", granted, changes, d.Remaining, d.Remaining+granted-20_000, err)
 	}
 }
 
@@ -240,7 +239,7 @@ func raceTake(e *env) {
 			e.Fatal(err)
 		}
 		if got+d.Remaining != 100 || d.Remaining > 2 {
-			e.Fatalf("round %d: %d taken and %d left of 100", round, got, d.Remaining)
+			e.Fatalf("round %d: %d taken and %d remaining of 100", round, got, d.Remaining)
 		}
 	}
 }
@@ -259,7 +258,7 @@ func raceTakeUpTo(e *env) {
 	}
 }
 
-// Every reservation is cancelled by two callers at once; one of them wins.
+// Two callers cancel each reservation concurrently. One of them succeeds.
 func raceReserveCancel(e *env) {
 	e.define(store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 4, MaxDebt: 16})
 	for round := range e.rounds {
@@ -288,12 +287,13 @@ func raceReserveCancel(e *env) {
 			e.Fatal(err)
 		}
 		if made != 20 || worked != 16 || d.Remaining != 0 {
-			e.Fatalf("round %d: %d of 20 reserved, %d of 16 cancels worked, %d remaining; want 0", round, made, worked, d.Remaining)
+			e.Fatalf("round %d: %d of 20 reserved, %d of 16 cancels succeeded, %d remaining; want 0", round, made, worked, d.Remaining)
 		}
 	}
 }
 
-// Groups that name the same keys in different orders neither deadlock nor half-charge.
+// Groups with the same keys in different orders neither deadlock nor charge only
+// some of the keys.
 func raceGroup(e *env) {
 	e.bucket("a", 1, time.Hour, 30)
 	e.bucket("b", 1, time.Hour, 20)
@@ -322,8 +322,8 @@ func raceGroup(e *env) {
 	}
 }
 
-// The clock runs while they take: never more than what was earned, and after a
-// last call at the end not one token less.
+// The clock advances during concurrent takes: no more is granted than the burst
+// and the tokens that came back.
 func raceRefill(e *env) {
 	e.bucket("run", 1000, time.Second, 10)
 	defer e.sweeping()()
@@ -337,7 +337,7 @@ func raceRefill(e *env) {
 		})
 		bound := 10 + earned(1000, time.Second, time.Duration(e.clock.Load()-start)*time.Microsecond)
 		if got > bound {
-			e.Fatalf("round %d: %d granted, at most %d were earned", round, got, bound)
+			e.Fatalf("round %d: %d granted, want at most %d", round, got, bound)
 		}
 	}
 }

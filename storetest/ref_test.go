@@ -11,29 +11,29 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// refStore is the smallest store there is: two maps and a mutex, with hooks for
-// deliberate mistakes.
+// refStore is a reference store of maps and a mutex, with hooks for deliberate
+// mistakes.
 type refStore struct {
-	mu   sync.Mutex
-	reg  store.Registry
-	rows map[refKey]store.State
-	held map[store.Reservation]held
-	recs map[refKey][]store.Record
-	now  func() int64
-	bug  bug
+	mu      sync.Mutex
+	reg     store.Registry
+	rows    map[refKey]store.State
+	pending map[store.Reservation]pending
+	recs    map[refKey][]store.Record
+	now     func() int64
+	bug     bug
 
-	extra map[refKey]int64 // what a mistake needs to remember
+	extra map[refKey]int64 // state of a mutant
 }
 
 type refKey struct{ limit, key string }
 
-// held is a reservation that can be cancelled, and its records.
-type held struct {
+// pending is a reservation that is not yet due.
+type pending struct {
 	ends  int64
-	parts []heldPart
+	parts []pendingPart
 }
 
-type heldPart struct {
+type pendingPart struct {
 	refKey
 	number, mark int64
 }
@@ -42,7 +42,7 @@ var _ store.Store = (*refStore)(nil)
 
 func openRef(b bug) func(testing.TB, func() int64) store.Store {
 	return func(_ testing.TB, now func() int64) store.Store {
-		return &refStore{rows: map[refKey]store.State{}, held: map[store.Reservation]held{}, recs: map[refKey][]store.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
+		return &refStore{rows: map[refKey]store.State{}, pending: map[store.Reservation]pending{}, recs: map[refKey][]store.Record{}, now: now, bug: b, extra: map[refKey]int64{}}
 	}
 }
 
@@ -89,14 +89,14 @@ func (s *refStore) group(g *store.Group) error {
 	return s.decide(g, s.now())
 }
 
-// decide is group's inside, under the lock.
+// decide decides a group and stores the result. The caller holds the lock.
 func (s *refStore) decide(g *store.Group, now int64) error {
 	var rows, old [store.MaxTakes]store.State
 	var recs [store.MaxTakes][]store.Record
 	var write [store.MaxTakes]bool
 	for i := range g.Ops {
 		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Number > g.Ops[i].Def.Number {
-			g.Ops[i].Def = d // it changed while the call waited for the lock
+			g.Ops[i].Def = d // the limit changed while the call waited for the lock
 		}
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
 	}
@@ -109,7 +109,7 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var err error
-		if rows[i], recs[i], err = s.settle(op.Def, s.keyOf(op), rows[i], now); err != nil {
+		if rows[i], recs[i], err = s.advance(op.Def, s.keyOf(op), rows[i], now); err != nil {
 			return err
 		}
 	}
@@ -125,14 +125,15 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	return nil
 }
 
-// settle prepares a row and its records for a write.
-func (s *refStore) settle(def *store.Definition, k refKey, row store.State, now int64) (store.State, []store.Record, error) {
+// advance calls Definition.Advance, which prepares a row and its records for a
+// write.
+func (s *refStore) advance(def *store.Definition, k refKey, row store.State, now int64) (store.State, []store.Record, error) {
 	recs := slices.Clone(s.recs[k])
 	if row.Lows == nil {
 		return row, recs, nil
 	}
-	if s.bug.settle != nil {
-		s.bug.settle(def, &row, recs, now)
+	if s.bug.advance != nil {
+		s.bug.advance(def, &row, recs, now)
 	}
 	return def.Advance(row, k.key, now, recs)
 }
@@ -155,7 +156,7 @@ func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]s
 		}
 	}
 	if g.Reserved {
-		s.hold(g, rows, now)
+		s.addPending(g, rows, now)
 	}
 }
 
@@ -168,13 +169,13 @@ func (s *refStore) keyOf(op *store.Op) refKey {
 }
 
 func (s *refStore) put(k refKey, row store.State) {
-	if s.rows[k] = row; row.Used == 0 { // a full row is a missing row
+	if s.rows[k] = row; row.Used == 0 { // a full row is the same as none
 		delete(s.rows, k)
 	}
 }
 
-func (s *refStore) hold(g *store.Group, rows *[store.MaxTakes]store.State, now int64) {
-	h := held{ends: now + g.Due()}
+func (s *refStore) addPending(g *store.Group, rows *[store.MaxTakes]store.State, now int64) {
+	h := pending{ends: now + g.Due()}
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
 		if op.Granted == 0 {
@@ -186,17 +187,17 @@ func (s *refStore) hold(g *store.Group, rows *[store.MaxTakes]store.State, now i
 		}
 		s.put(k, rows[i])
 		s.recs[k] = append(s.recs[k], r)
-		h.parts = append(h.parts, heldPart{k, r.Number, r.Mark})
+		h.parts = append(h.parts, pendingPart{k, r.Number, r.Mark})
 	}
-	s.held[g.ID] = h
+	s.pending[g.ID] = h
 }
 
-// forget ends the reservations that have a part in some keys, and the records
-// of these keys. Their records on other keys stay until they are due.
+// forget deletes the records of some keys and the reservations that have a part
+// in them. Records of these reservations on other keys stay until they are due.
 func (s *refStore) forget(of func(refKey) bool) {
 	maps.DeleteFunc(s.recs, func(k refKey, _ []store.Record) bool { return of(k) })
-	maps.DeleteFunc(s.held, func(_ store.Reservation, h held) bool {
-		gone := slices.ContainsFunc(h.parts, func(p heldPart) bool { return of(p.refKey) })
+	maps.DeleteFunc(s.pending, func(_ store.Reservation, h pending) bool {
+		gone := slices.ContainsFunc(h.parts, func(p pendingPart) bool { return of(p.refKey) })
 		for _, p := range h.parts {
 			if gone && s.bug.forgetsWhole {
 				s.recs[p.refKey] = slices.DeleteFunc(s.recs[p.refKey], p.is)
@@ -206,12 +207,12 @@ func (s *refStore) forget(of func(refKey) bool) {
 	})
 }
 
-func (p heldPart) is(r store.Record) bool { return r.Number == p.number && r.Mark == p.mark }
+func (p pendingPart) is(r store.Record) bool { return r.Number == p.number && r.Mark == p.mark }
 
 func (s *refStore) cancel(id store.Reservation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok := s.held[id]
+	h, ok := s.pending[id]
 	now := s.now()
 	if !ok || now >= h.ends && !s.bug.cancelsDue {
 		return store.ErrReservation
@@ -220,7 +221,7 @@ func (s *refStore) cancel(id store.Reservation) error {
 		return nil
 	}
 	if !s.bug.cancelsTwice {
-		delete(s.held, id)
+		delete(s.pending, id)
 	}
 	if s.bug.cancelsFirst {
 		h.parts = h.parts[:1]
@@ -237,10 +238,10 @@ func (s *refStore) cancel(id store.Reservation) error {
 	return nil
 }
 
-func (s *refStore) giveBack(def *store.Definition, p heldPart, now int64) error {
+func (s *refStore) giveBack(def *store.Definition, p pendingPart, now int64) error {
 	row, recs, before := s.rows[p.refKey], slices.Clone(s.recs[p.refKey]), slices.Clone(s.recs[p.refKey])
-	if s.bug.settle != nil {
-		s.bug.settle(def, &row, recs, now)
+	if s.bug.advance != nil {
+		s.bug.advance(def, &row, recs, now)
 	}
 	if s.bug.cancels != nil {
 		row, recs = s.bug.cancels(def, p, row, recs, now)
@@ -275,7 +276,7 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 		}
 	}
 	for k := range s.recs {
-		row, recs, err := s.settle(s.reg.Lookup(k.limit), k, s.rows[k], now)
+		row, recs, err := s.advance(s.reg.Lookup(k.limit), k, s.rows[k], now)
 		if err != nil {
 			return swept, err
 		}

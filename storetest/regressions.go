@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// regressions are mistakes found in published limiters, by the contract's ids.
+// regressions test for mistakes of published limiters, by the contract's ids.
 var regressions = []testCase{
 	{"round-up-grants", roundUpGrants},
 	{"denial-starves", denialStarves},
@@ -38,7 +38,7 @@ var regressions = []testCase{
 	{"sweep-race", sweepRace},
 }
 
-// A bucket that rounds up to whole tokens at each call grants each call here.
+// A bucket that rounds up to whole tokens at each call would grant every call.
 func roundUpGrants(e *env) {
 	e.bucket("slow", 1, time.Second, 2)
 	e.allowed("slow", "k", 2, 0)
@@ -49,7 +49,8 @@ func roundUpGrants(e *env) {
 	e.poll("fast", "k", exactBucket(2, time.Second, 2, 0), 260*time.Millisecond, 78*time.Second, 156)
 }
 
-// Where refusals move the clock, a caller who polls faster than the rate never gets a token.
+// If refusals stored the time, a caller that polls faster than the rate would
+// never get a token.
 func denialStarves(e *env) {
 	for i, every := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, time.Second} {
 		e.at(0)
@@ -60,8 +61,8 @@ func denialStarves(e *env) {
 	}
 }
 
-// A store that credits by one reading of the clock and stamps with another
-// mints whenever the second reads less.
+// A store that reads the clock twice, once to add tokens and once for TS, adds
+// too many if the second reading is earlier.
 func twoClocks(e *env) {
 	for _, pattern := range [][]time.Duration{
 		{10 * time.Second, 0},
@@ -81,12 +82,12 @@ func twoClocks(e *env) {
 			granted += d.Granted
 		}
 		if bound := 10 + earned(1, time.Second, 10*time.Second); granted > bound {
-			e.Fatalf("a clock that reads %v in turn: %d granted, at most %d were earned", pattern, granted, bound)
+			e.Fatalf("clock readings %v: %d granted, want at most %d", pattern, granted, bound)
 		}
 	}
 }
 
-// The last token's grant and the refusal after it both have 0 remaining.
+// A grant of the last token and the refusal after it both have 0 remaining.
 func ambiguousZero(e *env) {
 	e.bucket("one", 1, time.Second, 1)
 	e.allowed("one", "k", 1, 0)
@@ -95,7 +96,8 @@ func ambiguousZero(e *env) {
 	}
 }
 
-// Where the stamp is set to now, a caller each 9.9 s never sees a whole interval pass.
+// If TS were set to now and not to the tick, no interval would pass between
+// calls every 9.9 s.
 func lostPartialInterval(e *env) {
 	e.define(store.Limit{Name: "grid", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s"})
 	e.define(store.Limit{Name: "spread", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20})
@@ -122,7 +124,7 @@ func costTestedTwice(e *env) {
 	e.allowed("ten", "all", 10, 0)
 }
 
-// A row that expires sooner than its bucket fills up gives everything back at once.
+// A row that expires before its bucket is full would give back all tokens.
 func earlyExpiry(e *env) {
 	e.bucket("slow", 10, time.Hour, 10)
 	e.allowed("slow", "k", 10, 0)
@@ -143,7 +145,8 @@ func earlyExpiry(e *env) {
 	e.left("slow", "k", 10)
 }
 
-// Readings that are ten minutes off, either way, mint nothing and leave nobody stuck.
+// Clock readings that are ten minutes off, either way, grant no more tokens than
+// came back, and do not refuse calls for good.
 func callerClock(e *env) {
 	const skew = 10 * time.Minute
 	var base atomic.Int64
@@ -162,15 +165,16 @@ func callerClock(e *env) {
 		granted += d.Granted
 	}
 	if bound := 60 + earned(1, time.Second, time.Duration(calls)*time.Second+2*skew); granted > bound {
-		e.Fatalf("%d granted with skewed clocks, at most %d were earned", granted, bound)
+		e.Fatalf("%d granted with skewed clocks, want at most %d", granted, bound)
 	}
 	base.Store(calls*1e6 + 4*skew.Microseconds())
 	if d, err := w.l.Take(e.ctx, "skewed", "k", 60); err != nil || !d.Allowed {
-		e.Fatalf("after the skew had passed a full bucket was refused: %+v, %v", d, err)
+		e.Fatalf("a take of a full bucket after the skew: %+v, %v", d, err)
 	}
 }
 
-// Many writers whose readings of the clock arrive out of order: the bound holds to the unit.
+// Concurrent callers whose clock readings are out of order get no more tokens
+// than came back.
 func lockWaitDoubleCredit(e *env) {
 	var reads, latest atomic.Int64
 	w := e.with(func() int64 {
@@ -193,7 +197,7 @@ func lockWaitDoubleCredit(e *env) {
 		})
 		bound := 3 + earned(100, time.Second, time.Duration(latest.Load()-start)*time.Microsecond)
 		if granted > bound {
-			e.Fatalf("round %d: %d granted, at most %d were earned", round, granted, bound)
+			e.Fatalf("round %d: %d granted, want at most %d", round, granted, bound)
 		}
 	}
 }
@@ -231,28 +235,28 @@ func neverFiniteRetry(e *env) {
 			}
 		}
 		if d := e.reserve("small", key, 8); d.Never {
-			e.Fatal("a reservation of all that debt allows is called never")
+			e.Fatal("a reservation of burst + max_debt: never")
 		}
 	}
 	if d := e.do(store.VerbTakeUpTo, "none", "k", 1); !d.Never {
-		e.Fatal("take_up_to of a burst of 0 is not called never")
+		e.Fatal("take_up_to with a burst of 0: not never")
 	}
 }
 
 func zeroMeansUnlimited(e *env) {
 	e.define(store.Limit{Name: "nodebt", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: store.NoDebt})
 	if d := e.reserve("nodebt", "k", 2); !d.Allowed || d.Delay != 0 {
-		e.Fatalf("reserve of what is there: allowed %v, delay %v", d.Allowed, d.Delay)
+		e.Fatalf("reserve with enough tokens: allowed %v, delay %v", d.Allowed, d.Delay)
 	}
 	if d := e.reserve("nodebt", "k", 1); d.Allowed || d.RetryAfter != time.Second {
-		e.Fatalf("a debt of 0 let 1 be reserved: allowed %v, retry %v", d.Allowed, d.RetryAfter)
+		e.Fatalf("reserve 1 of a drained limit with max_debt 0: allowed %v, retry %v", d.Allowed, d.RetryAfter)
 	}
 	if d := e.reserve("nodebt", "k", 3); d.Allowed || !d.Never {
-		e.Fatalf("more than burst and no debt: allowed %v, never %v", d.Allowed, d.Never)
+		e.Fatalf("reserve more than the burst with max_debt 0: allowed %v, never %v", d.Allowed, d.Never)
 	}
 }
 
-// The largest numbers there are neither pass nor wrap.
+// The largest costs are neither granted nor overflow.
 func overflowBypass(e *env) {
 	const most = int64(store.MaxInt)
 	e.define(store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: most, Period: time.Microsecond, Start: "0s"})
@@ -260,10 +264,10 @@ func overflowBypass(e *env) {
 	for _, n := range []int64{1, most / 2, most - 1, most} {
 		e.refused("window", "k", n, time.Microsecond)
 	}
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	e.allowed("window", "k", most, 0)
 
-	e.at(time.Minute) // counted in coarser ticks, which this is one of
+	e.at(time.Minute) // a multiple of the limit's ticks, which are longer than 1 µs
 	e.bucket("bytes", 1<<30, 24*time.Hour, 1<<30)
 	e.allowed("bytes", "k", 1<<30, 0)
 	e.refused("bytes", "k", 1<<30, 24*time.Hour)
@@ -284,7 +288,8 @@ func overflowBypass(e *env) {
 	}
 }
 
-// A call from just before a boundary arrives after the first call of the new window.
+// A call with a clock reading from the last window arrives after the first call
+// of the new window.
 func lateWriterWipes(e *env) {
 	e.define(store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"})
 	e.at(time.Minute - 2)
@@ -304,7 +309,7 @@ func falseLocalDenial(e *env) {
 	e.bucket("big", 20, time.Hour, 20)
 	e.allowed("big", "k", 5, 15)
 	if d := e.take("big", "k", 18); d.Allowed || d.Remaining != 15 {
-		e.Fatalf("18 of 15: allowed %v, %d remaining", d.Allowed, d.Remaining)
+		e.Fatalf("take 18 of 15: allowed %v, %d remaining", d.Allowed, d.Remaining)
 	}
 	e.allowed("big", "k", 1, 14)
 	e.refused("big", "k", 18, 12*time.Minute)
@@ -320,7 +325,7 @@ func doubleCancelMints(e *env) {
 	}
 	for range 3 {
 		if err := e.cancel(d.Reservation); err == nil {
-			e.Fatal("a reservation was given back twice")
+			e.Fatal("a reservation was cancelled twice")
 		}
 	}
 	e.refused("work", "k", 1, time.Second)
@@ -329,12 +334,13 @@ func doubleCancelMints(e *env) {
 	e.do(store.VerbReset, "work", "k", 0)
 	e.allowed("work", "k", 4, 1)
 	if err := e.cancel(d.Reservation); err == nil {
-		e.Fatal("a reservation outlived the reset of its key")
+		e.Fatal("a reservation was cancelled after a reset of its key")
 	}
 	e.left("work", "k", 1)
 }
 
-// At rates above one a µs or that no µs divides, nothing is truncated.
+// Rates above one per µs, or with a period per token that is not a whole number
+// of µs, are exact.
 func fastRateTruncation(e *env) {
 	for i, rate := range []int64{300_000, 700_001, 999_983, 3_000_000} {
 		name := "fast" + string(rune('a'+i))
@@ -353,7 +359,7 @@ func fastRateTruncation(e *env) {
 			d = e.do(store.VerbTakeUpTo, name, "k", burst)
 			granted += d.Granted
 			if d.Granted == 0 {
-				e.Fatalf("%d a second: nothing granted at the retry instant %v", rate, e.since())
+				e.Fatalf("%d a second: nothing granted at the retry time %v", rate, e.since())
 			}
 		}
 		if want := earned(rate, time.Second, span); granted != want {
@@ -389,7 +395,7 @@ func clockBack(e *env) {
 			e.at(time.Minute - d)
 			e.refused(limit, "k", 1, normal+d)
 		}
-		for range 5 { // to and fro across a minute that has already been credited
+		for range 5 { // forward and back over time that has already been counted
 			e.at(time.Minute)
 			e.refused(limit, "k", 1, normal)
 			e.at(time.Minute - back)
@@ -399,15 +405,15 @@ func clockBack(e *env) {
 		e.refused(limit, "k", 1, time.Microsecond)
 		e.at(time.Minute + normal)
 		if d := e.take(limit, "k", 1); !d.Allowed {
-			e.Fatalf("%s: stuck after the clock had stepped back", limit)
+			e.Fatalf("%s: refused at the retry time after the clock had stepped back", limit)
 		}
 	}
-	e.at(2 * time.Minute) // a credit, then a step back, then the same time again
-	e.allowed("b", "again", 5, 0)
-	e.pass(5 * time.Second)
-	e.allowed("b", "again", 4, 1)
-	e.pass(-5 * time.Second)
-	e.allowed("b", "again", 1, 0)
-	e.pass(5 * time.Second)
-	e.refused("b", "again", 1, time.Second)
+	e.at(2 * time.Minute) // the clock steps back by 5 s and passes the same 5 s twice
+	e.allowed("b", "twice", 5, 0)
+	e.advance(5 * time.Second)
+	e.allowed("b", "twice", 4, 1)
+	e.advance(-5 * time.Second)
+	e.allowed("b", "twice", 1, 0)
+	e.advance(5 * time.Second)
+	e.refused("b", "twice", 1, time.Second)
 }

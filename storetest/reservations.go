@@ -7,7 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// reservationCases reserve ahead of time and give back.
+// reservationCases test Reserve and Cancel.
 var reservationCases = []testCase{
 	{"reserve", reserveCase},
 	{"cancel-until-due", cancelUntilDue},
@@ -27,7 +27,7 @@ func (e *env) work(name string) {
 func reserveCase(e *env) {
 	e.work("w")
 	if d := e.reserve("w", "k", 5); d.Delay != 0 || d.Reservation != (store.Reservation{}) {
-		e.Fatalf("a reservation of what is there: %+v", d)
+		e.Fatalf("a reservation with enough tokens: %+v", d)
 	}
 	first, second := e.reserve("w", "k", 4), e.reserve("w", "k", 6)
 	if first.Delay != 4*time.Second || second.Delay != 10*time.Second || first.Reservation == second.Reservation {
@@ -36,11 +36,11 @@ func reserveCase(e *env) {
 	if d := e.reserve("w", "k", 1); d.Allowed || d.RetryAfter != time.Second || d.Reservation != (store.Reservation{}) {
 		e.Fatalf("beyond max_debt: %+v", d)
 	}
-	e.pass(time.Second)
+	e.advance(time.Second)
 	if d := e.reserve("w", "k", 1); d.Delay != 10*time.Second {
 		e.Fatalf("at the retry time: %+v", d)
 	}
-	e.pass(10 * time.Second)
+	e.advance(10 * time.Second)
 	e.left("w", "k", 0)
 }
 
@@ -59,13 +59,14 @@ func cancelUntilDue(e *env) {
 		}
 		e.check("w", key, 5)
 		if e.cancel(d.Reservation) == nil {
-			e.Fatal("given back twice")
+			e.Fatal("cancelled twice")
 		}
 		e.check("w", key, 5)
 	}
 }
 
-// A group has one reservation, due when the latest of its limits is, and gives back all.
+// A group has one reservation, which is due when its last part is. Cancelling it
+// gives back all parts.
 func cancelGroup(e *env) {
 	e.work("a")
 	e.work("b")
@@ -77,19 +78,19 @@ func cancelGroup(e *env) {
 	if !d.Allowed || d.Delay != 3*time.Second {
 		e.Fatalf("a group due in 0, 1 and 3 s: %+v", d)
 	}
-	e.pass(2 * time.Second) // b's part alone would be due
+	e.advance(2 * time.Second) // the part of b is due, that of c is not
 	e.must(nil, e.cancel(d.Reservation))
 	e.left("a", "k", 5)
 	e.left("b", "k", 2)
 	e.left("c", "k", 2)
 	if e.cancel(d.Reservation) == nil {
-		e.Fatal("a group given back twice")
+		e.Fatal("a group was cancelled twice")
 	}
 	if d := e.doAll(store.VerbReserve, take("a", "k", 1), take("b", "k", 1)); d.Delay != 0 {
 		e.Fatalf("a group that is due at once: %+v", d)
 	}
 	if d := e.doAll(store.VerbReserve, take("a", "k", 4), take("b", "k", 15)); d.Allowed {
-		e.Fatalf("a group of which one part is beyond max_debt: %+v", d)
+		e.Fatalf("a group with one part beyond max_debt: %+v", d)
 	}
 	e.left("a", "k", 4)
 }
@@ -106,7 +107,7 @@ func cancelAfterReset(e *env) {
 	e.do(store.VerbReset, "b", "k", 0)
 	for _, id := range []store.Reservation{group.Reservation, single.Reservation} {
 		if e.cancel(id) == nil {
-			e.Fatal("a reservation outlived the reset of its key")
+			e.Fatal("a reservation was cancelled after a reset of its key")
 		}
 	}
 	e.left("b", "k", 5)
@@ -117,32 +118,33 @@ func cancelAfterReset(e *env) {
 	e.allowed("a", "k", 5, 0)
 }
 
-// What came back meanwhile is not given back a second time: never above full.
+// Cancelling gives back no tokens that a refund or time has returned: the bucket
+// is never above full.
 func cancelRefill(e *env) {
 	e.work("w")
 	e.allowed("w", "k", 5, 0)
 	d := e.reserve("w", "k", 10)
 	e.do(store.VerbRefund, "w", "k", 12)
-	e.pass(9 * time.Second)
-	e.sweep() // the row is full, and the reservation still known
+	e.advance(9 * time.Second)
+	e.sweep() // the row is full, and the reservation is not yet due
 	e.must(nil, e.cancel(d.Reservation))
 	e.left("w", "k", 5)
 	e.allowed("w", "k", 5, 0)
 	e.refused("w", "k", 1, time.Second)
 }
 
-// A cancellation is a write like any other: the row is stepped to its instant,
-// and a clock that steps back afterwards takes nothing away again.
+// A cancellation steps the row to its time, as other writes do, so a clock that
+// steps back afterwards changes nothing.
 func cancelClockBack(e *env) {
 	e.work("w")
 	e.allowed("w", "k", 5, 0)
 	d := e.reserve("w", "k", 5)
-	e.pass(3 * time.Second)
+	e.advance(3 * time.Second)
 	e.must(nil, e.cancel(d.Reservation))
 	e.left("w", "k", 3)
-	e.pass(-2 * time.Second)
+	e.advance(-2 * time.Second)
 	e.left("w", "k", 3)
-	e.pass(2 * time.Second)
+	e.advance(2 * time.Second)
 	e.left("w", "k", 3)
 
 	e.define(store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, MaxDebt: 10, Start: "00:00 UTC"})
@@ -157,7 +159,8 @@ func cancelClockBack(e *env) {
 	e.left("day", "k", 1)
 }
 
-// Many reservations, given back in another order, some of them late.
+// Many reservations are cancelled in another order, some of them after they are
+// due.
 func reserveMany(e *env) {
 	e.define(store.Limit{Name: "w", Rate: 3, Period: time.Second, Burst: 2, MaxDebt: 200})
 	var ids []store.Reservation
@@ -166,12 +169,12 @@ func reserveMany(e *env) {
 		if d.Delay > 0 {
 			ids = append(ids, d.Reservation)
 		}
-		e.pass(50 * time.Millisecond)
+		e.advance(50 * time.Millisecond)
 	}
-	e.pass(5 * time.Second)
+	e.advance(5 * time.Second)
 	for i := range ids {
 		_ = e.cancel(ids[(i*7)%len(ids)])
-		e.pass(100 * time.Millisecond)
+		e.advance(100 * time.Millisecond)
 	}
 	e.take("w", "k", 1)
 }

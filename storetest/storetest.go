@@ -1,5 +1,5 @@
-// Package storetest says what every store must do: Run drives a store through
-// a Limiter and compares each answer with a model in exact rationals.
+// Package storetest tests stores. Run calls a store through a Limiter and
+// compares each answer with a model that computes in exact rationals.
 package storetest
 
 import (
@@ -21,27 +21,31 @@ type Open func(t testing.TB, now func() int64) store.Store
 // Option changes the size of a run.
 type Option func(*size)
 
-// size is how much work the long cases do.
+// size is the amount of work of the long cases.
 type size struct {
-	rounds    int // of a race, each on a fresh key
-	histories int // random ones
-	steps     int // calls in a history
-	vectors   int // golden vectors: one of so many
-	part      int // series of calls that are alike are one such part as long
+	rounds    int // rounds of a race, each on a new key
+	histories int // random histories
+	steps     int // calls in a random history
+	vectors   int // one in this many golden vectors is played
+	part      int // repetitive loops are shortened by this factor
 	oneKey    bool
 	parallel  bool
 }
 
-// Quick is a fraction of the rounds and histories: for -short, and for stores
-// over stores that were tested in full.
+// Quick shortens races, histories and loops. It is for -short and for
+// decorators over stores that were tested in full.
 func Quick(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 5, 6, 150, 16, 4 }
 
-// OneKey is for stores that can ask several limits in one call only about one
-// key: cases that ask about several are left out, and histories keep to one.
+// Brief shortens them further. It is for tests of many combinations of
+// decorators.
+func Brief(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 1, 2, 60, 47, 4 }
+
+// OneKey is for stores that cannot decide different keys in one group. Run
+// skips the cases that do, and histories use one key in each group.
 func OneKey(s *size) { s.oneKey = true }
 
-// Parallel runs the cases at once, as many as -parallel says. It is for stores
-// whose calls wait more than they compute.
+// Parallel runs the cases in parallel, up to the limit of -parallel. It is for
+// stores whose calls mostly wait for I/O.
 func Parallel(s *size) { s.parallel = true }
 
 var severalKeys = map[string]bool{
@@ -49,12 +53,12 @@ var severalKeys = map[string]bool{
 	"group-shared-bucket": true, "cancel-group": true, "race-group": true,
 }
 
-// seed replays a random history: the number is in the failure's message.
+// seed selects one random history. A failure's message has the number.
 var seed = flag.Uint64("seed", 0, "storetest: run only the random history with this seed")
 
-// Run checks a store against the contract. Every case opens a store of its own.
-// A failure ends with the duty of a store that the case is about, in the words of
-// docs/adding-a-store.md.
+// Run tests the store that open returns. Each case opens a store of its own. A
+// failure names the duty that the case tests; docs/adding-a-store.md describes
+// the duties.
 func Run(t *testing.T, open Open, options ...Option) {
 	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1}
 	if testing.Short() {
@@ -72,7 +76,7 @@ func Run(t *testing.T, open Open, options ...Option) {
 				if s.parallel {
 					t.Parallel()
 				}
-				names(t, c.name)
+				logDuty(t, c.name)
 				c.run(newEnv(t, open, s))
 			})
 		}
@@ -88,12 +92,12 @@ type testCase struct {
 	run  func(*env)
 }
 
-// epoch is where the clock of each case starts: 2026-01-01T00:00:00Z, a whole
-// number of days, hours and tens of seconds.
+// epoch is the time at which the clock of each case starts:
+// 2026-01-01T00:00:00Z in µs, a multiple of days, hours and tens of seconds.
 const epoch = int64(1767225600e6)
 
-// env is one case: a store with its clock, a limiter over it, and the model
-// that is asked the same questions.
+// env is what a case works with: a store, its clock, a limiter over it, and the
+// model that gets the same calls.
 type env struct {
 	*testing.T
 	size
@@ -103,7 +107,7 @@ type env struct {
 	l     *dipwell.Limiter
 	m     *model
 	ctx   context.Context
-	late  int // limits that hold has defined
+	late  int // limits defined by takeCancelable
 }
 
 func newEnv(t *testing.T, open Open, s size) *env {
@@ -113,15 +117,15 @@ func newEnv(t *testing.T, open Open, s size) *env {
 	return e
 }
 
-// with is the same case over another store, whose clock is now. The model is of
-// no use there.
+// with opens another store, with the clock now. Its model must not be used.
 func (e *env) with(now func() int64) *env {
 	w := &env{T: e.T, size: e.size, open: e.open, m: newModel(), ctx: e.ctx}
 	w.use(e.open(e.T, now))
 	return w
 }
 
-// must fails on an error: e.must(e.l.Take(...)).
+// must fails the case on an error. It drops the result, as in
+// e.must(e.l.Take(...)).
 func (e *env) must(_ any, err error) {
 	e.Helper()
 	if err != nil {
@@ -137,13 +141,13 @@ func (e *env) use(store store.Store) {
 	}
 }
 
-// at moves the clock to d after the epoch.
+// at sets the clock to epoch + d.
 func (e *env) at(d time.Duration) { e.clock.Store(epoch + d.Microseconds()) }
 
-// pass moves the clock on by d.
-func (e *env) pass(d time.Duration) { e.clock.Add(d.Microseconds()) }
+// advance adds d to the clock.
+func (e *env) advance(d time.Duration) { e.clock.Add(d.Microseconds()) }
 
-// define adds or changes a limit, in the store and in the model.
+// define adds or changes a limit in the store and in the model.
 func (e *env) define(l store.Limit) *store.Definition {
 	e.Helper()
 	d, err := e.l.Define(e.ctx, l, store.OwnerCode)
@@ -168,7 +172,7 @@ func (e *env) bucket(name string, rate int64, per time.Duration, burst int64) {
 	e.define(store.Limit{Name: name, Rate: rate, Period: per, Burst: burst})
 }
 
-// sweep deletes full rows where the store can.
+// sweep deletes full rows, if the store has the ability Sweep.
 func (e *env) sweep() {
 	e.Helper()
 	if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {

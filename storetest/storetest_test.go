@@ -9,7 +9,7 @@ import (
 
 func TestReference(t *testing.T) { storetest.Run(t, openRef(bug{})) }
 
-// TestExampleStore: the store of the documentation passes.
+// TestExampleStore tests the store of the package's example.
 func TestExampleStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return newMapStore(now) })
 }

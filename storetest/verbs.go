@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// verbCases ask each verb for what its line in the contract says.
+// verbCases test each verb.
 var verbCases = []testCase{
 	{"take", takeCase},
 	{"check", checkCase},
@@ -33,11 +33,11 @@ func takeCase(e *env) {
 	e.allowed("t", "k", 5, 0)
 	e.refused("t", "k", 1, 2333334*time.Microsecond)
 	e.refused("t", "k", 5, 11666667*time.Microsecond)
-	e.pass(2333333 * time.Microsecond)
+	e.advance(2333333 * time.Microsecond)
 	e.refused("t", "k", 1, time.Microsecond)
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	e.allowed("t", "k", 1, 0)
-	e.pass(time.Hour)
+	e.advance(time.Hour)
 	e.allowed("t", "k", 5, 0)
 	e.takeNever("t", "k", 6)
 }
@@ -64,17 +64,17 @@ func takeUpToCase(e *env) {
 			e.Fatalf("take_up_to %d: granted %d, want %d", c.ask, d.Granted, c.want)
 		}
 	}
-	e.pass(999999 * time.Microsecond)
+	e.advance(999999 * time.Microsecond)
 	if d := e.do(store.VerbTakeUpTo, "u", "k", 3); d.Allowed || d.RetryAfter != time.Microsecond {
 		e.Fatalf("take_up_to without a whole token: %+v", d)
 	}
-	e.pass(1500001 * time.Microsecond)
+	e.advance(1500001 * time.Microsecond)
 	if d := e.do(store.VerbTakeUpTo, "u", "k", store.MaxInt); d.Granted != 2 {
-		e.Fatalf("take_up_to of 2.5 tokens granted %d", d.Granted)
+		e.Fatalf("take_up_to with 2.5 tokens left granted %d", d.Granted)
 	}
 	e.do(store.VerbTakeUpTo, "u", "k", 0)
 	e.do(store.VerbTakeUpTo, "u", "fresh", 0)
-	e.pass(500 * time.Millisecond)
+	e.advance(500 * time.Millisecond)
 	e.allowed("u", "k", 1, 0) // the fraction was kept
 }
 
@@ -109,9 +109,9 @@ func refundCase(e *env) {
 	e.do(store.VerbRefund, "r", "k", 3)
 	e.left("r", "k", 5)
 	e.allowed("r", "k", 5, 0)
-	e.pass(300 * time.Millisecond)
+	e.advance(300 * time.Millisecond)
 	e.do(store.VerbRefund, "r", "k", 1)
-	e.pass(700 * time.Millisecond)
+	e.advance(700 * time.Millisecond)
 	e.allowed("r", "k", 2, 0)
 }
 
@@ -127,12 +127,12 @@ func resetCase(e *env) {
 	e.do(store.VerbReset, "r", "never seen", 0)
 	e.define(store.Limit{Name: "deep", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
 	d := e.reserve("deep", "k", 8)
-	e.pass(10 * time.Hour) // full by now, but the row may still be there
+	e.advance(10 * time.Hour) // the bucket is full, but the store may still have the row
 	e.do(store.VerbReset, "deep", "k", 0)
-	e.pass(-10 * time.Hour)
+	e.advance(-10 * time.Hour)
 	e.allowed("deep", "k", 5, 0)
 	if e.cancel(d.Reservation) == nil {
-		e.Fatal("a reservation outlived the reset of its key")
+		e.Fatal("a reservation was cancelled after a reset of its key")
 	}
 }
 
@@ -152,11 +152,11 @@ func costZero(e *env) {
 		}
 	}
 	if d := e.take("z", "k", 0); d.Allowed || d.RetryAfter != 2*time.Second {
-		e.Fatalf("a take of 0 from two tokens of debt: %+v", d)
+		e.Fatalf("a take of 0 with a debt of two tokens: %+v", d)
 	}
 }
 
-// At now + retry the same call is allowed; one µs before, it is refused.
+// At now + retry the same call is allowed. 1 µs earlier it is refused.
 func retryExact(e *env) {
 	limits := []store.Limit{
 		{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 5, MaxDebt: 4},
@@ -173,14 +173,15 @@ func retryExact(e *env) {
 			key := verb.String()
 			for i := int64(e.part - 1); i < 12; i += int64(e.part) {
 				e.do(store.VerbCharge, l.Name, key, min(i*i, d.Rule.MaxCharge))
-				e.pass(time.Duration(i*i) * 77777 * time.Microsecond)
+				e.advance(time.Duration(i*i) * 77777 * time.Microsecond)
 				e.exact(verb, l.Name, key, 1+i%max(1, min(d.Rule.Burst, 9)))
 			}
 		}
 	}
 }
 
-// exact drives a refusal to the instant that it named.
+// exact makes a call and, if it is refused, checks that it is refused 1 µs
+// before the retry time and allowed at it.
 func (e *env) exact(verb store.Verb, limit, key string, n int64) {
 	e.Helper()
 	d := e.do(verb, limit, key, n)
@@ -190,13 +191,13 @@ func (e *env) exact(verb store.Verb, limit, key string, n int64) {
 	if d.RetryAfter <= 0 || d.Never {
 		e.Fatalf("%s %s %d: refused without a retry time: %+v", verb, limit, n, d)
 	}
-	e.pass(d.RetryAfter - time.Microsecond)
+	e.advance(d.RetryAfter - time.Microsecond)
 	if early := e.do(verb, limit, key, n); early.Allowed || early.RetryAfter != time.Microsecond {
-		e.Fatalf("%s %s %d: 1 µs before its retry time: %+v", verb, limit, n, early)
+		e.Fatalf("%s %s %d: 1 µs before the retry time: %+v", verb, limit, n, early)
 	}
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	if late := e.do(verb, limit, key, n); !late.Allowed {
-		e.Fatalf("%s %s %d: refused at its own retry time: %+v", verb, limit, n, late)
+		e.Fatalf("%s %s %d: refused at the retry time: %+v", verb, limit, n, late)
 	}
 }
 
@@ -213,17 +214,17 @@ func leakyBucket(e *env) {
 		e.Fatalf("beyond the queue: %+v", d)
 	}
 	if err := e.cancel(last.Reservation); err != nil {
-		e.Fatalf("the last of the queue could not leave: %v", err)
+		e.Fatalf("cancel the last call in the queue: %v", err)
 	}
 	if d := e.check("l", "k", 1); !d.Allowed || d.Delay != 1500*time.Millisecond {
 		e.Fatalf("a check of the queue: %+v", d)
 	}
 	if d := e.take("l", "k", 5); !d.Never {
-		e.Fatalf("more than the queue could ever hold: %+v", d)
+		e.Fatalf("a take of more than max_debt and burst: %+v", d)
 	}
-	e.pass(10 * time.Second)
+	e.advance(10 * time.Second)
 	if d := e.take("l", "k", 2); d.Delay != 500*time.Millisecond {
-		e.Fatalf("after a rest nothing was saved up: %+v", d)
+		e.Fatalf("a take of 2 of an idle leaky bucket: %+v", d)
 	}
 	e.define(store.Limit{Name: "noqueue", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: store.NoDebt})
 	e.take("noqueue", "k", 1)
@@ -235,12 +236,12 @@ func leakyBucket(e *env) {
 func shadowCase(e *env) {
 	e.define(store.Limit{Name: "s", Rate: 1, Period: time.Second, Burst: 3, MaxDebt: 2, Mode: store.Shadow})
 	if d := e.take("s", "k", 2); !d.Allowed || d.Shadow || d.Granted != 2 {
-		e.Fatalf("in shadow, with tokens there: %+v", d)
+		e.Fatalf("shadow mode, enough tokens: %+v", d)
 	}
 	for range 3 {
 		d := e.take("s", "k", 2)
 		if !d.Allowed || !d.Shadow || d.Granted != 0 || d.Remaining != 1 || d.RetryAfter != time.Second {
-			e.Fatalf("in shadow, without: %+v", d)
+			e.Fatalf("shadow mode, too few tokens: %+v", d)
 		}
 	}
 	e.allowed("s", "k", 1, 0)
@@ -248,13 +249,13 @@ func shadowCase(e *env) {
 	e.do(store.VerbReserve, "s", "k", 2)
 	e.do(store.VerbReserve, "s", "k", 2)
 	if d := e.do(store.VerbTake, "s", "k", 4); !d.Allowed || !d.Shadow || !d.Never {
-		e.Fatalf("in shadow, more than could ever be: %+v", d)
+		e.Fatalf("shadow mode, more than the burst: %+v", d)
 	}
-	e.pass(2 * time.Second)
+	e.advance(2 * time.Second)
 	e.left("s", "k", 0)
 }
 
-// Whatever is wrong with a call, it is an error that names the field, and nothing changes.
+// Every invalid call returns an error that names the field, and changes nothing.
 func badInput(e *env) {
 	e.bucket("b", 1, time.Hour, 5)
 	e.allowed("b", "k", 1, 4)
@@ -290,7 +291,7 @@ func badInput(e *env) {
 		"unknown":    {{Limit: "b", Key: "k", Cost: 1}, {Limit: "nosuch", Key: "k", Cost: 1}},
 	} {
 		if d, err := e.l.TakeAll(e.ctx, takes...); err == nil {
-			e.Fatalf("take all, %s: %+v", name, d)
+			e.Fatalf("take all, %s: allowed, want an error: %+v", name, d)
 		}
 	}
 	for _, id := range []store.Reservation{{}, {1, 2, 3}} {
@@ -305,43 +306,44 @@ func unlimitedDebt(e *env) {
 	e.define(store.Limit{Name: "u", Rate: 1, Period: time.Second, Burst: 2, MaxDebt: store.UnlimitedDebt})
 	for k := int64(1); k <= 5; k++ {
 		if d := e.reserve("u", "k", 1000); !d.Allowed || d.Delay != time.Duration(1000*k-2)*time.Second {
-			e.Fatalf("reservation %d without a bound: %+v", k, d)
+			e.Fatalf("reservation %d with unlimited debt: %+v", k, d)
 		}
 	}
 	e.refused("u", "k", 1, 4999*time.Second)
 	if d := e.reserve("u", "far", store.MaxInt); d.Allowed || !d.Never {
-		e.Fatalf("more than can be counted: %+v", d)
+		e.Fatalf("a reservation of more than MaxUsed: %+v", d)
 	}
 }
 
-// A definition given with the call is defined at its first use, and never again.
+// The first call with a definition defines the limit. Later calls must have the
+// same definition.
 func callSite(e *env) {
 	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
 	for left := int64(4); left >= 0; left-- {
 		d, err := e.l.TakeWith(e.ctx, l, "k", 1)
 		if e.must(d, err); !d.Allowed || d.Remaining != left {
-			e.Fatalf("with %d expected to be left: %+v", left, d)
+			e.Fatalf("want %d remaining: %+v", left, d)
 		}
 	}
 	d, err := e.l.TakeWith(e.ctx, l, "k", 1)
 	if e.must(d, err); d.Allowed {
 		e.Fatal("granted beyond the burst")
 	}
-	spelled := l
-	spelled.MaxDebt = 5 // as the default
-	if d, err = e.l.TakeWith(e.ctx, spelled, "k", 1); err != nil || d.Allowed {
-		e.Fatalf("the same in other words: %+v, %v", d, err)
+	same := l
+	same.MaxDebt = 5 // the default
+	if d, err = e.l.TakeWith(e.ctx, same, "k", 1); err != nil || d.Allowed {
+		e.Fatalf("the same definition with a default written out: %+v, %v", d, err)
 	}
 	e.differs(l, "rate", "10 here and 1 in force", func(l *store.Limit) { l.Rate = 10 })
 	e.differs(l, "burst", "8 here and 5 in force", func(l *store.Limit) { l.Burst = 8 })
 	e.differs(l, "timeout", "1s here and the default in force", func(l *store.Limit) { l.Timeout = time.Second })
 	if def := e.l.Limit("site"); def.Limit != l || def.Number != 1 || def.Owner != store.OwnerCode {
-		e.Fatalf("a call site changed the limit: %+v", def)
+		e.Fatalf("a call with another definition changed the limit: %+v", def)
 	}
 	for key, left := range map[string]int64{"k": 0, "other": 5} {
 		d, err := e.l.Check(e.ctx, "site", key, 0)
 		if e.must(d, err); d.Remaining != left {
-			e.Fatalf("%s: %d left, want %d", key, d.Remaining, left)
+			e.Fatalf("%s: %d remaining, want %d", key, d.Remaining, left)
 		}
 	}
 	d, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "site", With: &l, Key: "other", Cost: 2})
@@ -350,22 +352,22 @@ func callSite(e *env) {
 	}
 }
 
-// differs asks with a definition that was changed, which must be refused in
-// words, alone and in a group.
-func (e *env) differs(l store.Limit, field, words string, change func(*store.Limit)) {
+// differs calls TakeWith and TakeAll with a changed definition, and wants both
+// to return a LimitError with this field and reason.
+func (e *env) differs(l store.Limit, field, reason string, change func(*store.Limit)) {
 	e.Helper()
 	change(&l)
 	_, alone := e.l.TakeWith(e.ctx, l, "other", 1)
 	_, group := e.l.TakeAll(e.ctx, dipwell.Take{Limit: l.Name, With: &l, Key: "other", Cost: 1})
 	for _, err := range []error{alone, group} {
 		var bad *store.LimitError
-		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || bad.Reason != words {
-			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, words)
+		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || bad.Reason != reason {
+			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, reason)
 		}
 	}
 }
 
-// Limits that only fit with coarser ticks.
+// Limits whose numbers fit into 64 bits only with ticks longer than 1 µs.
 func coarseTicks(e *env) {
 	for _, l := range []store.Limit{
 		{Name: "day", Rate: 1 << 30, Period: 24 * time.Hour},
@@ -378,7 +380,7 @@ func coarseTicks(e *env) {
 		}
 		e.allowed(l.Name, "k", l.Rate, 0)
 		for i := range 20 {
-			e.pass(time.Duration(i*i)*7*time.Second + 12345*time.Microsecond)
+			e.advance(time.Duration(i*i)*7*time.Second + 12345*time.Microsecond)
 			e.exact(store.VerbTake, l.Name, "k", 1+l.Rate>>20*int64(i))
 		}
 	}

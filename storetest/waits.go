@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// waitCases are about calls that sleep. Nothing here waits for time to pass:
-// the store's clock is the case's, and sleeps are cut short or a millisecond.
+// waitCases test Limiter.Wait. None of them waits for real time to pass: they
+// set the store's clock, and cancel sleeps or make them 1 ms long.
 var waitCases = []testCase{
 	{"wait-deadline", waitDeadline},
 	{"wait-bounded", waitBounded},
@@ -21,15 +21,15 @@ var waitCases = []testCase{
 	{"wait-at-once", waitAtOnce},
 }
 
-// answered tells when a store has answered a call.
-type answered struct {
+// applySignal is a Store that sends on calls after each Apply.
+type applySignal struct {
 	store.Store
 	calls chan struct{}
 }
 
-func (a *answered) Abilities() store.Abilities { return store.AbilitiesOf(a.Store) }
+func (a *applySignal) Abilities() store.Abilities { return store.AbilitiesOf(a.Store) }
 
-func (a *answered) Apply(ctx context.Context, b *store.Batch) error {
+func (a *applySignal) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.Store.Apply(ctx, b)
 	select {
 	case a.calls <- struct{}{}:
@@ -38,13 +38,13 @@ func (a *answered) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// Fifty waits that are given up while they sleep cost nothing.
+// Fifty waits whose contexts are cancelled while they sleep cost no tokens.
 func cancelledWaitLeaks(e *env) {
 	const waits = 50
 	e.define(store.Limit{Name: "work", Rate: 1, Period: time.Hour, Burst: 2, MaxDebt: 100})
 	e.allowed("work", "k", 2, 0)
-	spy := &answered{e.store, make(chan struct{}, 2*waits)}
-	l := e.l.With(spy)
+	signal := &applySignal{e.store, make(chan struct{}, 2*waits)}
+	l := e.l.With(signal)
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
 	errs := make(chan error, waits)
@@ -56,37 +56,37 @@ func cancelledWaitLeaks(e *env) {
 		})
 	}
 	for range waits {
-		<-spy.calls // it has its reservation, and sleeps
+		<-signal.calls // a wait has its reservation, and sleeps
 	}
 	if d, err := e.l.Reserve(e.ctx, "work", "k", 51); err != nil || d.Allowed {
-		e.Fatalf("50 of a debt of 100 are taken, and 51 more were granted: %v, %v", d.Allowed, err)
+		e.Fatalf("a reservation of 51 with 50 of a debt of 100 in use: allowed %v, %v", d.Allowed, err)
 	}
 	cancel()
 	done.Wait()
 	for range waits {
 		if err := <-errs; !errors.Is(err, context.Canceled) {
-			e.Fatalf("a cancelled wait answered %v", err)
+			e.Fatalf("a cancelled wait returned %v", err)
 		}
 	}
 	for range waits {
-		<-spy.calls // it has cancelled, which may take longer than its caller is kept
+		<-signal.calls // a wait has cancelled its reservation, perhaps after it returned
 	}
-	e.refused("work", "k", 1, time.Hour) // as if they had never come
+	e.refused("work", "k", 1, time.Hour) // as without the waits
 	e.reserve("work", "k", 100)
 }
 
-// givenUp waits, and gives up as soon as the store has answered: who fails at
-// once does not notice, and who sleeps answers that the context is over.
-func (e *env) givenUp(ctx context.Context, limit string, n int64) (d dipwell.Decision, err error) {
+// waitOnce calls Wait and cancels its context after the first Apply: a wait that
+// would sleep returns context.Canceled, and one that fails at once its result.
+func (e *env) waitOnce(ctx context.Context, limit string, n int64) (d dipwell.Decision, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	spy := &answered{e.store, make(chan struct{}, 1)}
+	signal := &applySignal{e.store, make(chan struct{}, 1)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		d, err = e.l.With(spy).Wait(ctx, limit, "k", n)
+		d, err = e.l.With(signal).Wait(ctx, limit, "k", n)
 	}()
-	<-spy.calls
+	<-signal.calls
 	cancel()
 	<-done
 	return d, err
@@ -98,22 +98,22 @@ func waitDeadline(e *env) {
 	e.allowed("w", "k", 1, 0)
 	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Minute)
 	defer cancel()
-	d, err := e.givenUp(ctx, "w", 1)
+	d, err := e.waitOnce(ctx, "w", 1)
 	if err != nil || d.Allowed || d.Never || d.RetryAfter < 29*time.Minute || d.RetryAfter > 31*time.Minute {
-		e.Fatalf("a wait of an hour with half an hour to go: %+v, %v", d, err)
+		e.Fatalf("a wait of an hour with a deadline in half an hour: %+v, %v", d, err)
 	}
 	e.refused("w", "k", 1, time.Hour)
-	if d, err := e.givenUp(ctx, "w", 12); err != nil || !d.Never {
-		e.Fatalf("a wait for more than there can be: %+v, %v", d, err)
+	if d, err := e.waitOnce(ctx, "w", 12); err != nil || !d.Never {
+		e.Fatalf("a wait for more than burst and max_debt: %+v, %v", d, err)
 	}
 	cancel()
 	if _, err := e.l.Wait(ctx, "w", "k", 1); !errors.Is(err, context.Canceled) {
-		e.Fatalf("a wait on a context that is over: %v", err)
+		e.Fatalf("a wait with a cancelled context: %v", err)
 	}
 	e.refused("w", "k", 1, time.Hour)
 }
 
-// The bound of a reservation is exact to the µs.
+// MaxDelay of a bounded reservation is exact to 1 µs.
 func waitBounded(e *env) {
 	def := e.define(store.Limit{Name: "w", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4})
 	e.allowed("w", "k", 2, 0)
@@ -131,29 +131,29 @@ func waitBounded(e *env) {
 	due := time.Duration(ceil(big.NewRat(7e6, 3))) * time.Microsecond
 	g := ask(1, due-time.Microsecond)
 	if a := g.Ops[0].Answer; g.Allowed || g.Reserved || a.Granted != 0 || a.Retry != 1 || a.Never {
-		e.Fatalf("due 1 µs too late: %+v", a)
+		e.Fatalf("due 1 µs after MaxDelay: %+v", a)
 	}
 	e.left("w", "k", 0)
 	e.refused("w", "k", 1, due)
 	if a := ask(5, time.Hour).Ops[0].Answer; a.Allowed || a.Retry <= 0 {
-		e.Fatalf("more than debt allows: %+v", a)
+		e.Fatalf("more than max_debt allows: %+v", a)
 	}
-	e.pass(time.Microsecond)
+	e.advance(time.Microsecond)
 	g = ask(1, due-time.Microsecond)
 	if a := g.Ops[0].Answer; !g.Allowed || !g.Reserved || a.Granted != 1 || a.Delay != (due-time.Microsecond).Microseconds() {
-		e.Fatalf("due in time: %+v", a)
+		e.Fatalf("due at MaxDelay: %+v", a)
 	}
 	e.must(nil, e.l.Cancel(e.ctx, g.ID))
 	e.refused("w", "k", 1, due-time.Microsecond)
 }
 
-// A reservation above the burst that even a full bucket would give too late has
-// no retry time.
+// A bounded reservation above the burst never succeeds, and has no retry time,
+// if a full bucket could not grant it within MaxDelay.
 func waitNever(e *env) {
 	for _, c := range []struct {
 		limit store.Limit
 		cost  int64
-		least time.Duration // of a full bucket just before a tick
+		least time.Duration // delay with a full bucket, just before a tick
 	}{
 		{store.Limit{Name: "bucket", Rate: 3, Period: 7 * time.Second, Burst: 2, MaxDebt: 4}, 4, time.Duration(ceil(big.NewRat(14e6, 3))) * time.Microsecond},
 		{store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 10 * time.Second, MaxDebt: 20}, 11, 10*time.Second + time.Microsecond},
@@ -174,12 +174,12 @@ func waitNever(e *env) {
 	}
 }
 
-// Without debt a wait asks again at the retry time.
+// With max_debt 0 a wait takes again at the retry time.
 func waitNoDebt(e *env) {
 	e.define(store.Limit{Name: "w", Rate: 1000, Period: time.Second, Burst: 1, MaxDebt: store.NoDebt})
 	e.allowed("w", "k", 1, 0)
-	spy := &answered{e.store, make(chan struct{}, 1<<16)} // it may ask more than once before the clock has moved
-	l := e.l.With(spy)
+	signal := &applySignal{e.store, make(chan struct{}, 1<<16)} // it may call often before the clock has moved
+	l := e.l.With(signal)
 	got := make(chan dipwell.Decision, 1)
 	failed := make(chan error, 1)
 	go func() {
@@ -187,12 +187,12 @@ func waitNoDebt(e *env) {
 		failed <- err
 		got <- d
 	}()
-	<-spy.calls
-	e.pass(time.Millisecond)
-	<-spy.calls
+	<-signal.calls
+	e.advance(time.Millisecond)
+	<-signal.calls
 	e.must(nil, <-failed)
 	if d := <-got; !d.Allowed || d.Granted != 1 {
-		e.Fatalf("after its retry time: %+v", d)
+		e.Fatalf("a wait after its retry time: %+v", d)
 	}
 	d, err := e.l.Take(e.ctx, "w", "k", 1)
 	e.must(d, err)
@@ -203,8 +203,8 @@ func waitNoDebt(e *env) {
 	defer cancel()
 	e.bucket("slow", 1, 24*time.Hour, 1)
 	e.allowed("slow", "k", 1, 0)
-	if d, err := e.givenUp(ctx, "slow", 1); err != nil || d.Allowed {
-		e.Fatalf("a wait of a day with an hour to go: %+v, %v", d, err)
+	if d, err := e.waitOnce(ctx, "slow", 1); err != nil || d.Allowed {
+		e.Fatalf("a wait of a day with a deadline in an hour: %+v, %v", d, err)
 	}
 }
 
@@ -212,6 +212,6 @@ func waitAtOnce(e *env) {
 	e.define(store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 3})
 	d, err := e.l.Wait(e.ctx, "w", "k", 3)
 	if err != nil || !d.Allowed || d.Granted != 3 || d.Delay != 0 || d.Reservation != (store.Reservation{}) {
-		e.Fatalf("a wait for what is there: %+v, %v", d, err)
+		e.Fatalf("a wait with enough tokens: %+v, %v", d, err)
 	}
 }

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// wallClock numbers calendar windows the slow way: a boundary is looked for
-// minute by minute.
+// wallClock numbers calendar windows in a simple and slow way: it searches each
+// boundary minute by minute.
 type wallClock struct {
 	loc    *time.Location
 	period time.Duration
 	minute int64 // of the day at which a window begins
 }
 
-// boundaries remembers what was looked for.
+// boundaries caches results of boundary.
 var boundaries sync.Map
 
 type boundaryKey struct {
@@ -21,7 +21,7 @@ type boundaryKey struct {
 	tick int64
 }
 
-// date is the first day of a window, as midnight in UTC.
+// date returns the first day of a window, as midnight in UTC.
 func (w *wallClock) date(tick int64) time.Time {
 	switch {
 	case w.period < 0: // months
@@ -32,7 +32,8 @@ func (w *wallClock) date(tick int64) time.Time {
 	return time.Date(1970, 1, 1+int(tick), 0, 0, 0, 0, time.UTC)
 }
 
-// boundary is the first instant at or after the wall-clock time on the window's date.
+// boundary returns the first time in µs at or after the wall-clock time at which
+// the window begins.
 func (w *wallClock) boundary(tick int64) int64 {
 	key := boundaryKey{*w, tick}
 	if at, ok := boundaries.Load(key); ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// windowCases are about boundaries.
+// windowCases test where windows begin and end.
 var windowCases = []testCase{
 	{"window-rollover", windowRollover},
 	{"window-spread", windowSpread},
@@ -30,7 +30,8 @@ func windowRollover(e *env) {
 	e.refused("r", "k", 11, 2*time.Minute)
 }
 
-// Windows of different keys turn at different instants, which the key alone decides.
+// The windows of different keys begin at different times, computed from limit
+// and key.
 func windowSpread(e *env) {
 	for _, l := range []store.Limit{
 		{Name: "hour", Algorithm: store.FixedWindow, Rate: 5, Period: time.Hour},
@@ -42,28 +43,28 @@ func windowSpread(e *env) {
 			l.Period = 7*time.Second + time.Microsecond
 		}
 		e.define(l)
-		turns := map[time.Duration]bool{}
+		boundaries := map[time.Duration]bool{}
 		for _, key := range []string{"a", "b", "user:7", "ключ", "ключ2", dipwell.Shared} {
 			e.at(0)
 			d := e.take(l.Name, key, 5%l.Rate+l.Rate)
 			for !d.Allowed && !d.Never {
-				e.pass(d.RetryAfter)
+				e.advance(d.RetryAfter)
 				d = e.take(l.Name, key, 1)
 			}
 			d = e.do(store.VerbTakeUpTo, l.Name, key, 100)
 			d = e.take(l.Name, key, 1)
-			turns[d.RetryAfter] = true
+			boundaries[d.RetryAfter] = true
 			e.exact(store.VerbTake, l.Name, key, 1)
 		}
-		if len(turns) < 5 {
-			e.Fatalf("%s: the windows of 6 keys turn at %d instants", l.Name, len(turns))
+		if len(boundaries) < 5 {
+			e.Fatalf("%s: the windows of 6 keys begin at only %d different times", l.Name, len(boundaries))
 		}
 	}
 }
 
-// A store may remember where the windows of a row begin. It follows from the
-// limit's name and the key alone: not from another limit's, an earlier length, or
-// the key whose place in memory a new one takes.
+// A store may cache where the windows of a row begin. The cached value must not
+// be used for another limit, another period, or another key that reuses the
+// row's memory.
 func windowRemembered(e *env) {
 	keys := func(from, n int) (keys []string) {
 		for i := range n {
@@ -71,7 +72,7 @@ func windowRemembered(e *env) {
 		}
 		return keys
 	}
-	ask := func(limit string, keys []string) {
+	call := func(limit string, keys []string) {
 		for _, k := range keys {
 			e.do(store.VerbTakeUpTo, limit, k, 3)
 			e.take(limit, k, 1)
@@ -85,33 +86,34 @@ func windowRemembered(e *env) {
 	few := keys(0, 12)
 	e.define(hour)
 	e.define(other)
-	ask("w", few)
-	ask("other", few)
+	call("w", few)
+	call("other", few)
 	for _, l := range []store.Limit{odd, bucket, odd, month, hour} {
-		e.pass(31 * time.Second)
+		e.advance(31 * time.Second)
 		e.define(l)
-		ask("w", few)
-		e.pass(l.Period/3 + time.Second)
-		ask("w", few)
+		call("w", few)
+		e.advance(l.Period/3 + time.Second)
+		call("w", few)
 	}
 	for round := range 1 + 4/e.part { // keys come and go
-		e.pass(90 * 24 * time.Hour)
+		e.advance(90 * 24 * time.Hour)
 		e.sweep()
-		ask("w", keys(1000*(round%2), 40))
-		ask("other", keys(1000*(round%2)+20, 40))
+		call("w", keys(1000*(round%2), 40))
+		call("other", keys(1000*(round%2)+20, 40))
 	}
 	e.do(store.VerbReset, "w", few[0], 0)
 	e.drop("other")
 	other.Period = 13 * time.Minute
 	e.define(other)
 	for range 3 {
-		ask("w", few)
-		ask("other", few)
-		e.pass(11 * time.Minute)
+		call("w", few)
+		call("other", few)
+		e.advance(11 * time.Minute)
 	}
 }
 
-// Days of 23 and 25 hours, weeks from Monday, months and years.
+// Windows of days with 23 and 25 hours, weeks that begin on Monday, months and
+// years.
 func windowCalendar(e *env) {
 	day := 24 * time.Hour
 	for i, c := range []struct {
@@ -136,13 +138,13 @@ func windowCalendar(e *env) {
 		for range c.steps / e.part {
 			e.do(store.VerbTakeUpTo, name, "k", 2)
 			e.exact(store.VerbTake, name, "k", 1)
-			e.pass(c.step)
+			e.advance(c.step)
 		}
 	}
-	e.clock.Store(time.Date(2026, 3, 28, 23, 0, 0, 0, time.UTC).UnixMicro()) // midnight in Rome; clocks go forward at 02:00
+	e.clock.Store(time.Date(2026, 3, 28, 23, 0, 0, 0, time.UTC).UnixMicro()) // midnight in Rome; the clock goes forward at 02:00
 	e.allowed("a", "short", 2, 0)
 	e.refused("a", "short", 1, 23*time.Hour)
-	e.clock.Store(time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC).UnixMicro()) // and back at 03:00
+	e.clock.Store(time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC).UnixMicro()) // midnight in Rome; the clock goes back at 03:00
 	e.allowed("a", "long", 2, 0)
 	e.refused("a", "long", 1, 25*time.Hour)
 }

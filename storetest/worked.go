@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// worked are the worked cases of the contract, in its order.
+// worked has the worked examples of the contract, in its order.
 var worked = []testCase{
 	{"worked-1-sixty-a-second", worked1},
 	{"worked-2-grid", worked2},
@@ -19,7 +19,7 @@ var worked = []testCase{
 	{"worked-7-perfectly-spaced", worked7},
 }
 
-// sixtieth is the instant of call k when there are 60 a second, rounded up to a µs.
+// sixtieth returns the time of call k at 60 calls a second, rounded up to 1 µs.
 func sixtieth(k int64) time.Duration {
 	return time.Duration(ceil(big.NewRat(k*1e6, 60))) * time.Microsecond
 }
@@ -91,7 +91,7 @@ func worked3(e *env) {
 	e.at(10900*time.Millisecond + 4*time.Second)
 	d := e.do(store.VerbTakeUpTo, "w3", "k", 10)
 	if d.Granted != 4 {
-		e.Fatalf("4 s of rest gave %d, want 4", d.Granted)
+		e.Fatalf("%d granted after 4 s without calls, want 4", d.Granted)
 	}
 }
 
@@ -103,9 +103,9 @@ func worked4(e *env) {
 		e.Fatalf("reserve 5 of 3: allowed %v, granted %d, delay %v; want a delay of %v", d.Allowed, d.Granted, d.Delay, want)
 	}
 	e.refused("w4", "k", 1, 3*time.Second)
-	e.pass(2 * time.Second)
+	e.advance(2 * time.Second)
 	e.left("w4", "k", 0)
-	e.pass(time.Second)
+	e.advance(time.Second)
 	e.allowed("w4", "k", 1, 0)
 }
 
@@ -130,15 +130,15 @@ func worked6(e *env) {
 	e.bucket("w6", 60, time.Hour, 10)
 	e.allowed("w6", "k", 10, 0)
 	if n := earned(60, time.Hour, 15*time.Minute); n != 15 {
-		e.Fatalf("15 minutes earn %d", n)
+		e.Fatalf("earned(60, 1h, 15m) = %d, want 15", n)
 	}
-	e.pass(15 * time.Minute)
+	e.advance(15 * time.Minute)
 	e.left("w6", "k", 10)
 	e.takeNever("w6", "k", 15)
 	e.allowed("w6", "k", 10, 0)
 }
 
-// takeNever takes more than the limit could ever hold.
+// takeNever takes n and fails unless the answer is never.
 func (e *env) takeNever(limit, key string, n int64) {
 	e.Helper()
 	if d := e.take(limit, key, n); d.Allowed || !d.Never || d.RetryAfter != 0 {

@@ -9,20 +9,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// do asks the store and the model, and fails where they differ in any field.
+// do makes a call to the store and to the model, and fails if any field of the
+// answers differs.
 func (e *env) do(verb store.Verb, limit, key string, n int64) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
 	if err := e.l.Do(e.ctx, &d, verb, limit, key, n); err != nil {
 		e.Fatalf("%s %s %q %d at %s: %v", verb, limit, key, n, e.since(), err)
 	}
-	a := e.m.ask(e.clock.Load(), verb, []dipwell.Take{{Limit: limit, Key: key, Cost: n}})
+	a := e.m.call(e.clock.Load(), verb, []dipwell.Take{{Limit: limit, Key: key, Cost: n}})
 	e.compare(fmt.Sprintf("%s %s %q %d", verb, limit, key, n), d, a.ops[0])
 	e.reserved(d, a)
 	return d
 }
 
-// doAll asks for several keys at one instant.
+// doAll is do for a group of takes.
 func (e *env) doAll(verb store.Verb, takes ...dipwell.Take) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
@@ -30,20 +31,21 @@ func (e *env) doAll(verb store.Verb, takes ...dipwell.Take) dipwell.Decision {
 	if err := e.l.DoAll(e.ctx, &d, verb, takes); err != nil {
 		e.Fatalf("%s at %s: %v", what, e.since(), err)
 	}
-	a := e.m.ask(e.clock.Load(), verb, takes)
+	a := e.m.call(e.clock.Load(), verb, takes)
 	if d.Allowed != a.allowed || len(d.Limits) != len(takes) {
-		e.Fatalf("%s at %s: allowed %v with %d limits; the model says %v with %d", what, e.since(), d.Allowed, len(d.Limits), a.allowed, len(takes))
+		e.Fatalf("%s at %s: allowed %v with %d limits, want %v with %d", what, e.since(), d.Allowed, len(d.Limits), a.allowed, len(takes))
 	}
 	for i := range takes {
 		e.compare(fmt.Sprintf("%s, entry %d", what, i), d.Limits[i], a.ops[i])
 	}
-	e.speaks(what, d)
+	e.compareTop(what, d)
 	e.reserved(d, a)
 	return d
 }
 
-// speaks checks that the top of a decision is the limit that decides.
-func (e *env) speaks(what string, d dipwell.Decision) {
+// compareTop checks that the top level of a decision has the fewest remaining
+// tokens if allowed, and the latest retry time if refused.
+func (e *env) compareTop(what string, d dipwell.Decision) {
 	e.Helper()
 	fewest, latest, never := d.Limits[0].Remaining, time.Duration(0), false
 	for _, x := range d.Limits {
@@ -55,19 +57,19 @@ func (e *env) speaks(what string, d dipwell.Decision) {
 	}
 	switch {
 	case d.Allowed && d.Remaining != fewest:
-		e.Fatalf("%s: remaining %d on top, the fewest is %d", what, d.Remaining, fewest)
+		e.Fatalf("%s: remaining %d at the top level, want the fewest, %d", what, d.Remaining, fewest)
 	case !d.Allowed && d.Never != never, !d.Allowed && !never && d.RetryAfter != latest:
-		e.Fatalf("%s: on top never %v, retry %v; want %v, %v", what, d.Never, d.RetryAfter, never, latest)
+		e.Fatalf("%s: never %v, retry %v at the top level, want %v, %v", what, d.Never, d.RetryAfter, never, latest)
 	}
 }
 
-// reserved checks that a reservation was made exactly when one is due later,
-// and tells the model its name.
+// reserved checks that the call made a reservation if and only if the model's
+// call did, and gives the model its id.
 func (e *env) reserved(d dipwell.Decision, a answers) {
 	e.Helper()
 	has := d.Reservation != store.Reservation{}
 	if has != (a.reservation != nil) {
-		e.Fatalf("at %s: a reservation was made: %v; the model says %v (%+v)", e.since(), has, a.reservation != nil, d)
+		e.Fatalf("at %s: reservation made: %v, want %v (%+v)", e.since(), has, a.reservation != nil, d)
 	}
 	if has {
 		e.m.reservations[d.Reservation] = a.reservation
@@ -84,11 +86,11 @@ func (e *env) compare(what string, d dipwell.Decision, want answer) {
 		retry: d.RetryAfter.Microseconds(), reset: d.ResetAfter.Microseconds(), delay: d.Delay.Microseconds(),
 	}
 	if got != want {
-		e.Fatalf("%s at %s:\n  the store says %+v\n  the model says %+v", what, e.since(), got, want)
+		e.Fatalf("%s at %s:\n  got  %+v\n  want %+v", what, e.since(), got, want)
 	}
 }
 
-// since is the time of the case, for messages.
+// since returns the time since epoch, for messages.
 func (e *env) since() time.Duration {
 	return time.Duration(e.clock.Load()-epoch) * time.Microsecond
 }
@@ -108,27 +110,28 @@ func (e *env) reserve(limit, key string, n int64) dipwell.Decision {
 	return e.do(store.VerbReserve, limit, key, n)
 }
 
-// allowed takes n and wants it granted with so many left.
+// allowed takes n and fails unless they are granted and remaining tokens are
+// left.
 func (e *env) allowed(limit, key string, n, remaining int64) dipwell.Decision {
 	e.Helper()
 	d := e.take(limit, key, n)
 	if !d.Allowed || d.Granted != n || d.Remaining != remaining {
-		e.Fatalf("take %s %q %d at %s: allowed %v, granted %d, remaining %d; want it granted with %d remaining", limit, key, n, e.since(), d.Allowed, d.Granted, d.Remaining, remaining)
+		e.Fatalf("take %s %q %d at %s: allowed %v, granted %d, remaining %d; want a grant with %d remaining", limit, key, n, e.since(), d.Allowed, d.Granted, d.Remaining, remaining)
 	}
 	return d
 }
 
-// refused takes n and wants it refused until so much later.
+// refused takes n and fails unless the call is refused with this retry time.
 func (e *env) refused(limit, key string, n int64, retry time.Duration) dipwell.Decision {
 	e.Helper()
 	d := e.take(limit, key, n)
 	if d.Allowed || d.Never || d.Granted != 0 || d.RetryAfter != retry {
-		e.Fatalf("take %s %q %d at %s: allowed %v, never %v, retry after %v; want a refusal for %v", limit, key, n, e.since(), d.Allowed, d.Never, d.RetryAfter, retry)
+		e.Fatalf("take %s %q %d at %s: allowed %v, never %v, retry after %v; want a refusal with retry after %v", limit, key, n, e.since(), d.Allowed, d.Never, d.RetryAfter, retry)
 	}
 	return d
 }
 
-// left wants so many tokens there, by a check of 0 that changes nothing.
+// left fails unless a check of 0 returns this number of remaining tokens.
 func (e *env) left(limit, key string, remaining int64) {
 	e.Helper()
 	if d := e.check(limit, key, 0); d.Remaining != remaining {
@@ -136,15 +139,16 @@ func (e *env) left(limit, key string, remaining int64) {
 	}
 }
 
-// cancel gives a reservation back and wants that to work or not, as the model says.
+// cancel cancels a reservation in the store and in the model, and fails if only
+// one of them succeeds or the error is not ErrReservation.
 func (e *env) cancel(id store.Reservation) error {
 	e.Helper()
 	err := e.l.Cancel(e.ctx, id)
 	if want := e.m.cancel(e.clock.Load(), id); want != (err == nil) {
-		e.Fatalf("cancel at %s: %v; the model says it works: %v", e.since(), err, want)
+		e.Fatalf("cancel at %s: %v; want success: %v", e.since(), err, want)
 	}
 	if err != nil && !errors.Is(err, store.ErrReservation) {
-		e.Fatalf("cancel at %s: %v is not ErrReservation", e.since(), err)
+		e.Fatalf("cancel at %s: %v, want ErrReservation", e.since(), err)
 	}
 	return err
 }

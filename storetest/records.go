@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// This file is "Giving back" of the contract, written a second time.
+// This file is the model's implementation of "Giving back" in the contract.
 
-// list is what a row with live records remembers of them: how much of what
-// each of them took is still used. Numbers and lows rise from entry to entry.
+// list has the lows of a row with live records: how many of the tokens that
+// each of them took are still used. Numbers and lows rise from entry to entry.
 type list struct {
 	next int64
 	lows []low
@@ -19,18 +19,18 @@ type low struct {
 	used   *big.Rat
 }
 
-// record is what one call took of one row.
+// record has the tokens that one call took from one row.
 type record struct {
-	list      *list // whose number it has
+	list      *list // the row's list when the record was made
 	number    int64
-	tokens    *big.Rat // may still be given back
-	slack     *big.Rat // nil: it does not wait
-	due, ends int64    // of its part, and of the whole call
+	tokens    *big.Rat // those that may still be given back
+	slack     *big.Rat // nil if there was no delay, or it is due
+	due, ends int64    // when its part is due, and when the whole call is
 	cancelled bool
-	rule      *rule // the version that tokens and slack are counted in
+	rule      *rule // version of tokens and slack
 }
 
-// record notes what a part of a reservation took of its row just now.
+// record adds a record of a part of a reservation, whose row was just written.
 func (m *model) record(v *reservation, p *part, now, delay int64) {
 	row := m.rows[p.key]
 	if row.list == nil {
@@ -52,19 +52,20 @@ func (m *model) record(v *reservation, p *part, now, delay int64) {
 	m.records[p.key] = append(m.records[p.key], r)
 }
 
-// touch returns the list of a row that is about to be written, as it is before that.
+// touch returns the list of a row, advanced to now, for the write that follows.
+// It is nil if the row is full or has no live record.
 func (m *model) touch(k rowKey, now int64) *list {
 	r := m.rows[k]
 	if r == nil || r.list == nil {
 		return nil
 	}
 	used := m.usedAt(k, now)
-	if used.Sign() == 0 { // as good as no row
+	if used.Sign() == 0 { // a full row is the same as none
 		return nil
 	}
 	l := r.list
 	m.carryList(r, k)
-	m.settle(l, k, now)
+	m.endDue(l, k, now)
 	if !m.live(l, k, now) {
 		return nil
 	}
@@ -75,7 +76,7 @@ func (m *model) touch(k rowKey, now int64) *list {
 	return l
 }
 
-// carryList brings a list and its records to the present version.
+// carryList converts a list and its records to the present version.
 func (m *model) carryList(r *row, k rowKey) {
 	used, ts := r.used, r.ts
 	for v := r.rule; v.next != nil; v = v.next {
@@ -98,8 +99,9 @@ func (m *model) carryList(r *row, k rowKey) {
 	}
 }
 
-// settle lets what has fallen due lower the low before it for good.
-func (m *model) settle(l *list, k rowKey, now int64) {
+// endDue ends the slack of records that are due: each lowers the low that covers
+// the record before it.
+func (m *model) endDue(l *list, k rowKey, now int64) {
 	for _, c := range m.records[k] {
 		if c.list != l || c.slack == nil || c.due > now {
 			continue
@@ -120,8 +122,8 @@ func (m *model) live(l *list, k rowKey, now int64) bool {
 	return slices.ContainsFunc(m.records[k], func(c *record) bool { return c.list == l && !c.cancelled && c.ends > now })
 }
 
-// giveBack cancels a record, and tries again what was withheld of others. A row
-// with another list than the record's has nothing of it, and is left alone.
+// giveBack cancels a record, and gives back what was withheld of other cancelled
+// records. It does not change a row whose list is not the record's.
 func (m *model) giveBack(k rowKey, c *record, now int64) {
 	if r := m.rows[k]; r == nil || r.list != c.list {
 		c.cancelled, c.slack = true, nil
@@ -144,9 +146,10 @@ func (m *model) giveBack(k rowKey, c *record, now int64) {
 	m.rows[k] = next
 }
 
-// give is what a record gives back now.
+// give returns the tokens that a record gives back now, and takes them off the
+// record, the lows and the slacks of later records.
 func (m *model) give(k rowKey, c *record) *big.Rat {
-	var later []*record // that wait
+	var later []*record // that have a slack
 	most := c.tokens
 	for _, w := range m.records[k] {
 		if w.list == c.list && w.number > c.number && w.slack != nil {
@@ -162,7 +165,8 @@ func (m *model) give(k rowKey, c *record) *big.Rat {
 	return back
 }
 
-// giveBack takes tokens off each low from the one that covers a record.
+// giveBack lowers each low from the one that covers a record, by at most tokens,
+// and returns how much every one of them could be lowered.
 func (l *list) giveBack(number int64, tokens *big.Rat) *big.Rat {
 	for i := range l.lows {
 		if i < len(l.lows)-1 && l.lows[i+1].number <= number {
@@ -175,8 +179,8 @@ func (l *list) giveBack(number int64, tokens *big.Rat) *big.Rat {
 	return tokens
 }
 
-// join makes one of two neighbours where one is not below the next: the earlier
-// number with the later low.
+// join replaces two neighbours whose lows do not rise by one entry with the
+// number of the first and the low of the second.
 func (l *list) join() {
 	for i := 0; i+1 < len(l.lows); {
 		if l.lows[i].used.Cmp(l.lows[i+1].used) < 0 {
@@ -189,8 +193,8 @@ func (l *list) join() {
 	}
 }
 
-// shorten makes one of the two neighbours whose lows lie closest, the oldest of
-// equals and never the last, with the lesser low, until there are 32 at most.
+// shorten merges the neighbours whose lows differ least, the oldest of equals
+// and never the last, keeping the smaller low, until at most 32 entries are left.
 func (l *list) shorten() {
 	for len(l.lows) > 32 {
 		var at int
@@ -211,8 +215,9 @@ func least(a, b *big.Rat) *big.Rat {
 	return a
 }
 
-// forgetRecords ends the records of a key. Those of the same reservations on
-// other keys stay, and nothing cancels them any more.
+// forgetRecords deletes the records of some keys and the reservations that have
+// a part in them. Records of these reservations on other keys stay, but can no
+// longer be cancelled.
 func (m *model) forgetRecords(of func(rowKey) bool) {
 	for k := range m.records {
 		if of(k) {
