@@ -1,18 +1,18 @@
-// Package breaker answers calls at once while a store does not answer at all: a
-// store in, a store out.
+// Package breaker is a circuit breaker: it fails calls at once while a store does
+// not answer. It is a decorator: it wraps a store and is one.
 //
-// When Config.Failures calls in a row ran out of time or found no connection,
-// the breaker sends a probe: a Check, which charges nothing, with a deadline of
-// its own. Only when the probe too has no answer after Config.Patience does the
-// breaker open, so that callers with short deadlines cannot open it for others.
+// When Config.Failures consecutive calls have timed out or found no connection,
+// the breaker sends a probe: a Check, which charges nothing, with its own deadline.
+// The breaker opens only if the probe has no answer after Config.Patience either,
+// so that callers with short deadlines cannot open it for others.
 //
-// While it is open, each call gets ErrOpen at once, was not sent and not
-// charged; limits then decide by their failure mode. One probe at a time goes
-// to the store. The first answer, to a probe or to a call that was sent earlier,
-// closes the breaker. An error that the store itself sent is an answer.
+// While the breaker is open, every call fails with ErrOpen at once. It is not sent
+// and not charged, and limits decide by their failure mode. One probe at a time is
+// sent. The first answer, to a probe or to a call that was sent earlier, closes the
+// breaker. An error that the store itself sent is an answer.
 //
-// It belongs around what talks to the store (coalesce) and inside what answers
-// without it (denycache, fallback).
+// Put it around what talks to the store (coalesce), and inside decorators that
+// answer without the store (denycache, fallback).
 package breaker
 
 import (
@@ -29,18 +29,18 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// ErrOpen is the error of calls that were not sent.
+// ErrOpen is the error of calls while the breaker is open.
 var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not charged", store.ErrStore)
 
-// Config is when a breaker opens. A zero field means the default named in its comment.
+// Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	Failures int           // calls in a row without an answer that start a probe; default 5
-	Patience time.Duration // how long a probe waits before the breaker opens; default 300 ms
-	Timeout  time.Duration // the longest a probe may take, at least Patience; default 1 s
-	Pause    time.Duration // between two probes; default 100 ms
+	Failures int           // consecutive unanswered calls before a probe; default 5
+	Patience time.Duration // how long a probe is unanswered before the breaker opens; default 300 ms
+	Timeout  time.Duration // timeout of a probe, at least Patience; default 1 s
+	Pause    time.Duration // time between two probes; default 100 ms
 
-	// OnChange hears when the breaker opens, with the reason, and when it closes,
-	// with nil. It must not call the store. Default: nothing is done.
+	// OnChange is called with the reason when the breaker opens, and with nil when
+	// it closes. It must not call the store. Default: none.
 	OnChange func(why error)
 }
 
@@ -57,29 +57,30 @@ type Store struct {
 	Config
 
 	open     atomic.Bool
-	failures atomic.Int64 // calls in a row without an answer
+	failures atomic.Int64 // consecutive unanswered calls
 	refused  atomic.Uint64
-	full     atomic.Pointer[full] // the last call that found no space; nil: none did
+	noSpace  atomic.Pointer[noSpace] // the last call that found no space, or nil
 
-	mu      sync.Mutex
-	doubt   *doubt    // nil: there is none
-	probing bool      // a goroutine sends probes
-	probed  time.Time // when it was started last
+	mu        sync.Mutex
+	target    *probeTarget // what to probe; nil after an answer
+	probing   bool         // probe is running
+	lastProbe time.Time    // when probe was last started
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context // cancelled by Close
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// doubt lasts from the failures that start probes to the next answer.
-type doubt struct {
-	def *store.Definition // what probes ask about
+// probeTarget is the limit and key of the probes that follow a series of failures.
+// Its identity tells one series from the next.
+type probeTarget struct {
+	def *store.Definition
 	key string
 }
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store that asks inner while inner answers. Close ends its probes.
+// New returns a breaker in front of inner. Close stops its probes.
 func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, errors.New("breaker: the inner store is nil")
@@ -121,8 +122,8 @@ func (c *Config) check() error {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Abilities are those of the inner store. It is not ready while the breaker is
-// open, and for a while after a call found the store without space.
+// Abilities returns those of the inner store, except Quick and Lanes. Ready fails
+// while the breaker is open, and for noSpaceFor after a call found no space.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
@@ -143,18 +144,18 @@ func (s *Store) metrics() []store.Metric {
 		open = 1
 	}
 	return []store.Metric{
-		{Name: "dipwell_store_breaker_open", Help: "1: the store does not answer, and calls are answered at once by their failure mode.", Value: open},
+		{Name: "dipwell_store_breaker_open", Help: "1 while the store does not answer and calls fail at once.", Value: open},
 		{Name: "dipwell_store_breaker_calls_total", Help: "Calls that were not sent because the breaker was open.", Counter: true, Value: float64(s.refused.Load())},
 	}
 }
 
-// Open reports whether calls are answered without the store.
+// Open reports whether the breaker is open.
 func (s *Store) Open() bool { return s.open.Load() }
 
-// Refused is how many calls were answered without the store so far.
+// Refused returns the number of calls that failed with ErrOpen.
 func (s *Store) Refused() uint64 { return s.refused.Load() }
 
-// Close ends the probes. The inner store stays open.
+// Close stops the probes. It does not close the inner store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.stop()
@@ -163,51 +164,51 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Apply asks the inner store unless the breaker is open.
+// Apply sends the batch to the inner store unless the breaker is open.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if s.open.Load() {
 		s.refused.Add(uint64(len(b.Groups)))
 		return ErrOpen
 	}
 	err := s.inner.Apply(ctx, b)
-	s.noteFull(b)
+	s.recordNoSpace(b)
 	switch outcomeOf(err, b) {
 	case answered:
 		if s.failures.Load() != 0 {
-			s.heard()
+			s.reset()
 		}
-	case silent:
+	case unanswered:
 		if s.failures.Add(1) >= int64(s.Failures) {
-			s.suspect(b)
+			s.startProbe(b)
 		}
 	}
 	return err
 }
 
-// full is a call that found the store without space.
-type full struct {
+// noSpace is a call that failed with store.ErrNoSpace.
+type noSpace struct {
 	why error
 	at  time.Time
 }
 
-// fullFor is how long the store is not ready after such a call: only a call that
-// writes can tell, and not each of them needs space.
-const fullFor = 10 * time.Second
+// noSpaceFor is how long the store is not ready after such a call. Only calls that
+// write can find out, and not every write needs space.
+const noSpaceFor = 10 * time.Second
 
-func (s *Store) noteFull(b *store.Batch) {
+func (s *Store) recordNoSpace(b *store.Batch) {
 	for i := range b.Groups {
 		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
-			s.full.Store(&full{why, time.Now()})
+			s.noSpace.Store(&noSpace{why, time.Now()})
 		}
 	}
 }
 
-// ready returns why the store is not ready, as far as its calls tell.
+// ready returns why the store is not ready, judged by its calls, or nil.
 func (s *Store) ready() error {
 	if s.open.Load() {
 		return ErrOpen
 	}
-	if f := s.full.Load(); f != nil && time.Since(f.at) < fullFor {
+	if f := s.noSpace.Load(); f != nil && time.Since(f.at) < noSpaceFor {
 		return f.why
 	}
 	return nil
@@ -216,26 +217,26 @@ func (s *Store) ready() error {
 type outcome int
 
 const (
-	unclear  outcome = iota // the caller was wrong or left: it tells nothing about the store
-	answered                // the store has answered
-	silent                  // it has not
+	unclear    outcome = iota // says nothing about the store: invalid input, or the caller has left
+	answered                  // the store answered
+	unanswered                // the store did not answer
 )
 
-// outcomeOf is what a batch tells about the store. One answer is enough.
+// outcomeOf returns the outcome of a batch: answered if any of its groups was.
 func outcomeOf(err error, b *store.Batch) outcome {
 	if err != nil {
 		return outcomeOfError(err)
 	}
-	out := unclear
+	o := unclear
 	for i := range b.Groups {
 		switch outcomeOfError(b.Groups[i].Err) {
 		case answered:
 			return answered
-		case silent:
-			out = silent
+		case unanswered:
+			o = unanswered
 		}
 	}
-	return out
+	return o
 }
 
 func outcomeOfError(err error) outcome {
@@ -243,11 +244,11 @@ func outcomeOfError(err error) outcome {
 	switch {
 	case err == nil:
 		return answered
-	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrLocked): // who waits for a row need not have heard from the store
+	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrLocked): // may come from the quarantine, without an answer of the store
 		return unclear
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return silent
+		return unanswered
 	}
 	return unclear
 }

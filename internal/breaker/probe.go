@@ -10,22 +10,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// suspect starts probes about an op of a batch without an answer, unless they
-// are under way or were lately.
-func (s *Store) suspect(b *store.Batch) {
+// startProbe starts probes with the first op of an unanswered batch, unless probe
+// is running or was started less than Pause ago.
+func (s *Store) startProbe(b *store.Batch) {
 	op := firstOp(b)
-	if op == nil { // a cancellation names no key
+	if op == nil { // a cancellation has no key
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.probing || s.ctx.Err() != nil || time.Since(s.probed) < s.Pause {
+	if s.probing || s.ctx.Err() != nil || time.Since(s.lastProbe) < s.Pause {
 		return
 	}
-	s.probing, s.probed = true, time.Now()
-	d := &doubt{op.Def, op.Key}
-	s.doubt = d
-	s.done.Go(func() { s.probe(d) })
+	s.probing, s.lastProbe = true, time.Now()
+	t := &probeTarget{op.Def, op.Key}
+	s.target = t
+	s.done.Go(func() { s.probe(t) })
 }
 
 func firstOp(b *store.Batch) *store.Op {
@@ -37,76 +37,76 @@ func firstOp(b *store.Batch) *store.Op {
 	return nil
 }
 
-// probe asks, one call at a time, until the store answers a probe or a caller.
-// A probe that a caller's answer has overtaken is not cancelled: that would cost
-// its connection.
-func (s *Store) probe(d *doubt) {
+// probe sends one probe at a time until the store answers a probe or a call. If a
+// call is answered first, the probe in flight is not cancelled: that would cost its
+// connection.
+func (s *Store) probe(t *probeTarget) {
 	defer func() {
 		s.mu.Lock()
 		s.probing = false
 		s.mu.Unlock()
 	}()
-	for s.doubts(d) {
-		err := s.ask(d)
+	for s.probes(t) {
+		err := s.sendProbe(t)
 		if s.ctx.Err() != nil {
 			return
 		}
-		if outcomeOfError(err) != silent {
-			s.heard()
+		if outcomeOfError(err) != unanswered {
+			s.reset()
 			return
 		}
-		s.trip(d, err)
+		s.trip(t, err)
 		if await.Sleep(s.ctx, s.Pause) != nil {
 			return
 		}
 	}
 }
 
-func (s *Store) doubts(d *doubt) bool {
+func (s *Store) probes(t *probeTarget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.doubt == d
+	return s.target == t
 }
 
-// ask sends one Check. The breaker opens while it waits for longer than Patience.
-func (s *Store) ask(d *doubt) error {
+// sendProbe sends one Check. If it takes longer than Patience, the breaker opens.
+func (s *Store) sendProbe(t *probeTarget) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
 	defer cancel()
-	late := time.AfterFunc(s.Patience, func() { s.trip(d, fmt.Errorf("no answer within %v", s.Patience)) })
+	late := time.AfterFunc(s.Patience, func() { s.trip(t, fmt.Errorf("no answer within %v", s.Patience)) })
 	defer late.Stop()
 	var b store.Batch
 	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = d.def, d.key, store.VerbCheck, 1
+	op.Def, op.Key, op.Verb, op.Cost = t.def, t.key, store.VerbCheck, 1
 	if err := s.inner.Apply(ctx, &b); err != nil {
 		return err
 	}
 	return g.Err
 }
 
-// trip opens the breaker, unless the store has answered meanwhile.
-func (s *Store) trip(d *doubt, why error) {
+// trip opens the breaker, unless the store has answered since t was set.
+func (s *Store) trip(t *probeTarget, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.doubt != d || s.ctx.Err() != nil || s.open.Swap(true) {
+	if s.target != t || s.ctx.Err() != nil || s.open.Swap(true) {
 		return
 	}
-	s.tell(fmt.Errorf("%w: %w", errSilent, why))
+	s.notify(fmt.Errorf("%w: %w", errUnanswered, why))
 }
 
-var errSilent = errors.New("the store does not answer; until it does, calls are answered at once by their failure mode")
+var errUnanswered = errors.New("the store does not answer; calls fail at once until it does")
 
-// heard closes the breaker.
-func (s *Store) heard() {
+// reset closes the breaker after an answer.
+func (s *Store) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures.Store(0)
-	s.doubt = nil
+	s.target = nil
 	if s.open.Swap(false) {
-		s.tell(nil)
+		s.notify(nil)
 	}
 }
 
-func (s *Store) tell(why error) {
+func (s *Store) notify(why error) {
 	if s.OnChange != nil {
 		s.OnChange(why)
 	}

@@ -1,42 +1,40 @@
-// Package denycache answers for keys that were refused, without asking the
-// store again before it can say anything else: a store in, a store out.
+// Package denycache remembers refusals and answers calls from them, as long as
+// the store could only refuse again. It is a decorator: it wraps a store and is one.
 //
-// The cache keeps the row behind a refusal and goes on from it with the limit's
-// own algebra. While that row refuses a call, for the cost that was refused,
-// any above it and any other that does not fit, the answer is made here: its
-// source is store.SourceDenyCache, and its retry counts down to the µs. A
-// call that fits, a smaller cost perhaps, goes to the store.
+// The cache keeps the row behind a refusal and steps it with the limit's own rule.
+// While that row refuses a call, the call is answered from the cache: its source
+// is store.SourceDenyCache, and its retry time counts down to the microsecond. A
+// call that fits, for instance with a smaller cost, goes to the store.
 //
-// What is exact: everything done through this Store. A grant, refund, charge,
-// reset or failed call of a key forgets the key, cancelling any reservation
-// forgets all keys, and a refusal that was in flight meanwhile is not kept. A
-// changed definition is another version, and what was kept under the old one is
-// not used. While such a call is in flight, concurrent calls may still be refused
-// from the cached row, as if they had come first. After it returns, none are.
+// Calls made through this Store are seen at once. A grant, refund, charge, reset
+// or failed call of a key removes the key. The cancellation of any reservation
+// removes all keys. A refusal that was in flight meanwhile is not kept. A changed
+// definition has another version, and rows of the old one are not used. While such
+// a call is in flight, concurrent calls may still be refused from the cached row.
+// After it returns, none are.
 //
-// What may be stale: what other processes do to a key (or to its definition,
-// until this process knows) is seen at most Config.MaxAge late, counted from
-// the moment the refused request was sent. Other processes' grants are no harm:
-// they only make the refusal truer. Their refunds, resets and cancellations are
-// what may be seen late; so is a step of the store's clock, and a call whose
-// outcome is unknown and that takes effect after its error was returned.
+// Calls made through other processes, and changes of the definition that this
+// process has not seen, are seen at most Config.MaxAge late, counted from the time
+// when the refused request was sent. Grants of other processes only lengthen a
+// refusal. What may be seen late is a refund, reset or cancellation elsewhere, a
+// step of the store's clock, and a call with an unknown outcome that takes effect
+// after its error was returned.
 //
-// Of a take or check of several keys, one that is known to be refused refuses
-// all; the store is asked about the others, without charging them, so that the
-// answer tells their state.
+// A take or check of several keys is refused if the cache refuses one of them. The
+// other keys are sent to the store as checks, so that the answer has their state.
 //
-// What is not answered here: limits in shadow mode, verbs that cannot be
-// refused, and reservations of several keys.
+// Limits in shadow mode, verbs that cannot be refused, and reservations of several
+// keys always go to the store.
 //
-// The store decided at some moment between the sending of the request and its
-// answer. Whether a refusal still holds is computed as if that was the moment of
-// sending, so it is kept too short by up to a round trip, never too long. Retry,
-// reset and remaining are computed as if it was the moment of the answer, so a
-// retry time is too late by up to a round trip, never too early.
+// The store decided at some time between sending and answer. Whether a refusal
+// still applies is computed as if it was at the sending, so a refusal is kept for
+// up to a round trip too short, never too long. Retry, reset and remaining are
+// computed as if it was at the answer, so a retry time is up to a round trip too
+// late, never too early.
 //
-// Memory is bounded: at most Config.Keys slots of 66 bytes, eight at a time from
-// the first refusal among them on, found by a seeded 128-bit hash. When they are
-// taken, the oldest of its neighbours gives way.
+// Memory is bounded: at most Config.Keys slots of 66 bytes, allocated in sets of
+// eight with the first refusal of a set, and found by a seeded 128-bit hash. In a
+// full set the oldest slot is replaced.
 package denycache
 
 import (
@@ -49,11 +47,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config bounds a Store. A zero field means the default named in its comment.
+// Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	MaxAge time.Duration // how long a refusal is believed, counted from its sending; default 1 s, at most 1 h
+	MaxAge time.Duration // how long a refusal is used, counted from its sending; default 1 s, at most 1 h
 	Keys   int           // refused keys in memory, 1 to 1<<26; default 65536; rounded up to a power of two of at least 8
-	Clock  func() int64  // µs that never step back, from any origin; default this process's monotonic clock
+	Clock  func() int64  // monotonic, in µs from any origin; default this process's monotonic clock
 }
 
 const (
@@ -63,21 +61,21 @@ const (
 	maxKeys       = 1 << 26
 )
 
-// Store answers refused keys itself. It is safe for concurrent use.
+// Store answers calls for refused keys. It is safe for concurrent use.
 type Store struct {
-	inner  store.Store
-	now    func() int64
-	maxAge int64 // µs
-	table  table
-	epoch  atomic.Uint64 // grows whenever all that is kept is forgotten
-	parts  sync.Pool     // of *part
+	inner      store.Store
+	now        func() int64
+	maxAge     int64 // µs
+	table      table
+	epoch      atomic.Uint64 // incremented to make all slots invalid
+	remainders sync.Pool     // of *remainder
 
 	hits, misses, refused atomic.Uint64
 }
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store that asks inner for what it cannot refuse itself.
+// New returns a deny cache in front of inner.
 func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, fmt.Errorf("denycache: the inner store is nil")
@@ -87,7 +85,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds()}
 	s.table.init(c.Keys)
-	s.parts.New = func() any { return new(part) }
+	s.remainders.New = func() any { return new(remainder) }
 	return s, nil
 }
 
@@ -104,9 +102,9 @@ func (c *Config) check() error {
 	}
 	switch {
 	case c.MaxAge < time.Microsecond || c.MaxAge > maxMaxAge:
-		return fmt.Errorf("denycache: MaxAge %v; from 1µs to %v", c.MaxAge, maxMaxAge)
+		return fmt.Errorf("denycache: MaxAge %v; want 1µs to %v", c.MaxAge, maxMaxAge)
 	case c.Keys < 1 || c.Keys > maxKeys:
-		return fmt.Errorf("denycache: Keys %d; from 1 to %d", c.Keys, maxKeys)
+		return fmt.Errorf("denycache: Keys %d; want 1 to %d", c.Keys, maxKeys)
 	}
 	return nil
 }
@@ -114,7 +112,7 @@ func (c *Config) check() error {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Abilities are those of the inner store.
+// Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
@@ -125,43 +123,44 @@ func (s *Store) Abilities() store.Abilities {
 func (s *Store) metrics() []store.Metric {
 	st := s.Stats()
 	return []store.Metric{
-		{Name: "dipwell_deny_cache_hits_total", Help: "Lookups that found a refusal which could be believed.", Counter: true, Value: float64(st.Hits)},
-		{Name: "dipwell_deny_cache_misses_total", Help: "Other lookups for calls that could have been refused.", Counter: true, Value: float64(st.Misses)},
-		{Name: "dipwell_deny_cache_refusals_total", Help: "Calls refused by a refusal that was remembered.", Counter: true, Value: float64(st.Refused)},
+		{Name: "dipwell_deny_cache_hits_total", Help: "Lookups that found a refusal young enough to use.", Counter: true, Value: float64(st.Hits)},
+		{Name: "dipwell_deny_cache_misses_total", Help: "Other lookups for calls that could be refused.", Counter: true, Value: float64(st.Misses)},
+		{Name: "dipwell_deny_cache_refusals_total", Help: "Calls refused from memory.", Counter: true, Value: float64(st.Refused)},
 		{Name: "dipwell_deny_cache_keys", Help: "Refusals in memory.", Value: float64(st.Keys)},
 	}
 }
 
-// Apply refuses what is known to be refused, and sends the rest to the inner store.
+// Apply answers the calls that the cache refuses, and sends the rest to the inner
+// store.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.now()
 	if len(b.Groups) != 1 || len(b.Groups[0].Ops) > 1 {
-		return s.several(ctx, b, sent)
+		return s.applyMany(ctx, b, sent)
 	}
-	var few [1]mark
-	marks, known := s.refuse(few[:0], &b.Groups[0], sent)
-	if known != 0 {
+	var one [1]ref
+	refs, refused := s.refuse(one[:0], &b.Groups[0], sent)
+	if refused != 0 {
 		return nil
 	}
-	return s.ask(ctx, b, marks, sent)
+	return s.forward(ctx, b, refs, sent)
 }
 
-// several refuses what it can of a batch and sends the rest as one.
-func (s *Store) several(ctx context.Context, b *store.Batch, sent int64) error {
-	p := s.parts.Get().(*part)
-	defer s.parts.Put(p)
+// applyMany is Apply for more than one op. It sends the rest as one batch.
+func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error {
+	p := s.remainders.Get().(*remainder)
+	defer s.remainders.Put(p)
 	for i := range b.Groups {
-		var known refusals
-		p.marks, known = s.refuse(p.marks, &b.Groups[i], sent)
-		p.add(i, &b.Groups[i], known)
+		var refused refusals
+		p.refs, refused = s.refuse(p.refs, &b.Groups[i], sent)
+		p.add(i, &b.Groups[i], refused)
 	}
 	var err error
 	if len(p.from) > 0 {
-		err = s.ask(ctx, &p.batch, p.marks, sent)
+		err = s.forward(ctx, &p.batch, p.refs, sent)
 	}
 	for i, from := range p.from {
-		if known := p.known[i]; known != 0 {
-			known.join(&b.Groups[from], &p.batch.Groups[i])
+		if refused := p.refused[i]; refused != 0 {
+			refused.merge(&b.Groups[from], &p.batch.Groups[i])
 		} else {
 			b.Groups[from] = p.batch.Groups[i]
 		}
@@ -170,56 +169,55 @@ func (s *Store) several(ctx context.Context, b *store.Batch, sent int64) error {
 	return err
 }
 
-// part is the groups of a batch that the inner store must answer.
-type part struct {
-	batch store.Batch
-	from  []int      // the group's place in the whole
-	known []refusals // of the group: the store is asked about the other ops alone
-	marks []mark
+// remainder is the part of a batch that the inner store must answer.
+type remainder struct {
+	batch   store.Batch
+	from    []int      // the group's index in the whole batch
+	refused []refusals // of the group: only its other ops are sent
+	refs    []ref
 }
 
-// add takes in what of a group the inner store must answer.
-func (p *part) add(from int, g *store.Group, known refusals) {
-	switch rest := known.rest(g); {
-	case known == 0:
+// add appends what the inner store must answer of a group.
+func (p *remainder) add(from int, g *store.Group, refused refusals) {
+	switch rest := refused.others(g); {
+	case refused == 0:
 		p.batch.Groups = append(p.batch.Groups, *g)
 	case len(rest) == 0:
 		return
 	default:
 		p.batch.Groups = append(p.batch.Groups, store.Group{Ops: rest})
 	}
-	p.from, p.known = append(p.from, from), append(p.known, known)
+	p.from, p.refused = append(p.from, from), append(p.refused, refused)
 }
 
-func (p *part) clear() {
+func (p *remainder) clear() {
 	clear(p.batch.Groups)
-	p.batch.Groups, p.from, p.known, p.marks = p.batch.Groups[:0], p.from[:0], p.known[:0], p.marks[:0]
+	p.batch.Groups, p.from, p.refused, p.refs = p.batch.Groups[:0], p.from[:0], p.refused[:0], p.refs[:0]
 }
 
-// refuse answers the ops of a call that rows kept here refuse, and says which
-// those are: with one of them the call is refused. It appends a mark for each
-// other op.
-func (s *Store) refuse(marks []mark, g *store.Group, now int64) ([]mark, refusals) {
-	var known refusals
-	may := answerable(g)
+// refuse answers the ops of a group that the cache refuses, and returns them. If
+// there are any, the group is refused. It appends a ref for each other op.
+func (s *Store) refuse(refs []ref, g *store.Group, now int64) ([]ref, refusals) {
+	var refused refusals
+	allowed := refusable(g)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		e, m := s.table.look(op.Def.Name, op.Key)
-		if may && s.knows(&e, op, now) && refuses(&e, op, now) {
-			known |= 1 << i
+		e, m := s.table.lookup(op.Def.Name, op.Key)
+		if allowed && s.lookup(&e, op, now) && refuses(&e, op, now) {
+			refused |= 1 << i
 		} else {
-			marks = append(marks, m)
+			refs = append(refs, m)
 		}
 	}
-	if known != 0 {
+	if refused != 0 {
 		s.refused.Add(1)
 		g.Err, g.Allowed, g.Reserved = nil, false, false
 	}
-	return marks, known
+	return refs, refused
 }
 
-// knows is fresh, counted for the calls that a row kept here could answer.
-func (s *Store) knows(e *slot, op *store.Op, now int64) bool {
+// lookup is fresh for the ops that the cache could answer, and counts hits and misses.
+func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
 	if op.Verb > store.VerbReserve || op.Def.Mode == store.Shadow {
 		return false
 	}
@@ -232,18 +230,18 @@ func (s *Store) knows(e *slot, op *store.Op, now int64) bool {
 	return fresh
 }
 
-// fresh reports whether what is kept may still be believed about the op.
+// fresh reports whether a slot is in use and still valid for the op.
 func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 	age := now - e.sent
-	return e.full() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load()
+	return e.inUse() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load()
 }
 
-// refuses answers the op if the row that is kept refuses it at the latest time
-// that the store's clock can show now. The answer is of the earliest such time.
+// refuses answers the op if its cached row refuses it at the latest time that the
+// store's clock can show now. The answer is computed for the earliest such time.
 func refuses(e *slot, op *store.Op, now int64) bool {
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
 	latest := e.at + (now - e.sent)
-	for _, at := range [...]int64{latest, latest - int64(e.trip)} {
+	for _, at := range [...]int64{latest, latest - int64(e.roundTrip)} {
 		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed {
 			op.Answer = store.Answer{}
 			return false
@@ -253,38 +251,38 @@ func refuses(e *slot, op *store.Op, now int64) bool {
 	return true
 }
 
-// ask passes a batch on and learns from its answers.
-func (s *Store) ask(ctx context.Context, b *store.Batch, marks []mark, sent int64) error {
+// forward sends a batch to the inner store and updates the cache with its answers.
+func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent int64) error {
 	epoch := s.epoch.Load()
 	err := s.inner.Apply(ctx, b)
-	trip := s.now() - sent
+	roundTrip := s.now() - sent
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
-			s.epoch.Add(1) // only the store knows which keys it gave back to
+			s.epoch.Add(1) // only the store knows the keys of the reservation
 		}
 		for j := range g.Ops {
-			if op := &g.Ops[j]; err == nil && g.Err == nil && kept(g, op) && trip >= 0 && trip < s.maxAge {
-				s.keep(marks[0], op, sent, trip, epoch)
+			if op := &g.Ops[j]; err == nil && g.Err == nil && cacheable(g, op) && roundTrip >= 0 && roundTrip < s.maxAge {
+				s.keep(refs[0], op, sent, roundTrip, epoch)
 			} else {
-				s.table.forget(marks[0])
+				s.table.forget(refs[0])
 			}
-			marks = marks[1:]
+			refs = refs[1:]
 		}
 	}
 	return err
 }
 
-// kept reports whether an answer is a refusal to remember, and not an effect.
-func kept(g *store.Group, op *store.Op) bool {
+// cacheable reports whether an answer is a refusal that had no effect.
+func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0
 }
 
-// keep remembers the row behind a refusal, unless something happened to the key
-// since the request was sent.
-func (s *Store) keep(m mark, op *store.Op, sent, trip int64, epoch uint64) {
+// keep stores the row behind a refusal, unless the key changed since the request
+// was sent.
+func (s *Store) keep(m ref, op *store.Op, sent, roundTrip int64, epoch uint64) {
 	s.table.put(m, slot{
 		used: op.Used, ts: op.TS, version: op.Def.Number,
-		at: op.At(), sent: sent, trip: uint32(trip), epoch: epoch,
+		at: op.At(), sent: sent, roundTrip: uint32(roundTrip), epoch: epoch,
 	})
 }

@@ -2,15 +2,15 @@ package denycache
 
 import "github.com/dipwell/dipwell/store"
 
-// refusals are the ops of a group that rows kept here refuse: bit i is op i.
-// store.MaxTakes bounds them.
+// refusals is the set of ops of a group that the cache refuses: bit i is op i. A
+// group has at most store.MaxTakes ops.
 type refusals uint16
 
 var _ [16]struct{} = [store.MaxTakes]struct{}{}
 
-// answerable reports whether a group may be refused from rows kept here: a
-// single op, or takes and checks, whose others a check can speak for.
-func answerable(g *store.Group) bool {
+// refusable reports whether the cache may refuse a group: a single op, or takes
+// and checks, because their other ops can be sent as checks.
+func refusable(g *store.Group) bool {
 	if g.Cancel {
 		return false
 	}
@@ -22,11 +22,11 @@ func answerable(g *store.Group) bool {
 	return true
 }
 
-// rest asks about the other ops of a refused group, and charges nothing.
-func (known refusals) rest(g *store.Group) []store.Op {
+// others returns the other ops of a refused group, as checks.
+func (refused refusals) others(g *store.Group) []store.Op {
 	var out []store.Op
 	for i := range g.Ops {
-		if known != 0 && known>>i&1 == 0 {
+		if refused != 0 && refused>>i&1 == 0 {
 			op := g.Ops[i]
 			op.Verb = store.VerbCheck
 			out = append(out, op)
@@ -35,14 +35,14 @@ func (known refusals) rest(g *store.Group) []store.Op {
 	return out
 }
 
-// join puts the answers about the rest beside those that were known.
-func (known refusals) join(g, rest *store.Group) {
-	g.Err, g.Allowed, g.Reserved = rest.Err, false, false
-	from := 0
+// merge copies the answers of the other ops into the group.
+func (refused refusals) merge(g, others *store.Group) {
+	g.Err, g.Allowed, g.Reserved = others.Err, false, false
+	next := 0
 	for i := range g.Ops {
-		if known>>i&1 == 0 {
-			g.Ops[i].Answer = rest.Ops[from].Answer
-			from++
+		if refused>>i&1 == 0 {
+			g.Ops[i].Answer = others.Ops[next].Answer
+			next++
 		}
 	}
 }

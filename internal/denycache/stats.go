@@ -1,14 +1,14 @@
 package denycache
 
-// Stats count since the store was made.
+// Stats are counts since New.
 type Stats struct {
-	Hits    uint64 // lookups of a key whose refusal was remembered and could be believed
-	Misses  uint64 // other lookups for calls that could have been refused
-	Refused uint64 // calls refused by what was remembered
-	Keys    int    // refusals in memory
+	Hits    uint64 // lookups that found a refusal young enough to use
+	Misses  uint64 // other lookups for calls that could be refused
+	Refused uint64 // calls refused from memory
+	Keys    int    // refusals in memory now
 }
 
-// Stats returns the present counts.
+// Stats returns the current counts.
 func (s *Store) Stats() Stats {
 	return Stats{Hits: s.hits.Load(), Misses: s.misses.Load(), Refused: s.refused.Load(), Keys: int(s.table.keys.Load())}
 }

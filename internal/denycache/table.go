@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// A table maps hashes of keys to slots, eight to a set. It has a fixed number of
-// sets, each with slots from its first refusal on: most keys are never refused,
-// and four megabytes for them would be half of a small service.
+// A table maps hashes of keys to slots. It has a fixed number of sets of eight
+// slots. The slots of a set are allocated with its first refusal: most keys are
+// never refused, and 4 MB for them would be half of a small service.
 type table struct {
 	seed [2]maphash.Seed
 	sets []set
@@ -18,36 +18,37 @@ type table struct {
 
 const ways = 8
 
-// A set is the slots that share a part of their hash.
+// A set is the slots of the hashes that share their low bits.
 type set struct {
-	mu    sync.Mutex
-	seen  uint64      // grows with everything that happens to a key of the set, but refusals
-	slots *[ways]slot // nil: no key was refused yet
+	mu         sync.Mutex
+	generation uint64      // incremented by each call of a key of the set that is not a refusal
+	slots      *[ways]slot // nil before the first refusal
 }
 
-// A slot is one refused key: its row, and when that was learnt.
+// A slot is a refused key: its row, and when the row was read.
 type slot struct {
-	id      hash
-	used    int64  // units, at ts
-	ts      int64  // µs on the store's clock
-	at      int64  // µs on the store's clock, when the request was answered
-	sent    int64  // µs on this process's clock, when it was sent
-	epoch   uint64 // of the store when it was sent: an older one is void
-	version uint32 // of the definition
-	trip    uint32 // µs from sending to the answer; less than an hour, as MaxAge is
+	id        hash
+	used      int64  // units, at ts
+	ts        int64  // µs on the store's clock
+	at        int64  // µs on the store's clock, when the request was answered
+	sent      int64  // µs on this process's clock, when the request was sent
+	epoch     uint64 // Store.epoch when the request was sent; older slots are invalid
+	version   uint32 // of the definition
+	roundTrip uint32 // µs from sending to answer; less than MaxAge
 }
 
-// full reports whether the slot is in use. No key's hash is zero, but one in 2^128.
-func (e *slot) full() bool { return e.id != hash{} }
+// inUse reports whether the slot is in use. A key's hash is zero with a probability
+// of 2^-128.
+func (e *slot) inUse() bool { return e.id != hash{} }
 
-// hash is the identity of a limit and key. Seeded, so that nobody can make two
-// keys meet on purpose; 128 bits, so that none meet by accident.
+// hash identifies a limit and key. It is seeded, so that nobody can construct a
+// collision, and has 128 bits, so that none happens by chance.
 type hash [2]uint64
 
-// A mark is a key as it was when a request about it was sent.
-type mark struct {
-	id   hash
-	seen uint64
+// A ref is a key and its set's generation when a request was sent.
+type ref struct {
+	id         hash
+	generation uint64
 }
 
 func (t *table) init(keys int) {
@@ -65,13 +66,13 @@ func (t *table) hash(limit, key string) (h hash) {
 
 func (t *table) set(id hash) *set { return &t.sets[id[0]&uint64(len(t.sets)-1)] }
 
-// look returns what is kept of a key, and a mark for the request that may follow.
-func (t *table) look(limit, key string) (slot, mark) {
+// lookup returns a copy of the slot of a key, or an empty one, and a ref.
+func (t *table) lookup(limit, key string) (slot, ref) {
 	id := t.hash(limit, key)
 	s := t.set(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := mark{id, s.seen}
+	m := ref{id, s.generation}
 	if e := s.find(id); e != nil {
 		return *e, m
 	}
@@ -83,33 +84,32 @@ func (s *set) find(id hash) *slot {
 		return nil
 	}
 	for i := range s.slots {
-		if e := &s.slots[i]; e.id == id && e.full() {
+		if e := &s.slots[i]; e.id == id && e.inUse() {
 			return e
 		}
 	}
 	return nil
 }
 
-// forget drops a key to which something happened, and with it every refusal
-// that is still on its way.
-func (t *table) forget(m mark) {
+// forget removes a key, and keeps refusals that are in flight from being stored.
+func (t *table) forget(m ref) {
 	s := t.set(m.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen++
+	s.generation++
 	if e := s.find(m.id); e != nil {
 		*e = slot{}
 		t.keys.Add(-1)
 	}
 }
 
-// put keeps a refusal, unless something happened to the key since the mark, or
-// a later answer is kept already.
-func (t *table) put(m mark, e slot) {
+// put stores a refusal, unless the generation has changed since m or the slot has a
+// later answer already.
+func (t *table) put(m ref, e slot) {
 	s := t.set(m.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen != m.seen {
+	if s.generation != m.generation {
 		return
 	}
 	if s.slots == nil {
@@ -122,19 +122,19 @@ func (t *table) put(m mark, e slot) {
 	case to.at > e.at && to.version == e.version && to.epoch == e.epoch:
 		return
 	}
-	if !to.full() {
+	if !to.inUse() {
 		t.keys.Add(1)
 	}
 	e.id = m.id
 	*to = e
 }
 
-// oldest is a free slot, or the one that will be of use for the shortest time.
+// oldest returns a free slot, or the one that expires first.
 func (s *set) oldest() *slot {
 	least := &s.slots[0]
 	for i := range s.slots {
 		e := &s.slots[i]
-		if !e.full() {
+		if !e.inUse() {
 			return e
 		}
 		if e.sent < least.sent {

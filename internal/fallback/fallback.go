@@ -1,27 +1,24 @@
-// Package fallback decides from this process's own memory while a store cannot
-// answer, for the limits that ask for it: a store in, a store out.
+// Package fallback decides calls in this process's memory while a store fails, for
+// limits that ask for it. It is a decorator: it wraps a store and is one.
 //
-// While the store answers, each answer about a limit with OnStoreError
-// FailLocal leaves its row in a bounded memstore. When the store fails, calls
-// about such limits are decided there, starting from the row that this process
-// last knew and not from a full bucket; the source of such an answer is
-// store.SourceFallbackLocal. The store is asked first at every call, so it
-// decides again as soon as it can.
+// While the store answers, the row behind each answer of a limit with OnStoreError
+// FailLocal is copied into a bounded table in memory. When the store fails, calls
+// of such limits are decided there, starting from the last known row instead of a
+// full bucket; the source of such an answer is store.SourceFallbackLocal. Every
+// call is sent to the store first, so the store decides again as soon as it can.
 //
-// What this costs in exactness: each process decides by itself, so n processes
-// may grant up to n times the limit while the store is away; the store does not
-// learn of it afterwards; a key that this process has never seen, or has
-// forgotten, starts full. Time is the store's, counted on from its last answer
-// by the process's monotonic clock and never ahead of it. A changed definition is
-// learnt with the first call under it. A failed call that the store charged after
-// all has been charged twice.
+// Local decisions are less exact. Each process decides alone, so n processes may
+// grant up to n times the limit, and the store does not learn of it afterwards. A
+// key that this process has never seen, or has evicted, starts full. Time is the
+// store's, continued from its last answer with the process's monotonic clock, and
+// never ahead of it. A changed definition is seen with the first call that uses it.
+// A call that failed although the store charged it is charged twice.
 //
-// A call with several keys is all or nothing here as well. Where one of its
-// limits fails closed, all of it does; limits that fail open let it pass and
-// do not count. A reservation made here is known here alone: it can be
-// cancelled, also once the store is back, and then gives nothing back where a
-// row of the store has taken the place of the one that it was made on. Input that the store refuses as
-// wrong, and calls whose context was cancelled, are not decided here.
+// A call with several keys is all or nothing here too. If one of its limits fails
+// closed, the call fails. Limits that fail open allow their part. A reservation
+// made here is known only here. It can be cancelled even after the store is back,
+// but gives nothing back if a row from the store has replaced the one that it was
+// made on. Invalid input and calls whose context was cancelled are not decided here.
 package fallback
 
 import (
@@ -38,10 +35,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config bounds a Store. A zero field means the default named in its comment.
+// Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not remembered
-	Clock   func() int64 // µs that never step back, from any origin; default this process's monotonic clock
+	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not copied
+	Clock   func() int64 // monotonic, in µs from any origin; default this process's monotonic clock
 }
 
 const (
@@ -49,23 +46,23 @@ const (
 	unknown     = math.MinInt64
 )
 
-// Store falls back to local decisions. It is safe for concurrent use.
+// Store decides locally if its inner store fails. It is safe for concurrent use.
 type Store struct {
 	inner  store.Store
 	local  *memory.Store
 	clock  func() int64
-	guess  int64        // µs from clock to the wall clock, until the inner store has answered
-	offset atomic.Int64 // µs from clock to the inner store's time, or less; unknown before its first answer
+	guess  int64        // µs from clock to the wall clock; replaces offset until that is known
+	offset atomic.Int64 // µs from clock to the inner store's clock, or less; unknown before its first answer
 
-	defined  *store.Registry // nil: nobody says which limits are gone
+	registry *store.Registry // of the inner store's limits; nil if it has none
 	mu       sync.Mutex
-	reserved map[string]uint32 // limits with reservations made here, and the version of the last
+	reserved map[string]uint32 // limits with reservations made here, and the version of the last reservation
 }
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store that asks inner, and itself where inner cannot answer.
-// Close gives its memory back.
+// New returns a store that decides locally if inner fails. Close releases its
+// memory.
 func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
 		return nil, errors.New("fallback: the inner store is nil")
@@ -81,7 +78,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	s.guess = time.Now().UnixMicro() - s.clock()
 	s.offset.Store(unknown)
 	if limits := store.AbilitiesOf(inner).Limits; limits != nil {
-		s.defined = limits.Registry()
+		s.registry = limits.Registry()
 	}
 	var err error
 	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
@@ -93,17 +90,17 @@ func New(inner store.Store, c Config) (*Store, error) {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Abilities are those of the inner store.
+// Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	return ab
 }
 
-// Close gives the memory back. The inner store stays open.
+// Close releases the memory. It does not close the inner store.
 func (s *Store) Close() error { return s.local.Close() }
 
-// now is the inner store's time as far as this process knows, or a little less.
+// now returns the inner store's time as far as it is known, or slightly less.
 func (s *Store) now() int64 {
 	offset := s.offset.Load()
 	if offset == unknown {
@@ -112,11 +109,11 @@ func (s *Store) now() int64 {
 	return s.clock() + offset
 }
 
-// learn narrows the offset from an answer that the store gave at its instant at,
-// between sent and now on this process's clock: the offset is from at-now to
-// at-sent. A slow answer does not lower an offset that a quick one has shown;
-// after a step of the store's clock the old offset lies outside and is dropped.
-func (s *Store) learn(at, sent, now int64) {
+// learnOffset updates the offset with an answer that the store gave at its time at,
+// between sent and now on this process's clock. The true offset is between at-now
+// and at-sent. An offset in that range is kept, so that a slow answer does not
+// lower it. After a step of the store's clock it is out of range and replaced.
+func (s *Store) learnOffset(at, sent, now int64) {
 	for {
 		old := s.offset.Load()
 		if old >= at-now && old <= at-sent || s.offset.CompareAndSwap(old, at-now) {
@@ -125,7 +122,7 @@ func (s *Store) learn(at, sent, now int64) {
 	}
 }
 
-// Apply asks the inner store and decides what it could not.
+// Apply sends the batch to the inner store and decides the groups that fail.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.clock()
 	err := s.inner.Apply(ctx, b)
@@ -135,7 +132,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			g.Err = err
 		}
 		if g.Err == nil {
-			s.note(g, sent)
+			s.remember(g, sent)
 		} else {
 			g.Err = s.decide(g, g.Err)
 		}
@@ -143,70 +140,70 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// note remembers the rows behind the answers of a group that was sent at sent.
-func (s *Store) note(g *store.Group, sent int64) {
+// remember copies the rows behind the answers of a group that was sent at sent.
+func (s *Store) remember(g *store.Group, sent int64) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
 			continue
 		}
-		s.learn(op.At(), sent, s.clock())
-		// A full memory is counted by itself: the key would start full then.
+		s.learnOffset(op.At(), sent, s.clock())
+		// If the table is full, the key starts full on a failure; memory counts it.
 		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
 	}
 }
 
-// decide answers a group that the store could not, or returns why it did not.
+// decide decides a group that failed with why, or returns the error of the group.
 func (s *Store) decide(g *store.Group, why error) error {
 	if g.Cancel {
 		return s.cancel(g, why)
 	}
-	if !away(why) {
+	if !storeFailed(why) {
 		return why
 	}
-	var ours store.Batch
+	var local store.Batch
 	var ops [store.MaxTakes]store.Op
-	here, _ := ours.Single()
-	here.Ops, here.ID = ops[:0], g.ID
+	group, _ := local.Single()
+	group.Ops, group.ID = ops[:0], g.ID
 	for i := range g.Ops {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
 		case store.FailClosed:
 			return why
 		case store.FailLocal:
-			here.Ops = append(here.Ops, *op)
+			group.Ops = append(group.Ops, *op)
 		}
 	}
-	if len(here.Ops) == 0 {
+	if len(group.Ops) == 0 {
 		return why
 	}
-	s.forget()
-	if err := s.ask(&ours); err != nil {
+	s.forgetDropped()
+	if err := s.applyLocal(&local); err != nil {
 		return fmt.Errorf("%w (and not locally: %w)", why, err)
 	}
-	if here.Reserved {
-		s.keep(here.Ops)
+	if group.Reserved {
+		s.rememberReservation(group.Ops)
 	}
-	answer(g, here)
+	copyAnswers(g, group)
 	return nil
 }
 
-// ask decides a batch of one group locally.
-func (s *Store) ask(b *store.Batch) error {
+// applyLocal decides a batch of one group in memory.
+func (s *Store) applyLocal(b *store.Batch) error {
 	if err := s.local.Apply(context.Background(), b); err != nil {
 		return err
 	}
 	return b.Groups[0].Err
 }
 
-// answer copies what was decided here into the caller's group. Limits that fail
-// open only pass.
-func answer(g, here *store.Group) {
-	g.Err, g.Allowed, g.Reserved = nil, here.Allowed, here.Reserved
+// copyAnswers copies local answers into the caller's group. Limits that fail open
+// allow.
+func copyAnswers(g, local *store.Group) {
+	g.Err, g.Allowed, g.Reserved = nil, local.Allowed, local.Reserved
 	next := 0
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		if op.Def.OnStoreError == store.FailLocal {
-			*op = here.Ops[next]
+			*op = local.Ops[next]
 			op.Source = store.SourceFallbackLocal
 			next++
 		} else {
@@ -215,21 +212,20 @@ func answer(g, here *store.Group) {
 	}
 }
 
-// cancel gives back a reservation that was made here, whether the store is away
-// or does not know it.
+// cancel cancels a reservation that was made here, or returns why.
 func (s *Store) cancel(g *store.Group, why error) error {
 	var b store.Batch
-	here, _ := b.Single()
-	here.Ops, here.ID, here.Cancel = nil, g.ID, true
-	s.forget()
-	if s.ask(&b) == nil {
+	group, _ := b.Single()
+	group.Ops, group.ID, group.Cancel = nil, g.ID, true
+	s.forgetDropped()
+	if s.applyLocal(&b) == nil {
 		return nil
 	}
 	return why
 }
 
-// keep remembers which limits have reservations here.
-func (s *Store) keep(ops []store.Op) {
+// rememberReservation records which limits have reservations here.
+func (s *Store) rememberReservation(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reserved == nil {
@@ -240,16 +236,16 @@ func (s *Store) keep(ops []store.Op) {
 	}
 }
 
-// forget drops the reservations of limits that were dropped since: a definition
-// that does not know the version of their time is another limit of the name.
-func (s *Store) forget() {
+// forgetDropped removes the reservations of limits that were dropped since. A
+// definition without the reservation's version is another limit of the same name.
+func (s *Store) forgetDropped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.defined == nil {
+	if s.registry == nil {
 		return
 	}
 	for name, number := range s.reserved {
-		d := s.defined.Lookup(name)
+		d := s.registry.Lookup(name)
 		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == number }) {
 			s.local.ForgetReservations(name)
 			delete(s.reserved, name)
@@ -257,9 +253,9 @@ func (s *Store) forget() {
 	}
 }
 
-// away reports whether an error says that the store could not decide, rather
-// than that the caller was wrong or gone.
-func away(err error) bool {
+// storeFailed reports whether an error is a failure of the store, rather than
+// invalid input or a cancelled context.
+func storeFailed(err error) bool {
 	var field *store.FieldError
 	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&
 		!errors.Is(err, store.ErrUnknownLimit) && !errors.Is(err, store.ErrNotSupported) &&

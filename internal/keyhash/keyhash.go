@@ -1,13 +1,13 @@
-// Package keyhash keeps keys out of a store: what is stored is their
-// HMAC-SHA-256 under a secret, a store in, a store out.
+// Package keyhash stores keys as their HMAC-SHA-256 under a secret. It is a
+// decorator: it wraps a store and is one.
 //
-// Whoever reads the store, its backups or its replication then sees neither
-// addresses nor names, and cannot find them by trying all, without the secret.
-// What this costs: SQL functions and services without the same secret use other
-// buckets; pages of keys show hashes, so that a prefix is a hash's; windows
-// without a start, which are spread by key, are spread by its hash; a new
-// secret, like a first one, begins with full buckets. Decisions carry the
-// caller's own text.
+// A reader of the store, its backups or its replication then sees no addresses or
+// names, and cannot find them by trying all without the secret.
+//
+// It has these consequences. SQL functions, and services without the same secret,
+// use other buckets. Lists of keys show hashes, and their prefix is that of a hash.
+// Windows without a start are spread by the hash. A new secret starts with full
+// buckets. Decisions have the caller's key, not the hash.
 package keyhash
 
 import (
@@ -24,23 +24,23 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// MinSecret is the fewest bytes of a secret.
+// MinSecret is the minimum length of a secret in bytes.
 const MinSecret = 16
 
-// prefixLen is how much of a hash a log needs to tell keys apart: 60 bits.
+// prefixLen is the length of a hash in logs: 60 bits tell keys apart.
 const prefixLen = 10
 
 // A Hasher turns keys into hashes. It is safe for concurrent use.
 type Hasher struct{ macs sync.Pool }
 
-// mac is what one hash needs, pooled.
+// mac is a hash function with its buffers, pooled.
 type mac struct {
 	hash.Hash
 	in  []byte
 	sum [sha256.Size]byte
 }
 
-// NewHasher returns a hasher under a secret of at least MinSecret bytes.
+// NewHasher returns a Hasher with a secret of at least MinSecret bytes.
 func NewHasher(secret []byte) (*Hasher, error) {
 	if len(secret) < MinSecret {
 		return nil, fmt.Errorf("key secret: has %d bytes; at least %d", len(secret), MinSecret)
@@ -51,8 +51,7 @@ func NewHasher(secret []byte) (*Hasher, error) {
 	return h, nil
 }
 
-// RandomHasher is for logs of one process: nobody can find the keys of its
-// hashes, and the next process has others.
+// RandomHasher returns a Hasher with a random secret, for the logs of one process.
 func RandomHasher() *Hasher {
 	secret := make([]byte, sha256.Size)
 	_, _ = rand.Read(secret) // never fails
@@ -60,8 +59,8 @@ func RandomHasher() *Hasher {
 	return h
 }
 
-// Hash is the key as it is stored: 43 characters, URL-safe. The same key of
-// two limits has two hashes, so that a store does not tell whose they both are.
+// Hash returns the key as it is stored: 43 URL-safe characters. The same key has
+// another hash in another limit, so that a store does not show that they are equal.
 func (h *Hasher) Hash(limit, key string) string {
 	m := h.macs.Get().(*mac)
 	m.in = binary.BigEndian.AppendUint32(m.in[:0], uint32(len(limit)))
@@ -73,10 +72,10 @@ func (h *Hasher) Hash(limit, key string) string {
 	return out
 }
 
-// Redact is the beginning of a key's hash, for logs and traces.
+// Redact returns the beginning of a key's hash, for logs and traces.
 func (h *Hasher) Redact(limit, key string) string { return "hash:" + h.Hash(limit, key)[:prefixLen] }
 
-// Store hashes the keys of what it passes on. Shared buckets have no key.
+// Store hashes the keys of each batch. Shared buckets have no key.
 type Store struct {
 	inner  store.Store
 	hasher *Hasher
@@ -84,23 +83,24 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store over inner that hashes keys.
+// New returns a store that hashes keys for inner.
 func New(inner store.Store, h *Hasher) *Store { return &Store{inner, h} }
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Abilities are those of the inner store: the keys that it lists are hashes.
+// Abilities returns those of the inner store, except Quick and Lanes. The keys that
+// it lists are hashes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	return ab
 }
 
-// Apply decides on hashes, and gives each op its own key back.
+// Apply sends the batch with hashed keys, and then restores the keys.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
-	var few [store.MaxTakes]string
-	keys := few[:0]
+	var array [store.MaxTakes]string
+	keys := array[:0]
 	for i := range b.Groups {
 		ops := b.Groups[i].Ops
 		for j := range ops {

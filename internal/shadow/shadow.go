@@ -1,10 +1,10 @@
-// Package shadow refuses nothing: a store in, a store out.
+// Package shadow allows every call. It is a decorator: it wraps a store and is one.
 //
-// A call that the inner store refuses is allowed, charges nothing, as with a
-// limit whose mode is shadow, and its answer says shadow. So does the answer of
-// a call that the inner store could not decide; its source is
-// store.SourceFallbackOpen. Errors of calls that cannot be refused, such as
-// Charge, Reset and Cancel, and those that are the caller's mistake, stay.
+// A call that the inner store refuses is allowed and charges nothing, and its
+// answer has Shadow set, as for a limit in shadow mode. The same goes for a call
+// that the inner store failed to decide; its source is store.SourceFallbackOpen.
+// Errors of calls that cannot be refused, such as Charge, Reset and Cancel, and
+// errors about invalid input remain.
 package shadow
 
 import (
@@ -14,25 +14,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Store allows what another refuses. It is safe for concurrent use.
+// Store allows every call. It is safe for concurrent use.
 type Store struct{ inner store.Store }
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store that asks inner and refuses nothing.
+// New returns a store that sends calls to inner and allows them all.
 func New(inner store.Store) *Store { return &Store{inner} }
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() store.Store { return s.inner }
 
-// Abilities are those of the inner store.
+// Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
 	return ab
 }
 
-// Apply asks the inner store and allows what it refuses.
+// Apply sends the batch to the inner store and allows what it refuses.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
@@ -43,14 +43,14 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		switch {
 		case g.Err == nil:
 			allow(g)
-		case mayPass(g):
-			pass(g)
+		case mayAllow(g):
+			allowFailed(g)
 		}
 	}
 	return nil
 }
 
-// allow changes a refusal into an answer that allows the call.
+// allow allows a group that was refused.
 func allow(g *store.Group) {
 	if g.Allowed || g.Cancel {
 		return
@@ -63,9 +63,9 @@ func allow(g *store.Group) {
 	}
 }
 
-// mayPass reports whether a group failed in a way that would refuse its call,
-// and not because of a mistake of the caller.
-func mayPass(g *store.Group) bool {
+// mayAllow reports whether a failed group has only verbs that can be refused and
+// did not fail because of invalid input.
+func mayAllow(g *store.Group) bool {
 	if g.Cancel || errors.As(g.Err, new(*store.FieldError)) {
 		return false
 	}
@@ -77,7 +77,8 @@ func mayPass(g *store.Group) bool {
 	return true
 }
 
-func pass(g *store.Group) {
+// allowFailed allows a group that failed.
+func allowFailed(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = nil, true, false
 	for i := range g.Ops {
 		g.Ops[i].Answer = store.Answer{Allowed: true, Shadow: true, Source: store.SourceFallbackOpen}
