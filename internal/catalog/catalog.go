@@ -95,8 +95,9 @@ var _ store.Definer = (*Catalog)(nil)
 
 // A pending limit is stored when the back end is there.
 type pending struct {
-	limit store.Limit
-	owner string
+	limit  store.Limit
+	owner  string
+	denied string // the error that was reported last
 }
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
@@ -194,18 +195,31 @@ func (c *Catalog) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for len(c.pending) > 0 {
-		p := c.pending[0]
-		if _, err := c.b.Put(ctx, p.limit, p.owner); err != nil {
-			if c.Unavailable(err) {
-				return err
-			}
+	denied := c.pending[:0]
+	for i, p := range c.pending {
+		_, err := c.b.Put(ctx, p.limit, p.owner)
+		if err == nil {
+			continue
+		}
+		if c.Unavailable(err) {
+			c.pending = append(denied, c.pending[i:]...)
+			return err
+		}
+		if p.denied != err.Error() {
 			c.Report(err)
 		}
-		c.pending = c.pending[1:]
+		if c.WaitForAccess && c.Denied(err) {
+			p.denied = err.Error()
+			denied = append(denied, p)
+		}
 	}
-	c.pending = nil
+	c.pending = denied
 	return nil
+}
+
+// forget ends the wait of a pending limit.
+func (c *Catalog) forget(name string) {
+	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
 }
 
 // Install puts limits in force that were read last, by the back end or in a
@@ -269,6 +283,7 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if err != nil {
 		return c.pend(l, owner, err)
 	}
+	c.forget(l.Name)
 	if changed {
 		if err := c.load(ctx); err != nil {
 			return nil, c.Error(err)
@@ -291,8 +306,8 @@ func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, 
 	if err != nil {
 		return nil, err
 	}
-	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == l.Name })
-	c.pending = append(c.pending, pending{l, by})
+	c.forget(l.Name)
+	c.pending = append(c.pending, pending{limit: l, owner: by})
 	return d, nil
 }
 
@@ -305,8 +320,12 @@ func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
 	if err := c.LoadError(); err != nil {
 		return err
 	}
+	if err := c.prepare(ctx); err != nil {
+		return c.Error(err)
+	}
 	if err := c.b.Drop(ctx, name, owner); err != nil {
 		return err
 	}
+	c.forget(name)
 	return c.Error(c.load(ctx))
 }

@@ -394,11 +394,78 @@ func TestNotPending(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 	for i := range maxPending {
-		c.pending = append(c.pending, pending{limit(fmt.Sprint(i), 1), owner.Code})
+		c.pending = append(c.pending, pending{limit: limit(fmt.Sprint(i), 1), owner: owner.Code})
 	}
 	m.always(errGone)
 	if _, err := c.Define(t.Context(), limit("too many", 1), owner.Code); !errors.Is(err, errGone) {
 		t.Errorf("too many: %v", err)
+	}
+}
+
+// TestPendingIsOutdated: a limit that is defined again or dropped once the back
+// end is there is not replaced by what was pending.
+func TestPendingIsOutdated(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{Lazy: true})
+	mustOpen(t, c)
+	away := func(limits ...store.Limit) {
+		t.Helper()
+		m.always(errGone)
+		for _, l := range limits {
+			mustDefine(t, c, l, owner.Code)
+		}
+		m.fails = nil
+	}
+	away(limit("ours", 1))
+	mustDefine(t, c, limit("ours", 2), owner.Code)
+	mustRefresh(t, c)
+	if d := m.there.reg.Lookup("ours"); d.Rate != 2 || c.Registry().Lookup("ours").Rate != 2 {
+		t.Errorf("there %v, here %v", d, c.Registry().Lookup("ours"))
+	}
+	away(limit("ours", 3), limit("new", 1))
+	if err := c.Drop(t.Context(), "ours", owner.Code); err != nil {
+		t.Error(err)
+	}
+	if err := c.Drop(t.Context(), "new", owner.API); !errors.Is(err, store.ErrOwner) {
+		t.Errorf("another owner drops a limit that was pending: %v", err)
+	}
+	if err := c.Drop(t.Context(), "new", owner.Code); err != nil {
+		t.Errorf("a limit that was pending: %v", err)
+	}
+	mustRefresh(t, c)
+	if len(names(&m.there.reg)) > 0 || len(names(c.Registry())) > 0 {
+		t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
+	}
+}
+
+// TestPendingIsDenied: a pending limit waits for the rights to store it, if the
+// catalog does, and the limits are read all the same.
+func TestPendingIsDenied(t *testing.T) {
+	m := newMemory(&table{})
+	m.there.define(t, limit("theirs", 1))
+	m.always(errGone)
+	c := m.catalog(Config{Lazy: true, WaitForAccess: true})
+	mustOpen(t, c)
+	mustDefine(t, c, limit("ours", 1), owner.Code)
+	mustDefine(t, c, limit("more", 1), owner.Code)
+	m.only("put ours", errRights)
+	mustRefresh(t, c)
+	mustRefresh(t, c)
+	if !c.IsRead() || c.Registry().Lookup("theirs") == nil || c.Registry().Lookup("more") == nil {
+		t.Errorf("here %v", names(c.Registry()))
+	}
+	if len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // as it is
+		t.Errorf("%v", m.reports)
+	}
+	m.only("put late", errGone)
+	mustDefine(t, c, limit("late", 1), owner.Code)
+	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
+		t.Error(err)
+	}
+	m.fails = nil
+	mustRefresh(t, c)
+	if want := []string{"late", "more", "ours", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
+		t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
 	}
 }
 
