@@ -216,3 +216,28 @@ func TestPortableClock(t *testing.T) {
 		t.Error("cancelled twice")
 	}
 }
+
+// TestPortableKeepsColumns: a change of a limit leaves columns alone that a newer
+// program has added, as on PostgreSQL with functions.
+func TestPortableKeepsColumns(t *testing.T) {
+	ctx := context.Background()
+	pool := portablePool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	limit := store.Limit{Name: "newer", Rate: 2, Period: time.Hour}
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = pool.Exec(ctx, "alter table dipwell.limits add column later text default 'lost'; update dipwell.limits set later = 'kept'"); err != nil {
+		t.Fatal(err)
+	}
+	limit.Rate = 3
+	if d, err := l.Define(ctx, limit, store.OwnerCode); err != nil || d.Number != 2 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	var later string
+	var rate int64
+	if err = pool.QueryRow(ctx, "select rate, later from dipwell.limits where name = 'newer'").Scan(&rate, &later); err != nil || rate != 3 || later != "kept" {
+		t.Errorf("rate %d, later %q, %v", rate, later, err)
+	}
+}

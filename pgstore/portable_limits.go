@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -56,20 +57,16 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) error {
 			return errNoWrite
 		}
 		id, known := ids[l.Name]
-		if known {
-			_, err = tx.Exec(ctx, "delete from dipwell.limits where id = $1", id)
-		} else {
+		if !known {
 			id = int32(revision)
 		}
-		if err == nil {
-			err = insert(ctx, tx, "limits", append([]string{"id", "owner", "version"}, catalog.LimitColumns...),
-				append([]any{id, d.Owner, int32(d.Number)}, catalog.LimitValues(&l)...))
-		}
+		err = insert(ctx, tx, "limits", updateLimitSQL, append([]string{"id", "owner", "version"}, catalog.LimitColumns...),
+			append([]any{id, d.Owner, int32(d.Number)}, catalog.LimitValues(&l)...))
 		if err != nil || old != nil && old.Number == d.Number {
 			return err
 		}
 		v := catalog.NewVersion(d.Version(), &l)
-		return insert(ctx, tx, "versions", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
+		return insert(ctx, tx, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
 	})
 }
 
@@ -91,13 +88,23 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 	})
 }
 
-// insert adds a row to a table.
-func insert(ctx context.Context, tx pgx.Tx, table string, columns []string, values []any) error {
+// updateLimitSQL makes an insert of a limit that exists an update. Columns that a
+// newer program has added keep their values.
+var updateLimitSQL = func() string {
+	set := []string{"owner = excluded.owner", "version = excluded.version"}
+	for _, c := range catalog.LimitColumns {
+		set = append(set, fmt.Sprintf("%[1]q = excluded.%[1]q", c))
+	}
+	return " on conflict (id) do update set " + strings.Join(set, ", ")
+}()
+
+// insert adds a row to a table. conflict says what happens if it exists.
+func insert(ctx context.Context, tx pgx.Tx, table, conflict string, columns []string, values []any) error {
 	var params []string
 	for i, v := range values {
 		params = append(params, "$"+strconv.Itoa(i+1))
 		values[i] = orNull(v)
 	}
-	_, err := tx.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")", values...)
+	_, err := tx.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")"+conflict, values...)
 	return err
 }
