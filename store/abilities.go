@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"reflect"
 	"time"
 )
 
@@ -73,7 +74,7 @@ func AbilitiesOf(s Store) Abilities {
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
 		ab = a.Abilities()
 	}
-	if ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
+	if !reflect.ValueOf(s).Comparable() || ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
 		ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
 	}
 	if ab.Now == nil {

@@ -45,6 +45,30 @@ func (k *keeping) Abilities() store.Abilities {
 	return ab
 }
 
+// labelled is a decorator whose values cannot be compared.
+type labelled struct {
+	store.Store
+	labels []string
+}
+
+func (l labelled) Abilities() store.Abilities { return store.AbilitiesOf(l.Store) }
+
+// A decorator around another one of a type that cannot be compared.
+func TestAbilitiesOfUncomparable(t *testing.T) {
+	s := labelled{labelled{&able{}, nil}, []string{"outer"}}
+	if ab := store.AbilitiesOf(s); ab.Store == nil || ab.Quick != nil || ab.Lanes != nil || ab.InProcess {
+		t.Errorf("%+v", ab)
+	}
+	if ab := store.AbilitiesOf(wrapped{wrapped{s}}); ab.Quick != nil {
+		t.Errorf("%+v", ab)
+	}
+}
+
+// wrapped can be compared as a type; its values cannot if its store cannot.
+type wrapped struct{ store.Store }
+
+func (w wrapped) Abilities() store.Abilities { return store.AbilitiesOf(w.Store) }
+
 // A store with an Apply of its own must not be passed by: the abilities that are
 // about the Apply of another store do not count for it.
 func TestAbilitiesOf(t *testing.T) {
