@@ -5,7 +5,6 @@
 package pgtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,13 +27,11 @@ import (
 
 // A Server is a PostgreSQL server with its own data directory.
 type Server struct {
-	Port int
-	Dir  string // has data/, log and the unix socket
+	procs.Process // the postmaster; Dir has data/, log and the unix socket
+	Port          int
 
 	bin  string
 	args []string
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the postmaster has ended
 }
 
 // startTimeout bounds the time to the first connection, on a busy machine.
@@ -55,7 +52,7 @@ func New(settings ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir, bin: bin}
+	s := &Server{Process: procs.Process{Dir: dir}, bin: bin}
 	if err = s.init(settings); err == nil {
 		err = s.Start()
 	}
@@ -70,7 +67,7 @@ func (s *Server) init(settings []string) error {
 	if err := s.own(); err != nil {
 		return err
 	}
-	out, err := s.command("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C").CombinedOutput()
+	out, err := s.Command("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
@@ -113,42 +110,19 @@ func (s *Server) configure(settings []string) (err error) {
 // server still use its shared memory.
 func (s *Server) Start() error {
 	for deadline := time.Now().Add(startTimeout); ; {
-		from := s.logged()
+		size := s.LogSize()
 		err := s.start()
-		if err == nil || time.Now().After(deadline) || !strings.Contains(s.logFrom(from), "pre-existing shared memory block") {
+		if err == nil || time.Now().After(deadline) || !strings.Contains(s.LogFrom(size), "pre-existing shared memory block") {
 			return err
 		}
-		<-s.done
+		s.Wait()
 	}
-}
-
-func (s *Server) logged() int64 {
-	info, err := os.Stat(filepath.Join(s.Dir, "log"))
-	if err != nil {
-		return 0
-	}
-	return info.Size()
-}
-
-func (s *Server) logFrom(at int64) string {
-	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
-	return string(b[min(at, int64(len(b))):])
 }
 
 func (s *Server) start() error {
-	logFile, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := s.Run(s.Command("postgres", s.args...), exitSignal); err != nil {
 		return err
 	}
-	defer logFile.Close()
-	cmd := s.command("postgres", s.args...)
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }()
-	s.cmd, s.done = cmd, done
 	return s.waitReady()
 }
 
@@ -164,7 +138,7 @@ func (s *Server) waitReady() error {
 		}
 		select {
 		case <-tick.C:
-		case <-s.done:
+		case <-s.Ended():
 			return fmt.Errorf("postgres ended: %s", s.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("postgres does not answer: %w\n%s", err, s.Log())
@@ -177,19 +151,12 @@ func (s *Server) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
 }
 
-// PID returns the process id of the postmaster.
-func (s *Server) PID() int { return s.cmd.Process.Pid }
-
-// Signal sends a signal to the postmaster: SIGINT for a fast shutdown, SIGQUIT
-// for an immediate one.
-func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
-
 // SignalAll sends a signal to all of the server's processes: SIGSTOP to hang
 // it, SIGKILL for a crash. The postmaster is stopped before the others are
 // listed, so that it starts no more of them and remains their parent.
 // SignalAll(SIGSTOP) returns when all processes have stopped.
 func (s *Server) SignalAll(sig syscall.Signal) error {
-	first := s.cmd.Process.Pid
+	first := s.PID()
 	if sig != syscall.SIGCONT {
 		if err := s.Signal(syscall.SIGSTOP); err != nil {
 			return err
@@ -207,21 +174,18 @@ func (s *Server) SignalAll(sig syscall.Signal) error {
 	return err
 }
 
-// Wait returns when the server has ended.
-func (s *Server) Wait() { <-s.done }
-
 // Stop shuts the server down; Start starts it again.
 func (s *Server) Stop() {
-	if s.cmd == nil {
+	if !s.Started() {
 		return
 	}
 	_ = s.SignalAll(syscall.SIGCONT)
-	_ = s.Signal(syscall.SIGINT)
+	_ = s.Signal(syscall.SIGINT) // a fast shutdown
 	select {
-	case <-s.done:
+	case <-s.Ended():
 	case <-time.After(20 * time.Second):
 		_ = s.SignalAll(syscall.SIGKILL)
-		<-s.done
+		s.Wait()
 	}
 }
 
@@ -231,12 +195,6 @@ func (s *Server) Close() {
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Log returns the end of the server's log.
-func (s *Server) Log() string {
-	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
-	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
-}
-
 // Bin returns the directory of the server's programs.
 func (s *Server) Bin() string { return s.bin }
 
@@ -244,15 +202,12 @@ func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
 // Command returns a command for one of PostgreSQL's programs, to be run as the
 // server's user.
-func (s *Server) Command(name string, args ...string) *exec.Cmd { return s.command(name, args...) }
-
-func (s *Server) command(name string, args ...string) *exec.Cmd {
+func (s *Server) Command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.Background(), s.program(name), args...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
-	cmd.SysProcAttr = attributes()
-	cmd.SysProcAttr.Setpgid = true // so that an interrupt goes to the tests only
-	cmd.SysProcAttr.Credential = servant()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: servant()}
+	procs.SetAttributes(cmd, exitSignal)
 	return cmd
 }
 
@@ -314,23 +269,25 @@ func directories() []string {
 	return dirs
 }
 
+// exitSignal makes the postmaster end at once with all its processes.
+const exitSignal = syscall.SIGQUIT
+
 // Start starts a server that is closed when the test ends.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	s, err := New(settings...)
-	procs.Need(t, err, ErrMissing)
-	t.Cleanup(s.Close)
-	return s
+	return procs.Start(t, ErrMissing, New, settings)
 }
 
-// shared is the shared server of a test binary.
-var shared struct {
+// shared is fast because it would not survive a crash.
+var shared = procs.Shared[*Server]{Missing: ErrMissing, New: func() (*Server, error) {
+	return New("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off")
+}}
+
+// databases are those created on the shared server.
+var databases struct {
 	sync.Mutex
-	server *Server
-	err    error
-	asked  bool
-	count  int
-	ready  map[string]string // template databases by name
+	count     int
+	templates map[string]bool // names of the template databases
 }
 
 // Main runs a package's tests and then closes the shared server:
@@ -338,41 +295,23 @@ var shared struct {
 //	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binaries()
-	procs.SkipExamples(err, ErrMissing)
-	defer func() {
-		if shared.server != nil {
-			shared.server.Close()
-		}
-	}()
-	return m.Run()
+	return procs.Main(m, err, ErrMissing, &shared)
 }
 
-// Shared returns the shared server of this test binary. It is fast because it
-// would not survive a crash. The package must call Main.
+// Shared returns the shared server of this test binary. The package must call
+// Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	s, err := theServer()
-	procs.Need(t, err, ErrMissing)
-	return s
+	return shared.Need(t)
 }
 
 // URL returns the URL of an empty database on the shared server, for examples.
 func URL() string {
-	s, err := theServer()
+	s, err := shared.Get()
 	if err != nil {
 		panic(err)
 	}
 	return s.DSN("postgres")
-}
-
-func theServer() (*Server, error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if !shared.asked {
-		shared.asked = true
-		shared.server, shared.err = New("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "jit=off")
-	}
-	return shared.server, shared.err
 }
 
 // Database creates a database on the shared server and returns its URL. The
@@ -396,28 +335,28 @@ func Lasting(t testing.TB, template string, prepare func(dsn string) error) stri
 func copyOf(t testing.TB, template string, prepare func(dsn string) error) (*Server, string) {
 	t.Helper()
 	s := Shared(t)
-	shared.Lock()
-	defer shared.Unlock()
+	databases.Lock()
+	defer databases.Unlock()
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if shared.ready[template] == "" {
+	if !databases.templates[template] {
 		if _, err = conn.Exec(ctx, "create database "+pgx.Identifier{template}.Sanitize()); err == nil {
 			err = prepare(s.DSN(template))
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if shared.ready == nil {
-			shared.ready = map[string]string{}
+		if databases.templates == nil {
+			databases.templates = map[string]bool{}
 		}
-		shared.ready[template] = template
+		databases.templates[template] = true
 	}
-	shared.count++
-	name := fmt.Sprintf("test_%d", shared.count)
+	databases.count++
+	name := fmt.Sprintf("test_%d", databases.count)
 	if _, err = conn.Exec(ctx, "create database "+name+" template "+pgx.Identifier{template}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}

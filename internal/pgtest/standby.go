@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/dipwell/dipwell/internal/procs"
 )
 
 // Standby starts a streaming replica of a server, which must run with
@@ -26,7 +28,7 @@ func newStandby(primary *Server) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir, bin: primary.bin}
+	s := &Server{Process: procs.Process{Dir: dir}, bin: primary.bin}
 	if err = s.copyOf(primary); err == nil {
 		err = s.Start()
 	}
@@ -41,7 +43,7 @@ func (s *Server) copyOf(primary *Server) (err error) {
 	if err = s.own(); err != nil {
 		return err
 	}
-	out, err := s.command("pg_basebackup", "-D", s.data(), "-R", "-X", "stream", "-c", "fast", "-d",
+	out, err := s.Command("pg_basebackup", "-D", s.data(), "-R", "-X", "stream", "-c", "fast", "-d",
 		fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", primary.Port)).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("pg_basebackup: %w\n%s", err, out)

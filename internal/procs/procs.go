@@ -1,5 +1,5 @@
-// Package procs is for tests with servers. It reserves ports, waits for other
-// processes to stop, and skips or fails a test whose server is missing.
+// Package procs is for tests with servers. It reserves ports, runs processes,
+// waits for them to stop, and skips or fails a test whose server is missing.
 package procs
 
 import (

@@ -57,10 +57,7 @@ func NewCluster(settings ...string) (*Cluster, error) {
 // StartCluster starts a cluster that is closed when the test ends.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
-	c, err := NewCluster(settings...)
-	procs.Need(t, err, ErrMissing)
-	t.Cleanup(c.Close)
-	return c
+	return procs.Start(t, ErrMissing, NewCluster, settings)
 }
 
 func (c *Cluster) form() error {

@@ -6,7 +6,6 @@
 package redistest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,12 +25,10 @@ import (
 
 // A Server is a redis-server with its own directory.
 type Server struct {
-	Port int
-	Dir  string // has its data and log
+	procs.Process // Dir has its data and log
+	Port          int
 
 	args []string
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
 }
 
 // startTimeout bounds the time to the first answer, and to a healthy cluster,
@@ -69,7 +65,7 @@ func prepare(settings []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir}
+	s := &Server{Process: procs.Process{Dir: dir}}
 	if s.Port, err = procs.Port(busDistance); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
@@ -98,25 +94,13 @@ func (s *Server) start(mode string) error {
 	if err != nil {
 		return err
 	}
-	logFile, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer logFile.Close()
 	args := s.args
 	if mode != "" {
 		args = []string{filepath.Join(s.Dir, "sentinel.conf"), mode}
 	}
-	cmd := exec.CommandContext(context.Background(), path, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, logFile, logFile
-	cmd.SysProcAttr = attributes()
-	cmd.SysProcAttr.Setpgid = true // so that an interrupt goes to the tests only
-	if err = cmd.Start(); err != nil {
+	if err := s.Run(exec.CommandContext(context.Background(), path, args...), syscall.SIGKILL); err != nil {
 		return err
 	}
-	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }()
-	s.cmd, s.done = cmd, done
 	return s.waitReady()
 }
 
@@ -132,7 +116,7 @@ func (s *Server) waitReady() error {
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
-		case <-s.done:
+		case <-s.Ended():
 			return fmt.Errorf("redis-server ended: %s", s.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("redis-server does not answer: %w\n%s", err, s.Log())
@@ -142,7 +126,6 @@ func (s *Server) waitReady() error {
 
 // Addr returns host:port, and URL the server's URL for a store.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
-func (s *Server) PID() int     { return s.cmd.Process.Pid }
 func (s *Server) URL() string  { return "redis://" + s.Addr() }
 
 // Client connects to this server. The caller closes the client.
@@ -167,34 +150,34 @@ func (s *Server) FlushScripts() error {
 // Hang stops the process until Continue. It returns when the process has
 // stopped.
 func (s *Server) Hang() error {
-	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := s.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	procs.StandStill(s.cmd.Process.Pid)
+	procs.StandStill(s.PID())
 	return nil
 }
 
 // Continue ends a Hang.
-func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Server) Continue() error { return s.Signal(syscall.SIGCONT) }
 
 // Kill kills the process, as in a crash, and returns when it has ended. Start
 // starts it again.
 func (s *Server) Kill() {
-	if s.cmd != nil {
-		_ = s.cmd.Process.Kill()
-		<-s.done
+	if s.Started() {
+		_ = s.Signal(syscall.SIGKILL)
+		s.Wait()
 	}
 }
 
 // Stop shuts the server down; Start starts it again.
 func (s *Server) Stop() {
-	if s.cmd == nil {
+	if !s.Started() {
 		return
 	}
 	_ = s.Continue()
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	_ = s.Signal(syscall.SIGTERM)
 	select {
-	case <-s.done:
+	case <-s.Ended():
 	case <-time.After(10 * time.Second):
 		s.Kill()
 	}
@@ -203,10 +186,10 @@ func (s *Server) Stop() {
 // Running reports whether the process is running.
 func (s *Server) Running() bool {
 	select {
-	case <-s.done:
+	case <-s.Ended():
 		return false
 	default:
-		return s.cmd != nil
+		return s.Started()
 	}
 }
 
@@ -216,83 +199,45 @@ func (s *Server) Close() {
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Log returns the end of the server's log.
-func (s *Server) Log() string {
-	b, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
-	return string(bytes.ToValidUTF8(b[max(0, len(b)-4096):], nil))
-}
-
 // Start starts a server that is closed when the test ends.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	s, err := New(settings...)
-	procs.Need(t, err, ErrMissing)
-	t.Cleanup(s.Close)
-	return s
+	return procs.Start(t, ErrMissing, New, settings)
 }
 
-// shared is the shared server and the shared cluster of a test binary.
-var shared struct {
-	sync.Mutex
-	server     *Server
-	serverErr  error
-	cluster    *Cluster
-	clusterErr error
-}
+var (
+	shared = procs.Shared[*Server]{Missing: ErrMissing, New: func() (*Server, error) { return New() }}
+
+	sharedCluster = procs.Shared[*Cluster]{Missing: ErrMissing, New: func() (*Cluster, error) { return NewCluster() }}
+)
 
 // Main runs a package's tests and then closes the shared servers:
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m interface{ Run() int }) int {
 	_, err := binary()
-	procs.SkipExamples(err, ErrMissing)
-	defer func() {
-		if shared.server != nil {
-			shared.server.Close()
-		}
-		if shared.cluster != nil {
-			shared.cluster.Close()
-		}
-	}()
-	return m.Run()
+	return procs.Main(m, err, ErrMissing, &shared, &sharedCluster)
 }
 
 // Shared returns the shared server of this test binary. The package must call
 // Main.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	s, err := theServer()
-	procs.Need(t, err, ErrMissing)
-	return s
+	return shared.Need(t)
 }
 
 // URL returns the URL of the shared server, for examples.
 func URL() string {
-	s, err := theServer()
+	s, err := shared.Get()
 	if err != nil {
 		panic(err)
 	}
 	return s.URL()
 }
 
-func theServer() (*Server, error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil && shared.serverErr == nil {
-		shared.server, shared.serverErr = New()
-	}
-	return shared.server, shared.serverErr
-}
-
 // SharedCluster returns the shared cluster of this test binary: three masters
 // and three replicas. The package must call Main.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.cluster == nil && shared.clusterErr == nil {
-		shared.cluster, shared.clusterErr = NewCluster()
-	}
-	procs.Need(t, shared.clusterErr, ErrMissing)
-	return shared.cluster
+	return sharedCluster.Need(t)
 }

@@ -38,10 +38,7 @@ func NewSentinel(settings ...string) (*Sentinel, error) {
 // StartSentinel starts Sentinels that are closed when the test ends.
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
-	s, err := NewSentinel(settings...)
-	procs.Need(t, err, ErrMissing)
-	t.Cleanup(s.Close)
-	return s
+	return procs.Start(t, ErrMissing, NewSentinel, settings)
 }
 
 func (s *Sentinel) start(settings []string) error {

@@ -1,8 +1,0 @@
-package pgtest
-
-import "syscall"
-
-// attributes makes the server end with the test binary, even if that is killed.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
-}
