@@ -63,7 +63,7 @@ func TestSynchronousCommitOff(t *testing.T) {
 func TestOneBackendKilled(t *testing.T) {
 	t.Parallel()
 	const burst = 5
-	for tables, left := range map[pgstore.Durability]int64{pgstore.Logged: 0, pgstore.Unlogged: burst} {
+	for tables, left := range map[string]int64{"logged": 0, "unlogged": burst} {
 		server := ownServerAs(t, pgstore.MigrateOptions{Tables: tables}, "fsync=off")
 		pool := connect(t, server.DSN("postgres"))
 		_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))

@@ -28,17 +28,17 @@ func TestCron(t *testing.T) {
 	// test.
 	server := pgtest.Start(t, "fsync=off", "shared_preload_libraries=pg_cron", "cron.database_name=postgres", "cron.host=/nowhere")
 	pool := connect(t, server.DSN("postgres"))
-	sweeper := func(want pgstore.Sweeping) {
+	sweeper := func(want string) {
 		t.Helper()
-		if c, err := pgstore.Inspect(ctx, pool); err != nil || c.Sweep != want {
-			t.Errorf("the sweep is %v, want %v; %v", c.Sweep, want, err)
+		if c, err := pgstore.Inspect(ctx, pool); err != nil || c.SweepJob != want {
+			t.Errorf("the sweep is %v, want %v; %v", c.SweepJob, want, err)
 		}
 	}
 	must(t, pool, "create extension pg_cron")
 	if err := migrated(server.DSN("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	sweeper(pgstore.SweepByCron)
+	sweeper("planned")
 	must(t, pool, "select dipwell.define('fast', 1000, interval '1 second')")
 	must(t, pool, "select dipwell.take('fast', 'k')")
 	must(t, pool, "update dipwell.buckets set ts = ts - 3600000000") // full for an hour
@@ -51,7 +51,7 @@ func TestCron(t *testing.T) {
 		t.Errorf("%s swept %d rows: %v", command, swept, err)
 	}
 	must(t, pool, "update cron.job set active = false")
-	sweeper(pgstore.SweepUnplanned)
+	sweeper("missing")
 	if err := pgstore.MigrateDown(ctx, pool); err != nil {
 		t.Fatal(err)
 	}

@@ -12,51 +12,29 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Engine is a database that speaks PostgreSQL's protocol. All but PostgreSQL
-// are used through portable tables and statements, without functions.
-type Engine int
-
+// Engines are databases that speak PostgreSQL's protocol. All but PostgreSQL are
+// used through portable tables and statements, without functions.
 const (
-	PostgreSQL  Engine = iota
-	YugabyteDB         // keys distributed by hash, no storage parameters
-	CockroachDB        // own operator for integer division, no advisory locks
-	Citus              // PostgreSQL with buckets distributed by key
-	Portable           // PostgreSQL with the tables and statements of the other engines
+	postgreSQL  = "PostgreSQL"
+	yugabyteDB  = "YugabyteDB"  // keys distributed by hash, no storage parameters
+	cockroachDB = "CockroachDB" // own operator for integer division, no advisory locks
+	citus       = "Citus"       // PostgreSQL with buckets distributed by key
+	anyEngine   = "Portable"    // PostgreSQL with the tables and statements of the other engines
 )
-
-var engines = []string{"PostgreSQL", "YugabyteDB", "CockroachDB", "Citus", "Portable"}
-
-func (e Engine) String() string { return engines[e] }
-
-// IsPostgreSQL reports whether the server is PostgreSQL, with the tables of any
-// engine.
-func (e Engine) IsPostgreSQL() bool { return e != YugabyteDB && e != CockroachDB }
-
-// EngineOf returns the engine that the scheme of a URL names: yugabyte,
-// cockroach, or PostgreSQL for any other. Citus has no scheme of its own.
-func EngineOf(url string) Engine {
-	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
-	case "yugabyte":
-		return YugabyteDB
-	case "cockroach":
-		return CockroachDB
-	}
-	return PostgreSQL
-}
 
 // A dialect is an engine's variant of the portable statements.
 type dialect struct {
-	engine  Engine
+	engine  string
 	divide  string // operator of integer division
 	hash    string // primary key of buckets
 	collate string // clause for byte order, with a space after it
 }
 
-var dialects = map[Engine]*dialect{
-	YugabyteDB:  {engine: YugabyteDB, divide: "/", hash: "(limit_id, key) hash", collate: `collate "C" `},
-	CockroachDB: {engine: CockroachDB, divide: "//", hash: "limit_id, key"},
-	Citus:       {engine: Citus, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
-	Portable:    {engine: Portable, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
+var dialects = map[string]*dialect{
+	yugabyteDB:  {engine: yugabyteDB, divide: "/", hash: "(limit_id, key) hash", collate: `collate "C" `},
+	cockroachDB: {engine: cockroachDB, divide: "//", hash: "limit_id, key"},
+	citus:       {engine: citus, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
+	anyEngine:   {engine: anyEngine, divide: "/", hash: "limit_id, key", collate: `collate "C" `},
 }
 
 // tables returns the statements that create the schema, or upgrade it from
@@ -71,7 +49,7 @@ func (d *dialect) tables(have int) (out []string) {
 			out = append(out, s)
 		}
 	}
-	if d.engine == Citus && have == 0 {
+	if d.engine == citus && have == 0 {
 		out = append(out,
 			"select create_reference_table('dipwell.limits')",
 			"select create_reference_table('dipwell.versions')",
@@ -133,26 +111,26 @@ func detect(ctx context.Context, db rower) (*dialect, error) {
 		return nil, err
 	}
 	e := engineOfVersion(version)
-	if e == PostgreSQL {
-		var citus bool
-		if err = db.QueryRow(ctx, "select exists (select 1 from pg_extension where extname = 'citus')").Scan(&citus); err != nil {
+	if e == postgreSQL {
+		var extension bool
+		if err = db.QueryRow(ctx, "select exists (select 1 from pg_extension where extname = 'citus')").Scan(&extension); err != nil {
 			return nil, err
 		}
-		if e = Portable; citus {
-			e = Citus
+		if e = anyEngine; extension {
+			e = citus
 		}
 	}
 	return dialects[e], nil
 }
 
-func engineOfVersion(version string) Engine {
+func engineOfVersion(version string) string {
 	switch {
 	case strings.Contains(version, "CockroachDB"):
-		return CockroachDB
+		return cockroachDB
 	case strings.Contains(version, "-YB-"):
-		return YugabyteDB
+		return yugabyteDB
 	}
-	return PostgreSQL
+	return postgreSQL
 }
 
 // migratePortable creates the tables, one transaction for each statement.
@@ -204,7 +182,7 @@ func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOp
 	switch {
 	case err != nil:
 		return nil, err
-	case o.Tables == Unlogged:
+	case o.Tables == "unlogged":
 		return nil, fmt.Errorf("unlogged tables are for PostgreSQL without Citus, not for %s", d.engine)
 	}
 	return migratePortable(ctx, db, d)

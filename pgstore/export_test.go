@@ -25,9 +25,9 @@ const MaxTries = maxTries
 
 // Statements returns the statements for each distributed engine, including
 // takes for all kinds of limits.
-func Statements(t testing.TB) map[Engine][]string {
-	out := map[Engine][]string{}
-	for _, e := range []Engine{YugabyteDB, CockroachDB, Citus} {
+func Statements(t testing.TB) map[string][]string {
+	out := map[string][]string{}
+	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
 		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, keysSQL,
 			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, deleteRecordsSQL, dueRowsSQL, deleteDueSQL, pageSQL)

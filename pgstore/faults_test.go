@@ -342,7 +342,7 @@ func TestCut(t *testing.T) {
 func TestPortableCut(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
-	if err := migratedFor(server.DSN("postgres"), pgstore.Portable); err != nil {
+	if err := migratedFor(server.DSN("postgres"), "Portable"); err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
@@ -672,7 +672,7 @@ func TestCrashUnlogged(t *testing.T) {
 	t.Parallel()
 	const burst = 5
 	server := pgtest.Start(t, "fsync=off")
-	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {
+	if err := migratedAs(server.DSN("postgres"), pgstore.MigrateOptions{Tables: "unlogged"}); err != nil {
 		t.Fatal(err)
 	}
 	_, l := openURL(t, server.DSN("postgres"), drained("crash", burst))

@@ -5,29 +5,22 @@ import (
 	"time"
 )
 
-// Sweeping tells who deletes full rows, as far as the database knows.
-type Sweeping int
-
-const (
-	SweepByService Sweeping = iota // pg_cron is not installed in this database
-	SweepUnplanned                 // pg_cron is installed but has no active job that sweeps
-	SweepByCron
-	SweepUnknown // the user may not read pg_cron's jobs
-)
-
 // Condition is the state of a server and of the schema, as found by Inspect.
 type Condition struct {
 	Server   string // version() of the server
-	Engine   Engine
-	Portable bool // the tables are those for distributed engines
-	Schema   int  // version of the schema, 0 if there is none; this program needs SchemaVersion
-	ReadOnly bool // a standby, or default_transaction_read_only is on
-	Hidden   bool // User may not read the schema: Schema is 0 and nothing is known about tables and rows
-	Callable bool // Hidden is true, but User may call the functions
+	Engine   string // PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable, as in MigrateOptions
+	Portable bool   // the tables are those for distributed engines
+	Schema   int    // version of the schema, 0 if there is none; this program needs SchemaVersion
+	ReadOnly bool   // a standby, or default_transaction_read_only is on
+	Hidden   bool   // User may not read the schema: Schema is 0 and nothing is known about tables and rows
+	Callable bool   // Hidden is true, but User may call the functions
 	User     string
 	Super    bool // User is a superuser
 
-	// The fields below are set only if Engine.IsPostgreSQL. On Citus they
+	ClockAhead, ClockError time.Duration // server's clock minus this machine's, and the largest possible error of that
+
+	// The fields below are set only if the server is PostgreSQL, with
+	// the tables of any engine. On Citus they
 	// describe the coordinator, and its statistics do not include the rows on
 	// the workers.
 
@@ -35,8 +28,8 @@ type Condition struct {
 	SyncCommit                   string // synchronous_commit in the user's sessions
 	Unlogged                     bool   // the tables are empty after a crash of the server
 	MissingRoles                 []string
-	Sweep                        Sweeping
-	Updates, HotUpdates          int64 // of buckets, since the statistics were reset
+	SweepJob                     string // pg_cron's job that deletes full rows: planned, missing, hidden (User may not read the jobs), or empty (pg_cron is not installed)
+	Updates, HotUpdates          int64  // of buckets, since the statistics were reset; HOT updates change no index
 	LiveRows, DeadRows           int64
 	LastVacuum                   time.Time     // zero: never
 	Swept                        time.Time     // start of the last complete pass of a sweep; zero: never, or not visible to User
@@ -52,8 +45,11 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	if err := db.QueryRow(ctx, "select version(), current_user::text, current_setting('transaction_read_only') = 'on'").Scan(&c.Server, &c.User, &c.ReadOnly); err != nil {
 		return nil, err
 	}
+	err := c.readClock(ctx, db)
+	if err != nil {
+		return nil, err
+	}
 	c.Engine = engineOfVersion(c.Server)
-	var err error
 	if c.Schema, err = schemaVersion(ctx, db); err != nil {
 		if c.Hidden = denied(err); !c.Hidden {
 			return nil, err
@@ -68,7 +64,7 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 			c.Portable, c.Engine = true, d.engine
 		}
 	}
-	if !c.Engine.IsPostgreSQL() {
+	if c.Engine == yugabyteDB || c.Engine == cockroachDB {
 		return c, nil
 	}
 	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
@@ -140,38 +136,33 @@ func (c *Condition) sweeping(ctx context.Context, db DB) error {
 	if err != nil || !there {
 		return err
 	}
-	if c.Sweep = SweepUnknown; !may {
+	if c.SweepJob = "hidden"; !may {
 		return nil
 	}
 	var planned bool
 	err = db.QueryRow(ctx, "select exists (select from cron.job where active and database = current_database() and command like '%dipwell.sweep%')").Scan(&planned)
-	if c.Sweep = SweepUnplanned; planned {
-		c.Sweep = SweepByCron
+	if c.SweepJob = "missing"; planned {
+		c.SweepJob = "planned"
 	}
 	return err
 }
 
-// HotShare returns the share of updates of buckets that were HOT (changed no
-// index), from 0 to 1. ok is false if there were fewer than 1000 updates.
-func (c *Condition) HotShare() (share float64, ok bool) {
-	const enough = 1000
-	return float64(c.HotUpdates) / float64(max(c.Updates, 1)), c.Updates >= enough
-}
+// clockSamples is how often Inspect reads the server's clock.
+const clockSamples = 8
 
-// A Sample is one reading of a server's clock.
-type Sample struct {
-	Ahead time.Duration // server's clock minus this machine's clock
-	Error time.Duration // largest possible error of Ahead: half the round trip
-}
-
-// ClockSample compares the server's clock with this machine's. It does not need
-// the schema.
-func ClockSample(ctx context.Context, db DB) (Sample, error) {
-	var now int64
-	start := time.Now()
-	if err := db.QueryRow(ctx, "select "+readNow).Scan(&now); err != nil {
-		return Sample{}, err
+// readClock compares the server's clock with this machine's, several times, and
+// keeps the reading with the smallest possible error: half its round trip.
+func (c *Condition) readClock(ctx context.Context, db DB) error {
+	for i := range clockSamples {
+		var now int64
+		start := time.Now()
+		if err := db.QueryRow(ctx, "select "+readNow).Scan(&now); err != nil {
+			return err
+		}
+		took := time.Since(start)
+		if bound := took/2 + time.Microsecond; i == 0 || bound < c.ClockError {
+			c.ClockAhead, c.ClockError = time.UnixMicro(now).Sub(start.Add(took/2)), bound
+		}
 	}
-	took := time.Since(start)
-	return Sample{time.UnixMicro(now).Sub(start.Add(took / 2)), took/2 + time.Microsecond}, nil
+	return nil
 }

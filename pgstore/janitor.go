@@ -163,7 +163,7 @@ func (j *janitor) idle(ctx context.Context) (time.Duration, error) {
 	if err := c.sweeping(ctx, j.store.db); err != nil {
 		return 0, err
 	}
-	if c.Sweep == SweepByCron {
+	if c.SweepJob == "planned" {
 		return janitorCron, nil
 	}
 	return janitorIdle, nil

@@ -96,7 +96,7 @@ func TestLaneWaitsOnce(t *testing.T) {
 // wait once, and once more in the part that has the locked row.
 func TestBatchWithLockedRow(t *testing.T) {
 	t.Parallel()
-	portable := func(dsn string) error { return migratedFor(dsn, pgstore.Portable) }
+	portable := func(dsn string) error { return migratedFor(dsn, "Portable") }
 	for name, c := range map[string]struct {
 		migrate func(string) error
 		verbs   [2]store.Verb

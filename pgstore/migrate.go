@@ -12,23 +12,38 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-// Durability tells what a crash of the server does to the buckets.
-type Durability int
-
-const (
-	Unchanged Durability = iota // keep the tables as they are; new tables are logged
-	Logged                      // a crash loses nothing that was answered
-	Unlogged                    // faster, but after a crash all buckets are full
+	"github.com/dipwell/dipwell/store"
 )
 
 // MigrateOptions are options of Migrate and MigrationSQL. The zero value
 // upgrades or creates logged tables for the engine that the server reports.
 type MigrateOptions struct {
-	Tables Durability
-	Engine Engine // default: detected from the server, or from its tables
-	From   int    // for MigrationSQL: current version of the schema; 0: none
+	// Tables is logged (a crash of the server loses nothing that was answered) or
+	// unlogged (faster, but after a crash all buckets are full). Default: existing
+	// tables are kept as they are, and new ones are logged.
+	Tables string
+
+	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable:
+	// PostgreSQL with the tables and statements of the others, without functions.
+	// Default: Migrate finds it by the server's version and tables, and
+	// MigrationSQL prints for PostgreSQL.
+	Engine string
+
+	// From is the current version of the schema, for MigrationSQL. Default 0: none.
+	From int
+}
+
+func (o *MigrateOptions) check() error {
+	switch o.Tables {
+	case "", "logged", "unlogged":
+	default:
+		return &store.FieldError{Field: "tables", Reason: fmt.Sprintf("%q is neither logged nor unlogged", o.Tables)}
+	}
+	if o.Engine != "" && o.Engine != postgreSQL && dialects[o.Engine] == nil {
+		return &store.FieldError{Field: "engine", Reason: fmt.Sprintf("%q is none of PostgreSQL, YugabyteDB, CockroachDB, Citus, Portable", o.Engine)}
+	}
+	return nil
 }
 
 // A Migration is one step of the schema.
@@ -134,9 +149,13 @@ create table if not exists dipwell.migrations (
 // Migrate upgrades the schema to SchemaVersion in one transaction, creating it
 // if needed, and changes the tables to o.Tables. Several programs may call it
 // at once. It returns the migrations that it applied. The error is a
-// *SchemaError if the database has a newer schema. Other engines than
-// PostgreSQL run each statement in its own transaction, and reject Unlogged.
+// *SchemaError if the database has a newer schema, and a *store.FieldError if an
+// option is invalid. Other engines than PostgreSQL run each statement in its own
+// transaction, and reject unlogged tables.
 func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migration, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	d, err := dialectFor(ctx, db, o)
 	if err != nil || d != nil {
 		return portableMigration(ctx, db, d, o, err)
@@ -184,25 +203,24 @@ func missingMigrations(have int) []Migration {
 }
 
 func (m *Migration) upFor(o MigrateOptions) string {
-	if o.Tables == Unlogged {
+	if o.Tables == "unlogged" {
 		return strings.ReplaceAll(m.up, "create /*unlogged*/ table", "create unlogged table")
 	}
 	return strings.ReplaceAll(m.up, "create /*unlogged*/ table", "create table")
 }
 
-func setDurability(ctx context.Context, tx pgx.Tx, d Durability) error {
-	if d == Unchanged {
+func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
+	if tables == "" {
 		return nil
 	}
 	var persistence string
 	if err := tx.QueryRow(ctx, "select relpersistence::text from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&persistence); err != nil {
 		return err
 	}
-	if persistence == "u" == (d == Unlogged) {
+	if persistence == "u" == (tables == "unlogged") {
 		return nil
 	}
-	set := map[Durability]string{Logged: "logged", Unlogged: "unlogged"}[d]
-	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+set+"; alter table dipwell.reservations set "+set+"; select dipwell_internal.make_room()")
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+tables+"; alter table dipwell.reservations set "+tables+"; select dipwell_internal.make_room()")
 	return err
 }
 

@@ -35,7 +35,7 @@ func TestMigrate(t *testing.T) {
 	errs := make(chan error, 4)
 	for range 4 {
 		go func() {
-			_, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: pgstore.Unlogged})
+			_, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: "unlogged"})
 			errs <- err
 		}()
 	}
@@ -48,9 +48,9 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("unlogged tables are %q", p)
 	}
 	for _, to := range []struct {
-		tables pgstore.Durability
+		tables string
 		want   string
-	}{{pgstore.Unchanged, "u"}, {pgstore.Logged, "p"}, {pgstore.Unlogged, "u"}} {
+	}{{"", "u"}, {"logged", "p"}, {"unlogged", "u"}} {
 		applied, err := pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: to.tables})
 		if p := persistence(t, pool); err != nil || len(applied) != 0 || p != to.want {
 			t.Errorf("to %v: %v, %v, tables are %q", to.tables, applied, err, p)
@@ -211,4 +211,19 @@ func ownXID(t *testing.T, db pgstore.DB) (id int64) {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// TestMigrateOptions checks that an unknown option is an error that names it,
+// and changes nothing.
+func TestMigrateOptions(t *testing.T) {
+	pool := connect(t, pgtest.Database(t, "empty", func(string) error { return nil }))
+	for field, o := range map[string]pgstore.MigrateOptions{"tables": {Tables: "Unlogged"}, "engine": {Engine: "citus"}} {
+		var bad *store.FieldError
+		if _, err := pgstore.Migrate(t.Context(), pool, o); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if status, err := pgstore.MigrationStatus(t.Context(), pool); err != nil || !status[0].AppliedAt.IsZero() {
+		t.Errorf("after options that were refused: %+v, %v", status, err)
+	}
 }

@@ -22,7 +22,7 @@ func TestUnreadableLimit(t *testing.T) {
 	ctx := context.Background()
 	for name, migrate := range map[string]func(string) error{
 		"functions": migrated,
-		"portable":  func(dsn string) error { return migratedFor(dsn, pgstore.Portable) },
+		"portable":  func(dsn string) error { return migratedFor(dsn, "Portable") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,7 +6,6 @@ import (
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 func init() {
@@ -65,7 +64,7 @@ func (b *bench) few(ctx context.Context) error {
 
 // logged: what durability costs when statements are shared.
 func (b *bench) logged(ctx context.Context) error {
-	durable, err := b.dig(ctx, loggedDB, pgstore.Logged)
+	durable, err := b.dig(ctx, loggedDB, "logged")
 	if err != nil {
 		return err
 	}

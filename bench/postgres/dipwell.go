@@ -52,7 +52,7 @@ type well struct {
 
 // dig makes a database with dipwell's schema and a row for each of the bench's
 // keys, in both limits.
-func (b *bench) dig(ctx context.Context, database string, tables pgstore.Durability) (*well, error) {
+func (b *bench) dig(ctx context.Context, database string, tables string) (*well, error) {
 	w, err := b.digRows(ctx, database, tables, b.keys)
 	if err == nil {
 		err = w.fill(ctx, drainedLimit, b.keys)
@@ -61,7 +61,7 @@ func (b *bench) dig(ctx context.Context, database string, tables pgstore.Durabil
 }
 
 // digRows is dig with a number of keys, in the limit that everybody enforces.
-func (b *bench) digRows(ctx context.Context, database string, tables pgstore.Durability, rows int) (*well, error) {
+func (b *bench) digRows(ctx context.Context, database string, tables string, rows int) (*well, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (b *bench) digRows(ctx context.Context, database string, tables pgstore.Dur
 	return w, nil
 }
 
-func (w *well) open(ctx context.Context, tables pgstore.Durability) (err error) {
+func (w *well) open(ctx context.Context, tables string) (err error) {
 	if w.pool, err = pool(ctx, w.dsn, poolConns); err != nil {
 		return err
 	}

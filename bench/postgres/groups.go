@@ -8,7 +8,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/jackc/pgx/v5"
 )
@@ -46,7 +45,7 @@ func byHand(ctx context.Context, c *pgx.Conn, key string, tables int) (bool, err
 // groups: several limits in one call, all or nothing.
 func (b *bench) groups(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Groups of 2 and 3, single decisions, %d keys\n\n\"%s\" sends begin, a conditional update a table and commit together; its program would have to roll back where one refuses.\n\n", b.keys, twoByHand)
-	for _, tables := range []pgstore.Durability{pgstore.Logged, pgstore.Unlogged} {
+	for _, tables := range []string{"logged", "unlogged"} {
 		w, err := b.digAll(ctx, tables)
 		if err != nil {
 			return err
@@ -60,8 +59,8 @@ func (b *bench) groups(ctx context.Context) error {
 	return nil
 }
 
-func durability(d pgstore.Durability) string {
-	if d == pgstore.Logged {
+func durability(d string) string {
+	if d == "logged" {
 		return "logged"
 	}
 	return "unlogged"

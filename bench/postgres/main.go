@@ -21,7 +21,6 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 func main() {
@@ -182,10 +181,10 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if b.version, err = query(ctx, b.admin, "show server_version"); err != nil {
 		return err
 	}
-	if b.rivals, err = b.invite(ctx, rivalsDB, pgstore.Unlogged, b.keys, burst); err != nil {
+	if b.rivals, err = b.invite(ctx, rivalsDB, "unlogged", b.keys, burst); err != nil {
 		return err
 	}
-	b.fast, err = b.dig(ctx, fastDB, pgstore.Unlogged)
+	b.fast, err = b.dig(ctx, fastDB, "unlogged")
 	return err
 }
 

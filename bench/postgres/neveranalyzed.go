@@ -7,7 +7,6 @@ import (
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 func init() {
@@ -66,7 +65,7 @@ func (w *well) readAll(ctx context.Context) error {
 
 // digBlind makes logged tables that nobody analyzes.
 func (b *bench) digBlind(ctx context.Context, database string, rows int) (*well, error) {
-	w, err := b.digVerbs(ctx, database, pgstore.Logged, 0)
+	w, err := b.digVerbs(ctx, database, "logged", 0)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 // A pair is dipwell and its rivals with tables of the same durability.
@@ -35,9 +33,9 @@ func (b *bench) eachDurability(ctx context.Context, do func(pair) error) error {
 // loggedPair makes both in new databases. Close it.
 func (b *bench) loggedPair(ctx context.Context) (p pair, err error) {
 	p.durability = "logged"
-	if p.rivals, err = b.invite(ctx, loggedRivalsDB, pgstore.Logged, b.keys, burst); err != nil {
+	if p.rivals, err = b.invite(ctx, loggedRivalsDB, "logged", b.keys, burst); err != nil {
 		return p, err
 	}
-	p.well, err = b.dig(ctx, loggedDB, pgstore.Logged)
+	p.well, err = b.dig(ctx, loggedDB, "logged")
 	return p, err
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 //go:embed sql
@@ -46,12 +45,12 @@ const (
 // one durability.
 type rivals struct {
 	dsn    string
-	tables pgstore.Durability
+	tables string
 }
 
 // invite makes a database with the rivals' tables, which get a row for each key,
 // as ours do.
-func (b *bench) invite(ctx context.Context, database string, tables pgstore.Durability, keys, tokens int) (rivals, error) {
+func (b *bench) invite(ctx context.Context, database string, tables string, keys, tokens int) (rivals, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
 		return rivals{}, err
@@ -72,9 +71,9 @@ func (b *bench) invite(ctx context.Context, database string, tables pgstore.Dura
 }
 
 // schema is a design's, with tables of a durability: the files have unlogged ones.
-func schema(name string, tables pgstore.Durability) string {
+func schema(name string, tables string) string {
 	sql := sqlFile(name + ".sql")
-	if tables == pgstore.Logged {
+	if tables == "logged" {
 		return strings.ReplaceAll(sql, "create unlogged table", "create table")
 	}
 	return sql

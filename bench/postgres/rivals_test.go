@@ -10,14 +10,13 @@ import (
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/internal/pgtest"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 // The rivals must do the work that they are measured at: take a token while
 // there is one, and refuse when there is none.
 func TestRivalsLimit(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
-	r, err := b.invite(ctx, rivalsDB, pgstore.Unlogged, 1, 2)
+	r, err := b.invite(ctx, rivalsDB, "unlogged", 1, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +71,7 @@ func TestRefilled(t *testing.T) {
 func TestRefill(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
 	for _, c := range []struct{ tokens, want int }{{0, 300}, {burst - 1, burst}, {burst, burst}} {
-		r, err := b.invite(ctx, rivalsDB, pgstore.Logged, 1, c.tokens)
+		r, err := b.invite(ctx, rivalsDB, "logged", 1, c.tokens)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +88,7 @@ func TestRefill(t *testing.T) {
 // What dipwell is measured at is one statement, and it is the one it sends.
 func TestOverheardStatement(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
-	w, err := b.dig(ctx, fastDB, pgstore.Unlogged)
+	w, err := b.dig(ctx, fastDB, "unlogged")
 	if err != nil {
 		t.Fatal(err)
 	}

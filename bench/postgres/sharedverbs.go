@@ -7,7 +7,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/pgstore"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -19,7 +18,7 @@ const sharers = 256
 // coalescedVerbs: each verb from many goroutines through coalesce.
 func (b *bench) coalescedVerbs(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## Each verb coalesced\n\n")
-	for _, tables := range []pgstore.Durability{pgstore.Logged, pgstore.Unlogged} {
+	for _, tables := range []string{"logged", "unlogged"} {
 		w, err := b.digAll(ctx, tables)
 		if err != nil {
 			return err

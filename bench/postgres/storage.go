@@ -8,7 +8,6 @@ import (
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 func init() {
@@ -24,12 +23,12 @@ func (b *bench) growth(ctx context.Context) error {
 	if b.quick {
 		length = 2 * time.Second
 	}
-	ours, err := b.dig(ctx, freshDB, pgstore.Unlogged)
+	ours, err := b.dig(ctx, freshDB, "unlogged")
 	if err != nil {
 		return err
 	}
 	defer ours.close()
-	theirs, err := b.invite(ctx, freshToo, pgstore.Unlogged, b.keys, burst)
+	theirs, err := b.invite(ctx, freshToo, "unlogged", b.keys, burst)
 	if err != nil {
 		return err
 	}
@@ -98,11 +97,11 @@ func (b *bench) refillCost(ctx context.Context) error {
 		rows /= 10
 	}
 	load.NameKeys(rows)
-	theirs, err := b.invite(ctx, freshToo, pgstore.Unlogged, rows, burst/2) // half full: each row is due each time
+	theirs, err := b.invite(ctx, freshToo, "unlogged", rows, burst/2) // half full: each row is due each time
 	if err != nil {
 		return err
 	}
-	ours, err := b.digRows(ctx, freshDB, pgstore.Unlogged, rows)
+	ours, err := b.digRows(ctx, freshDB, "unlogged", rows)
 	if err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 		database string
 		rows     int
 	}{{freshDB, many}, {freshToo, few}} {
-		well, err := b.digRows(ctx, w.database, pgstore.Unlogged, w.rows)
+		well, err := b.digRows(ctx, w.database, "unlogged", w.rows)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func (b *bench) sweepCost(ctx context.Context) error {
 	if b.quick {
 		live /= 10
 	}
-	w, err := b.digRows(ctx, freshDB, pgstore.Logged, 0)
+	w, err := b.digRows(ctx, freshDB, "logged", 0)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func sweepsOf(s *pgstore.Store) (out sweeps) {
 }
 
 func (b *bench) arrive(ctx context.Context, a *arrival, database string, length time.Duration, swept bool) error {
-	w, err := b.digRows(ctx, database, pgstore.Logged, 0)
+	w, err := b.digRows(ctx, database, "logged", 0)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/jackc/pgx/v5"
 )
@@ -134,7 +133,7 @@ var sqlVerbs = []verb{
 }
 
 // digAll is dig with the other limits, and with the counters of groups by hand.
-func (b *bench) digAll(ctx context.Context, tables pgstore.Durability) (*well, error) {
+func (b *bench) digAll(ctx context.Context, tables string) (*well, error) {
 	w, err := b.digVerbs(ctx, verbsDB, tables, b.keys)
 	if err != nil {
 		return nil, err
@@ -150,7 +149,7 @@ func (b *bench) digAll(ctx context.Context, tables pgstore.Durability) (*well, e
 }
 
 // digVerbs is digRows with the other limits.
-func (b *bench) digVerbs(ctx context.Context, database string, tables pgstore.Durability, rows int) (*well, error) {
+func (b *bench) digVerbs(ctx context.Context, database string, tables string, rows int) (*well, error) {
 	w, err := b.digRows(ctx, database, tables, rows)
 	if err != nil {
 		return nil, err
@@ -170,7 +169,7 @@ func (b *bench) digVerbs(ctx context.Context, database string, tables pgstore.Du
 // verbs: the processor time of each kind of call on one connection.
 func (b *bench) verbs(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Processor time of each verb, %d keys, one connection\n\n", b.keys)
-	for _, tables := range []pgstore.Durability{pgstore.Logged, pgstore.Unlogged} {
+	for _, tables := range []string{"logged", "unlogged"} {
 		w, err := b.digAll(ctx, tables)
 		if err != nil {
 			return err

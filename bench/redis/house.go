@@ -121,7 +121,7 @@ func (h *house) openPostgres(ctx context.Context) error {
 	if err = pool.QueryRow(ctx, "show server_version").Scan(&h.pgVersion); err != nil {
 		return err
 	}
-	if _, err = pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: pgstore.Unlogged}); err != nil {
+	if _, err = pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: "unlogged"}); err != nil {
 		return err
 	}
 	store, err := pgstore.New(ctx, pool, pgstore.Config{})

@@ -16,13 +16,13 @@ import (
 
 // Thresholds of findings in databases.
 const (
-	fewHot       = 0.9
-	manyDead     = 0.5             // ratio of dead to live rows
-	deadEnough   = 10000           // fewer dead rows are not judged
-	longOpen     = 5 * time.Minute // age of a transaction, which keeps dead rows
-	fullMemory   = 0.9
-	fullClients  = 0.9
-	clockSamples = 8 // the quickest counts
+	fewHot        = 0.9
+	enoughUpdates = 1000            // fewer updates are not judged
+	manyDead      = 0.5             // ratio of dead to live rows
+	deadEnough    = 10000           // fewer dead rows are not judged
+	longOpen      = 5 * time.Minute // age of a transaction, which keeps dead rows
+	fullMemory    = 0.9
+	fullClients   = 0.9
 )
 
 // file checks a store in a file without opening it as a store.
@@ -85,7 +85,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	server, _, _ = strings.Cut(server, ",")
 	x.judge(c.ReadOnly, verdictProblem, "store", "it is a standby perhaps: target_session_attrs=read-write finds the primary",
 		"%s answers as %s, read-only: %s", "%s answers as %s: %s", redact(url), c.User, server)
-	x.postgresClock(ctx, conn)
+	x.clock("the database's clock", c.ClockAhead, c.ClockError)
 	if c.Hidden {
 		x.postgresHidden(ctx, c, conn)
 	} else {
@@ -102,28 +102,18 @@ func (x *examination) postgresEngine(c *pgstore.Condition) {
 	if c.Portable {
 		x.ok("engine", "%s: a call of several keys is a transaction with row locks, and collisions are retried; refusals of one key write nothing; the service sweeps", c.Engine)
 	}
-	if !c.Engine.IsPostgreSQL() {
+	if c.Engine == "YugabyteDB" || c.Engine == "CockroachDB" {
 		return
 	}
-	if c.Engine == pgstore.Citus {
+	if c.Engine == "Citus" {
 		x.ok("engine", "settings, roles and connections below are the coordinator's; updates and dead rows are counted on the workers and were not looked at")
 	}
 	x.postgresHealth(c)
 }
 
-func (x *examination) postgresClock(ctx context.Context, conn *pgx.Conn) {
-	var best pgstore.Sample
-	for i := range clockSamples {
-		s, err := pgstore.ClockSample(ctx, conn)
-		if err != nil {
-			x.problem("clock", "", "%v", timeoutError(err))
-			return
-		}
-		if i == 0 || s.Error < best.Error {
-			best = s
-		}
-	}
-	x.clock("the database's clock", best.Ahead, best.Error)
+func lookAtClock(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "select clock_timestamp()")
+	return err
 }
 
 func (x *examination) postgresSchema(c *pgstore.Condition) {
@@ -143,7 +133,7 @@ func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, 
 	} else {
 		x.problem("schema", "grant dipwell_app to callers in SQL, dipwell_service to a service, dipwell_admin to one that defines limits", "%s may not use the schema dipwell"+rest, c.User)
 	}
-	x.latency(ctx, "looks at the clock", func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
+	x.latency(ctx, "looks at the clock", func(ctx context.Context) error { return lookAtClock(ctx, conn) })
 }
 
 func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
@@ -153,7 +143,7 @@ func (x *examination) postgresDecisions(ctx context.Context, url string, conn *p
 		return
 	}
 	defer func() { _ = s.Close() }()
-	x.decisions(ctx, s.Store, func(ctx context.Context) error { _, err := pgstore.ClockSample(ctx, conn); return err })
+	x.decisions(ctx, s.Store, func(ctx context.Context) error { return lookAtClock(ctx, conn) })
 }
 
 // postgresHealth checks what only PostgreSQL reports.
@@ -188,7 +178,7 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 }
 
 func (x *examination) postgresRows(c *pgstore.Condition) {
-	if c.Engine != pgstore.Citus {
+	if c.Engine != "Citus" {
 		x.postgresCounters(c)
 	}
 	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
@@ -200,13 +190,13 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	switch {
 	case c.Portable:
 		x.ok("sweep", "a running service deletes full rows; nothing else does")
-	case c.Sweep == pgstore.SweepByCron:
+	case c.SweepJob == "planned":
 		x.ok("sweep", "pg_cron deletes full rows")
-	case c.Sweep == pgstore.SweepUnplanned:
+	case c.SweepJob == "missing":
 		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed and does not sweep; a running service does")
-	case c.Sweep == pgstore.SweepUnknown:
+	case c.SweepJob == "hidden":
 		x.ok("sweep", "pg_cron is installed, and its jobs are not this user's to see; a running service sweeps in any case")
-	case c.Sweep == pgstore.SweepByService:
+	default:
 		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
 	}
 }
@@ -229,7 +219,8 @@ func (x *examination) postgresSwept(c *pgstore.Condition) {
 
 // postgresCounters judges the server's statistics of buckets.
 func (x *examination) postgresCounters(c *pgstore.Condition) {
-	if share, ok := c.HotShare(); ok {
+	if c.Updates >= enoughUpdates {
+		share := float64(c.HotUpdates) / float64(c.Updates)
 		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
 			"%.1f %% of %d updates of buckets left the indexes alone", "%.1f %% of %d updates of buckets left the indexes alone", 100*share, c.Updates)
 	} else {

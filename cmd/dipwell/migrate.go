@@ -60,17 +60,29 @@ type tables struct {
 
 // options returns the options for the flags and the URL's scheme.
 func (t tables) options(url string) pgstore.MigrateOptions {
-	o := pgstore.MigrateOptions{Engine: pgstore.EngineOf(url)}
+	o := pgstore.MigrateOptions{Engine: engineOf(url)}
 	if t.Citus {
-		o.Engine = pgstore.Citus
+		o.Engine = "Citus"
 	}
 	switch {
 	case t.Unlogged:
-		o.Tables = pgstore.Unlogged
+		o.Tables = "unlogged"
 	case t.Logged:
-		o.Tables = pgstore.Logged
+		o.Tables = "logged"
 	}
 	return o
+}
+
+// engineOf returns the engine that the scheme of a URL names. For any other
+// scheme it is found by the server's answer.
+func engineOf(url string) string {
+	switch scheme, _, _ := strings.Cut(url, "://"); scheme {
+	case "yugabyte":
+		return "YugabyteDB"
+	case "cockroach":
+		return "CockroachDB"
+	}
+	return ""
 }
 
 // MigrateUpCmd creates or upgrades the schema.

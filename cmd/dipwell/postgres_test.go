@@ -121,10 +121,22 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+// TestEngineOf checks that the scheme of a URL selects the engine.
+func TestEngineOf(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://h/d": "", "postgresql://h/d": "", "host=h dbname=d": "",
+		"yugabyte://u:p@h:5433/d": "YugabyteDB", "cockroach://h:26257/d": "CockroachDB",
+	} {
+		if got := engineOf(url); got != want {
+			t.Errorf("%s is %q", url, got)
+		}
+	}
+}
+
 // Engines without SQL functions have the tables alone, under the same version.
 func TestMigratePortable(t *testing.T) {
 	dsn := freshDatabase(t)
-	if _, err := pgstore.Migrate(t.Context(), connectTo(t, dsn), pgstore.MigrateOptions{Engine: pgstore.Portable}); err != nil {
+	if _, err := pgstore.Migrate(t.Context(), connectTo(t, dsn), pgstore.MigrateOptions{Engine: "Portable"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, url := range []string{dsn, strings.Replace(dsn, "postgres:", "yugabyte:", 1)} {

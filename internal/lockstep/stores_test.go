@@ -140,7 +140,7 @@ func newDatabase(t testing.TB) string {
 	own, err := pgx.Connect(context.Background(), server.DSN(name))
 	ok(t, err)
 	defer own.Close(context.Background())
-	_, err = pgstore.Migrate(context.Background(), own, pgstore.MigrateOptions{Tables: pgstore.Unlogged})
+	_, err = pgstore.Migrate(context.Background(), own, pgstore.MigrateOptions{Tables: "unlogged"})
 	ok(t, err)
 	return server.DSN(name)
 }
