@@ -302,14 +302,14 @@ func TestRestart(t *testing.T) {
 		t.Errorf("reset, after %+v: %+v, %v", shared, d, err)
 	}
 	answers = fmt.Sprint(ask())
-	if _, err := s.Sweep(ctx, 1000); err != nil {
+	if _, err := s.sweep(ctx, 1000); err != nil {
 		t.Fatal(err)
 	}
 	if swept := fmt.Sprint(ask()); swept != answers {
 		t.Errorf("a sweep changed answers:\n  were %s\n  are  %s", answers, swept)
 	}
 	now.Add(1e15)
-	if _, err := s.Sweep(ctx, 1000); err != nil {
+	if _, err := s.sweep(ctx, 1000); err != nil {
 		t.Fatal(err)
 	}
 	var left int

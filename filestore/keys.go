@@ -14,7 +14,7 @@ const MaxPage = 10_000
 
 // Keys pages through the live keys of any limit, in byte order. What changed is
 // written first, so that it sees what was decided before it.
-func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.KeyState, err error) {
+func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.KeyState, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return nil, s.why()
 	}
@@ -112,9 +112,9 @@ func (k *keeper) sweepSome() {
 	}
 }
 
-// Sweep deletes full rows, at most n, from memory and from the file, and says
+// sweep deletes full rows, at most n, from memory and from the file, and says
 // how many the file had. It looks at every row at most once.
-func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
+func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return 0, s.why()
 	}

@@ -78,19 +78,19 @@ func (r *reopened) Drop(ctx context.Context, name, owner string) error {
 func (r *reopened) Sweep(ctx context.Context, n int) (int, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Sweep(ctx, n)
+	return r.s.sweep(ctx, n)
 }
 
 func (r *reopened) Now(ctx context.Context) (int64, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Now(ctx)
+	return r.s.mem.Now(ctx)
 }
 
 func (r *reopened) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Keys(ctx, d, prefix, after, n)
+	return r.s.keys(ctx, d, prefix, after, n)
 }
 
 // TestStoreReopened: the suite on a store whose process ends again and again,
@@ -200,7 +200,7 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 		t.Errorf("cancelled twice: %v", err)
 	}
 	now += 60e6
-	if _, err := s.Sweep(ctx, 100); err != nil {
+	if _, err := s.sweep(ctx, 100); err != nil {
 		t.Fatal(err)
 	}
 	var left int

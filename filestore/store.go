@@ -132,7 +132,7 @@ func (s *Store) maxKeys(c Config) int {
 // any limit and Sweep deletes full rows from the file.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.plan.cat, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: s.plan.cat, Keys: s.keys, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.why() },
 	}
 }
@@ -292,12 +292,6 @@ func (s *Store) why() error {
 	}
 	return nil
 }
-
-// Now is the store's time.
-func (s *Store) Now(ctx context.Context) (int64, error) { return s.mem.Now(ctx) }
-
-// Path is the file.
-func (s *Store) Path() string { return s.path }
 
 // Close writes what is left to write and lets go of the file. The error says
 // whether that failed. Calls should have ended before.

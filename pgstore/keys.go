@@ -13,9 +13,9 @@ const keysSQL = `select key, used, ts, version from dipwell.buckets
 where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
 order by key limit $4`
 
-// Keys returns at most n live keys of a limit that start with prefix, in byte
+// keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after.
-func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
+func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := (*s.limits.entries.Load())[d.Name]
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
@@ -39,8 +39,8 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return out, storeError(err, false)
 }
 
-// Now returns the server's time in µs since the Unix epoch.
-func (s *Store) Now(ctx context.Context) (now int64, err error) {
+// now returns the server's time in µs since the Unix epoch.
+func (s *Store) now(ctx context.Context) (now int64, err error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}

@@ -55,7 +55,7 @@ func TestAbsentAtStart(t *testing.T) {
 	if _, err := l.Define(ctx, store.Limit{Name: "api", Rate: 1, Period: time.Hour}, owner.API); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a definition that somebody waits for: %v", err)
 	}
-	if _, err := s.Now(ctx); !errors.Is(err, store.ErrStore) {
+	if _, err := s.Abilities().Now(ctx); !errors.Is(err, store.ErrStore) {
 		t.Errorf("now: %v", err)
 	}
 

@@ -76,7 +76,7 @@ var pagedCalls = []struct {
 		return []store.Op{op(l, "user", keyFor("k", 20*i+j), store.Verb(j%5+1))}
 	})},
 	{"Keys", 10, func(ctx context.Context, s session, i int) error {
-		_, err := s.store.Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
+		_, err := s.store.Abilities().Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
 		return err
 	}},
 	{"take", 1, sqlCall("take('user', $1)")},

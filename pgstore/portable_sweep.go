@@ -84,7 +84,7 @@ func (s portable) sweepStep(ctx context.Context, n int) (did swept, err error) {
 
 // sweepKeys reads and sweeps the next page of a pass.
 func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did swept, err error) {
-	now, err := s.Now(ctx)
+	now, err := s.now(ctx)
 	if err != nil {
 		return did, err
 	}

@@ -33,7 +33,7 @@ func TestServiceRole(t *testing.T) {
 		"charge":  func() error { _, err := l.Charge(ctx, "login", "u", 1); return err },
 		"refund":  func() error { _, err := l.Refund(ctx, "login", "u", 1); return err },
 		"reset":   func() error { _, err := l.Reset(ctx, "login", "v"); return err },
-		"keys":    func() error { _, err := st.Keys(ctx, l.Limit("login"), "", "", 10); return err },
+		"keys":    func() error { _, err := st.Abilities().Keys(ctx, l.Limit("login"), "", "", 10); return err },
 		"inspect": func() error { _, err := pgstore.Inspect(ctx, login); return err },
 		"take all": func() error {
 			_, err := l.TakeAll(ctx, dipwell.Take{Limit: "login", Key: "a", Cost: 1}, dipwell.Take{Limit: "login", Key: "b", Cost: 1})

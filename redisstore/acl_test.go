@@ -99,7 +99,7 @@ func asUser(t *testing.T, url string) {
 		return nil
 	})
 	everyVerb(t, s, l) // for rows of the previous version
-	if list, err := s.Keys(t.Context(), l.Limit("bucket"), "", "", 10); err != nil || len(list) == 0 {
+	if list, err := s.Abilities().Keys(t.Context(), l.Limit("bucket"), "", "", 10); err != nil || len(list) == 0 {
 		t.Errorf("keys: %v, %v", list, err)
 	}
 	can := store.AbilitiesOf(s)
@@ -109,7 +109,7 @@ func asUser(t *testing.T, url string) {
 	if err := can.Ready(t.Context()); err != nil {
 		t.Errorf("ready: %v", err)
 	}
-	if _, err := s.Now(t.Context()); err != nil {
+	if _, err := s.Abilities().Now(t.Context()); err != nil {
 		t.Errorf("now: %v", err)
 	}
 	db := connect(t, url)

@@ -208,7 +208,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
-		now, err := l.s.Now(ctx)
+		now, err := l.s.now(ctx)
 		if err != nil {
 			return "", err
 		}

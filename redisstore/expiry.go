@@ -34,7 +34,7 @@ func slower(from, to *store.Rule, policy store.ChangePolicy) bool {
 
 // lengthenExpiry makes all rows of a limit live as long as d's rule needs them.
 func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
-	now, err := s.Now(ctx)
+	now, err := s.now(ctx)
 	if err != nil {
 		return err
 	}

@@ -234,7 +234,7 @@ func checkKeysOfEveryMaster(t *testing.T, cluster *redistest.Cluster) {
 	}
 	after, listed := "", 0
 	for {
-		page, err := s.Keys(t.Context(), l.Limit("k"), "u", after, 70)
+		page, err := s.Abilities().Keys(t.Context(), l.Limit("k"), "u", after, 70)
 		if err != nil {
 			t.Fatal(err)
 		}

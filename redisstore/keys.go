@@ -13,11 +13,11 @@ import (
 // maxPage bounds the keys of one call of Keys.
 const maxPage = 10_000
 
-// Keys returns at most n live keys of a limit that start with prefix, in byte
+// keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after. The shared bucket comes first; pass
 // dipwell.Shared to continue after it. n is at most 10,000. Each call scans the
 // names of all keys on every master, in small steps.
-func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
+func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	e := s.limits.entry(d.Name)
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
@@ -25,7 +25,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
 	}
-	now, err := s.Now(ctx)
+	now, err := s.now(ctx)
 	if err != nil {
 		return nil, err
 	}

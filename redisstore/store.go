@@ -212,9 +212,9 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 // errRetry means that nothing was done and the group has to be tried again.
 var errRetry = errors.New("again")
 
-// Now returns the time of the server that has the limits, in µs since the Unix
+// now returns the time of the server that has the limits, in µs since the Unix
 // epoch.
-func (s *Store) Now(ctx context.Context) (int64, error) {
+func (s *Store) now(ctx context.Context) (int64, error) {
 	if s.clock != nil {
 		return s.clock(), nil
 	}
@@ -229,7 +229,7 @@ func (s *Store) Now(ctx context.Context) (int64, error) {
 // nothing to sweep. All lanes are the store itself: its client has a pool.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.cat, Keys: s.Keys, Now: s.Now, Ready: s.ready, Metrics: s.metrics,
+		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},
