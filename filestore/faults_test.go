@@ -379,7 +379,7 @@ func TestParseURL(t *testing.T) {
 		path  string
 		every time.Duration
 	}{
-		"file:a/b.db": {"a/b.db", 0}, "file:///x": {"/x", 0}, "file:/x?durability=each": {"/x", Each}, "file:x?durability=250ms": {"x", 250 * time.Millisecond},
+		"file:a/b.db": {"a/b.db", defaultEvery}, "file:///x": {"/x", defaultEvery}, "file:/x?durability=each": {"/x", Each}, "file:x?durability=250ms": {"x", 250 * time.Millisecond},
 	} {
 		if path, every, err := ParseURL(text); err != nil || path != want.path || every != want.every {
 			t.Errorf("%s: %s, %v, %v", text, path, every, err)

@@ -16,15 +16,13 @@ import (
 type Condition struct {
 	Path    string // without links
 	Missing bool   // it is made when a store opens it
-	Schema  int    // version; this program's is SchemaVersion
+	Schema  int    // version of the format
+	Wanted  int    // version that this program reads and writes
 	Bytes   int64  // with its log
 	Written time.Time
 	InUse   bool
 	PID     int // of who has it; 0: unknown
 }
-
-// SchemaVersion is the version that this program reads and writes.
-const SchemaVersion = schemaVersion
 
 // Inspect looks at a file and changes nothing. An error names what would keep a
 // store from opening it, except that somebody has it open.
@@ -33,7 +31,7 @@ func Inspect(path string) (*Condition, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Condition{Path: path}
+	c := &Condition{Path: path, Wanted: schemaVersion}
 	if err = checkHeader(path); errors.Is(err, fs.ErrNotExist) {
 		c.Missing = true
 		dir, err := os.Stat(filepath.Dir(path))

@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// MaxPage bounds the keys of one call of Keys.
-const MaxPage = 10_000
+// maxPage bounds the keys of one call of Keys.
+const maxPage = 10_000
 
 // Keys pages through the live keys of any limit, in byte order. What changed is
 // written first, so that it sees what was decided before it.
@@ -18,7 +18,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	if state := s.state.Load(); state&stateClosed != 0 {
 		return nil, s.why()
 	}
-	if n = min(n, MaxPage); n <= 0 {
+	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
 	}
 	if err := s.keep.flush(); err != nil {

@@ -17,7 +17,7 @@ const Each time.Duration = -1
 
 // Defaults and bounds of Config.Every.
 const (
-	DefaultEvery = 100 * time.Millisecond
+	defaultEvery = 100 * time.Millisecond
 	minEvery     = 10 * time.Millisecond
 	maxEvery     = time.Hour
 )
@@ -25,7 +25,7 @@ const (
 // Config sets up a Store. The zero value means the defaults.
 type Config struct {
 	// Every is how long a decision may be in memory alone: what a crash can
-	// forget. Default DefaultEvery; at least 10 ms. Each: not at all.
+	// forget. Default 100 ms; at least 10 ms. Each: not at all.
 	Every time.Duration
 	// MaxKeys and MaxReservations are memstore's. A file that holds more than
 	// that is not opened.
@@ -113,7 +113,7 @@ func Open(path string, c Config) (*Store, error) {
 
 func (c *Config) check() error {
 	if c.Every == 0 {
-		c.Every = DefaultEvery
+		c.Every = defaultEvery
 	}
 	if c.Every != Each && (c.Every < minEvery || c.Every > maxEvery) {
 		return fmt.Errorf("filestore: Every: %v is not between %v and %v", c.Every, minEvery, maxEvery)

@@ -12,7 +12,7 @@ import (
 
 // ParseURL reads file:PATH or file:PATH?durability=each|100ms into a path and
 // Config.Every. The path is taken as it is, without escapes; file:///PATH is the
-// same as file:/PATH.
+// same as file:/PATH. Without a durability, every is 100 ms.
 func ParseURL(text string) (path string, every time.Duration, err error) {
 	rest, ok := strings.CutPrefix(text, "file:")
 	if !ok {
@@ -42,6 +42,9 @@ func ParseURL(text string) (path string, every time.Duration, err error) {
 		if every, err = parseEvery(v[0]); err != nil {
 			return "", 0, fmt.Errorf("store: durability: %w", err)
 		}
+	}
+	if every == 0 {
+		every = defaultEvery
 	}
 	return path, every, nil
 }

@@ -46,14 +46,11 @@ func (x *examination) file(url string) {
 	}
 	if !c.Missing {
 		advice := "run the dipwell that wrote it, or a newer one"
-		x.judge(c.Schema != filestore.SchemaVersion, verdictProblem, "schema", advice, "version %d, and this program knows %d", "version %d, as this program's %d", c.Schema, filestore.SchemaVersion)
+		x.judge(c.Schema != c.Wanted, verdictProblem, "schema", advice, "version %d, and this program knows %d", "version %d, as this program's %d", c.Schema, c.Wanted)
 	}
 	switch every {
 	case filestore.Each:
 		x.ok("durability", "each decision is on the disk before it is answered")
-	case 0:
-		every = filestore.DefaultEvery
-		fallthrough
 	default:
 		x.ok("durability", "a crash forgets the last %v of decisions; ?durability=each forgets none", every)
 	}
