@@ -175,7 +175,7 @@ func (p *limits) write(d, old *store.Definition) error {
 		if err != nil || known && old.Number == d.Number {
 			return err
 		}
-		v := catalog.NewVersion(d.Version(), &d.Limit)
+		v := catalog.NewVersion(catalog.Present(d), &d.Limit)
 		return disk.exec("insert into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
 			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
 	})

@@ -288,11 +288,11 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	if err := s.limits.checkZone(ctx, l); err != nil {
 		return err
 	}
-	r, _, err := l.Compile()
+	d, err := store.NewDefinition(l)
 	if err != nil {
 		return err
 	}
-	v := catalog.NewVersion(store.Version{Rule: r, Policy: l.OnChange}, &l)
+	v := catalog.NewVersion(store.Version{Rule: d.Rule, Policy: d.Policy}, &l)
 	limit, err1 := record(catalog.LimitColumns, catalog.LimitValues(&l), map[string]any{"owner": by})
 	version, err2 := record(catalog.VersionColumns, v.Values(),
 		map[string]any{"months": v.Months, "days": v.Days, "clock": v.Clock, "zone": v.Zone})

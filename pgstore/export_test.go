@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +39,7 @@ func Statements(t testing.TB) map[string][]string {
 			{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
 			{Name: "spread", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute},
 		} {
-			list = append(list, d.takeSQL(1, store.MustDefinition(l), false), d.takeSQL(1, store.MustDefinition(l), true))
+			list = append(list, d.takeSQL(1, limittest.Definition(l), false), d.takeSQL(1, limittest.Definition(l), true))
 		}
 		out[e] = list
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
@@ -129,7 +130,7 @@ func withCalendar(t *testing.T, vector json.RawMessage) json.RawMessage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := store.MustDefinition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: v["start"].(string)}).Rule
+	r := limittest.Definition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: v["start"].(string)}).Rule
 	c := r.Calendar()
 	v["rule"] = map[string]any{"every": 0, "months": c.Months, "days": c.Days, "clock": c.Clock, "zone": c.Zone}
 	out, err := json.Marshal(v)

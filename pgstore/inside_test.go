@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -66,7 +67,7 @@ func TestLimitsInsideATransaction(t *testing.T) {
 				g, _ := b.Single()
 				g.Ops = nil
 				for _, key := range []string{"k", "l"} {
-					g.Ops = append(g.Ops, store.Op{Def: store.MustDefinition(limitX), Key: key, Cost: 9})
+					g.Ops = append(g.Ops, store.Op{Def: limittest.Definition(limitX), Key: key, Cost: 9})
 				}
 				if err := s.With(tx).Apply(ctx, &b); err != nil {
 					t.Fatal(err)

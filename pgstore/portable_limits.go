@@ -65,7 +65,7 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) error {
 		if err != nil || old != nil && old.Number == d.Number {
 			return err
 		}
-		v := catalog.NewVersion(d.Version(), &l)
+		v := catalog.NewVersion(catalog.Present(d), &l)
 		return insert(ctx, tx, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -184,7 +185,7 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 		if !ok {
 			first = e.def.Number
 		}
-		for _, v := range append(slices.Clone(e.def.Past), e.def.Version()) {
+		for _, v := range append(slices.Clone(e.def.Past), catalog.Present(e.def)) {
 			if v.Since >= now-keepVersion.Microseconds() { // the version before v may still be in use
 				first = min(first, v.Number-1)
 			}

@@ -50,7 +50,11 @@ func TestCompileTwin(t *testing.T) {
 }
 
 func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
-	want, _, wantErr := l.Compile()
+	var want store.Rule
+	d, wantErr := store.NewDefinition(l)
+	if wantErr == nil {
+		want = d.Rule
+	}
 	var got store.Rule
 	var cal store.Calendar
 	period := int64(l.Period)
@@ -113,10 +117,11 @@ func TestZones(t *testing.T) {
 		}
 		changes := changesOf(loc, from, to)
 		for _, clock := range []string{"00:00", "02:30", "01:15:30"} {
-			rule, _, err := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: clock + " " + zone}.Compile()
+			def, err := store.NewDefinition(store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: clock + " " + zone})
 			if err != nil {
 				t.Fatal(err)
 			}
+			rule := &def.Rule
 			var days, want []int64
 			for _, at := range changes {
 				for day := -1; day <= 1; day++ {

@@ -29,11 +29,11 @@ const (
 // limit's zone than this program, or that it does not know the zone. Limits that
 // share a calendar are compared once.
 func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, error) {
-	rule, _, err := limit.Compile() // its own, for a calendar remembers the last window that it was asked for
+	d, err := store.NewDefinition(limit) // its own, for a calendar remembers the last window that it was asked for
 	if err != nil {
 		return "", err
 	}
-	cal := rule.Calendar()
+	cal := d.Rule.Calendar()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or nothing can differ
 	}
@@ -41,7 +41,7 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 	warning, known := l.zones[cal]
 	l.zonesMu.Unlock()
 	if !known {
-		if warning, err = compareZone(ctx, l.s.db, &rule, cal.Zone); err != nil {
+		if warning, err = compareZone(ctx, l.s.db, &d.Rule, cal.Zone); err != nil {
 			return "", err
 		}
 		l.zonesMu.Lock()

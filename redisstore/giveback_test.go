@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -114,7 +115,7 @@ func (v *giveVector) notInRedis() bool {
 }
 
 func (v *giveVector) definition(name string) *store.Definition {
-	d := store.MustDefinition(store.Limit{Name: name, Rate: 1, Period: time.Second})
+	d := limittest.Definition(store.Limit{Name: name, Rate: 1, Period: time.Second})
 	for i, x := range v.Versions {
 		n := store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
 		var l store.Limit
@@ -194,7 +195,7 @@ func (g *give) do() bool {
 		group.Ops = append(group.Ops, op)
 	}
 	if g.Ends > g.Now {
-		late := store.MustDefinition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
+		late := limittest.Definition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
 		late.Rule = store.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: store.MaxInt}
 		late.Rule.Ready()
 		g.s.InstallDefinition(late, "k")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -61,7 +62,7 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		n++
-		d := store.MustDefinition(store.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
+		d := limittest.Definition(store.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
 		d.Rule = v.Rule.rule()
 		row := s.InstallDefinition(d, "k")
 		found := fmt.Sprintf("%d %d 1", v.Used, v.TS)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -176,7 +177,7 @@ func TestLevelsFollowTheRule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	def := store.MustDefinition(o.Limits[0])
+	def := limittest.Definition(o.Limits[0])
 	for _, k := range rep.tracks[0] {
 		used := def.Rule.Apply(k.row, *rep.Last, store.VerbCheck, 0).Before
 		last := k.points[len(k.points)-1]

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -131,7 +132,7 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 		outcomes := make([]store.Outcome, len(o.Limits))
 		every := true
 		for i, l := range o.Limits {
-			def := store.MustDefinition(l)
+			def := limittest.Definition(l)
 			outcomes[i] = def.RuleFor(r.key, new(store.Rule)).Apply(rows[l.Name+" "+r.key], r.at, store.VerbTake, r.cost)
 			every = every && outcomes[i].Allowed
 		}
@@ -144,7 +145,7 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 			} else if !oc.Never {
 				retry = fmt.Sprint(oc.Retry)
 			}
-			rule := store.MustDefinition(l).Rule
+			rule := limittest.Definition(l).Rule
 			fmt.Fprintf(&out, `{"line":%d,"t_us":%d,"limit":%q,"key":%q,"allowed":%v,"remaining":%d,"retry_after_us":%s}`+"\n",
 				r.line, r.at, l.Name, r.key, allowed, max(0, (rule.Cap-used)/rule.Unit), retry)
 		}

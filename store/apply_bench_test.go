@@ -14,7 +14,7 @@ func BenchmarkApply(b *testing.B) {
 		{Name: "month", Algorithm: FixedWindow, Rate: 1_000_000, Period: -1},
 	} {
 		b.Run(l.Name, func(b *testing.B) {
-			r := MustDefinition(l).Rule
+			r := mustDefinition(l).Rule
 			s := State{Used: r.Unit, TS: 1_800_000_000_000_000}
 			now := s.TS
 			for b.Loop() {

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -58,7 +59,7 @@ func TestApplyTable(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := store.MustDefinition(c.limit).Rule
+			r := limittest.Definition(c.limit).Rule
 			var s store.State
 			for i, k := range c.calls {
 				o := r.Apply(s, k.at.Microseconds(), k.verb, k.cost)
@@ -91,7 +92,7 @@ func anyRule(t *rapid.T) (store.Limit, store.Rule) {
 		case store.LeakyBucket:
 			l.Burst = 0
 		}
-		if r, _, err := l.Compile(); err == nil {
+		if r, _, err := compile(l); err == nil {
 			return l, r
 		}
 	}
@@ -170,7 +171,7 @@ func FuzzApply(f *testing.F) {
 	f.Add(int64(999983), int64(30*86400e6), int64(0), int64(-2), uint8(3), int64(1<<40), int64(1e15), int64(1e12), int64(7))
 	f.Fuzz(func(t *testing.T, rate, period, burst, debt int64, verb uint8, used, ts, later, cost int64) {
 		l := store.Limit{Name: "l", Rate: rate, Period: time.Duration(period) * time.Microsecond, Burst: burst, MaxDebt: debt}
-		r, _, err := l.Compile()
+		r, _, err := compile(l)
 		if err != nil || used < 0 || used > r.MaxUsed || ts < 0 || ts > 4e15 || later < -4e15 || later > 4e15 || cost < 0 || cost > store.MaxInt || verb > 6 {
 			return
 		}
@@ -184,7 +185,7 @@ func FuzzApply(f *testing.F) {
 // A refund is never so large that its units go round and take instead.
 func TestRefundOverflow(t *testing.T) {
 	for _, period := range []time.Duration{time.Microsecond, 1500 * time.Microsecond, 2047 * time.Microsecond, 30 * 24 * time.Hour} {
-		r, _, err := store.Limit{Name: "l", Rate: 1, Period: period, Burst: 1}.Compile()
+		r, _, err := compile(store.Limit{Name: "l", Rate: 1, Period: period, Burst: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

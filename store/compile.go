@@ -10,9 +10,9 @@ import (
 // ticks are the possible lengths of a bucket's tick, in µs, finest first.
 var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 
-// Compile checks a limit and returns its rule. The error is a *LimitError. The
+// compile checks a limit and returns its rule. The error is a *LimitError. The
 // warning is a sentence, or "": it says why a valid limit cannot reach its rate.
-func (l Limit) Compile() (r Rule, warning string, err error) {
+func (l Limit) compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
 	if err = c.check(); err == nil {
 		if l.windowed() {

@@ -21,7 +21,7 @@ func TestCompileLarge(t *testing.T) {
 		{Name: "tib", Rate: 1 << 40, Period: 30 * day},
 		{Name: "most", Rate: store.MaxInt, Period: time.Second, Burst: 1},
 	} {
-		r, _, err := l.Compile()
+		r, _, err := compile(l)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -54,7 +54,7 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 		if l.Name == "µs" {
 			l.Name = "us"
 		}
-		_, _, err := l.Compile()
+		_, err := store.NewDefinition(l)
 		m := []string(nil)
 		if err != nil {
 			m = atMost.FindStringSubmatch(err.Error())
@@ -68,11 +68,11 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 			t.Errorf("%s: %#v", l.Name, err)
 		}
 		l.Burst, _ = strconv.ParseInt(m[1], 10, 64)
-		if _, _, err := l.Compile(); err != nil {
+		if _, err := store.NewDefinition(l); err != nil {
 			t.Errorf("%s: the burst that was named does not do: %v", l.Name, err)
 		}
 		l.Burst++
-		if _, _, err := l.Compile(); err == nil {
+		if _, err := store.NewDefinition(l); err == nil {
 			t.Errorf("%s: one more than the largest burst, %d, does", l.Name, l.Burst)
 		}
 	}
@@ -98,7 +98,7 @@ func TestCompileErrors(t *testing.T) {
 		for i, spoil := range cases {
 			l := ok
 			spoil(&l)
-			_, _, err := l.Compile()
+			_, err := store.NewDefinition(l)
 			var le *store.LimitError
 			if !errors.As(err, &le) || le.Field != field {
 				t.Errorf("%s %d: %v", field, i, err)
@@ -118,7 +118,7 @@ func TestCompileWarns(t *testing.T) {
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second, Burst: 5}, true},
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second}, false},
 	} {
-		if _, w, err := c.l.Compile(); err != nil || (w != "") != c.warn {
+		if _, w, err := compile(c.l); err != nil || (w != "") != c.warn {
 			t.Errorf("%v: warning %q, %v", c.l, w, err)
 		}
 	}
@@ -126,7 +126,7 @@ func TestCompileWarns(t *testing.T) {
 
 // A default max_debt is lowered to what an explicit max_charge leaves of it.
 func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
-	r, _, err := store.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100}.Compile()
+	r, _, err := compile(store.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +137,11 @@ func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
 
 // Ready makes a rule whose fields were set equal to a compiled one.
 func TestRuleReady(t *testing.T) {
-	r, _, err := store.Limit{Name: "x", Rate: 1, Period: time.Microsecond, Burst: 1 << 40}.Compile()
+	r, _, err := compile(store.Limit{Name: "x", Rate: 1, Period: time.Microsecond, Burst: 1 << 40})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, _, err := store.Limit{Name: "x", Rate: 7, Period: time.Hour, Burst: 1 << 12}.Compile()
+	want, _, err := compile(store.Limit{Name: "x", Rate: 7, Period: time.Hour, Burst: 1 << 12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,4 +149,13 @@ func TestRuleReady(t *testing.T) {
 	if r.Ready(); r != want {
 		t.Errorf("%+v, want %+v", r, want)
 	}
+}
+
+// compile returns the rule of a limit, and the warning of its definition.
+func compile(l store.Limit) (r store.Rule, warning string, err error) {
+	d, err := store.NewDefinition(l)
+	if err != nil {
+		return r, "", err
+	}
+	return d.Rule, d.Warning, nil
 }

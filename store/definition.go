@@ -25,27 +25,14 @@ type Definition struct {
 	Past   []Version    // older versions, oldest first; rows of a version before them are full
 }
 
-// Version returns the present version.
-func (d *Definition) Version() Version { return Version{d.Number, d.Since, d.Rule, d.Policy} }
-
 // NewDefinition compiles a limit as version 1, without a past. The error is a
 // *LimitError.
 func NewDefinition(l Limit) (*Definition, error) {
-	r, warning, err := l.Compile()
+	r, warning, err := l.compile()
 	if err != nil {
 		return nil, err
 	}
 	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
-}
-
-// MustDefinition is NewDefinition for limits that are constants of a program. It
-// panics if the limit is invalid.
-func MustDefinition(l Limit) *Definition {
-	d, err := NewDefinition(l)
-	if err != nil {
-		panic(err)
-	}
-	return d
 }
 
 // RuleFor returns the present rule for a key. It is d.Rule, or if windows are spread

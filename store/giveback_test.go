@@ -30,7 +30,7 @@ type call struct {
 }
 
 func newLedger(t *testing.T, rate, burst, debt int64) *ledger {
-	return &ledger{t: t, def: MustDefinition(Limit{Name: "l", Rate: rate, Period: time.Second, Burst: burst, MaxDebt: debt, MaxCharge: 1000})}
+	return &ledger{t: t, def: mustDefinition(Limit{Name: "l", Rate: rate, Period: time.Second, Burst: burst, MaxDebt: debt, MaxCharge: 1000})}
 }
 
 // do decides a call at now; a positive hold makes a record of one that is due at once, until then.
@@ -156,7 +156,7 @@ func TestLowsEndWithAFullRow(t *testing.T) {
 // of it comes back, also where the charge changes nothing else.
 func TestNothingComesBackFromUnderAClippedCharge(t *testing.T) {
 	for _, room := range []int64{0, 1, 2, 3} { // tokens
-		l := &ledger{t: t, def: MustDefinition(Limit{Name: "l", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})}
+		l := &ledger{t: t, def: mustDefinition(Limit{Name: "l", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})}
 		r := &l.def.Rule
 		l.do(0, VerbCharge, 10, 1)
 		l.do(0, VerbCharge, 3000, 0)
@@ -338,4 +338,13 @@ func (l *ledger) promise() {
 func randomReservation() (r Reservation) {
 	binary.BigEndian.PutUint64(r[8:], rand.Uint64())
 	return r
+}
+
+// mustDefinition is limittest.Definition, which tests inside the package cannot import.
+func mustDefinition(l Limit) *Definition {
+	d, err := NewDefinition(l)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }

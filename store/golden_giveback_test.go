@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -164,12 +165,12 @@ func giveVectors(t *testing.T) (lines []any) {
 // giveHistory makes steps, the first ones that take only, and returns each after the first few.
 func giveHistory(t *testing.T, rnd *rand.Rand, steps, taking, changes int) (lines []any) {
 	limits := slices.DeleteFunc(slices.Clone(golden.Limits), func(l store.Limit) bool {
-		return changes == 1 && store.MustDefinition(l).Rule.Burst < 50
+		return changes == 1 && limittest.Definition(l).Rule.Burst < 50
 	})
 	now, row, rs := int64(1767225600e6), goldenRow{}, []goldenRecord{}
 	var versions []goldenVersion
 	define := func() {
-		versions = append(versions, goldenVersion{goldenOf(store.MustDefinition(limits[rnd.IntN(len(limits))]).Rule), now, store.ChangePolicy(rnd.IntN(3)).String()})
+		versions = append(versions, goldenVersion{goldenOf(limittest.Definition(limits[rnd.IntN(len(limits))]).Rule), now, store.ChangePolicy(rnd.IntN(3)).String()})
 	}
 	define()
 	for i := range steps {

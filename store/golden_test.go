@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
@@ -89,7 +90,7 @@ func applyVectors(t *testing.T) (lines []any) {
 	near := func(n int64) int64 { return n + rnd.Int64N(5) - 2 }
 	clamp := func(n, most int64) int64 { return max(0, min(n, most)) }
 	for _, l := range golden.Limits {
-		r := store.MustDefinition(l).Rule
+		r := limittest.Definition(l).Rule
 		for range 190 {
 			v := &applyVector{Rule: goldenOf(r), TS: 1767225600e6 + rnd.Int64N(200e6)}
 			pickUsed := []int64{0, near(r.Unit), r.Cap, near(r.Cap), near(r.Cap - r.Unit), near(r.Cap + r.Debt), rnd.Int64N(r.Cap + r.Debt + 1), r.MaxUsed}
@@ -147,7 +148,7 @@ func carryVectors(t *testing.T) (lines []any) {
 		at := int64(1767225600e6)
 		for range 2 + rnd.IntN(3) {
 			at += rnd.Int64N(400e6)
-			rule := goldenOf(store.MustDefinition(golden.Limits[rnd.IntN(len(golden.Limits))]).Rule)
+			rule := goldenOf(limittest.Definition(golden.Limits[rnd.IntN(len(golden.Limits))]).Rule)
 			v.Versions = append(v.Versions, goldenVersion{rule, at, store.ChangePolicy(rnd.IntN(3)).String()})
 		}
 		v.Version = 1 + rnd.IntN(len(v.Versions)-1)
@@ -196,7 +197,7 @@ func calendarVectors(t *testing.T) (lines []any) {
 		for _, per := range []string{"1d", "1w", "1mo", "3mo", "1y"} {
 			for _, clock := range []string{"00:00", "02:30", "06:00", "23:59"} {
 				period, _ := period.Parse(per)
-				r := store.MustDefinition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: clock + " " + zone}).Rule
+				r := limittest.Definition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: clock + " " + zone}).Rule
 				for i := range 4 {
 					now := int64(1577836800e6) + rnd.Int64N(int64(20*365.25*86400e6))
 					if i%2 == 1 { // on the boundary, or just before it

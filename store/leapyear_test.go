@@ -15,7 +15,7 @@ func TestLeapYearEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _, err := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: "06:00 " + zone}.Compile()
+		r, _, err := compile(store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 1, Period: 24 * time.Hour, Start: "06:00 " + zone})
 		if err != nil {
 			t.Fatal(err)
 		}

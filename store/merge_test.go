@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -18,10 +19,10 @@ func single(def *store.Definition, key string, verb store.Verb, cost int64) stor
 // Deciding a row at once is deciding its calls one after the other.
 func TestRowDecidesAsOneByOne(t *testing.T) {
 	defs := []*store.Definition{
-		store.MustDefinition(store.Limit{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: 5}),
-		store.MustDefinition(store.Limit{Name: "b", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute}),
-		store.MustDefinition(store.Limit{Name: "c", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 4}),
-		store.MustDefinition(store.Limit{Name: "d", Rate: 1, Period: time.Hour, Burst: 3, Mode: store.Shadow}),
+		limittest.Definition(store.Limit{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: 5}),
+		limittest.Definition(store.Limit{Name: "b", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute}),
+		limittest.Definition(store.Limit{Name: "c", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 4}),
+		limittest.Definition(store.Limit{Name: "d", Rate: 1, Period: time.Hour, Burst: 3, Mode: store.Shadow}),
 	}
 	var m store.Merge
 	rapid.Check(t, func(t *rapid.T) {
@@ -90,7 +91,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 
 // Of calls alike the first are granted, as many as fit.
 func TestCallsAlikeAreGrantedFromTheFirstOn(t *testing.T) {
-	def := store.MustDefinition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
+	def := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
 	var b store.Batch
 	for range 30 {
 		b.Groups = append(b.Groups, single(def, "hot", store.VerbTake, 3))
@@ -112,7 +113,7 @@ func TestCallsAlikeAreGrantedFromTheFirstOn(t *testing.T) {
 }
 
 func TestArrangeLeavesGroupsWhole(t *testing.T) {
-	def := store.MustDefinition(store.Limit{Name: "a", Rate: 1, Period: time.Hour})
+	def := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour})
 	b := store.Batch{Groups: []store.Group{
 		{Ops: []store.Op{{Def: def, Key: "x"}, {Def: def, Key: "y"}}},
 		single(def, "x", store.VerbTake, 1),
@@ -129,9 +130,9 @@ func TestArrangeLeavesGroupsWhole(t *testing.T) {
 }
 
 func TestACallWithAnOldDefinitionFailsAlone(t *testing.T) {
-	old := store.MustDefinition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
+	old := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
 	now := *old
-	now.Number, now.Past = 2, []store.Version{old.Version()}
+	now.Number, now.Past = 2, []store.Version{{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy}}
 	b := store.Batch{Groups: []store.Group{
 		single(&now, "k", store.VerbTake, 1), single(old, "k", store.VerbTake, 1), single(&now, "k", store.VerbTake, 1)}}
 	var m store.Merge

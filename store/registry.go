@@ -207,7 +207,7 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 		return
 	}
 	d.Number, d.Since = old.Number+1, max(now, old.Since)
-	d.Past = append(slices.Clone(old.Past), old.Version())
+	d.Past = append(slices.Clone(old.Past), Version{old.Number, old.Since, old.Rule, old.Policy})
 }
 
 func sameCounting(a, b *Definition) bool {

@@ -127,23 +127,6 @@ type KeyState struct {
 	State
 }
 
-// As finds an optional ability of a store, looking through decorators that have
-// an Unwrap method.
-func As[T any](s Store) (T, bool) {
-	for s != nil {
-		if t, ok := s.(T); ok {
-			return t, true
-		}
-		u, ok := s.(interface{ Unwrap() Store })
-		if !ok {
-			break
-		}
-		s = u.Unwrap()
-	}
-	var none T
-	return none, false
-}
-
 // Single makes the batch one group of one zero op, without allocating, and returns
 // both. They are valid until the next call of Single.
 func (b *Batch) Single() (*Group, *Op) {

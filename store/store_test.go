@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, r := anyRule(t)
-		def := store.MustDefinition(l)
+		def := limittest.Definition(l)
 		if r.Most == 0 {
 			return
 		}
@@ -75,7 +76,7 @@ func TestABoundedReserveThatIsAlwaysTooLate(t *testing.T) {
 		"calendar, in time": {store.Limit{Algorithm: store.FixedWindow, Rate: 5, Period: store.Month, Start: "0s", MaxDebt: 20}, 11, 28*86400*second + 1, false},
 	} {
 		c.Name = name
-		op := store.Op{Def: store.MustDefinition(c.Limit), Verb: store.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: c.most}
+		op := store.Op{Def: limittest.Definition(c.Limit), Verb: store.VerbReserve, Cost: c.cost, Bounded: true, MaxDelay: c.most}
 		r := &op.Def.Rule
 		for _, used := range []int64{0, r.Cap, r.Cap + r.Debt} {
 			row := store.State{Used: used, TS: 1000 * second, Version: 1}

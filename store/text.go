@@ -44,7 +44,7 @@ func ParseLimit(s string) (Limit, error) {
 			return l, err
 		}
 	}
-	_, _, err := l.Compile()
+	_, err := NewDefinition(l)
 	return l, err
 }
 

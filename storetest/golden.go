@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
@@ -40,7 +41,7 @@ func goldenOf(r store.Rule) goldenRule {
 func (e *env) limitOf(r goldenRule) store.Limit {
 	e.Helper()
 	for _, l := range golden.Limits {
-		if goldenOf(store.MustDefinition(l).Rule) == r {
+		if goldenOf(limittest.Definition(l).Rule) == r {
 			return l
 		}
 	}
@@ -231,7 +232,7 @@ func goldenCarry(e *env) {
 		if !differ {
 			return
 		}
-		if _, found := stepsTo(&store.MustDefinition(limits[v.Version-1]).Rule, v.Used); !found || v.Used == 0 {
+		if _, found := stepsTo(&limittest.Definition(limits[v.Version-1]).Rule, v.Used); !found || v.Used == 0 {
 			return
 		}
 		var d *store.Definition

@@ -211,7 +211,7 @@ func (h *history) back(d time.Duration) {
 func (h *history) redefine(name string) {
 	for {
 		l := h.anyLimit(name)
-		if _, _, err := l.Compile(); err == nil {
+		if _, err := store.NewDefinition(l); err == nil {
 			h.define(l)
 			return
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/store"
 )
 
 // benched parses a report.
@@ -267,11 +268,12 @@ func TestBenchLimit(t *testing.T) {
 	for _, cost := range []int64{1, 2, 9, 10, 11, 1000, 999_983, maxBenchCost} {
 		for _, length := range []time.Duration{minBenchTime, 5 * time.Second, 59 * time.Second, 10 * time.Minute, maxBenchTime} {
 			c := BenchCmd{Cost: cost, Time: length}
-			r, _, err := c.limit(benchName).Compile()
+			d, err := store.NewDefinition(c.limit(benchName))
 			if err != nil {
 				t.Fatalf("cost %d, %v: %v", cost, length, err)
 			}
 			need := min(int64(1e7*length.Seconds()), 7_900_000_000)
+			r := &d.Rule
 			if r.Every != 1 || r.Burst/cost < need {
 				t.Errorf("cost %d, %v: %d calls, %d needed, %+v", cost, length, r.Burst/cost, need, r)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/store"
 )
 
 // ConfigCmd holds the commands on configuration files.
@@ -51,8 +52,8 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 		fmt.Fprintf(e.stderr, "dipwell: %s: %s is not here, and was not read: %s\n", c.File, setting, reason)
 	}
 	for _, l := range set.Limits {
-		if _, warning, _ := l.Compile(); warning != "" {
-			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, warning)
+		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
+			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, d.Warning)
 		}
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s: good, %s\n", c.File, holds)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/store"
 )
 
 // DoctorCmd checks what a service depends on. It changes nothing.
@@ -158,7 +159,7 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", inFile(path, err))
 		return ""
 	}
-	f, store := &set.File, set.Store
+	f, url := &set.File, set.Store
 	if _, err = set.checkFiles(); err != nil {
 		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
 	}
@@ -166,16 +167,16 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
 	}
 	x.declared = f
-	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(store))
+	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(url))
 	for _, l := range f.Limits {
-		if _, warning, _ := l.Compile(); warning != "" {
-			x.warn("configuration", "", "%s", warning)
+		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
+			x.warn("configuration", "", "%s", d.Warning)
 		}
 	}
 	for _, secret := range []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}} {
 		x.secretFile(secret.setting, secret.file)
 	}
-	return store
+	return url
 }
 
 func (x *examination) secretFile(setting, path string) {

@@ -27,10 +27,11 @@ func TestAlgebraRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _, err := l.Compile()
+		d, err := store.NewDefinition(l)
 		if err != nil {
 			t.Fatal(err)
 		}
+		r := &d.Rule
 		out += row("`"+text+"`", commas(r.Every), commas(r.Add), commas(r.Unit), commas(r.Cap))
 	}
 	checkTable(t, "explanation/algebra.md", "rules", out)
@@ -39,10 +40,11 @@ func TestAlgebraRules(t *testing.T) {
 // TestAlgebraCalls computes the calls in docs/explanation/algebra.md: what a row
 // holds before and after each.
 func TestAlgebraCalls(t *testing.T) {
-	r, _, err := dipwell.Limit{Name: "demo", Rate: 5, Period: 10 * time.Second}.Compile()
+	d, err := store.NewDefinition(dipwell.Limit{Name: "demo", Rate: 5, Period: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := &d.Rule
 	out := row("call", "used at that instant", "used after", "ts after", "remaining", "answer") + rule(6)
 	var s store.State
 	for _, c := range []struct {

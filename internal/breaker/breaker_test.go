@@ -17,6 +17,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -42,7 +43,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-var def = store.MustDefinition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
+var def = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
 // server answers after a while, or hangs, or fails.
 type server struct {

@@ -269,7 +269,7 @@ func (c *Catalog) Registry() *store.Registry { return c.reg }
 // Define adds a limit or changes it, here at once and for other programs at
 // their next look.
 func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	if _, _, err := l.Compile(); err != nil {
+	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
 	}
 	if err := c.gate.Enter(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
@@ -533,7 +534,7 @@ func TestOneAtATime(t *testing.T) {
 	if i := slices.IndexFunc(m.calls[calls:], func(call string) bool { return call != "revision" }); i >= 0 {
 		t.Errorf("%v while another read", m.calls[calls:])
 	}
-	if err := c.Install(&Limits{Defs: []*store.Definition{store.MustDefinition(limit("read elsewhere", 1))}}); err != nil || c.Registry().Lookup("read elsewhere") == nil {
+	if err := c.Install(&Limits{Defs: []*store.Definition{limittest.Definition(limit("read elsewhere", 1))}}); err != nil || c.Registry().Lookup("read elsewhere") == nil {
 		t.Error(err)
 	}
 	c.gate.Leave()

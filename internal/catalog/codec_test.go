@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
@@ -96,7 +97,7 @@ func TestStoredFormsStay(t *testing.T) {
 		return s
 	}
 	asJSON := func(l store.Limit) string {
-		b, err := json.Marshal(Versions(store.MustDefinition(l)))
+		b, err := json.Marshal(Versions(limittest.Definition(l)))
 		if err != nil {
 			t.Error(err)
 		}
@@ -195,10 +196,10 @@ func TestPeriodSpelled(t *testing.T) {
 		{store.Limit{Name: "l", Rate: 1000, Period: time.Minute}, "60s"},
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}, "24h"},
 	} {
-		versions := Versions(store.MustDefinition(c.l))
+		versions := Versions(limittest.Definition(c.l))
 		versions[0].Per = c.per
 		d, err := Definition(c.l, "", 1, versions)
-		if want := store.MustDefinition(c.l); err != nil || numbers(d) != numbers(want) {
+		if want := limittest.Definition(c.l); err != nil || numbers(d) != numbers(want) {
 			t.Errorf("%s: %s, want %s, %v", c.per, numbers(d), numbers(want), err)
 		}
 	}
@@ -219,7 +220,7 @@ func asStoredJSON(t *testing.T, d *store.Definition) (out []Version) {
 // asRows returns the versions as tables keep them: written one by one, each with
 // the settings of its own limit.
 func asRows(d *store.Definition, limits []store.Limit) (out []Version) {
-	for i, v := range append(slices.Clone(d.Past), d.Version()) {
+	for i, v := range append(slices.Clone(d.Past), Present(d)) {
 		row := NewVersion(v, &limits[i])
 		row.Months, row.Days, row.Clock, row.Zone = 0, 0, 0, ""
 		out = append(out, row)
@@ -240,7 +241,7 @@ func numbers(d *store.Definition) string {
 // TestStoredNonsense: what no program has written is an error, not a panic.
 func TestStoredNonsense(t *testing.T) {
 	l := store.Limit{Name: "l", Rate: 5, Period: time.Minute}
-	good := Versions(store.MustDefinition(l))[0]
+	good := Versions(limittest.Definition(l))[0]
 	for name, spoil := range map[string]func(v *Version){
 		"no unit":              func(v *Version) { v.Unit = 0 },
 		"nothing comes back":   func(v *Version) { v.Add = 0 },

@@ -81,9 +81,11 @@ func (v *Version) rule() (r store.Rule, err error) {
 		}
 	}
 	if v.Every == 0 {
-		if r, _, err = l.Compile(); err != nil {
+		d, err := store.NewDefinition(l)
+		if err != nil {
 			return r, err
 		}
+		r = d.Rule
 		if r.Every != 0 {
 			return r, fmt.Errorf("windows of %s are no calendar's", period.Format(l.Period))
 		}
@@ -95,23 +97,28 @@ func (v *Version) rule() (r store.Rule, err error) {
 	return r, nil
 }
 
+// Present returns the present version of a definition.
+func Present(d *store.Definition) store.Version {
+	return store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy}
+}
+
 // Versions returns all versions of a definition, the present one last.
 func Versions(d *store.Definition) []Version {
 	out := make([]Version, 0, len(d.Past)+1)
 	for _, v := range d.Past {
 		out = append(out, NewVersion(v, &d.Limit))
 	}
-	return append(out, NewVersion(d.Version(), &d.Limit))
+	return append(out, NewVersion(Present(d), &d.Limit))
 }
 
 // Definition puts a limit and its stored versions together; number is the
 // present version's.
 func Definition(l store.Limit, owner string, number uint32, versions []Version) (*store.Definition, error) {
-	_, warning, err := l.Compile()
+	d, err := store.NewDefinition(l)
 	if err != nil {
 		return nil, err
 	}
-	d := &store.Definition{Limit: l, Owner: owner, Warning: warning, Number: number}
+	d = &store.Definition{Limit: l, Owner: owner, Warning: d.Warning, Number: number}
 	for i := range versions {
 		v, err := versions[i].version()
 		switch {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dipwell/dipwell/internal/coalesce"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -81,7 +82,7 @@ func keysOf(g *store.Group) (s string) {
 	return s
 }
 
-var def = store.MustDefinition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
+var def = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
 // call is one caller on its way.
 type call struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/coalesce"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -103,7 +104,7 @@ func soak(t *testing.T, seed uint64, locks bool) {
 		t.Fatal(err)
 	}
 	const burst = 1 << 20
-	def := store.MustDefinition(store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: burst})
+	def := limittest.Definition(store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: burst})
 	a := account{seen: map[[2]string]bool{}, granted: map[string]int64{}, unknown: map[string]int64{}}
 	var callers sync.WaitGroup
 	for range 1 + rnd.IntN(60) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/store"
 )
 
 // maxLimits is the most limits in a file.
@@ -63,7 +64,7 @@ func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 	if p.Mistakes() > before {
 		return l, false
 	}
-	if _, _, err := l.Compile(); err != nil {
+	if _, err := store.NewDefinition(l); err != nil {
 		p.failLimit(where, n, values, err)
 		return l, false
 	}

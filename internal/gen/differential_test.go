@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
@@ -108,15 +109,15 @@ type numbers struct {
 func newNumbers(seed uint64) *numbers {
 	n := &numbers{Rand: rand.New(rand.NewPCG(seed, seed))}
 	for _, l := range golden.Limits {
-		n.rules = append(n.rules, store.MustDefinition(l).Rule)
+		n.rules = append(n.rules, limittest.Definition(l).Rule)
 	}
 	for len(n.rules) < 60 {
 		l := store.Limit{Name: "any", Algorithm: store.Algorithm(n.IntN(4)), Rate: 1 + n.Int64N(1<<n.IntN(53)), Period: 1e3 << n.IntN(43), Burst: n.Int64N(1 << n.IntN(53))}
 		if l.Algorithm == store.LeakyBucket {
 			l.Burst = 0
 		}
-		if r, _, err := l.Compile(); err == nil {
-			n.rules = append(n.rules, r)
+		if d, err := store.NewDefinition(l); err == nil {
+			n.rules = append(n.rules, d.Rule)
 		}
 	}
 	return n

@@ -400,7 +400,7 @@ func (h *history) drop(name string) *event {
 func (h *history) redefine(name string) *event {
 	for {
 		l := h.anyLimit(name)
-		if _, _, err := l.Compile(); err == nil {
+		if _, err := store.NewDefinition(l); err == nil {
 			delete(h.gone, name)
 			return &event{what: "define", limit: l}
 		}

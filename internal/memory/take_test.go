@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 )
@@ -23,7 +24,7 @@ func TestTakeIsApply(t *testing.T) {
 	}
 	buckets := 0
 	for _, l := range limits {
-		d := store.MustDefinition(l)
+		d := limittest.Definition(l)
 		r, fast := d.Rule, newTakeRule(d)
 		if !fast.bucket {
 			continue
@@ -61,7 +62,7 @@ func TestTakeInWindowIsApply(t *testing.T) {
 		{Name: "f", Algorithm: store.FixedWindow, Rate: 7, Period: 1000 * 24 * time.Hour},
 		{Name: "g", Rate: 999_983, Period: 24 * time.Hour, Burst: 2_000_000_000, MaxDebt: store.NoDebt, MaxCharge: 1},
 	} {
-		d := store.MustDefinition(l)
+		d := limittest.Definition(l)
 		fast := newTakeRule(d)
 		if !fast.windows || fast.bucket {
 			t.Errorf("%s has no windows of one length", l.Name)

@@ -17,6 +17,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/suggest"
 	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of a configuration.
@@ -336,12 +337,14 @@ func (b *limitBlock) rule(n *yaml.Node) *rule {
 		return r
 	}
 	b.complete()
-	compiled, _, err := b.limit.Compile()
-	if err != nil {
+	var burst int64
+	if compiled, err := store.NewDefinition(b.limit); err != nil {
 		b.failLimit(n, err)
+	} else {
+		burst = compiled.Rule.Burst
 	}
 	r.limit = b.limit
-	if r.near = nearLimit(b.NearLimit, compiled.Burst); r.none {
+	if r.near = nearLimit(b.NearLimit, burst); r.none {
 		r.near = 0
 	}
 	r.answer = &pb.RateLimitResponse_RateLimit{Name: r.name, RequestsPerUnit: uint32(b.requests), Unit: b.unit}

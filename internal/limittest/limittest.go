@@ -1,0 +1,14 @@
+// Package limittest makes definitions of limits for tests.
+package limittest
+
+import "github.com/dipwell/dipwell/store"
+
+// Definition is store.NewDefinition for a limit that is known to be valid. It
+// panics if it is not.
+func Definition(l store.Limit) *store.Definition {
+	d, err := store.NewDefinition(l)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
