@@ -91,10 +91,10 @@ func take(key string) dipwell.Take { return dipwell.Take{Limit: "slow", Key: key
 func childEvery(s *Store, l *dipwell.Limiter) {
 	var turns int64
 	for made, mark := 0, 0; ; made++ {
-		if now := s.Stats().Turns; now >= turns+2 {
+		if now := s.Stats().Groups; now >= turns+2 {
 			os.Stdout.WriteString(strings.Repeat("kept 0\n", mark))
 			turns, mark = now, 0
-			for before := made; s.Stats().Turns < turns+2; made++ {
+			for before := made; s.Stats().Groups < turns+2; made++ {
 				mark = made - before + 1
 				if _, err := l.TakeAll(ctx, take("a0"), take("b0")); err != nil {
 					panic(err)

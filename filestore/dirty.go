@@ -11,163 +11,163 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// dirty is the keys that changed since they were written last, each once.
+// dirty is the set of keys that changed since they were last written.
 //
-// The common call finds its key marked already, in a table of fingerprints that
-// it reads without a lock. A fingerprint is 64 bits of a hash that is seeded per
-// store: two keys in use at once have the same one with a chance of 2^-64.
+// Most calls find their key in the set already, in a table of fingerprints that is
+// read without a lock. A fingerprint is a 64-bit hash, seeded per store: two keys
+// have the same one with a probability of 2^-64.
 type dirty struct {
-	seed   maphash.Seed
-	now    atomic.Pointer[turn] // whose marks count
-	cells  []atomic.Uint64      // fingerprints of keys that are marked in the turn that is mixed in
-	shards [dirtyShards]dirtyShard
-	most   int64
-	behind func()
-	wake   chan struct{} // there is something to write
+	seed    maphash.Seed
+	current atomic.Pointer[cycle] // where new keys go
+	cells   []atomic.Uint64       // fingerprints of keys in the set, XOR the salt of their cycle
+	shards  [numShards]dirtyShard
+	max     int64         // keys
+	onMax   func()        // called when a cycle has max keys
+	wake    chan struct{} // signals the first key of a cycle
 }
 
 const (
-	dirtyShards = 64
-	dirtyCells  = 1 << 16 // half a megabyte; keys that share one find their mark under a lock
-	minBehind   = 1 << 20 // keys
+	numShards   = 64
+	numCells    = 1 << 16 // half a megabyte; keys that share a cell are looked up under a lock
+	minMaxDirty = 1 << 20 // keys
 )
 
-// A turn is the marks of some time, and their way to the disk.
-type turn struct {
+// A cycle is one write to the disk: of the keys that changed since the cycle before.
+type cycle struct {
 	number int64
-	salt   uint64       // mixed into the fingerprints of its marks
-	began  atomic.Int64 // nanoseconds, when the first key was marked; 0: none is
+	salt   uint64       // XORed with the fingerprints of its keys
+	began  atomic.Int64 // when the first key was added, in ns since start; 0 without keys
 	keys   atomic.Int64
-	done   chan struct{} // closed when the marks are on the disk, or err says why not
+	done   chan struct{} // closed when the keys are on the disk, or when err is set
 	err    error
 }
 
-// A mark is a key to be written.
-type mark struct {
-	def  *store.Definition
-	key  string
-	gave bool // something was given back: a row that is on the disk may have to go
-	wipe bool // it was reset: so may its records
+// A dirtyKey is a key to be written.
+type dirtyKey struct {
+	def      *store.Definition
+	key      string
+	gaveBack bool // tokens were given back: the row on the disk may have to be deleted
+	reset    bool // the key was reset: so may its records
 }
 
 type dirtyShard struct {
 	mu    sync.Mutex
-	turn  *turn
-	marks []mark
-	set   []uint32 // open addressing over marks, by fingerprint; 0: none
+	cycle *cycle
+	keys  []dirtyKey
+	set   []uint32 // hash table by fingerprint, open addressing: index into keys + 1, or 0
 	_     [56]byte
 }
 
-func (d *dirty) init(most int) {
+func (d *dirty) init(max int) {
 	d.seed = maphash.MakeSeed()
-	d.cells = make([]atomic.Uint64, dirtyCells)
-	d.most = int64(most)
+	d.cells = make([]atomic.Uint64, numCells)
+	d.max = int64(max)
 	d.wake = make(chan struct{}, 1)
-	d.next(nil)
+	d.swap(nil)
 }
 
 var start = time.Now()
 
-// next begins a turn and returns the one before with its marks, at the end of into.
-func (d *dirty) next(into []mark) (*turn, []mark) {
-	old := d.now.Load()
-	t := &turn{done: make(chan struct{})}
+// swap begins a cycle. It returns the previous one, and appends its keys to keys.
+func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
+	old := d.current.Load()
+	c := &cycle{done: make(chan struct{})}
 	if old != nil {
-		t.number = old.number + 1
+		c.number = old.number + 1
 	}
-	t.salt = uint64(t.number+1) * 0x9e3779b97f4a7c15
-	d.now.Store(t)
+	c.salt = uint64(c.number+1) * 0x9e3779b97f4a7c15
+	d.current.Store(c)
 	if old != nil {
-		into = slices.Grow(into, int(old.keys.Load())+dirtyShards) // not under a lock that callers want
+		keys = slices.Grow(keys, int(old.keys.Load())+numShards) // not while calls wait for a lock
 	}
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
-		into = append(into, sh.marks...)
-		clear(sh.marks) // keys and definitions are no longer held
+		keys = append(keys, sh.keys...)
+		clear(sh.keys) // so that they can be collected as garbage
 		clear(sh.set)
-		sh.marks, sh.turn = sh.marks[:0], t
-		if cap(sh.marks) > keepMarks {
-			sh.marks, sh.set = nil, nil
+		sh.keys, sh.cycle = sh.keys[:0], c
+		if cap(sh.keys) > keepKeys {
+			sh.keys, sh.set = nil, nil
 		}
 		sh.mu.Unlock()
 	}
-	return old, into
+	return old, keys
 }
 
-// keepMarks is the room for marks that a shard keeps for the next turn.
-const keepMarks = 1 << 14
+// keepKeys is the capacity of keys that a shard keeps for the next cycle.
+const keepKeys = 1 << 14
 
-func (d *dirty) print(def *store.Definition, key string) uint64 {
+func (d *dirty) fingerprint(def *store.Definition, key string) uint64 {
 	return maphash.String(d.seed, key) ^ uint64(uintptr(unsafe.Pointer(def)))*0xff51afd7ed558ccd
 }
 
-// mark notes that a key changed. It comes after the change: a turn that ended
-// before the mark has not seen it, and the next one will.
-func (d *dirty) mark(def *store.Definition, key string) {
-	p := d.print(def, key)
-	if d.cells[p%dirtyCells].Load() != p^d.now.Load().salt {
-		d.slow(p, mark{def: def, key: key})
+// add adds a key after it changed. A cycle that was swapped out before add may miss
+// the change; the next one has it.
+func (d *dirty) add(def *store.Definition, key string) {
+	f := d.fingerprint(def, key)
+	if d.cells[f%numCells].Load() != f^d.current.Load().salt {
+		d.addSlow(f, dirtyKey{def: def, key: key})
 	}
 }
 
-// put is mark that returns the turn which has it.
-func (d *dirty) put(m mark) *turn {
-	p := d.print(m.def, m.key)
-	if t := d.now.Load(); !m.gave && d.cells[p%dirtyCells].Load() == p^t.salt {
-		return t
+// addTo is add that returns the cycle of the key.
+func (d *dirty) addTo(k dirtyKey) *cycle {
+	f := d.fingerprint(k.def, k.key)
+	if c := d.current.Load(); !k.gaveBack && d.cells[f%numCells].Load() == f^c.salt {
+		return c
 	}
-	return d.slow(p, m)
+	return d.addSlow(f, k)
 }
 
-func (d *dirty) slow(p uint64, m mark) *turn {
-	sh := &d.shards[p>>58]
+func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
+	sh := &d.shards[f>>58]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	t := sh.turn
-	d.cells[p%dirtyCells].Store(p ^ t.salt)
-	if !sh.add(p, m, d) {
-		return t
+	c := sh.cycle
+	d.cells[f%numCells].Store(f ^ c.salt)
+	if !sh.add(f, k, d) {
+		return c
 	}
-	n := t.keys.Add(1)
+	n := c.keys.Add(1)
 	if n == 1 {
-		t.began.Store(int64(time.Since(start)))
+		c.began.Store(int64(time.Since(start)))
 		select {
 		case d.wake <- struct{}{}:
-		default: // one is there already
+		default: // signalled already
 		}
 	}
-	if n == d.most {
-		d.behind()
+	if n == d.max {
+		d.onMax()
 	}
-	return t
+	return c
 }
 
-// add puts a mark into the set, unless it is there.
-func (sh *dirtyShard) add(p uint64, m mark, d *dirty) bool {
-	if len(sh.marks)*2 >= len(sh.set) {
+// add adds a key to the shard, and reports whether it was new.
+func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
+	if len(sh.keys)*2 >= len(sh.set) {
 		sh.set = make([]uint32, max(64, 2*len(sh.set)))
-		for i := range sh.marks {
-			at := d.print(sh.marks[i].def, sh.marks[i].key)
+		for i := range sh.keys {
+			at := d.fingerprint(sh.keys[i].def, sh.keys[i].key)
 			for at %= uint64(len(sh.set)); sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
 			}
 			sh.set[at] = uint32(i + 1)
 		}
 	}
-	at := p % uint64(len(sh.set))
+	at := f % uint64(len(sh.set))
 	for ; sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
-		if old := &sh.marks[sh.set[at]-1]; old.def == m.def && old.key == m.key {
-			old.gave, old.wipe = old.gave || m.gave, old.wipe || m.wipe
+		if old := &sh.keys[sh.set[at]-1]; old.def == k.def && old.key == k.key {
+			old.gaveBack, old.reset = old.gaveBack || k.gaveBack, old.reset || k.reset
 			return false
 		}
 	}
-	sh.marks = append(sh.marks, m)
-	sh.set[at] = uint32(len(sh.marks))
+	sh.keys = append(sh.keys, k)
+	sh.set[at] = uint32(len(sh.keys))
 	return true
 }
 
-// later is the turn that ends later.
-func later(a, b *turn) *turn {
+// laterOf returns the later one of two cycles, or of one and nil.
+func laterOf(a, b *cycle) *cycle {
 	if a == nil || b != nil && b.number > a.number {
 		return b
 	}

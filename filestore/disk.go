@@ -18,7 +18,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// What tells a file of ours: numbers in SQLite's own header.
+// Numbers in SQLite's header that identify a file of this package.
 const (
 	applicationID = 0x64697077 // "dipw"
 	schemaVersion = 1
@@ -27,7 +27,7 @@ const (
 //go:embed schema.sql
 var schema string
 
-// disk is the file: one connection, with its statements.
+// disk is an open file: one connection with its prepared statements.
 type disk struct {
 	path string
 	lock *os.File
@@ -39,10 +39,10 @@ type disk struct {
 	remove *sql.Stmt
 }
 
-var background = context.Background() // a statement is never interrupted: it could not be said what it did
+var background = context.Background() // of statements: an interrupted one would have an unknown outcome
 
-// openDisk locks the file, looks whether it is one of ours and opens it; where
-// there is none it makes one.
+// openDisk locks the file, checks its format and opens it. If there is no file, it
+// creates one.
 func openDisk(path string) (d *disk, err error) {
 	if path, err = resolve(path); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func openDisk(path string) (d *disk, err error) {
 	d = &disk{path: path}
 	defer func() {
 		if err != nil {
-			_ = d.close() // the other error says more
+			_ = d.close() // err is more useful
 			d = nil
 		}
 	}()
@@ -69,7 +69,8 @@ func openDisk(path string) (d *disk, err error) {
 	return d, err
 }
 
-// resolve is the path without links, so that one file has one lock.
+// resolve returns the absolute path without symbolic links, so that one file has
+// one lock.
 func resolve(path string) (string, error) {
 	if path == "" || strings.ContainsAny(path, "?\x00") {
 		return "", fmt.Errorf("file %q: not a path that can be opened", path)
@@ -88,13 +89,13 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(abs)), nil
 }
 
-// checkHeader refuses what SQLite would take for an empty database, or would
-// only find out about later.
+// checkHeader rejects files that SQLite would treat as an empty database, or would
+// find damaged only later.
 func checkHeader(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, lost := os.Stat(path + "-wal"); lost == nil {
-			return fmt.Errorf("file %s is missing, but %s-wal, which belongs to it, is there: put the file back, or move that one away to start empty", path, path)
+			return fmt.Errorf("file %s is missing, but its log %s-wal exists: put the file back, or move the log away to start empty", path, path)
 		}
 		return err
 	}
@@ -113,19 +114,19 @@ func checkHeader(path string) error {
 	case !st.Mode().IsRegular():
 		return fmt.Errorf("file %s is not a regular file", path)
 	case st.Size() == 0:
-		return fmt.Errorf("file %s is empty: it was cut off, or is somebody else's; move it away to start empty", path)
+		return fmt.Errorf("file %s is empty: it was truncated, or belongs to another program; move it away to start empty", path)
 	case err != nil && !short:
 		return fmt.Errorf("file %s: %w", path, err)
 	case !bytes.HasPrefix(header, []byte("SQLite format 3\x00")):
-		return fmt.Errorf("file %s is not an SQLite database: it is damaged, or somebody else's; nothing was changed", path)
+		return fmt.Errorf("file %s is not an SQLite database: it is damaged, or belongs to another program; nothing was changed", path)
 	case short:
 		return fmt.Errorf("file %s is cut off after %d bytes; nothing was changed", path, st.Size())
 	}
 	return checkSize(path, st.Size(), header)
 }
 
-// checkSize compares the length with what the header says. While a log is there
-// the last pages may be in it alone.
+// checkSize compares the file's size with the one in its header. If there is a
+// write-ahead log, the last pages may be only in the log.
 func checkSize(path string, size int64, header []byte) error {
 	if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
 		return nil
@@ -134,14 +135,15 @@ func checkSize(path string, size int64, header []byte) error {
 	if page == 1 {
 		page = 1 << 16
 	}
-	counts := bytes.Equal(header[24:28], header[92:96]) // else an old program wrote it, and pages says nothing
+	counts := bytes.Equal(header[24:28], header[92:96]) // otherwise an old version of SQLite wrote it, and pages is not valid
 	if size%max(page, 512) != 0 || counts && size < page*pages {
 		return fmt.Errorf("file %s is cut off: it has %d bytes of %d; nothing was changed", path, size, page*pages)
 	}
 	return nil
 }
 
-// create makes the file whole or not at all, under another name first.
+// create creates the file under a temporary name and renames it, so that it is
+// complete or not there.
 func create(path string) (err error) {
 	part := path + ".new"
 	for _, name := range []string{part, part + "-wal", part + "-shm", part + "-journal"} {
@@ -163,7 +165,7 @@ func create(path string) (err error) {
 	}
 	if err != nil {
 		_ = os.Remove(part)
-		return fmt.Errorf("file %s: cannot be made: %w", path, err)
+		return fmt.Errorf("file %s: cannot be created: %w", path, err)
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -182,56 +184,56 @@ func syncDir(dir string) error {
 
 func (d *disk) connect() (err error) {
 	if d.db, err = sql.Open("sqlite", d.path); err != nil {
-		return d.wrong(err)
+		return d.readError(err)
 	}
 	d.db.SetMaxOpenConns(1)
 	if d.conn, err = d.db.Conn(background); err != nil {
-		return d.wrong(err)
+		return d.readError(err)
 	}
 	var app, version int64
 	err = d.conn.QueryRowContext(background, "select (select application_id from pragma_application_id), (select user_version from pragma_user_version)").Scan(&app, &version)
 	switch {
 	case err != nil:
-		return d.wrong(err)
+		return d.readError(err)
 	case app != applicationID:
 		return fmt.Errorf("file %s is an SQLite database of another program; nothing was changed", d.path)
 	case version != schemaVersion:
 		return fmt.Errorf("file %s has version %d of the format; this program knows %d", d.path, version, schemaVersion)
 	}
-	// A checkpoint moves what is in the write-ahead log into the file; the log
-	// stays at about 16 MB.
+	// A checkpoint copies the write-ahead log into the file, so that the log stays at
+	// about 16 MB.
 	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536",
 		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory", recordsSchema} {
 		if _, err = d.conn.ExecContext(background, q); err != nil {
-			return d.wrong(err)
+			return d.readError(err)
 		}
 	}
 	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version) values (?, ?, ?, ?, ?)
 		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version`); err != nil {
-		return d.wrong(err)
+		return d.readError(err)
 	}
 	if d.remove, err = d.conn.PrepareContext(background, "delete from buckets where limit_id = ? and key = ?"); err != nil {
-		return d.wrong(err)
+		return d.readError(err)
 	}
 	return nil
 }
 
-// wrong is an error of SQLite about the file as it was found.
-func (d *disk) wrong(err error) error {
+// readError wraps an error of opening or loading the file.
+func (d *disk) readError(err error) error {
 	return fmt.Errorf("file %s cannot be read: %w; nothing was changed", d.path, err)
 }
 
-// write stores a group, all or nothing.
+// write writes a group in one transaction.
 func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
-	byKey(g.recs)
+	sortBuckets(g.buckets)
 	return d.tx(func() error {
-		for i := range g.recs {
-			r := &g.recs[i]
+		for i := range g.buckets {
+			r := &g.buckets[i]
 			var err error
-			if r.row.Used == 0 {
+			if r.state.Used == 0 {
 				_, err = d.remove.ExecContext(background, r.limit, r.key)
 			} else {
-				_, err = d.put.ExecContext(background, r.limit, r.key, r.row.Used, r.row.TS, int64(r.row.Version))
+				_, err = d.put.ExecContext(background, r.limit, r.key, r.state.Used, r.state.TS, int64(r.state.Version))
 			}
 			if err == nil {
 				err = d.writeLows(r)
@@ -254,14 +256,14 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 
 func (d *disk) writeReservation(r *reservation, idOf func(name string) (int64, bool)) error {
 	id := r.ID.String()
-	if !r.held {
+	if !r.live {
 		return errors.Join(d.exec("update records set id = null where id = ?", id),
 			d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id))
 	}
 	for _, p := range r.Parts {
 		limit, ok := idOf(p.Limit)
 		if !ok {
-			continue // the limit is gone
+			continue // of a limit that was dropped
 		}
 		if err := d.exec("update records set id = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, limit, p.Key, p.Mark, p.Number); err != nil {
 			return err
@@ -287,13 +289,13 @@ func (d *disk) tx(f func() error) error {
 		err = d.exec("commit")
 	}
 	if err != nil {
-		_ = d.exec("rollback") // SQLite may have done so itself
+		_ = d.exec("rollback") // SQLite may have rolled back already
 	}
 	return err
 }
 
 func (d *disk) close() (err error) {
-	for _, c := range []io.Closer{closer(d.put), closer(d.remove), closer(d.conn), closer(d.db), closer(d.lock)} {
+	for _, c := range []io.Closer{closerOf(d.put), closerOf(d.remove), closerOf(d.conn), closerOf(d.db), closerOf(d.lock)} {
 		if c != nil {
 			err = errors.Join(err, c.Close())
 		}
@@ -301,8 +303,8 @@ func (d *disk) close() (err error) {
 	return err
 }
 
-// closer is nil for a nil pointer.
-func closer[T any, P interface {
+// closerOf returns p as an io.Closer, and nil for a nil pointer.
+func closerOf[T any, P interface {
 	*T
 	io.Closer
 }](p P) io.Closer {

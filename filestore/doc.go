@@ -1,13 +1,13 @@
-// Package filestore is the durable dipwell.Store in one file: memory decides,
-// SQLite keeps.
+// Package filestore is a durable dipwell.Store in one file: calls are decided in
+// memory, and rows are kept in SQLite.
 //
-// Every call is decided by a memstore. Rows that changed are written to the file
-// in groups, one transaction for all that changed since the last. Config.Every
-// says when a call is answered: from memory, so that a crash can forget the
-// decisions of that long at most, or only once its group is on the disk (Each).
+// Rows that changed are written to the file in groups, one transaction for all
+// changes since the last one. Config.Every says when a call is answered: either
+// from memory, so that a crash can lose the decisions of at most that long, or only
+// once its group is on the disk (Each).
 //
-// When the disk cannot keep up, nobody waits for it: the next group is larger
-// and the time that a crash could forget is longer. Stats counts such groups and
-// has the longest. When the disk fails, calls fail, by the failure mode of their
-// limits, until it works again.
+// If the disk cannot keep up, calls do not wait for it: the next group is larger,
+// and a crash could lose the decisions of a longer time. Stats counts such groups
+// and has the longest time. If the disk fails, calls fail, by the failure mode of
+// their limits, until it works again.
 package filestore

@@ -62,7 +62,7 @@ func TestDiskFull(t *testing.T) {
 	if err = s.disk.exec("pragma max_page_count = 1000000"); err != nil {
 		t.Fatal(err)
 	}
-	if err = s.keep.flush(); err != nil {
+	if err = s.writer.flush(); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Take(ctx, "here", "k", 1); err != nil || d.Source != store.SourceStore || d.Remaining != slow.Burst-4 {
@@ -79,6 +79,28 @@ func TestDiskFull(t *testing.T) {
 		if n := used(t, l, fmt.Sprintf("%0400d", i)); n != 1 {
 			t.Fatalf("key %d: %d used", i, n)
 		}
+	}
+}
+
+// TestErrorsOfLocalDecisions checks that an error of a decision made in memory, while
+// the disk fails, reaches the caller.
+func TestErrorsOfLocalDecisions(t *testing.T) {
+	s := open(t, fresh(t), Config{MaxKeys: 1})
+	local := slow
+	local.OnStoreError = store.FailLocal
+	l, err := dipwell.New(s, local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.state.Or(stateFailed)
+	for i := 0; err == nil && i < 1000; i++ {
+		var d dipwell.Decision
+		if d, err = l.Take(ctx, local.Name, fmt.Sprint(i), 1); err == nil && !d.Allowed {
+			t.Fatalf("key %d: refused without an error: %+v", i, d)
+		}
+	}
+	if !errors.Is(err, store.ErrFull) {
+		t.Errorf("error is %v, want ErrFull", err)
 	}
 }
 
@@ -124,7 +146,7 @@ func TestDamagedFiles(t *testing.T) {
 		"other's":      {otherDatabase(t), "another program"},
 		"newer":        {pragma(t, whole, "user_version = 99"), "has version 99"},
 		"odd row":      {pragma(t, whole, "user_version = 1; update buckets set used = -5 where key = 'key 17'"), "cannot be"},
-		"odd key":      {pragma(t, whole, "user_version = 1; update buckets set key = 'key' || char(0) || '17' where key = 'key 17'"), "no such key"},
+		"odd key":      {pragma(t, whole, "user_version = 1; update buckets set key = 'key' || char(0) || '17' where key = 'key 17'"), "invalid key"},
 		"odd version":  {pragma(t, whole, "user_version = 1; update buckets set version = 7 where key = 'key 17'"), "version 7"},
 		"odd limit":    {pragma(t, whole, "user_version = 1; update limits set definition = '{}'"), "limit slow"},
 		"no version":   {pragma(t, whole, "user_version = 1; delete from versions"), "version 1 is not there"},
@@ -359,7 +381,7 @@ func TestManyVersions(t *testing.T) {
 			t.Fatalf("after %d changes: %+v, %v", i, d, err)
 		}
 	}
-	if n := len(l.Limit("api").Past); n > manyPast {
+	if n := len(l.Limit("api").Past); n > maxPast {
 		t.Errorf("%d versions are remembered", n)
 	}
 	if err = s.Close(); err != nil {

@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// Condition is what can be seen of a file without opening it as a store.
+// Condition describes a file that is not open as a store.
 type Condition struct {
-	Path    string // without links
-	Missing bool   // it is made when a store opens it
+	Path    string // absolute, without symbolic links
+	Missing bool   // there is no file; Open would create it
 	Schema  int    // version of the format
 	Wanted  int    // version that this program reads and writes
-	Bytes   int64  // with its log
+	Bytes   int64  // size, including the write-ahead log
 	Written time.Time
-	InUse   bool
-	PID     int // of who has it; 0: unknown
+	InUse   bool // a process has it open
+	PID     int  // of that process; 0 if unknown
 }
 
-// Inspect looks at a file and changes nothing. An error names what would keep a
-// store from opening it, except that somebody has it open.
+// Inspect reads a file's header and changes nothing. The error is what Open would
+// return, except that a file in use is not an error.
 func Inspect(path string) (*Condition, error) {
 	path, err := resolve(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func Inspect(path string) (*Condition, error) {
 		c.Missing = true
 		dir, err := os.Stat(filepath.Dir(path))
 		if err == nil && !dir.IsDir() {
-			err = fmt.Errorf("file %s: %s is no directory", path, filepath.Dir(path))
+			err = fmt.Errorf("file %s: %s is not a directory", path, filepath.Dir(path))
 		}
 		return c, err
 	} else if err != nil {
@@ -61,14 +61,13 @@ func Inspect(path string) (*Condition, error) {
 	}
 	c.Schema = int(binary.BigEndian.Uint32(header[60:]))
 	if app := binary.BigEndian.Uint32(header[68:]); app != applicationID {
-		return c, fmt.Errorf("file %s is an SQLite database of something else", path)
+		return c, fmt.Errorf("file %s is an SQLite database of another program", path)
 	}
-	return c, c.holder()
+	return c, c.findProcess()
 }
 
-// holder finds out who has the file open. Where nobody has, the lock is held
-// for the moment that it takes to see that.
-func (c *Condition) holder() error {
+// findProcess sets InUse and PID. It does so by trying to lock the file for a moment.
+func (c *Condition) findProcess() error {
 	f, err := os.OpenFile(c.Path+".lock", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -9,22 +9,22 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxPage bounds the keys of one call of Keys.
+// maxPage is the maximum number of keys that one call of keys returns.
 const maxPage = 10_000
 
-// Keys pages through the live keys of any limit, in byte order. What changed is
-// written first, so that it sees what was decided before it.
+// keys returns up to n keys of a limit that are not full and follow after, in byte
+// order. It first writes the dirty keys to the file, from which it reads.
 func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.KeyState, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
-		return nil, s.why()
+		return nil, s.unavailable()
 	}
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
 	}
-	if err := s.keep.flush(); err != nil {
+	if err := s.writer.flush(); err != nil {
 		return nil, err
 	}
-	id, ok := s.plan.id(d.Name)
+	id, ok := s.limits.lookupID(d.Name)
 	if !ok {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
@@ -32,14 +32,14 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	for len(out) < n && ctx.Err() == nil {
 		rows, err := s.disk.page(id, from, more, n)
 		if err != nil {
-			return nil, s.failure1(err)
+			return nil, s.storeError(err)
 		}
 		for _, r := range rows {
 			if !strings.HasPrefix(r.key, prefix) {
 				return out, nil
 			}
-			if len(out) < n && s.live(d, r.key, r.row) {
-				out = append(out, store.KeyState{Key: r.key, State: r.row})
+			if len(out) < n && s.live(d, r.key, r.state) {
+				out = append(out, store.KeyState{Key: r.key, State: r.state})
 			}
 		}
 		if len(rows) < n {
@@ -50,15 +50,16 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	return out, ctx.Err()
 }
 
-// live reports whether a row is more than a full bucket.
+// live reports whether a row is not full, or cannot be stepped.
 func (s *Store) live(d *store.Definition, key string, row store.State) bool {
 	op := store.Op{Def: d, Key: key, Verb: store.VerbCheck}
 	_, _, err := op.Step(s.now(), row, true)
 	return err != nil || op.Reset > 0
 }
 
-// page reads rows of a limit from a key on, or after it.
-func (d *disk) page(id int64, from string, after bool, n int) (out []rec, err error) {
+// page reads up to n rows of a limit, in order of key, beginning at the key from or
+// after it.
+func (d *disk) page(id int64, from string, after bool, n int) (out []bucket, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	query := "select key, used, ts, version from buckets where limit_id = ? and key >= ? order by key limit ?"
@@ -69,10 +70,10 @@ func (d *disk) page(id int64, from string, after bool, n int) (out []rec, err er
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
+	defer func() { _ = rows.Close() }()
 	for rows.Next() {
-		r := rec{limit: id}
-		if err = rows.Scan(&r.key, &r.row.Used, &r.row.TS, &r.row.Version); err != nil {
+		r := bucket{limit: id}
+		if err = rows.Scan(&r.key, &r.state.Used, &r.state.TS, &r.state.Version); err != nil {
 			return nil, err
 		}
 		out = append(out, r)
@@ -80,59 +81,59 @@ func (d *disk) page(id int64, from string, after bool, n int) (out []rec, err er
 	return out, rows.Err()
 }
 
-// The keeper sweeps the file by and by: a page after each turn, and each
-// sweepEvery when nothing happens. A page takes a millisecond or two.
+// The writer sweeps the file in pages: one after a cycle, and one every sweepEvery
+// without calls. A page takes a millisecond or two.
 const (
 	sweepEvery = time.Second
-	sweepPage  = 512                    // rows looked at
-	sweepRest  = 100 * time.Millisecond // between two pages at the least
+	sweepPage  = 512                    // rows
+	sweepPause = 100 * time.Millisecond // minimum time between two pages
 )
 
-// sweeper is where sweeping goes on.
-type sweeper struct {
+// sweepPos is the row where a sweep continues.
+type sweepPos struct {
 	limit int64
 	key   string
 	last  time.Time
 }
 
-// sweepSome looks at the next page of rows.
-func (k *keeper) sweepSome() {
-	if time.Since(k.sweeping.last) < sweepRest {
+// sweepSome sweeps the next page of rows.
+func (w *writer) sweepSome() {
+	if time.Since(w.sweepPos.last) < sweepPause {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.sweeping.last = time.Now()
-	_, _, err := k.store.disk.sweep(k.store, &k.sweeping, sweepPage, sweepPage)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sweepPos.last = time.Now()
+	_, _, err := w.store.disk.sweep(w.store, &w.sweepPos, sweepPage, sweepPage)
 	if err == nil {
-		_, err = k.store.disk.sweepRecords(k.store, &k.sweepingRecords, sweepPage)
+		_, err = w.store.disk.sweepRecords(w.store, &w.recordSweepPos, sweepPage)
 	}
 	if err != nil {
-		k.store.report(k.store.failure1(err))
+		w.store.report(w.store.storeError(err))
 	}
 }
 
-// sweep deletes full rows, at most n, from memory and from the file, and says
-// how many the file had. It looks at every row at most once.
+// sweep deletes up to n full rows from memory and up to n from the file. It returns
+// the number deleted from the file, and reads each row at most once.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if state := s.state.Load(); state&stateClosed != 0 {
-		return 0, s.why()
+		return 0, s.unavailable()
 	}
 	if _, err = s.mem.Sweep(ctx, n); err != nil || n <= 0 {
 		return 0, err
 	}
-	k := &s.keep
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for at, more := (sweeper{}), true; more; {
+	w := &s.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, more := (sweepPos{}), true; more; {
 		if more, err = s.disk.sweepRecords(s, &at, sweepPage); err != nil {
-			return 0, s.failure1(err)
+			return 0, s.storeError(err)
 		}
 	}
-	for at := (sweeper{}); ; {
+	for at := (sweepPos{}); ; {
 		did, more, err := s.disk.sweep(s, &at, sweepPage, n-swept)
 		if swept += did; err != nil {
-			return swept, s.failure1(err)
+			return swept, s.storeError(err)
 		}
 		if !more || swept >= n || ctx.Err() != nil {
 			return swept, ctx.Err()
@@ -140,13 +141,13 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	}
 }
 
-// sweep looks at a page of rows and deletes at most n that are full, or whose
-// limit is gone. A row that has changed in memory meanwhile is written again
-// with the next turn.
-func (d *disk) sweep(s *Store, at *sweeper, page, n int) (swept int, more bool, err error) {
-	defs := s.definitions()
+// sweep reads a page of rows and deletes up to n of them that are full or whose
+// limit was dropped. A row that changed in memory meanwhile is written again by the
+// next cycle.
+func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool, err error) {
+	defs := s.limits.byID(s.mem.Registry())
 	now := s.now()
-	var full []rec
+	var full []bucket
 	err = d.tx(func() error {
 		rows, err := d.conn.QueryContext(background, "select limit_id, key, used, ts, version from buckets where (limit_id, key) > (?, ?) order by limit_id, key limit ?",
 			at.limit, at.key, page)
@@ -156,12 +157,12 @@ func (d *disk) sweep(s *Store, at *sweeper, page, n int) (swept int, more bool, 
 		defer func() { _ = rows.Close() }() // read to its end, or given up
 		seen := 0
 		for ; rows.Next(); seen++ {
-			var r rec
-			if err = rows.Scan(&r.limit, &r.key, &r.row.Used, &r.row.TS, &r.row.Version); err != nil {
+			var r bucket
+			if err = rows.Scan(&r.limit, &r.key, &r.state.Used, &r.state.TS, &r.state.Version); err != nil {
 				return err
 			}
 			at.limit, at.key = r.limit, r.key
-			if def := defs[r.limit]; (def == nil || def.Full(r.row, now)) && len(full) < n {
+			if def := defs[r.limit]; (def == nil || def.Full(r.state, now)) && len(full) < n {
 				full = append(full, r)
 			}
 		}
@@ -169,7 +170,7 @@ func (d *disk) sweep(s *Store, at *sweeper, page, n int) (swept int, more bool, 
 			return err
 		}
 		if more = seen == page; !more {
-			*at = sweeper{last: at.last}
+			*at = sweepPos{last: at.last}
 		}
 		for i := range full {
 			if _, err = d.remove.ExecContext(background, full[i].limit, full[i].key); err != nil {

@@ -11,25 +11,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are the definitions as the file has them, which may be a moment ahead
-// of those that calls see: a definition is on the disk before it is used, for
-// rows that name it may be written at any time after.
+// limits are the definitions in the file. They may be slightly ahead of those that
+// calls use: a definition is written before its first use, because a row that names
+// its version may be written at any time after that.
 type limits struct {
 	s   *Store
 	cat *catalog.Catalog
 	reg store.Registry
-	ids sync.Map // name → id, int64
+	ids sync.Map // by name, int64
 }
 
 var _ catalog.Backend = (*limits)(nil)
 
 func (p *limits) open(s *Store) error {
 	p.s = s
-	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.failure1})
+	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.storeError})
 	return p.cat.Open(background)
 }
 
-func (p *limits) id(name string) (int64, bool) {
+func (p *limits) lookupID(name string) (int64, bool) {
 	id, ok := p.ids.Load(name)
 	if !ok {
 		return 0, false
@@ -37,24 +37,25 @@ func (p *limits) id(name string) (int64, bool) {
 	return id.(int64), true
 }
 
-// byID returns the definitions by the ids of their limits.
-func (p *limits) byID() map[int64]*store.Definition {
+// byID returns the definitions of a registry by their ids in the file.
+func (p *limits) byID(reg *store.Registry) map[int64]*store.Definition {
 	defs := map[int64]*store.Definition{}
-	for _, d := range p.reg.All() {
-		id, _ := p.id(d.Name)
-		defs[id] = d
+	for _, d := range reg.All() {
+		if id, ok := p.lookupID(d.Name); ok {
+			defs[id] = d
+		}
 	}
 	return defs
 }
 
-// Prepare reads the definitions from the file, which no other process changes.
+// Prepare reads the definitions from the file.
 func (p *limits) Prepare(context.Context) error {
 	versions, err := p.readVersions()
 	if err == nil {
 		err = p.readLimits(versions)
 	}
 	if err != nil {
-		return p.s.disk.wrong(err)
+		return p.s.disk.readError(err)
 	}
 	return nil
 }
@@ -75,7 +76,7 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		}
 		l, err := catalog.ParseSettings(text)
 		if err == nil && l.Name != name {
-			err = fmt.Errorf("its settings are those of %s", l.Name)
+			err = fmt.Errorf("its settings name %s", l.Name)
 		}
 		var d *store.Definition
 		if err == nil {
@@ -91,7 +92,7 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 	return rows.Err()
 }
 
-// readVersions reads the versions, by the ids of their limits.
+// readVersions returns the versions by the ids of their limits.
 func (p *limits) readVersions() (map[int64][]catalog.Version, error) {
 	rows, err := p.s.disk.conn.QueryContext(background, "select limit_id, "+catalog.List("", catalog.VersionColumns)+" from versions order by limit_id, number")
 	if err != nil {
@@ -115,27 +116,27 @@ func (p *limits) Read(context.Context) (*catalog.Limits, error) {
 	return &catalog.Limits{Defs: p.reg.All()}, nil
 }
 
-// Revision stays: nobody else changes the limits.
+// Revision is constant, because no other process changes the file.
 func (*limits) Revision(context.Context) (int64, error) { return 0, nil }
 
-// Install puts the definitions into memory.
+// Install passes the definitions to the store in memory.
 func (p *limits) Install(l *catalog.Limits) error { return p.s.mem.Install(l.Defs) }
 
-// manyPast is the number of versions of a limit after which those that no row
-// names any more are looked for.
-const manyPast = 512
+// maxPast is the number of past versions of a limit beyond which Put deletes those
+// that no row names.
+const maxPast = 512
 
-// Put adds a limit or changes it, on the disk.
+// Put adds or changes a limit in the file.
 func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bool, err error) {
 	if p.s.state.Load()&stateClosed != 0 {
-		return false, p.s.why()
+		return false, p.s.unavailable()
 	}
 	before, old := p.reg.All(), p.reg.Lookup(l.Name)
 	d, err := p.reg.Define(p.s.now(), l, owner)
 	if err != nil || d == old {
 		return false, err
 	}
-	if len(d.Past) > manyPast {
+	if len(d.Past) > maxPast {
 		if err = p.retire(d); err == nil {
 			d = p.reg.Lookup(l.Name)
 		}
@@ -146,25 +147,25 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	if err != nil {
 		p.reg.Install(before)
 	}
-	return true, p.s.failure1(err)
+	return true, p.s.storeError(err)
 }
 
-// failure1 is an error of one change of the limits.
-func (s *Store) failure1(err error) error {
+// storeError wraps an error of the file in store.ErrStore.
+func (s *Store) storeError(err error) error {
 	if err == nil || errors.Is(err, store.ErrStore) {
 		return err
 	}
 	return fmt.Errorf("%w: file %s: %w", store.ErrStore, s.path, err)
 }
 
-// write stores a definition, which follows old or nil.
+// write writes a definition. old is the previous one, or nil.
 func (p *limits) write(d, old *store.Definition) error {
 	text, err := catalog.FormatSettings(&d.Limit)
 	if err != nil {
 		return err
 	}
 	disk := p.s.disk
-	id, known := p.id(d.Name)
+	id, known := p.lookupID(d.Name)
 	err = disk.tx(func() error {
 		if known {
 			err = disk.exec("update limits set definition = ?, owner = ?, version = ? where id = ?", text, d.Owner, int64(d.Number), id)
@@ -185,14 +186,14 @@ func (p *limits) write(d, old *store.Definition) error {
 	return err
 }
 
-// retire forgets the versions that no row and no reservation names any more.
-// All rows are written first: what memory holds is not older than the file then.
+// retire deletes the versions that no row or reservation names. It first writes all
+// dirty keys, so that no row in memory has an older version than in the file.
 func (p *limits) retire(d *store.Definition) error {
-	if err := p.s.keep.flush(); err != nil {
+	if err := p.s.writer.flush(); err != nil {
 		return err
 	}
 	disk := p.s.disk
-	id, _ := p.id(d.Name)
+	id, _ := p.lookupID(d.Name)
 	var oldest int64
 	err := disk.tx(func() error {
 		row := disk.conn.QueryRowContext(background, `select min(coalesce((select min(version) from buckets where limit_id = ?1), ?2),
@@ -208,17 +209,17 @@ func (p *limits) retire(d *store.Definition) error {
 	return err
 }
 
-// Drop ends a limit. Its rows are void at once, and go with the next sweeps.
+// Drop deletes a limit. Its rows are ignored from now on, and deleted by sweeps.
 func (p *limits) Drop(_ context.Context, name, owner string) error {
 	if p.s.state.Load()&stateClosed != 0 {
-		return p.s.why()
+		return p.s.unavailable()
 	}
 	before := p.reg.All()
 	if err := p.reg.Drop(name, owner); err != nil {
 		return err
 	}
 	disk := p.s.disk
-	id, _ := p.id(name)
+	id, _ := p.lookupID(name)
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
@@ -228,7 +229,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	})
 	if err != nil {
 		p.reg.Install(before)
-		return p.s.failure1(err)
+		return p.s.storeError(err)
 	}
 	p.ids.Delete(name)
 	return nil

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// InUseError refuses a file that a process has open: this one, or another.
+// InUseError is the error of Open for a file that is open already, in this process
+// or another.
 type InUseError struct {
 	Path string
-	PID  int // of who has it; 0: unknown
+	PID  int // of the process that has it open; 0 if unknown
 }
 
 func (e *InUseError) Error() string {
@@ -20,15 +21,15 @@ func (e *InUseError) Error() string {
 	if e.PID > 0 {
 		who = fmt.Sprintf("process %d", e.PID)
 	}
-	return fmt.Sprintf("file %s is in use by %s; only one can have it open: ask that one (a service: --server), or stop it", e.Path, who)
+	return fmt.Sprintf("file %s is in use by %s; only one process can open it: send the call to that process (a service: --server), or stop it", e.Path, who)
 }
 
-// errLocked: somebody else holds the lock.
+// errLocked is the error of lock if the file is locked already.
 var errLocked = errors.New("locked")
 
-// lockFile locks path by a file beside it, until it is closed or the process
-// ends, however it ends. SQLite's own locks are left alone, so that sqlite3 can
-// read the file meanwhile.
+// lockFile locks path by locking another file, path.lock, until that is closed or
+// the process ends. SQLite's own locks are not used, so that sqlite3 can read the
+// file meanwhile.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -46,7 +47,7 @@ func lockFile(path string) (*os.File, error) {
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	if err != nil { // the number is for people; the lock holds without
+	if err != nil { // the process id is only for messages
 		_ = f.Truncate(0)
 	}
 	return f, nil

@@ -7,4 +7,4 @@ import (
 	"os"
 )
 
-func lock(*os.File) error { return errors.New("this system has no lock that ends with a process") }
+func lock(*os.File) error { return errors.New("not supported on this system") }

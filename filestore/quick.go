@@ -2,13 +2,13 @@ package filestore
 
 import "github.com/dipwell/dipwell/store"
 
-// quick decides in memory the ops whose answers do not wait for the disk.
+// quick decides in memory, unless the answer has to wait for the disk.
 func (s *Store) quick(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
 	if s.state.Load() != 0 || verb >= store.VerbReserve && verb != store.VerbCharge {
 		return a, false
 	}
 	if a, ok = s.memQuick(def, key, verb, cost, checked); ok && a.Granted > 0 {
-		s.dirty.mark(def, key)
+		s.dirty.add(def, key)
 	}
 	return a, ok
 }

@@ -44,7 +44,7 @@ func (r *reopened) again() {
 	if r.calls++; r.calls%r.after != 0 {
 		return
 	}
-	if err := r.s.keep.flush(); err != nil {
+	if err := r.s.writer.flush(); err != nil {
 		r.t.Error(err)
 	}
 	path := r.s.path

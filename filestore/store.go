@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Each, as Config.Every, answers a decision once it is on the disk.
+// Each, as Config.Every, answers each call only when its decision is on the disk.
 const Each time.Duration = -1
 
 // Defaults and bounds of Config.Every.
@@ -22,48 +23,48 @@ const (
 	maxEvery     = time.Hour
 )
 
-// Config sets up a Store. The zero value means the defaults.
+// Config configures a Store. The zero value means the defaults.
 type Config struct {
-	// Every is how long a decision may be in memory alone: what a crash can
-	// forget. Default 100 ms; at least 10 ms. Each: not at all.
+	// Every is how long a decision may be in memory only, and be lost by a crash:
+	// 10 ms to 1 hour, or Each for not at all. Default 100 ms.
 	Every time.Duration
-	// MaxKeys and MaxReservations are memstore's. A file that holds more than
-	// that is not opened.
+	// MaxKeys and MaxReservations are as in memstore.Config. Open fails if the file
+	// has more.
 	MaxKeys         int
 	MaxReservations int
-	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
-	// as it is when the store is opened, or as the store's own clock was when it
-	// was written last if that is later, and the monotonic clock from then on.
+	// Clock returns the time in µs since the Unix epoch. Default: the monotonic
+	// clock, starting at the wall clock's time when the store is opened, or at the
+	// last time written to the file if that is later.
 	Clock func() int64
-	// OnError hears of a disk that begins to fail, and of what was odd about a
-	// file. Calls get the failure as their own error besides.
+	// OnError is called when the disk begins to fail and when a sweep fails. Calls
+	// return the error of a failing disk too. Default: none.
 	OnError func(error)
 }
 
-// A Store keeps buckets in memory and in a file. It is safe for concurrent use;
-// one process at a time can have the file open.
+// A Store decides in memory and writes buckets to a file. It is safe for concurrent
+// use. Only one process at a time can open the file.
 type Store struct {
 	mem      *memory.Store
 	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, bool)
 	path     string
-	every    time.Duration // 0: each
-	state    atomic.Uint32 // of the bits below; 0: decide in memory and go
+	every    time.Duration // 0 if Config.Every is Each
+	state    atomic.Uint32 // bits below; 0: answer from memory at once
 	dirty    dirty
 	disk     *disk
-	plan     limits
-	keep     keeper
+	limits   limits
+	writer   writer
 
-	// Groups and reservations change several things at once. They hold it for
-	// reading; who wants to see all or nothing of them holds it for writing.
-	together sync.RWMutex
-	joint    []mark // keys that such calls changed since the last turn; see keeper.collect
-	jointMu  sync.Mutex
+	// Calls that change several keys or reservations lock multi for reading. The
+	// writer locks it for writing, to see all of their changes or none.
+	multi       sync.RWMutex
+	multiKeys   []dirtyKey // changed by such calls since the last cycle; see writer.collect
+	multiKeysMu sync.Mutex
 
 	failure atomic.Pointer[error]
 	report  func(error)
 }
 
-// Reasons for a call not to be answered from memory at once.
+// Reasons not to answer a call from memory at once.
 const (
 	stateEach   = 1 << iota // wait for the disk
 	stateFailed             // the disk fails
@@ -73,16 +74,15 @@ const (
 
 var _ store.Store = (*Store)(nil)
 
-// ErrClosed is what calls get after Close.
+// ErrClosed is the error of calls after Close.
 var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 
-// ErrBehind is what calls get while so many keys wait to be written that there
-// is no room for more.
+// ErrBehind is the error of calls while too many keys wait to be written.
 var ErrBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 
-// Open opens the file, or makes it, and loads what it keeps. The errors are an
-// *InUseError, or a sentence that names the file and says what is wrong with it;
-// nothing was changed then.
+// Open opens or creates the file and loads it into memory. The error is an
+// *InUseError, or names the file and what is wrong with it. If it fails, the file
+// was not changed.
 func Open(path string, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -102,12 +102,12 @@ func Open(path string, c Config) (*Store, error) {
 	s.path = s.disk.path
 	if err = s.load(c); err != nil {
 		if s.mem != nil {
-			_ = s.mem.Close() // the other error says more
+			_ = s.mem.Close() // err is more useful
 		}
 		return nil, errors.Join(err, s.disk.close())
 	}
-	s.dirty.init(max(s.maxKeys(c), minBehind))
-	s.keep.start(s)
+	s.dirty.init(max(cmp.Or(c.MaxKeys, memory.DefaultMaxKeys), minMaxDirty))
+	s.writer.start(s)
 	return s, nil
 }
 
@@ -121,31 +121,23 @@ func (c *Config) check() error {
 	return nil
 }
 
-func (s *Store) maxKeys(c Config) int {
-	if c.MaxKeys == 0 {
-		return memory.DefaultMaxKeys
-	}
-	return c.MaxKeys
-}
-
-// Abilities returns what the store can do besides Apply. Keys lists the keys of
-// any limit and Sweep deletes full rows from the file.
+// Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.plan.cat, Keys: s.keys, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
-		Ready: func(context.Context) error { return s.why() },
+		Store: s, Limits: s.limits.cat, Keys: s.keys, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }
 
-// Apply decides a batch in memory, and waits for the disk where it has to.
+// Apply decides a batch in memory. With Each it then waits for the disk.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	state := s.state.Load()
 	if state&^stateEach != 0 {
 		return s.applyFailing(ctx, b)
 	}
-	last, err := s.apply(ctx, b)
-	if err != nil || state&stateEach == 0 || last == nil {
-		return err
+	last := s.apply(ctx, b)
+	if state&stateEach == 0 || last == nil {
+		return nil
 	}
 	select {
 	case <-last.done:
@@ -158,26 +150,23 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	}
 }
 
-// apply decides in memory, marks what changed, and returns the last turn of the
-// keeper that has some of it; nil when nothing changed.
-func (s *Store) apply(ctx context.Context, b *store.Batch) (last *turn, err error) {
-	if jointly(b) {
-		s.together.RLock()
-		defer s.together.RUnlock()
+// apply decides in memory and adds the changed keys to dirty. It returns their last
+// cycle, or nil if nothing changed.
+func (s *Store) apply(ctx context.Context, b *store.Batch) (last *cycle) {
+	if isMulti(b) {
+		s.multi.RLock()
+		defer s.multi.RUnlock()
 	}
 	for i := range b.Groups {
 		if g := &b.Groups[i]; g.Cancel {
-			last = later(last, s.cancel(ctx, g))
+			last = laterOf(last, s.cancel(ctx, g))
 		}
 	}
-	if len(b.Groups) == 1 && b.Groups[0].Cancel {
-		return last, nil
-	}
-	return later(last, s.decide(ctx, b)), err
+	return laterOf(last, s.decide(ctx, b))
 }
 
-// decide is apply for all groups but cancellations.
-func (s *Store) decide(ctx context.Context, b *store.Batch) (last *turn) {
+// decide is apply for the groups that are not cancellations.
+func (s *Store) decide(ctx context.Context, b *store.Batch) (last *cycle) {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel {
@@ -190,26 +179,26 @@ func (s *Store) decide(ctx context.Context, b *store.Batch) (last *turn) {
 		if g.Err != nil || !g.Allowed {
 			continue
 		}
-		joint := len(g.Ops) > 1 || g.Reserved // see jointly
+		multi := len(g.Ops) > 1 || g.Reserved // see isMulti
 		for j := range g.Ops {
 			op := &g.Ops[j]
-			gave := op.Verb == store.VerbRefund || op.Verb == store.VerbReset
-			if op.Granted == 0 && !gave {
+			gaveBack := op.Verb == store.VerbRefund || op.Verb == store.VerbReset
+			if op.Granted == 0 && !gaveBack {
 				continue
 			}
-			m := mark{op.Def, op.Key, gave, op.Verb == store.VerbReset}
-			last = later(last, s.dirty.put(m))
-			if joint || op.Verb == store.VerbReset {
-				s.join(m)
+			k := dirtyKey{op.Def, op.Key, gaveBack, op.Verb == store.VerbReset}
+			last = laterOf(last, s.dirty.addTo(k))
+			if multi || op.Verb == store.VerbReset {
+				s.noteMulti(k)
 			}
 		}
 	}
 	return last
 }
 
-// cancel gives a reservation back and marks the keys that had it.
-func (s *Store) cancel(ctx context.Context, g *store.Group) (last *turn) {
-	held, _ := s.mem.Reservation(g.ID)
+// cancel cancels a reservation and adds its keys to dirty.
+func (s *Store) cancel(ctx context.Context, g *store.Group) (last *cycle) {
+	pending, _ := s.mem.Reservation(g.ID)
 	one := store.Batch{Groups: []store.Group{*g}}
 	err := s.mem.Apply(ctx, &one)
 	if *g = one.Groups[0]; err != nil {
@@ -218,25 +207,25 @@ func (s *Store) cancel(ctx context.Context, g *store.Group) (last *turn) {
 	if g.Err != nil {
 		return nil
 	}
-	for _, p := range held.Parts {
+	for _, p := range pending.Parts {
 		if d := s.mem.Registry().Lookup(p.Limit); d != nil {
-			m := mark{def: d, key: p.Key, gave: true}
-			last = later(last, s.dirty.put(m))
-			s.join(m)
+			k := dirtyKey{def: d, key: p.Key, gaveBack: true}
+			last = laterOf(last, s.dirty.addTo(k))
+			s.noteMulti(k)
 		}
 	}
 	return last
 }
 
-// join notes a key that changed together with something else.
-func (s *Store) join(m mark) {
-	s.jointMu.Lock()
-	s.joint = append(s.joint, m)
-	s.jointMu.Unlock()
+// noteMulti records a key that changed together with others. s.multi is locked.
+func (s *Store) noteMulti(m dirtyKey) {
+	s.multiKeysMu.Lock()
+	s.multiKeys = append(s.multiKeys, m)
+	s.multiKeysMu.Unlock()
 }
 
-// jointly reports whether the batch may change several things at once.
-func jointly(b *store.Batch) bool {
+// isMulti reports whether the batch may change several keys or reservations.
+func isMulti(b *store.Batch) bool {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if g.Cancel || len(g.Ops) != 1 || g.Ops[0].Verb == store.VerbReserve || g.Ops[0].Verb == store.VerbReset || g.Ops[0].Def.Rule.Leaky {
@@ -246,18 +235,20 @@ func jointly(b *store.Batch) bool {
 	return false
 }
 
-// applyFailing answers while the disk does not: limits that ask for it are
-// decided in memory, and the answer says so; the rest fail.
+// applyFailing is Apply while the store is failing, behind or closed. Groups fail,
+// unless the disk fails and all their limits have FailLocal: these are decided in
+// memory with Source store.SourceFallbackLocal.
 func (s *Store) applyFailing(ctx context.Context, b *store.Batch) error {
-	err := s.why()
+	err := s.unavailable()
 	state := s.state.Load()
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Err = err; state&stateFailed == 0 || state&(stateClosed|stateBehind) != 0 || !local(g) {
+		if g.Err = err; state&stateFailed == 0 || state&(stateClosed|stateBehind) != 0 || !allFailLocal(g) {
 			continue
 		}
 		one := store.Batch{Groups: b.Groups[i : i+1]}
-		if _, g.Err = s.apply(ctx, &one); g.Err != nil {
+		g.Err = nil
+		if s.apply(ctx, &one); g.Err != nil {
 			continue
 		}
 		for j := range g.Ops {
@@ -267,7 +258,7 @@ func (s *Store) applyFailing(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-func local(g *store.Group) bool {
+func allFailLocal(g *store.Group) bool {
 	for i := range g.Ops {
 		if g.Ops[i].Def.OnStoreError != store.FailLocal {
 			return false
@@ -276,8 +267,8 @@ func local(g *store.Group) bool {
 	return !g.Cancel
 }
 
-// why is the error of calls that are not decided.
-func (s *Store) why() error {
+// unavailable returns the error of calls that are not decided, or nil.
+func (s *Store) unavailable() error {
 	state := s.state.Load()
 	switch {
 	case state&stateClosed != 0:
@@ -293,11 +284,11 @@ func (s *Store) why() error {
 	return nil
 }
 
-// Close writes what is left to write and lets go of the file. The error says
-// whether that failed. Calls should have ended before.
+// Close writes the remaining changes, closes the file and unlocks it. Calls should
+// have returned before. The error is that of the last write or of closing.
 func (s *Store) Close() error {
 	if old := s.state.Or(stateClosed); old&stateClosed != 0 {
 		return nil
 	}
-	return errors.Join(s.keep.stop(), s.disk.close(), s.mem.Close())
+	return errors.Join(s.writer.stop(), s.disk.close(), s.mem.Close())
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// ParseURL reads file:PATH or file:PATH?durability=each|100ms into a path and
-// Config.Every. The path is taken as it is, without escapes; file:///PATH is the
-// same as file:/PATH. Without a durability, every is 100 ms.
+// ParseURL parses file:PATH or file:PATH?durability=each|100ms and returns the path
+// and Config.Every, 100 ms without a durability. The path has no escapes;
+// file:///PATH is the same as file:/PATH.
 func ParseURL(text string) (path string, every time.Duration, err error) {
 	rest, ok := strings.CutPrefix(text, "file:")
 	if !ok {

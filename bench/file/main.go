@@ -161,7 +161,7 @@ func (b *bench) fromMemory() {
 	fmt.Fprint(b.w, "## Every 100ms: 64 goroutines, 2,000 busy keys\n\n")
 	report.Table(b.w, []string{"", "M decisions/s", "of memstore (median of rounds)", "groups", "rows", "widest window, ms"}, [][]string{
 		{"memstore", fmt.Sprintf("%.2f", report.Median(rm[1:])/1e6), "1.00", "", "", ""},
-		{"filestore", fmt.Sprintf("%.2f", report.Median(rf[1:])/1e6), fmt.Sprintf("%.2f", report.Median(ratio[1:])), fmt.Sprint(st.Turns), fmt.Sprint(st.Rows), ms(st.Widest)},
+		{"filestore", fmt.Sprintf("%.2f", report.Median(rf[1:])/1e6), fmt.Sprintf("%.2f", report.Median(ratio[1:])), fmt.Sprint(st.Groups), fmt.Sprint(st.Rows), ms(st.Widest)},
 	})
 }
 
@@ -199,7 +199,7 @@ func (b *bench) manyDirty() {
 			fmt.Sprintf("%.1f", float64(over)/float64(len(took))*1e6), ms(took[len(took)-1]), "", "", ""}
 		if c.name == "filestore" {
 			st := s.Stats()
-			row[6], row[7], row[8] = fmt.Sprint(dirty), ms(st.Widest), fmt.Sprintf("%d of %d", st.Late, st.Turns)
+			row[6], row[7], row[8] = fmt.Sprint(dirty), ms(st.Widest), fmt.Sprintf("%d of %d", st.Late, st.Groups)
 		}
 		rows = append(rows, row)
 	}

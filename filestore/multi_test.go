@@ -38,7 +38,7 @@ func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
 		take(dipwell.Take{Limit: "x", Key: "a", Cost: 10}, dipwell.Take{Limit: "x", Key: "b", Cost: 10})
 	}
 	between.Store(&both) // collect reads the clock once the marks of this turn are known
-	if err := s.keep.flush(); err != nil {
+	if err := s.writer.flush(); err != nil {
 		t.Fatal(err)
 	}
 	if between.Load() != nil {

@@ -1,0 +1,340 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A writer writes the dirty keys to the file, one cycle after the other, on its own
+// goroutine.
+type writer struct {
+	store          *Store
+	mu             sync.Mutex // held during a cycle; keys and limits.Put run cycles too
+	keys           []dirtyKey // of the cycle being written, and of failed ones
+	touched        map[store.Reservation]struct{}
+	buckets        []bucket
+	records        map[rowKey]map[recordID]*store.Record // that changed; nil if it ended
+	sweepPos       sweepPos
+	recordSweepPos sweepPos     // of sweepRecords
+	writeTime      atomic.Int64 // ns; how long the last cycle took
+	stopped        chan struct{}
+	done           sync.WaitGroup
+
+	writing  atomic.Int64 // keys in the cycle being written
+	groups   atomic.Int64
+	rows     atomic.Int64
+	failures atomic.Int64
+	late     atomic.Int64
+	window   atomic.Int64 // ns
+	widest   atomic.Int64 // ns
+	lastUS   atomic.Int64 // wall clock, µs
+}
+
+// A bucket is a row of the file, to be deleted if nothing is used.
+type bucket struct {
+	limit    int64 // id
+	key      string
+	state    store.State
+	gaveBack bool // see dirtyKey
+	reset    bool // see dirtyKey: its records are deleted first
+}
+
+const (
+	retryFirst = 100 * time.Millisecond // delay after a failed cycle, doubled each time
+	retryMax   = 2 * time.Second
+	lateSlack  = 5 * time.Millisecond // a cycle counts as late beyond it, because timers are not exact
+)
+
+func (w *writer) start(s *Store) {
+	w.store, w.stopped = s, make(chan struct{})
+	w.touched, w.records = map[store.Reservation]struct{}{}, map[rowKey]map[recordID]*store.Record{}
+	s.dirty.onMax = func() { s.state.Or(stateBehind) }
+	s.mem.WatchReservations()
+	w.done.Go(w.run)
+}
+
+// stop stops the goroutine and writes the remaining keys.
+func (w *writer) stop() error {
+	close(w.stopped)
+	w.done.Wait()
+	return w.flush()
+}
+
+func (w *writer) run() {
+	retry := time.Duration(0)
+	timer := time.NewTimer(time.Hour)
+	for {
+		wake := w.store.dirty.wake
+		if retry > 0 {
+			wake = nil // new keys wait for the retry too
+			timer.Reset(retry)
+		} else {
+			timer.Reset(sweepEvery)
+		}
+		select {
+		case <-w.stopped:
+			timer.Stop()
+			return
+		case <-wake:
+			if !w.waitForMore(timer) {
+				return
+			}
+		case <-timer.C:
+		}
+		if err := w.flush(); err != nil {
+			retry = min(max(2*retry, retryFirst), retryMax)
+			continue
+		}
+		retry = 0
+		w.sweepSome()
+	}
+}
+
+// waitForMore waits while the first key of the cycle may be in memory only, less
+// the time that writing takes. It returns false when the writer is stopped.
+func (w *writer) waitForMore(timer *time.Timer) bool {
+	s := w.store
+	if s.every == 0 {
+		return true
+	}
+	since := time.Since(start) - time.Duration(s.dirty.current.Load().began.Load())
+	wait := max(s.every-2*time.Duration(w.writeTime.Load()), s.every/2) - since
+	if wait <= 0 {
+		return true
+	}
+	timer.Reset(wait)
+	select {
+	case <-timer.C:
+		return true
+	case <-w.stopped:
+		timer.Stop()
+		return false
+	}
+}
+
+// flush writes all dirty keys: one cycle.
+func (w *writer) flush() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.store
+	before := time.Now()
+	s.multi.Lock()
+	c, keys := s.dirty.swap(w.keys)
+	s.multiKeys = s.multiKeys[:0]
+	s.multi.Unlock()
+	w.writing.Store(int64(len(keys)))
+	w.keys = keys
+	group, err := w.collect(), error(nil)
+	if group.any() {
+		err = s.disk.write(&group, s.limits.lookupID)
+		w.writeTime.Store(int64(time.Since(before)))
+	}
+	if err != nil {
+		err = w.failed(err)
+	} else {
+		w.succeeded(c)
+	}
+	clear(w.buckets)
+	w.buckets = w.buckets[:0]
+	c.err = err
+	close(c.done)
+	return err
+}
+
+// A group is the content of one transaction.
+type group struct {
+	buckets      []bucket
+	records      map[rowKey]map[recordID]*store.Record
+	reservations []reservation
+	now          int64 // the store's time, no earlier than that of its rows
+}
+
+// A reservation to write, or to delete if it is no longer live.
+type reservation struct {
+	memory.Pending
+	live bool
+}
+
+func (g *group) any() bool { return len(g.buckets)+len(g.records)+len(g.reservations) > 0 }
+
+// collect reads the rows of the dirty keys from memory. A call that changes several
+// keys must be in the group completely or not at all. So the keys of such calls
+// that came meanwhile are read again under a lock that keeps others out.
+func (w *writer) collect() (g group) {
+	s := w.store
+	now := s.now()
+	for i := range w.keys {
+		w.readBucket(&w.keys[i], now)
+	}
+	s.multi.Lock()
+	defer s.multi.Unlock()
+	for i := range s.multiKeys {
+		w.readBucket(&s.multiKeys[i], now)
+	}
+	for _, id := range s.mem.TouchedReservations() {
+		w.touched[id] = struct{}{}
+	}
+	for id := range w.touched {
+		h, live := s.mem.Reservation(id)
+		h.ID = id
+		g.reservations = append(g.reservations, reservation{h, live})
+	}
+	g.buckets, g.records, g.now = w.buckets, w.records, s.now()
+	return g
+}
+
+// readBucket appends the row of a key to the group.
+func (w *writer) readBucket(key *dirtyKey, now int64) {
+	s := w.store
+	id, ok := s.limits.lookupID(key.def.Name)
+	if !ok {
+		return // of a limit that was dropped, with its rows
+	}
+	c := s.mem.Changes(key.def, key.key, key.reset)
+	w.collectRecords(rowKey{id, key.key}, &c, key.reset)
+	if d := s.mem.Registry().Lookup(key.def.Name); c.Found && (d == nil || d.Full(c.Row, now)) {
+		c.Found = false
+	}
+	if !c.Found {
+		// If it became full as time passed, the file's row is full now too.
+		// After a give-back it may not be.
+		if key.gaveBack {
+			w.buckets = append(w.buckets, bucket{limit: id, key: key.key, gaveBack: true, reset: key.reset})
+		}
+		return
+	}
+	w.buckets = append(w.buckets, bucket{id, key.key, c.Row, key.gaveBack, key.reset})
+}
+
+func (s *Store) now() int64 {
+	now, _ := s.mem.Now(context.Background()) // never fails
+	return now
+}
+
+// succeeded counts a cycle that is on the disk, and lets calls continue.
+func (w *writer) succeeded(c *cycle) {
+	s := w.store
+	clear(w.keys)
+	w.keys = w.keys[:0]
+	clear(w.touched)
+	clear(w.records)
+	w.writing.Store(0)
+	if len(w.buckets) > 0 {
+		w.groups.Add(1)
+	}
+	w.rows.Add(int64(len(w.buckets)))
+	w.lastUS.Store(time.Now().UnixMicro())
+	if began := c.began.Load(); began != 0 {
+		window := time.Since(start) - time.Duration(began)
+		w.window.Store(int64(window))
+		w.widest.Store(max(w.widest.Load(), int64(window)))
+		if s.every > 0 && window > s.every+lateSlack {
+			w.late.Add(1)
+		}
+	}
+	s.state.And(^uint32(stateBehind | stateFailed))
+}
+
+// classOf returns the class of an SQLite error.
+func classOf(err error) error {
+	const full = 13 // SQLITE_FULL
+	var of *sqlite.Error
+	if errors.As(err, &of) && of.Code()&0xff == full {
+		return store.ErrNoSpace
+	}
+	return store.ErrStore
+}
+
+// failed keeps the keys for a retry, and makes calls fail.
+func (w *writer) failed(err error) error {
+	s := w.store
+	w.failures.Add(1)
+	err = fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
+	s.failure.Store(&err)
+	if old := s.state.Or(stateFailed); old&stateFailed == 0 {
+		s.report(err)
+	}
+	// The same key may have been added by several failed cycles.
+	seen := make(map[dirtyKey]struct{}, len(w.keys))
+	w.keys = slices.DeleteFunc(w.keys, func(m dirtyKey) bool {
+		_, repeated := seen[m]
+		seen[m] = struct{}{}
+		return repeated
+	})
+	return err
+}
+
+// Stats are numbers about a store. Counts start with Open.
+type Stats struct {
+	Keys         int64 // in memory
+	Reservations int   // in memory
+	Bytes        int64 // of memory for keys
+
+	Dirty    int64         // keys that changed and are not on the disk
+	Groups   int64         // groups written
+	Rows     int64         // rows written
+	Failures int64         // failed attempts to write a group
+	Late     int64         // groups written later than Config.Every says
+	Window   time.Duration // how long the oldest decision of the last group was in memory only
+	Widest   time.Duration // the longest such time
+	Last     time.Time     // when the last group was written; zero if none was
+	Err      error         // the error of the disk while it fails, or nil
+}
+
+// Stats returns the current numbers.
+func (s *Store) Stats() Stats {
+	m, w := s.mem.Stats(), &s.writer
+	st := Stats{Keys: m.Keys, Reservations: m.Reservations, Bytes: m.Bytes,
+		Dirty: s.dirty.current.Load().keys.Load() + w.writing.Load(), Groups: w.groups.Load(), Rows: w.rows.Load(), Failures: w.failures.Load(),
+		Late: w.late.Load(), Window: time.Duration(w.window.Load()), Widest: time.Duration(w.widest.Load())}
+	if us := w.lastUS.Load(); us != 0 {
+		st.Last = time.UnixMicro(us)
+	}
+	if s.state.Load()&stateFailed != 0 {
+		st.Err = s.unavailable()
+	}
+	return st
+}
+
+func (s *Store) metrics() []store.Metric {
+	st := s.Stats()
+	last := 0.0
+	if !st.Last.IsZero() {
+		last = float64(st.Last.UnixMicro()) / 1e6
+	}
+	return []store.Metric{
+		{Name: "dipwell_keys", Help: "Keys in memory.", Value: float64(st.Keys)},
+		{Name: "dipwell_reservations", Help: "Reservations in memory.", Value: float64(st.Reservations)},
+		{Name: "dipwell_store_bytes", Help: "Memory used for keys.", Value: float64(st.Bytes)},
+		{Name: "dipwell_file_dirty_keys", Help: "Keys that changed and are not on the disk.", Value: float64(st.Dirty)},
+		{Name: "dipwell_file_window_seconds", Help: "How long the oldest decision of the last group was in memory only.", Value: st.Window.Seconds()},
+		{Name: "dipwell_file_widest_window_seconds", Help: "The longest time that a decision was in memory only.", Value: st.Widest.Seconds()},
+		{Name: "dipwell_file_last_write_timestamp_seconds", Help: "When the last group was written; 0 if none was.", Value: last},
+		{Name: "dipwell_file_groups_total", Help: "Groups of rows written.", Counter: true, Value: float64(st.Groups)},
+		{Name: "dipwell_file_rows_total", Help: "Rows written.", Counter: true, Value: float64(st.Rows)},
+		{Name: "dipwell_file_late_groups_total", Help: "Groups written later than the durability setting says.", Counter: true, Value: float64(st.Late)},
+		{Name: "dipwell_file_write_errors_total", Help: "Failed attempts to write a group.", Counter: true, Value: float64(st.Failures)},
+	}
+}
+
+// sortBuckets sorts rows in the order of the file. It is stable: of two rows of a
+// key, the one that was read later is written last.
+func sortBuckets(buckets []bucket) {
+	slices.SortStableFunc(buckets, func(a, b bucket) int {
+		if a.limit != b.limit {
+			return int(a.limit - b.limit)
+		}
+		return strings.Compare(a.key, b.key)
+	})
+}
