@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ var service = stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: tr
 type remote struct {
 	*memstore.Store
 	n, spare int
-	crossed  []string
+	crossed  *atomic.Pointer[[]string]
 	closed   *[]string
 	fail     error
 }
@@ -37,7 +38,7 @@ func newRemote(t testing.TB, now func() int64) *remote {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return &remote{Store: s, closed: new([]string)}
+	return &remote{Store: s, crossed: new(atomic.Pointer[[]string]), closed: new([]string)}
 }
 
 func (r *remote) Abilities() store.Abilities {
@@ -58,7 +59,8 @@ func (r *remote) lanes(_ context.Context, n, spare int) (store.Lanes, error) {
 }
 
 func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
-	r.crossed = applies()
+	list := applies()
+	r.crossed.Store(&list)
 	return r.Store.Apply(ctx, b)
 }
 
@@ -126,8 +128,8 @@ func TestCrossings(t *testing.T) {
 		r := newRemote(t, nil)
 		st := build(t, r, tc.options)
 		take(t, st.Store)
-		if want := strings.Fields(tc.want + " stack_test"); !slices.Equal(r.crossed, want) {
-			t.Errorf("%+v: a take crosses %v, want %v", tc.options, r.crossed, want)
+		if want := strings.Fields(tc.want + " stack_test"); !slices.Equal(*r.crossed.Load(), want) {
+			t.Errorf("%+v: a take crosses %v, want %v", tc.options, *r.crossed.Load(), want)
 		}
 	}
 }

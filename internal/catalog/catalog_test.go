@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,7 @@ var (
 
 // table is a back end in memory. What programs share of it is there.
 type table struct {
+	mu       sync.Mutex // of revision
 	reg      store.Registry
 	revision int64
 	bad      map[string]error
@@ -35,6 +37,7 @@ type table struct {
 type memory struct {
 	there *table
 	here  store.Registry
+	mu    sync.Mutex                // of fails, where the catalogue watches
 	fails func(method string) error // nil: nothing fails
 	calls []string
 	told  chan struct{}
@@ -45,10 +48,13 @@ type memory struct {
 
 func (m *memory) call(method string) error {
 	m.calls = append(m.calls, method)
-	if m.fails == nil {
+	m.mu.Lock()
+	fails := m.fails
+	m.mu.Unlock()
+	if fails == nil {
 		return nil
 	}
-	return m.fails(method)
+	return fails(method)
 }
 
 func (m *memory) Prepare(context.Context) error { return m.call("prepare") }
@@ -57,11 +63,23 @@ func (m *memory) Read(context.Context) (*Limits, error) {
 	if err := m.call("read"); err != nil {
 		return nil, err
 	}
-	return &Limits{Defs: m.there.reg.All(), Revision: m.there.revision, Bad: m.there.bad}, nil
+	return &Limits{Defs: m.there.reg.All(), Revision: m.there.at(), Bad: m.there.bad}, nil
 }
 
 func (m *memory) Revision(context.Context) (int64, error) {
-	return m.there.revision, m.call("revision")
+	return m.there.at(), m.call("revision")
+}
+
+func (b *table) at() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.revision
+}
+
+func (b *table) changed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.revision++
 }
 
 func (m *memory) Install(l *Limits) error {
@@ -81,7 +99,7 @@ func (m *memory) Put(_ context.Context, l store.Limit, by string) (bool, error) 
 	if err != nil || d == old {
 		return false, err
 	}
-	m.there.revision++
+	m.there.changed()
 	return true, nil
 }
 
@@ -91,7 +109,7 @@ func (m *memory) Drop(_ context.Context, name, by string) error {
 		err = m.there.reg.Drop(name, by)
 	}
 	if err == nil {
-		m.there.revision++
+		m.there.changed()
 	}
 	return err
 }
@@ -119,16 +137,25 @@ func (m *memory) count(method string) (n int) {
 }
 
 // always makes every call fail.
-func (m *memory) always(err error) { m.fails = func(string) error { return err } }
+func (m *memory) always(err error) { m.fail(func(string) error { return err }) }
+
+// works makes no call fail.
+func (m *memory) works() { m.fail(nil) }
+
+func (m *memory) fail(fails func(method string) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fails = fails
+}
 
 // only makes calls of one method fail.
 func (m *memory) only(method string, err error) {
-	m.fails = func(called string) error {
+	m.fail(func(called string) error {
 		if called == method {
 			return err
 		}
 		return nil
-	}
+	})
 }
 
 func newMemory(there *table) *memory { return &memory{there: there, told: make(chan struct{}, 1)} }
@@ -343,7 +370,7 @@ func TestPending(t *testing.T) {
 	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) || c.IsRead() {
 		t.Errorf("half: %v", err)
 	}
-	m.fails = nil
+	m.works()
 	mustRefresh(t, c)
 	if m.count("put ours") != 1 || m.count("put more") != 2 || m.count("put refused") != 1 {
 		t.Errorf("%v", m.calls)
@@ -364,7 +391,7 @@ func TestPending(t *testing.T) {
 	// It goes away once more. What waits then is stored though nothing changed there.
 	m.always(errGone)
 	mustDefine(t, c, limit("late", 1), owner.Code)
-	m.fails = nil
+	m.works()
 	mustRefresh(t, c)
 	if there.reg.Lookup("late") == nil || there.reg.Lookup("late").Number != c.Registry().Lookup("late").Number {
 		t.Error("a limit was not stored")
@@ -390,7 +417,7 @@ func TestNotPending(t *testing.T) {
 	mustOpen(t, c)
 	m.always(errRights)
 	mustDefine(t, c, limit("ours", 1), owner.Code) // waits for the rights
-	m.fails = nil
+	m.works()
 	if _, err := c.Define(t.Context(), limit("refused", 1), owner.Code); !errors.Is(err, errRefused) {
 		t.Errorf("refused: %v", err)
 	}
@@ -415,7 +442,7 @@ func TestPendingIsOutdated(t *testing.T) {
 		for _, l := range limits {
 			mustDefine(t, c, l, owner.Code)
 		}
-		m.fails = nil
+		m.works()
 	}
 	away(limit("ours", 1))
 	mustDefine(t, c, limit("ours", 2), owner.Code)
@@ -463,7 +490,7 @@ func TestPendingIsDenied(t *testing.T) {
 	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
 		t.Error(err)
 	}
-	m.fails = nil
+	m.works()
 	mustRefresh(t, c)
 	if want := []string{"late", "more", "ours", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
 		t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
@@ -594,7 +621,7 @@ func TestWatchOnce(t *testing.T) {
 		if len(m.looks) != 3 {
 			t.Errorf("%d looks", len(m.looks))
 		}
-		m.fails = nil
+		m.works()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if !c.IsRead() || m.count("close") != 1 {
