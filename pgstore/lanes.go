@@ -153,7 +153,7 @@ func (p *pooler) bound(config *pgxpool.Config, d time.Duration) *pgxpool.Config 
 		if err.Severity == "FATAL" && strings.Contains(err.Message, lockTimeout) && !p.refuses.Swap(true) {
 			p.report(fmt.Errorf("%w: rows that other transactions lock hold up other callers; see PgBouncer in docs/reference/postgres.md", err))
 		}
-		return onError(conn, err)
+		return onError == nil || onError(conn, err)
 	}
 	c.BeforeConnect = func(ctx context.Context, cc *pgx.ConnConfig) error {
 		if p.refuses.Load() {

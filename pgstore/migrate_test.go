@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
@@ -90,16 +91,35 @@ func persistence(t *testing.T, pool *pgxpool.Pool) (p string) {
 // does in transaction mode.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	t.Run("notified", func(t *testing.T) {
-		dsn := pgtest.Database(t, "dipwell", migrated)
-		pool := connect(t, dsn)
-		l := newWatchingLimiter(t, connect(t, dsn+"&application_name=watcher"), time.Hour)
+	notified := func(t *testing.T, pool, watching *pgxpool.Pool) {
+		t.Helper()
+		l := newWatchingLimiter(t, watching, time.Hour)
 		eventually(t, "listening", func() bool {
 			var n int
-			err := pool.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'watcher' and state = 'idle' and query = 'listen dipwell'").Scan(&n)
+			err := pool.QueryRow(context.Background(), "select count(*) from pg_stat_activity where application_name = 'watcher' and state = 'idle' and query = 'listen dipwell' and datname = current_database()").Scan(&n)
 			return err == nil && n == 1
 		})
 		checkFollows(t, pool, l)
+	}
+	t.Run("notified", func(t *testing.T) {
+		dsn := pgtest.Database(t, "dipwell", migrated)
+		notified(t, connect(t, dsn), connect(t, dsn+"&application_name=watcher"))
+	})
+	t.Run("notified, with a hook", func(t *testing.T) {
+		pool := newPool(t)
+		config := pool.Config()
+		database := config.ConnConfig.Database
+		config.ConnConfig.Database = "filled_in_by_the_hook"
+		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			c.Database, c.RuntimeParams["application_name"] = database, "watcher"
+			return nil
+		}
+		watching, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(watching.Close)
+		notified(t, pool, watching)
 	})
 	t.Run("polled", func(t *testing.T) {
 		pool := newPool(t)

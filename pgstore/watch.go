@@ -22,13 +22,13 @@ func (s *Store) watch(c Config) {
 	if c.Poll > 0 {
 		timeout = 10 * c.Poll
 	}
-	s.cat.Watch(&watcher{s: s, config: pool.Config().ConnConfig.Copy(), report: c.OnError}, c.Poll, defaultPoll, timeout)
+	s.cat.Watch(&watcher{s: s, config: pool.Config(), report: c.OnError}, c.Poll, defaultPoll, timeout)
 }
 
 // watcher listens on a connection of its own. Proxies may swallow notifications.
 type watcher struct {
 	s      *Store
-	config *pgx.ConnConfig
+	config *pgxpool.Config
 	report func(error)
 	conn   *pgx.Conn // listens; nil while there is none
 }
@@ -39,14 +39,25 @@ func (w *watcher) listen(ctx context.Context, timeout time.Duration) {
 	}
 	bound, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(bound, w.config)
+	err := w.connect(bound)
 	if err == nil {
-		w.conn = conn
-		_, err = conn.Exec(bound, "listen dipwell")
+		_, err = w.conn.Exec(bound, "listen dipwell")
 	}
 	if ctx.Err() == nil {
 		w.Looked(err)
 	}
+}
+
+// connect connects as the pool does.
+func (w *watcher) connect(ctx context.Context) (err error) {
+	config := w.config.ConnConfig.Copy()
+	if before := w.config.BeforeConnect; before != nil {
+		if err = before(ctx, config); err != nil {
+			return err
+		}
+	}
+	w.conn, err = pgx.ConnectConfig(ctx, config)
+	return err
 }
 
 func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
