@@ -8,26 +8,26 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Decision is the answer to a call. For several limits it speaks for the one
-// that decides (refused: the latest retry; allowed: the fewest remaining), and
-// Limits has each, in the order asked.
+// A Decision is the answer to a call. Of a call with several limits, it is that of
+// the limit with the latest retry if the call was refused, and of the limit with
+// the fewest remaining tokens if it was allowed; Limits has all of them in order.
 type Decision struct {
 	Allowed bool
-	Never   bool         // the cost is more than the limit could ever hold; no wait will help
+	Never   bool         // the cost is more than the limit can ever grant; retrying does not help
 	Shadow  bool         // allowed only because the limit is in shadow mode
-	Source  store.Source // how the answer was made
+	Source  store.Source // what made the decision
 	Limit   string
-	Key     string // "" is the limit's shared bucket
-	Cost    int64  // tokens asked for
+	Key     string // "" for the limit's shared bucket
+	Cost    int64  // tokens requested
 	Granted int64  // tokens taken
 
 	Capacity   int64         // the limit's burst, in tokens
 	Remaining  int64         // whole tokens left, after the charge if there was one
-	RetryAfter time.Duration // until the first instant at which the same call would succeed
+	RetryAfter time.Duration // until the same call would first be allowed
 	ResetAfter time.Duration // until the bucket is full
 	Delay      time.Duration // how long to wait before acting on a reservation
 
-	Reservation Reservation // gives the tokens back through Cancel; zero when nothing is to wait for
+	Reservation Reservation // for Cancel; zero if Delay is 0
 	Limits      []Decision  // of a call with several limits
 
 	def *Definition
@@ -36,8 +36,7 @@ type Decision struct {
 // Definition returns the definition that decided, or nil for a zero Decision.
 func (d *Decision) Definition() *Definition { return d.def }
 
-// Err returns nil when the call was allowed and a *RefusedError otherwise, for
-// callers who prefer an error.
+// Err returns nil if the call was allowed, and a *RefusedError otherwise.
 func (d *Decision) Err() error {
 	if d.Allowed {
 		return nil
@@ -45,7 +44,7 @@ func (d *Decision) Err() error {
 	return &RefusedError{*d}
 }
 
-// MarshalJSON writes the decision object of the HTTP API.
+// MarshalJSON returns the decision object of the HTTP API.
 func (d Decision) MarshalJSON() ([]byte, error) {
 	return append(d.AppendMembers([]byte{'{'}), '}'), nil
 }

@@ -1,8 +1,8 @@
-// Package dipwell is a rate limiter: token buckets, fixed windows, intervals
-// and leaky buckets, kept as two whole numbers a key in a store that decides.
+// Package dipwell is a rate limiter: token buckets, fixed windows, intervals and
+// leaky buckets, kept as two integers per key in a store.
 //
-// A Limiter asks a Store; the store applies a store.Rule, the whole algebra, at
-// one instant of its own clock. A refusal is a Decision; an error means that
-// nobody knows. Tokens are whole, time is counted in microseconds, and every
-// number stays below 2^53, so that Go, SQL and Redis give the same answers.
+// A Limiter sends calls to a Store, which decides them with the rule of the limit
+// at one time of its own clock. A refusal is a Decision; an error means that the
+// call was not decided. Tokens are whole, time is counted in microseconds, and
+// every number is below 2^53, so that Go, SQL and Redis give the same answers.
 package dipwell

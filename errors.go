@@ -9,42 +9,42 @@ import (
 
 // Classes of errors, for errors.Is. Those of a store wrap ErrStore.
 var (
-	// ErrStore: the store could not decide. Nobody knows whether the call was charged
-	// unless the error says more.
+	// ErrStore: the store failed to decide. Unless the error also wraps a class below
+	// that says so, it is not known whether the call was charged.
 	ErrStore = store.ErrStore
-	// ErrFull: the store holds as many keys as it may, and this one is new.
+	// ErrFull: the store has reached its maximum number of keys, and this key is new.
 	ErrFull = store.ErrFull
 	// ErrOutcomeUnknown: the store may or may not have charged this call.
 	ErrOutcomeUnknown = store.ErrOutcomeUnknown
-	// ErrLocked: another transaction holds the row, or seems to, and the store gave
-	// up waiting for it: after its lock timeout, or its statement timeout. The call
-	// was not charged.
+	// ErrLocked: the wait for the row ran into the lock timeout or the statement
+	// timeout, probably because another transaction has locked it. The call was not
+	// charged.
 	ErrLocked = store.ErrLocked
 	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
 	ErrNoSpace = store.ErrNoSpace
-	// ErrReservation: the reservation is unknown, spent, due or reset.
+	// ErrReservation: the reservation is unknown, cancelled already, due or reset.
 	ErrReservation = store.ErrReservation
 	// ErrUnknownLimit: no limit of that name is defined.
 	ErrUnknownLimit = store.ErrUnknownLimit
-	// ErrRefused is what Decision.Err returns for a refusal.
+	// ErrRefused: the limit refused the call. Only Decision.Err returns it.
 	ErrRefused = errors.New("rate limited")
-	// ErrDenied: the store does not let this program define limits. Nothing was changed.
+	// ErrDenied: this program may not define limits in the store. Nothing was changed.
 	ErrDenied = store.ErrDenied
-	// ErrOwner: the limit belongs to somebody else.
+	// ErrOwner: the limit has another owner.
 	ErrOwner = store.ErrOwner
-	// ErrNotSupported: the store lacks an optional ability.
+	// ErrNotSupported: the store does not have this ability.
 	ErrNotSupported = store.ErrNotSupported
 )
 
-// A FieldError is bad input: which field, and what is wrong with it. It is
-// always the caller's mistake, and nothing was changed.
+// A FieldError reports invalid input: the field and what is wrong with it. Nothing
+// was changed.
 type FieldError = store.FieldError
 
-// A LimitError is a definition that cannot be. Field is the setting at fault,
-// spelled as in configuration files.
+// A LimitError reports an invalid definition of a limit. Field is the name of the
+// setting, spelled as in configuration files.
 type LimitError = store.LimitError
 
-// RefusedError is a refusal as an error, with the decision behind it.
+// A RefusedError is a refusal as an error, with its Decision.
 type RefusedError struct{ Decision Decision }
 
 func (e *RefusedError) Error() string {

@@ -21,11 +21,11 @@ import (
 // input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
 // 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
 type Limiter struct {
-	over  Store
-	def   store.Definer
-	reg   *store.Registry
-	alike *alike
-	can   store.Abilities
+	store     Store
+	definer   store.Definer
+	registry  *store.Registry
+	same      *limitCache
+	abilities store.Abilities
 }
 
 // newTimeout bounds New, so that a store that hangs does not stop a program's start.
@@ -43,21 +43,21 @@ func New(s Store, limits ...Limit) (*Limiter, error) {
 
 // NewContext is New with a context in place of the bound of 30 seconds.
 func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error) {
-	l := over(s)
+	l := newLimiter(s)
 	for _, limit := range limits {
-		if _, err := l.def.Define(ctx, limit, store.OwnerCode); err != nil {
+		if _, err := l.definer.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
-func over(s Store) *Limiter {
-	l := (&Limiter{alike: new(alike)}).With(s)
-	if l.def = l.can.Limits; l.def == nil {
-		l.def = &ownLimits{now: l.can.Now}
+func newLimiter(s Store) *Limiter {
+	l := (&Limiter{same: new(limitCache)}).With(s)
+	if l.definer = l.abilities.Limits; l.definer == nil {
+		l.definer = &localLimits{now: l.abilities.Now}
 	}
-	l.reg = l.def.Registry()
+	l.registry = l.definer.Registry()
 	return l
 }
 
@@ -65,12 +65,12 @@ func over(s Store) *Limiter {
 // that is bound to the caller's transaction.
 func (l *Limiter) With(s Store) *Limiter {
 	c := *l
-	c.over, c.can = s, store.AbilitiesOf(s)
+	c.store, c.abilities = s, store.AbilitiesOf(s)
 	return &c
 }
 
 // Store returns the store of the limiter.
-func (l *Limiter) Store() Store { return l.over }
+func (l *Limiter) Store() Store { return l.store }
 
 // Take takes n tokens if all of them are free, and otherwise none.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
@@ -80,14 +80,14 @@ func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decis
 
 // Check returns what Take would return, and changes nothing.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbCheck, limit, key, n)
+	err = l.do(ctx, &d, store.VerbCheck, limit, key, n)
 	return
 }
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
 // number. It is refused if no whole token is free.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbTakeUpTo, limit, key, n)
+	err = l.do(ctx, &d, store.VerbTakeUpTo, limit, key, n)
 	return
 }
 
@@ -95,26 +95,26 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 // caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
 // It is refused if that would be more debt than MaxDebt.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbReserve, limit, key, n)
+	err = l.do(ctx, &d, store.VerbReserve, limit, key, n)
 	return
 }
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
 // afterwards. It is a *FieldError if n is more than the limit's MaxCharge.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbCharge, limit, key, n)
+	err = l.do(ctx, &d, store.VerbCharge, limit, key, n)
 	return
 }
 
 // Refund gives n tokens back. A full bucket stays full.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbRefund, limit, key, n)
+	err = l.do(ctx, &d, store.VerbRefund, limit, key, n)
 	return
 }
 
 // Reset makes a bucket full, and ends its reservations.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
-	err = l.one(ctx, &d, store.VerbReset, limit, key, 0)
+	err = l.do(ctx, &d, store.VerbReset, limit, key, 0)
 	return
 }
 
@@ -125,7 +125,7 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err == nil {
-		err = l.ask(ctx, &d, store.VerbTake, def, key, n)
+		err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)
 	}
 	return
 }
@@ -134,41 +134,41 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 // argument. It sets *d, which may be reused for many calls. If it returns an error,
 // *d is not a decision.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
-	return l.one(ctx, d, verb, limit, key, n)
+	return l.do(ctx, d, verb, limit, key, n)
 }
 
-// ensure returns the definition in force for a call site's limit.
+// ensure returns the current definition of a call site's limit.
 func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error) {
-	def := l.reg.Lookup(limit.Name)
+	def := l.registry.Lookup(limit.Name)
 	if def != nil && def.Limit == *limit {
 		return def, nil
 	}
-	return l.ensureRare(ctx, def, limit)
+	return l.ensureSlow(ctx, def, limit)
 }
 
-// ensureRare defines a limit that does not exist. If it exists with other settings,
+// ensureSlow defines a limit that does not exist. If it exists with other settings,
 // it returns an error unless both mean the same.
-func (l *Limiter) ensureRare(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
+func (l *Limiter) ensureSlow(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
 	if def == nil {
 		var err error
-		if def, err = l.def.Define(ctx, *limit, owner.CallSite); err != nil || def.Limit == *limit {
+		if def, err = l.definer.Define(ctx, *limit, owner.CallSite); err != nil || def.Limit == *limit {
 			return def, err
 		}
 	}
-	return def, l.alike.agrees(def, limit)
+	return def, l.same.checkSame(def, limit)
 }
 
 // take decides a Take into a zero Decision. It asks Quick before it checks the
 // key, because a key that has a row was checked when the row was made.
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
-	def := l.reg.Lookup(limit)
+	def := l.registry.Lookup(limit)
 	if def == nil {
-		return l.reg.Missing(limit)
+		return l.registry.Missing(limit)
 	}
-	if l.can.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
-		d.about(def, key, n) // before the call: the processor writes it while the store works
-		if a, ok := l.can.Quick(def, key, store.VerbTake, n, false); ok {
-			d.answer(a)
+	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
+		d.setCall(def, key, n) // before the call: the processor writes it while the store works
+		if a, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
+			d.setAnswer(a)
 			return nil
 		}
 	}
@@ -177,40 +177,41 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		*d = Decision{}
 		return err
 	}
-	return l.askStore(ctx, d, store.VerbTake, def, key, n)
+	return l.doChecked(ctx, d, store.VerbTake, def, key, n)
 }
 
-// one decides a single call. The decision is filled in place: returned through
-// each layer by value it would cost a third of the call.
-func (l *Limiter) one(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
-	def := l.reg.Lookup(limit)
+// do decides a call for one key. It sets *d instead of returning a Decision, because
+// to return it by value from each function would take a third of the call.
+func (l *Limiter) do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
+	def := l.registry.Lookup(limit)
 	if def == nil {
-		return l.reg.Missing(limit)
+		return l.registry.Missing(limit)
 	}
-	return l.ask(ctx, d, verb, def, key, n)
+	return l.doDefined(ctx, d, verb, def, key, n)
 }
 
-func (l *Limiter) ask(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+// doDefined is do with the definition of the limit.
+func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	key, err := check(def, verb, key, n)
 	if err != nil {
 		return err
 	}
-	return l.askStore(ctx, d, verb, def, key, n)
+	return l.doChecked(ctx, d, verb, def, key, n)
 }
 
-// askStore asks the store about a call that was checked.
-func (l *Limiter) askStore(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
-	if l.can.Quick != nil {
-		d.about(def, key, n)
-		if a, ok := l.can.Quick(def, key, verb, n, true); ok {
-			d.answer(a)
+// doChecked is doDefined for a cost and key that were checked.
+func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+	if l.abilities.Quick != nil {
+		d.setCall(def, key, n)
+		if a, ok := l.abilities.Quick(def, key, verb, n, true); ok {
+			d.setAnswer(a)
 			return nil
 		}
 	}
-	return l.askBatch(ctx, d, verb, def, key, n)
+	return l.doBatch(ctx, d, verb, def, key, n)
 }
 
-// check checks what a caller gave, and returns the key as the store knows it.
+// check checks a cost and key, and returns the key for the store.
 func check(def *Definition, verb store.Verb, key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt || verb == store.VerbCharge {
 		if err := checkCost(def, verb, n); err != nil {
@@ -222,7 +223,8 @@ func check(def *Definition, verb store.Verb, key string, n int64) (string, error
 
 var batches = sync.Pool{New: func() any { return new(store.Batch) }}
 
-func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+// doBatch is doChecked without Quick.
+func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	b := batches.Get().(*store.Batch)
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
@@ -239,15 +241,15 @@ func (l *Limiter) askBatch(ctx context.Context, d *Decision, verb store.Verb, de
 	return err
 }
 
-// decide runs a batch of one group, and answers by the limits' failure mode
-// when the store cannot.
+// decide sends a batch of one group to the store. If the store fails, the group is
+// answered by the failure modes of its limits.
 func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Duration) error {
-	if timeout > 0 && !l.can.InProcess {
+	if timeout > 0 && !l.abilities.InProcess {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	err := l.over.Apply(ctx, b)
+	err := l.store.Apply(ctx, b)
 	g := &b.Groups[0]
 	if err == nil {
 		if err = g.Err; err == nil {
@@ -257,17 +259,16 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 	return fail(g, err)
 }
 
-// fail answers for a store that could not. An open limit allows and says so;
-// a closed one refuses, and the error says why. In a group one closed limit
-// refuses for all.
+// fail answers a group that the store failed to decide with err. The group is
+// allowed if all of its limits fail open, and refused with an error otherwise.
 func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
 		open = open && g.Ops[i].Def.OnStoreError == FailOpen
 	}
-	var bad *FieldError // the caller's mistake, not the store's
-	asked := errors.As(err, &bad)
-	open = open && !asked
+	var field *FieldError // invalid input is refused whatever the failure mode
+	invalid := errors.As(err, &field)
+	open = open && !invalid
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		op.Answer = store.Answer{Source: store.SourceFallbackClosed}
@@ -278,35 +279,37 @@ func fail(g *store.Group, err error) error {
 	if g.Allowed, g.Reserved = open, false; open {
 		return nil
 	}
-	if !errors.Is(err, ErrStore) && !asked {
+	if !errors.Is(err, ErrStore) && !invalid {
 		err = fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return err
 }
 
-// Fill makes the decision of an op that a store has answered.
+// Fill sets d to the decision of an op that a store has answered.
 func (d *Decision) Fill(op *store.Op) {
-	d.about(op.Def, op.Key, op.Cost)
+	d.setCall(op.Def, op.Key, op.Cost)
 	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
 }
 
-// answer fills in what Quick has answered.
-func (d *Decision) answer(a store.QuickAnswer) {
+// setAnswer sets the fields of the answer of Quick.
+func (d *Decision) setAnswer(a store.QuickAnswer) {
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, store.SourceStore
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), 0
 }
 
-func (d *Decision) about(def *Definition, key string, cost int64) {
+// setCall sets the fields that describe the call, and clears those that answers may
+// leave unset.
+func (d *Decision) setCall(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
-	d.Reservation, d.Limits = Reservation{}, nil // of a call before
+	d.Reservation, d.Limits = Reservation{}, nil
 }
 
-// us is n µs. After the store's clock stepped back by years there may be more
-// of them than a Duration holds.
+// us returns n µs, or the longest Duration. n may be that large after the store's
+// clock stepped back by years.
 func us(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
@@ -318,7 +321,7 @@ func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
 	defer batches.Put(b)
 	g, _ := b.Single()
 	g.Ops, g.ID, g.Cancel = nil, id, true
-	if err := l.over.Apply(ctx, b); err != nil {
+	if err := l.store.Apply(ctx, b); err != nil {
 		return err
 	}
 	return g.Err
@@ -334,10 +337,10 @@ func checkCost(def *Definition, verb store.Verb, n int64) error {
 	return nil
 }
 
-// checkKey checks a caller's key and turns Shared into the store's "".
+// checkKey checks a key and returns it, or "" for Shared.
 func checkKey(key string) (string, error) {
 	if len(key) > store.MaxKey || key == "" {
-		return checkRareKey(key)
+		return checkKeySlow(key)
 	}
 	// Tests eight bytes at a time for 0x01-0x7f. A borrow between bytes can only
 	// send a valid key to the slow path. With utf8.ValidString and a search for
@@ -348,7 +351,7 @@ func checkKey(key string) (string, error) {
 		w := load64(key, i)
 		high |= w | (w - 0x0101010101010101)
 	}
-	if i < len(key) && i > 0 { // the rest, with some bytes once more
+	if i < len(key) && i > 0 { // the remaining bytes, overlapping earlier ones
 		w := load64(key, len(key)-8)
 		high |= w | (w - 0x0101010101010101)
 	} else if i < len(key) && len(key) >= 4 {
@@ -361,7 +364,7 @@ func checkKey(key string) (string, error) {
 		}
 	}
 	if high&0x8080808080808080 != 0 {
-		return checkRareKey(key)
+		return checkKeySlow(key)
 	}
 	return key, nil
 }
@@ -379,7 +382,8 @@ func load32(s string, i int) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
 }
 
-func checkRareKey(key string) (string, error) {
+// checkKeySlow is checkKey without the fast path.
+func checkKeySlow(key string) (string, error) {
 	switch {
 	case key == Shared:
 		return "", nil

@@ -6,52 +6,57 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit returns the definition of a limit, or nil.
-func (l *Limiter) Limit(name string) *Definition { return l.reg.Lookup(name) }
+// Limit returns the definition of a limit, or nil if there is none.
+func (l *Limiter) Limit(name string) *Definition { return l.registry.Lookup(name) }
 
 // Limits returns all definitions, sorted by name.
-func (l *Limiter) Limits() []*Definition { return l.reg.All() }
+func (l *Limiter) Limits() []*Definition { return l.registry.All() }
 
-// Define adds a limit or changes it while it is in use. The change takes effect
-// at the next call; keys in use are converted by the limit's OnChange. A limit
-// has one owner, and a change by another is ErrOwner.
+// Define adds or changes a limit. A change takes effect at the next call; keys in
+// use are converted as OnChange says. A limit has one owner: a change by another
+// one fails with ErrOwner. An invalid limit is a *LimitError.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*Definition, error) {
-	return l.def.Define(ctx, limit, owner)
+	return l.definer.Define(ctx, limit, owner)
 }
 
-// Drop ends a limit.
+// Drop deletes a limit and its buckets. It fails with ErrOwner if the limit has
+// another owner.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
-	return l.def.Drop(ctx, name, owner)
+	return l.definer.Drop(ctx, name, owner)
 }
 
-// Keys pages through the live keys of a limit, in byte order.
+// Keys returns up to n keys of a limit that are not full, in byte order: those that
+// begin with prefix and follow after. It fails with ErrNotSupported if the store
+// cannot list keys.
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
-	def := l.reg.Lookup(limit)
+	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, l.reg.Missing(limit)
+		return nil, l.registry.Missing(limit)
 	}
-	if l.can.Keys == nil {
+	if l.abilities.Keys == nil {
 		return nil, ErrNotSupported
 	}
-	return l.can.Keys(ctx, def, prefix, after, n)
+	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
 
-// ownLimits keeps the limits of a store that keeps none itself.
-type ownLimits struct {
-	now func(ctx context.Context) (int64, error)
-	reg store.Registry
+// localLimits keeps the limits of a store without Abilities.Limits, in this process.
+type localLimits struct {
+	now      func(ctx context.Context) (int64, error)
+	registry store.Registry
 }
 
-var _ store.Definer = (*ownLimits)(nil)
+var _ store.Definer = (*localLimits)(nil)
 
-func (o *ownLimits) Registry() *store.Registry { return &o.reg }
+func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
-func (o *ownLimits) Define(ctx context.Context, l Limit, owner string) (*Definition, error) {
+func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*Definition, error) {
 	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return o.reg.Define(now, l, owner)
+	return o.registry.Define(now, l, owner)
 }
 
-func (o *ownLimits) Drop(_ context.Context, name, owner string) error { return o.reg.Drop(name, owner) }
+func (o *localLimits) Drop(_ context.Context, name, owner string) error {
+	return o.registry.Drop(name, owner)
+}

@@ -9,12 +9,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Take is a cost on one key of a limit, for calls about several.
+// A Take is a cost for one key of a limit, in a call with several.
 type Take struct {
 	Limit string
 	Key   string // Shared for the limit's one shared bucket
 	Cost  int64
-	With  *Limit // a definition given at the call site; Limit is then its name
+	With  *Limit // a limit as in TakeWith, in place of Limit; nil for none
 }
 
 // TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes.
@@ -47,13 +47,13 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
 	ops := make([]store.Op, len(takes))
-	var op [store.MaxTakes]int // of a take
+	var op [store.MaxTakes]int // index into ops of each take
 	n, timeout, reserves := 0, time.Duration(0), verb == store.VerbReserve
 	for i := range takes {
 		t := &takes[i]
-		next, err := l.op(ctx, verb, t)
+		next, err := l.newOp(ctx, verb, t)
 		if err != nil {
-			return at(err, "takes", i)
+			return inList(err, "takes", i)
 		}
 		op[i] = n
 		for j := range n {
@@ -61,9 +61,9 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 				op[i] = j
 			}
 		}
-		if op[i] < n { // the same limit and key again: the costs add up
+		if op[i] < n { // the same limit and key as an earlier take: add the costs
 			same := &ops[op[i]]
-			same.Def = next.Def // the later one: somebody may have changed the limit meanwhile
+			same.Def = next.Def // the later one, in case the limit has changed meanwhile
 			if same.Cost += next.Cost; same.Cost > store.MaxInt {
 				return badField("takes", "the costs of limit %s add up to more than 2^53-1", t.Limit)
 			}
@@ -88,12 +88,12 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	return err
 }
 
-func (l *Limiter) op(ctx context.Context, verb store.Verb, t *Take) (op store.Op, err error) {
+func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store.Op, err error) {
 	op.Verb, op.Cost = verb, t.Cost
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
-	} else if op.Def = l.reg.Lookup(t.Limit); op.Def == nil {
-		err = l.reg.Missing(t.Limit)
+	} else if op.Def = l.registry.Lookup(t.Limit); op.Def == nil {
+		err = l.registry.Missing(t.Limit)
 	}
 	if err == nil {
 		err = checkCost(op.Def, verb, t.Cost)
@@ -104,8 +104,8 @@ func (l *Limiter) op(ctx context.Context, verb store.Verb, t *Take) (op store.Op
 	return op, err
 }
 
-// at says which entry of a list a field error is about.
-func at(err error, list string, i int) error {
+// inList adds the index in a list to the field of a FieldError.
+func inList(err error, list string, i int) error {
 	var f *FieldError
 	if errors.As(err, &f) {
 		return &FieldError{Field: fmt.Sprintf("%s[%d].%s", list, i, f.Field), Reason: f.Reason}
@@ -113,8 +113,8 @@ func at(err error, list string, i int) error {
 	return err
 }
 
-// fillAll makes the decision of a group: each limit's own, and on top the one
-// that decides.
+// fillAll sets d to the decision of the limit that decides a group, and d.Limits to
+// the decisions of all.
 func (d *Decision) fillAll(g *store.Group, takes []Take, op []int) {
 	limits := make([]Decision, len(takes))
 	top := 0
@@ -138,8 +138,8 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, op []int) {
 	}
 }
 
-// decidesOver reports whether e speaks for the call rather than top: among
-// refusals the latest retry, else the fewest remaining.
+// decidesOver reports whether e decides the call rather than top: the latest retry
+// among refusals, the fewest remaining tokens otherwise.
 func (e *Decision) decidesOver(top *Decision, allowed bool) bool {
 	switch {
 	case allowed:

@@ -7,60 +7,62 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Wait reserves n tokens and sleeps until they are due. If they would be due
-// only after the context's deadline, or the limit refuses, it returns the
-// refusal at once and nothing is taken. A limit without debt is asked again at
-// each retry time instead. When the context ends during the sleep the tokens
-// are given back, the error is the context's and the decision allows nothing.
+// Wait reserves n tokens and sleeps until they are due. It returns a refusal at
+// once, and takes nothing, if they would be due only after the context's deadline
+// or the limit refuses. For a limit without debt, which cannot reserve, it calls
+// Take again after each RetryAfter instead. If the context ends during the sleep,
+// Wait gives the tokens back and returns the context's error, with a Decision that
+// is not Allowed.
 func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	if err = ctx.Err(); err != nil {
 		return d, err
 	}
-	def := l.reg.Lookup(limit)
+	def := l.registry.Lookup(limit)
 	if def == nil {
-		return d, l.reg.Missing(limit)
+		return d, l.registry.Missing(limit)
 	}
 	if def.Rule.Debt == 0 {
-		return l.retry(ctx, limit, key, n)
+		return l.takeRepeatedly(ctx, limit, key, n)
 	}
-	if err = l.reserveBefore(ctx, &d, def, key, n); err != nil || !d.Allowed || d.Delay <= 0 {
+	if err = l.reserveWithin(ctx, &d, def, key, n); err != nil || !d.Allowed || d.Delay <= 0 {
 		return d, err
 	}
 	if err = sleep(ctx, d.Delay); err != nil {
-		l.giveUp(ctx, d.Reservation)
+		l.cancelWait(ctx, d.Reservation)
 		d.Allowed, d.Granted, d.Reservation = false, 0, Reservation{}
 		return d, err
 	}
 	return d, nil
 }
 
-// A caller who has given up waits at most giveUpTimeout for its cancellation,
-// which goes on for at most cancelTimeout: many may queue for one bucket.
+// When a wait ends early, its caller waits at most cancelWaitTimeout for the
+// cancellation. That continues in the background, up to cancelTimeout, because many
+// cancellations may queue for one bucket.
 const (
-	giveUpTimeout = time.Second
-	cancelTimeout = 10 * time.Second
+	cancelWaitTimeout = time.Second
+	cancelTimeout     = 10 * time.Second
 )
 
-// giveUp cancels the reservation of a wait. It returns no error: the
-// reservation is due by now, or lost with the store, and the caller's own error
-// says more.
-func (l *Limiter) giveUp(ctx context.Context, id Reservation) {
-	patience := time.NewTimer(giveUpTimeout)
-	defer patience.Stop()
+// cancelWait cancels the reservation of a wait. It ignores the error, which is that
+// the reservation is due or the store fails: the caller gets the context's error.
+func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
+	timer := time.NewTimer(cancelWaitTimeout)
+	defer timer.Stop()
 	cancelled := make(chan struct{})
 	go func() {
 		defer close(cancelled)
-		give, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+		cancelCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer stop()
-		_ = l.Cancel(give, id)
+		_ = l.Cancel(cancelCtx, id)
 	}()
 	select {
 	case <-cancelled:
-	case <-patience.C:
+	case <-timer.C:
 	}
 }
 
-func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definition, key string, n int64) error {
+// reserveWithin reserves n tokens that are due before the deadline of ctx.
+func (l *Limiter) reserveWithin(ctx context.Context, d *Decision, def *Definition, key string, n int64) error {
 	if err := checkCost(def, store.VerbReserve, n); err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definitio
 	if err != nil {
 		return err
 	}
-	b := new(store.Batch) // a wait can afford one
+	b := new(store.Batch) // not pooled: a wait is slow anyway
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = def, key, store.VerbReserve, n
 	if deadline, ok := ctx.Deadline(); ok {
@@ -83,15 +85,16 @@ func (l *Limiter) reserveBefore(ctx context.Context, d *Decision, def *Definitio
 	return err
 }
 
-// retry asks for tokens at each retry time until the deadline.
-func (l *Limiter) retry(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	deadline, bounded := ctx.Deadline()
+// takeRepeatedly calls Take after each RetryAfter, until it is allowed or the next
+// time is after the deadline.
+func (l *Limiter) takeRepeatedly(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	deadline, hasDeadline := ctx.Deadline()
 	for {
 		d, err = l.Take(ctx, limit, key, n)
 		if err != nil || d.Allowed || d.Never {
 			return d, err
 		}
-		if bounded && time.Until(deadline) < d.RetryAfter {
+		if hasDeadline && time.Until(deadline) < d.RetryAfter {
 			return d, nil
 		}
 		if err = sleep(ctx, max(d.RetryAfter, time.Microsecond)); err != nil {
