@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
@@ -32,7 +33,7 @@ type limits struct {
 	started  time.Time
 
 	zonesMu sync.Mutex
-	zones   map[store.Calendar]string // what zoneWarning found
+	zones   map[calendar.Spec]string // what zoneWarning found
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -46,7 +47,7 @@ type entry struct {
 }
 
 func newLimits(s *Store) *limits {
-	l := &limits{s: s, zones: map[store.Calendar]string{}, started: time.Now()}
+	l := &limits{s: s, zones: map[calendar.Spec]string{}, started: time.Now()}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }

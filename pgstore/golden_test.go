@@ -131,7 +131,7 @@ func withCalendar(t *testing.T, vector json.RawMessage) json.RawMessage {
 		t.Fatal(err)
 	}
 	r := limittest.Definition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: v["start"].(string)}).Rule
-	c := r.Calendar()
+	c := r.Calendar.Spec()
 	v["rule"] = map[string]any{"every": 0, "months": c.Months, "days": c.Days, "clock": c.Clock, "zone": c.Zone}
 	out, err := json.Marshal(v)
 	if err != nil {

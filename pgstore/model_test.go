@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -448,7 +449,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 			full = full || carried.Used == 0
 			if !full {
 				var scratch store.Rule
-				full = d.RuleFor(at.key, &scratch).FullIn(carried.Used, carried.TS, m.now) <= 0
+				full = algebra.TimeToFull(d.RuleFor(at.key, &scratch), carried.Used, carried.TS, m.now) <= 0
 			}
 		}
 		switch {

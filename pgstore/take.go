@@ -352,7 +352,7 @@ func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int
 func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
 	op.Answer = store.Answer{
 		Allowed: true, Granted: tokens,
-		Remaining: r.Remaining(row.Used), Reset: r.FullIn(row.Used, row.TS, now),
+		Remaining: algebra.Remaining(r, row.Used), Reset: algebra.TimeToFull(r, row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -56,7 +58,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 		want = d.Rule
 	}
 	var got store.Rule
-	var cal store.Calendar
+	var cal calendar.Spec
 	period := int64(l.Period)
 	if period > 0 {
 		period = l.Period.Microseconds()
@@ -69,7 +71,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 	switch {
 	case wantErr == nil && err == nil:
 		if g, w := fmt.Sprint(got.Unit, got.Every, got.Add, got.Cap, got.Origin, got.Burst, got.Debt, got.Most, got.MaxCharge, got.MaxUsed, got.Leaky, got.Spread, cal),
-			fmt.Sprint(want.Unit, want.Every, want.Add, want.Cap, want.Origin, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed, want.Leaky, want.Spread, want.Calendar()); g != w {
+			fmt.Sprint(want.Unit, want.Every, want.Add, want.Cap, want.Origin, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed, want.Leaky, want.Spread, want.Calendar.Spec()); g != w {
 			t.Fatalf("%+v: SQL %s, Go %s", l, g, w)
 		}
 	case wantErr == nil || !errors.As(err, &pg):
@@ -125,12 +127,12 @@ func TestZones(t *testing.T) {
 			var days, want []int64
 			for _, at := range changes {
 				for day := -1; day <= 1; day++ {
-					start, _ := rule.Window(at.AddDate(0, 0, day).UnixMicro())
+					start, _ := algebra.Window(rule, at.AddDate(0, 0, day).UnixMicro())
 					y, m, d := time.UnixMicro(start).In(loc).Date()
 					days, want = append(days, time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()/86400), append(want, start)
 				}
 			}
-			got, err := boundaries(ctx, pool, rule.Calendar(), days)
+			got, err := boundaries(ctx, pool, rule.Calendar.Spec(), days)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +186,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 }
 
 // boundaries returns the start of each of these days according to SQL.
-func boundaries(ctx context.Context, pool *pgxpool.Pool, cal store.Calendar, days []int64) ([]int64, error) {
+func boundaries(ctx context.Context, pool *pgxpool.Pool, cal calendar.Spec, days []int64) ([]int64, error) {
 	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '')::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)

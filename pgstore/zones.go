@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -33,7 +34,7 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 	if err != nil {
 		return "", err
 	}
-	cal := d.Rule.Calendar()
+	cal := d.Rule.Calendar.Spec()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or nothing can differ
 	}
@@ -74,7 +75,7 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	var instants, ahead []int64
 	now := time.Now()
 	for at, end := now.UnixMicro(), now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; {
-		_, at = rule.Window(at)
+		_, at = algebra.Window(rule, at)
 		for _, x := range []int64{at/1e6 - 1, at / 1e6} {
 			_, offset := time.Unix(x, 0).In(loc).Zone()
 			instants, ahead = append(instants, x), append(ahead, int64(offset))

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -159,7 +160,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				var scratch store.Rule
-				full := d.RuleFor(key, &scratch).FullIn(used, ts, 0)
+				full := algebra.TimeToFull(d.RuleFor(key, &scratch), used, ts, 0)
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := db.PExpireTime(t.Context(), name).Val().Milliseconds()
 				most := want

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) conversions(e *entry, key string, old store.State, listed bool, 
 	if next == old {
 		return nil
 	}
-	return []conversion{{e, key, old, next, listed, now + r.FullIn(next.Used, max(now, next.TS), now)}}
+	return []conversion{{e, key, old, next, listed, now + algebra.TimeToFull(r, next.Used, max(now, next.TS), now)}}
 }
 
 // writeConversions writes rows back. A row that was changed in the meantime is

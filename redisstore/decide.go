@@ -132,7 +132,7 @@ func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, h
 	if r.Every > 0 {
 		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, version, flags, most, "", "", "")
 	}
-	start, end := r.Window(now)
+	start, end := algebra.Window(r, now)
 	list := ""
 	if strings.Contains(flags, "d") {
 		list = listBoundaries(r, now, hint)
@@ -188,7 +188,7 @@ func unitsOf(tokens int64, r *store.Rule) int64 { return algebra.UnitsOf(tokens,
 // in µs, with a day to spare for changes of the clock.
 func longestWindow(r *store.Rule) int64 {
 	const day = int64(86400e6)
-	c := r.Calendar()
+	c := r.Calendar.Spec()
 	return (31*c.Months + c.Days + 1) * day
 }
 
@@ -198,13 +198,13 @@ func listBoundaries(r *store.Rule, now int64, hint *calendarBoundary) string {
 	if hint != nil {
 		t, first = hint.t, max(1, hint.number-4)
 	}
-	start, end := r.Window(t)
+	start, end := algebra.Window(r, t)
 	b := strconv.AppendInt(nil, start, 10)
 	for _, n := range [...]int64{end, first} {
 		b = strconv.AppendInt(append(b, ' '), n, 10)
 	}
 	for i := range int64(maxBoundaries) {
-		b = strconv.AppendInt(append(b, ' '), t+r.FullIn((first+i)*r.Add, t, t), 10)
+		b = strconv.AppendInt(append(b, ' '), t+algebra.TimeToFull(r, (first+i)*r.Add, t, t), 10)
 	}
 	return string(b)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/store"
 )
@@ -49,8 +50,8 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 			}
 			var scratch store.Rule
 			rule := d.RuleFor(b.Key, &scratch)
-			full := now + rule.FullIn(carried.Used, max(now, carried.TS), now)
-			if longest := now + d.Rule.FullIn(carried.Used, max(now, b.TS), now); !d.Rule.Spread {
+			full := now + algebra.TimeToFull(rule, carried.Used, max(now, carried.TS), now)
+			if longest := now + algebra.TimeToFull(&d.Rule, carried.Used, max(now, b.TS), now); !d.Rule.Spread {
 				full = max(full, longest)
 			}
 			args := []any{nil, nil, 1, b.name, strconv.FormatInt(full/1000+1, 10)}

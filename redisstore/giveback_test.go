@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
@@ -197,7 +198,7 @@ func (g *give) do() bool {
 	if g.Ends > g.Now {
 		late := limittest.Definition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
 		late.Rule = store.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: store.MaxInt}
-		late.Rule.Ready()
+		late.Rule.Enough = algebra.EnoughTicks(late.Rule.MaxUsed, late.Rule.Add)
 		g.s.InstallDefinition(late, "k")
 		group.Ops = append(group.Ops, store.Op{Def: late, Key: "k", Verb: store.VerbReserve, Cost: 1})
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -29,7 +30,7 @@ type goldenRule struct {
 func (r *goldenRule) rule() store.Rule {
 	out := store.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
 		Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
-	out.Ready()
+	out.Enough = algebra.EnoughTicks(out.MaxUsed, out.Add)
 	return out
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +65,7 @@ func (s *Store) registerReservation(ctx context.Context, d *decision) error {
 	var longest int64
 	for i := range d.rules {
 		r := &d.rules[i]
-		longest = max(longest, r.FullIn(r.Cap+r.Debt, s.estimateNow(), s.estimateNow()))
+		longest = max(longest, algebra.TimeToFull(r, r.Cap+r.Debt, s.estimateNow(), s.estimateNow()))
 	}
 	expire := time.Duration(longest)*time.Microsecond + time.Minute
 	if s.clock != nil || longest > int64(1<<53) || expire < 0 {
@@ -143,7 +144,7 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []rese
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
 		if r.Every == 0 {
-			origin, ends = r.Window(s.estimateNow())
+			origin, ends = algebra.Window(r, s.estimateNow())
 		}
 		args = append(args, entries[i].version, r.Every, r.Add, origin, ends)
 	}

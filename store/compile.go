@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/internal/period"
 )
 
@@ -159,8 +160,8 @@ func (c *compiler) window() error {
 	if err := c.start(); err != nil {
 		return err
 	}
-	if r.cal != nil {
-		longest = r.cal.longest()
+	if r.Calendar != nil {
+		longest = r.Calendar.Longest()
 	}
 	debt, charge := c.debt, c.charge
 	if c.MaxCharge == 0 {
@@ -181,7 +182,7 @@ func (c *compiler) window() error {
 func (c *compiler) start() error {
 	r := &c.r
 	if c.Period < 0 {
-		r.Every, r.cal = 0, &calendar{loc: time.UTC, months: -int64(c.Period)}
+		r.Every, r.Calendar = 0, &calendar.Calendar{Location: time.UTC, Months: -int64(c.Period)}
 	}
 	if c.Start == "" {
 		r.Spread = true
@@ -189,8 +190,8 @@ func (c *compiler) start() error {
 	}
 	if offset, err := period.ParseDuration(c.Start); err == nil {
 		length := r.Every
-		if r.cal != nil {
-			length = r.cal.shortest()
+		if r.Calendar != nil {
+			length = r.Calendar.Shortest()
 		}
 		if us := offset.Microseconds(); us < length {
 			r.Origin = us
@@ -198,20 +199,20 @@ func (c *compiler) start() error {
 		}
 		return c.bad("start", "%s is not shorter than the period", c.Start)
 	}
-	clock, loc, err := parseWallClock(c.Start)
+	clock, loc, err := calendar.ParseWallClock(c.Start)
 	if err != nil {
 		return c.bad("start", "%v", err)
 	}
 	switch {
-	case r.cal != nil:
+	case r.Calendar != nil:
 	case c.Period == 24*time.Hour:
-		r.cal = &calendar{days: 1}
+		r.Calendar = &calendar.Calendar{Days: 1}
 	case c.Period == 7*24*time.Hour:
-		r.cal = &calendar{days: 7}
+		r.Calendar = &calendar.Calendar{Days: 7}
 	default:
 		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", period.Format(c.Period))
 	}
-	r.Every, r.cal.loc, r.cal.clock = 0, loc, clock
+	r.Every, r.Calendar.Location, r.Calendar.Clock = 0, loc, clock
 	return nil
 }
 
@@ -232,11 +233,8 @@ func (c *compiler) fill(most, charge int64) {
 		r.Debt = most - r.Cap
 	}
 	r.Most = (r.Cap + r.Debt) / r.Unit
-	r.Ready()
+	r.Enough = enoughTicks(r.MaxUsed, r.Add)
 }
-
-// Ready recomputes cached values. Call it after changing a Rule's fields.
-func (r *Rule) Ready() { r.enough = enoughTicks(r.MaxUsed, r.Add) }
 
 // mostUnits returns the largest number of units that comes back within MaxInt µs.
 func mostUnits(every, add int64) int64 {

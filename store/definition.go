@@ -58,8 +58,8 @@ func (r *Rule) spreadTo(phase int64, scratch *Rule) *Rule {
 
 // shortest returns the length of the shortest window in µs.
 func (r *Rule) shortest() int64 {
-	if r.cal != nil {
-		return r.cal.shortest()
+	if r.Calendar != nil {
+		return r.Calendar.Shortest()
 	}
 	return r.Every
 }

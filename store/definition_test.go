@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
@@ -28,7 +29,7 @@ func TestCarry(t *testing.T) {
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
 		s, ok := d.Carry(row, "k")
 		o := d.Rule.Apply(s, hour+later, store.VerbCheck, 0)
-		if got := d.Rule.Remaining(o.Before); !ok || got != want {
+		if got := algebra.Remaining(&d.Rule, o.Before); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -21,7 +22,7 @@ func TestLeapYearEnd(t *testing.T) {
 		}
 		for day := range 5 {
 			noon := time.Date(2040, 12, 29+day, 12, 0, 0, 0, loc)
-			start, end := r.Window(noon.UnixMicro())
+			start, end := algebra.Window(&r, noon.UnixMicro())
 			if want := noon.Add(-6 * time.Hour).UnixMicro(); start != want || end != want+86400e6 {
 				t.Errorf("%s: the window of %v is %v to %v", zone, noon, time.UnixMicro(start).In(loc), time.UnixMicro(end).In(loc))
 			}

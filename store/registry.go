@@ -212,6 +212,6 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
-	ra.cal, rb.cal = nil, nil // they follow from Start and Period
+	ra.Calendar, rb.Calendar = nil, nil // they follow from Start and Period
 	return ra == rb && a.Start == b.Start && a.Period == b.Period
 }

@@ -1,9 +1,11 @@
 package store
 
+import "github.com/dipwell/dipwell/internal/calendar"
+
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
 // Every µs apart and aligned to Origin, and at most Cap units may be in use. A
 // token is Unit units. No number is above MaxInt. NewDefinition makes a
-// Rule. After setting fields of a Rule yourself, call Ready.
+// Rule.
 type Rule struct {
 	Unit   int64 // units in a token
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar
@@ -20,8 +22,8 @@ type Rule struct {
 	Leaky  bool // Take works as Reserve
 	Spread bool // Origin depends on the key: see Definition.RuleFor
 
-	cal    *calendar
-	enough int64 // ticks after which everything has come back; see Ready
+	Calendar *calendar.Calendar // of the ticks if Every is 0, else nil
+	Enough   int64              // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 
 // A State is the row that a store keeps for a key. The zero State means that there
@@ -93,17 +95,17 @@ func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
 	}
 }
 
-// Remaining returns the number of whole free tokens if used units are in use.
-func (r *Rule) Remaining(used int64) int64 {
+// remaining returns the number of whole free tokens if used units are in use.
+func (r *Rule) remaining(used int64) int64 {
 	if used == 0 {
 		return r.Burst
 	}
 	return tokensLeft(used, r.Unit, r.Cap)
 }
 
-// FullIn returns the time in µs from now until nothing is used, if used units are in
+// fullIn returns the time in µs from now until nothing is used, if used units are in
 // use at t.
-func (r *Rule) FullIn(used, t, now int64) int64 {
+func (r *Rule) fullIn(used, t, now int64) int64 {
 	if used == 0 {
 		return 0
 	}
@@ -115,7 +117,7 @@ func (r *Rule) usedAt(s State, t int64) int64 {
 	if s.Used == 0 || t == s.TS {
 		return s.Used
 	}
-	if r.cal != nil {
+	if r.Calendar != nil {
 		return r.after(s.Used, r.tick(t)-r.tick(s.TS))
 	}
 	return r.after(s.Used, ticksUpTo(s.TS, t, r.Origin, r.Every))
@@ -131,12 +133,12 @@ func (r *Rule) mostUsedAt(s State, t int64) int64 {
 }
 
 // after returns the units in use after a number of ticks.
-func (r *Rule) after(used, ticks int64) int64 { return leftAfter(used, ticks, r.Add, r.enough) }
+func (r *Rule) after(used, ticks int64) int64 { return leftAfter(used, ticks, r.Add, r.Enough) }
 
 // wait returns the time in µs from now to the tick at which units have come back
 // since t.
 func (r *Rule) wait(units, t, now int64) int64 {
-	if r.cal != nil {
+	if r.Calendar != nil {
 		return r.boundary(r.tick(t)+ticksFor(units, r.Add)) - now
 	}
 	return wait(units, t, now, r.Origin, r.Every, r.Add)
@@ -144,26 +146,16 @@ func (r *Rule) wait(units, t, now int64) int64 {
 
 // tick returns the number of the last tick at or before x.
 func (r *Rule) tick(x int64) int64 {
-	if r.cal != nil {
-		return r.cal.tick(x - r.Origin)
+	if r.Calendar != nil {
+		return r.Calendar.Tick(x - r.Origin)
 	}
 	return tickOf(x, r.Origin, r.Every)
 }
 
 // boundary returns the time of a tick.
 func (r *Rule) boundary(tick int64) int64 {
-	if r.cal != nil {
-		return r.cal.boundary(tick) + r.Origin
+	if r.Calendar != nil {
+		return r.Calendar.Boundary(tick) + r.Origin
 	}
 	return r.Origin + tick*r.Every
-}
-
-// Window returns the bounds of the window at now, in µs: the last tick at or before
-// now, and the next one. A bucket's ticks are the bounds of its windows.
-func (r *Rule) Window(now int64) (start, end int64) {
-	k := r.tick(now)
-	if r.Every == 1 {
-		return now, now + 1
-	}
-	return r.boundary(k), r.boundary(k + 1)
 }

@@ -81,17 +81,6 @@ type Answer struct {
 	Used, TS int64
 }
 
-// At returns the time of the store's clock at which the op was answered, in µs. If
-// the bucket is full the time cannot be computed from the answer, and At returns
-// TS.
-func (op *Op) At() int64 {
-	if op.Used == 0 {
-		return op.TS
-	}
-	var scratch Rule
-	return op.RuleFor(&scratch).FullIn(op.Used, op.TS, 0) - op.Reset
-}
-
 // RuleFor returns the rule for the op's key as Definition.RuleFor does. It sets
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
@@ -217,8 +206,8 @@ func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
 		a.Granted, used = o.Granted, o.After
 	}
 	a.Used, a.TS = used, o.TS
-	a.Remaining = r.Remaining(used)
-	a.Reset = r.FullIn(used, o.TS, now)
+	a.Remaining = r.remaining(used)
+	a.Reset = r.fullIn(used, o.TS, now)
 }
 
 // Decide decides a group at now, in µs, all or nothing. rows has the rows of its

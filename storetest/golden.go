@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
@@ -139,7 +140,7 @@ func (e *env) reads(what string, d *store.Definition, key string, used, ts, now 
 	e.clock.Store(now)
 	a := e.apply(what, store.VerbCheck, d, key, 0)
 	o := d.Rule.Apply(store.State{Used: used, TS: ts}, now, store.VerbCheck, 0)
-	if remaining, reset := d.Rule.Remaining(o.After), d.Rule.FullIn(o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
+	if remaining, reset := algebra.Remaining(&d.Rule, o.After), algebra.TimeToFull(&d.Rule, o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
 		e.Fatalf("check: %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -74,7 +75,7 @@ func TestAlgebraCalls(t *testing.T) {
 			s.Used, s.TS = o.After, o.TS
 		}
 		out += row(fmt.Sprintf("%s %v %d", nine.Add(c.at).Format("15:04:05"), c.verb, c.n), commas(o.Before),
-			commas(s.Used), time.UnixMicro(s.TS).UTC().Format("15:04:05"), strconv.FormatInt(r.Remaining(o.After), 10), answer)
+			commas(s.Used), time.UnixMicro(s.TS).UTC().Format("15:04:05"), strconv.FormatInt(algebra.Remaining(r, o.After), 10), answer)
 	}
 	checkTable(t, "explanation/algebra.md", "calls", out)
 }

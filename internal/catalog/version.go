@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
@@ -43,7 +44,7 @@ type Version struct {
 // NewVersion returns a version as it is stored. l is the limit that its rule was
 // compiled from; tables keep its per and start.
 func NewVersion(v store.Version, l *store.Limit) Version {
-	r, c := &v.Rule, v.Rule.Calendar()
+	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
 		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start}
 }
@@ -93,7 +94,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
 	r.Leaky, r.Spread = v.Leaky, v.Spread
-	r.Ready()
+	r.Enough = algebra.EnoughTicks(r.MaxUsed, r.Add)
 	return r, nil
 }
 

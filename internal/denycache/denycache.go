@@ -44,6 +44,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -283,6 +284,6 @@ func cacheable(g *store.Group, op *store.Op) bool {
 func (s *Store) keep(m ref, op *store.Op, sent, roundTrip int64, epoch uint64) {
 	s.table.put(m, slot{
 		used: op.Used, ts: op.TS, version: op.Def.Number,
-		at: op.At(), sent: sent, roundTrip: uint32(roundTrip), epoch: epoch,
+		at: algebra.DecidedAt(op), sent: sent, roundTrip: uint32(roundTrip), epoch: epoch,
 	})
 }

@@ -31,6 +31,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -147,7 +148,7 @@ func (s *Store) remember(g *store.Group, sent int64) {
 		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
 			continue
 		}
-		s.learnOffset(op.At(), sent, s.clock())
+		s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
 		// If the table is full, the key starts full on a failure; memory counts it.
 		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -156,7 +157,7 @@ func (r *reference) fullAt(b bucket) int64 {
 	}
 	row, _ = def.Carry(row, b.key)
 	var scratch store.Rule
-	return row.TS + def.RuleFor(b.key, &scratch).FullIn(row.Used, row.TS, row.TS)
+	return row.TS + algebra.TimeToFull(def.RuleFor(b.key, &scratch), row.Used, row.TS, row.TS)
 }
 
 // fallsDue reports whether a record of a bucket falls due after one instant, by another.

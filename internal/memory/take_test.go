@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
@@ -38,9 +39,9 @@ func TestTakeIsApply(t *testing.T) {
 			o := r.Apply(s, now, store.VerbTake, cost)
 			after, ts, remaining, retry, reset, allowed := fast.take(s.Used, s.TS, now, cost)
 			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
-				remaining != r.Remaining(o.After) || reset != r.FullIn(o.After, o.TS, now) {
+				remaining != algebra.Remaining(&r, o.After) || reset != algebra.TimeToFull(&r, o.After, o.TS, now) {
 				t.Fatalf("%s: take(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
-					after, ts, remaining, retry, reset, allowed, o, r.Remaining(o.After), r.FullIn(o.After, o.TS, now))
+					after, ts, remaining, retry, reset, allowed, o, algebra.Remaining(&r, o.After), algebra.TimeToFull(&r, o.After, o.TS, now))
 			}
 		}
 	}
@@ -82,9 +83,9 @@ func TestTakeInWindowIsApply(t *testing.T) {
 			o := r.Apply(s, now, store.VerbTake, cost)
 			after, ts, remaining, retry, reset, allowed := fast.takeInWindow(s.Used, s.TS, now, cost, spread.PhaseOf(l.Name, key))
 			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
-				remaining != r.Remaining(o.After) || reset != r.FullIn(o.After, o.TS, now) {
+				remaining != algebra.Remaining(r, o.After) || reset != algebra.TimeToFull(r, o.After, o.TS, now) {
 				t.Fatalf("%s: takeInWindow(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
-					after, ts, remaining, retry, reset, allowed, o, r.Remaining(o.After), r.FullIn(o.After, o.TS, now))
+					after, ts, remaining, retry, reset, allowed, o, algebra.Remaining(r, o.After), algebra.TimeToFull(r, o.After, o.TS, now))
 			}
 		}
 	}

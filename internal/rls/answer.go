@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -129,7 +130,7 @@ func (a *ask) windowEnd(over bool) time.Duration {
 		return (known-1)%every + 1
 	}
 	now := time.Now().UnixMicro()
-	_, end := def.Rule.Window(now)
+	_, end := algebra.Window(&def.Rule, now)
 	return time.Duration(end-now) * time.Microsecond
 }
 

@@ -1,4 +1,4 @@
-package store
+package calendar
 
 import (
 	"archive/zip"
@@ -89,10 +89,10 @@ func TestBoundaryInEveryZone(t *testing.T) {
 			_, offset := time.Unix(change, 0).In(loc).Zone()
 			local := (change + int64(offset)) % 86400
 			for _, clock := range []int64{0, local / 60 * 60, (local + 86400 - 1800) % 86400 / 60 * 60} {
-				c := &calendar{loc: loc, days: 1, clock: clock}
+				c := &Calendar{Location: loc, Days: 1, Clock: clock}
 				k := floorDiv(change, 86400)
 				for d := k - 1; d <= k+1; d++ {
-					if got, want := c.boundary(d), firstByMinute(loc, d*86400+clock)*1e6; got != want {
+					if got, want := c.Boundary(d), firstByMinute(loc, d*86400+clock)*1e6; got != want {
 						t.Fatalf("%s, day %d from %d s: %v, want %v", name, d, clock, time.UnixMicro(got).UTC(), time.UnixMicro(want).UTC())
 					}
 				}
@@ -111,21 +111,21 @@ func TestTickIsTheInverseOfBoundary(t *testing.T) {
 			continue
 		}
 		for _, unit := range [][2]int64{{1, 0}, {7, 0}, {0, 1}, {0, 3}, {0, 12}} {
-			c := func() *calendar {
-				return &calendar{loc: loc, days: unit[0], months: unit[1], clock: int64(rnd.IntN(1440)) * 60}
+			c := func() *Calendar {
+				return &Calendar{Location: loc, Days: unit[0], Months: unit[1], Clock: int64(rnd.IntN(1440)) * 60}
 			}
 			kept := c() // one that remembers the window that it was asked for last
 			for range 12 {
 				x := (from2020+rnd.Int64N(to2041-from2020))*1e6 + rnd.Int64N(1e6)
-				fresh := &calendar{loc: loc, days: kept.days, months: kept.months, clock: kept.clock}
-				k := kept.tick(x)
-				start, end := fresh.boundary(k), fresh.boundary(k+1)
-				if fresh.tick(x) != k || x < start || x >= end {
+				fresh := &Calendar{Location: loc, Days: kept.Days, Months: kept.Months, Clock: kept.Clock}
+				k := kept.Tick(x)
+				start, end := fresh.Boundary(k), fresh.Boundary(k+1)
+				if fresh.Tick(x) != k || x < start || x >= end {
 					t.Fatalf("%s %v: instant %d is in window %d, which is [%d, %d)", name, unit, x, k, start, end)
 				}
-				again := &calendar{loc: loc, days: kept.days, months: kept.months, clock: kept.clock}
-				if again.tick(start) != k || again.tick(end-1) != k || again.tick(end) != k+1 {
-					t.Fatalf("%s %v: the ends of window %d are in %d, %d, %d", name, unit, k, again.tick(start), again.tick(end-1), again.tick(end))
+				again := &Calendar{Location: loc, Days: kept.Days, Months: kept.Months, Clock: kept.Clock}
+				if again.Tick(start) != k || again.Tick(end-1) != k || again.Tick(end) != k+1 {
+					t.Fatalf("%s %v: the ends of window %d are in %d, %d, %d", name, unit, k, again.Tick(start), again.Tick(end-1), again.Tick(end))
 				}
 			}
 		}
@@ -137,14 +137,14 @@ func TestCalendarLengths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	length := func(c *calendar, at time.Time) time.Duration {
-		k := c.tick(at.UnixMicro())
-		return time.Duration(c.boundary(k+1)-c.boundary(k)) * time.Microsecond
+	length := func(c *Calendar, at time.Time) time.Duration {
+		k := c.Tick(at.UnixMicro())
+		return time.Duration(c.Boundary(k+1)-c.Boundary(k)) * time.Microsecond
 	}
 	for year := 2020; year <= 2040; year++ {
 		short, long := 0, 0
 		for x := time.Date(year, 1, 1, 12, 0, 0, 0, rome); x.Year() == year; x = x.AddDate(0, 0, 1) {
-			switch length(&calendar{loc: rome, days: 1}, x) {
+			switch length(&Calendar{Location: rome, Days: 1}, x) {
 			case 23 * time.Hour:
 				short++
 			case 25 * time.Hour:
@@ -157,12 +157,12 @@ func TestCalendarLengths(t *testing.T) {
 		if short != 1 || long != 1 {
 			t.Errorf("%d: %d days of 23 hours, %d of 25", year, short, long)
 		}
-		february := length(&calendar{loc: time.UTC, months: 1}, time.Date(year, 2, 10, 0, 0, 0, 0, time.UTC))
+		february := length(&Calendar{Location: time.UTC, Months: 1}, time.Date(year, 2, 10, 0, 0, 0, 0, time.UTC))
 		if want := time.Date(year, 3, 0, 0, 0, 0, 0, time.UTC).Day(); february != time.Duration(want)*24*time.Hour {
 			t.Errorf("February %d: %v", year, february)
 		}
-		for name, c := range map[string]*calendar{"week": {loc: rome, days: 7}, "month": {loc: rome, months: 1}, "year": {loc: rome, months: 12}} {
-			start := time.UnixMicro(c.boundary(c.tick(time.Date(year, 5, 17, 9, 0, 0, 0, rome).UnixMicro()))).In(rome)
+		for name, c := range map[string]*Calendar{"week": {Location: rome, Days: 7}, "month": {Location: rome, Months: 1}, "year": {Location: rome, Months: 12}} {
+			start := time.UnixMicro(c.Boundary(c.Tick(time.Date(year, 5, 17, 9, 0, 0, 0, rome).UnixMicro()))).In(rome)
 			if start.Hour() != 0 || name == "week" && start.Weekday() != time.Monday || name == "month" && (start.Day() != 1 || start.Month() != 5) ||
 				name == "year" && (start.YearDay() != 1 || start.Year() != year) {
 				t.Errorf("the %s of May 17, %d begins at %v", name, year, start)

@@ -1,4 +1,6 @@
-package store
+// Package calendar numbers the windows of limits that follow a calendar: days, weeks,
+// months or years of a time zone.
+package calendar
 
 import (
 	"fmt"
@@ -7,69 +9,70 @@ import (
 	"time"
 )
 
-// A calendar numbers the days, weeks or months of a time zone. Each begins at
+// A Calendar numbers the days, weeks or months of a time zone. Each begins at
 // the first instant at or after a wall-clock time on its date, so that a day is
 // 23 or 25 hours long where the clocks change.
-type calendar struct {
-	loc    *time.Location
-	days   int64 // 1 or 7 when the unit is days, else 0
-	months int64 // months in the unit, else 0
-	clock  int64 // seconds after local midnight
-	last   atomic.Pointer[window]
+type Calendar struct {
+	Location *time.Location
+	Days     int64 // 1 or 7 when the unit is days, else 0
+	Months   int64 // months in the unit, else 0
+	Clock    int64 // seconds after local midnight
+
+	last atomic.Pointer[window]
 }
 
 // A window is cached, because most calls of a limit are in the same window.
 type window struct{ tick, start, end int64 }
 
-// tick returns the number of the window that holds the time x, in µs.
-func (c *calendar) tick(x int64) int64 {
+// Tick returns the number of the window that holds the time x, in µs.
+func (c *Calendar) Tick(x int64) int64 {
 	if w := c.last.Load(); w != nil && w.start <= x && x < w.end {
 		return w.tick
 	}
-	k := c.guess(time.UnixMicro(x).In(c.loc))
-	for c.boundary(k) > x {
+	k := c.guess(time.UnixMicro(x).In(c.Location))
+	for c.Boundary(k) > x {
 		k--
 	}
-	for c.boundary(k+1) <= x {
+	for c.Boundary(k+1) <= x {
 		k++
 	}
 	if w := c.last.Load(); w == nil || k > w.tick { // do not replace it by the window of an old row
-		c.last.Store(&window{k, c.boundary(k), c.boundary(k + 1)})
+		c.last.Store(&window{k, c.Boundary(k), c.Boundary(k + 1)})
 	}
 	return k
 }
 
 // guess returns the number of the unit that has t's date.
-func (c *calendar) guess(t time.Time) int64 {
+func (c *Calendar) guess(t time.Time) int64 {
 	y, m, d := t.Date()
-	if c.months > 0 {
-		return floorDiv(int64(y-1970)*12+int64(m-1), c.months)
+	if c.Months > 0 {
+		return floorDiv(int64(y-1970)*12+int64(m-1), c.Months)
 	}
 	day := floorDiv(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix(), 86400)
-	return floorDiv(day-c.firstDay(), c.days)
+	return floorDiv(day-c.firstDay(), c.Days)
 }
 
 // firstDay returns the day on which unit 0 begins, counted from 1970-01-01, which was
 // a Thursday. Weeks begin on Monday.
-func (c *calendar) firstDay() int64 {
-	if c.days == 7 {
+func (c *Calendar) firstDay() int64 {
+	if c.Days == 7 {
 		return 4
 	}
 	return 0
 }
 
-// boundary returns the time, in µs, at which unit k begins.
-func (c *calendar) boundary(k int64) int64 {
+// Boundary returns the time, in µs, at which unit k begins.
+func (c *Calendar) Boundary(k int64) int64 {
 	if w := c.last.Load(); w != nil && w.tick == k {
 		return w.start
 	}
 	var midnight int64
-	if c.months > 0 {
-		midnight = time.Date(1970, time.Month(1+k*c.months), 1, 0, 0, 0, 0, time.UTC).Unix()
+	if c.Months > 0 {
+		midnight = time.Date(1970, time.Month(1+k*c.Months), 1, 0, 0, 0, 0, time.UTC).Unix()
 	} else {
-		midnight = (k*c.days + c.firstDay()) * 86400
+		midnight = (k*c.Days + c.firstDay()) * 86400
 	}
-	return firstAtOrAfter(c.loc, midnight+c.clock) * 1e6
+	return firstAtOrAfter(c.Location, midnight+c.Clock) * 1e6
 }
 
 // firstAtOrAfter returns the first Unix second at which the wall clock of loc shows
@@ -98,29 +101,29 @@ func firstAtOrAfter(loc *time.Location, wall int64) int64 {
 	}
 }
 
-// longest returns an upper bound of the length of a unit, in µs.
-func (c *calendar) longest() int64 {
+// Longest returns an upper bound of the length of a unit, in µs.
+func (c *Calendar) Longest() int64 {
 	const day = 86400 * 1e6
-	if c.months > 0 {
-		return (c.months*31 + 1) * day
+	if c.Months > 0 {
+		return (c.Months*31 + 1) * day
 	}
-	return c.days*day + 24*3600*1e6
+	return c.Days*day + 24*3600*1e6
 }
 
-// shortest returns the length, in µs, over which the origins of keys are spread.
-func (c *calendar) shortest() int64 {
+// Shortest returns the length, in µs, over which the origins of keys are spread.
+func (c *Calendar) Shortest() int64 {
 	const day = 86400 * 1e6
 	switch {
-	case c.months == 0: // no zone moves its clocks by more than two hours
-		return c.days*day - 2*3600*1e6
-	case c.months%12 == 0:
-		return c.months / 12 * 365 * day
+	case c.Months == 0: // no zone moves its clocks by more than two hours
+		return c.Days*day - 2*3600*1e6
+	case c.Months%12 == 0:
+		return c.Months / 12 * 365 * day
 	}
-	return c.months * 28 * day
+	return c.Months * 28 * day
 }
 
-// parseWallClock reads "06:00 Europe/Rome" or "06:00:30 UTC".
-func parseWallClock(s string) (clock int64, loc *time.Location, err error) {
+// ParseWallClock reads "06:00 Europe/Rome" or "06:00:30 UTC".
+func ParseWallClock(s string) (clock int64, loc *time.Location, err error) {
 	hm, zone, ok := strings.Cut(s, " ")
 	if !ok {
 		return 0, nil, fmt.Errorf("%q is neither an offset such as 0s nor a wall clock with a zone such as '06:00 Europe/Rome'", s)
@@ -141,18 +144,26 @@ func parseWallClock(s string) (clock int64, loc *time.Location, err error) {
 	return int64(t.Hour()*3600 + t.Minute()*60 + t.Second()), loc, nil
 }
 
-// A Calendar describes the ticks of a rule, for stores whose statements compute them.
-// Without a calendar, Zone is "" and the ticks are Rule.Every apart.
-type Calendar struct {
+// A Spec is what a calendar is made of, for stores whose statements compute windows.
+type Spec struct {
 	Months, Days int64  // in a unit; one of them is 0
 	Clock        int64  // seconds after local midnight
 	Zone         string // IANA name
 }
 
-// Calendar returns the calendar of the rule's ticks.
-func (r *Rule) Calendar() Calendar {
-	if r.cal == nil {
-		return Calendar{}
+// Spec returns what c is made of, or the zero Spec if c is nil.
+func (c *Calendar) Spec() Spec {
+	if c == nil {
+		return Spec{}
 	}
-	return Calendar{r.cal.months, r.cal.days, r.cal.clock, r.cal.loc.String()}
+	return Spec{c.Months, c.Days, c.Clock, c.Location.String()}
+}
+
+// floorDiv returns a / b rounded toward minus infinity, for b > 0.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
 }

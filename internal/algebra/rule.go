@@ -1,0 +1,52 @@
+package algebra
+
+import "github.com/dipwell/dipwell/store"
+
+// Remaining returns the number of whole free tokens if used units are in use.
+func Remaining(r *store.Rule, used int64) int64 { return TokensLeft(used, r.Unit, r.Cap) }
+
+// TimeToFull returns the time in µs from now until nothing is used, if used units are
+// in use at t.
+func TimeToFull(r *store.Rule, used, t, now int64) int64 {
+	if r.Calendar == nil || used == 0 {
+		return FullIn(used, t, now, r.Origin, r.Every, r.Add)
+	}
+	return boundary(r, tick(r, t)+TicksFor(used, r.Add)) - now
+}
+
+// Window returns the bounds of the window at now, in µs: the last tick at or before
+// now, and the next one. A bucket's ticks are the bounds of its windows.
+func Window(r *store.Rule, now int64) (start, end int64) {
+	k := tick(r, now)
+	if r.Every == 1 {
+		return now, now + 1
+	}
+	return boundary(r, k), boundary(r, k+1)
+}
+
+// tick returns the number of the last tick at or before x.
+func tick(r *store.Rule, x int64) int64 {
+	if r.Calendar != nil {
+		return r.Calendar.Tick(x - r.Origin)
+	}
+	return TickOf(x, r.Origin, r.Every)
+}
+
+// boundary returns the time of a tick.
+func boundary(r *store.Rule, tick int64) int64 {
+	if r.Calendar != nil {
+		return r.Calendar.Boundary(tick) + r.Origin
+	}
+	return r.Origin + tick*r.Every
+}
+
+// DecidedAt returns the time of the store's clock at which an op was answered, in
+// µs. If the bucket is full the time cannot be computed from the answer, and it
+// returns TS.
+func DecidedAt(op *store.Op) int64 {
+	if op.Used == 0 {
+		return op.TS
+	}
+	var scratch store.Rule
+	return TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0) - op.Reset
+}
