@@ -56,7 +56,7 @@ func ParseURL(url string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.MinConns = 0
+	config.MinConns, config.MinIdleConns = 0, 0
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}

@@ -73,8 +73,8 @@ func TestParseURL(t *testing.T) {
 	if err != nil || config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.RuntimeParams["application_name"] != "dipwell" {
 		t.Error(config, err)
 	}
-	config, err = ParseURL("postgres://u@h/d?connect_timeout=1&application_name=mine&pool_min_conns=3")
-	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" || config.MinConns != 0 {
+	config, err = ParseURL("postgres://u@h/d?connect_timeout=1&application_name=mine&pool_min_conns=3&pool_min_idle_conns=3")
+	if err != nil || config.ConnConfig.ConnectTimeout != time.Second || config.ConnConfig.RuntimeParams["application_name"] != "mine" || config.MinConns != 0 || config.MinIdleConns != 0 {
 		t.Error(config, err)
 	}
 	if _, err = ParseURL("postgres://u:hunter2@h:x/d"); err == nil || strings.Contains(err.Error(), "hunter2") {

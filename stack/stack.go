@@ -89,7 +89,9 @@ type Options struct {
 	// that would have been refused. Default: calls are refused.
 	Shadow bool
 
-	// Outer is put around everything else, once. Default nil: nothing is.
+	// Outer is put around everything else, once. What it returns should have the
+	// abilities of the store that it gets (store.AbilitiesOf): without them the
+	// Limiter keeps limits in its own memory. Default nil: nothing is.
 	Outer func(store.Store) store.Store
 }
 
