@@ -13,7 +13,7 @@ import (
 
 const answer = `{"allowed":true,"limit":"api","key":"user:123456","cost":1,"granted":1,"capacity":1000000000,"remaining":999999999,"retry_after_us":null,"reset_after_us":10000,"delay_us":0,"shadow":false,"source":"store"}`
 
-// noop is the control: what net/http costs when nothing is decided.
+// noop serves requests without a decision: the cost of net/http.
 func noop(addr string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/take", func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +29,8 @@ func noop(addr string) {
 	panic(http.ListenAndServe(addr, mux))
 }
 
-// upsert counts to a limit, which the keys of the limit "drained" have reached.
+// upsert adds one up to a limit, which the keys of the limit "drained" have
+// reached.
 const upsert = `insert into counters as c (key, n) values ($1, 1)
 on conflict (key) do update set n = c.n + 1 where c.n < 1000000000
 returning n`
@@ -39,8 +40,8 @@ const (
 	fill   = `insert into counters select 'drained/user:' || k, 1000000000 from generate_series(0, 9999) as k`
 )
 
-// counter is what one writes first: it reads the body and asks PostgreSQL with
-// one statement, over as many connections as there are calls, up to 32.
+// counter is the simplest handler with a database: it reads the body and runs
+// one statement, over up to 32 connections.
 func counter(addr, dsn string) {
 	ctx := context.Background()
 	config := must(pgxpool.ParseConfig(dsn))

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// load is calls over a number of connections for a while: as fast as they are
-// answered, or perSecond in all on a schedule, each timed from the instant it
-// was due. A share of them is on keys whose bucket is empty.
+// load makes calls over a number of connections for a while: as fast as they
+// are answered, or at a fixed rate, perSecond in all, each timed from its
+// scheduled time. A share of the calls is on keys whose bucket is empty.
 type load struct {
 	addr      string
 	conns     int
@@ -23,7 +23,7 @@ type load struct {
 	refused   float64
 }
 
-// run returns how many calls were answered, and their times in µs.
+// run returns the number of answered calls and their latencies in µs.
 func (l load) run() (total int, all []float64) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -79,7 +79,7 @@ func request(b []byte, addr, limit string, key int) []byte {
 
 var contentLength = []byte("Content-Length: ")
 
-// skipResponse reads one response and insists that it is a decision.
+// skipResponse reads one response and panics if it is not a decision.
 func skipResponse(in *bufio.Reader) {
 	length := -1
 	for first := true; ; first = false {

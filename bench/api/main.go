@@ -1,7 +1,7 @@
-// Command api measures the service's JSON API, in memory against a no-op
+// Command api measures the JSON API of the service: in memory against a no-op
 // net/http handler that reads the body and answers with JSON of the same size,
-// on PostgreSQL against a handler with one statement of its own: servers in
-// processes of their own, one client program, taking turns.
+// and on PostgreSQL against a handler with a single statement. Each server is a
+// process; one client program measures them in turns.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// gogc is what `dipwell serve` sets for itself. Everybody has it.
+// gogc is the value that `dipwell serve` sets. All servers use it.
 const gogc = "GOGC=150"
 
 func main() {
@@ -66,7 +66,7 @@ func (b *bench) stop() {
 	}
 }
 
-// contender is one server, and what was measured of it under one load.
+// contender is a server and its results under one load.
 type contender struct {
 	name, addr string
 	pid        int
@@ -94,7 +94,7 @@ func (b *bench) run() {
 	b.compare("On PostgreSQL, logged", []*contender{b.serve("a handler with one conditional upsert", addr, self, "counter", addr, dsn), ours(dsn)})
 }
 
-// compare measures with all calls admitted, and with nine of ten refused.
+// compare measures with all calls allowed, and with nine of ten refused.
 func (b *bench) compare(where string, all []*contender) {
 	for _, refused := range []float64{0, 0.9} {
 		title := where + ", every call admitted"
@@ -125,7 +125,7 @@ func (b *bench) measure(all []*contender, refused float64) {
 	}
 }
 
-// full calls as fast as the server answers.
+// full makes calls as fast as the server answers.
 func (b *bench) full(c *contender, refused float64) {
 	server, client, store := must(cpu.Process(c.pid)), cpu.Own(), b.storeTime()
 	start := time.Now()

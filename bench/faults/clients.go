@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// serve starts the program and returns its address and what stops it.
+// serve starts the program and returns its address and a function that stops
+// it.
 func serve(bin string, args ...string) (base string, stop func()) {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	addr := l.Addr().String()
@@ -33,7 +34,7 @@ func serve(bin string, args ...string) (base string, stop func()) {
 	return base, func() { cmd.Process.Kill(); cmd.Wait() }
 }
 
-// seen counts the answers that some callers got.
+// seen counts the answers to some callers.
 type seen struct {
 	calls, failed int
 	ms            []float64 // how long each call took
@@ -50,8 +51,8 @@ func (s *seen) percentile(p int) float64 {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024}}
 
-// callers ask one call after the other for a while, each about a key of its own
-// choice, and count what they were answered by the store as decided.
+// callers make calls one after the other for a while, each on a key that key
+// chooses, and count the answers that the store decided.
 func callers(base, limit string, n int, length time.Duration, key func(caller, call int) string) *seen {
 	var mu sync.Mutex
 	var all seen

@@ -18,7 +18,7 @@ const (
 	hungCallers = 32
 )
 
-// hangs prints what callers are answered while a store answers, and in the
+// hangs prints what callers are answered while a store works, and in the
 // seconds after it was stopped.
 func hangs(w io.Writer, bin string) {
 	var table [][]string

@@ -16,7 +16,7 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// scenario is rows that another transaction has locked.
+// scenario describes rows locked by another transaction.
 type scenario struct {
 	name        string
 	keys        int // locked
@@ -39,8 +39,8 @@ var scenarios = []scenario{
 
 const lockedFor = 5 * time.Second
 
-// locks prints, for each scenario, what callers of other keys get while nothing
-// is locked and while rows are, in turns.
+// locks prints, for each scenario, the rate of callers of other keys without
+// and with locked rows, measured in turns.
 func locks(w io.Writer, bin string, rounds int, name string) {
 	s := must(pgtest.New("fsync=on", "synchronous_commit=on"))
 	defer func() { _ = s.Signal(syscall.SIGQUIT); s.Wait(); s.Close() }()
@@ -88,7 +88,8 @@ func sum(all []*seen, f func(*seen) int) (n int) {
 	return n
 }
 
-// run returns what callers of other keys, and of those to be locked, were answered.
+// run returns the answers to callers of other keys and to callers of the locked
+// keys.
 func (sc *scenario) run(bin, dsn string, lock bool) (others, stuck *seen) {
 	ctx := context.Background()
 	conn := must(pgx.Connect(ctx, dsn))
@@ -127,7 +128,7 @@ func (sc *scenario) run(bin, dsn string, lock bool) (others, stuck *seen) {
 	return others, stuck
 }
 
-// killBackends ends one backend that decides each second.
+// killBackends terminates, each second, one backend that is deciding.
 func killBackends(dsn string, done chan struct{}) {
 	ctx := context.Background()
 	conn := must(pgx.Connect(ctx, dsn))

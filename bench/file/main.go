@@ -1,5 +1,5 @@
-// Command file measures filestore: answering from memory against memstore, and
-// answering from the disk against one transaction per decision. Contenders take
+// Command file measures filestore: decisions in memory against memstore, and
+// durable decisions against one transaction per decision. The contenders take
 // turns in one process, on files in one directory.
 package main
 
@@ -61,13 +61,13 @@ type bench struct {
 	length time.Duration
 }
 
-// limit admits every call of a run, so that all of them do the work of a grant.
+// limit allows every call of a run.
 var limit = dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100_000_000, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
 
-// drained has nothing left after a key's first call.
+// drained has no tokens left after a key's first call.
 var drained = dipwell.Limit{Name: "drained", Rate: 1, Period: 24 * time.Hour, Burst: 1}
 
-// mostlyRefused takes nine of ten times from what is drained.
+// mostlyRefused makes nine of ten takes from drained.
 func mostlyRefused(l *dipwell.Limiter) func(string) error {
 	var n atomic.Int64
 	return func(key string) error {
@@ -93,7 +93,7 @@ func keys(n int) []string {
 	return out
 }
 
-// uniform goes round the keys, each goroutine from another one on.
+// uniform returns the keys in turn, starting at another key for each goroutine.
 func uniform(keys []string) func(g int) func() string {
 	return func(g int) func() string {
 		i := g * 7919
@@ -104,15 +104,15 @@ func uniform(keys []string) func(g int) func() string {
 	}
 }
 
-// fresh gives a key that nobody has used.
+// fresh returns a new key.
 func fresh(int) func() string {
 	return func() string { return "new:" + strconv.FormatInt(seen.Add(1), 10) }
 }
 
 var seen atomic.Int64
 
-// load takes from keys on a number of goroutines for a time, and returns
-// decisions a second, and their processor time in µs each.
+// load takes from keys on a number of goroutines for a while, and returns
+// decisions per second and processor time per decision in µs.
 func load(take func(key string) error, goroutines int, keys func(g int) func() string, length time.Duration) (perSecond, us float64) {
 	var stop atomic.Bool
 	var calls atomic.Int64
@@ -165,8 +165,8 @@ func (b *bench) fromMemory() {
 	})
 }
 
-// manyDirty has one caller go round 100,000 keys as fast as it can, so that all
-// of them are dirty all the time, and times each call.
+// manyDirty calls 100,000 keys in turn from one goroutine, as fast as possible,
+// so that all of them are always dirty, and times each call.
 func (b *bench) manyDirty() {
 	mem := must(memstore.New(memstore.Config{}))
 	defer mem.Close()
@@ -207,8 +207,8 @@ func (b *bench) manyDirty() {
 	report.Table(b.w, []string{"", "M calls/s", "median, ns", "99.9 %, ns", "over 1 ms, a million", "slowest, ms", "most dirty keys", "widest window, ms", "late groups"}, rows)
 }
 
-// fromDisk lets one goroutine to 512 have each decision on the disk before it is
-// answered.
+// fromDisk measures with 1 to 512 goroutines that wait until each decision is
+// on disk.
 func (b *bench) fromDisk() {
 	s, l := b.file("each.db", filestore.Each)
 	defer s.Close()
@@ -250,7 +250,8 @@ type contender struct {
 	perSecond, us []float64
 }
 
-// turns writes a table of contenders, ours first. The first round warms up.
+// turns writes a table of contenders, dipwell's first. The first round is a
+// warm-up.
 func (b *bench) turns(title string, cs []*contender, goroutines int, keys func(int) func() string) {
 	for round := range b.rounds + 1 {
 		for _, c := range cs {

@@ -11,8 +11,8 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// singles is what one writes first: the row is read, stepped and written in a
-// transaction of its own, with the same driver, pragmas and prepared statements.
+// singles is the simplest durable store: it reads, steps and writes a row in
+// one transaction, with the same driver, pragmas and prepared statements.
 type singles struct {
 	mu       sync.Mutex
 	db       *sql.DB
@@ -65,7 +65,7 @@ func (s *singles) close() {
 	s.db.Close()
 }
 
-// open makes a database with the settings that filestore gives its own.
+// open opens a database with the settings of filestore.
 func open(path, table string) (*sql.DB, *sql.Conn) {
 	db := must(sql.Open("sqlite", path))
 	db.SetMaxOpenConns(1)
@@ -76,7 +76,7 @@ func open(path, table string) (*sql.DB, *sql.Conn) {
 	return db, conn
 }
 
-// upserts only count, in one statement that is a transaction of its own.
+// upserts only counts, with one statement in a transaction.
 type upserts struct {
 	mu   sync.Mutex
 	db   *sql.DB

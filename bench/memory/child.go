@@ -15,8 +15,9 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 )
 
-// child runs one contender in a process of its own, so that nobody pays for
-// another's garbage, and does what its parent asks, a line at a time.
+// child runs one contender in a process of its own, so that contenders do not
+// share a garbage collector, and executes commands from its parent, one per
+// line.
 func child(name, kind string, nkeys int) {
 	w := newWorkload(kind, nkeys)
 	c := &contender{workload: w, call: contenders[name](), n: nkeys}
@@ -35,9 +36,9 @@ func child(name, kind string, nkeys int) {
 			ns, cpu, allocs, ok := c.run(n)
 			fmt.Println(ns, cpu, allocs, ok)
 		case "one":
-			fmt.Println(c.together(1, n))
+			fmt.Println(c.concurrent(1, n))
 		case "two":
-			fmt.Println(c.together(2, n))
+			fmt.Println(c.concurrent(2, n))
 		case "gc":
 			start := time.Now()
 			runtime.GC()
@@ -59,8 +60,8 @@ type contender struct {
 	at    int
 }
 
-// run makes n calls over the keys. It returns nanoseconds of time and of the
-// process's processor time, and allocations, a call, and the share that was allowed.
+// run makes n calls over the keys. It returns time in ns, processor time in ns
+// and allocations per call, and the share of calls that were allowed.
 func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	var before, after runtime.MemStats
 	var took, worked time.Duration
@@ -85,9 +86,9 @@ func (c *contender) run(n int) (ns, work, allocs, ok float64) {
 	return float64(took) / all, float64(worked) / all, float64(mallocs) / handful, float64(allowed) / all
 }
 
-// A handful of keys is made afresh before it is timed, as a server has the key
-// of a request at hand: what is measured is the limiter's memory, not the
-// benchmark's list of keys.
+// fresh makes the next few keys before they are timed, as a server has the key
+// of a request in its caches: the benchmark measures the limiter's memory
+// accesses, not those of its own list of keys.
 const handful = 512
 
 func (c *contender) fresh(at int) ([]string, []int) {
@@ -100,10 +101,10 @@ func (c *contender) fresh(at int) ([]string, []int) {
 	return c.few, c.costs
 }
 
-// together makes n calls on each of some goroutines, over a list of all keys,
-// and returns the time that a call takes off the clock, and of the process. Here nobody stops to
-// make keys: the goroutines are to meet.
-func (c *contender) together(goroutines, n int) (ns, work float64) {
+// concurrent makes n calls on each of several goroutines, over a list of all
+// keys, and returns the elapsed time and the processor time per call. Here keys
+// are not made between calls, so that the goroutines run at the same time.
+func (c *contender) concurrent(goroutines, n int) (ns, work float64) {
 	if c.all == nil {
 		c.all, c.costs = make([]string, c.n), make([]int, c.n)
 		for i := range c.costs {
@@ -144,8 +145,8 @@ func loop(ask call, keys []string, costs []int) (ok int) {
 	return ok
 }
 
-// rss is the resident memory of this process in bytes, from the kernel, without
-// the program file's own pages.
+// rss returns the resident memory of this process in bytes, without the pages
+// of the executable.
 func rss() float64 {
 	f, err := os.Open("/proc/self/smaps_rollup")
 	if err != nil {

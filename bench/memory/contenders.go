@@ -18,9 +18,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Every contender enforces one a minute with a burst so large that each call
-// is admitted: all of them do the work of a grant. Where there are many keys it
-// is one an hour, so that no bucket is full again, and forgotten, during a run.
+// Every contender has a limit of one a minute with a burst so large that each
+// call is allowed. With many keys it is one an hour, so that no bucket becomes
+// full, and is deleted, during a run.
 var (
 	per   = time.Minute
 	burst = 100_000_000
@@ -28,10 +28,11 @@ var (
 
 func manyKeys() { per, burst = time.Hour, 2_000_000 }
 
-// A call asks whether a key may go on, at a cost. Contenders without costs take 1.
+// A call takes n tokens of a key and reports whether that was allowed.
+// Contenders without costs take 1.
 type call func(key string, n int) bool
 
-// contenders build a limiter and return its call.
+// contenders create a limiter and return its call.
 var contenders = map[string]func() call{
 	"dipwell": func() call { return dipwellTake(dipwell.Limit{Burst: int64(burst)}) },
 	"dipwell, a window": func() call {
@@ -61,7 +62,7 @@ func dipwellTake(limit dipwell.Limit) call {
 	}
 }
 
-// xtimeMap is what most programs write: a map of limiters behind a mutex.
+// xtimeMap is a map of limiters behind a mutex, the usual solution.
 func xtimeMap() call {
 	var mu sync.Mutex
 	m := map[string]*rate.Limiter{}
@@ -77,9 +78,9 @@ func xtimeMap() call {
 	}
 }
 
-// gcraMap is the least that a keyed limiter can be: 64 maps of a hash to the
-// theoretical arrival time, each behind a mutex. It forgets nothing, checks
-// nothing, and tells its caller only yes or no.
+// gcraMap is a minimal keyed limiter: 64 maps from a hash to the theoretical
+// arrival time, each behind a mutex. It deletes and validates nothing, and
+// returns only yes or no.
 func gcraMap() call {
 	type shard struct {
 		sync.Mutex
@@ -133,8 +134,8 @@ func ululeMemory() call {
 	}
 }
 
-// httprateKey is httprate's call for a key, without the response headers that
-// its middleware would format.
+// httprateKey is httprate's call for a key, without formatting the response
+// headers of its middleware.
 func httprateKey() call {
 	l := httprate.NewRateLimiter(burst, time.Hour, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	r := must(http.NewRequest(http.MethodGet, "/", http.NoBody))

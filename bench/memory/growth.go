@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// growth fills a store from 1M to 10M keys and reports the most resident
-// memory a key at any point of it, and how many calls took over a millisecond:
-// off the clock, which counts what else the machine did meanwhile, and of the
-// thread's own processor time, page faults included, which does not. A loop that
-// runs as long and makes no call shows what the machine alone adds.
+// growth fills a store from 1M to 10M keys. It reports the highest resident
+// memory per key, and how many calls took over a millisecond: of elapsed time,
+// which includes other work of the machine, and of the thread's processor time,
+// which includes page faults. A loop of the same length without calls shows the
+// effect of the machine.
 func growth(name string) {
 	manyKeys()
 	runtime.LockOSThread()
@@ -64,7 +64,8 @@ func growth(name string) {
 	runtime.KeepAlive(key)
 }
 
-// timed runs f and returns how long it took, and how long this thread worked.
+// timed runs f and returns the elapsed time and the processor time of this
+// thread.
 func timed(f func()) (took, worked time.Duration) {
 	var before, after unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before)
@@ -75,8 +76,8 @@ func timed(f func()) (took, worked time.Duration) {
 	return took, time.Duration(after.Nano() - before.Nano())
 }
 
-// writeKeys writes the texts of n keys one after the other, so that making keys
-// leaves no garbage for a collector to stop calls for, and returns the i-th.
+// writeKeys writes the names of n keys into one buffer, so that making keys
+// leaves no garbage, and returns a function for the i-th.
 func writeKeys(n int) func(i int) string {
 	text, ends := make([]byte, 0, 20*n), make([]uint32, n+1)
 	for i := range n {

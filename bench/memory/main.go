@@ -1,6 +1,6 @@
 // Command memory measures limiters that keep their buckets in the process:
-// dipwell's memstore through Limiter.Take against the keyed limiters of other
-// libraries, each in a process of its own, taking turns.
+// dipwell's memstore through Limiter.Take and the keyed limiters of other
+// libraries, each in a process of its own, in turns.
 package main
 
 import (
@@ -48,9 +48,9 @@ type bench struct {
 	only   string
 }
 
-var everyone = []string{"dipwell", "x/time map", "GCRA map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
+var allContenders = []string{"dipwell", "x/time map", "GCRA map", "go-limiter", "throttled", "ulule", "httprate", "(loop only)"}
 
-// Contenders that a workload is within the power of.
+// Contenders that support the workload.
 var (
 	windowed = []string{"dipwell", "dipwell, a window", "dipwell, a window with start", "go-limiter", "ulule", "httprate"}
 	costed   = []string{"dipwell", "x/time map", "GCRA map", "throttled"}
@@ -58,26 +58,26 @@ var (
 )
 
 func (b *bench) all(quick bool) {
-	b.scenario("One hot key", "", 1, 1_000_000, everyone)
-	b.scenario("10,000 keys", "", 10_000, 500_000, everyone)
-	b.scenario("1,000,000 keys", "", 1_000_000, 500_000, everyone)
+	b.scenario("One hot key", "", 1, 1_000_000, allContenders)
+	b.scenario("10,000 keys", "", 10_000, 500_000, allContenders)
+	b.scenario("1,000,000 keys", "", 1_000_000, 500_000, allContenders)
 	if !quick {
 		b.scenario("10,000,000 keys", "", 10_000_000, 1_000_000, []string{"dipwell", "x/time map", "(loop only)"})
 	}
 	b.scenario("Windows: one hot key", "", 1, 500_000, windowed)
 	b.scenario("Windows: 10,000 keys", "", 10_000, 500_000, windowed)
 	b.scenario("Costs from 1 to 5, 10,000 keys", "costs", 10_000, 500_000, costed)
-	b.scenario("Nine of ten refused, 10,000 keys", "refused", 10_000, 500_000, everyone)
-	b.scenario("Zipf(1.1) over 1,000,000 keys", "zipf", 1_000_000, 500_000, everyone)
-	b.scenario("Keys seen for the first time", "new", 0, 50_000, everyone)
-	b.together("Two goroutines, 10,000 shared keys", 10_000, 1_000_000)
-	b.together("Two goroutines, 1,000,000 shared keys", 1_000_000, 1_000_000)
+	b.scenario("Nine of ten refused, 10,000 keys", "refused", 10_000, 500_000, allContenders)
+	b.scenario("Zipf(1.1) over 1,000,000 keys", "zipf", 1_000_000, 500_000, allContenders)
+	b.scenario("Keys seen for the first time", "new", 0, 50_000, allContenders)
+	b.concurrent("Two goroutines, 10,000 shared keys", 10_000, 1_000_000)
+	b.concurrent("Two goroutines, 1,000,000 shared keys", 1_000_000, 1_000_000)
 	if !quick {
 		b.growth()
 	}
 }
 
-// process is a contender that waits for its turn.
+// process is the process of a contender.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -110,8 +110,8 @@ func (p *process) stop() {
 	p.cmd.Wait()
 }
 
-// turns lets contenders take turns at some questions, and returns the medians
-// of what each answered.
+// turns sends commands to contenders in turns, and returns the medians of the
+// answers to each.
 func (b *bench) turns(procs map[string]*process, names, questions []string) map[string][][4]float64 {
 	all := map[string][][4][]float64{}
 	for _, name := range names {
@@ -155,7 +155,7 @@ func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	procs := startAll(names, kind, keys)
 	v := b.turns(procs, names, []string{fmt.Sprintf("run %d", n)})
 	fmt.Fprintf(b.w, "## %s\n\n", title)
-	const work = 1 // of the figures of a run: processor time, which others on the machine disturb least
+	const work = 1 // index of the processor time in the figures of a run: other programs affect it least
 	ours := v["dipwell"][0][work]
 	head := []string{"", "ns a call", "of processor time", "dipwell takes × its processor time", "dipwell is × faster", "allocations a call", "allowed"}
 	if keys >= 1_000_000 {
@@ -178,9 +178,8 @@ func (b *bench) scenario(title, kind string, keys, n int, names []string) {
 	}
 }
 
-// together is one goroutine and two, in turn, so that their ratio comes from the
-// same minutes.
-func (b *bench) together(title string, keys, n int) {
+// concurrent compares one goroutine with two, in turns.
+func (b *bench) concurrent(title string, keys, n int) {
 	if !strings.Contains(title, b.only) {
 		return
 	}
@@ -200,13 +199,14 @@ func (b *bench) together(title string, keys, n int) {
 	}
 }
 
-// A target is the most that one contender may take of another's time.
+// A target is the largest allowed ratio of a contender's time to another's.
 type target struct {
 	ours, over string
 	most       float64
 }
 
-// targets are by the scenario's title, of processor time but where two goroutines meet.
+// targets are by the scenario's title. They compare processor time, and elapsed
+// time with two goroutines.
 var targets = map[string][]target{
 	"One hot key":                        {{"dipwell", "x/time map", 0.45}, {"dipwell", "GCRA map", 1.25}},
 	"10,000 keys":                        {{"dipwell", "GCRA map", 0.95}},
@@ -215,7 +215,8 @@ var targets = map[string][]target{
 	"Two goroutines, 10,000 shared keys": {{"dipwell", "GCRA map", 1.1}},
 }
 
-// judge writes a table's targets, and our worst and best rate over the others'.
+// judge writes a table's targets, and the worst and best ratio of the others'
+// time to dipwell's.
 func (b *bench) judge(title string, ns func(name string) float64, names []string) {
 	for _, t := range targets[title] {
 		r := ns(t.ours) / ns(t.over)

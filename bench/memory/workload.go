@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A workload is which keys are asked, and at what cost.
+// A workload describes the keys and costs of the calls.
 type workload struct {
 	keys  int // known before it begins
 	key   func(i int) string
@@ -16,12 +16,13 @@ type workload struct {
 
 func key(i int) string { return "user:" + strconv.Itoa(i*7919) }
 
-// visit is an order of 0 to n-1 without locality, the same for everybody.
+// visit returns the i-th of a permutation of 0 to n-1 without locality, the
+// same for every contender.
 func visit(i, n int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
 
 const drained = 100 // keys of the workload "refused"
 
-// newWorkload sets per and burst too: contenders are made after it.
+// newWorkload also sets per and burst, so contenders must be created after it.
 func newWorkload(kind string, keys int) *workload {
 	w := &workload{keys: keys, cost: func(int) int { return 1 }}
 	w.key = func(i int) string { return key(visit(i, keys)) }
@@ -31,7 +32,7 @@ func newWorkload(kind string, keys int) *workload {
 	switch kind {
 	case "costs":
 		w.cost = func(i int) int { return 1 + i%5 }
-	case "refused": // nine calls of ten ask keys of which nothing is left
+	case "refused": // nine of ten calls are on drained keys
 		per, burst, w.drain = time.Hour, 1000, drained
 		w.key = func(i int) string {
 			if i%10 != 0 {
@@ -52,7 +53,7 @@ func newWorkload(kind string, keys int) *workload {
 	return w
 }
 
-// warm asks each known key once, and takes all of some.
+// warm takes from each known key once, and drains some.
 func (w *workload) warm(ask call) {
 	for i := range w.keys {
 		ask(key(i), 1)

@@ -17,7 +17,7 @@ func init() {
 // maxCoalescedP99 is the target at 512 goroutines, in µs.
 const maxCoalescedP99 = 15_000
 
-// coalesced: many goroutines of one process through few connections.
+// coalesced measures many goroutines of one process over few connections.
 func (b *bench) coalesced(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Coalesced, unlogged, one Go process\n\n")
 	fmt.Fprintf(&b.out, "\"%s\" runs coalesce over %d lanes. \"%s\" is the same goroutines without it, over a pool of %d connections; \"%s\" is %d goroutines, each with a raw connection to itself.\n\n",
@@ -31,9 +31,9 @@ func (b *bench) coalesced(ctx context.Context) error {
 		{"512 goroutines, 10,000 keys", 512, b.keys, 5.5},
 		{"512 goroutines, one hot key", 512, 1, 40},
 	} {
-		together, pooled, raw := b.fast.coalesced(), b.fast.pooled(), b.fast.take()
+		coalesced, pooled, raw := b.fast.coalesced(), b.fast.pooled(), b.fast.take()
 		raw.name, raw.clients = rawName, poolConns
-		cs := []contender{together, pooled, raw}
+		cs := []contender{coalesced, pooled, raw}
 		fs, err := b.rounds(ctx, "coalesced, "+c.title, load.Load{Clients: c.clients, Keys: c.keys}, fromGo, cs...)
 		if err != nil {
 			return err
@@ -47,7 +47,8 @@ func (b *bench) coalesced(ctx context.Context) error {
 	return nil
 }
 
-// few: coalescing must not cost those who have nobody to ride with.
+// few measures coalescing with few callers, which have no calls to share a
+// statement with.
 func (b *bench) few(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## Coalesced, few goroutines\n\n")
 	for _, n := range []int{1, 2, 4, 8} {
@@ -62,9 +63,9 @@ func (b *bench) few(ctx context.Context) error {
 	return nil
 }
 
-// logged: what durability costs when statements are shared.
+// logged measures the cost of durability if statements are shared.
 func (b *bench) logged(ctx context.Context) error {
-	durable, err := b.dig(ctx, loggedDB, "logged")
+	durable, err := b.newSchema(ctx, loggedDB, "logged")
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Databases of the bench: one for each kind of table, so that what the server
-// counts for a database speaks for one contender alone.
+// Databases of the benchmark: one for each kind of table, so that the server's
+// statistics of a database are those of one contender.
 const (
 	rivalsDB       = "dipwell_bench_rivals"
 	fastDB         = "dipwell_bench_fast"   // dipwell with unlogged tables
@@ -34,10 +34,10 @@ func (b *bench) create(ctx context.Context, name string) (dsn string, err error)
 	return inDatabase(b.admin, name)
 }
 
-// roles are what dipwell's migrations add to the whole server, not to one database.
+// roles are those that dipwell's migrations add to the whole server.
 var roles = []string{"dipwell_app", "dipwell_service", "dipwell_admin"}
 
-// noteRoles remembers which roles somebody else will still need.
+// noteRoles records which roles existed before.
 func (b *bench) noteRoles(ctx context.Context) error {
 	for _, role := range roles {
 		there, err := query(ctx, b.admin, "select count(*) from pg_roles where rolname = '"+role+"'")
@@ -51,7 +51,7 @@ func (b *bench) noteRoles(ctx context.Context) error {
 	return nil
 }
 
-// dropAll leaves a server that was given as it was.
+// dropAll removes the databases and roles that the benchmark created.
 func (b *bench) dropAll(ctx context.Context) error {
 	return withConn(ctx, b.admin, func(c *conn) error {
 		for _, name := range b.created {
@@ -68,7 +68,7 @@ func (b *bench) dropAll(ctx context.Context) error {
 	})
 }
 
-// inDatabase is the DSN, a URL, with another database.
+// inDatabase returns the DSN, a URL, for another database.
 func inDatabase(dsn, name string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme == "" {
@@ -78,7 +78,7 @@ func inDatabase(dsn, name string) (string, error) {
 	return u.String(), nil
 }
 
-// query asks one database for one value, as text.
+// query returns the only value of a query's result, as text.
 func query(ctx context.Context, dsn, sql string) (value string, err error) {
 	err = withConn(ctx, dsn, func(c *conn) error {
 		value, err = c.text(ctx, sql)

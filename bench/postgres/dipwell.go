@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What the tables call dipwell's ways in.
+// Names of dipwell's contenders in the tables.
 const (
 	statementName = "dipwell's statement"
 	takeName      = "Limiter.Take"
@@ -39,8 +39,8 @@ var limits = []dipwell.Limit{
 	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour, Burst: 1},
 }
 
-// A well is dipwell's schema in a database of its own.
-type well struct {
+// A schema is dipwell's schema in a database of its own.
+type schema struct {
 	dsn     string
 	pool    *pgxpool.Pool
 	store   *pgstore.Store
@@ -50,23 +50,24 @@ type well struct {
 	stop    func() error
 }
 
-// dig makes a database with dipwell's schema and a row for each of the bench's
-// keys, in both limits.
-func (b *bench) dig(ctx context.Context, database string, tables string) (*well, error) {
-	w, err := b.digRows(ctx, database, tables, b.keys)
+// newSchema makes a database with dipwell's schema and a row for each key of
+// the benchmark, in both limits.
+func (b *bench) newSchema(ctx context.Context, database string, tables string) (*schema, error) {
+	w, err := b.newSchemaRows(ctx, database, tables, b.keys)
 	if err == nil {
 		err = w.fill(ctx, drainedLimit, b.keys)
 	}
 	return w, err
 }
 
-// digRows is dig with a number of keys, in the limit that everybody enforces.
-func (b *bench) digRows(ctx context.Context, database string, tables string, rows int) (*well, error) {
+// newSchemaRows is newSchema with another number of keys, in the limit that all
+// contenders enforce.
+func (b *bench) newSchemaRows(ctx context.Context, database string, tables string, rows int) (*schema, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
 		return nil, err
 	}
-	w := &well{dsn: dsn}
+	w := &schema{dsn: dsn}
 	if err = w.open(ctx, tables); err == nil {
 		err = w.openLanes(ctx, b.lanes)
 	}
@@ -80,7 +81,7 @@ func (b *bench) digRows(ctx context.Context, database string, tables string, row
 	return w, nil
 }
 
-func (w *well) open(ctx context.Context, tables string) (err error) {
+func (w *schema) open(ctx context.Context, tables string) (err error) {
 	if w.pool, err = pool(ctx, w.dsn, poolConns); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (w *well) open(ctx context.Context, tables string) (err error) {
 	return nil
 }
 
-func (w *well) openLanes(ctx context.Context, n int) error {
+func (w *schema) openLanes(ctx context.Context, n int) error {
 	var stores []dipwell.Store
 	for range n {
 		p, err := pool(ctx, w.dsn, 1)
@@ -123,15 +124,15 @@ func pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// fill gives each key a row with one token used. Nobody's tables are analyzed
-// but by autovacuum: so a user finds them.
-func (w *well) fill(ctx context.Context, limit string, rows int) error {
+// fill makes a row with one token used for each key. Tables are analyzed by
+// autovacuum only, as for users.
+func (w *schema) fill(ctx context.Context, limit string, rows int) error {
 	return withConn(ctx, w.dsn, func(c *conn) error {
 		return c.once(ctx, sqlFile("dipwell_fill.sql"), limit, strconv.Itoa(rows))
 	})
 }
 
-func (w *well) close() {
+func (w *schema) close() {
 	if w.stop != nil {
 		_ = w.stop()
 	}
@@ -146,47 +147,47 @@ func (w *well) close() {
 }
 
 // take is Limiter.Take with a connection of its own for each client.
-func (w *well) take() contender {
+func (w *schema) take() contender {
 	return contender{name: takeName, open: w.single(apiLimit), ours: true}
 }
 
-// drained is take on buckets that hold nothing for a day.
-func (w *well) drained() contender {
+// drained is take on buckets that are empty for a day.
+func (w *schema) drained() contender {
 	return contender{name: drainedName, open: w.single(drainedLimit), ours: true}
 }
 
-func (w *well) single(limit string) func(context.Context) (load.Session, error) {
+func (w *schema) single(limit string) func(context.Context) (load.Session, error) {
 	return w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 		d, err := l.Take(ctx, limit, key, 1)
 		return d.Allowed, err
 	})
 }
 
-// onConn opens sessions that call with a connection of their own.
-func (w *well) onConn(call caller) func(context.Context) (load.Session, error) {
+// onConn opens sessions that have a connection each.
+func (w *schema) onConn(call caller) func(context.Context) (load.Session, error) {
 	return func(ctx context.Context) (load.Session, error) {
 		conn, err := pgx.Connect(ctx, w.dsn)
 		if err != nil {
 			return load.Session{}, err
 		}
 		l := w.limiter.With(w.store.With(conn))
-		return load.Session{Close: func() { hangUp(conn) }, Take: func(ctx context.Context, key string) (bool, error) {
+		return load.Session{Close: func() { closeConn(conn) }, Take: func(ctx context.Context, key string) (bool, error) {
 			return call(ctx, l, conn, key)
 		}}, nil
 	}
 }
 
-// pooled is Limiter.Take from any number of goroutines over one pool.
-func (w *well) pooled() contender {
+// pooled is Limiter.Take with all sessions on one pool.
+func (w *schema) pooled() contender {
 	return contender{name: pooledName, open: w.all(w.limiter), ours: true}
 }
 
-// coalesced is the same through coalesce.
-func (w *well) coalesced() contender {
+// coalesced is pooled through coalesce.
+func (w *schema) coalesced() contender {
 	return contender{name: coalescedName, open: w.all(w.shared), ours: true}
 }
 
-func (w *well) all(l *dipwell.Limiter) func(context.Context) (load.Session, error) {
+func (w *schema) all(l *dipwell.Limiter) func(context.Context) (load.Session, error) {
 	return func(context.Context) (load.Session, error) {
 		return load.Session{Take: call(l, apiLimit), Close: func() {}}, nil
 	}
@@ -199,17 +200,17 @@ func call(l *dipwell.Limiter, limit string) func(context.Context, string) (bool,
 	}
 }
 
-func hangUp(c *pgx.Conn) {
+func closeConn(c *pgx.Conn) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
 	_ = c.Close(ctx) // the bench is done with it either way
 }
 
-// statement sends what Limiter.Take sends for an admitted call, through the
-// code that sends the rivals' statements.
-func (w *well) statement() contender {
+// statement sends the statement of Limiter.Take for an allowed call, through
+// the code that sends the rivals' statements.
+func (w *schema) statement() contender {
 	return contender{name: statementName, ours: true, open: func(ctx context.Context) (load.Session, error) {
-		sql, params, err := w.overhear(ctx)
+		sql, params, err := w.recordStatement(ctx)
 		if err != nil {
 			return load.Session{}, err
 		}
@@ -228,27 +229,27 @@ func (w *well) statement() contender {
 	}}
 }
 
-// overhear makes one call and returns the statement that it sent, with the
-// parameters in binary, the key first.
-func (w *well) overhear(ctx context.Context) (sql string, params [][]byte, err error) {
+// recordStatement makes one call and returns the statement that it sent, with
+// the parameters in binary, the key first.
+func (w *schema) recordStatement(ctx context.Context) (sql string, params [][]byte, err error) {
 	config, err := pgx.ParseConfig(w.dsn)
 	if err != nil {
 		return "", nil, err
 	}
-	heard := &ear{}
-	config.Tracer = heard
+	sent := &recorder{}
+	config.Tracer = sent
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return "", nil, err
 	}
-	defer hangUp(conn)
+	defer closeConn(conn)
 	if _, err := w.limiter.With(w.store.With(conn)).Take(ctx, apiLimit, load.Key(0), 1); err != nil {
 		return "", nil, err
 	}
-	if len(heard.sql) != 1 {
-		return "", nil, fmt.Errorf("an admitted call on a known key sent %d statements", len(heard.sql))
+	if len(sent.sql) != 1 {
+		return "", nil, fmt.Errorf("an admitted call on a known key sent %d statements", len(sent.sql))
 	}
-	for _, arg := range heard.args {
+	for _, arg := range sent.args {
 		switch v := arg.(type) {
 		case string:
 			params = append(params, []byte(v))
@@ -261,18 +262,18 @@ func (w *well) overhear(ctx context.Context) (sql string, params [][]byte, err e
 	if len(params) == 0 || string(params[0]) != load.Key(0) {
 		return "", nil, errors.New("the statement's first parameter is not the key")
 	}
-	return heard.sql[0], params, nil
+	return sent.sql[0], params, nil
 }
 
-// ear remembers what is sent.
-type ear struct {
+// recorder is a tracer that records statements and their parameters.
+type recorder struct {
 	sql  []string
 	args []any
 }
 
-func (e *ear) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+func (e *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	e.sql, e.args = append(e.sql, q.SQL), q.Args
 	return ctx
 }
 
-func (e *ear) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (e *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -22,7 +22,7 @@ const (
 	threeByHand = "by hand, 3 counters in one trip"
 )
 
-// byHand counts in so many tables in one transaction, sent at once.
+// byHand counts in several tables in one transaction, sent as one batch.
 func byHand(ctx context.Context, c *pgx.Conn, key string, tables int) (bool, error) {
 	batch := &pgx.Batch{}
 	batch.Queue("begin")
@@ -42,11 +42,11 @@ func byHand(ctx context.Context, c *pgx.Conn, key string, tables int) (bool, err
 	return allowed, r.Close()
 }
 
-// groups: several limits in one call, all or nothing.
+// groups measures several limits in one call, all or nothing.
 func (b *bench) groups(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Groups of 2 and 3, single decisions, %d keys\n\n\"%s\" sends begin, a conditional update a table and commit together; its program would have to roll back where one refuses.\n\n", b.keys, twoByHand)
 	for _, tables := range []string{"logged", "unlogged"} {
-		w, err := b.digAll(ctx, tables)
+		w, err := b.newSchemaAll(ctx, tables)
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func durability(d string) string {
 	return "unlogged"
 }
 
-func (b *bench) groupsOf(ctx context.Context, w *well, durability string) error {
+func (b *bench) groupsOf(ctx context.Context, w *schema, durability string) error {
 	two, three := w.verb("TakeAll of 2"), w.verb("TakeAll of 3")
 	cs := []contender{w.take(), two, three, w.verb(twoByHand), w.verb(threeByHand)}
 	for _, clients := range []int{1, 8, 32} {
@@ -80,7 +80,7 @@ func (b *bench) groupsOf(ctx context.Context, w *well, durability string) error 
 	return nil
 }
 
-// windows and intervals, beside a bucket.
+// windows and intervals, compared with a bucket.
 var windowLimits = []dipwell.Limit{
 	{Name: "window", Algorithm: dipwell.FixedWindow, Rate: burst, Period: time.Hour},
 	{Name: "day in Rome", Algorithm: dipwell.FixedWindow, Rate: burst, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"},
@@ -89,7 +89,7 @@ var windowLimits = []dipwell.Limit{
 
 const windowCounterName = "bare counter upsert a window"
 
-// windows: the other algorithms, single decisions.
+// windows measures single decisions by the other algorithms.
 func (b *bench) windows(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Windows and intervals, single decisions, %d keys\n\n\"%s\" has a row a key and hour, and never deletes the old ones.\n\n", b.keys, windowCounterName)
 	return b.eachDurability(ctx, func(p pair) error {
@@ -117,7 +117,7 @@ func (p pair) windowed(ctx context.Context) (cs []contender, err error) {
 		cs = append(cs, contender{name: "Limiter.Take, " + l.Name, open: p.single(l.Name), ours: true})
 	}
 	err = withConn(ctx, p.rivals.dsn, func(c *conn) error {
-		_, err := c.Exec(ctx, schema("window", p.tables)).ReadAll()
+		_, err := c.Exec(ctx, designSchema("window", p.tables)).ReadAll()
 		return err
 	})
 	counter := contender{name: windowCounterName, open: p.oneStatement(sqlFile("window_take.sql"), "")}

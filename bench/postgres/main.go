@@ -1,7 +1,7 @@
-// Command postgres measures dipwell's decisions in PostgreSQL against three
-// published designs in SQL, written anew, and against the floor: all on one
-// server with the same settings, taking turns. The server is one of its own
-// that it starts and removes, or the one at -dsn.
+// Command postgres compares dipwell's decisions in PostgreSQL with three
+// published designs in SQL, reimplemented here, and with bare statements: all
+// on one server with the same settings, in turns. It starts and removes the
+// server, or uses the one given by -dsn.
 package main
 
 import (
@@ -67,9 +67,9 @@ type bench struct {
 	created    []string // databases
 	roles      []string // that were not there before
 	rivals     rivals
-	fast       *well // dipwell, unlogged
-	conflicts  int   // that reached dipwell's callers
-	decisions  int   // of dipwell's, in the same rounds
+	fast       *schema // dipwell, unlogged
+	conflicts  int     // that reached dipwell's callers
+	decisions  int     // of dipwell's, in the same rounds
 
 	out             strings.Builder
 	targets, missed int
@@ -82,8 +82,8 @@ type scenario struct {
 	run  func(*bench, context.Context) error
 }
 
-// scenarios are registered by the files that hold them, and run in the order of
-// these files' names.
+// scenarios are registered by the files that implement them, and run in the
+// order of the names of these files.
 var scenarios []scenario
 
 func register(name string, run func(*bench, context.Context) error) {
@@ -144,8 +144,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// others starts to watch what else runs on the machine. What it returns is how
-// many cores that has kept busy since.
+// others starts measuring other programs' load on the machine. The function
+// that it returns reports how many cores they kept busy.
 func (b *bench) others() (func() (float64, error), error) {
 	used := func() (all, ours time.Duration, err error) {
 		if all, err = cpu.Machine(); err != nil {
@@ -175,20 +175,20 @@ func (b *bench) checkOnly() error {
 	return nil
 }
 
-// prepare makes the databases that most scenarios share.
+// prepare makes the databases used by most scenarios.
 func (b *bench) prepare(ctx context.Context) (err error) {
 	load.NameKeys(b.keys)
 	if b.version, err = query(ctx, b.admin, "show server_version"); err != nil {
 		return err
 	}
-	if b.rivals, err = b.invite(ctx, rivalsDB, "unlogged", b.keys, burst); err != nil {
+	if b.rivals, err = b.newRivals(ctx, rivalsDB, "unlogged", b.keys, burst); err != nil {
 		return err
 	}
-	b.fast, err = b.dig(ctx, fastDB, "unlogged")
+	b.fast, err = b.newSchema(ctx, fastDB, "unlogged")
 	return err
 }
 
-// write shows a scenario's tables, and writes them to a file of its name.
+// write prints a scenario's tables, and writes them to a file of its name.
 func (b *bench) write(name string) error {
 	var w io.Writer = os.Stdout
 	if b.dir != "" {

@@ -16,7 +16,7 @@ func init() {
 	register("zipf", (*bench).zipf)
 }
 
-// fresh: each call is the first of its key.
+// fresh measures calls that are each the first of their key.
 func (b *bench) fresh(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## Keys seen for the first time, single decisions\n\nEach call writes a row. The tables grow by what they take; nobody has rows for tomorrow's keys, so design (a), which needs them, is not here.\n\n")
 	return b.eachDurability(ctx, func(p pair) error {
@@ -33,9 +33,10 @@ func (b *bench) fresh(ctx context.Context) error {
 	})
 }
 
-// freshInSQL: the same by the SQL function, whose own floor is a function.
+// freshInSQL measures the same with the SQL function, compared with a bare SQL
+// function.
 func (b *bench) freshInSQL(ctx context.Context, p pair) error {
-	take := contender{name: sqlTake, script: "dipwell_fresh.pgbench", database: p.well.dsn, ours: true}
+	take := contender{name: sqlTake, script: "dipwell_fresh.pgbench", database: p.schema.dsn, ours: true}
 	function := contender{name: upsertFunctionName, script: "counter_function_fresh.pgbench", database: p.rivals.dsn}
 	bare := contender{name: counterName, script: "counter_fresh.pgbench", database: p.rivals.dsn}
 	for _, clients := range []int{1, 8, 32} {
@@ -57,7 +58,7 @@ const (
 	refusedShare    = 0.9
 )
 
-// refusals: nine of ten calls are on empty buckets.
+// refusals measures calls of which nine in ten are on empty buckets.
 func (b *bench) refusals(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## 90 %% refusals, single decisions, %d keys and as many empty ones\n\n\"%s\" has nothing to give back, which spares it its work. \"%s\" counts to a limit and updates nothing beyond.\n\n", b.keys, stillName, conditionalName)
 	return b.eachDurability(ctx, func(p pair) error {
@@ -80,7 +81,8 @@ func (b *bench) refusals(ctx context.Context) error {
 	})
 }
 
-// refusedAsMany makes sure that everybody refused what the load asks for.
+// refusedAsMany checks that every contender refused the intended share of
+// calls.
 func refusedAsMany(fs map[string]*figures) error {
 	for name, f := range fs {
 		if share := float64(f.refused) / float64(f.decisions); f.decisions > 1000 && (share < refusedShare-0.05 || share > refusedShare+0.05) {
@@ -90,8 +92,8 @@ func refusedAsMany(fs map[string]*figures) error {
 	return nil
 }
 
-// mixed takes from the limit that is drained on keys that begin with Gone.
-func (w *well) mixed() contender {
+// mixed takes from the drained limit for keys with the prefix Gone.
+func (w *schema) mixed() contender {
 	c := w.take()
 	c.open = w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 		limit := apiLimit
@@ -104,7 +106,7 @@ func (w *well) mixed() contender {
 	return c
 }
 
-// empty adds rows of the rivals' whose buckets are empty and stay so.
+// empty adds rows of the rivals whose buckets stay empty.
 func (r rivals) empty(ctx context.Context, keys int) error {
 	return withConn(ctx, r.dsn, func(c *conn) error {
 		_, err := c.Exec(ctx, strings.ReplaceAll(sqlFile("gone.sql"), "$1", fmt.Sprint(keys-1))).ReadAll()
@@ -122,7 +124,8 @@ func (r rivals) conditional() contender {
 	return contender{name: conditionalName, open: r.oneStatement(sqlFile("counter_conditional.sql"), "")}
 }
 
-// procRefusing is (b), whose caller says the rate: none for empty buckets.
+// procRefusing is (b) with a rate of 0 for empty buckets, because its caller
+// passes the rate.
 func (r rivals) procRefusing() contender {
 	c := r.proc()
 	c.open = func(ctx context.Context) (load.Session, error) {
@@ -147,7 +150,7 @@ func (r rivals) procRefusing() contender {
 
 const manyKeys = 1_000_000
 
-// zipf: few keys get most of the calls, and the rest is seen for the first time.
+// zipf measures calls of which few keys get most, and many are new.
 func (b *bench) zipf(ctx context.Context) error {
 	n := manyKeys
 	if b.quick {

@@ -6,12 +6,12 @@ import (
 
 // A pair is dipwell and its rivals with tables of the same durability.
 type pair struct {
-	*well
+	*schema
 	rivals
 	durability string // logged or unlogged
 }
 
-// contenders of a single decision, without work beside their calls but (a)'s.
+// contenders returns the contenders for single decisions.
 func (p pair) contenders() []contender {
 	return append([]contender{p.statement(), p.take()}, p.rivals.all()...)
 }
@@ -30,12 +30,12 @@ func (b *bench) eachDurability(ctx context.Context, do func(pair) error) error {
 	return do(pair{b.fast, b.rivals, "unlogged"})
 }
 
-// loggedPair makes both in new databases. Close it.
+// loggedPair makes both in new databases. The caller closes it.
 func (b *bench) loggedPair(ctx context.Context) (p pair, err error) {
 	p.durability = "logged"
-	if p.rivals, err = b.invite(ctx, loggedRivalsDB, "logged", b.keys, burst); err != nil {
+	if p.rivals, err = b.newRivals(ctx, loggedRivalsDB, "logged", b.keys, burst); err != nil {
 		return p, err
 	}
-	p.well, err = b.dig(ctx, loggedDB, "logged")
+	p.schema, err = b.newSchema(ctx, loggedDB, "logged")
 	return p, err
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/dipwell/dipwell/internal/latency"
 )
 
-// reaped is how long the server may take to count what pgbench's sessions used:
-// they end with it.
+// reaped is how long the server may take to count the processor time of
+// pgbench's sessions, which end with it.
 const reaped = 100 * time.Millisecond
 
-// pgbench is the runner that lets pgbench send a contender's script.
+// pgbench is a runner in which pgbench runs a contender's script.
 func (b *bench) pgbench(ctx context.Context, l load.Load, c contender) (r load.Result, err error) {
 	dir, err := os.MkdirTemp("", "bench-pgbench")
 	if err != nil {

@@ -24,14 +24,14 @@ func sqlFile(name string) string {
 }
 
 // Every contender enforces 300 a second with a burst so large that each call is
-// admitted: all of them do the work of a grant. The files in sql/ say the same.
+// allowed. The files in sql/ have the same numbers.
 const (
 	perSecond = 300
 	burst     = 1_000_000_000
 )
 
-// What the tables call the designs of sql/. "(a) …" has ", unlogged" or
-// ", logged" behind it in rivals.all.
+// Names of the designs of sql/ in the tables. rivals.all appends ", unlogged"
+// or ", logged" to (a).
 const (
 	cronName    = "(a) refill each second"
 	procName    = "(b) PL/pgSQL, SERIALIZABLE"
@@ -41,23 +41,23 @@ const (
 	floorName   = "bare counter in a PL/pgSQL function"
 )
 
-// rivals are the designs of sql/ in a database of their own, all with tables of
-// one durability.
+// rivals are the designs of sql/ in a database of their own, with tables of one
+// durability.
 type rivals struct {
 	dsn    string
 	tables string
 }
 
-// invite makes a database with the rivals' tables, which get a row for each key,
-// as ours do.
-func (b *bench) invite(ctx context.Context, database string, tables string, keys, tokens int) (rivals, error) {
+// newRivals makes a database with the rivals' tables, which have a row for each
+// key as dipwell's have.
+func (b *bench) newRivals(ctx context.Context, database string, tables string, keys, tokens int) (rivals, error) {
 	dsn, err := b.create(ctx, database)
 	if err != nil {
 		return rivals{}, err
 	}
 	return rivals{dsn, tables}, withConn(ctx, dsn, func(c *conn) error {
 		for _, name := range []string{"cron", "proc", "tx", "counter"} {
-			if _, err := c.Exec(ctx, schema(name, tables)).ReadAll(); err != nil {
+			if _, err := c.Exec(ctx, designSchema(name, tables)).ReadAll(); err != nil {
 				return fmt.Errorf("%s.sql: %w", name, err)
 			}
 		}
@@ -70,8 +70,8 @@ func (b *bench) invite(ctx context.Context, database string, tables string, keys
 	})
 }
 
-// schema is a design's, with tables of a durability: the files have unlogged ones.
-func schema(name string, tables string) string {
+// designSchema returns the schema of a design. The files have unlogged tables.
+func designSchema(name string, tables string) string {
 	sql := sqlFile(name + ".sql")
 	if tables == "logged" {
 		return strings.ReplaceAll(sql, "create unlogged table", "create table")
@@ -81,7 +81,7 @@ func schema(name string, tables string) string {
 
 func (r rivals) all() []contender { return []contender{r.cron(), r.proc(), r.tx(), r.counter()} }
 
-// cron is refilled only during its own rounds.
+// cron is design (a), whose refill job runs only during its own rounds.
 func (r rivals) cron() contender {
 	return contender{name: cronName, open: r.oneStatement(sqlFile("cron_take.sql"), ""), during: r.refill,
 		script: "cron.pgbench", database: r.dsn}
@@ -106,7 +106,7 @@ func (r rivals) counterPGX() contender {
 			return load.Session{}, err
 		}
 		sql := sqlFile("counter_take.sql")
-		return load.Session{Close: func() { hangUp(c) }, Take: func(ctx context.Context, key string) (bool, error) {
+		return load.Session{Close: func() { closeConn(c) }, Take: func(ctx context.Context, key string) (bool, error) {
 			var n int64
 			err := c.QueryRow(ctx, sql, key).Scan(&n)
 			return err == nil, err
@@ -114,9 +114,9 @@ func (r rivals) counterPGX() contender {
 	}}
 }
 
-// oneStatement opens sessions that run one prepared statement a call. Its first
-// column says how many tokens are left, or whether the call may go on; no row
-// refuses.
+// oneStatement opens sessions that run one prepared statement per call. Its
+// first column has the tokens left, or whether the call is allowed. No row is a
+// refusal.
 func (r rivals) oneStatement(sql, set string) func(context.Context) (load.Session, error) {
 	return func(ctx context.Context) (load.Session, error) {
 		c, err := connect(ctx, r.dsn)
@@ -141,7 +141,8 @@ func (c *conn) takeOnce(ctx context.Context, key string) (allowed bool, err erro
 	return len(row) > 1 || len(row) == 1 && row[0] == 1, err
 }
 
-// refill is design (a)'s scheduled job: each second, from half a second on.
+// refill is design (a)'s scheduled job: it runs each second, starting after
+// half a second.
 func (r rivals) refill(ctx context.Context) error {
 	return withConn(ctx, r.dsn, func(c *conn) error {
 		if err := c.prepare(ctx, "refill", sqlFile("cron_refill.sql")); err != nil {
@@ -179,7 +180,7 @@ func (r rivals) tx() contender {
 	}}
 }
 
-// takeInFive is design (c): five statements, with the arithmetic in the caller.
+// takeInFive is design (c): five statements, with the arithmetic in Go.
 func (c *conn) takeInFive(ctx context.Context, key string) (bool, error) {
 	p := &c.params // key, tokens, time
 	nowUS := time.Now().UnixMicro()
@@ -205,7 +206,8 @@ func (c *conn) takeInFive(ctx context.Context, key string) (bool, error) {
 	return allowed, err
 }
 
-// refilled reads the locked row and takes a token of what has come back since.
+// refilled returns the tokens after a take from the locked row, including those
+// that have come back.
 func refilled(row []byte, nowUS int64) (tokens float64, allowed bool) {
 	tokens = math.Float64frombits(binary.BigEndian.Uint64(row))
 	since := nowUS - int64(binary.BigEndian.Uint64(row[8:]))
@@ -216,8 +218,8 @@ func refilled(row []byte, nowUS int64) (tokens float64, allowed bool) {
 	return tokens - 1, true
 }
 
-// conn is a raw connection whose statements are prepared, with parameters and
-// results in binary: the shortest way through the driver, for every rival.
+// conn is a raw connection with prepared statements and binary parameters and
+// results: the fastest use of the driver, for every rival.
 type conn struct {
 	*pgconn.PgConn
 	statements map[string]*pgconn.StatementDescription
@@ -257,7 +259,7 @@ func (c *conn) prepare(ctx context.Context, name, sql string) error {
 var binaryFormat = []int16{1}
 
 // row runs a prepared statement and returns the values of its last row, one
-// after the other; they are good until the next call.
+// after the other. They are valid until the next call.
 func (c *conn) row(ctx context.Context, name string, params [][]byte) ([]byte, error) {
 	r := c.ExecStatement(ctx, c.statements[name], params, binaryFormat, binaryFormat)
 	c.buf = c.buf[:0]
@@ -271,7 +273,7 @@ func (c *conn) row(ctx context.Context, name string, params [][]byte) ([]byte, e
 	return c.buf, err
 }
 
-// once runs a statement with parameters as text.
+// once runs a statement with text parameters.
 func (c *conn) once(ctx context.Context, sql string, args ...string) error {
 	params := make([][]byte, len(args))
 	for i, a := range args {

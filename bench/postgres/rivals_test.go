@@ -12,11 +12,10 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// The rivals must do the work that they are measured at: take a token while
-// there is one, and refuse when there is none.
+// The rivals must take a token if there is one, and refuse if there is none.
 func TestRivalsLimit(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
-	r, err := b.invite(ctx, rivalsDB, "unlogged", 1, 2)
+	r, err := b.newRivals(ctx, rivalsDB, "unlogged", 1, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +50,7 @@ func TestRivalsLimit(t *testing.T) {
 	}
 }
 
-// The arithmetic of (c), which happens in the caller.
+// Tests the arithmetic of design (c), which is in Go.
 func TestRefilled(t *testing.T) {
 	for _, c := range []struct {
 		tokens  float64
@@ -67,11 +66,11 @@ func TestRefilled(t *testing.T) {
 	}
 }
 
-// A refill brings tokens back, at most to full.
+// A refill adds tokens, at most up to the burst.
 func TestRefill(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
 	for _, c := range []struct{ tokens, want int }{{0, 300}, {burst - 1, burst}, {burst, burst}} {
-		r, err := b.invite(ctx, rivalsDB, "logged", 1, c.tokens)
+		r, err := b.newRivals(ctx, rivalsDB, "logged", 1, c.tokens)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,10 +84,10 @@ func TestRefill(t *testing.T) {
 	}
 }
 
-// What dipwell is measured at is one statement, and it is the one it sends.
-func TestOverheardStatement(t *testing.T) {
+// The recorded statement is the only one that a call sends, and it charges.
+func TestRecordedStatement(t *testing.T) {
 	b, ctx := testBench(t), context.Background()
-	w, err := b.dig(ctx, fastDB, "unlogged")
+	w, err := b.newSchema(ctx, fastDB, "unlogged")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ type contender struct {
 	database string // DSN
 }
 
-// figures are what one contender's rounds came to.
+// figures are the results of a contender's rounds.
 type figures struct {
 	perSecond, p50, p99, p999 []float64
 	server, client            []float64 // processor time in µs a decision
@@ -49,9 +49,9 @@ func (f *figures) add(r *load.Result) {
 
 func (f *figures) rate() float64 { return report.Median(f.perSecond) }
 
-// ratio is the median, over the rounds, of this contender's processor time ÷
-// the other's in the same round. Rounds of two contenders are next to each
-// other, so that whatever else runs meanwhile slows both alike.
+// ratio returns the median, over the rounds, of this contender's processor time
+// divided by the other's in the same round. The rounds of two contenders follow
+// each other, so that other load on the machine slows both alike.
 func (f *figures) ratio(other *figures) float64 {
 	var rs []float64
 	for i := range f.server {
@@ -60,19 +60,19 @@ func (f *figures) ratio(other *figures) float64 {
 	return report.Median(rs)
 }
 
-// spent is the processor time of a decision, of server and client, in µs.
+// spent returns the processor time of a decision, of server and client, in µs.
 func (f *figures) spent() float64 { return report.Median(f.server) + report.Median(f.client) }
 
-// runner makes one round of one contender: from this process, or by pgbench.
+// runner makes one round of one contender, in this process or by pgbench.
 type runner func(context.Context, load.Load, contender) (load.Result, error)
 
-// rounds lets contenders take turns under one load. Each round begins with the
-// next of them, so that nobody always follows the same neighbour.
+// rounds measures contenders in turns under one load. Each round starts with
+// the next contender, so that the order does not matter.
 func (b *bench) rounds(ctx context.Context, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
 	return b.turns(ctx, 1, title, l, run, cs...)
 }
 
-// turns is rounds with each round divided into n, which together last as long.
+// turns is rounds with each round split into n parts.
 func (b *bench) turns(ctx context.Context, n int, title string, l load.Load, run runner, cs ...contender) (map[string]*figures, error) {
 	all := map[string]*figures{}
 	for _, c := range cs {
@@ -98,7 +98,7 @@ func (b *bench) turns(ctx context.Context, n int, title string, l load.Load, run
 	return all, nil
 }
 
-// round runs a contender once, with its background work beside it.
+// round measures a contender once, with its background work.
 func (b *bench) round(ctx context.Context, l load.Load, run runner, c contender) (load.Result, error) {
 	l.Clients, l.Keys = cmp.Or(c.clients, l.Clients), cmp.Or(c.keys, l.Keys)
 	if c.during == nil {
@@ -115,12 +115,12 @@ func (b *bench) round(ctx context.Context, l load.Load, run runner, c contender)
 	return r, err
 }
 
-// fromGo is the runner of this process.
+// fromGo is the runner in this process.
 func fromGo(ctx context.Context, l load.Load, c contender) (load.Result, error) {
 	return l.Run(ctx, c.open)
 }
 
-// progress shows on standard error what is going on; "" clears it.
+// progress shows a line on standard error; "" clears it.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "\r\x1b[K"+format, args...)
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// tuned is what a large server may run with, and what the first tables were made
-// with: the 10M rows fit into shared_buffers, and checkpoints keep out of the
-// rounds as far as they can. Without -tuned the server has its defaults: 128 MB
-// of shared_buffers, checkpoints after five minutes or 1 GB.
+// tuned has the settings of a large server, with which the first tables were
+// measured: 10M rows fit into shared_buffers, and checkpoints are rare. Without
+// -tuned the server has its defaults: 128 MB of shared_buffers, checkpoints
+// after five minutes or 1 GB.
 var tuned = []string{"shared_buffers=4GB", "max_wal_size=16GB", "checkpoint_timeout=30min"}
 
-// startServer starts a PostgreSQL of the bench's own, reached over a Unix
-// socket. stop ends it at once, for its data is not needed any more.
+// startServer starts a PostgreSQL server, reached over a Unix socket. stop
+// kills it, because its data is not needed any more.
 func (b *bench) startServer() (stop func(), err error) {
 	var settings []string
 	b.server = "over a Unix socket, with its default settings (shared_buffers=128MB, synchronous_commit=on, autovacuum=on) and max_connections=200"
@@ -41,8 +41,8 @@ func (b *bench) startServer() (stop func(), err error) {
 	return stop, nil
 }
 
-// serverTime is the processor time of all of the server's processes: zero where
-// the server was given.
+// serverTime returns the processor time of all processes of the server, or zero
+// for a server given by -dsn.
 func (b *bench) serverTime() (time.Duration, error) {
 	if b.postmaster == 0 {
 		return 0, nil
@@ -50,8 +50,8 @@ func (b *bench) serverTime() (time.Duration, error) {
 	return cpu.Server(b.postmaster)
 }
 
-// serverChildren is what of serverTime is not this process's child's already:
-// the server's first process is one.
+// serverChildren returns the part of serverTime that cpu.Family does not count:
+// the postmaster is a child of this process.
 func (b *bench) serverChildren() (time.Duration, error) {
 	if b.postmaster == 0 {
 		return 0, nil

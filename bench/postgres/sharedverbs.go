@@ -15,11 +15,11 @@ func init() { register("coalescedverbs", (*bench).coalescedVerbs) }
 // sharers is how many goroutines call through coalesce.
 const sharers = 256
 
-// coalescedVerbs: each verb from many goroutines through coalesce.
+// coalescedVerbs measures each verb from many goroutines through coalesce.
 func (b *bench) coalescedVerbs(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## Each verb coalesced\n\n")
 	for _, tables := range []string{"logged", "unlogged"} {
-		w, err := b.digAll(ctx, tables)
+		w, err := b.newSchemaAll(ctx, tables)
 		if err != nil {
 			return err
 		}
@@ -35,13 +35,13 @@ func (b *bench) coalescedVerbs(ctx context.Context) error {
 }
 
 // sharedCall is a contender whose calls are coalesced.
-func (w *well) sharedCall(name string, call caller) contender {
+func (w *schema) sharedCall(name string, call caller) contender {
 	return contender{name: name, ours: true, open: func(context.Context) (load.Session, error) {
 		return load.Session{Close: func() {}, Take: func(ctx context.Context, key string) (bool, error) { return call(ctx, w.shared, nil, key) }}, nil
 	}}
 }
 
-func (b *bench) sharedVerbs(ctx context.Context, w *well, durability string) error {
+func (b *bench) sharedVerbs(ctx context.Context, w *schema, durability string) error {
 	var cs []contender
 	for _, v := range verbs {
 		cs = append(cs, w.sharedCall(v.name, v.call))
@@ -59,8 +59,8 @@ func (b *bench) sharedVerbs(ctx context.Context, w *well, durability string) err
 	return nil
 }
 
-// sharedCosts: costs of one key that differ, alone and among other keys.
-func (b *bench) sharedCosts(ctx context.Context, w *well, durability string) error {
+// sharedCosts measures different costs of one key, alone and among other keys.
+func (b *bench) sharedCosts(ctx context.Context, w *schema, durability string) error {
 	var half, most []target // of logged tables
 	if durability == "logged" {
 		half, most = []target{{"cost 1", 0.4}}, []target{{"none", 0.85}}
@@ -80,7 +80,7 @@ func (b *bench) sharedCosts(ctx context.Context, w *well, durability string) err
 	return nil
 }
 
-// someHot makes one call of twenty on one key.
+// someHot makes one call in twenty on one key.
 func someHot(hot caller) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, c *pgx.Conn, key string) (bool, error) {
 		if rand.IntN(20) == 0 {

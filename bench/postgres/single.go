@@ -13,7 +13,7 @@ func init() {
 	register("refused", (*bench).refused)
 }
 
-// single: one decision a call, each client on a connection of its own.
+// single measures one decision per call, each client on its own connection.
 func (b *bench) single(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Single decisions, %d keys\n\n", b.keys)
 	fmt.Fprintf(&b.out, "From Go, prepared statements, a raw connection a client. \"%s\" is what dipwell sends, through the rivals' own driver code; \"%s\" adds the library around it. \"%s\" is the counter through the driver that the library uses.\n\n", statementName, takeName, pgxName)
@@ -32,7 +32,7 @@ func (b *bench) single(ctx context.Context) error {
 	})
 }
 
-// singleTargets are those of the statement where nothing is written to the disk.
+// singleTargets are the targets of the statement if nothing is written to disk.
 func (p pair) singleTargets(clients int) []target {
 	if p.durability == "logged" {
 		return []target{{counterName, 0.85}}
@@ -44,7 +44,7 @@ func (p pair) singleTargets(clients int) []target {
 	return []target{{cronName, cron}, {txName, 2.3}, {counterName, 0.85}}
 }
 
-// hot: everybody wants the same row.
+// hot measures calls that all use one row.
 func (b *bench) hot(ctx context.Context) error {
 	fmt.Fprint(&b.out, "## One hot key, single decisions\n\n")
 	return b.eachDurability(ctx, func(p pair) error {
@@ -58,7 +58,7 @@ func (b *bench) hot(ctx context.Context) error {
 	})
 }
 
-// refused: calls on drained buckets beside calls on full ones.
+// refused compares calls on drained buckets with calls on full ones.
 func (b *bench) refused(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Refused calls, %d keys\n\n", b.keys)
 	return b.eachDurability(ctx, func(p pair) error {

@@ -9,7 +9,7 @@ import (
 
 func init() { register("pgbench", (*bench).sqlFunctions) }
 
-// sqlFunctions: what psql and other languages call, by pgbench.
+// sqlFunctions measures the SQL functions, by pgbench.
 func (b *bench) sqlFunctions(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## The SQL functions, by pgbench --protocol=prepared, unlogged, %d keys\n\n", b.keys)
 	b.out.WriteString("Called as (b)'s function is, in the select list: `select (dipwell.take(…)).allowed`. `select * from dipwell.take(…)` has all columns and passes through a function scan. \"" + floorName + "\" only adds 1, as its owner and with a fixed search_path: the floor of such a function.\n\n")

@@ -17,7 +17,7 @@ func init() {
 	register("mixed", (*bench).mixed)
 }
 
-// What the tables of the stack call its contenders.
+// Names of the stack's contenders in the tables.
 const (
 	stackName = "the stack of serve"
 	aloneName = "the store alone"
@@ -29,8 +29,8 @@ type stacked struct {
 	limiter *dipwell.Limiter
 }
 
-// stack puts around the store what dipwell serve does.
-func (w *well) stack(ctx context.Context) (*stacked, error) {
+// stack adds the decorators that dipwell serve uses.
+func (w *schema) stack(ctx context.Context) (*stacked, error) {
 	s, err := stack.New(ctx, w.store, stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true})
 	if err != nil {
 		return nil, err
@@ -38,13 +38,14 @@ func (w *well) stack(ctx context.Context) (*stacked, error) {
 	return &stacked{s, w.limiter.With(s.Store)}, nil
 }
 
-// called is a contender under another name.
+// called returns a contender with another name.
 func called(name string, c contender) contender {
 	c.name = name
 	return c
 }
 
-// stackTargets are the ratios to reach: to (a) and (b), and to the bare counter.
+// stackTargets are the ratios to reach, compared with (a) and (b) and with the
+// bare counter.
 var stackTargets = []struct {
 	callers         int
 	published, bare float64
@@ -64,8 +65,8 @@ func (b *bench) durable(ctx context.Context) (p pair, s *stacked, err error) {
 	return p, s, err
 }
 
-// stacked: what dipwell serve has, beside designs with as many connections as
-// they do best with, all logged.
+// stacked compares the stack of dipwell serve with designs that have their best
+// number of connections, all logged.
 func (b *bench) stacked(ctx context.Context) error {
 	p, s, err := b.durable(ctx)
 	if err != nil {
@@ -76,11 +77,11 @@ func (b *bench) stacked(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## The stack of `dipwell serve`, all logged\n\n")
 	fmt.Fprintf(&b.out, "\"%s\" is what serve builds around a store (fallback, denycache, breaker, coalesce over %s and spare ones), called in the process by so many goroutines. Its rivals have as many connections as they did best with in a round of their own, and a caller for each. \"%s\" has a connection for each caller, at most 64.\n\n",
 		stackName, plural(s.Lanes, "lane"), takeName)
-	together := contender{name: stackName, open: p.well.all(s.limiter), ours: true}
+	onStack := contender{name: stackName, open: p.schema.all(s.limiter), ours: true}
 	for _, t := range stackTargets {
 		single := p.take()
 		single.clients = min(t.callers, 64)
-		cs := []contender{together, single}
+		cs := []contender{onStack, single}
 		for _, rival := range []contender{p.cron(), p.proc(), p.counter()} {
 			best, err := b.best(ctx, rival, t.connections)
 			if err != nil {
@@ -98,16 +99,16 @@ func (b *bench) stacked(ctx context.Context) error {
 	}
 	single := p.take()
 	single.clients = 32
-	cs := []contender{together, single}
+	cs := []contender{onStack, single}
 	fs, err := b.rounds(ctx, "stack, one hot key", load.Load{Clients: 512, Keys: 1}, fromGo, cs...)
 	if err != nil {
 		return err
 	}
 	b.compare("512 callers, one hot key", fs, names(cs), []string{stackName}, target{takeName, 40})
-	return b.noDeadlocks(ctx, p.well)
+	return b.noDeadlocks(ctx, p.schema)
 }
 
-// connections says how many the rivals had.
+// connections writes the rivals' numbers of connections.
 func (b *bench) connections(cs []contender) {
 	var had []string
 	for _, c := range cs {
@@ -116,7 +117,7 @@ func (b *bench) connections(cs []contender) {
 	fmt.Fprintf(&b.out, "Connections: %s.\n\n", strings.Join(had, ", "))
 }
 
-// best is a contender with the number of connections that serves it best.
+// best returns a contender with its best number of connections.
 func (b *bench) best(ctx context.Context, c contender, connections []int) (contender, error) {
 	most := 0.0
 	out := c

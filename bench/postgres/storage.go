@@ -17,18 +17,18 @@ func init() {
 	register("hotupdates", (*bench).hotUpdates)
 }
 
-// growth: how large the tables of one minute's work become, from fresh.
+// growth measures how large new tables become in one minute.
 func (b *bench) growth(ctx context.Context) error {
 	length := time.Minute
 	if b.quick {
 		length = 2 * time.Second
 	}
-	ours, err := b.dig(ctx, freshDB, "unlogged")
+	ours, err := b.newSchema(ctx, freshDB, "unlogged")
 	if err != nil {
 		return err
 	}
 	defer ours.close()
-	theirs, err := b.invite(ctx, freshToo, "unlogged", b.keys, burst)
+	theirs, err := b.newRivals(ctx, freshToo, "unlogged", b.keys, burst)
 	if err != nil {
 		return err
 	}
@@ -86,22 +86,22 @@ func measure(ctx context.Context, dsn, table string) (s sizes, err error) {
 	return s, err
 }
 
-// refillRows is how many buckets design (a)'s job is timed on.
+// refillRows is the number of buckets for which design (a)'s job is timed.
 const refillRows = 100_000
 
-// refillCost: the statement that design (a) runs each second, where no bucket
-// is full, and what it does to calls.
+// refillCost times the statement that design (a) runs each second, if no bucket
+// is full, and its effect on calls.
 func (b *bench) refillCost(ctx context.Context) error {
 	rows := refillRows
 	if b.quick {
 		rows /= 10
 	}
 	load.NameKeys(rows)
-	theirs, err := b.invite(ctx, freshToo, "unlogged", rows, burst/2) // half full: each row is due each time
+	theirs, err := b.newRivals(ctx, freshToo, "unlogged", rows, burst/2) // half full: each row is due each time
 	if err != nil {
 		return err
 	}
-	ours, err := b.digRows(ctx, freshDB, "unlogged", rows)
+	ours, err := b.newSchemaRows(ctx, freshDB, "unlogged", rows)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func longest(v []float64) (m float64) {
 	return m
 }
 
-// manyRows: one decision a call where the table is large.
+// manyRows measures one decision per call on a large table.
 func (b *bench) manyRows(ctx context.Context) error {
 	few, many := 1_000_000, 10_000_000
 	if b.quick {
@@ -160,16 +160,16 @@ func (b *bench) manyRows(ctx context.Context) error {
 		database string
 		rows     int
 	}{{freshDB, many}, {freshToo, few}} {
-		well, err := b.digRows(ctx, w.database, "unlogged", w.rows)
+		s, err := b.newSchemaRows(ctx, w.database, "unlogged", w.rows)
 		if err != nil {
 			return err
 		}
-		defer well.close()
-		total, err := measure(ctx, well.dsn, "dipwell.buckets")
+		defer s.close()
+		total, err := measure(ctx, s.dsn, "dipwell.buckets")
 		if err != nil {
 			return err
 		}
-		c := well.take()
+		c := s.take()
 		c.name, c.keys = fmt.Sprintf("%d rows (%s, %.0f B a row)", w.rows, size(total.total), total.total/float64(w.rows)), w.rows
 		cs = append(cs, c)
 	}
@@ -182,8 +182,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 	return nil
 }
 
-// hotUpdates: how many updates stayed within their page and left the indexes
-// alone, over everything that ran on these tables.
+// hotUpdates reports the share of HOT updates, of all runs on these tables.
 func (b *bench) hotUpdates(ctx context.Context) error {
 	take, cron := b.fast.take(), b.rivals.cron()
 	if _, err := b.rounds(ctx, "HOT updates", load.Load{Clients: 8, Keys: b.keys}, fromGo, take, cron); err != nil {
@@ -209,8 +208,8 @@ func (b *bench) hotUpdates(ctx context.Context) error {
 	return nil
 }
 
-// noDeadlocks reads the server's own count for a well's database.
-func (b *bench) noDeadlocks(ctx context.Context, w *well) error {
+// noDeadlocks checks the server's count of deadlocks for a database.
+func (b *bench) noDeadlocks(ctx context.Context, w *schema) error {
 	n, err := query(ctx, w.dsn, "select deadlocks from pg_stat_database where datname = current_database()")
 	if err == nil {
 		fmt.Fprintf(&b.out, "Deadlocks that the server counted in this database: %s; target 0: %s\n\n", n, b.reached(n == "0"))
@@ -218,8 +217,8 @@ func (b *bench) noDeadlocks(ctx context.Context, w *well) error {
 	return err
 }
 
-// hotShare is in percent. Sessions report what they did when they end at the
-// latest, so it is asked after they are closed.
+// hotShare returns the share of HOT updates in percent. Sessions report their
+// statistics when they end at the latest, so call it after they are closed.
 func hotShare(ctx context.Context, dsn, table string) (share float64, err error) {
 	err = withConn(ctx, dsn, func(c *conn) error {
 		share, err = c.float(ctx, "select coalesce(100.0 * n_tup_hot_upd / nullif(n_tup_upd, 0), 0) from pg_stat_user_tables where relid = '"+table+"'::regclass")

@@ -26,14 +26,14 @@ const (
 	sweptRows = 10_000 // by one call, and by one bare DELETE
 )
 
-// sweepCost: Sweep of full rows that lie behind a million live ones, beside a
+// sweepCost compares Sweep of full rows behind a million live ones with a
 // DELETE of as many rows whose places are known.
 func (b *bench) sweepCost(ctx context.Context) error {
 	live := liveRows
 	if b.quick {
 		live /= 10
 	}
-	w, err := b.digRows(ctx, freshDB, "logged", 0)
+	w, err := b.newSchemaRows(ctx, freshDB, "logged", 0)
 	if err != nil {
 		return err
 	}
@@ -74,14 +74,14 @@ func (b *bench) sweepCost(ctx context.Context) error {
 	return nil
 }
 
-// full adds rows that have been full for long.
-func (w *well) full(ctx context.Context, rows int) error {
+// full adds rows that have long been full.
+func (w *schema) full(ctx context.Context, rows int) error {
 	_, err := w.pool.Exec(ctx, `insert into dipwell.buckets (used, ts, limit_id, version, key)
 		select l.unit, dipwell_internal.now_us() - 3600000000, l.id, l.version, 'full:' || i from dipwell.limits l, generate_series(1, $1::int) i where l.name = $2`, rows, apiLimit)
 	return err
 }
 
-func (w *well) sweepOnce(ctx context.Context) (took time.Duration, err error) {
+func (w *schema) sweepOnce(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
 	n, err := w.store.Sweep(ctx, sweptRows)
 	if err == nil && n != sweptRows {
@@ -90,9 +90,9 @@ func (w *well) sweepOnce(ctx context.Context) (took time.Duration, err error) {
 	return time.Since(start), err
 }
 
-// deleteBare times a DELETE of rows from the end of the table, where no sweep
-// has been yet.
-func (w *well) deleteBare(ctx context.Context) (took time.Duration, err error) {
+// deleteBare times a DELETE of rows at the end of the table, where no sweep has
+// been.
+func (w *schema) deleteBare(ctx context.Context) (took time.Duration, err error) {
 	c, err := w.pool.Acquire(ctx)
 	if err != nil {
 		return 0, err
@@ -111,15 +111,15 @@ func (w *well) deleteBare(ctx context.Context) (took time.Duration, err error) {
 	return took, errors.Join(err, e)
 }
 
-// An expiring key is one token that comes back in life.
+// An expiring key has one token that comes back in the time life.
 const (
 	expiringLimit = "expiring"
 	life          = 20 * time.Second
 	newCallers    = 512
 )
 
-// newKeys: how many rows there are while keys come that live for a while, with a
-// janitor and without.
+// newKeys measures the number of rows while new keys arrive that live for a
+// while, with and without a janitor.
 func (b *bench) newKeys(ctx context.Context) error {
 	length := b.newFor
 	if b.quick {
@@ -162,7 +162,7 @@ type arrival struct {
 	swept      sweeps
 }
 
-// sweeps are what a store's sweeps did.
+// sweeps counts the work of a store's sweeps.
 type sweeps struct{ rows, seconds float64 }
 
 func sweepsOf(s *pgstore.Store) (out sweeps) {
@@ -178,7 +178,7 @@ func sweepsOf(s *pgstore.Store) (out sweeps) {
 }
 
 func (b *bench) arrive(ctx context.Context, a *arrival, database string, length time.Duration, swept bool) error {
-	w, err := b.digRows(ctx, database, "logged", 0)
+	w, err := b.newSchemaRows(ctx, database, "logged", 0)
 	if err != nil {
 		return err
 	}
@@ -221,8 +221,8 @@ func (b *bench) arrive(ctx context.Context, a *arrival, database string, length 
 	})
 }
 
-// watch compares once a second the rows, which are what came less what was
-// swept, with those that came within a life.
+// watch compares, once a second, the rows (those inserted less those swept)
+// with those inserted within the time life.
 func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length time.Duration, did func() sweeps) error {
 	var came []int64
 	tick := time.NewTicker(time.Second)
@@ -248,7 +248,7 @@ func (b *bench) watch(ctx context.Context, a *arrival, load *newcomers, length t
 	return nil
 }
 
-// newcomers asks about a key after the other, each for the first time.
+// newcomers takes from one new key after the other.
 type newcomers struct {
 	limiter *dipwell.Limiter
 	rate    int

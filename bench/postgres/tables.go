@@ -8,15 +8,15 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// A target is how many times a contender's rate ours must reach.
+// A target is the least ratio of dipwell's rate to a contender's.
 type target struct {
 	over  string
 	ratio float64
 }
 
-// compare writes a table of contenders, in order, with our ratio to each. The
-// first of ours is held to the targets; processor time is compared with the
-// last one's.
+// compare writes a table of contenders, in order, with dipwell's ratio to each.
+// The targets are for the first of dipwell's contenders; processor time is
+// compared with the last one's.
 func (b *bench) compare(title string, fs map[string]*figures, order, ours []string, targets ...target) {
 	fmt.Fprintf(&b.out, "### %s\n\n", title)
 	head := []string{"", "decisions/s", "p50 µs", "p99 µs", "server µs", "client µs", "conflicts"}
@@ -42,7 +42,7 @@ func (b *bench) compare(title string, fs map[string]*figures, order, ours []stri
 	}
 }
 
-// ratios are those of one of ours to everybody else's.
+// ratios returns the ratios of one of dipwell's contenders to those of others.
 func ratios(fs map[string]*figures, order, ours []string, one string) (rs []report.Ratio) {
 	for _, name := range order {
 		if !slices.Contains(ours, name) {
@@ -61,7 +61,7 @@ func (b *bench) verdict(name string, got float64, targets []target) []string {
 	return []string{"", ""}
 }
 
-// reach writes a target that is not of the table's first contender.
+// reach writes a target of a contender that is not the table's first.
 func (b *bench) reach(ours, theirs string, fs map[string]*figures, least float64) {
 	r := fs[ours].rate() / fs[theirs].rate()
 	fmt.Fprintf(&b.out, "%s: %.2f × %s; target ≥ %g: %s\n\n", ours, r, theirs, least, b.reached(r >= least))
@@ -83,7 +83,7 @@ func ratio(v float64, self bool) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// count writes a figure without more digits than it deserves.
+// count formats a figure with a suitable number of digits.
 func count(v float64) string {
 	if v < 10 {
 		return fmt.Sprintf("%.2f", v)

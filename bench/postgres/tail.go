@@ -13,11 +13,12 @@ import (
 	"github.com/dipwell/dipwell/internal/latency"
 )
 
-// tailLoad is the share of the store's own capacity at which answers are timed.
+// tailLoad is the share of the store's capacity at which latencies are
+// measured.
 const tailLoad = 0.3
 
-// tail: how long answers take well below capacity. Calls arrive at random
-// instants whether earlier ones were answered or not.
+// tail measures latencies far below capacity. Calls arrive at random times,
+// whether earlier ones were answered or not.
 func (b *bench) tail(ctx context.Context) error {
 	w, s, err := b.durable(ctx)
 	if err != nil {
@@ -28,14 +29,14 @@ func (b *bench) tail(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Answer times at %.0f %% load, logged\n\n", tailLoad*100)
 	fmt.Fprintf(&b.out, "Each caller's calls arrive at random (Poisson); a call that must wait for the one before it is timed from its arrival. All callers together send %.0f %% of what the store alone decides for as many that never pause. \"%s\" is pgstore over a pool of %d connections.\n\n", tailLoad*100, aloneName, poolConns)
 	alone := called(aloneName, w.pooled())
-	together := contender{name: stackName, open: w.well.all(s.limiter), ours: true}
+	onStack := contender{name: stackName, open: w.schema.all(s.limiter), ours: true}
 	for _, callers := range []int{1, 4, 16} {
 		full, err := b.round(ctx, load.Load{Clients: callers, Keys: b.keys, Length: b.length}, fromGo, alone)
 		if err != nil {
 			return err
 		}
 		rate := full.PerSecond * tailLoad
-		fs, err := b.rounds(ctx, "tail, "+plural(callers, "caller"), load.Load{Clients: callers, Keys: b.keys}, arrivals{rate}.run, alone, together)
+		fs, err := b.rounds(ctx, "tail, "+plural(callers, "caller"), load.Load{Clients: callers, Keys: b.keys}, arrivals{rate}.run, alone, onStack)
 		if err != nil {
 			return err
 		}
@@ -59,7 +60,7 @@ func (b *bench) compareTail(title string, fs map[string]*figures) {
 	report.Table(&b.out, []string{"", "decisions/s", "p50 µs", "p99 µs", "p99.9 µs", "p99.9 ÷ the store's", "target", "reached"}, rows)
 }
 
-// arrivals is a runner whose calls arrive at a rate a second.
+// arrivals is a runner whose calls arrive at a given rate.
 type arrivals struct{ perSecond float64 }
 
 func (a arrivals) run(ctx context.Context, l load.Load, c contender) (r load.Result, err error) {
@@ -91,8 +92,8 @@ func (a arrivals) run(ctx context.Context, l load.Load, c contender) (r load.Res
 	return r, err
 }
 
-// caller makes one caller's calls. A timer that fires late delays the arrival;
-// a call that is still under way when the next one arrives does not.
+// caller makes one caller's calls. A late timer delays the arrival; a call
+// still running when the next one arrives does not.
 func (a arrivals) caller(s load.Session, l load.Load, callers float64, start time.Time, times *latency.Histogram) error {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	mean := callers / a.perSecond * float64(time.Second)
@@ -113,10 +114,11 @@ func (a arrivals) caller(s load.Session, l load.Load, callers float64, start tim
 	}
 }
 
-// mixedShare is how many of a hundred callers ask one key with costs of 1 to 5.
+// mixedShare is how many of a hundred callers take 1 to 5 tokens from one key.
 const mixedShare = 5
 
-// mixed: what callers of one key with all kinds of costs cost everybody else.
+// mixed measures the effect on other callers of callers that take different
+// costs from one key.
 func (b *bench) mixed(ctx context.Context) error {
 	w, s, err := b.durable(ctx)
 	if err != nil {
@@ -125,7 +127,7 @@ func (b *bench) mixed(ctx context.Context) error {
 	defer w.close()
 	defer s.Close()
 	const callers = 256
-	plain := contender{name: "the others, on their own", open: w.well.all(s.limiter), ours: true}
+	plain := contender{name: "the others, on their own", open: w.schema.all(s.limiter), ours: true}
 	beside := called("the others, beside them", plain)
 	beside.during = func(ctx context.Context) error {
 		return mixedCallers(ctx, s, callers*mixedShare/100)
@@ -140,7 +142,7 @@ func (b *bench) mixed(ctx context.Context) error {
 	return nil
 }
 
-// mixedCallers call until ctx ends.
+// mixedCallers makes calls until ctx ends.
 func mixedCallers(ctx context.Context, s *stacked, n int) error {
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]

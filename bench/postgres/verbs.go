@@ -18,9 +18,9 @@ import (
 
 func init() { register("verbs", (*bench).verbs) }
 
-// otherLimits are what groups of several take from beside the common limit, what
-// Reset empties, a calendar's window, a leaky bucket that hardly anyone waits
-// for, and what reservations wait for.
+// otherLimits are those of groups besides the common limit, one that Reset
+// uses, one with calendar windows, a leaky bucket in which hardly any call
+// waits, and one for reservations.
 var otherLimits = []dipwell.Limit{
 	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "global", Rate: perSecond, Period: time.Second, Burst: burst},
@@ -64,7 +64,7 @@ func takeAll(limits ...string) caller {
 	}
 }
 
-// cancelled is a Reserve that has to wait, and its Cancel: two calls.
+// cancelled makes two calls: a Reserve with a delay, and its Cancel.
 func cancelled(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 	d, err := l.Reserve(ctx, "queue", key, 2)
 	if err != nil {
@@ -105,7 +105,7 @@ const (
 	sqlTake  = "dipwell.take"
 )
 
-// verbs, those of the library first.
+// verbs lists the library's verbs first.
 var verbs = []verb{
 	{name: verbTake, call: one((*dipwell.Limiter).Take)},
 	{"TakeAll of 2", takeAll(apiLimit, "tenant"), verbTake, 2.2, 0.3},
@@ -132,14 +132,15 @@ var sqlVerbs = []verb{
 	{"dipwell.take_all of 2", inSQL("select bool_and(allowed) from dipwell.take_all(array['" + apiLimit + "', 'tenant'], array[$1, $1])"), sqlTake, 2.5, 0},
 }
 
-// digAll is dig with the other limits, and with the counters of groups by hand.
-func (b *bench) digAll(ctx context.Context, tables string) (*well, error) {
-	w, err := b.digVerbs(ctx, verbsDB, tables, b.keys)
+// newSchemaAll is newSchema with the other limits, and with the counters of
+// byHand.
+func (b *bench) newSchemaAll(ctx context.Context, tables string) (*schema, error) {
+	w, err := b.newSchemaVerbs(ctx, verbsDB, tables, b.keys)
 	if err != nil {
 		return nil, err
 	}
 	err = withConn(ctx, w.dsn, func(c *conn) error {
-		_, err := c.Exec(ctx, schema("groups", tables)).ReadAll()
+		_, err := c.Exec(ctx, designSchema("groups", tables)).ReadAll()
 		return err
 	})
 	if err != nil {
@@ -148,9 +149,9 @@ func (b *bench) digAll(ctx context.Context, tables string) (*well, error) {
 	return w, err
 }
 
-// digVerbs is digRows with the other limits.
-func (b *bench) digVerbs(ctx context.Context, database string, tables string, rows int) (*well, error) {
-	w, err := b.digRows(ctx, database, tables, rows)
+// newSchemaVerbs is newSchemaRows with the other limits.
+func (b *bench) newSchemaVerbs(ctx context.Context, database string, tables string, rows int) (*schema, error) {
+	w, err := b.newSchemaRows(ctx, database, tables, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +167,11 @@ func (b *bench) digVerbs(ctx context.Context, database string, tables string, ro
 	return w, nil
 }
 
-// verbs: the processor time of each kind of call on one connection.
+// verbs measures the processor time of each kind of call on one connection.
 func (b *bench) verbs(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Processor time of each verb, %d keys, one connection\n\n", b.keys)
 	for _, tables := range []string{"logged", "unlogged"} {
-		w, err := b.digAll(ctx, tables)
+		w, err := b.newSchemaAll(ctx, tables)
 		if err != nil {
 			return err
 		}
@@ -183,12 +184,12 @@ func (b *bench) verbs(ctx context.Context) error {
 	return nil
 }
 
-// spent is the processor time of one verb's calls in µs, a figure a round.
+// spent has the processor time of one verb's calls in µs, one figure per round.
 type spent struct{ server, client []float64 }
 
 func (s *spent) total() float64 { return report.Median(s.server) + report.Median(s.client) }
 
-func (b *bench) verbsOf(ctx context.Context, w *well, durability string) error {
+func (b *bench) verbsOf(ctx context.Context, w *schema, durability string) error {
 	all := slices.Concat(verbs, otherVerbs)
 	times := map[string]*spent{}
 	for round := range b.numRounds {
@@ -229,19 +230,19 @@ func (b *bench) verbTable(all []verb, times map[string]*spent, durability string
 	report.Table(&b.out, []string{"", "server µs a call", "client µs a call", "both ×", "of", "target", "reached"}, rows)
 }
 
-// warmCalls come before the clock: from the sixth execution on, a statement's
-// plan is kept.
+// warmCalls is the number of calls before measuring: from the sixth execution
+// on, the server may use a generic plan.
 const warmCalls = 20
 
-// timeVerb makes calls for a while on a connection of its own, and returns the
-// processor time of a call in µs: that of the server's process for the
-// connection, and that of this process.
-func (w *well) timeVerb(ctx context.Context, v *verb, keys int, length time.Duration) (server, client float64, err error) {
+// timeVerb makes calls for a while on one connection, and returns the processor
+// time of a call in µs: of the server's process for the connection, and of this
+// process.
+func (w *schema) timeVerb(ctx context.Context, v *verb, keys int, length time.Duration) (server, client float64, err error) {
 	conn, err := pgx.Connect(ctx, w.dsn)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer hangUp(conn)
+	defer closeConn(conn)
 	l, random := w.limiter.With(w.store.With(conn)), rand.New(rand.NewPCG(1, 2))
 	call := func() error {
 		allowed, err := v.call(ctx, l, conn, load.Key(random.IntN(keys)))
@@ -270,8 +271,9 @@ func (w *well) timeVerb(ctx context.Context, v *verb, keys int, length time.Dura
 	return float64((s1 - s0).Microseconds()) / calls, float64((cpu.Own() - c0).Microseconds()) / calls, err
 }
 
-// verb is a contender that makes one kind of call on a connection a client.
-func (w *well) verb(name string) contender {
+// verb returns a contender that makes one kind of call, with a connection for
+// each client.
+func (w *schema) verb(name string) contender {
 	for _, v := range slices.Concat(verbs, otherVerbs) {
 		if v.name == name {
 			return contender{name: name, open: w.onConn(v.call), ours: true}

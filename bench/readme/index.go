@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// indexOf lists the files, with what they aim at and what of it is not reached,
-// and has the table of all quotes.
+// indexOf lists the files with their targets and those not reached, and the
+// table of all quotes.
 func indexOf(all []*results, table string) string {
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make figures` from the files here. \"Reached\" counts the rows that have a target.\n\n")
@@ -33,7 +33,7 @@ func indexOf(all []*results, table string) string {
 	return b.String()
 }
 
-// targets are the rows and lines that end in yes or no.
+// targets returns the rows and lines that end in yes and in no.
 func (r *results) targets() (yes, no []string) {
 	add := func(verdict, what string) {
 		switch verdict {
@@ -60,7 +60,7 @@ func (r *results) targets() (yes, no []string) {
 	return yes, no
 }
 
-// named are the cells of the target and of ratios.
+// named returns the cells of the target and of ratios.
 func named(head, row []string) (out []string) {
 	for i, c := range row {
 		if c != "" && (head[i] == "target" || strings.Contains(head[i], "÷") || strings.Contains(head[i], "×") || strings.HasPrefix(c, "≥") || strings.HasPrefix(c, "≤") || head[i] == "measured" || head[i] == "reached") {

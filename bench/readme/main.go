@@ -1,5 +1,5 @@
 // Command readme writes the figures of README.md and the index of bench/results
-// from the tables in bench/results, so that nothing is quoted that is not there.
+// from the tables in bench/results.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run writes both files, below the repository's root.
+// run writes both files under the repository's root.
 func run(root string) error {
 	readme, index, err := figures(root)
 	if err != nil {
@@ -38,7 +38,7 @@ func run(root string) error {
 	return os.WriteFile(filepath.Join(root, "bench", "results", "README.md"), []byte(index), 0o644)
 }
 
-// figures are README.md and the index as they should be.
+// figures returns README.md and the index as they should be.
 func figures(root string) (readme, index string, err error) {
 	dir := filepath.Join(root, "bench", "results")
 	all, err := readAll(dir)
@@ -95,7 +95,8 @@ func readAll(dir string) ([]*results, error) {
 	return all, nil
 }
 
-// quotesOf is a table with a row a quote. dir is where its links find the results.
+// quotesOf returns a table with a row for each quote. dir is the prefix of its
+// links to the results.
 func quotesOf(all []*results, quotes []quote, dir string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n")
@@ -149,7 +150,7 @@ func ends(rs []report.Ratio) (worst, best string) {
 
 var machine = regexp.MustCompile(`^(\d{4}-\d\d-\d\d), (.*?), go`)
 
-// madeWhen says on which machine and day the files were made.
+// madeWhen returns the machine and day of the files.
 func madeWhen(used []*results) string {
 	var order []string
 	files := map[string][]string{}

@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// A quote is a row of the table of bench/results/README.md: our worst and our best
-// ratio in some tables of one file. More is better.
+// A quote is a row of the table in bench/results/README.md: dipwell's worst and
+// best ratio in some tables of one file. More is better.
 type quote struct {
 	readme   bool // README.md has it too
 	what     string
@@ -24,7 +24,7 @@ type quote struct {
 	against  string // what the column compares with, where the rows are ours
 }
 
-// short leaves out of a heading what the row says already.
+// short removes from a heading what the row already has.
 var short = strings.NewReplacer("On PostgreSQL, logged, ", "", "In memory, ", "", ", logged", "", ", unlogged", "", ", 4 connections", "")
 
 func (q *quote) link() string { return strings.TrimSuffix(path.Base(q.file), ".md") }
@@ -63,8 +63,8 @@ func (q *quote) of(t *table, column int) (rs []report.Ratio) {
 	return rs
 }
 
-// unshared is a heading without its end after the last comma, where all of the
-// quote's headings have the same.
+// unshared removes the part of a heading after its last comma, if it is the
+// same in all headings of the quote.
 func (q *quote) unshared(section string) string {
 	at := strings.LastIndex(section, ", ")
 	for _, s := range q.sections {

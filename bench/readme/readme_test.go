@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What README.md quotes stands in the tables of bench/results.
+// The figures in README.md are those of the tables in bench/results.
 func TestFigures(t *testing.T) {
 	root := filepath.Join("..", "..")
 	readme, index, err := figures(root)

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// A table is one of a results file, under its heading.
+// A table is a table of a results file, with its heading.
 type table struct {
 	section string
 	head    []string
 	rows    [][]string
 }
 
-// results are a file's tables, and the line that says when and where they were made.
+// results has a file's tables, and the line with their machine and date.
 type results struct {
 	name   string // under bench/results
 	made   string
@@ -54,7 +54,7 @@ func read(dir, name string) (*results, error) {
 	return r, nil
 }
 
-// cells are a row's, without the spaces around them.
+// cells returns the cells of a row, without surrounding spaces.
 func cells(line string) (cs []string) {
 	for c := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
 		cs = append(cs, strings.TrimSpace(c))
@@ -62,7 +62,7 @@ func cells(line string) (cs []string) {
 	return cs
 }
 
-// column is the index of a column, or -1.
+// column returns the index of a column, or -1.
 func (t *table) column(name string) int {
 	for i, h := range t.head {
 		if h == name {
@@ -72,13 +72,13 @@ func (t *table) column(name string) int {
 	return -1
 }
 
-// number is what a cell says, with whatever stands around it.
+// number returns the first number in a cell.
 func number(cell string) (float64, bool) {
 	v, err := strconv.ParseFloat(strings.Trim(cell, " ×*"), 64)
 	return v, err == nil
 }
 
-// anchor is the fragment that a heading of a Markdown file has on the web.
+// anchor returns the URL fragment of a Markdown heading.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, c := range strings.ToLower(heading) {

@@ -14,13 +14,13 @@ var (
 	ours     = []string{"dipwell's statement", "Limiter.Take"}
 )
 
-// at1to32 are the headings of tables with 1, 8 and 32 clients.
+// at1to32 returns the headings of the tables with 1, 8 and 32 clients.
 func at1to32(durability string) []string {
 	return []string{"1 client, " + durability, "8 clients, " + durability, "32 clients, " + durability}
 }
 
-// quotes are those of bench/results/README.md, in its order. Controls that decide nothing are left out,
-// and so are our own other ways in.
+// quotes are those of bench/results/README.md, in its order. They leave out
+// controls that decide nothing and dipwell's other contenders.
 var quotes = []quote{
 	{what: "memory: one hot key", file: "memory.md", sections: []string{"One hot key"}, column: faster, except: controls},
 	{readme: true, what: "memory: 10,000 keys", file: "memory.md", sections: []string{"10,000 keys"}, column: faster, except: controls},

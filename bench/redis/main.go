@@ -1,6 +1,6 @@
-// Command redis measures dipwell's decisions in Redis against
-// go-redis/redis_rate, and against dipwell's own in PostgreSQL: one client
-// program, one machine, taking turns.
+// Command redis compares dipwell's decisions in Redis with go-redis/redis_rate
+// and with dipwell's decisions in PostgreSQL: one client program, one machine,
+// in turns.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// Nobody is refused: what is measured is a charge. At much higher rates
-// redis_rate's sums round to nothing, and it writes no key.
+// The limit refuses no call, to measure charges. At much higher rates
+// redis_rate's arithmetic rounds to zero, and it writes no key.
 const (
 	perSecond = 1_000_000
 	burst     = 10_000_000
@@ -61,18 +61,18 @@ type scenario struct {
 	targets []target
 }
 
-// A target is a ratio that one contender is to reach against another.
+// A target is the ratio that one contender is to reach compared with another.
 type target struct {
 	ours, theirs string
 	ratio        float64
 }
 
 func scenarios() (all []scenario) {
-	everybody := []string{rivalName, singleName, coalescedName, postgresName}
+	everyContender := []string{rivalName, singleName, coalescedName, postgresName}
 	for _, n := range []int{1, 64, 256} {
 		s := scenario{
 			title: fmt.Sprintf("10,000 keys, %d goroutines", n), clients: n, keys: numKeys,
-			names:   everybody,
+			names:   everyContender,
 			targets: []target{{singleName, rivalName, 1}},
 		}
 		if n == 1 {
@@ -92,10 +92,10 @@ func scenarios() (all []scenario) {
 		}
 	}
 	return append(all,
-		scenario{title: "One hot key, 256 goroutines", clients: 256, keys: 1, names: everybody, targets: []target{{coalescedName, rivalName, 10}}},
-		scenario{title: "Keys seen for the first time, 256 goroutines", clients: 256, draw: load.Fresh, names: everybody},
-		scenario{title: "90 % refusals, 256 goroutines", clients: 256, draw: load.Refused(0.9, numKeys), refuse: true, names: everybody},
-		scenario{title: "Zipf(1.1) over 1,000,000 keys, 256 goroutines", clients: 256, draw: load.Zipf(1.1, 1_000_000), names: everybody},
+		scenario{title: "One hot key, 256 goroutines", clients: 256, keys: 1, names: everyContender, targets: []target{{coalescedName, rivalName, 10}}},
+		scenario{title: "Keys seen for the first time, 256 goroutines", clients: 256, draw: load.Fresh, names: everyContender},
+		scenario{title: "90 % refusals, 256 goroutines", clients: 256, draw: load.Refused(0.9, numKeys), refuse: true, names: everyContender},
+		scenario{title: "Zipf(1.1) over 1,000,000 keys, 256 goroutines", clients: 256, draw: load.Zipf(1.1, 1_000_000), names: everyContender},
 		scenario{title: "Each verb coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: append(names, tenantsName), targets: targets},
 		scenario{title: "Mixed costs of one hot key, coalesced, 256 goroutines", clients: 256, keys: 1, names: []string{takeName, mixedName}, targets: []target{{mixedName, takeName, 0.4}}},
 		scenario{title: "Mixed costs beside others, coalesced, 10,000 keys, 256 goroutines", clients: 256, keys: numKeys, names: []string{rareName, rareMixedName}, targets: []target{{rareMixedName, rareName, 0.85}}},
@@ -119,26 +119,26 @@ func main() {
 
 func run(ctx context.Context, rounds int, length time.Duration, only, out string) error {
 	load.NameKeys(numKeys)
-	h, err := open(ctx)
-	defer h.close()
+	b, err := open(ctx)
+	defer b.close()
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
-	h.addCalls()
+	b.addCalls()
 	reached, asked := 0, 0
 	for _, s := range scenarios() {
 		if !strings.Contains(s.title, only) {
 			continue
 		}
-		r, n, err := h.measure(ctx, &text, s, rounds, length)
+		r, n, err := b.measure(ctx, &text, s, rounds, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)
 		}
 		reached, asked = reached+r, asked+n
 	}
 	if title := "Each verb alone"; strings.Contains(title, only) {
-		r, n, err := h.singleVerbs(ctx, &text, rounds, length)
+		r, n, err := b.singleVerbs(ctx, &text, rounds, length)
 		if err != nil {
 			return err
 		}
@@ -157,12 +157,12 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 	fmt.Fprintf(w, "%s, redis_rate %s, both over go-redis %s with its default pool; PostgreSQL %s with unlogged tables. "+
 		"Clients and servers share the cores. %d rounds of %v for each contender; each call is admitted unless it says otherwise. Processor time is a decision's. "+
 		"Coalesced is over four lanes; `dipwell serve` has two to four, as many as there are processors.\n\n**%d of %d targets reached.**\n\n",
-		h.redisVersion, h.module("redis_rate"), h.module("redis/go-redis"), h.pgVersion, rounds, length, reached, asked)
+		b.redisVersion, b.module("redis_rate"), b.module("redis/go-redis"), b.pgVersion, rounds, length, reached, asked)
 	_, err = io.WriteString(w, text.String())
 	return err
 }
 
-// figures are what one contender's rounds came to.
+// figures are the results of a contender's rounds.
 type figures struct{ rate, p50, p99, server, client []float64 }
 
 func (f *figures) add(r *load.Result) {
@@ -173,17 +173,17 @@ func (f *figures) add(r *load.Result) {
 }
 
 // measure runs one scenario, each contender once a round, and writes its table.
-func (h *house) measure(ctx context.Context, w io.Writer, s scenario, rounds int, length time.Duration) (reached, asked int, err error) {
+func (b *bench) measure(ctx context.Context, w io.Writer, s scenario, rounds int, length time.Duration) (reached, asked int, err error) {
 	all := map[string]*figures{}
 	if s.refuse {
-		if err = h.drain(ctx, s.names); err != nil {
+		if err = b.drain(ctx, s.names); err != nil {
 			return 0, 0, err
 		}
 	}
 	for i := range rounds {
-		for j := range s.names { // nobody is always the first
+		for j := range s.names { // start with another contender in each round
 			name := s.names[(i+j)%len(s.names)]
-			r, err := h.round(ctx, s, name, length)
+			r, err := b.round(ctx, s, name, length)
 			if err != nil {
 				return 0, 0, fmt.Errorf("%s: %w", name, err)
 			}
@@ -217,11 +217,11 @@ func (h *house) measure(ctx context.Context, w io.Writer, s scenario, rounds int
 	return reached, len(s.targets), nil
 }
 
-// drain takes the one token that each key that begins with Gone has.
-func (h *house) drain(ctx context.Context, names []string) error {
+// drain takes the only token of each key with the prefix Gone.
+func (b *bench) drain(ctx context.Context, names []string) error {
 	for _, name := range names {
 		for i := range numKeys {
-			if _, err := h.contenders[name](ctx, load.Gone+load.Key(i)); err != nil {
+			if _, err := b.contenders[name](ctx, load.Gone+load.Key(i)); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -229,10 +229,11 @@ func (h *house) drain(ctx context.Context, names []string) error {
 	return nil
 }
 
-// round runs one contender once. Everybody must refuse what the load asks for.
-func (h *house) round(ctx context.Context, s scenario, name string, length time.Duration) (load.Result, error) {
-	l := load.Load{Clients: s.clients, Keys: s.keys, Draw: s.draw, Length: length, Server: h.serverTime}
-	r, err := l.Run(ctx, func(context.Context) (load.Session, error) { return load.Session{Take: h.contenders[name]}, nil })
+// round measures one contender once, and checks that it refused the intended
+// share of calls.
+func (b *bench) round(ctx context.Context, s scenario, name string, length time.Duration) (load.Result, error) {
+	l := load.Load{Clients: s.clients, Keys: s.keys, Draw: s.draw, Length: length, Server: b.serverTime}
+	r, err := l.Run(ctx, func(context.Context) (load.Session, error) { return load.Session{Take: b.contenders[name]}, nil })
 	share, want := float64(r.Refused)/float64(r.Times.Count), 0.0
 	if s.refuse {
 		want = 0.9
@@ -246,12 +247,12 @@ func (h *house) round(ctx context.Context, s scenario, name string, length time.
 	return r, err
 }
 
-// module is the version of a library that this program was built with.
-func (h *house) module(part string) string {
-	i := slices.IndexFunc(h.modules, func(m string) bool { return strings.Contains(m, part) })
+// module returns the version of a library in this program.
+func (b *bench) module(part string) string {
+	i := slices.IndexFunc(b.modules, func(m string) bool { return strings.Contains(m, part) })
 	if i < 0 {
 		return "of an unknown version"
 	}
-	_, version, _ := strings.Cut(h.modules[i], "@")
+	_, version, _ := strings.Cut(b.modules[i], "@")
 	return version
 }

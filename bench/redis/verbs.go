@@ -18,7 +18,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are what everybody of ours takes from. The last begins without its tokens.
+// limits are those of dipwell's contenders. The last one is drained at the
+// start.
 var limits = []dipwell.Limit{
 	{Name: commonLimit, Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: "tenant", Rate: perSecond, Period: time.Second, Burst: burst},
@@ -27,16 +28,16 @@ var limits = []dipwell.Limit{
 	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour},
 }
 
-// A verb is one kind of call. target is what it may cost at most, in times the
-// processor time of a Take; least what it must reach coalesced, in times the
-// rate of coalesced Takes. 0: there is no target.
+// A verb is one kind of call. target is the most processor time that it may
+// use, as a multiple of a Take's; least is the rate that it must reach
+// coalesced, as a multiple of that of coalesced Takes. 0: no target.
 type verb struct {
 	name          string
 	call          caller
 	target, least float64
 }
 
-// A caller makes one call about a key, and reports whether it was allowed.
+// A caller makes one call for a key, and reports whether it was allowed.
 type caller func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error)
 
 func one(v store.Verb) caller { return of(commonLimit, v) }
@@ -90,7 +91,7 @@ func tenants(few int64) caller {
 	}
 }
 
-// fivePercent has one caller in twenty take mixed costs from one hot key.
+// fivePercent has one call in twenty take mixed costs from one hot key.
 func fivePercent(rare caller) caller {
 	var n atomic.Int64
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
@@ -102,29 +103,29 @@ func fivePercent(rare caller) caller {
 	}
 }
 
-// over makes contenders of calls, over the store as it is or coalesced.
+// over makes a contender of a call.
 func over(l *dipwell.Limiter, c caller) contender {
 	return func(ctx context.Context, key string) (bool, error) { return c(ctx, l, key) }
 }
 
-// addCalls adds a contender for each verb coalesced, and the mixes.
-func (h *house) addCalls() {
+// addCalls adds a coalesced contender for each verb, and the mixes.
+func (b *bench) addCalls() {
 	for _, v := range verbs {
-		h.contenders[v.name] = over(h.together, v.call)
+		b.contenders[v.name] = over(b.coalesced, v.call)
 	}
-	h.contenders[mixedName] = over(h.together, mixedCosts())
-	h.contenders[tenantsName] = over(h.together, tenants(10))
-	h.contenders[rareMixedName] = over(h.together, fivePercent(mixedCosts()))
-	h.contenders[rareName] = over(h.together, fivePercent(one(store.VerbTake)))
+	b.contenders[mixedName] = over(b.coalesced, mixedCosts())
+	b.contenders[tenantsName] = over(b.coalesced, tenants(10))
+	b.contenders[rareMixedName] = over(b.coalesced, fivePercent(mixedCosts()))
+	b.contenders[rareName] = over(b.coalesced, fivePercent(one(store.VerbTake)))
 }
 
-// singleVerbs writes the processor time of each verb from one caller.
-func (h *house) singleVerbs(ctx context.Context, w io.Writer, rounds int, length time.Duration) (reached, asked int, err error) {
+// singleVerbs writes the processor time of each verb with one caller.
+func (b *bench) singleVerbs(ctx context.Context, w io.Writer, rounds int, length time.Duration) (reached, asked int, err error) {
 	server, client := make([][]float64, len(verbs)), make([][]float64, len(verbs))
 	for round := range rounds {
 		for i := range verbs {
 			at := (i + round) % len(verbs)
-			s, c, err := h.timeVerb(ctx, verbs[at].call, length)
+			s, c, err := b.timeVerb(ctx, verbs[at].call, length)
 			if err != nil {
 				return 0, 0, fmt.Errorf("%s: %w", verbs[at].name, err)
 			}
@@ -153,9 +154,9 @@ func (h *house) singleVerbs(ctx context.Context, w io.Writer, rounds int, length
 	return reached, asked, nil
 }
 
-// timeVerb makes calls for a while from one goroutine, and returns the processor
-// time of a call in µs: the server's, and that of this process.
-func (h *house) timeVerb(ctx context.Context, call caller, length time.Duration) (server, client float64, err error) {
+// timeVerb makes calls for a while from one goroutine, and returns the
+// processor time of a call in µs: the server's, and that of this process.
+func (b *bench) timeVerb(ctx context.Context, call caller, length time.Duration) (server, client float64, err error) {
 	const warmUp = 200
 	random := rand.New(rand.NewPCG(1, 2))
 	calls := 0
@@ -163,22 +164,22 @@ func (h *house) timeVerb(ctx context.Context, call caller, length time.Duration)
 	var end time.Time
 	for ; calls <= warmUp || time.Now().Before(end); calls++ {
 		if calls == warmUp {
-			if s0, err = redisTime(ctx, h.redis); err != nil {
+			if s0, err = redisTime(ctx, b.redis); err != nil {
 				return 0, 0, err
 			}
 			c0, end = cpu.Own(), time.Now().Add(length)
 		}
-		if allowed, err := call(ctx, h.single, load.Key(random.IntN(numKeys))); err != nil || !allowed {
+		if allowed, err := call(ctx, b.single, load.Key(random.IntN(numKeys))); err != nil || !allowed {
 			return 0, 0, fmt.Errorf("allowed: %v, %w", allowed, err)
 		}
 	}
 	n := float64(calls-warmUp) * 1000
 	c1 := cpu.Own()
-	s1, err := redisTime(ctx, h.redis)
+	s1, err := redisTime(ctx, b.redis)
 	return float64(s1-s0) / n, float64(c1-c0) / n, err
 }
 
-// redisTime is the processor time that Redis has used.
+// redisTime returns the processor time that Redis has used.
 func redisTime(ctx context.Context, db *redis.Client) (sum time.Duration, err error) {
 	info, err := db.InfoMap(ctx, "cpu").Result()
 	if err != nil {

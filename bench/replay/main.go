@@ -1,6 +1,6 @@
-// Command replay measures the replay of an access log against loops that only
-// split its lines and parse their times, and against one that also decides: the
-// benchmarks of the replay package, taking turns, on one thread and on two.
+// Command replay compares the replay of an access log with loops that only
+// split its lines and parse their times, and with one that also decides. They
+// are benchmarks of package replay, run in turns, on one thread and on two.
 package main
 
 import (
@@ -59,10 +59,12 @@ func run(rounds int, out string) error {
 	return nil
 }
 
-// threads are GOMAXPROCS: with one, ours parses and decides on the same thread.
+// threads are the values of GOMAXPROCS: with 1, the replay parses and decides
+// on the same thread.
 var threads = []string{"1", "2"}
 
-// line is a benchmark's; go test names the threads where there are several.
+// line matches a benchmark's output. go test appends the number of threads if
+// it is not 1.
 var line = regexp.MustCompile(`(?m)^(Benchmark\w+?(?:-2)?)\s.*?([\d.]+) ns/line`)
 
 // round runs each benchmark once and adds its ns/line to figures.

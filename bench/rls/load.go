@@ -19,7 +19,7 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/cpu"
 )
 
-// contender is one server and what was measured of it.
+// contender is a server and its results.
 type contender struct {
 	name, addr string
 	pid, conns int
@@ -28,10 +28,11 @@ type contender struct {
 	measured
 }
 
-// measured is what the rounds of one load came to; processor times in µs a call.
+// measured has the results of the rounds of one load; processor times are in µs
+// per call.
 type measured struct{ perSecond, server, storeTime, client, p99 []float64 }
 
-// users and gone are made once, so that the client costs little, and the same for all.
+// users and gone are made once, so that the client uses little time.
 var users, gone = requests("user"), requests("gone")
 
 func requests(kind string) []*pb.RateLimitRequest {
@@ -44,7 +45,7 @@ func requests(kind string) []*pb.RateLimitRequest {
 	return all
 }
 
-// connect waits until the server answers as it should.
+// connect waits until the server gives the expected answers.
 func (c *contender) connect() error {
 	for range c.conns {
 		c.clients = append(c.clients, must(grpc.NewClient(c.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))))
@@ -67,7 +68,7 @@ func (c *contender) disconnect() {
 	}
 }
 
-// ask insists on a real decision.
+// ask makes a call and wants a decision of the limit.
 func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc.CallOption) error {
 	r, err := client.ShouldRateLimit(ctx, users[i%keys], o...)
 	if err != nil {
@@ -79,7 +80,7 @@ func ask(ctx context.Context, client pb.RateLimitServiceClient, i int, o ...grpc
 	return nil
 }
 
-// refusal insists on one.
+// refusal makes a call and wants a refusal.
 func refusal(ctx context.Context, client pb.RateLimitServiceClient, i int) error {
 	r, err := client.ShouldRateLimit(ctx, gone[i%keys])
 	if err == nil && r.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
@@ -88,7 +89,7 @@ func refusal(ctx context.Context, client pb.RateLimitServiceClient, i int) error
 	return err
 }
 
-// fill touches every key once, and drains as many where calls are to be refused.
+// fill takes from every key once, and drains refused keys.
 func (c *contender) fill(refused int) {
 	client := pb.NewRateLimitServiceClient(c.clients[0])
 	var wg sync.WaitGroup
@@ -106,16 +107,16 @@ func (c *contender) fill(refused int) {
 	c.panicWith(errs[:])
 }
 
-// panicWith panics where the servers are ended all the same: not in a caller's goroutine.
+// panicWith panics in the main goroutine, in which deferred functions end the
+// servers.
 func (c *contender) panicWith(errs []error) {
 	if err := errors.Join(errs...); err != nil {
 		panic(fmt.Errorf("%s: %w", c.name, err))
 	}
 }
 
-// load calls from so many callers at once for a while, so many of ten on keys
-// that are gone, and returns how many calls were answered and their 99th
-// percentile in µs.
+// load makes calls from concurrent callers for a while, some of ten on drained
+// keys, and returns how many were answered and their 99th percentile in µs.
 func (c *contender) load(streams, refused int, length time.Duration) (n int, p99 float64) {
 	var mu sync.Mutex
 	var all []float64

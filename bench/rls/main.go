@@ -1,6 +1,6 @@
-// Command rls measures Envoy's RateLimitService: dipwell's against a no-op gRPC
-// handler of the same types and against envoyproxy/ratelimit on Redis. Servers
-// are processes of their own, one client program calls all, taking turns.
+// Command rls compares dipwell's RateLimitService for Envoy with a no-op gRPC
+// handler of the same types and with envoyproxy/ratelimit on Redis. Each server
+// is a process; one client program measures them in turns.
 package main
 
 import (
@@ -47,7 +47,8 @@ func main() {
 	b.verdicts(w)
 }
 
-// A load is callers at once, and how many of ten calls are refused.
+// A load is a number of concurrent callers, and how many of ten calls are
+// refused.
 type load struct{ streams, refused int }
 
 var loads = []load{{64, 0}, {256, 0}, {64, 9}}
@@ -59,7 +60,7 @@ func (l load) String() string {
 	return fmt.Sprintf("%d streams", l.streams)
 }
 
-// bench is the contenders of a run.
+// bench has the contenders of a run.
 type bench struct {
 	rounds  int
 	length  time.Duration
@@ -89,7 +90,7 @@ func wanted(name, only string) bool {
 	return false
 }
 
-// measure lets the contenders take turns, after a first pass that touches every key.
+// measure measures the contenders in turns, after a first pass over all keys.
 func (b *bench) measure(l load) {
 	for _, c := range b.all {
 		c.fill(l.refused)
@@ -129,7 +130,7 @@ func (b *bench) table(w io.Writer, l load) {
 	report.Table(w, []string{"", "decisions/s", "× no-op", "× envoyproxy/ratelimit", "server µs", "store µs", "client µs", "p99 µs", "RSS MiB"}, rows)
 }
 
-// verdicts compare with what was aimed at, as far as the contenders ran.
+// verdicts compares the results with the targets, for the contenders that ran.
 func (b *bench) verdicts(w io.Writer) {
 	var rows [][]string
 	row := func(what string, got, limit float64, below bool) {

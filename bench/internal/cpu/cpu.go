@@ -1,4 +1,4 @@
-// Package cpu reads the processor time that processes have used.
+// Package cpu reads the processor time used by processes.
 package cpu
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Own is the processor time of this process, user and system.
+// Own returns the processor time of this process, user and system.
 func Own() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -22,16 +22,16 @@ func Own() time.Duration {
 // tick is the kernel's unit in /proc/PID/stat: USER_HZ is 100 on every platform.
 const tick = 10 * time.Millisecond
 
-// Process is the processor time of one process: to the nanosecond if it has one
-// thread and the kernel counts so, else to a hundredth of a second. An error
-// means that it has ended.
+// Process returns the processor time of a process. It is exact to 1 ns if the
+// process has one thread and the kernel has schedstat, and to 10 ms otherwise.
+// It returns an error if the process has ended.
 func Process(pid int) (time.Duration, error) {
 	s, err := read(strconv.Itoa(pid))
 	return s.own, err
 }
 
-// Server is the processor time of a process and its children, those that have
-// ended included: PostgreSQL has a process for each connection.
+// Server returns the processor time of a process and its children, including
+// those that have ended: PostgreSQL has a process for each connection.
 func Server(pid int) (time.Duration, error) {
 	s, err := read(strconv.Itoa(pid))
 	if err != nil {
@@ -53,7 +53,7 @@ func Server(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// Machine is the processor time of everything that runs on the machine.
+// Machine returns the processor time of all processes of the machine.
 func Machine() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -74,8 +74,8 @@ func Machine() (time.Duration, error) {
 	return time.Duration(total) * tick, nil
 }
 
-// Family is the processor time of this process and of its children, those that
-// have ended included.
+// Family returns the processor time of this process and its children, including
+// those that have ended.
 func Family() (time.Duration, error) { return Server(os.Getpid()) }
 
 type stat struct {
@@ -83,7 +83,8 @@ type stat struct {
 	own, ended time.Duration // ended: children that were waited for
 }
 
-// read parses /proc/PID/stat. The name, in parentheses, may hold anything.
+// read parses /proc/PID/stat. The process name, in parentheses, may contain any
+// characters.
 func read(pid string) (s stat, err error) {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
@@ -105,7 +106,7 @@ func read(pid string) (s stat, err error) {
 	return s, nil
 }
 
-// scheduled is the first field of /proc/PID/schedstat, nanoseconds; 0 if the
+// scheduled returns the first field of /proc/PID/schedstat, in ns, or 0 if the
 // kernel has no such file.
 func scheduled(pid string) time.Duration {
 	b, err := os.ReadFile("/proc/" + pid + "/schedstat")

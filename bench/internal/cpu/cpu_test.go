@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A child counts while it runs and after it was waited for.
+// Server counts a child while it runs and after it was waited for.
 func TestServer(t *testing.T) {
 	child := exec.Command("sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo; read end || true")
 	in, out := must(child.StdinPipe())(t), must(child.StdoutPipe())(t)

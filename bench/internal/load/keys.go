@@ -9,15 +9,15 @@ import (
 // A Draw makes one client's source of keys.
 type Draw func(*rand.Rand) func() string
 
-// Uniform draws each of n keys as often as any other.
+// Uniform draws from n keys with equal probability.
 func Uniform(n int) Draw {
 	return func(r *rand.Rand) func() string {
 		return func() string { return Key(r.IntN(n)) }
 	}
 }
 
-// Zipf draws from n keys with an exponent above 1: few keys get most of the
-// calls.
+// Zipf draws from n keys by a Zipf distribution, whose exponent must be above
+// 1.
 func Zipf(exponent float64, n int) Draw {
 	return func(r *rand.Rand) func() string {
 		z := rand.NewZipf(r, exponent, 1, uint64(n-1))
@@ -27,16 +27,15 @@ func Zipf(exponent float64, n int) Draw {
 
 var seen atomic.Int64
 
-// Fresh gives each call a key that nobody has used in this process.
+// Fresh returns keys that were not used before in this process.
 func Fresh(*rand.Rand) func() string {
 	return func() string { return "new:" + strconv.FormatInt(seen.Add(1), 10) }
 }
 
-// Gone begins the name of a key whose bucket is empty.
+// Gone is the prefix of keys whose bucket is empty.
 const Gone = "gone:"
 
-// Refused draws uniformly from n keys, a share of the calls on keys that begin
-// with Gone.
+// Refused draws uniformly from n keys. A share of them has the prefix Gone.
 func Refused(share float64, n int) Draw {
 	return func(r *rand.Rand) func() string {
 		return func() string {
@@ -49,11 +48,11 @@ func Refused(share float64, n int) Draw {
 	}
 }
 
-// Names are made once, so that no contender pays for making them; those of
+// Names are made once, so that contenders do not spend time on them; those of
 // large tables are made when they are needed.
 var keyNames, goneNames []string
 
-// NameKeys makes sure of the names of the first n keys.
+// NameKeys makes the names of the first n keys.
 func NameKeys(n int) {
 	for i := len(keyNames); i < n; i++ {
 		key := "user:" + strconv.Itoa(i)
@@ -61,7 +60,7 @@ func NameKeys(n int) {
 	}
 }
 
-// Key is the name of key i.
+// Key returns the name of key i.
 func Key(i int) string {
 	if i < len(keyNames) {
 		return keyNames[i]

@@ -1,4 +1,4 @@
-// Package load puts concurrent callers on a contender and times them.
+// Package load makes concurrent calls to a contender and times them.
 package load
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/internal/latency"
 )
 
-// A Load is what a contender has to bear: clients that call as fast as they are
+// A Load describes the calls to a contender. Each client calls as fast as it is
 // answered.
 type Load struct {
 	Clients  int
@@ -26,13 +26,13 @@ type Load struct {
 	Server   func() (time.Duration, error) // processor time of the server so far; nil: unknown
 }
 
-// A Session is one client's own way in: a connection, or a share of a store.
+// A Session is the connection of one client, or its share of a store.
 type Session struct {
 	Take  func(ctx context.Context, key string) (allowed bool, err error)
 	Close func()
 }
 
-// A Result is what one round came to. Only answered calls count as decisions.
+// A Result is the result of one round. Only answered calls count as decisions.
 type Result struct {
 	PerSecond float64
 	Length    time.Duration     // until the last client was answered
@@ -43,11 +43,12 @@ type Result struct {
 	Client, Server time.Duration // processor time used in the round
 }
 
-// warmUp is how often each client calls before the clock starts: from the sixth
+// warmUp is the number of calls of each client before measuring: from the sixth
 // execution on, the server may use a statement's generic plan.
 const warmUp = 10
 
-// Run puts a load on sessions of open's making, one a client, for its length.
+// Run opens a session for each client and makes calls for the length of the
+// load.
 func (l Load) Run(ctx context.Context, open func(context.Context) (Session, error)) (Result, error) {
 	if l.Conflict == nil {
 		l.Conflict = func(error) bool { return false }
@@ -67,7 +68,7 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 		clients[i] = &client{Session: s, Load: &l, key: l.Draw(rand.New(rand.NewPCG(uint64(i), rand.Uint64())))}
 	}
 	calls := context.Background() // a driver would watch one that can be cancelled, in a goroutine a call
-	if err := together(clients, func(c *client) error { return c.warm(calls) }); err != nil {
+	if err := eachClient(clients, func(c *client) error { return c.warm(calls) }); err != nil {
 		return Result{}, err
 	}
 	var r Result
@@ -76,7 +77,7 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 		return r, err
 	}
 	start := time.Now()
-	err = together(clients, func(c *client) error { return c.call(calls, start) })
+	err = eachClient(clients, func(c *client) error { return c.call(calls, start) })
 	took := time.Since(start)
 	if e := used(&r); err == nil {
 		err = e
@@ -90,8 +91,8 @@ func (l Load) Run(ctx context.Context, open func(context.Context) (Session, erro
 	return r, err
 }
 
-// used starts to count processor time, while the sessions are open. What it
-// returns notes what was used since.
+// used starts measuring processor time, while the sessions are open. The
+// function that it returns stores the time used since.
 func (l Load) used() (func(*Result) error, error) {
 	server := l.Server
 	if server == nil {
@@ -107,7 +108,7 @@ func (l Load) used() (func(*Result) error, error) {
 	}, err
 }
 
-func together(clients []*client, do func(*client) error) error {
+func eachClient(clients []*client, do func(*client) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(clients))
 	for i, c := range clients {
@@ -135,8 +136,8 @@ func (c *client) warm(ctx context.Context) error {
 	return nil
 }
 
-// call reads the clock once a call: a call lasts from the end of the one before.
-// One that conflicts is made again, as its author would have to.
+// call makes a call and reads the clock once: a call lasts from the end of the
+// previous one. A call with a conflict is repeated, as a program would.
 func (c *client) call(ctx context.Context, start time.Time) error {
 	for last := time.Since(start); last < c.Length; {
 		key := c.key()

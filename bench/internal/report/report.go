@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Median of the figures; their order does not matter.
+// Median returns the median of v, in any order.
 func Median(v []float64) float64 {
 	v = slices.Clone(v)
 	slices.Sort(v)
@@ -26,7 +26,7 @@ func Median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// Header writes what a reader needs to judge the figures.
+// Header writes the title, the command, the machine and the date.
 func Header(w io.Writer, title, command string) {
 	fmt.Fprintf(w, "# %s\n\n", title)
 	fmt.Fprintf(w, "%s, %s, %d cores (shared), %s, commit %s. Made by `%s`.\n\n",
@@ -43,14 +43,14 @@ func Table(w io.Writer, head []string, rows [][]string) {
 	fmt.Fprintln(w)
 }
 
-// A Ratio is our figure over a contender's.
+// A Ratio is dipwell's figure divided by a contender's.
 type Ratio struct {
 	Against string
 	Value   float64
 }
 
-// Spread writes the worst and the best of our ratios in a table, in which more
-// is better, so that whoever quotes one has the other beside it.
+// Spread writes the worst and the best of dipwell's ratios in a table in which
+// more is better.
 func Spread(w io.Writer, ours string, ratios []Ratio) {
 	if len(ratios) == 0 {
 		return
@@ -60,7 +60,7 @@ func Spread(w io.Writer, ours string, ratios []Ratio) {
 	fmt.Fprintf(w, "%s: worst %s × %s, best %s × %s.\n\n", ours, Figure(worst.Value), worst.Against, Figure(best.Value), best.Against)
 }
 
-// Figure writes a ratio with the digits that it deserves.
+// Figure formats a ratio with a suitable number of digits.
 func Figure(v float64) string {
 	if v >= 10 {
 		return fmt.Sprintf("%.1f", v)
@@ -68,7 +68,7 @@ func Figure(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// Verdict says whether a figure reaches its target.
+// Verdict returns yes or no.
 func Verdict(ok bool) string {
 	if ok {
 		return "yes"
@@ -86,8 +86,8 @@ func cpu() string {
 	return runtime.GOARCH
 }
 
-// commit is the short hash of what was measured. Results that were written
-// since are no change.
+// commit returns the short hash of the measured commit. Changes to results only
+// do not mark it as modified.
 func commit() string {
 	hash, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {

@@ -24,17 +24,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lanes is how many batches are under way at one time, as in the service.
+// lanes is the number of concurrent batches, as in the service.
 const lanes = 4
 
-// A contender makes one call about a key, and reports whether it was allowed.
+// A contender makes one call for a key, and reports whether it was allowed.
 type contender func(ctx context.Context, key string) (bool, error)
 
-// A house is the servers, and everybody who decides in them.
-type house struct {
+// bench has the running servers and the contenders that use them.
+type bench struct {
 	contenders   map[string]contender
 	single       *dipwell.Limiter // over Redis as it is, with the other limits too
-	together     *dipwell.Limiter // and behind coalesce
+	coalesced    *dipwell.Limiter // and behind coalesce
 	redis        *redis.Client
 	postmaster   int
 	modules      []string
@@ -43,47 +43,47 @@ type house struct {
 	closers      []func()
 }
 
-func (h *house) close() {
-	for i := len(h.closers) - 1; i >= 0; i-- {
-		h.closers[i]()
+func (b *bench) close() {
+	for i := len(b.closers) - 1; i >= 0; i-- {
+		b.closers[i]()
 	}
 }
 
-func (h *house) later(f func()) { h.closers = append(h.closers, f) }
+func (b *bench) later(f func()) { b.closers = append(b.closers, f) }
 
-func open(ctx context.Context) (*house, error) {
-	h := &house{contenders: map[string]contender{}}
+func open(ctx context.Context) (*bench, error) {
+	b := &bench{contenders: map[string]contender{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
-			h.modules = append(h.modules, m.Path+"@"+m.Version)
+			b.modules = append(b.modules, m.Path+"@"+m.Version)
 		}
 	}
-	if err := h.openRedis(ctx); err != nil {
-		return h, fmt.Errorf("redis: %w", err)
+	if err := b.openRedis(ctx); err != nil {
+		return b, fmt.Errorf("redis: %w", err)
 	}
-	if err := h.openPostgres(ctx); err != nil {
-		return h, fmt.Errorf("PostgreSQL: %w", err)
+	if err := b.openPostgres(ctx); err != nil {
+		return b, fmt.Errorf("PostgreSQL: %w", err)
 	}
-	return h, nil
+	return b, nil
 }
 
-func (h *house) openRedis(ctx context.Context) error {
+func (b *bench) openRedis(ctx context.Context) error {
 	s, err := redistest.New()
 	if err != nil {
 		return err
 	}
-	h.later(s.Close)
+	b.later(s.Close)
 	theirs := redis.NewClient(&redis.Options{Addr: s.Addr()})
-	h.later(func() { _ = theirs.Close() })
+	b.later(func() { _ = theirs.Close() })
 	info, err := theirs.InfoMap(ctx, "server").Result()
 	if err != nil {
 		return err
 	}
-	h.redisVersion = "Redis " + info["Server"]["redis_version"]
+	b.redisVersion = "Redis " + info["Server"]["redis_version"]
 	rate := redis_rate.NewLimiter(theirs)
 	limit := redis_rate.Limit{Rate: perSecond, Burst: burst, Period: time.Second}
 	none := redis_rate.Limit{Rate: 1, Burst: 1, Period: 24 * time.Hour}
-	h.contenders[rivalName] = func(ctx context.Context, key string) (bool, error) {
+	b.contenders[rivalName] = func(ctx context.Context, key string) (bool, error) {
 		l := limit
 		if strings.HasPrefix(key, load.Gone) {
 			l = none
@@ -92,33 +92,33 @@ func (h *house) openRedis(ctx context.Context) error {
 		return err == nil && r.Allowed == 1, err
 	}
 	ours := redis.NewClient(&redis.Options{Addr: s.Addr()})
-	h.later(func() { _ = ours.Close() })
-	h.redis = ours
+	b.later(func() { _ = ours.Close() })
+	b.redis = ours
 	store, err := redisstore.New(ctx, ours, redisstore.Config{})
 	if err != nil {
 		return err
 	}
-	h.later(func() { _ = store.Close() })
-	return h.add(store, singleName, coalescedName, same(store))
+	b.later(func() { _ = store.Close() })
+	return b.add(store, singleName, coalescedName, same(store))
 }
 
-func (h *house) openPostgres(ctx context.Context) error {
+func (b *bench) openPostgres(ctx context.Context) error {
 	s, err := pgtest.New("shared_buffers=1GB", "max_connections=100", "max_wal_size=8GB", "checkpoint_timeout=30min", "fsync=on")
 	if err != nil {
 		return err
 	}
-	h.later(func() {
+	b.later(func() {
 		_ = s.Signal(syscall.SIGQUIT)
 		s.Wait()
 		s.Close()
 	})
-	h.postmaster = s.PID()
+	b.postmaster = s.PID()
 	dsn := fmt.Sprintf("postgres:///postgres?user=postgres&port=%d&host=%s", s.Port, url.QueryEscape(s.Dir))
-	pool, err := h.pool(ctx, dsn, 4)
+	pool, err := b.pool(ctx, dsn, 4)
 	if err != nil {
 		return err
 	}
-	if err = pool.QueryRow(ctx, "show server_version").Scan(&h.pgVersion); err != nil {
+	if err = pool.QueryRow(ctx, "show server_version").Scan(&b.pgVersion); err != nil {
 		return err
 	}
 	if _, err = pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: "unlogged"}); err != nil {
@@ -128,9 +128,9 @@ func (h *house) openPostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.later(func() { _ = store.Close() })
-	return h.add(store, "", postgresName, func() (dipwell.Store, error) {
-		lane, err := h.pool(ctx, dsn, 1)
+	b.later(func() { _ = store.Close() })
+	return b.add(store, "", postgresName, func() (dipwell.Store, error) {
+		lane, err := b.pool(ctx, dsn, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +138,7 @@ func (h *house) openPostgres(ctx context.Context) error {
 	})
 }
 
-func (h *house) pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
+func (b *bench) pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (h *house) pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Poo
 	c.MaxConns = conns
 	p, err := pgxpool.NewWithConfig(ctx, c)
 	if err == nil {
-		h.later(p.Close)
+		b.later(p.Close)
 	}
 	return p, err
 }
@@ -155,15 +155,16 @@ func same(s dipwell.Store) func() (dipwell.Store, error) {
 	return func() (dipwell.Store, error) { return s, nil }
 }
 
-// add adds a store as it is, where it has a name so, and behind coalesce.
-func (h *house) add(s dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
+// add adds a store as two contenders, directly if single is not empty and
+// behind coalesce.
+func (b *bench) add(s dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
 	l, err := dipwell.New(s, limits...)
 	if err != nil {
 		return err
 	}
 	if single != "" {
-		h.contenders[single] = taker(l)
-		h.single = l
+		b.contenders[single] = taker(l)
+		b.single = l
 	}
 	stores := make([]dipwell.Store, lanes)
 	for i := range stores {
@@ -171,19 +172,19 @@ func (h *house) add(s dipwell.Store, single, coalesced string, lane func() (dipw
 			return err
 		}
 	}
-	together, err := coalesce.New(store.Lanes{Stores: stores}, coalesce.Config{})
+	batched, err := coalesce.New(store.Lanes{Stores: stores}, coalesce.Config{})
 	if err != nil {
 		return err
 	}
-	h.later(func() { _ = together.Close() })
-	h.contenders[coalesced] = taker(l.With(together))
+	b.later(func() { _ = batched.Close() })
+	b.contenders[coalesced] = taker(l.With(batched))
 	if single != "" {
-		h.together = l.With(together)
+		b.coalesced = l.With(batched)
 	}
 	return nil
 }
 
-// taker takes one token; of keys that begin with Gone from a limit that is drained.
+// taker takes one token; for keys with the prefix Gone, from a drained limit.
 func taker(l *dipwell.Limiter) contender {
 	return func(ctx context.Context, key string) (bool, error) {
 		limit := commonLimit
@@ -195,12 +196,12 @@ func taker(l *dipwell.Limiter) contender {
 	}
 }
 
-// serverTime is the processor time that both servers have used.
-func (h *house) serverTime() (time.Duration, error) {
-	pg, err := cpu.Server(h.postmaster)
+// serverTime returns the processor time that both servers have used.
+func (b *bench) serverTime() (time.Duration, error) {
+	pg, err := cpu.Server(b.postmaster)
 	if err != nil {
 		return 0, err
 	}
-	r, err := redisTime(context.Background(), h.redis)
+	r, err := redisTime(context.Background(), b.redis)
 	return pg + r, err
 }
