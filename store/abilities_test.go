@@ -7,7 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// able is a store with every ability about its Apply.
+// able is a store with every ability.
 type able struct{ plain }
 
 func (a *able) Abilities() store.Abilities {
@@ -26,17 +26,17 @@ type plain struct{ applied int }
 
 func (p *plain) Apply(context.Context, *store.Batch) error { p.applied++; return nil }
 
-// embedding has an Apply of its own and its other methods from able.
+// embedding has its own Apply and able's other methods.
 type embedding struct{ *able }
 
 func (e embedding) Apply(ctx context.Context, b *store.Batch) error { return e.able.Apply(ctx, b) }
 
-// wrapping passes the abilities of its inner store on.
+// wrapping returns the abilities of its inner store.
 type wrapping struct{ store.Store }
 
 func (w *wrapping) Abilities() store.Abilities { return store.AbilitiesOf(w.Store) }
 
-// keeping says that all abilities are its own.
+// keeping sets Abilities.Store to itself.
 type keeping struct{ store.Store }
 
 func (k *keeping) Abilities() store.Abilities {
@@ -45,7 +45,7 @@ func (k *keeping) Abilities() store.Abilities {
 	return ab
 }
 
-// labelled is a decorator whose values cannot be compared.
+// labelled is a decorator with values that cannot be compared.
 type labelled struct {
 	store.Store
 	labels []string
@@ -53,7 +53,7 @@ type labelled struct {
 
 func (l labelled) Abilities() store.Abilities { return store.AbilitiesOf(l.Store) }
 
-// A decorator around another one of a type that cannot be compared.
+// AbilitiesOf works with decorators whose values cannot be compared.
 func TestAbilitiesOfUncomparable(t *testing.T) {
 	s := labelled{labelled{&able{}, nil}, []string{"outer"}}
 	if ab := store.AbilitiesOf(s); ab.Store == nil || ab.Quick != nil || ab.Lanes != nil || ab.InProcess {
@@ -64,13 +64,14 @@ func TestAbilitiesOfUncomparable(t *testing.T) {
 	}
 }
 
-// wrapped can be compared as a type; its values cannot if its store cannot.
+// wrapped has a comparable type, but comparing its values panics if the inner
+// store's type is not comparable.
 type wrapped struct{ store.Store }
 
 func (w wrapped) Abilities() store.Abilities { return store.AbilitiesOf(w.Store) }
 
-// A store with an Apply of its own must not be passed by: the abilities that are
-// about the Apply of another store do not count for it.
+// Abilities that replace Apply, such as Quick, are dropped if a store with
+// another Apply returns them from its inner store.
 func TestAbilitiesOf(t *testing.T) {
 	inner := &able{}
 	for _, c := range []struct {
@@ -94,7 +95,7 @@ func TestAbilitiesOf(t *testing.T) {
 	}
 }
 
-// Metrics of a decorator follow those of its inner store.
+// AddMetrics appends the metrics of a decorator to those of its inner store.
 func TestAddMetrics(t *testing.T) {
 	list := func(name string) func() []store.Metric {
 		return func() []store.Metric { return []store.Metric{{Name: name}} }

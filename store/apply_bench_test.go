@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BenchmarkApply is an allowed Take of each kind of rule.
+// BenchmarkApply measures an allowed Take of each kind of rule.
 func BenchmarkApply(b *testing.B) {
 	for _, l := range []Limit{
 		{Name: "bucket", Rate: 1000, Period: time.Hour, Burst: 1_000_000},

@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A table of calls on one key, in the order they come.
+// Tests a table of successive calls on one key.
 func TestApplyTable(t *testing.T) {
 	type call struct {
 		at        time.Duration
@@ -77,7 +77,7 @@ func TestApplyTable(t *testing.T) {
 	}
 }
 
-// anyRule draws a bucket or a window whose numbers go up to the largest ones.
+// anyRule draws a bucket or a window with numbers up to the largest possible.
 func anyRule(t *rapid.T) (store.Limit, store.Rule) {
 	for {
 		big := rapid.OneOf(rapid.Int64Range(1, 1000), rapid.Int64Range(1, 1<<30), rapid.Int64Range(1, store.MaxInt))
@@ -99,7 +99,7 @@ func anyRule(t *rapid.T) (store.Limit, store.Rule) {
 	}
 }
 
-// applied is a step checked against exact arithmetic: no overflow anywhere.
+// applied makes a step and checks it against exact arithmetic.
 func applied(t interface{ Fatalf(string, ...any) }, r *store.Rule, s store.State, now int64, verb store.Verb, cost int64) {
 	o := r.Apply(s, now, verb, cost)
 	big64 := big.NewInt
@@ -144,10 +144,10 @@ func retryIsExact(t interface{ Fatalf(string, ...any) }, r *store.Rule, s store.
 		t.Fatalf("a refusal: %+v", o)
 	}
 	if early := r.Apply(s, now+o.Retry-1, verb, cost); early.Allowed || early.Retry != 1 {
-		t.Fatalf("1 µs before its retry: %+v, then %+v", o, early)
+		t.Fatalf("1 µs before the retry time: %+v, then %+v", o, early)
 	}
 	if late := r.Apply(s, now+o.Retry, verb, cost); !late.Allowed {
-		t.Fatalf("at its retry: %+v, then %+v", o, late)
+		t.Fatalf("at the retry time: %+v, then %+v", o, late)
 	}
 }
 
@@ -183,7 +183,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// A refund is never so large that its units go round and take instead.
+// A refund with a cost whose units overflow an int64 must not take tokens.
 func TestRefundOverflow(t *testing.T) {
 	for _, period := range []time.Duration{time.Microsecond, 1500 * time.Microsecond, 2047 * time.Microsecond, 30 * 24 * time.Hour} {
 		r, _, err := compile(store.Limit{Name: "l", Rate: 1, Period: period, Burst: 1})

@@ -14,7 +14,7 @@ import (
 
 const day = 24 * time.Hour
 
-// Large limits must work, with their defaults lowered to what fits.
+// Large limits compile, with defaults reduced to what fits.
 func TestCompileLarge(t *testing.T) {
 	for _, l := range []store.Limit{
 		{Name: "gib a day", Rate: 1 << 30, Period: day},
@@ -40,8 +40,8 @@ func TestCompileLarge(t *testing.T) {
 
 var atMost = regexp.MustCompile(`at most (\d+)$`)
 
-// A burst that is too large is refused with the largest that would do: that one
-// does, and one more does not.
+// The error for a burst that is too large has the largest possible one. That
+// one compiles, and one more does not.
 func TestCompileNamesTheLargestBurst(t *testing.T) {
 	for _, l := range []store.Limit{
 		{Name: "month", Rate: 1, Period: 30 * day, Burst: 9_000_000_000},
@@ -61,7 +61,7 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 			m = atMost.FindStringSubmatch(err.Error())
 		}
 		if m == nil {
-			t.Errorf("%s: %v names no largest burst", l.Name, err)
+			t.Errorf("%s: %v does not have the largest burst", l.Name, err)
 			continue
 		}
 		var le *store.LimitError
@@ -70,11 +70,11 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 		}
 		l.Burst, _ = strconv.ParseInt(m[1], 10, 64)
 		if _, err := store.NewDefinition(l); err != nil {
-			t.Errorf("%s: the burst that was named does not do: %v", l.Name, err)
+			t.Errorf("%s: the burst in the error does not compile: %v", l.Name, err)
 		}
 		l.Burst++
 		if _, err := store.NewDefinition(l); err == nil {
-			t.Errorf("%s: one more than the largest burst, %d, does", l.Name, l.Burst)
+			t.Errorf("%s: %d, one more than the largest burst, compiles", l.Name, l.Burst)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestCompileWarns(t *testing.T) {
 	}
 }
 
-// A default max_debt is lowered to what an explicit max_charge leaves of it.
+// The default max_debt is reduced to what an explicit max_charge leaves.
 func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
 	r, _, err := compile(store.Limit{Name: "l", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 150, MaxCharge: 100})
 	if err != nil {
@@ -136,7 +136,7 @@ func TestDefaultDebtLeavesRoomForCharges(t *testing.T) {
 	}
 }
 
-// Ready makes a rule whose fields were set equal to a compiled one.
+// After Ready, a rule with the same fields equals a compiled one.
 func TestRuleReady(t *testing.T) {
 	r, _, err := compile(store.Limit{Name: "x", Rate: 1, Period: time.Microsecond, Burst: 1 << 40})
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// 1/h drained, raised to 100/s an hour later: one token at that instant, then 100 a second.
+// A drained limit of 1/h that is changed to 100/s an hour later has one token
+// at that time and gets 100 a second from then on.
 func TestCarry(t *testing.T) {
 	var reg store.Registry
 	const hour = int64(3600e6)
@@ -54,10 +55,10 @@ func TestRegistryOwners(t *testing.T) {
 	for _, by := range []string{store.OwnerCode, owner.API, owner.SQL} {
 		var oe *owner.Error
 		if _, err := reg.Define(2, changed, by); !errors.As(err, &oe) || oe.Owner != owner.File {
-			t.Errorf("%s changed a limit of the file's: %v", by, err)
+			t.Errorf("%s changed a limit of a file: %v", by, err)
 		}
 		if err := reg.Drop("l", by); !errors.Is(err, store.ErrOwner) {
-			t.Errorf("%s dropped a limit of the file's: %v", by, err)
+			t.Errorf("%s dropped a limit of a file: %v", by, err)
 		}
 	}
 	if again, _ := reg.Define(3, l, owner.File); again != first {
@@ -74,7 +75,7 @@ func TestRegistryOwners(t *testing.T) {
 	}
 }
 
-// What changes how a limit counts begins a version, and nothing else does.
+// Only a change of settings that affect counting begins a version.
 func TestRegistryVersions(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
@@ -103,7 +104,7 @@ func TestRegistryVersions(t *testing.T) {
 	}
 }
 
-// A configuration file takes over what a program defined, not the other way round.
+// A configuration file takes over a limit of a program, but not the reverse.
 func TestRegistryFileTakesOver(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
@@ -114,11 +115,11 @@ func TestRegistryFileTakesOver(t *testing.T) {
 		}
 	}
 	if err := reg.Drop("l", store.OwnerCode); !errors.Is(err, store.ErrOwner) {
-		t.Errorf("the program dropped what is the file's now: %v", err)
+		t.Errorf("the program dropped a limit of a file: %v", err)
 	}
 }
 
-// The past of a definition is bounded, and retiring versions makes room.
+// The number of past versions is bounded; retiring versions makes room.
 func TestRegistryBoundsThePast(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
@@ -141,7 +142,7 @@ func TestRegistryBoundsThePast(t *testing.T) {
 	}
 }
 
-// The place of each key is its own, within the period.
+// Different keys have different origins, all within the period.
 func TestOriginIsWithinThePeriod(t *testing.T) {
 	seen := map[int64]bool{}
 	for _, key := range []string{"", "a", "b", "ab", "user:7"} {
@@ -152,12 +153,12 @@ func TestOriginIsWithinThePeriod(t *testing.T) {
 		seen[o] = true
 	}
 	if spread.PhaseOf("a", "bc") == spread.PhaseOf("ab", "c") {
-		t.Error("name and key are joined")
+		t.Error("name and key are concatenated")
 	}
 }
 
-// An op that was told its phase does not work it out again, under whichever
-// version; one that was not notes it.
+// An op with a phase does not compute it again, under any version. An op
+// without one computes and stores it.
 func TestOpPhase(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 10, Period: time.Hour, OnChange: store.Keep}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ledger is one key of one limit with its records, and what happened to it.
+// ledger has the row and records of one key, and the calls on it.
 type ledger struct {
 	t     *testing.T
 	def   *Definition
@@ -17,7 +17,7 @@ type ledger struct {
 	calls []call
 }
 
-// call is something that took or gave tokens.
+// call is a call that took or gave back tokens.
 type call struct {
 	at, due int64
 	verb    Verb
@@ -33,7 +33,8 @@ func newLedger(t *testing.T, rate, burst, debt int64) *ledger {
 	return &ledger{t: t, def: mustDefinition(Limit{Name: "l", Rate: rate, Period: time.Second, Burst: burst, MaxDebt: debt, MaxCharge: 1000})}
 }
 
-// do decides a call at now; a positive hold makes a record of one that is due at once, until then.
+// do makes a call at now. If hold is positive, it makes a record that is due at
+// once and ends after hold.
 func (l *ledger) do(now int64, verb Verb, n, hold int64) Answer {
 	l.t.Helper()
 	op := Op{Def: l.def, Key: "k", Verb: verb, Cost: n}
@@ -88,7 +89,8 @@ func (op *Op) at(now int64, row State) int64 {
 const sec = int64(1e6)
 
 func TestGiveBackCases(t *testing.T) {
-	// Charge 1 while a reservation of 50 waits, 20 of which time has not returned.
+	// Charge 1 while a reservation of 50 waits, when time has not returned 20 of
+	// them.
 	l := newLedger(t, 1, 10, 100)
 	l.do(0, VerbReserve, 50, 0)
 	l.do(30*sec, VerbCharge, 1, 0)
@@ -119,7 +121,7 @@ func TestGiveBackCases(t *testing.T) {
 		t.Errorf("group-cancel-mints: %d left; want 4", n)
 	}
 
-	// A record that is due at once stands for a hold here.
+	// A record that is due at once takes the place of a hold.
 	l = newLedger(t, 1, 10, 100)
 	l.do(0, VerbReserve, 10, 60*sec)
 	l.do(0, VerbReserve, 5, 0)
@@ -142,8 +144,8 @@ func TestGiveBackCases(t *testing.T) {
 	}
 }
 
-// A store may delete a row that is full, and its list with it, or keep both: the
-// next write begins a new list either way, so that all have the same entries.
+// A store may delete a full row with its list, or keep both. The next write
+// begins a new list either way, so that all stores have the same entries.
 func TestLowsEndWithAFullRow(t *testing.T) {
 	l := newLedger(t, 1, 5, 100)
 	l.do(0, VerbReserve, 2, 60*sec)
@@ -152,8 +154,8 @@ func TestLowsEndWithAFullRow(t *testing.T) {
 	}
 }
 
-// What was taken before a charge that is clipped cannot be told from it: nothing
-// of it comes back, also where the charge changes nothing else.
+// After a charge that was clipped at MaxUsed, cancelling an earlier take gives
+// nothing back, because it is not known which tokens were clipped.
 func TestNothingComesBackFromUnderAClippedCharge(t *testing.T) {
 	for _, room := range []int64{0, 1, 2, 3} { // tokens
 		l := &ledger{t: t, def: mustDefinition(Limit{Name: "l", Rate: 1, Period: 30 * 24 * time.Hour, Burst: 50, MaxCharge: 3000})}
@@ -173,9 +175,9 @@ func TestNothingComesBackFromUnderAClippedCharge(t *testing.T) {
 	}
 }
 
-// A limit that shrinks proportionally leaves less of a record to give back than
-// the number of tokens it took: 30 of 50 used tokens are 3 of 5 after a change
-// from a burst of 100 to one of 10.
+// After a proportional change to a smaller burst a record gives back fewer
+// tokens than it took: 30 of 50 used tokens are 3 of 5 after a change from a
+// burst of 100 to 10.
 func TestGiveBackAfterProportionalChange(t *testing.T) {
 	var reg Registry
 	limit := Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 100, OnChange: Proportional}
@@ -196,7 +198,7 @@ func TestGiveBackAfterProportionalChange(t *testing.T) {
 	}
 }
 
-// Any number of waits that are cancelled at once, in any order, cost nothing.
+// Any number of waits cancelled at once, in any order, leave the row as it was.
 func TestCancelledWaitsCostNothing(t *testing.T) {
 	for burst := int64(1); burst <= 60; burst++ {
 		for seed := range uint64(4) {
@@ -215,8 +217,8 @@ func TestCancelledWaitsCostNothing(t *testing.T) {
 	}
 }
 
-// FuzzGiveBack compares random histories with the same histories in which what
-// was cancelled never happened, and with the promise.
+// FuzzGiveBack compares random histories with the same histories without the
+// cancelled calls, and checks the bound on granted tokens.
 func FuzzGiveBack(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, seed*7919)
@@ -277,11 +279,11 @@ func giveBackHistory(t *testing.T, rnd *rand.Rand) {
 		l.compare(now)
 	}
 	if !charges {
-		l.promise()
+		l.checkBound()
 	}
 }
 
-// compare replays the history without what was cancelled.
+// compare replays the history without the cancelled calls.
 func (l *ledger) compare(now int64) {
 	l.t.Helper()
 	r := &l.def.Rule
@@ -302,17 +304,17 @@ func (l *ledger) compare(now int64) {
 	want := r.usedAt(s, now)
 	got := r.usedAt(l.row, max(now, l.row.TS))
 	if got < want {
-		l.t.Errorf("at %d: %d units used, %d without what was cancelled: minted", now, got, want)
+		l.t.Errorf("at %d: %d units used, %d without the cancelled calls: too few", now, got, want)
 	}
 	if got != want && !waited && !refunds && (l.row.Lows == nil || len(l.row.Lows.Entries) < MaxLows) {
-		l.t.Errorf("at %d: %d units used, %d without what was cancelled, and nobody waited", now, got, want)
+		l.t.Errorf("at %d: %d units used, %d without the cancelled calls, and no call waited", now, got, want)
 	}
 }
 
-// promise checks granted(t0,t1) <= max(capacity, largest Reserve) + rate·(t1-t0)
-// between any two instants at which something was granted. A due instant is
-// rounded up to its tick, so one tick more may have passed.
-func (l *ledger) promise() {
+// checkBound checks granted(t0,t1) <= max(capacity, largest Reserve) +
+// rate·(t1-t0) for any two times at which something was granted. Due times are
+// rounded up to a tick, so one more tick may have passed.
+func (l *ledger) checkBound() {
 	l.t.Helper()
 	r := &l.def.Rule
 	var acts []call
@@ -329,7 +331,7 @@ func (l *ledger) promise() {
 		for j := i; j < len(acts); j++ {
 			sum += acts[j].units
 			if limit := most + (acts[j].due-acts[i].due+1)*r.Add; sum > limit {
-				l.t.Errorf("%d units act from %d to %d; at most %d", sum, acts[i].due, acts[j].due, limit)
+				l.t.Errorf("%d units granted from %d to %d; at most %d", sum, acts[i].due, acts[j].due, limit)
 			}
 		}
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/dipwell/dipwell/testdata/golden"
 )
 
-// giveVector is a line of giveback.jsonl: a row and its records, something that
-// happens to them, and what they are afterwards.
+// giveVector is a line of giveback.jsonl: a row and its records, a call, and
+// the row and records afterwards.
 type giveVector struct {
 	Versions []goldenVersion `json:"versions"`
 	Row      goldenRow       `json:"row"`
 	Records  []goldenRecord  `json:"records"` // in the order of their numbers
 	Now      int64           `json:"now"`
-	// "settle"; "give_back" of record Number with Mark; or a verb with Cost. A
-	// verb settles the row first, where it has lows, and keeps nothing of that
-	// when it writes nothing. With Ends it makes a record, and a list that it
-	// begins has Mark.
+	// "settle" for Definition.Advance; "give_back" of record Number with Mark; or a
+	// verb with Cost. A verb first advances a row that has lows, and stores nothing
+	// if it writes nothing. With Ends it makes a record, and a list that it begins
+	// has Mark.
 	Do     string `json:"do"`
 	Cost   int64  `json:"cost"`
 	Number int64  `json:"number"`
@@ -97,7 +97,8 @@ func recordsOf(rs []goldenRecord) (out []store.Record) {
 	return out
 }
 
-// definitionOf is a limit with some versions, the last of them in force.
+// definitionOf returns a limit with some versions, the last of which is
+// current.
 func definitionOf(versions []goldenVersion) *store.Definition {
 	d := &store.Definition{Limit: store.Limit{Name: "golden"}}
 	for i, x := range versions {
@@ -150,7 +151,7 @@ func (v *giveVector) step(d *store.Definition, row store.State, rs []store.Recor
 	return next, settled, nil
 }
 
-// giveVectors are the steps of random histories of one key.
+// giveVectors returns the steps of random histories of one key.
 func giveVectors(t *testing.T) (lines []any) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	for range 80 {
@@ -162,7 +163,8 @@ func giveVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
-// giveHistory makes steps, the first ones that take only, and returns each after the first few.
+// giveHistory makes steps, the first of which only take, and returns those
+// after the first few.
 func giveHistory(t *testing.T, rnd *rand.Rand, steps, taking, changes int) (lines []any) {
 	limits := slices.DeleteFunc(slices.Clone(golden.Limits), func(l store.Limit) bool {
 		return changes == 1 && limittest.Definition(l).Rule.Burst < 50

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/golden anew")
 
-// A goldenRule is a rule as SQL and Lua hold it.
+// A goldenRule is a rule in the form of SQL and Lua.
 type goldenRule struct {
 	Unit      int64 `json:"unit"`
 	Every     int64 `json:"every"`
@@ -48,7 +48,7 @@ func (g goldenRule) rule() store.Rule {
 	return r
 }
 
-// applyVector is a line of apply.jsonl: one step of a row, and all of its answer.
+// applyVector is a line of apply.jsonl: one step of a row, and its answer.
 type applyVector struct {
 	Rule goldenRule `json:"rule"`
 	Used int64      `json:"used"`
@@ -114,7 +114,8 @@ func applyVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
-// carryVector is a line of carry.jsonl: a row that is brought through versions.
+// carryVector is a line of carry.jsonl: a row that is converted through
+// versions.
 type carryVector struct {
 	Versions []goldenVersion `json:"versions"`
 	Used     int64           `json:"used"`
@@ -162,7 +163,7 @@ func carryVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
-// originVector is a line of origin.jsonl: where a key's windows begin.
+// originVector is a line of origin.jsonl: the origin of a key's windows.
 type originVector struct {
 	Name   string `json:"name"`
 	Key    string `json:"key"`
@@ -182,7 +183,7 @@ func originVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
-// calendarVector is a line of calendar.jsonl: the window that holds an instant.
+// calendarVector is a line of calendar.jsonl: the window that contains a time.
 type calendarVector struct {
 	Per   string `json:"per"`
 	Start string `json:"start"`
@@ -215,8 +216,8 @@ func calendarVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
-// The checked-in vectors are what the code makes of them today; `go generate`
-// writes them anew, and the difference is for a reviewer to see.
+// The checked-in vectors are what the code computes. `go generate` writes them
+// again, and a reviewer sees the difference.
 func TestGolden(t *testing.T) {
 	for name, lines := range map[string]func(*testing.T) []any{
 		"apply.jsonl": applyVectors, "carry.jsonl": carryVectors, "origin.jsonl": originVectors, "calendar.jsonl": calendarVectors,
@@ -253,8 +254,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The vectors agree with exact arithmetic, and no number in them is beyond what
-// a double holds.
+// The vectors agree with exact arithmetic, and all of their numbers are exact
+// as a double.
 func TestGoldenIsExact(t *testing.T) {
 	for _, l := range applyVectors(t) {
 		v := l.(*applyVector)

@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestLeapYearEnd: windows around the 366th day of a year are found, and right,
-// beyond the last change that a zone's table lists.
+// Windows around the 366th day of a year are right beyond the last change that
+// a zone's table lists.
 func TestLeapYearEnd(t *testing.T) {
 	for _, zone := range []string{"Europe/Rome", "America/New_York", "Pacific/Auckland"} {
 		loc, err := time.LoadLocation(zone)

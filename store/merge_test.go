@@ -16,7 +16,8 @@ func single(def *store.Definition, key string, verb store.Verb, cost int64) stor
 	return store.Group{Ops: []store.Op{{Def: def, Key: key, Verb: verb, Cost: cost}}}
 }
 
-// Deciding a row at once is deciding its calls one after the other.
+// Deciding the calls of a row at once has the result of deciding them one after
+// the other.
 func TestRowDecidesAsOneByOne(t *testing.T) {
 	defs := []*store.Definition{
 		limittest.Definition(store.Limit{Name: "a", Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: 5}),
@@ -73,7 +74,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 			if !write {
 				after = start[k]
 			}
-			// A row that was written and given back is as good as one never touched.
+			// A row that was written and given back equals one that was never written.
 			rule := r.Groups[0].Ops[0].Def.RuleFor(r.Key, new(store.Rule))
 			got, exp := rule.Apply(after, max(now, after.TS, rows[k].TS), store.VerbCheck, 0), rule.Apply(rows[k], max(now, after.TS, rows[k].TS), store.VerbCheck, 0)
 			if got.Before != exp.Before {
@@ -89,7 +90,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 	})
 }
 
-// Of calls alike the first are granted, as many as fit.
+// Of equal calls the first ones are granted, as many as fit.
 func TestCallsAlikeAreGrantedFromTheFirstOn(t *testing.T) {
 	def := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
 	var b store.Batch
@@ -121,7 +122,7 @@ func TestArrangeLeavesGroupsWhole(t *testing.T) {
 		single(def, "x", store.VerbTake, 2),
 	}}
 	var m store.Merge
-	for range 2 { // it may be used again
+	for range 2 { // Arrange may be called again
 		m.Arrange(&b)
 		if fmt.Sprint(len(m.Rows), len(m.Whole)) != "1 2" {
 			t.Errorf("%d rows and %d whole groups", len(m.Rows), len(m.Whole))

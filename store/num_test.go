@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// edges are where a double's division could be off by one.
+// edges returns numbers for which division as doubles could be off by one.
 func edges() (out []int64) {
 	for _, n := range []int64{1, 2, 3, 5, 7, 10, 999983, 1e6, 1 << 26, 1 << 27, 94906265, 94906266, 1 << 31, 1 << 32, 1 << 52, MaxInt / 3, MaxInt / 2, MaxInt} {
 		for d := int64(-2); d <= 2; d++ {

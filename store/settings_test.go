@@ -8,8 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestEveryFieldIsASetting: a field of Limit that no setting names would be lost
-// by every store.
+// Every field of Limit has a setting. Stores would lose a field without one.
 func TestEveryFieldIsASetting(t *testing.T) {
 	var l store.Limit
 	fields := reflect.ValueOf(&l).Elem()
@@ -30,7 +29,7 @@ func TestEveryFieldIsASetting(t *testing.T) {
 	}
 }
 
-// TestSettingsReadBack: what Explicit lists makes the same limit again.
+// Setting what Explicit lists makes an equal limit.
 func TestSettingsReadBack(t *testing.T) {
 	for _, l := range []store.Limit{
 		{Name: "plain", Rate: 5, Period: time.Minute},

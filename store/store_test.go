@@ -11,9 +11,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A reservation that would be due too late is refused until the instant at
-// which the same call succeeds: 1 µs before it is refused, whether the bound on
-// the delay or the limit's debt stands in the way, or both.
+// The retry time of a bounded Reserve is exact: 1 µs before it the call is
+// refused, and at it allowed, whether the bound on the delay, max_debt, or both
+// are the reason.
 func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, r := anyRule(t)
@@ -59,8 +59,8 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 	})
 }
 
-// TestABoundedReserveThatIsAlwaysTooLate: above a burst, what even a full bucket
-// could not serve in time is refused for good.
+// A Reserve above the burst that even a full bucket could not grant within the
+// bound is refused with Never.
 func TestABoundedReserveThatIsAlwaysTooLate(t *testing.T) {
 	second := time.Second.Microseconds()
 	for name, c := range map[string]struct {

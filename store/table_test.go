@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// mapTable is rows in maps, of which the call numbered fails returns an error.
+// mapTable is a Table in maps. The call with the number fails returns an error.
 type mapTable struct {
 	rows    map[string]store.State
 	records map[string][]store.Record
@@ -50,8 +50,8 @@ func (t *mapTable) SetPending(id store.Reservation, h store.Pending) error {
 	return t.call()
 }
 
-// TestDecideInErrors: whichever call of a table fails, its error is DecideIn's,
-// and nothing is stored before all is read and decided.
+// DecideIn returns the error of any call of its table, and stores nothing
+// before everything is read and decided.
 func TestDecideInErrors(t *testing.T) {
 	const now = int64(1e15)
 	var reg store.Registry
@@ -102,7 +102,7 @@ func TestDecideInErrors(t *testing.T) {
 	}
 }
 
-// TestDecideInRefuses: what cannot be done is an error and stores nothing.
+// Calls that DecideIn rejects store nothing.
 func TestDecideInRefuses(t *testing.T) {
 	const now = int64(1e15)
 	var reg, other store.Registry
@@ -150,9 +150,9 @@ func TestDecideInRefuses(t *testing.T) {
 	}
 }
 
-// TestDecideInDropped: a call on its way while its limit is dropped stores
-// nothing, and its error is that of later calls. A registry that has never had
-// the limit, of a store whose limits are kept elsewhere, decides.
+// A call that runs while its limit is dropped stores nothing, and returns the
+// error of later calls. A registry that never had the limit, of a store that
+// keeps limits elsewhere, decides the call.
 func TestDecideInDropped(t *testing.T) {
 	const now = int64(1e15)
 	var reg store.Registry

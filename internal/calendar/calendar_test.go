@@ -12,7 +12,7 @@ import (
 	_ "time/tzdata" // where the machine has no zones
 )
 
-// zones are the names of Go's own zone data.
+// zones returns the names in Go's time zone data.
 func zones(t *testing.T) (out []string) {
 	t.Helper()
 	root, err := exec.Command("go", "env", "GOROOT").Output()
@@ -43,7 +43,8 @@ var (
 	to2041   = time.Date(2041, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 )
 
-// changes are the instants at which a zone's offset changes, 2020-2040.
+// changes returns the times at which a zone's offset changes, from 2020 to
+// 2040.
 func changes(loc *time.Location) (out []int64) {
 	for x := from2020; ; {
 		_, end := time.Unix(x, 0).In(loc).ZoneBounds()
@@ -59,8 +60,8 @@ func changes(loc *time.Location) (out []int64) {
 	}
 }
 
-// firstByMinute is the definition itself: the first instant that shows wall or
-// later, minute by minute from a time that shows less.
+// firstByMinute searches the first time at or after the wall-clock time wall,
+// minute by minute.
 func firstByMinute(loc *time.Location, wall int64) int64 {
 	for x := wall - 27*3600; ; x += 60 {
 		if _, offset := time.Unix(x, 0).In(loc).Zone(); x+int64(offset) >= wall {
@@ -69,7 +70,7 @@ func firstByMinute(loc *time.Location, wall int64) int64 {
 	}
 }
 
-// In every zone the day that holds a change of the clocks, and its neighbours,
+// In every zone, the days with a change of the offset and the days around them
 // begin at the first minute at or after the wall-clock time.
 func TestBoundaryInEveryZone(t *testing.T) {
 	for i, name := range zones(t) {
@@ -83,7 +84,7 @@ func TestBoundaryInEveryZone(t *testing.T) {
 			at = at[:6]
 		}
 		for j, change := range at {
-			if j > 3 && (i+j)%8 > 0 { // later years repeat the rule: an eighth of them each
+			if j > 3 && (i+j)%8 > 0 { // later years follow the same rules, so test an eighth of them
 				continue
 			}
 			_, offset := time.Unix(change, 0).In(loc).Zone()
@@ -101,7 +102,7 @@ func TestBoundaryInEveryZone(t *testing.T) {
 	}
 }
 
-// tick and boundary are each other's inverse, in every zone and unit.
+// tick is the inverse of boundary, in every zone and unit.
 func TestTickIsTheInverseOfBoundary(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, name := range zones(t) {
@@ -114,7 +115,7 @@ func TestTickIsTheInverseOfBoundary(t *testing.T) {
 			c := func() *Calendar {
 				return &Calendar{Location: loc, Days: unit[0], Months: unit[1], Clock: int64(rnd.IntN(1440)) * 60}
 			}
-			kept := c() // one that remembers the window that it was asked for last
+			kept := c() // a calendar that caches the last window
 			for range 12 {
 				x := (from2020+rnd.Int64N(to2041-from2020))*1e6 + rnd.Int64N(1e6)
 				fresh := &Calendar{Location: loc, Days: kept.Days, Months: kept.Months, Clock: kept.Clock}

@@ -15,8 +15,8 @@ import (
 
 var api = store.Limit{Name: "api", Rate: 1000, Period: time.Second, Burst: 1000}
 
-// BenchmarkTake is Limiter.Take, everything included. The bench of 10M keys
-// needs a gigabyte and runs with DIPWELL_BENCH_KEYS=10000000.
+// BenchmarkTake measures Limiter.Take. With 10M keys it needs a gigabyte and
+// runs only if DIPWELL_BENCH_KEYS=10000000.
 func BenchmarkTake(b *testing.B) {
 	sizes := []int{1, 10_000, 1_000_000}
 	if n, _ := strconv.Atoi(os.Getenv("DIPWELL_BENCH_KEYS")); n > 0 {
@@ -40,8 +40,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkVerbs is a call of one key by the verbs that have no way of their own,
-// and a Take into a decision of the caller's.
+// BenchmarkVerbs measures calls of one key by the verbs without a fast path,
+// and a Take into a reused Decision.
 func BenchmarkVerbs(b *testing.B) {
 	for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo} {
 		b.Run(verb.String(), func(b *testing.B) {
@@ -57,8 +57,8 @@ func BenchmarkVerbs(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeWith is a call site with a definition of its own: the one in
-// force, the same in other words, and one that differs.
+// BenchmarkTakeWith measures calls with a definition: the current one, an equal
+// one with defaults written out, and a different one.
 func BenchmarkTakeWith(b *testing.B) {
 	spelled, other := api, api
 	spelled.MaxDebt = 1000
@@ -81,8 +81,8 @@ func BenchmarkTakeWith(b *testing.B) {
 	}
 }
 
-// BenchmarkTwo is two goroutines against one: ns/op is the time that each call
-// took from the whole, so half of one goroutine's is perfect.
+// BenchmarkTwo compares one and two goroutines. ns/op is elapsed time per call,
+// so with two goroutines half of it is ideal.
 func BenchmarkTwo(b *testing.B) {
 	for _, n := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
@@ -108,7 +108,8 @@ func BenchmarkTwo(b *testing.B) {
 	}
 }
 
-// filled has taken from each key once; the keys come in random order.
+// filled returns a limiter from which each key was taken once, and the keys in
+// random order.
 func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
 	s := open(b, Config{})
 	slow := api
@@ -126,7 +127,7 @@ func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
 	return l, keys
 }
 
-// BenchmarkInsert takes from a new key each time.
+// BenchmarkInsert takes from a new key in each call.
 func BenchmarkInsert(b *testing.B) {
 	s := open(b, Config{MaxKeys: 1 << 26})
 	l := limiter(b, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5})
@@ -141,7 +142,7 @@ func BenchmarkInsert(b *testing.B) {
 	}
 }
 
-// BenchmarkAlgorithms is a call of one key of each kind of limit.
+// BenchmarkAlgorithms measures calls of one key of each kind of limit.
 func BenchmarkAlgorithms(b *testing.B) {
 	for _, l := range []store.Limit{
 		{Name: "bucket", Rate: 1000, Period: time.Hour, Burst: 1000},

@@ -35,7 +35,7 @@ func TestFull(t *testing.T) {
 		if d := take(t, l, "slow", "check", 0); !d.Allowed {
 			t.Fatalf("a call that needs no row: %+v", d)
 		}
-		for i := range 1000 { // nobody was forgotten
+		for i := range 1000 { // all rows are kept
 			if d := take(t, l, "slow", fmt.Sprint(i), 1); d.Remaining != 2 {
 				t.Fatalf("key %d: %+v", i, d)
 			}
@@ -56,7 +56,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestOneFullRow has a single row that may go, anywhere in the table.
+// TestOneFullRow checks that a new key finds room if only one row, anywhere in
+// the table, is full.
 func TestOneFullRow(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxKeys: 20_000})
@@ -68,15 +69,15 @@ func TestOneFullRow(t *testing.T) {
 	clock.add(time.Hour)
 	for try := range 200 {
 		if _, err := l.Take(ctx, "slow", "new", 1); err == nil {
-			t.Logf("found after %d calls", try)
+			t.Logf("room found after %d calls", try)
 			return
 		}
 	}
 	t.Error("no room found for a new key, with a full row in the table")
 }
 
-// TestChurn passes millions of keys that are soon full through the store: it
-// stays small by itself.
+// TestChurn checks that the table stays small if millions of keys are used that
+// are soon full, without sweeps.
 func TestChurn(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
@@ -157,7 +158,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestManyVersions changes a limit more often than a definition can remember.
+// TestManyVersions changes a limit more often than a definition can have past
+// versions.
 func TestManyVersions(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
@@ -227,7 +229,7 @@ func TestKeys(t *testing.T) {
 	var want []string
 	for i := range 20_000 {
 		key := fmt.Sprintf("%c:%d", 'a'+i%3, i)
-		if i%5 == 0 { // full again
+		if i%5 == 0 { // now full
 			take(t, l, "slow", key, 1)
 			if _, err := l.Refund(ctx, "slow", key, 1); err != nil {
 				t.Fatal(err)
@@ -275,8 +277,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestRace has many callers insert the same keys while the table grows, is
-// swept and is listed: each bucket grants its burst, to the token.
+// TestRace has concurrent callers insert the same keys while the table grows
+// and is swept and listed. Each bucket must grant exactly its burst.
 func TestRace(t *testing.T) {
 	s := open(t, Config{})
 	l := limiter(t, s,
@@ -327,7 +329,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// A call that finds no room for its reservation takes none for its key either.
+// A call that finds no room for its reservation creates no row for its key.
 func TestFailedReservationsTakeNoRoom(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxReservations: 1, MaxKeys: 4})
@@ -345,8 +347,8 @@ func TestFailedReservationsTakeNoRoom(t *testing.T) {
 	}
 }
 
-// Definitions that count alike are told apart while calls hold them, but not
-// ever more of them.
+// Definitions of one version are kept apart while calls use them, but their
+// number is bounded.
 func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
 	s := open(t, Config{})
 	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}

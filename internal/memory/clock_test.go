@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// now is the ticker's time in ns since start, with the counter read now.
+// now returns the ticker's time in ns since start, and reads the counter.
 func (t *ticker) now(start time.Time) int64 {
 	count := counter()
 	if us, ok := t.at(count); ok {
@@ -17,8 +17,8 @@ func (t *ticker) now(start time.Time) int64 {
 	return t.read(start, 0, count) * 1000
 }
 
-// The ticker's time lies within its bound of the system's, read before and
-// after, for as long as the two are compared.
+// The ticker's time is within its bound of the system clock, read before and
+// after it.
 func TestTickerKeepsTime(t *testing.T) {
 	start := time.Now()
 	var tick ticker
@@ -32,7 +32,8 @@ func TestTickerKeepsTime(t *testing.T) {
 	}
 }
 
-// A counter that jumps or changes its pace is not believed beyond the bound.
+// If the counter jumps or changes its rate, the ticker's error stays within the
+// bound.
 func TestTickerDistrusts(t *testing.T) {
 	start := time.Now()
 	for _, lie := range []func(*ticker){
@@ -59,7 +60,7 @@ func TestTickerDistrusts(t *testing.T) {
 	}
 }
 
-// In a bubble of testing/synctest, time is the bubble's.
+// In a bubble of testing/synctest, the store uses the bubble's time.
 func TestStoreInSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, open(t, Config{}), store.Limit{Name: "api", Rate: 1, Period: time.Minute})
@@ -76,18 +77,18 @@ func TestStoreInSynctest(t *testing.T) {
 	})
 }
 
-// The counter goes on while the time of a bubble stands still, so it is never
-// used in one, whatever the pace at which the bubble's sleeps pass.
+// In a bubble the counter is never used, because it advances while the bubble's
+// time stands still.
 func TestStoreInSynctestIgnoresTheCounter(t *testing.T) {
 	spin := func(counts uint64) {
 		for begun := counter(); counter() != 0 && counter()-begun < counts; {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(2 * 366 * 24 * time.Hour) // no year is a sign of a bubble
+		time.Sleep(2 * 366 * 24 * time.Hour) // the year does not matter
 		s := open(t, Config{})
 		l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 100})
-		for range 20 { // a millisecond of the bubble for about as long a time of the counter
+		for range 20 { // 1 ms of the bubble for about 1 ms of the counter
 			time.Sleep(time.Millisecond)
 			spin(3_000_000)
 			take(t, l, "api", "k", 1)

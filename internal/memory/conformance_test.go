@@ -13,7 +13,8 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestOneShard runs the suite where every key shares one lock and one sequence of slots.
+// TestOneShard runs the suite with all keys in one shard, which share a lock
+// and a sequence of slots.
 func TestOneShard(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, Config{Clock: now, Shards: 1})

@@ -11,8 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Groups that share but their last key meet at that key's lock: it counts each
-// of them, as their own keys do.
+// Concurrent groups that have only their last key in common are all counted.
 func TestGroupsThatShareOneKey(t *testing.T) {
 	now := int64(1e15)
 	s, err := memory.New(memory.Config{Clock: func() int64 { return now }})
@@ -45,8 +44,8 @@ func TestGroupsThatShareOneKey(t *testing.T) {
 	}
 }
 
-// A call that still holds a definition which was superseded meanwhile is not
-// decided under it: rows must not name a version that is believed to be gone.
+// A call with a definition that was replaced in the meantime is not decided
+// under it, because rows must not have a version that was deleted.
 func TestQuickLeavesASupersededDefinition(t *testing.T) {
 	now := int64(1e15)
 	s, err := memory.New(memory.Config{Clock: func() int64 { return now }})
@@ -61,7 +60,7 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 	}
 	old := l.Limit("l")
 	var d dipwell.Decision
-	for range 2 { // the first makes the row
+	for range 2 { // the first call creates the row
 		if err := l.Do(t.Context(), &d, store.VerbTake, "l", "k", 1); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}

@@ -7,7 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestHashReadsEachByte tells keys apart that differ in one byte or in length.
+// TestHashReadsEachByte checks that keys that differ in one byte or in length
+// have different hashes.
 func TestHashReadsEachByte(t *testing.T) {
 	s := open(t, Config{})
 	b := &binding{def: &store.Definition{}}

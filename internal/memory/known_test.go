@@ -11,8 +11,8 @@ import (
 )
 
 // A Take of a key that has a row is decided before the key and the cost are
-// checked. What the checks refuse is refused all the same, changes nothing, and
-// leaves the decision zero.
+// checked. Invalid calls must still be rejected, change nothing, and leave the
+// Decision zero.
 func TestTakeChecksKeyAndCost(t *testing.T) {
 	s := open(t, Config{})
 	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10})

@@ -14,7 +14,7 @@ import (
 
 var ctx = context.Background()
 
-// fake is a clock that tests set.
+// fake is a clock that a test sets.
 type fake struct{ us int64 }
 
 func (f *fake) now() int64 { return f.us }
@@ -54,7 +54,7 @@ func take(t testing.TB, l *dipwell.Limiter, limit, key string, n int64) dipwell.
 }
 
 // TestAgreesWithMap takes random costs from 200,000 keys, while time passes and
-// the table grows many times, and compares each answer with a plain map's.
+// the table grows many times, and compares each answer with that of a map.
 func TestAgreesWithMap(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})

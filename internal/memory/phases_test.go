@@ -11,13 +11,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// windows are limits whose windows begin where the key says.
+// windows are limits whose windows begin at times that depend on the key.
 var windows = []store.Limit{
 	{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: time.Hour, Burst: 50, OnChange: store.Keep},
 	{Name: "listed", Algorithm: store.Interval, Rate: 3, Period: 7 * time.Minute, Burst: 20, ListKeys: true},
 }
 
-// row returns where a key's row is.
+// row returns the place of a key's row.
 func (s *Store) row(t testing.TB, limit, key string) (sh *shard, i int, found bool) {
 	t.Helper()
 	op := store.Op{Def: s.reg.Lookup(limit), Key: key}
@@ -30,8 +30,8 @@ func (s *Store) row(t testing.TB, limit, key string) (sh *shard, i int, found bo
 	return sh, i, found
 }
 
-// TestPhaseIsRemembered gives rows another phase than theirs and sees that each
-// kind of call goes by it: none works it out once more.
+// TestPhaseIsRemembered changes the phases of rows and checks that each kind of
+// call uses the row's phase and does not compute it.
 func TestPhaseIsRemembered(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, Shards: 1})
@@ -56,13 +56,13 @@ func TestPhaseIsRemembered(t *testing.T) {
 	}
 }
 
-// TestPhases moves rows about in each way that there is. A row's phase is the
-// key's, or 0 until a call needed it.
+// TestPhases moves rows in every possible way. The phase of a row must be that
+// of its key, or 0 if no call needed it yet.
 func TestPhases(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, Shards: 2, MaxKeys: 3000})
 	l := limiter(t, s, windows...)
-	for _, name := range []string{"x", "y"} { // no windows
+	for _, name := range []string{"x", "y"} { // without windows
 		if _, err := l.Define(ctx, store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 9}, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestPhases(t *testing.T) {
 		case n%6000 == 7:
 			clock.add(3 * time.Hour)
 			_, err = s.Sweep(ctx, 100_000)
-		case n%7000 == 9: // a bucket now, then windows of another length
+		case n%7000 == 9: // changes to a bucket, then to windows of another length
 			if changed.Algorithm++; changed.Algorithm > store.Interval {
 				changed.Algorithm, changed.Period = store.TokenBucket, changed.Period+time.Minute
 			}
@@ -116,12 +116,12 @@ func TestPhases(t *testing.T) {
 		}
 	}
 	if known += check(); known < 1000 {
-		t.Errorf("only %d rows knew their phase", known)
+		t.Errorf("only %d rows have their phase", known)
 	}
 }
 
-// TestWindowBytesPerKey holds the memory of rows that remember their phase, and
-// that they still do when the table has grown.
+// TestWindowBytesPerKey bounds the memory of rows with a phase, and checks the
+// phases after the table has grown.
 func TestWindowBytesPerKey(t *testing.T) {
 	s := open(t, Config{Clock: (&fake{1e15}).now})
 	l := limiter(t, s, store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour})
@@ -140,9 +140,9 @@ func TestWindowBytesPerKey(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForMore has the system run out of memory when a shard's first
-// window needs it for its phase, or its first listed key for its text. That call
-// fails, and buckets of the shard go on.
+// TestNoMemoryForMore checks that if a shard gets no memory for the phase of
+// its first window or the name of its first listed key, that call fails and
+// buckets of the shard still work.
 func TestNoMemoryForMore(t *testing.T) {
 	for _, more := range []store.Limit{windows[0], {Name: "listed", Rate: 1, Period: time.Hour, ListKeys: true}} {
 		s := open(t, Config{Clock: (&fake{1e15}).now, Shards: 1})

@@ -22,11 +22,11 @@ func TestPut(t *testing.T) {
 		used, ts, want int64
 	}{
 		{4, now, 6},
-		{3, now - 1, 6}, // older than what is held
+		{3, now - 1, 6}, // older than the row
 		{3, now, 6},     // as old, and fuller
 		{7, now, 3},
 		{5, now + 1, 5},
-		{0, now + 2, 10}, // full: the row goes
+		{0, now + 2, 10}, // full: the row is deleted
 	} {
 		if err := s.Put(def, "k", store.State{Used: c.used * unit, TS: c.ts, Version: 1}); err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// A row of an older definition is carried to the one in force.
+// A row of an older definition is converted to the current one.
 func TestPutCarries(t *testing.T) {
 	now := int64(1e15)
 	s := open(t, Config{Clock: func() int64 { return now }})
@@ -64,6 +64,6 @@ func TestPutCarries(t *testing.T) {
 		t.Errorf("%d remaining (%v), want 16", d.Remaining, err)
 	}
 	if err := s.Put(old, "k", store.State{Used: 1, TS: now, Version: 9}); !errors.Is(err, store.ErrStaleDefinition) {
-		t.Errorf("a version to come: %v", err)
+		t.Errorf("a row of a later version: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// waits is a store of which so many callers wait on one key.
+// waits returns a store with n reservations that wait on one key.
 func waits(t testing.TB, n int, now *int64) (*memory.Store, *dipwell.Limiter, []store.Reservation) {
 	t.Helper()
 	s, err := memory.New(memory.Config{Clock: func() int64 { return *now }})
@@ -35,8 +35,8 @@ func waits(t testing.TB, n int, now *int64) (*memory.Store, *dipwell.Limiter, []
 	return s, l, ids
 }
 
-// A key on which thousands wait settles only where something has fallen due, and
-// is to the unit what the reference in package store makes of it.
+// With thousands of reservations of one key, records are advanced only if one
+// has fallen due, and the results are exactly those of package store.
 func TestThousandsWait(t *testing.T) {
 	now := int64(1e15)
 	_, l, ids := waits(t, 3000, &now)
@@ -102,7 +102,7 @@ func TestThousandsWait(t *testing.T) {
 	}
 }
 
-// What ended takes no memory, whoever's key it was.
+// Records that have ended use no memory, for any key.
 func TestRecordsThatEndedGo(t *testing.T) {
 	now := int64(1e15)
 	s, err := memory.New(memory.Config{MaxReservations: 64, Clock: func() int64 { return now }})
@@ -116,7 +116,7 @@ func TestRecordsThatEndedGo(t *testing.T) {
 	}
 	for i := range 5000 {
 		key := fmt.Sprint("k", i)
-		now += 1e6 / 8 // 24 of 3 seconds wait at any time
+		now += 1e6 / 8 // 24 wait at any time, for 3 seconds each
 		d, err := l.Reserve(t.Context(), "l", key, 4)
 		if err != nil || d.Delay != 3*time.Second {
 			t.Fatalf("key %d: %+v, %v", i, d, err)
@@ -129,7 +129,8 @@ func TestRecordsThatEndedGo(t *testing.T) {
 	}
 }
 
-// BenchmarkTakeBesideWaits is a Take of a key on which callers wait.
+// BenchmarkTakeBesideWaits measures a Take of a key with reservations that
+// wait.
 func BenchmarkTakeBesideWaits(b *testing.B) {
 	for _, n := range []int{0, 1, 1000, 50_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Each key of a reservation takes memory, so each counts.
+// Each key of a reservation counts towards the bound, because it takes memory.
 func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 	now := int64(1)
 	s, err := memory.New(memory.Config{MaxReservations: 4, Clock: func() int64 { return now }})
@@ -54,7 +54,7 @@ func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 	}
 }
 
-// Texts of keys that are gone make room for those of others.
+// The memory of names of deleted keys is used again.
 func TestTextsAreUsedAgain(t *testing.T) {
 	now := int64(1e15)
 	s, err := memory.New(memory.Config{MaxKeys: 256, Clock: func() int64 { return now }})

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// While it grows, a table must not fall behind its inserts: rows lie close to
-// the places that their hashes have in proportion, at every size. Linear
-// probing that keeps order expects 2 to 3 slots at this load.
+// While the table grows, rows must stay close to the slots that are
+// proportional to their hashes. Ordered linear probing expects a distance of 2
+// to 3 slots at this load.
 func TestRowsLieNearTheirPlaces(t *testing.T) {
 	s := open(t, Config{})
 	slow := api

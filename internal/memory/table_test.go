@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// mix is a fixed hash, so that the tests of growing are the same each time.
+// mix is a fixed hash, so that these tests are deterministic.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -16,7 +16,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// bare is a store of one shard, and the handle of a limit whose rows stay.
+// bare returns a store of one shard and the handle of a limit whose rows are
+// never full.
 func bare(t testing.TB) (*Store, *shard, uint32) {
 	s := open(t, Config{Clock: (&fake{1e15}).now, Shards: 1})
 	d, err := s.Define(ctx, store.Limit{Name: "slow", Rate: 1, Period: 24 * time.Hour, Burst: 100}, store.OwnerCode)
@@ -38,14 +39,14 @@ func (sh *shard) put(t testing.TB, id uint64, tag, handle uint32) {
 	}
 	i, found := sh.find(id, tag)
 	if found {
-		t.Fatalf("%d is there before it was put", id)
+		t.Fatalf("%d is found before put", id)
 	}
 	sh.store.keys.Add(1)
 	sh.insert(i, slot{id: id, used: 1e12, ts: now, tag: tag, handle: handle}, now, true)
 	sh.maintain(now)
 }
 
-// check holds the shard against what find relies on.
+// check checks the invariants of a shard that find depends on.
 func (sh *shard) check(t testing.TB) {
 	t.Helper()
 	rows, last, gap := 0, ^uint64(0), -1
@@ -68,8 +69,8 @@ func (sh *shard) check(t testing.TB) {
 	}
 }
 
-// TestMovesPerInsert bounds the work that growing adds to one insert: a call
-// never waits for a table to be copied.
+// TestMovesPerInsert bounds the number of slots that an insert moves while the
+// table grows.
 func TestMovesPerInsert(t *testing.T) {
 	_, sh, handle := bare(t)
 	const rows, bound = 300_000, 1500
@@ -94,7 +95,7 @@ func TestMovesPerInsert(t *testing.T) {
 	}
 }
 
-// TestEqualHashes has pairs of keys that differ only in the tag.
+// TestEqualHashes uses pairs of keys that differ only in the tag.
 func TestEqualHashes(t *testing.T) {
 	_, sh, handle := bare(t)
 	for i := range uint64(5000) {
@@ -130,7 +131,7 @@ func TestRemove(t *testing.T) {
 	sh.check(t)
 }
 
-// TestBytesPerKey holds the memory of the table at every size on the way.
+// TestBytesPerKey bounds the memory of the table at every size while it grows.
 func TestBytesPerKey(t *testing.T) {
 	s := open(t, Config{Clock: (&fake{1e15}).now})
 	l := limiter(t, s, store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})

@@ -11,8 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The fast path for buckets answers what Rule.Apply answers, also at the bounds of
-// what can be counted.
+// The fast path for buckets has the same results as Rule.Apply, also at the
+// largest numbers.
 func TestTakeIsApply(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	limits := []store.Limit{
@@ -50,7 +50,7 @@ func TestTakeIsApply(t *testing.T) {
 	}
 }
 
-// So does the fast path for ticks longer than 1 µs.
+// The fast path for windows has the same results as Rule.Apply.
 func TestTakeInWindowIsApply(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	windows := 0
