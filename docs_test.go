@@ -127,3 +127,36 @@ func readText(t *testing.T, name string) string {
 	}
 	return string(b)
 }
+
+// TestDocTests checks that the test files and tests that pages name are there.
+func TestDocTests(t *testing.T) {
+	var tests strings.Builder // every test file: its name and its functions
+	var pages []string
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
+		switch {
+		case strings.HasSuffix(name, "_test.go"):
+			tests.WriteString(" /" + name + "\n" + readText(t, name))
+		case path.Ext(name) == ".md" && (name == "README.md" || name == "CONTRIBUTING.md" || strings.HasPrefix(name, "docs/")):
+			pages = append(pages, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := tests.String()
+	file, function := regexp.MustCompile(`\w[\w/]*_test\.go\b`), regexp.MustCompile(`\b(?:Test[A-Z]|Example_)\w+`)
+	for _, page := range pages {
+		text := readText(t, page)
+		for _, name := range file.FindAllString(text, -1) {
+			if !strings.Contains(all, "/"+name+"\n") {
+				t.Errorf("%s names %s, which is not there", page, name)
+			}
+		}
+		for _, name := range function.FindAllString(text, -1) {
+			if !strings.Contains(all, "func "+name+"(") {
+				t.Errorf("%s names %s, which is not there", page, name)
+			}
+		}
+	}
+}

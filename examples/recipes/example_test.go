@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/memstore"
 )
 
@@ -183,6 +186,49 @@ func Example_limitsByPlan() {
 	// bob 10 0 <nil>
 	// acme 50 950 <nil>
 	// bob 50 950 <nil>
+}
+
+// The middleware of a plan is made once, at the start; each request goes through
+// the one of its customer's plan.
+func Example_middlewareByPlan() {
+	limiter := newLimiter(
+		dipwell.Limit{Name: "api-free", Rate: 60, Period: time.Minute, Burst: 1},
+		dipwell.Limit{Name: "api-pro", Rate: 600, Period: time.Minute, Burst: 2},
+	)
+	plans := map[string]string{"acme": "pro"}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+
+	byPlan := map[string]http.Handler{}
+	for _, plan := range []string{"free", "pro"} {
+		wrap, err := httplimit.New(limiter, httplimit.Config{Limits: []httplimit.Limit{
+			{Name: "api-" + plan, Key: httplimit.Header("X-Account")},
+		}})
+		if err != nil {
+			panic(err)
+		}
+		byPlan[plan] = wrap(handler)
+	}
+	limited := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		plan := plans[r.Header.Get("X-Account")] // of an account that you have authenticated
+		if plan == "" {
+			plan = "free"
+		}
+		byPlan[plan].ServeHTTP(w, r)
+	})
+
+	for _, account := range []string{"bob", "bob", "acme", "acme", "acme"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Account", account)
+		w := httptest.NewRecorder()
+		limited.ServeHTTP(w, r)
+		fmt.Println(account, w.Code)
+	}
+	// Output:
+	// bob 200
+	// bob 429
+	// acme 200
+	// acme 200
+	// acme 429
 }
 
 // Costs are whole numbers. Where a cheap call costs half of a dear one, count
