@@ -19,11 +19,14 @@ const maxVersions = 1024
 // Lookup never waits, and changes happen one at a time. The zero Registry is empty
 // and ready to use.
 type Registry struct {
-	mu        sync.Mutex
-	current   atomic.Pointer[snapshot]
-	dropped   map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
-	loadErr   atomic.Pointer[error]
-	limitErrs atomic.Pointer[map[string]error]
+	// Unreadable returns why the store cannot read the limit of a name that Lookup
+	// does not find, such as one of a newer program, or nil if there is no such
+	// limit. Set it before the registry is used. Nil: all limits can be read.
+	Unreadable func(name string) error
+
+	mu      sync.Mutex
+	current atomic.Pointer[snapshot]
+	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
 }
 
 // A snapshot is all limits at one time. It never changes.
@@ -64,28 +67,13 @@ func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
-// SetLoadError records why limits could not be loaded; until it is set to nil,
-// unknown names return this error, not ErrUnknownLimit.
-func (r *Registry) SetLoadError(why error) {
-	if why == nil {
-		r.loadErr.Store(nil)
-	} else {
-		r.loadErr.Store(&why)
-	}
-}
-
-// SetLimitErrors sets the errors of limits whose definitions this program cannot
-// read, such as those of a newer one. Calls of these names get the error.
-func (r *Registry) SetLimitErrors(errs map[string]error) { r.limitErrs.Store(&errs) }
-
 // Missing returns the error for a name that Lookup did not find: an
 // ErrUnknownLimit with the name, or why the limit could not be read.
 func (r *Registry) Missing(name string) error {
-	if why := r.loadErr.Load(); why != nil {
-		return *why
-	}
-	if errs := r.limitErrs.Load(); errs != nil && (*errs)[name] != nil {
-		return (*errs)[name]
+	if r.Unreadable != nil {
+		if err := r.Unreadable(name); err != nil {
+			return err
+		}
 	}
 	return unknownLimit(name)
 }

@@ -83,8 +83,8 @@ type Catalog struct {
 	unread   atomic.Pointer[error]
 	revision atomic.Int64
 
-	installs sync.Mutex       // held without asking b
-	bad      map[string]error // under installs
+	installs sync.Mutex                       // held without asking b
+	bad      atomic.Pointer[map[string]error] // changed under installs
 
 	ctx  context.Context // of what is done in the background
 	stop func()
@@ -104,6 +104,8 @@ type pending struct {
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
 	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1)}
 	cat.revision.Store(-1)
+	cat.bad.Store(&map[string]error{})
+	reg.Unreadable = cat.unreadable
 	cat.ctx, cat.stop = context.WithCancel(context.Background())
 	return cat
 }
@@ -150,12 +152,19 @@ func (c *Catalog) LoadError() error {
 	return nil
 }
 
+// unreadable is Registry.Unreadable.
+func (c *Catalog) unreadable(name string) error {
+	if why := c.LoadError(); why != nil {
+		return why
+	}
+	return (*c.bad.Load())[name]
+}
+
 // failed notes why the limits could not be read, if they never were.
 func (c *Catalog) failed(err error) {
 	if c.Lazy && !c.isRead.Load() {
 		why := c.Unread(err)
 		c.unread.Store(&why)
-		c.reg.SetLoadError(why)
 	}
 }
 
@@ -227,20 +236,19 @@ func (c *Catalog) forget(name string) {
 func (c *Catalog) Install(l *Limits) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
+	before := *c.bad.Load()
 	for name, err := range l.Bad {
-		if known := c.bad[name]; known == nil || known.Error() != err.Error() {
+		if known := before[name]; known == nil || known.Error() != err.Error() {
 			c.Report(err)
 		}
 	}
-	c.bad = l.Bad
-	c.reg.SetLimitErrors(l.Bad)
+	c.bad.Store(&l.Bad)
 	if err := c.b.Install(l); err != nil {
 		return err
 	}
 	c.revision.Store(l.Revision)
 	c.isRead.Store(true)
 	c.unread.Store(nil)
-	c.reg.SetLoadError(nil)
 	return nil
 }
 
