@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
@@ -67,7 +68,7 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 		lookNow, id)
 }
 
-var merges = sync.Pool{New: func() any { return new(store.Merge) }}
+var merges = sync.Pool{New: func() any { return new(merge.Batch) }}
 
 // decideBatch decides a batch. Calls for a single key are added up by key if
 // all of them may be granted in full. One statement decides all such keys of a
@@ -75,7 +76,7 @@ var merges = sync.Pool{New: func() any { return new(store.Merge) }}
 // set.sql and decideOptimistic; what is still undecided is decided group by
 // group.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*store.Merge)
+	m := merges.Get().(*merge.Batch)
 	defer merges.Put(m)
 	m.Arrange(b)
 	var parts, charges []*limitBatch
@@ -115,7 +116,7 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 // A pendingRow is a row with undecided groups. The first of them are charged in
 // one go: as many as may be granted in full.
 type pendingRow struct {
-	*store.Row
+	*merge.Row
 	tried int
 	units int64      // of the first tried groups
 	rule  store.Rule // with the key's own origin, if origins are spread
@@ -141,7 +142,7 @@ type limitBatch struct {
 // newLimitBatches sorts the rows of one limit by how they are decided, or
 // returns nil if the limit is not available. Rows that are only charged by
 // Charge have another bound and get a batch of their own.
-func (s *Store) newLimitBatches(ctx context.Context, rows []store.Row) (takes, charges *limitBatch) {
+func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
 		failGroups(rows, err)
@@ -181,7 +182,7 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []store.Row) (takes, c
 // summable reports whether the calls for a row of a plain limit can be added up
 // (ok) and whether any of them asks for tokens (asks). bound is the smallest
 // bound of those.
-func summable(row *store.Row) (asks bool, bound int64, ok bool) {
+func summable(row *merge.Row) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
@@ -244,7 +245,7 @@ func (s *Store) decideOneByOne(ctx context.Context, groups []*store.Group) {
 	}
 }
 
-func failGroups(rows []store.Row, err error) {
+func failGroups(rows []merge.Row, err error) {
 	for i := range rows {
 		for _, g := range rows[i].Groups {
 			g.Err = err

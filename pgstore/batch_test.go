@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/coalesce"
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -104,7 +105,7 @@ func TestBatchAgreesWithGo(t *testing.T) {
 		if err := s.Apply(ctx, &got); err != nil {
 			t.Fatal(err)
 		}
-		var m store.Merge
+		var m merge.Batch
 		m.Arrange(&want)
 		for i := range m.Rows {
 			name := m.Rows[i].Limit + "/" + m.Rows[i].Key

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -288,7 +289,7 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 
 // decidedBundle returns a bundle that writes the state after for a row, if it
 // is still as found.
-func decidedBundle(e *entry, row *store.Row, found, after store.State) *bundle {
+func decidedBundle(e *entry, row *merge.Row, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
 	for range row.Groups {

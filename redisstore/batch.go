@@ -4,17 +4,18 @@ import (
 	"context"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
 
-var merges = sync.Pool{New: func() any { return new(store.Merge) }}
+var merges = sync.Pool{New: func() any { return new(merge.Batch) }}
 
 // decideBatch decides a batch in one pipeline. Groups of plain buckets share
 // calls of set.lua or take_many.lua, with any number of callers per row; each
 // other group has a call of its own. Groups that a call leaves undecided get a
 // second pipeline, or are decided one by one.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*store.Merge)
+	m := merges.Get().(*merge.Batch)
 	defer merges.Put(m)
 	m.Arrange(b)
 	p := pipeline{s: s, ctx: ctx}
@@ -62,7 +63,7 @@ func (p *pipeline) run() {
 }
 
 // addRow adds the calls of a row.
-func (p *pipeline) addRow(row *store.Row) {
+func (p *pipeline) addRow(row *merge.Row) {
 	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
 		var known [1]*entry
 		if err := p.s.limits.resolve(p.ctx, row.Groups[0], known[:]); err != nil {

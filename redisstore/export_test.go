@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -27,7 +28,7 @@ func (s *Store) InstallDefinition(d *store.Definition, key string) (row string) 
 // the two.
 func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
-	p.addRow(&store.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
+	p.addRow(&merge.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
 	p.addGroup(two)
 	for _, q := range p.open {

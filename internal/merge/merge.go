@@ -1,32 +1,36 @@
-package store
+// Package merge arranges batches by row, for stores that read and write each row once per
+// batch.
+package merge
 
 import (
 	"cmp"
 	"slices"
+
+	"github.com/dipwell/dipwell/store"
 )
 
-// A Merge arranges a batch by row, for stores that read and write each row once per
-// batch, however many calls use it. The zero Merge is ready to use. Reusing a Merge
+// A Batch arranges a batch by row, for stores that read and write each row once per
+// batch, however many calls use it. The zero Batch is ready to use. Reusing one
 // saves allocations.
 //
 // Groups of different rows may be decided in any order. Those of one row are decided
 // in the order of the batch.
-type Merge struct {
-	Rows  []Row    // the rows of groups of one op, sorted by limit and key
-	Whole []*Group // groups of several ops, and cancellations: decide each one alone
+type Batch struct {
+	Rows  []Row          // the rows of groups of one op, sorted by limit and key
+	Whole []*store.Group // groups of several ops, and cancellations: decide each one alone
 
-	groups []*Group // backs Rows[i].Groups
+	groups []*store.Group // backs Rows[i].Groups
 }
 
 // A Row has the groups of one op that use one row.
 type Row struct {
 	Limit, Key string
-	Groups     []*Group // at least one, in the order of the batch
+	Groups     []*store.Group // at least one, in the order of the batch
 }
 
 // Arrange sets Rows and Whole to the groups of b. m points into b: do not move or
 // reuse b until its groups are decided.
-func (m *Merge) Arrange(b *Batch) {
+func (m *Batch) Arrange(b *store.Batch) {
 	clear(m.Rows)
 	clear(m.Whole)
 	clear(m.groups)
@@ -38,10 +42,10 @@ func (m *Merge) Arrange(b *Batch) {
 			m.groups = append(m.groups, g)
 		}
 	}
-	slices.SortStableFunc(m.groups, func(a, b *Group) int { return a.Ops[0].compareRow(&b.Ops[0]) })
+	slices.SortStableFunc(m.groups, func(a, b *store.Group) int { return compareRows(&a.Ops[0], &b.Ops[0]) })
 	for from := 0; from < len(m.groups); {
 		first, to := &m.groups[from].Ops[0], from+1
-		for to < len(m.groups) && first.compareRow(&m.groups[to].Ops[0]) == 0 {
+		for to < len(m.groups) && compareRows(first, &m.groups[to].Ops[0]) == 0 {
 			to++
 		}
 		m.Rows = append(m.Rows, Row{first.Def.Name, first.Key, m.groups[from:to:to]})
@@ -49,8 +53,8 @@ func (m *Merge) Arrange(b *Batch) {
 	}
 }
 
-// compareRow orders ops by their rows, in byte order.
-func (op *Op) compareRow(other *Op) int {
+// compareRows orders ops by their rows, in byte order.
+func compareRows(op, other *store.Op) int {
 	if c := cmp.Compare(op.Def.Name, other.Def.Name); c != 0 {
 		return c
 	}
@@ -59,8 +63,8 @@ func (op *Op) compareRow(other *Op) int {
 
 // Decide decides the groups of the row one after the other at now, in µs, and sets
 // their answers. It returns the row to store, and whether it must be stored. A group
-// whose definition is too old for the row gets ErrStaleDefinition as its Err.
-func (r *Row) Decide(now int64, row State) (after State, write bool) {
+// whose definition is too old for the row gets store.ErrStaleDefinition as its Err.
+func (r *Row) Decide(now int64, row store.State) (after store.State, write bool) {
 	phase := r.Groups[0].Ops[0].Phase
 	for _, g := range r.Groups {
 		op := &g.Ops[0]

@@ -1,4 +1,4 @@
-package store_test
+package merge_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -25,7 +26,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 		limittest.Definition(store.Limit{Name: "c", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 4}),
 		limittest.Definition(store.Limit{Name: "d", Rate: 1, Period: time.Hour, Burst: 3, Mode: store.Shadow}),
 	}
-	var m store.Merge
+	var m merge.Batch
 	rapid.Check(t, func(t *rapid.T) {
 		now := rapid.Int64Range(0, 1e9).Draw(t, "now")
 		n := rapid.IntRange(1, 40).Draw(t, "groups")
@@ -97,7 +98,7 @@ func TestCallsAlikeAreGrantedFromTheFirstOn(t *testing.T) {
 	for range 30 {
 		b.Groups = append(b.Groups, single(def, "hot", store.VerbTake, 3))
 	}
-	var m store.Merge
+	var m merge.Batch
 	m.Arrange(&b)
 	if len(m.Rows) != 1 {
 		t.Fatalf("%d rows", len(m.Rows))
@@ -121,7 +122,7 @@ func TestArrangeLeavesGroupsWhole(t *testing.T) {
 		{Cancel: true},
 		single(def, "x", store.VerbTake, 2),
 	}}
-	var m store.Merge
+	var m merge.Batch
 	for range 2 { // Arrange may be called again
 		m.Arrange(&b)
 		if fmt.Sprint(len(m.Rows), len(m.Whole)) != "1 2" {
@@ -136,7 +137,7 @@ func TestACallWithAnOldDefinitionFailsAlone(t *testing.T) {
 	now.Number, now.Past = 2, []store.Version{{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy}}
 	b := store.Batch{Groups: []store.Group{
 		single(&now, "k", store.VerbTake, 1), single(old, "k", store.VerbTake, 1), single(&now, "k", store.VerbTake, 1)}}
-	var m store.Merge
+	var m merge.Batch
 	m.Arrange(&b)
 	after, _ := m.Rows[0].Decide(1000, store.State{Used: old.Rule.Unit, TS: 1000, Version: 1})
 	if after.Used != 3*old.Rule.Unit || !errors.Is(b.Groups[1].Err, store.ErrStaleDefinition) || b.Groups[0].Err != nil || b.Groups[2].Err != nil {
