@@ -38,7 +38,7 @@ func refuse(code codes.Code, delay *durationpb.Duration) error {
 	return s.Err()
 }
 
-// Both sides of the package over a real connection.
+// Tests both sides of the package over a real connection.
 func TestClientAndServer(t *testing.T) {
 	l, _ := newLimiter(t, "api=20/1s,burst=1", "hour=1/1h")
 	c := newClient(t, nil, grpclimit.ClientConfig{})

@@ -14,9 +14,9 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// go test -bench . ./replay gives the rate of a replay beside those of loops
-// that only split the same lines and parse their times: one as most programs
-// would write it, one that copies nothing, and one by hand.
+// go test -bench . ./replay compares the rate of a replay with loops that only
+// split the same lines and parse their times: a simple one, one that copies
+// nothing, and one written by hand.
 
 const benchLines = 200_000
 
@@ -98,7 +98,7 @@ func BenchmarkSplitAndParseTime(b *testing.B) {
 	perLine(b, benchLines)
 }
 
-// The same with nothing copied: only the standard library's parser of times.
+// The same without copying, with the standard library's parser of times.
 func BenchmarkSplitInPlaceAndParseTime(b *testing.B) {
 	log := benchLog(benchLines, 0)
 	for b.Loop() {
@@ -138,8 +138,8 @@ func BenchmarkSplitAndParseTimeByHand(b *testing.B) {
 	perLine(b, benchLines)
 }
 
-// All of a replay's work, written by hand for one limit: split the line, parse its
-// time, and take a token from the address's bucket in a map.
+// All of the work of a replay, written by hand for one limit: it splits the
+// line, parses its time, and takes a token from the address's bucket in a map.
 func BenchmarkDecideByHand(b *testing.B) {
 	log := benchLog(benchLines, 0)
 	var times clfTimes

@@ -55,8 +55,8 @@ func decided(t *testing.T, code int, r *benchReport, sent string) {
 	}
 }
 
-// interrupted starts a bench that would take an hour, interrupts it once it
-// asks, and returns its report.
+// interrupted starts a bench of an hour, interrupts it once it makes calls, and
+// returns its report.
 func interrupted(t *testing.T, by os.Signal, asks func() error, args ...string) benchReport {
 	t.Helper()
 	cmd := built(t, append([]string{"bench", "--json", "--time", "1h", "--keys", "100", "--clients", "2"}, args...)...)
@@ -173,8 +173,8 @@ func TestBenchPostgres(t *testing.T) {
 	}
 }
 
-// asksRedis returns nil once there are more keys than the warm-up of two clients
-// makes.
+// asksRedis returns nil once there are more keys than two clients make in their
+// warm-up.
 func asksRedis(server *redistest.Server) error {
 	if n, err := server.Do("dbsize"); err != nil || n.(int64) < 2*benchWarmUp+10 {
 		return fmt.Errorf("%v keys: %w", n, err)
@@ -262,8 +262,8 @@ func TestBenchFlags(t *testing.T) {
 	}
 }
 
-// Each limit admits ten million calls a second of one key for its time, as far
-// as an hour's can be counted, and is counted in µs as most limits are.
+// Each limit allows ten million calls a second of one key for its time, up to
+// what can be counted for an hour, and has ticks of 1 µs as most limits do.
 func TestBenchLimit(t *testing.T) {
 	for _, cost := range []int64{1, 2, 9, 10, 11, 1000, 999_983, maxBenchCost} {
 		for _, length := range []time.Duration{minBenchTime, 5 * time.Second, 59 * time.Second, 10 * time.Minute, maxBenchTime} {

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestChangeRace: 12 clients of a service take, charge and reserve one key while
-// SQL changes its limit 300 times: what was granted is what is missing.
+// TestChangeRace checks that the tokens granted are those missing if 12 clients
+// of a service take, charge and reserve one key while SQL changes its limit 300
+// times.
 func TestChangeRace(t *testing.T) {
 	const clients, calls, changes, burst = 12, 250, 300, 5000
 	dsn := migratedDatabase(t)
@@ -55,8 +56,9 @@ func TestChangeRace(t *testing.T) {
 	t.Logf("%d granted beside %d changes, %d left", granted.Load(), changes, left)
 }
 
-// TestServiceRole: a service works with a login that has dipwell_service where
-// its limits are defined already, and otherwise says which role it lacks.
+// TestServiceRole checks that a service works with a login that has only
+// dipwell_service if its limits are defined already, and otherwise names the
+// role that it lacks.
 func TestServiceRole(t *testing.T) {
 	dsn := migratedDatabase(t)
 	conn := connectTo(t, dsn)

@@ -22,7 +22,7 @@ func program(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// fixedClock is a store's time that stands still, so that output can be compared.
+// fixedClock is the constant time of a store, for a constant output.
 func fixedClock() int64 { return 1e15 }
 
 // startAPI serves limits on loopback and returns the URL.
@@ -94,8 +94,8 @@ func TestClientExitCodes(t *testing.T) {
 			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
 		}
 	}
-	// The shared bucket comes first in a listing; a page that ends with it goes on
-	// from an empty key.
+	// The shared bucket is first in a listing. A page that ends with it continues
+	// after an empty key.
 	if code, out, stderr := program(t, "take", "login", "user:9"); code != 0 {
 		t.Error(out, stderr)
 	}
@@ -230,7 +230,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// Flags come before the environment, that before the file, and that before defaults.
+// Flags have precedence over the environment, that over the file, and that over
+// defaults.
 func TestSettingsAgree(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")
 	if err := os.WriteFile(file, []byte("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nmax_keys: 3\nlimits:\n  - {name: a, rate: 1, per: 1s}\n"), 0o600); err != nil {
@@ -253,7 +254,7 @@ func TestSettingsAgree(t *testing.T) {
 	}
 }
 
-// Without a command there is help, and the status of a mistake.
+// Without a command the program prints its help and exits with status 2.
 func TestWithoutCommand(t *testing.T) {
 	code, out, errs := program(t)
 	if code != 2 || out != "" || !strings.HasPrefix(errs, "Usage: dipwell COMMAND") || !strings.Contains(errs, "Commands: serve, take,") || strings.Contains(errs, "expected") {

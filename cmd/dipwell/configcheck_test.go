@@ -12,7 +12,8 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// What serve refuses of a file, config check and doctor refuse, in the same words.
+// config check and doctor reject the same configuration files as serve, with
+// the same messages.
 func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 	dir := t.TempDir()
 	short := filepath.Join(dir, "short")
@@ -59,7 +60,7 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 			t.Errorf("%q: doctor: %d %v", tc.yaml, code, found)
 		}
 	}
-	// What is not here may be where the service runs.
+	// A missing file may exist where the service runs.
 	must(t, os.WriteFile(file, []byte("tls_cert: none.pem\ntls_key: none.key\nadmin_token_file: none\ndata: "+filepath.Join(dir, "data")+"\n"), 0o600))
 	code, out, stderr := program(t, "config", "check", file)
 	if code != 0 || !strings.Contains(out, "good, 0 limits") || !strings.Contains(stderr, "admin_token_file is not here") || !strings.Contains(stderr, "tls_cert none.pem, tls_key none.key is not here") {
@@ -70,7 +71,7 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 	}
 }
 
-// A role or database that cannot work ends serve, unless it is to wait.
+// A role or database that cannot work ends serve, unless the store is lazy.
 func TestServeRefusedByTheStore(t *testing.T) {
 	t.Parallel()
 	dsn := migratedDatabase(t)
@@ -118,7 +119,7 @@ func TestServeRefusedByTheStore(t *testing.T) {
 	})
 }
 
-// SIGHUP ends no service, whatever files it follows.
+// SIGHUP does not end a service, whichever files it has.
 func TestServeHangup(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1h,burst=2")
 	for range 3 {

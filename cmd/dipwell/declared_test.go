@@ -17,7 +17,7 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
-// sides are services over one store, each with its own file, in virtual time.
+// sides are services on one store, each with its own file, in virtual time.
 type sides struct {
 	t       *testing.T
 	limiter *dipwell.Limiter
@@ -49,7 +49,7 @@ func (s *sides) start(name, path string) {
 	s.by[name] = &declared{ctx: s.t.Context(), limiter: s.limiter, path: path, info: log, warn: log}
 }
 
-// write puts a text into a service's file, and has the service read it.
+// write writes a service's file and makes the service read it.
 func (s *sides) write(name, text string) error {
 	s.t.Helper()
 	d := s.by[name]
@@ -229,13 +229,14 @@ func TestRevisionsAndOwners(t *testing.T) {
 	})
 }
 
-// stores are those that several services may share, each a real server.
+// sharedStores are those that several services can share, each a real server.
 var sharedStores = map[string]func(t *testing.T) string{
 	"postgres": migratedDatabase,
 	"redis":    func(t *testing.T) string { return redistest.Start(t).URL() },
 }
 
-// An editor empties the file for a moment, and the buckets of its limits are kept.
+// An editor truncates the file for a moment. The buckets of its limits are
+// kept.
 func TestServeFileEmptyForAMoment(t *testing.T) {
 	for name, url := range sharedStores {
 		t.Run(name, func(t *testing.T) {

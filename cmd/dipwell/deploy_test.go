@@ -19,8 +19,8 @@ import (
 
 const deploy = "../../deploy"
 
-// Every query of the dashboard and of the alerts is about metrics, and labels
-// of them, that the service has on one store or another.
+// Every query of the dashboard and of the alerts uses metrics and labels that
+// the service has on some store.
 func TestQueriesAreAboutMetricsThatExist(t *testing.T) {
 	have := seenMetrics(t)
 	exprs := append(dashboardQueries(t), alertQueries(t)...)
@@ -55,7 +55,8 @@ func TestQueriesAreAboutMetricsThatExist(t *testing.T) {
 	}
 }
 
-// seenMetrics asks services on each store, and returns the labels of each metric.
+// seenMetrics runs services on each store, and returns the labels of each
+// metric.
 func seenMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -167,7 +168,7 @@ func alertQueries(t *testing.T) (out []string) {
 	return out
 }
 
-// The unit names only settings that systemd has, a value each.
+// The unit has only settings of systemd, one value each.
 func TestUnit(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(deploy, "systemd/dipwell.service"))
 	if err != nil {

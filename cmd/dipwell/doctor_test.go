@@ -36,7 +36,8 @@ func doctor(t *testing.T, args ...string) (code int, found map[string]string) {
 	return cmd.ProcessState.ExitCode(), found
 }
 
-// expect compares findings with pairs of a check and what one of its lines begins with.
+// expect compares findings with pairs of a check and a prefix of one of its
+// lines.
 func expect(t *testing.T, found map[string]string, pairs ...string) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -93,7 +94,7 @@ func TestDoctorPostgres(t *testing.T) {
 	}
 }
 
-// rowsOf is what a doctor must not change.
+// rowsOf returns the numbers of rows, which doctor must not change.
 func rowsOf(t *testing.T, conn *pgx.Conn) (s string) {
 	t.Helper()
 	err := conn.QueryRow(t.Context(), `select (select count(*) from dipwell.buckets) || ' buckets, ' || (select count(*) from dipwell.reservations) || ' reservations, revision '
@@ -237,8 +238,8 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	}
 }
 
-// A doctor that comes as one of the schema's roles looks at what the role may,
-// and says of the rest that it may not.
+// A doctor with one of the schema's roles checks what the role may do, and
+// reports what it may not check.
 func TestDoctorPostgresRoles(t *testing.T) {
 	dsn := migratedDatabase(t)
 	conn := connectTo(t, dsn)
@@ -286,9 +287,9 @@ func TestDoctorPostgresRoles(t *testing.T) {
 	}
 }
 
-// TestDoctorEngines: the advice fits the engine. Portable tables have no SQL
-// functions and no roles of ours, and on Citus the coordinator's counters say
-// nothing of the rows.
+// TestDoctorEngines checks that the advice is for the engine. Portable tables
+// have no SQL functions and no roles, and on Citus the coordinator's statistics
+// do not include the rows.
 func TestDoctorEngines(t *testing.T) {
 	for engine, want := range map[string]struct {
 		counters, functions bool

@@ -19,8 +19,8 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// SIGTERM during calls over gRPC: every take was answered, no unanswered call took
-// anything, and the process leaves nothing in the store.
+// On SIGTERM during gRPC calls, every take that charged was answered, and the
+// process leaves no connections to the store.
 func TestDrainUnderLoad(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestData keeps buckets over a restart, and refuses a second process meanwhile.
+// TestData checks that buckets survive a restart, and that a second process
+// cannot open the same directory.
 func TestData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	url := "file:" + filepath.Join(dir, dataFile)

@@ -131,7 +131,7 @@ func TestServeRLSMistakes(t *testing.T) {
 	}
 }
 
-// What serve's flags say of gRPC, the file can say, and flags come before it.
+// The file has the gRPC settings too, and flags have precedence.
 func TestServeGRPCFromTheFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -176,7 +176,7 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	}
 }
 
-// The RateLimitService is within the same bound as all else.
+// MaxInFlight also bounds the RateLimitService.
 func TestShedRLS(t *testing.T) {
 	store, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -200,7 +200,7 @@ func TestShedRLS(t *testing.T) {
 	}
 }
 
-// With --shadow nothing is refused, and the answers say what would have been.
+// With --shadow nothing is refused, and the answers show what would have been.
 func TestServeShadow(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "d.yaml"), []byte("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), 0o600); err != nil {
@@ -243,7 +243,7 @@ func TestServeShadow(t *testing.T) {
 	}
 }
 
-// A proxy in shadow mode passes everything on, a store that is away included.
+// A proxy in shadow mode forwards every request, also if the store is down.
 func TestServeShadowProxy(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()

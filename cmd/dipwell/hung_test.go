@@ -43,8 +43,8 @@ const (
 	hungTimeout = 500 * time.Millisecond
 	hungClients = 16 // of each limit
 	hungRounds  = 2
-	// hungSlack is what a loaded machine may add beside the control. An answer
-	// that waits for more than its limit's timeout waits for five seconds.
+	// hungSlack is the time that a loaded machine may add, beyond the control's. A
+	// call that ignores its limit's timeout would take five seconds.
 	hungSlack = 4 * time.Second
 )
 
@@ -150,7 +150,7 @@ func hungStore(t *testing.T, url string, hang, goOn func() error) {
 	}
 }
 
-// longest is the longest of some calls.
+// longest returns the longest of some calls.
 type longest struct {
 	mu sync.Mutex
 	d  time.Duration
@@ -165,7 +165,7 @@ func (l *longest) of(f func()) {
 	l.mu.Unlock()
 }
 
-// metric is a counter's value on /metrics.
+// metric returns the value of a counter on /metrics.
 func metric(t *testing.T, text, name string) int {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, "\n"+name+" ")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// With ten thousand idle connections the service answers everybody, in bounded
-// memory, which it reuses afterwards.
+// With ten thousand idle connections the service answers other clients, and its
+// memory is bounded and reused afterwards.
 func TestIdleConnections(t *testing.T) {
 	const (
 		clients = 10000

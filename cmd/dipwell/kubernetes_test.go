@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object is what this test needs of an object of Kubernetes.
+// object has the fields of a Kubernetes object that this test needs.
 type object struct {
 	Kind string
 	Data map[string]string
@@ -32,8 +32,8 @@ type probe struct {
 	HTTPGet struct{ Path string } `yaml:"httpGet"`
 }
 
-// TestKubernetes starts the service as the manifest does, with its
-// configuration, and asks its probes.
+// TestKubernetes starts the service with the arguments and the configuration of
+// the manifest, and requests its probes.
 func TestKubernetes(t *testing.T) {
 	objects := map[string]object{}
 	f, err := os.Open(filepath.Join(deploy, "kubernetes/dipwell.yaml"))

@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// TestLockedRows: a program that holds rows locked in a transaction of its own
-// holds up nobody but callers of the same keys, which hear in their time that
-// the row is locked, and are answered soon after the lock goes.
+// TestLockedRows checks that rows locked by another program's transaction only
+// affect callers of the same keys. These get an error within their timeout, and
+// answers soon after the lock is released.
 func TestLockedRows(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -135,8 +135,9 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// TestPoolerThatRefusesLockTimeout: behind one, such as PgBouncer unless it is
-// told to ignore the setting, a service works without, and says so once.
+// TestPoolerThatRefusesLockTimeout checks that a service works behind a pooler
+// that rejects lock_timeout, as PgBouncer does unless it is set to ignore it,
+// and logs that once.
 func TestPoolerThatRefusesLockTimeout(t *testing.T) {
 	t.Parallel()
 	dsn := migratedDatabase(t)
@@ -158,7 +159,7 @@ func TestPoolerThatRefusesLockTimeout(t *testing.T) {
 	p.stderr.wait(t, "unsupported startup parameter: lock_timeout.*PgBouncer in docs/reference/postgres.md")
 }
 
-// refusingPooler passes connections on to a server, but not those whose startup
+// refusingPooler forwards connections to a server, except those whose startup
 // message has lock_timeout.
 func refusingPooler(t *testing.T, server string) string {
 	t.Helper()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// With --log-format json each line is an object, from the first to the last,
-// and each length of time has its unit in its name.
+// With --log-format json every line is an object, and names of durations have
+// their unit.
 func TestEachLineIsJSON(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")
 	write := func(text string) {
@@ -57,7 +57,7 @@ func checkJSON(t *testing.T, text string) {
 	}
 }
 
-// Also the line that says why a service did not start.
+// The error of a failed start is JSON too.
 func TestErrorIsJSON(t *testing.T) {
 	for _, args := range []string{"--limit login=oops", "--listen 256.0.0.1:1", "--store nowhere:", "--upstream http://x --by nobody"} {
 		cmd := built(t, append([]string{"serve", "--log-format", "json"}, strings.Fields(args)...)...)
@@ -71,7 +71,7 @@ func TestErrorIsJSON(t *testing.T) {
 	}
 }
 
-// In text the start says the same, without a password.
+// The start is also logged as text, without passwords.
 func TestStartLine(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "a=1/1s", "--limit", "b=1/1s", "--store", "redis://user:secret@127.0.0.1:1/0")
 	m := p.stderr.wait(t, `dipwell: (.*), store redis://\.\.\.@127\.0\.0\.1:1/0, 2 limits \(a, b\)\n`)

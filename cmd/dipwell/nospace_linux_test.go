@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// smallDisk is a file system of a few kB, which everybody may write to.
+// smallDisk returns a file system of a few kB, writable by all users.
 func smallDisk(t *testing.T, kilobytes int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dipwell-disk-")
@@ -34,7 +34,7 @@ func smallDisk(t *testing.T, kilobytes int) string {
 }
 
 // fullOf takes from new keys until the service has no space for one, and
-// expects it to be not ready, with the reason.
+// expects it not to be ready, with the reason.
 func fullOf(t *testing.T, url string) {
 	t.Helper()
 	eventually(t, func() error { return isReady(t, url) })
@@ -52,7 +52,7 @@ func fullOf(t *testing.T, url string) {
 	}
 }
 
-// healed expects a service to take again from new keys, and to be ready.
+// healed waits until a service takes from new keys and is ready.
 func healed(t *testing.T, url string) {
 	t.Helper()
 	key := 0
@@ -65,7 +65,7 @@ func healed(t *testing.T, url string) {
 	})
 }
 
-// TestNoSpacePostgres: a database whose disk is full, and has space again.
+// TestNoSpacePostgres fills the disk of a database, and frees it.
 func TestNoSpacePostgres(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 16<<10)
@@ -93,7 +93,7 @@ func TestNoSpacePostgres(t *testing.T) {
 	healed(t, p.url)
 }
 
-// fill writes a file that leaves so many bytes of its disk free.
+// fill writes a file that leaves this many bytes of its disk free.
 func fill(t *testing.T, path string, free int64) {
 	t.Helper()
 	var of syscall.Statfs_t
@@ -105,7 +105,8 @@ func fill(t *testing.T, path string, free int64) {
 	}
 }
 
-// TestNoSpaceRedis: a server that cannot save to its full disk refuses writes.
+// TestNoSpaceRedis checks a server that rejects writes because it cannot save
+// to its full disk.
 func TestNoSpaceRedis(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 64)
@@ -137,7 +138,7 @@ func TestNoSpaceRedis(t *testing.T) {
 	healed(t, p.url)
 }
 
-// TestNoSpaceFile: a file on a disk that is full.
+// TestNoSpaceFile fills the disk of a file store.
 func TestNoSpaceFile(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 1<<10)

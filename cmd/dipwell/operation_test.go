@@ -21,7 +21,7 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// writeCertificate writes a certificate that signs itself, for 127.0.0.1.
+// writeCertificate writes a self-signed certificate for 127.0.0.1.
 func writeCertificate(t *testing.T, name, cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -88,7 +88,7 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
-// A rotated token counts from the next call on; a bad file changes nothing.
+// A rotated token is used from the next call on; a bad file changes nothing.
 func TestServeAdminToken(t *testing.T) {
 	dir := t.TempDir()
 	file, other, conf := filepath.Join(dir, "token"), filepath.Join(dir, "other"), filepath.Join(dir, "dipwell.yaml")
@@ -136,13 +136,13 @@ func TestServeAdminToken(t *testing.T) {
 	want("Bearer third", 200)
 	save(conf, "admin_token_file: "+other+"\nlimits: [{name: api, rate: 1, per: 1h}]\n")
 	want("Bearer fourth", 200)
-	save(file, "fifth\n") // nobody's any more
+	save(file, "fifth\n") // no longer used
 	save(other, "sixth\n")
 	want("Bearer sixth", 200)
 	want("Bearer fifth", 401)
 }
 
-// Clients speak TLS by authorities and certificates of one's own.
+// Clients use the given authorities and certificates.
 func TestClientTLS(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -171,7 +171,7 @@ func TestClientTLS(t *testing.T) {
 	}
 }
 
-// Keys that are hashed are in nobody's store, log or list.
+// Hashed keys do not occur in the store, the log or lists.
 func TestServeKeySecret(t *testing.T) {
 	t.Parallel()
 	db := redistest.Start(t)
@@ -191,7 +191,7 @@ func TestServeKeySecret(t *testing.T) {
 	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/keys", ""); status != 200 || !strings.Contains(body, `"key":"`+hash) || strings.Contains(body, "alice") {
 		t.Error(status, body)
 	}
-	// A client on the store itself meets the same bucket under the same secret, and another without.
+	// A client on the store itself uses the same bucket with the same secret, and another one without.
 	if code, out, stderr := program(t, "take", "login", "alice", "--store", db.URL(), "--key-secret-file", secret); code != 1 || !strings.Contains(out, "refused: login alice") {
 		t.Errorf("with the secret: %d %s%s", code, out, stderr)
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// freshDatabase is one without the schema.
+// freshDatabase returns a database without the schema.
 func freshDatabase(t *testing.T) string {
 	t.Helper()
 	return pgtest.Database(t, "empty", func(string) error { return nil })
 }
 
-// migratedDatabase is one that migrate up was run on.
+// migratedDatabase returns a database after migrate up.
 func migratedDatabase(t *testing.T) string {
 	t.Helper()
 	return pgtest.Database(t, "migrated", func(dsn string) error {
@@ -49,7 +49,7 @@ func connectTo(t *testing.T, dsn string) *pgx.Conn {
 	return conn
 }
 
-// eventually waits until f has nothing to object to any more.
+// eventually waits until f returns nil.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -121,7 +121,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestEngineOf checks that the scheme of a URL selects the engine.
+// Engines without SQL functions have only the tables, with the same version.
 func TestEngineOf(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://h/d": "", "postgresql://h/d": "", "host=h dbname=d": "",
@@ -168,8 +168,7 @@ func TestMigrateNewerSchema(t *testing.T) {
 	}
 }
 
-// From outside: the real program on a real server that is changed by SQL and
-// then crashes.
+// Runs the program with a real server that is changed by SQL and then crashes.
 func TestServePostgres(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
@@ -197,7 +196,7 @@ func TestServePostgres(t *testing.T) {
 	}
 }
 
-// changeBySQL changes a limit that SQL owns while the service answers for it.
+// changeBySQL changes a limit in SQL that the service is using.
 func changeBySQL(t *testing.T, p *process, conn *pgx.Conn) {
 	t.Helper()
 	for _, burst := range []int64{3, 7} {
@@ -218,7 +217,7 @@ func changeBySQL(t *testing.T, p *process, conn *pgx.Conn) {
 	}
 }
 
-// crash kills the server, asks while it is away, and brings it back.
+// crash kills the server, makes calls while it is down, and restarts it.
 func crash(t *testing.T, p *process, server *pgtest.Server) {
 	t.Helper()
 	if err := server.SignalAll(syscall.SIGKILL); err != nil {
@@ -251,7 +250,7 @@ func crash(t *testing.T, p *process, server *pgtest.Server) {
 	})
 }
 
-// The server is absent when the service starts, and comes later.
+// The server is down when the service starts.
 func TestServeBeforePostgres(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "fsync=off")
@@ -262,7 +261,7 @@ func TestServeBeforePostgres(t *testing.T) {
 	server.Stop()
 	p := start(t, "--listen", "127.0.0.1:0", "--store", dsn, "--limit", "closed=1/1d,burst=5",
 		"--limit", "open=1/1d,on_store_error=open", "--limit", "local=1/1d,on_store_error=local")
-	for _, tc := range []struct { // of nobody, nobody knows yet whether it exists
+	for _, tc := range []struct { // whether limit nobody exists is not known yet
 		form   string
 		status int
 		want   string
@@ -294,7 +293,7 @@ func TestServeBeforePostgres(t *testing.T) {
 	})
 }
 
-// TestSweep: a service deletes full rows from its start on.
+// TestSweep checks that a service deletes full rows.
 func TestSweep(t *testing.T) {
 	dsn := migratedDatabase(t)
 	conn := connectTo(t, dsn)
@@ -347,8 +346,8 @@ func valueOf(t *testing.T, list []store.Metric, name string) float64 {
 	return list[i].Value
 }
 
-// TestConnections: those of the spare lanes open without a call, the others of
-// the lanes when they are needed.
+// TestConnections checks that the connections of the spare lanes open at the
+// start, and those of other lanes when they are needed.
 func TestConnections(t *testing.T) {
 	dsn := migratedDatabase(t)
 	conn := connectTo(t, dsn)

@@ -2,5 +2,5 @@
 
 package main
 
-// memoryFactor is what the race detector keeps beside each byte, and some.
+// memoryFactor allows for the memory of the race detector.
 const memoryFactor = 10

@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/internal/redistest"
 )
 
-// A service on Redis limits, starts before its server, follows it through a
-// crash, and tells one that comes back empty its limits.
+// A service on Redis enforces limits, starts before its server, survives a
+// crash of it, and restores the limits of a server that restarts empty.
 func TestServeRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -26,7 +26,7 @@ func TestServeRedis(t *testing.T) {
 	if status, body := post(t, p.url+"/v1/take", "limit=local&key=k"); status != 200 || !strings.Contains(body, "fallback-local") {
 		t.Errorf("before the server is there: %d %s", status, body)
 	}
-	for _, form := range []string{"limit=login&key=a", "limit=login&key=b"} { // a refusal is believed for a second
+	for _, form := range []string{"limit=login&key=a", "limit=login&key=b"} { // the deny cache keeps a refusal for a second
 		eventually(t, ready(503))
 		if status, body := post(t, p.url+"/v1/take", form); status != 503 {
 			t.Errorf("without a server: %d %s", status, body)
@@ -63,7 +63,7 @@ func TestServeRedis(t *testing.T) {
 	}
 }
 
-// What the deny cache answers is on /metrics.
+// Answers of the deny cache are counted on /metrics.
 func TestServeDenyCacheCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -81,7 +81,8 @@ func TestServeDenyCacheCounts(t *testing.T) {
 	}
 }
 
-// A service and the commands work as the user of Redis that docs/reference/redis.md shows.
+// A service and the commands work as the Redis user that
+// docs/reference/redis.md describes.
 func TestServeRedisLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

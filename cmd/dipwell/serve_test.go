@@ -21,8 +21,8 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 )
 
-// asProgram makes this test binary the program: it is main itself, which costs
-// no second link, and under the race detector the service is watched as well.
+// asProgram makes this test binary run main, so that no second build is needed
+// and the race detector, if enabled, covers the service.
 const asProgram = "DIPWELL_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// built is a command of the real program, in a process of its own.
+// built returns a command that runs the program in a process of its own.
 func built(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
@@ -49,7 +49,7 @@ func built(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// bin is the program as it is shipped, for the test that measures its memory.
+// bin is the released form of the program, for the test that measures memory.
 var bin struct {
 	once sync.Once
 	dir  string
@@ -72,7 +72,7 @@ func shipped(t *testing.T, args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(bin.dir, "dipwell"), args...)
 }
 
-// process is the real program, serving.
+// process is a running service.
 type process struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -84,7 +84,7 @@ type process struct {
 	waiting sync.Once
 }
 
-// lines are what a process has said so far; wait blocks until one matches.
+// lines has the output of a process so far; wait blocks until a line matches.
 type lines struct {
 	mu    sync.Mutex
 	more  *sync.Cond

@@ -8,9 +8,9 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestConformance is the suite, the regression table and golden vectors
-// included, on every store under every decorator: in brief, but for
-// DIPWELL_LONG=1. The stores' own packages have it without decorators at length.
+// TestConformance runs the suite on every store under every decorator, in its
+// short form unless DIPWELL_LONG=1. The packages of the stores run it in full
+// without decorators.
 func TestConformance(t *testing.T) {
 	much := storetest.Brief
 	if os.Getenv("DIPWELL_LONG") != "" {

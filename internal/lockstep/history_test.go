@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// epoch is where the clock starts: 2026-01-01T00:00:00Z.
+// epoch is the time at which the clock starts: 2026-01-01T00:00:00Z.
 const epoch = int64(1767225600e6)
 
 // Bounds of the histories.
@@ -23,7 +23,7 @@ const (
 	hotKeys    = 25   // that half of the calls are about, for a while
 )
 
-// event is one thing that happens on every side at one reading of the clock.
+// event is a call or a change that is made on every side at the same time.
 type event struct {
 	number int
 	now    int64
@@ -37,7 +37,7 @@ type event struct {
 	limit   dipwell.Limit
 }
 
-// id is the reservation's, where the side does not choose it.
+// id returns the id of a reservation, for sides that do not choose it.
 func (e *event) id() (id dipwell.Reservation) {
 	binary.BigEndian.PutUint64(id[:], uint64(e.number)+1)
 	binary.BigEndian.PutUint64(id[8:], (uint64(e.number)+1)*0x9e3779b97f4a7c15) // marks must differ
@@ -61,8 +61,8 @@ func (e *event) String() string {
 	return fmt.Sprintf("event %d at %v: %s %s", e.number, at, e.what, e.limit.Name)
 }
 
-// history draws events one after the other. It looks at the reference to ask
-// what is worth asking: at the instant of a retry, just before a reservation is due.
+// history draws random events. It uses the reference to choose useful ones: at
+// a retry time, or just before a reservation is due.
 type history struct {
 	*rand.Rand
 	ref   *reference
@@ -128,7 +128,7 @@ func (h *history) key() string {
 	return h.coldKey()
 }
 
-// limit is one that is defined; the first few are asked most.
+// limit returns a defined limit, usually one of the first few.
 func (h *history) limit() string {
 	for {
 		n := h.IntN(limitCount)
@@ -141,7 +141,7 @@ func (h *history) limit() string {
 	}
 }
 
-// draw makes the next event, and the reference's answer to it.
+// draw returns the next event and the reference's answer.
 func (h *history) draw(ctx context.Context) (*event, reply) {
 	if len(h.next) == 0 {
 		h.move()
@@ -149,8 +149,8 @@ func (h *history) draw(ctx context.Context) (*event, reply) {
 	}
 	e := h.next[0]
 	h.next = h.next[1:]
-	if e.what == "ask" && !h.settled(e) {
-		return h.finish(ctx, h.settle(e))
+	if e.what == "ask" && !h.certain(e) {
+		return h.finish(ctx, h.resetFirst(e))
 	}
 	return h.finish(ctx, e)
 }
@@ -181,8 +181,8 @@ func (h *history) idOf(event int) dipwell.Reservation {
 	return dipwell.Reservation{}
 }
 
-// follow asks the same again: one µs before the instant at which it would
-// succeed, at it, and after it.
+// follow repeats a refused call 1 µs before its retry time, at it, and after
+// it.
 func (h *history) follow(e *event) {
 	h.last, h.retry = e, 0
 	for _, t := range e.takes {
@@ -196,7 +196,8 @@ func (h *history) follow(e *event) {
 	}
 }
 
-// move sets the clock: to where something happens, on by any scale, or back.
+// move sets the clock near a retry or due time, forward by a random span, or
+// back.
 func (h *history) move() {
 	switch n := h.IntN(100); {
 	case n < 45:
@@ -232,8 +233,8 @@ func (h *history) span() int64 {
 	return h.Int64N(scale[h.IntN(len(scale))])
 }
 
-// any draws a kind of event. Limits change only while the clock reads its
-// latest: a row that is full then may be gone, and it stays full.
+// any draws an event. Limits change only while the clock is at its latest time:
+// a row that is full then may be deleted, and stays full.
 func (h *history) any() *event {
 	steady := h.now == h.high
 	switch n := h.IntN(1000); {
@@ -275,7 +276,8 @@ func (h *history) call() *event {
 	return e
 }
 
-// cost is mostly small, sometimes around what the limit can hold, seldom extreme.
+// cost returns a cost that is mostly small, sometimes near the limit's bounds
+// or the largest possible.
 func (h *history) cost(limit string) int64 {
 	r := &h.ref.reg.Lookup(limit).Rule
 	switch h.IntN(14) {
@@ -310,7 +312,7 @@ func (h *history) group() *event {
 	return e
 }
 
-// mistake is a call that is to be refused with an error that names the field.
+// mistake returns a call that must fail with an error that names the field.
 func (h *history) mistake() *event {
 	e := h.call()
 	if h.IntN(3) == 0 {
@@ -342,8 +344,8 @@ func (h *history) mistake() *event {
 	return e
 }
 
-// giveBack cancels a reservation that was made, perhaps one that is due, spent
-// or reset. Where the clock stepped back, what was due before may be gone.
+// giveBack cancels a reservation, which may be due, cancelled or reset. After
+// the clock stepped back, stores may have deleted what was due before.
 func (h *history) giveBack() *event {
 	e := &event{what: "cancel", made: -1}
 	if len(h.made) == 0 || h.IntN(20) == 0 {
@@ -363,15 +365,15 @@ func (h *history) giveBack() *event {
 	return e
 }
 
-// unsure reports whether stores may differ about a bucket: it was full once,
-// so that its row may be gone, and would not be full at the clock's present
-// reading; or a record of it was due, so that a sweep may have settled it.
+// unsure reports whether stores may differ in a bucket: it was full, so that
+// its row may be deleted, and is not full at the clock's present time; or a
+// record was due, so that a sweep may have advanced it.
 func (h *history) unsure(b bucket) bool {
 	full := h.ref.fullAt(b)
 	return h.now < full && full <= h.high || h.now < h.high && h.ref.fallsDue(b, h.now, h.high)
 }
 
-func (h *history) settled(e *event) bool {
+func (h *history) certain(e *event) bool {
 	for _, t := range e.takes {
 		if h.unsure(bucket{t.Limit, keyOf(t)}) {
 			return false
@@ -380,8 +382,8 @@ func (h *history) settled(e *event) bool {
 	return true
 }
 
-// settle resets the first of such buckets, and asks the call after that.
-func (h *history) settle(e *event) *event {
+// resetFirst resets the first such bucket, and makes the call after that.
+func (h *history) resetFirst(e *event) *event {
 	for _, t := range e.takes {
 		if h.unsure(bucket{t.Limit, keyOf(t)}) {
 			h.next = append([]*event{e}, h.next...)
@@ -396,7 +398,8 @@ func (h *history) drop(name string) *event {
 	return &event{what: "drop", limit: dipwell.Limit{Name: name}}
 }
 
-// redefine gives a limit other settings, or begins it anew.
+// redefine changes a limit to random settings, or drops it and defines it
+// again.
 func (h *history) redefine(name string) *event {
 	for {
 		l := h.anyLimit(name)

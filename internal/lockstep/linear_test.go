@@ -20,8 +20,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Sizes of the concurrent histories. Fresh keys and a barrier at the start of
-// each round: a race that merely goes on misses a store without its lock.
+// Sizes of the concurrent histories. Each round has new keys and starts at a
+// barrier, because a race without a barrier rarely finds a missing lock.
 const (
 	callers      = 16
 	rounds       = 20
@@ -30,7 +30,7 @@ const (
 	maxTries     = 20              // of a round whose search does not end
 )
 
-// instants are the readings of the clock in a round.
+// instants are the clock's times in a round.
 var instants = func() (list []int64) {
 	for i := range 6 {
 		list = append(list, epoch+int64(i)*400_000)
@@ -38,7 +38,7 @@ var instants = func() (list []int64) {
 	return list
 }()
 
-// concurrent are limits of every kind that a few calls drain.
+// concurrent are limits of each algorithm that a few calls drain.
 var concurrent = []dipwell.Limit{
 	{Name: "bucket", Rate: 3, Period: time.Second, Burst: 20},
 	{Name: "second", Rate: 2, Period: time.Second, Burst: 12, MaxDebt: 4},
@@ -46,8 +46,8 @@ var concurrent = []dipwell.Limit{
 	{Name: "leaky", Algorithm: dipwell.LeakyBucket, Rate: 4, Period: time.Second, MaxDebt: 12},
 }
 
-// asking is what a caller did: the input of an operation.
-type asking struct {
+// input is a call: the input of an operation.
+type input struct {
 	cancel  dipwell.Reservation // to give back; zero: ops are asked
 	ops     []op
 	several bool
@@ -55,22 +55,22 @@ type asking struct {
 	to      int
 }
 
-// op is about one of the buckets of a history.
+// op is an operation on one of the buckets of a history.
 type op struct {
 	bucket int
 	verb   store.Verb
 	cost   int64
 }
 
-// told is what a caller was told: the output.
-type told struct {
+// output is the answer to a call: the output of an operation.
+type output struct {
 	unknown bool // an error: it happened, now or later, or it did not
 	none    bool // there was no such reservation
 	id      dipwell.Reservation
 	answers []answer
 }
 
-func (in asking) String() string {
+func (in input) String() string {
 	if in.cancel != (dipwell.Reservation{}) {
 		return fmt.Sprintf("cancel %.8s at %d to %d", in.cancel, in.from, in.to)
 	}
@@ -81,7 +81,7 @@ func (in asking) String() string {
 	return fmt.Sprintf("%sat %d to %d", text, in.from, in.to)
 }
 
-func (out told) String() string {
+func (out output) String() string {
 	switch {
 	case out.unknown:
 		return "nobody knows"
@@ -97,22 +97,22 @@ func (a answer) String() string {
 	return fmt.Sprintf("(allowed %v never %v shadow %v granted %d left %d retry %d reset %d delay %d)", a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay)
 }
 
-// world is the model's state: the buckets of one history, and what is reserved.
+// world is the model's state: the buckets and reservations of one history.
 type world struct {
-	rows    [2]store.State
-	records [2][]store.Record
-	held    []held
+	rows     [2]store.State
+	records  [2][]store.Record
+	reserved []pendingReservation
 }
 
-// held is a reservation; its parts are numbers and marks of records.
-type held struct {
+// pendingReservation is a reservation that is not yet due; its parts are numbers and marks of records.
+type pendingReservation struct {
 	id    dipwell.Reservation
 	due   int64
 	parts [2]struct{ number, mark int64 }
 }
 
-// model is the token bucket as package dipwell defines it. A call may read the
-// clock at any time between its beginning and its end.
+// model is the algebra of package store. A call may read the clock at any time
+// between its start and its end.
 type model struct {
 	defs [2]*dipwell.Definition
 	keys [2]string
@@ -121,7 +121,7 @@ type model struct {
 func (m *model) porcupine() porcupine.Model {
 	n := porcupine.NondeterministicModel{
 		Init:  func() []any { return []any{world{}} },
-		Step:  func(state, in, out any) []any { return m.step(state.(world), in.(asking), out.(told)) },
+		Step:  func(state, in, out any) []any { return m.step(state.(world), in.(input), out.(output)) },
 		Equal: func(a, b any) bool { return a.(world).equal(b.(world)) },
 		Hash:  func(state any) uint64 { return state.(world).hash() },
 	}
@@ -135,18 +135,18 @@ func (w world) equal(o world) bool {
 			return false
 		}
 	}
-	return slices.Equal(w.held, o.held)
+	return slices.Equal(w.reserved, o.reserved)
 }
 
 func (w world) hash() (h uint64) {
 	for _, row := range w.rows {
 		h = (h*31+uint64(row.Used))*1_000_003 + uint64(row.TS)
 	}
-	return h*31 + uint64(len(w.held))
+	return h*31 + uint64(len(w.reserved))
 }
 
-// step returns every world in which the call ends with what was told.
-func (m *model) step(w world, in asking, out told) (after []any) {
+// step returns every state in which the call has the given answer.
+func (m *model) step(w world, in input, out output) (after []any) {
 	to := in.to
 	if out.unknown {
 		after, to = append(after, w), len(instants)-1
@@ -159,7 +159,7 @@ func (m *model) step(w world, in asking, out told) (after []any) {
 	return after
 }
 
-func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (world, told) {
+func (m *model) apply(w world, in input, id dipwell.Reservation, now int64) (world, output) {
 	if in.cancel != (dipwell.Reservation{}) {
 		return m.giveBack(w, in.cancel, now)
 	}
@@ -170,13 +170,13 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 	for i, o := range in.ops {
 		op := &g.Ops[i]
 		*op = store.Op{Def: m.defs[o.bucket], Key: m.keys[o.bucket], Verb: o.verb, Cost: o.cost}
-		rows[i], records[i], _ = settled(op.Def, op.Key, w.rows[o.bucket], w.records[o.bucket], now)
+		rows[i], records[i], _ = advanced(op.Def, op.Key, w.rows[o.bucket], w.records[o.bucket], now)
 	}
 	if err := g.Decide(now, rows[:len(in.ops)], write[:]); err != nil {
 		panic(err) // there is one version
 	}
-	var t told
-	h := held{id: id, due: now + g.Due()}
+	var t output
+	h := pendingReservation{id: id, due: now + g.Due()}
 	for i, o := range in.ops {
 		op := &g.Ops[i]
 		a := &op.Answer
@@ -191,32 +191,32 @@ func (m *model) apply(w world, in asking, id dipwell.Reservation, now int64) (wo
 		}
 		if g.Allowed && o.verb == store.VerbReset {
 			w.rows[o.bucket], w.records[o.bucket] = store.State{}, nil
-			w.held = without(w.held, func(h held) bool { return h.parts[o.bucket].number > 0 })
+			w.reserved = without(w.reserved, func(h pendingReservation) bool { return h.parts[o.bucket].number > 0 })
 		}
 	}
 	if g.Reserved {
-		w.held = append(slices.Clone(w.held), h)
-		slices.SortFunc(w.held, func(a, b held) int { return strings.Compare(string(a.id[:]), string(b.id[:])) })
+		w.reserved = append(slices.Clone(w.reserved), h)
+		slices.SortFunc(w.reserved, func(a, b pendingReservation) int { return strings.Compare(string(a.id[:]), string(b.id[:])) })
 	}
 	return w, t
 }
 
-func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, told) {
-	at := slices.IndexFunc(w.held, func(h held) bool { return h.id == id })
-	if at < 0 || w.held[at].due <= now {
-		return w, told{none: true}
+func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, output) {
+	at := slices.IndexFunc(w.reserved, func(h pendingReservation) bool { return h.id == id })
+	if at < 0 || w.reserved[at].due <= now {
+		return w, output{none: true}
 	}
-	h := w.held[at]
+	h := w.reserved[at]
 	for i, p := range h.parts {
 		if p.number > 0 {
 			w.rows[i], w.records[i], _ = m.defs[i].GiveBack(w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), p.number, p.mark)
 		}
 	}
-	w.held = without(w.held, func(h held) bool { return h.id == id })
-	return w, told{}
+	w.reserved = without(w.reserved, func(h pendingReservation) bool { return h.id == id })
+	return w, output{}
 }
 
-func without(list []held, drop func(held) bool) (out []held) {
+func without(list []pendingReservation, drop func(pendingReservation) bool) (out []pendingReservation) {
 	for _, h := range list {
 		if !drop(h) {
 			out = append(out, h)
@@ -225,7 +225,7 @@ func without(list []held, drop func(held) bool) (out []held) {
 	return out
 }
 
-// racing is one store in a concurrent history.
+// racing makes concurrent histories on one store.
 type racing struct {
 	*dipwell.Limiter
 	reading       *atomic.Int64 // of instants
@@ -244,14 +244,14 @@ func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.S
 }
 
 // now is the stores' clock. It yields, so that calls of stores in memory, which
-// take less than a turn of the scheduler, are under way together.
+// take less than a time slice of the scheduler, run concurrently.
 func (r *racing) now() int64 {
 	now := instants[r.reading.Load()]
 	r.yield()
 	return now
 }
 
-// overlapping counts the calls that began while another was under way.
+// overlapping counts the calls that began while another one was running.
 func overlapping(history []porcupine.Operation) (n int) {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var latest int64
@@ -264,8 +264,8 @@ func overlapping(history []porcupine.Operation) (n int) {
 	return n
 }
 
-// check runs rounds of concurrent calls and reports the first whose answers no
-// order of the calls explains.
+// check runs rounds of concurrent calls and returns an error for the first
+// round whose answers no order of the calls explains.
 func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
 	limits := concurrent
 	if ctx.Value(noReservations{}) != nil {
@@ -288,8 +288,9 @@ func (r *racing) check(ctx context.Context, seed uint64, rounds int) error {
 	return nil
 }
 
-// round runs one round. It is undecided if the search for an order, which takes
-// milliseconds, does not end in time; the round is then run again with other calls.
+// round runs one round. It is undecided if the search for an order, which
+// usually takes milliseconds, does not end in time; the round is then run again
+// with other calls.
 func (r *racing) round(ctx context.Context, seed uint64, round, try int, limits []dipwell.Limit) (decided bool, err error) {
 	r.reading.Store(0)
 	random := rand.New(rand.NewPCG(seed, uint64(round)+uint64(try)<<32))
@@ -308,7 +309,7 @@ func (r *racing) round(ctx context.Context, seed uint64, round, try int, limits 
 }
 
 // model draws the buckets of a round: one, or in every other round a pair that
-// is asked together.
+// calls may use in one group.
 func (r *racing) model(random *rand.Rand, round int, limits []dipwell.Limit) (m *model, pair bool) {
 	first, second := random.IntN(len(limits)), random.IntN(len(limits))
 	m = &model{}
@@ -318,10 +319,10 @@ func (r *racing) model(random *rand.Rand, round int, limits []dipwell.Limit) (m 
 	return m, round%2 == 1
 }
 
-// race is one round: all callers start together, and the clock moves on among
-// them, between calls. Some stores get the time with the call: one that was sent
-// before the clock moved and decided after a later one would see it step back,
-// and a full row, which may be deleted at any time, cannot tell that it did.
+// race runs one round: all callers start at the same time, and the clock
+// advances between calls. Some stores get the time with the call. For them, a
+// call sent before the clock advanced and decided after a later one would be a
+// step back of the clock, which a full row, possibly deleted, does not notice.
 func (r *racing) race(ctx context.Context, random *rand.Rand, m *model, pair bool) (history []porcupine.Operation) {
 	var mu sync.Mutex
 	var clock sync.RWMutex
@@ -333,7 +334,7 @@ func (r *racing) race(ctx context.Context, random *rand.Rand, m *model, pair boo
 			<-start
 			var reserved []dipwell.Reservation
 			for range callsEach {
-				in := drawAsking(mine, pair, &reserved)
+				in := drawInput(mine, pair, &reserved)
 				if ctx.Value(noReservations{}) != nil {
 					in.withoutReservations()
 				}
@@ -366,10 +367,10 @@ func (r *racing) race(ctx context.Context, random *rand.Rand, m *model, pair boo
 	return history
 }
 
-// drawAsking draws a call about the first bucket, the second, or both.
-func drawAsking(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) asking {
+// drawInput draws a call on the first bucket, the second, or both.
+func drawInput(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) input {
 	if n := len(*reserved); n > 0 && random.IntN(3) == 0 {
-		in := asking{cancel: (*reserved)[n-1]}
+		in := input{cancel: (*reserved)[n-1]}
 		if random.IntN(4) > 0 { // else it is given back twice
 			*reserved = (*reserved)[:n-1]
 		}
@@ -385,28 +386,28 @@ func drawAsking(random *rand.Rand, pair bool, reserved *[]dipwell.Reservation) a
 		}
 	}
 	if !pair {
-		return asking{ops: []op{one}}
+		return input{ops: []op{one}}
 	}
 	if random.IntN(3) == 0 {
 		one.bucket = random.IntN(2)
-		return asking{ops: []op{one}}
+		return input{ops: []op{one}}
 	}
 	verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[random.IntN(5)]
-	in := asking{several: true, ops: []op{{0, verb, 1}, {1, verb, 1 + random.Int64N(2)}}}
+	in := input{several: true, ops: []op{{0, verb, 1}, {1, verb, 1 + random.Int64N(2)}}}
 	if random.IntN(2) == 0 { // the other way round: it must not deadlock
 		slices.Reverse(in.ops)
 	}
 	return in
 }
 
-// noReservations, in a context, is for stores that keep none.
+// noReservations is a context key for stores without reservations.
 type noReservations struct{}
 
 func withoutReservations(ctx context.Context) context.Context {
 	return context.WithValue(ctx, noReservations{}, true)
 }
 
-func (in *asking) withoutReservations() {
+func (in *input) withoutReservations() {
 	for i := range in.ops {
 		if in.ops[i].verb == store.VerbReserve {
 			in.ops[i].verb = store.VerbTake
@@ -414,10 +415,10 @@ func (in *asking) withoutReservations() {
 	}
 }
 
-func (r *racing) ask(ctx context.Context, m *model, in asking) (out told) {
+func (r *racing) ask(ctx context.Context, m *model, in input) (out output) {
 	if in.cancel != (dipwell.Reservation{}) {
 		class := classOf(r.Cancel(ctx, in.cancel))
-		return told{none: class == "reservation", unknown: class != "" && class != "reservation"}
+		return output{none: class == "reservation", unknown: class != "" && class != "reservation"}
 	}
 	var d dipwell.Decision
 	var err error
@@ -452,10 +453,10 @@ func describe(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// TestLinearizable: what concurrent callers are told by any store, bare or with
-// callers that ride together, is what they would be told one after the other. A
-// deny cache is left out: while a grant is on its way to a caller it may still
-// answer from the row before it, which only makes a refusal truer.
+// TestLinearizable checks that the answers of any store to concurrent callers,
+// also coalesced, are those of some order of the calls. It leaves out the deny
+// cache, which may still refuse from the cached row while a refund is in
+// flight.
 func TestLinearizable(t *testing.T) {
 	for _, s := range stores {
 		t.Run(s.name, func(t *testing.T) { newRacing(t, s.open).linearizable(t) })

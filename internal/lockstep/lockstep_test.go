@@ -11,7 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// play is one event on one side. made finds the reservation that an event made there.
+// play makes one event on one side. made returns the reservation that an event
+// made there.
 func play(ctx context.Context, s side, e *event, made func(event int) dipwell.Reservation) (r reply, id dipwell.Reservation) {
 	switch e.what {
 	case "ask":
@@ -28,7 +29,7 @@ func play(ctx context.Context, s side, e *event, made func(event int) dipwell.Re
 	return r, id
 }
 
-// walker takes one side through the history.
+// walker plays the history on one side.
 type walker struct {
 	name    string
 	side    side
@@ -51,16 +52,16 @@ func (w *walker) walk(ctx context.Context, events []*event) {
 	}
 }
 
-// stretch is how many events the sides take before they are compared: each of
-// them goes at its own pace within it.
+// stretch is the number of events after which the sides are compared. Within a
+// stretch each side goes at its own pace.
 const stretch = 500
 
-// defaultSteps is what a run has time for beside everything else.
+// defaultSteps is the number of events of a normal run.
 const defaultSteps = 3000
 
-// TestLockstep: one random history of everything that can be asked, over
-// thousands of keys, is answered alike by every store, field by field. The
-// first of two seeds is always the same. A stack of all decorators comes along.
+// TestLockstep checks that every store gives the same answers, in every field,
+// to one random history of all calls over thousands of keys. Two seeds are run,
+// the first of them fixed. One side has all decorators.
 func TestLockstep(t *testing.T) {
 	seeds := []uint64{1, newSeed()}
 	if os.Getenv(seedSetting) != "" {
@@ -105,7 +106,7 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 				touched[bucket{take.Limit, take.Key}] = true
 			}
 		}
-		together(t, seed, walkers, events, want)
+		compareStretch(t, seed, walkers, events, want)
 	}
 	h.now = h.high
 	endWith(t, h, seed, walkers, touched)
@@ -118,7 +119,7 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 	}
 }
 
-// kindOf names an event, for counting.
+// kindOf returns the name under which an event is counted.
 func kindOf(e *event, r reply) string {
 	switch {
 	case e.what == "cancel" && r.err != "":
@@ -137,7 +138,7 @@ func kindOf(e *event, r reply) string {
 	return e.verb.String()
 }
 
-// endWith sweeps, and looks at a part of all keys that were ever asked.
+// endWith sweeps, and checks some of the keys that were used.
 func endWith(t *testing.T, h *history, seed uint64, walkers []*walker, touched map[bucket]bool) {
 	t.Helper()
 	var events []*event
@@ -152,11 +153,11 @@ func endWith(t *testing.T, h *history, seed uint64, walkers []*walker, touched m
 			break
 		}
 	}
-	together(t, seed, walkers, events, want)
+	compareStretch(t, seed, walkers, events, want)
 }
 
-// together takes every side through a stretch and compares what they say.
-func together(t *testing.T, seed uint64, walkers []*walker, events []*event, want []reply) {
+// compareStretch plays a stretch on every side and compares the answers.
+func compareStretch(t *testing.T, seed uint64, walkers []*walker, events []*event, want []reply) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for _, w := range walkers {

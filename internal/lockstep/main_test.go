@@ -1,6 +1,6 @@
-// Package lockstep holds all stores to one contract at once: the suite on every
-// store under every decorator, one random history that all stores walk in
-// lockstep, and concurrent histories checked for linearizability.
+// Package lockstep tests all stores together: the suite on every store under
+// every decorator, one random history that all stores play in lockstep, and
+// concurrent histories that are checked for linearizability.
 package lockstep
 
 import (
@@ -26,7 +26,7 @@ type run func() int
 
 func (r run) Run() int { return r() }
 
-// silent takes the client's lines about connections that the tests cut.
+// silent drops the client's log lines about connections that the tests cut.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}

@@ -13,7 +13,7 @@ import (
 // bucket names a row.
 type bucket struct{ limit, key string }
 
-// reservation is what a call took ahead of time. It can be cancelled until it is due.
+// reservation is a reservation that can be cancelled until it is due.
 type reservation struct {
 	due   int64 // µs
 	parts []part
@@ -25,8 +25,8 @@ type part struct {
 	number, mark int64
 }
 
-// reference is the contract with nothing around it: rows in a map that are
-// never deleted, for one caller at a time. It has no clock that runs.
+// reference is a minimal implementation of the contract: rows in a map that are
+// never deleted, without a clock and for one caller at a time.
 type reference struct {
 	reg     store.Registry
 	now     func() int64
@@ -49,7 +49,7 @@ func (r *reference) Define(_ context.Context, l dipwell.Limit, owner string) (*d
 	return r.reg.Define(r.now(), l, owner)
 }
 
-// Drop forgets the limit's rows, and every reservation that has a part in one.
+// Drop deletes the limit's rows, and every reservation that has a part in one.
 func (r *reference) Drop(_ context.Context, name, owner string) error {
 	if err := r.reg.Drop(name, owner); err != nil {
 		return err
@@ -59,7 +59,8 @@ func (r *reference) Drop(_ context.Context, name, owner string) error {
 	return nil
 }
 
-// forget ends the records of some buckets, and each reservation that has one.
+// forget deletes the records of some buckets, and each reservation that has
+// one.
 func (r *reference) forget(of func(bucket) bool) {
 	maps.DeleteFunc(r.records, func(b bucket, _ []store.Record) bool { return of(b) })
 	maps.DeleteFunc(r.held, func(_ dipwell.Reservation, v reservation) bool {
@@ -84,7 +85,7 @@ func (r *reference) group(g *store.Group, now int64) error {
 	for i := range g.Ops {
 		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
 		var err error
-		if rows[i], records[i], err = settled(op.Def, op.Key, r.rows[b], r.records[b], now); err != nil {
+		if rows[i], records[i], err = advanced(op.Def, op.Key, r.rows[b], r.records[b], now); err != nil {
 			return err
 		}
 	}
@@ -107,8 +108,8 @@ func (r *reference) group(g *store.Group, now int64) error {
 	return nil
 }
 
-// settled is a row and its records as they are for a write.
-func settled(def *dipwell.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
+// advanced returns a row and its records, prepared for a write.
+func advanced(def *dipwell.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
 	records = slices.Clone(records)
 	if row.Lows == nil {
 		return row, records, nil
@@ -148,7 +149,8 @@ func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	return nil
 }
 
-// fullAt is when a bucket will be full if nobody comes, 0 where it was never used.
+// fullAt returns when a bucket will be full without more calls, or 0 if it was
+// never used.
 func (r *reference) fullAt(b bucket) int64 {
 	row, used := r.rows[b]
 	def := r.reg.Lookup(b.limit)
@@ -160,7 +162,7 @@ func (r *reference) fullAt(b bucket) int64 {
 	return row.TS + algebra.TimeToFull(def.RuleFor(b.key, &scratch), row.Used, row.TS, row.TS)
 }
 
-// fallsDue reports whether a record of a bucket falls due after one instant, by another.
+// fallsDue reports whether a record of a bucket falls due between two times.
 func (r *reference) fallsDue(b bucket, after, by int64) bool {
 	return slices.ContainsFunc(r.records[b], func(n store.Record) bool {
 		return after < n.Due && n.Due <= by || after < n.Ends && n.Ends <= by

@@ -18,8 +18,8 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// service is a store as clients of the JSON API meet it, under the decorators
-// that dipwell serve puts over it. Every other single call is a form.
+// service is a store behind the JSON API, under the decorators of dipwell
+// serve. Every other single call is a form.
 type service struct {
 	*library // sweeps, and reserves with a bound: the API has neither
 	url      string
@@ -35,7 +35,7 @@ func newService(t testing.TB, open storetest.Open) *service {
 	return s
 }
 
-// decision is the object of the API, and of its problems.
+// decision is the decision object of the API and of its problem documents.
 type decision struct {
 	Field       string
 	Allowed     *bool
@@ -58,7 +58,8 @@ func (d *decision) answer() answer {
 	return a
 }
 
-// send makes a call. A problem that is not a refusal is an error of the library's kind.
+// send makes a call. A problem document that is not a refusal becomes an error
+// of the library's class.
 func (s *service) send(ctx context.Context, method, path, kind string, body []byte) (*decision, error) {
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -93,8 +94,8 @@ func (s *service) send(ctx context.Context, method, path, kind string, body []by
 	return nil, fmt.Errorf("%s: %s", resp.Status, text)
 }
 
-// retryAfter holds the header to the body: whole seconds, rounded up, absent
-// where no wait will help.
+// retryAfter compares the header with the body: whole seconds, rounded up,
+// absent for never.
 func retryAfter(d *decision, header string) error {
 	want := ""
 	if d.Retry != nil {
@@ -133,7 +134,7 @@ func (s *service) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// members are a take's.
+// members returns the JSON members of a take.
 func members(t dipwell.Take) map[string]any {
 	m := map[string]any{"limit": t.Limit, "cost": t.Cost}
 	if t.Key != dipwell.Shared {

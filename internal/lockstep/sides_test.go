@@ -18,7 +18,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A side is one store as its users meet it: each call is one event's.
+// A side is a store with its interface for callers.
 type side interface {
 	setClock(now int64)
 	ask(ctx context.Context, e *event) (reply, dipwell.Reservation)
@@ -28,7 +28,7 @@ type side interface {
 	sweep(ctx context.Context) error
 }
 
-// reply is what every side must say alike.
+// reply is the answer that must be the same on every side.
 type reply struct {
 	err      string // what went wrong; "" when there is an answer
 	allowed  bool
@@ -37,14 +37,14 @@ type reply struct {
 	answers  string
 }
 
-// answer is one entry's, field by field. Times are in µs.
+// answer is the answer for one entry. Times are in µs.
 type answer struct {
 	allowed, never, shadow bool
 	granted, remaining     int64
 	retry, reset, delay    int64
 }
 
-// classOf names an error in words that all sides share.
+// classOf returns the class of an error, by a name that all sides share.
 func classOf(err error) string {
 	var field *dipwell.FieldError
 	var limit *dipwell.LimitError
@@ -63,7 +63,7 @@ func classOf(err error) string {
 	return err.Error()
 }
 
-// library is a store behind a Limiter.
+// library is a store with a Limiter.
 type library struct {
 	*dipwell.Limiter
 	clock *atomic.Int64
@@ -132,7 +132,7 @@ func (s *library) ask(ctx context.Context, e *event) (reply, dipwell.Reservation
 	return r, d.Reservation
 }
 
-// within asks for a reservation that is due by then, as Wait does.
+// within makes a reservation with a bounded delay, as Wait does.
 func (s *library) within(ctx context.Context, d *dipwell.Decision, e *event) error {
 	var b store.Batch
 	g, op := b.Single()
@@ -148,7 +148,7 @@ func (s *library) within(ctx context.Context, d *dipwell.Decision, e *event) err
 	return nil
 }
 
-// keyOf is a key as stores know it.
+// keyOf returns a key in the form that stores have.
 func keyOf(t dipwell.Take) string {
 	if t.Key == dipwell.Shared {
 		return ""
@@ -156,7 +156,7 @@ func keyOf(t dipwell.Take) string {
 	return t.Key
 }
 
-// sql is PostgreSQL without any of our Go: dipwell.take and its kin.
+// sql is PostgreSQL through the SQL functions, without Go code of dipwell.
 type sql struct {
 	conn *pgx.Conn
 }
@@ -187,7 +187,7 @@ func (s *sql) exec(ctx context.Context, query string, args ...any) error {
 	return sqlError(err)
 }
 
-// sqlError says in Go's words which field an exception is about.
+// sqlError converts an exception to the error of Go for the same field.
 func sqlError(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -244,7 +244,7 @@ func (s *sql) sweep(ctx context.Context) error {
 	return s.exec(ctx, "select dipwell.sweep(1000)")
 }
 
-// columns are those of every function's row.
+// columns are the columns of every function's result.
 const columns = "allowed, remaining, retry_after, reset_after, granted, delay, never, reservation"
 
 func (s *sql) ask(ctx context.Context, e *event) (reply, dipwell.Reservation) {
@@ -285,7 +285,7 @@ func micros(i pgtype.Interval) int64 {
 	return i.Microseconds + int64(i.Days)*24*time.Hour.Microseconds()
 }
 
-// decide asks what SQL has no function of its own for, of the one on which all stand.
+// decide calls dipwell_internal.decide, for calls that have no SQL function.
 func (s *sql) decide(ctx context.Context, e *event) (reply, dipwell.Reservation) {
 	limits, keys, costs := columnsOf(e.takes)
 	var within *int64

@@ -28,9 +28,9 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// stores are all that there are. A new one needs a line here, and is then under
-// every test of this package. In the cluster all buckets share a slot, or calls
-// of several keys would be refused there alone.
+// stores lists all stores. A new store needs a line here and then runs in every
+// test of this package. In the cluster all buckets share a slot, because calls
+// of several keys in different slots are rejected.
 var stores = []struct {
 	name string
 	open storetest.Open
@@ -45,7 +45,8 @@ var stores = []struct {
 	{"redisstore cluster", openCluster, false},
 }
 
-// decorators go over any of them. all is the order in which a service has them.
+// decorators are those that can be used with any store. all has them in the
+// order of the service.
 var decorators = []struct {
 	name string
 	wrap func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
@@ -93,15 +94,15 @@ func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) dipwell.Store 
 	return s
 }
 
-// databases that no test is using. A new one, and connections to it, take longer
-// than most tests.
+// databases are those that no test is using. A new database and connections to
+// it take longer than most tests.
 var databases struct {
 	sync.Mutex
 	free []*pgxpool.Pool
 }
 
-// database is one that holds the schema and nothing else. Its tables are the
-// fast ones; pgstore's own suite has the durable.
+// database returns a database with an empty schema. Its tables are unlogged;
+// pgstore's own tests use logged ones.
 func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	databases.Lock()

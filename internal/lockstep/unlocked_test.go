@@ -17,8 +17,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// rowsIn is a place that keeps rows and can do nothing else: what a store
-// without a lock would read from and write to.
+// rowsIn reads and writes rows, without locks.
 type rowsIn interface {
 	get(ctx context.Context, b bucket) (store.State, error)
 	set(ctx context.Context, b bucket, s store.State) error
@@ -70,13 +69,13 @@ func (s *readThenWrite) group(ctx context.Context, g *store.Group) (err error) {
 	return nil
 }
 
-// none is a lock that keeps nobody out.
+// none is a lock that does nothing.
 type none struct{}
 
 func (none) Lock()   {}
 func (none) Unlock() {}
 
-// inMemory yields after each read, as a busy machine might.
+// inMemory yields after each read, to provoke races.
 type inMemory struct{ rows sync.Map }
 
 func (m *inMemory) get(_ context.Context, b bucket) (row store.State, _ error) {
@@ -141,8 +140,8 @@ func (p *selectThenUpdate) set(ctx context.Context, b bucket, s store.State) err
 		b.limit, b.key, s.Used, s.TS).Scan(&used)
 }
 
-// TestUnlocked: a store whose lock was taken away is found out, and with its
-// lock it is none of the wrong.
+// TestUnlocked checks that a store without its lock fails the check, and that
+// it passes with its lock.
 func TestUnlocked(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) rowsIn{
 		"memory": func(*testing.T) rowsIn { return new(inMemory) },
@@ -174,7 +173,7 @@ func TestUnlocked(t *testing.T) {
 	}
 }
 
-// lossy is a store whose caller does not always hear what happened.
+// lossy is a store that sometimes returns an error of unknown outcome.
 type lossy struct {
 	dipwell.Store
 	mu    sync.Mutex
@@ -198,8 +197,8 @@ func (l *lossy) Apply(ctx context.Context, b *store.Batch) error {
 	return dipwell.ErrOutcomeUnknown
 }
 
-// TestUnknownOutcomes: a call whose outcome nobody knows may have happened or
-// not; everybody else's answers still have an order.
+// TestUnknownOutcomes checks that a call of unknown outcome may have happened
+// or not, and that the answers to other callers still have an order.
 func TestUnknownOutcomes(t *testing.T) {
 	for name, apply := range map[string]bool{"it happened": true, "it did not": false} {
 		t.Run(name, func(t *testing.T) {
