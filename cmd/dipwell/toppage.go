@@ -38,7 +38,7 @@ func (c *TopCmd) page(r *topReport, width int) []topLine {
 	if all.Decisions > 0 {
 		share = 100 * all.Refused / all.Decisions
 	}
-	p.text(true, "decisions %s/s, refused %s/s (%.1f%%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors))
+	p.text(true, "decisions %s/s, refused %s/s (%.1f %%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors))
 	if r.Shed > 0 {
 		p.text(false, "%s turned away since the start: too many were under way", howMany(r.Shed, "call"))
 	}
