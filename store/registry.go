@@ -188,7 +188,7 @@ func (r *Registry) Retire(name string, oldest uint32) {
 	r.store(name, &d)
 }
 
-// succeed makes d the version after old, or the same version if both count alike.
+// setVersion makes d the version after old, or the same version if both count alike.
 func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
 		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past

@@ -4,8 +4,7 @@ import "github.com/dipwell/dipwell/internal/calendar"
 
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
 // Every µs apart and aligned to Origin, and at most Cap units may be in use. A
-// token is Unit units. No number is above MaxInt. NewDefinition makes a
-// Rule.
+// token is Unit units. No number is above MaxInt. NewDefinition makes a Rule.
 type Rule struct {
 	Unit   int64 // units in a token
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar
