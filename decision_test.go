@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The example of the documentation, byte for byte.
+// TestDecisionJSON checks the example of the documentation, byte for byte.
 func TestDecisionJSON(t *testing.T) {
 	d := dipwell.Decision{Allowed: true, Limit: "login", Key: "user:7", Cost: 1, Granted: 1, Capacity: 20, Remaining: 19, ResetAfter: 12 * time.Second}
 	const want = `{"allowed":true,"limit":"login","key":"user:7","cost":1,"granted":1,"capacity":20,"remaining":19,` +
@@ -23,7 +23,8 @@ func TestDecisionJSON(t *testing.T) {
 	}
 }
 
-// A shadow limit allows, and says what enforcing would have said.
+// TestShadowDecisionJSON checks that a shadow limit allows, with the retry time of a
+// refusal.
 func TestShadowDecisionJSON(t *testing.T) {
 	for _, c := range []struct {
 		d    dipwell.Decision

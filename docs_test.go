@@ -21,8 +21,8 @@ var (
 	docName  = regexp.MustCompile(`\bdocs/[\w./-]+\.(?:md|svg|png)\b`)
 )
 
-// TestDocLinks checks every relative link of every Markdown file, its anchor
-// included, and that the pages of docs/ that other files mention are there.
+// TestDocLinks checks every relative link of every Markdown file, with its anchor, and
+// that the pages of docs/ that other files mention exist.
 func TestDocLinks(t *testing.T) {
 	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -74,7 +74,7 @@ func checkLinks(t *testing.T, name string) {
 	}
 }
 
-// anchors returns the fragments that GitHub gives to the headings of a page.
+// anchors returns the anchors that GitHub gives to the headings of a page.
 func anchors(t *testing.T, name string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -93,12 +93,12 @@ func anchors(t *testing.T, name string) map[string]bool {
 	return found
 }
 
-// quoted matches a block of code that a page quotes from a file, whose path in
-// the repository stands before it.
+// quoted matches a block of code that a page quotes from a file, with the path of the
+// file before it.
 var quoted = regexp.MustCompile("(?s)<!-- from: (\\S+) -->\n```\\w*\n(.*?)```\n")
 
-// TestDocQuotes checks that the quoted blocks of README.md and docs/ stand in
-// their files. Indentation does not count.
+// TestDocQuotes checks that the blocks that README.md and docs/ quote are in their
+// files. It ignores indentation.
 func TestDocQuotes(t *testing.T) {
 	indent := regexp.MustCompile(`(?m)^[ \t]+`)
 	found := 0

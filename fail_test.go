@@ -10,13 +10,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// answering fails every call in its own way.
-type answering struct{ err error }
+// failingStore fails every call with err.
+type failingStore struct{ err error }
 
-func (s answering) Apply(context.Context, *store.Batch) error { return s.err }
+func (s failingStore) Apply(context.Context, *store.Batch) error { return s.err }
 
-// An open limit allows what the store cannot decide, and never what the caller
-// has asked wrongly.
+// TestFailureModes checks that a limit that fails open allows a call that the store
+// failed to decide, but not one with invalid input.
 func TestFailureModes(t *testing.T) {
 	away, wrong := errors.New("away"), &store.FieldError{Field: "takes", Reason: "cannot be asked together"}
 	for _, c := range []struct {
@@ -29,7 +29,7 @@ func TestFailureModes(t *testing.T) {
 		{store.FailClosed, away, false},
 		{store.FailClosed, wrong, false},
 	} {
-		l, err := dipwell.New(answering{c.err}, store.Limit{Name: "l", Rate: 1, Period: time.Hour, OnStoreError: c.mode})
+		l, err := dipwell.New(failingStore{c.err}, store.Limit{Name: "l", Rate: 1, Period: time.Hour, OnStoreError: c.mode})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,9 +40,10 @@ func TestFailureModes(t *testing.T) {
 	}
 }
 
-// In a call of several limits one closed limit refuses for all.
+// TestFailureModesOfSeveral checks that one limit that fails closed refuses a call of
+// several.
 func TestFailureModesOfSeveral(t *testing.T) {
-	l, err := dipwell.New(answering{errors.New("away")},
+	l, err := dipwell.New(failingStore{errors.New("away")},
 		store.Limit{Name: "open", Rate: 1, Period: time.Hour, OnStoreError: store.FailOpen},
 		store.Limit{Name: "closed", Rate: 1, Period: time.Hour})
 	if err != nil {

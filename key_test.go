@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Keys of each length with each kind of byte in each place: eight bytes and four
-// bytes are looked at together.
-func TestCheckKeyEachPlace(t *testing.T) {
+// TestCheckKeyEachPosition checks keys of each length with each kind of byte in each
+// position, because checkKey tests eight or four bytes at a time.
+func TestCheckKeyEachPosition(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		for at := range n {
 			for _, c := range []byte{0, 1, 0x7f, 0x80, 0xc3, 0xff} {

@@ -49,7 +49,7 @@ func packages(t *testing.T) (out []goPackage) {
 	return out
 }
 
-// rules is what CONTRIBUTING.md says of imports: its table and the two sentences
+// rules are the import rules of CONTRIBUTING.md: its table and the two sentences
 // below it.
 type rules struct {
 	imports    map[string][]string // what each package may import besides everywhere; "*" is everything that is not for tests alone
@@ -115,8 +115,8 @@ func (r *rules) row(t *testing.T, packages []string, may string) {
 	}
 }
 
-// in reports whether a package is in a list; an entry that ends in a slash stands
-// for all packages below it.
+// in reports whether a package is in a list. An entry that ends in a slash means all
+// packages below it.
 func in(path string, list []string) bool {
 	return slices.ContainsFunc(list, func(e string) bool {
 		return path == e || strings.HasSuffix(e, "/") && strings.HasPrefix(path+"/", e)
@@ -132,7 +132,7 @@ func (r *rules) allowed(path string) (list []string, ok bool) {
 	return nil, false
 }
 
-// The rules of who imports whom.
+// TestImportRules checks the imports of every package.
 func TestImportRules(t *testing.T) {
 	r := readRules(t)
 	used := map[string]bool{}
@@ -159,7 +159,7 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// forbidden says why a package may not import another; it is empty if it may.
+// forbidden returns why a package may not import another, or "" if it may.
 func (r *rules) forbidden(path string, list []string, imp string) string {
 	imp, ours := strings.CutPrefix(imp, module)
 	imp = strings.TrimPrefix(imp, "/")
@@ -178,7 +178,7 @@ func (r *rules) forbidden(path string, list []string, imp string) string {
 	return "its line in CONTRIBUTING.md does not have it"
 }
 
-// The rules find what they are there to find.
+// TestImportRulesForbid checks that forbidden imports are found.
 func TestImportRulesForbid(t *testing.T) {
 	r := readRules(t)
 	for _, c := range []struct {
@@ -216,8 +216,8 @@ func TestImportRulesForbid(t *testing.T) {
 	}
 }
 
-// sleeps lists the test files that may sleep in real time, and why no condition
-// can be awaited there.
+// sleeps lists the test files that may sleep in real time, and why they cannot wait
+// for a condition.
 var sleeps = map[string]string{
 	"cmd/dipwell/soak_test.go":      "calls are sent on a schedule",
 	"redisstore/helpers_test.go":    "callers pause between calls",
@@ -225,7 +225,7 @@ var sleeps = map[string]string{
 	"internal/rls/upstream_test.go": "another program's windows follow the wall clock",
 }
 
-// A test waits for a condition, or sleeps in virtual time: a test that sleeps in
+// TestNoTestSleeps checks that tests sleep only in virtual time. A test that sleeps in
 // real time is slow on every machine and fails on a slow one.
 func TestNoTestSleeps(t *testing.T) {
 	sleeping := map[string]bool{}
@@ -257,8 +257,8 @@ func TestNoTestSleeps(t *testing.T) {
 	}
 }
 
-// sleepsInRealTime reports whether a file calls time.Sleep or await.Sleep and has
-// no bubble of testing/synctest to do so in.
+// sleepsInRealTime reports whether a file calls time.Sleep or await.Sleep and does not
+// use testing/synctest.
 func sleepsInRealTime(f *ast.File) (found bool) {
 	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
 		return false

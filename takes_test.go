@@ -9,9 +9,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Two call sites may name the same limit in different words. The bucket is one:
-// what both ask adds up.
-func TestTakeAllOfTwoSpellingsAddsUp(t *testing.T) {
+// TestTakeAllAddsCostsOfOneLimit checks that the costs of two takes are added if their
+// limits have different fields but mean the same.
+func TestTakeAllAddsCostsOfOneLimit(t *testing.T) {
 	st, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -36,8 +36,9 @@ func TestTakeAllOfTwoSpellingsAddsUp(t *testing.T) {
 	}
 }
 
-// A decision that is used again has nothing left of the call before.
-func TestDoFillsADecisionAnew(t *testing.T) {
+// TestDoResetsTheDecision checks that nothing of an earlier call remains in a Decision
+// that is reused.
+func TestDoResetsTheDecision(t *testing.T) {
 	st, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A wait that was given up has no tokens, and its decision says so.
-func TestWaitGivenUpIsNotAllowed(t *testing.T) {
+// TestEndedWaitIsNotAllowed checks that a wait whose context ended has no tokens, and
+// that its Decision is not Allowed.
+func TestEndedWaitIsNotAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, err := memstore.New(memstore.Config{})
 		if err != nil {
@@ -36,8 +37,8 @@ func TestWaitGivenUpIsNotAllowed(t *testing.T) {
 	})
 }
 
-// Without debt a wait asks again at the retry time, and fails at once where
-// that lies beyond its deadline.
+// TestWaitWithoutDebt checks that a wait on a limit without debt takes again at the
+// retry time, and fails at once if that is after its deadline.
 func TestWaitWithoutDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, err := memstore.New(memstore.Config{})
@@ -64,7 +65,7 @@ func TestWaitWithoutDebt(t *testing.T) {
 	})
 }
 
-// slowCancel takes five seconds to cancel.
+// slowCancel is a store whose cancellations take five seconds.
 type slowCancel struct{ store.Store }
 
 func (s slowCancel) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
@@ -80,9 +81,9 @@ func (s slowCancel) Apply(ctx context.Context, b *store.Batch) error {
 	return s.Store.Apply(ctx, b)
 }
 
-// A cancellation that takes long goes on after its caller, who is kept for a
-// second, and gives the tokens back.
-func TestWaitGivenUpOverASlowStore(t *testing.T) {
+// TestEndedWaitWithSlowCancel checks that a slow cancellation delays its caller by only
+// a second, and gives the tokens back afterwards.
+func TestEndedWaitWithSlowCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, err := memstore.New(memstore.Config{})
 		if err != nil {

@@ -12,15 +12,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// silent never answers.
-type silent struct{}
+// hangingStore never answers.
+type hangingStore struct{}
 
-func (silent) Apply(ctx context.Context, _ *store.Batch) error {
+func (hangingStore) Apply(ctx context.Context, _ *store.Batch) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// Memory needs no timeout. Another store that takes its place does.
+// TestWithKeepsTheTimeout checks that With applies timeouts to another store, although
+// a store in memory needs none.
 func TestWithKeepsTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, err := memstore.New(memstore.Config{})
@@ -35,14 +36,14 @@ func TestWithKeepsTheTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start := time.Now()
-		if d, err := l.With(silent{}).Take(ctx, "api", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || time.Since(start) != time.Second {
+		if d, err := l.With(hangingStore{}).Take(ctx, "api", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed || time.Since(start) != time.Second {
 			t.Errorf("after %v: %+v, %v", time.Since(start), d, err)
 		}
 	})
 }
 
-// A clock that steps back by decades while a long limit is deep in debt: the
-// wait is longer than a Duration holds, and must not turn out negative.
+// TestWaitsLongerThanADuration checks that a wait beyond the range of Duration is not
+// negative. It takes a clock that steps back by decades and a limit with a long debt.
 func TestWaitsLongerThanADuration(t *testing.T) {
 	now := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	st, err := memstore.New(memstore.Config{Clock: func() int64 { return now }})
@@ -66,10 +67,11 @@ func TestWaitsLongerThanADuration(t *testing.T) {
 	}
 }
 
-// A call of several limits waits as long as the least patient of them.
+// TestShortestTimeoutOfSeveral checks that a call of several limits has the shortest
+// of their timeouts.
 func TestShortestTimeoutOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := dipwell.New(silent{},
+		l, err := dipwell.New(hangingStore{},
 			store.Limit{Name: "long", Rate: 1, Period: time.Hour, Timeout: 3 * time.Second},
 			store.Limit{Name: "short", Rate: 1, Period: time.Hour, Timeout: time.Second},
 			store.Limit{Name: "none", Rate: 1, Period: time.Hour})

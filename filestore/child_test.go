@@ -21,7 +21,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The test's own binary is the process that is killed.
+// The test binary runs itself as the process that is killed.
 const childEnv = "DIPWELL_FILESTORE_CHILD"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 var ctx = context.Background()
 
-// slow is a limit whose buckets tell how much was ever taken.
+// slow is a limit that hardly refills, so that its buckets show all that was taken.
 var slow = store.Limit{Name: "slow", Rate: 1, Period: 10 * time.Minute, Burst: 10_000_000, MaxDebt: store.NoDebt, MaxCharge: 1}
 
 func child(what, path string) {
@@ -68,7 +68,7 @@ func child(what, path string) {
 	}
 }
 
-// childEach says what was answered: it is on the disk.
+// childEach prints each call after its answer, when it is on the disk.
 func childEach(l *dipwell.Limiter) {
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -86,16 +86,16 @@ func childEach(l *dipwell.Limiter) {
 
 func take(key string) dipwell.Take { return dipwell.Take{Limit: "slow", Key: key, Cost: 1} }
 
-// childEvery says what is on the disk for certain: a group that began after the
-// decision has been written once two more are.
+// childEvery prints the calls that are on the disk: a call is written once two more
+// groups have been written after it.
 func childEvery(s *Store, l *dipwell.Limiter) {
-	var turns int64
-	for made, mark := 0, 0; ; made++ {
-		if now := s.Stats().Groups; now >= turns+2 {
-			os.Stdout.WriteString(strings.Repeat("kept 0\n", mark))
-			turns, mark = now, 0
-			for before := made; s.Stats().Groups < turns+2; made++ {
-				mark = made - before + 1
+	var groups int64
+	for made, calls := 0, 0; ; made++ {
+		if now := s.Stats().Groups; now >= groups+2 {
+			os.Stdout.WriteString(strings.Repeat("kept 0\n", calls))
+			groups, calls = now, 0
+			for before := made; s.Stats().Groups < groups+2; made++ {
+				calls = made - before + 1
 				if _, err := l.TakeAll(ctx, take("a0"), take("b0")); err != nil {
 					panic(err)
 				}
@@ -108,7 +108,7 @@ func childEvery(s *Store, l *dipwell.Limiter) {
 	}
 }
 
-// childFull takes from new keys until the disk is full.
+// childFull takes from new keys until a write fails.
 func childFull(l *dipwell.Limiter) {
 	for i := range 100_000 {
 		if _, err := l.Take(ctx, "slow", fmt.Sprintf("%0400d", i), 1); err != nil {
@@ -119,7 +119,7 @@ func childFull(l *dipwell.Limiter) {
 	}
 }
 
-// run starts a child and returns the lines that it says until it ends, or is
+// run starts a child and returns the lines that it prints until it exits, or is
 // killed after a time.
 func run(t *testing.T, what, path string, kill time.Duration) []string {
 	t.Helper()
@@ -144,8 +144,8 @@ func run(t *testing.T, what, path string, kill time.Duration) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// TestKill kills a process at random instants. What it said that is kept is
-// kept; calls on two keys were charged to both or to none.
+// TestKill kills a process at random times. What it printed is in the file, and calls
+// of two keys were charged to both or to none.
 func TestKill(t *testing.T) {
 	for what, rounds := range map[string]int{"each": 8, "every": 8} {
 		t.Run(what, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestKill(t *testing.T) {
 				if round >= rounds && kept["0"] > 0 {
 					break
 				}
-				most := 400 * (1 + round/rounds) // a busy machine may need longer than the rounds had to begin
+				most := 400 * (1 + round/rounds) // more on a busy machine, which is slow to start a process
 				for _, line := range run(t, what, path, time.Duration(20+rand.IntN(most))*time.Millisecond) {
 					if who, ok := strings.CutPrefix(line, "kept "); ok {
 						kept[who]++
@@ -199,7 +199,7 @@ func used(t *testing.T, l *dipwell.Limiter, key string) int64 {
 	return slow.Burst - d.Remaining
 }
 
-// TestFileSizeLimit has the system refuse to let files grow.
+// TestFileSizeLimit sets a limit on the size of files, as of a full disk.
 func TestFileSizeLimit(t *testing.T) {
 	path := fresh(t)
 	lines := run(t, "fsize", path, 0)
@@ -223,7 +223,7 @@ func TestFileSizeLimit(t *testing.T) {
 	}
 }
 
-// TestOneProcess refuses a second one with its name.
+// TestOneProcess checks that a second process cannot open the file.
 func TestOneProcess(t *testing.T) {
 	path := fresh(t)
 	s := open(t, path, Config{})

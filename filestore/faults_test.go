@@ -18,7 +18,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestDiskFull has SQLite run out of pages.
+// TestDiskFull limits the number of pages in the SQLite file.
 func TestDiskFull(t *testing.T) {
 	path := fresh(t)
 	var heard []error
@@ -104,7 +104,7 @@ func TestErrorsOfLocalDecisions(t *testing.T) {
 	}
 }
 
-// TestDamagedFiles are reported, and left as they are.
+// TestDamagedFiles checks that damaged files are reported and not changed.
 func TestDamagedFiles(t *testing.T) {
 	good := fresh(t)
 	s := open(t, good, Config{})
@@ -212,8 +212,8 @@ func execOn(t *testing.T, path, query string) []byte {
 	return b
 }
 
-// TestRestart: limits with their past, rows of several versions, reservations
-// and the clock are as they were.
+// TestRestart checks that limits with past versions, rows of several versions,
+// reservations and the clock are loaded as they were.
 func TestRestart(t *testing.T) {
 	path := fresh(t)
 	var now atomic.Int64
@@ -340,7 +340,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// numbers are all that counts of a definition.
+// numbers are the parts of a definition that decide.
 func numbers(d *store.Definition) string {
 	out := fmt.Sprintf("%+v %s %s", d.Limit, d.Owner, d.Warning)
 	for _, v := range catalog.Versions(d) {
@@ -349,7 +349,7 @@ func numbers(d *store.Definition) string {
 	return out
 }
 
-// TestClockGoesOn: a machine whose clock went back does not take the store along.
+// TestClockGoesOn checks that the store's clock does not step back with the machine's.
 func TestClockGoesOn(t *testing.T) {
 	path := fresh(t)
 	s := open(t, path, Config{})
@@ -363,7 +363,7 @@ func TestClockGoesOn(t *testing.T) {
 	}
 }
 
-// TestManyVersions changes a limit more often than a definition can remember.
+// TestManyVersions changes a limit more often than a definition can have versions.
 func TestManyVersions(t *testing.T) {
 	path := fresh(t)
 	s := open(t, path, Config{})

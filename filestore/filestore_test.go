@@ -26,7 +26,7 @@ func open(t testing.TB, path string, c Config) *Store {
 
 func fresh(t testing.TB) string { return filepath.Join(t.TempDir(), "dipwell.db") }
 
-// inMemory is a file that no disk slows down: the suite makes thousands.
+// inMemory returns a path in memory, because the suite makes thousands of files.
 func inMemory(t testing.TB) string { return filepath.Join(tmpfs.Dir(t), "dipwell.db") }
 
 func TestStore(t *testing.T) {
@@ -43,7 +43,7 @@ func TestStoreEach(t *testing.T) {
 	}, shorter(storetest.Quick)...)
 }
 
-// shorter is the size of a run, but for make test-long.
+// shorter returns a smaller number of rounds, except in make test-long.
 func shorter(o storetest.Option) []storetest.Option {
 	if os.Getenv("DIPWELL_LONG") != "" {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A call of two keys that comes between the reading of one of them and of the
-// other is in the file whole: the keeper reads its keys again.
-func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
+// TestSeveralKeysAreWrittenTogether checks a call of two keys that comes between the
+// reads of the two: the writer reads both again, and the file has both or none.
+func TestSeveralKeysAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 	var between atomic.Pointer[func()]
 	clock := func() int64 {
@@ -37,7 +37,7 @@ func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
 	both := func() {
 		take(dipwell.Take{Limit: "x", Key: "a", Cost: 10}, dipwell.Take{Limit: "x", Key: "b", Cost: 10})
 	}
-	between.Store(&both) // collect reads the clock once the marks of this turn are known
+	between.Store(&both) // collect reads the clock after it has the keys of this cycle
 	if err := s.writer.flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestACallOfSeveralKeysIsWrittenWhole(t *testing.T) {
 	}
 }
 
-// copied is the file as a crash would leave it now.
+// copied returns a copy of the file as a crash would leave it now.
 func copied(t testing.TB, path string) string {
 	t.Helper()
 	to := inMemory(t)

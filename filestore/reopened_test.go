@@ -12,18 +12,18 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// reopened is a store that crashes after every few calls, and goes on with what
-// the file had then; every other time it is closed in order.
+// reopened is a store that crashes after every few calls and continues with what the
+// file has. Every other time it is closed instead.
 type reopened struct {
 	t     testing.TB
 	c     Config
 	after int // calls
 	reg   store.Registry
 
-	mu    sync.RWMutex
-	s     *Store
-	calls int
-	turns int
+	mu     sync.RWMutex
+	s      *Store
+	calls  int
+	rounds int
 }
 
 func (r *reopened) Abilities() store.Abilities {
@@ -31,14 +31,14 @@ func (r *reopened) Abilities() store.Abilities {
 }
 
 func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {
-	r.again()
+	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.s.Apply(ctx, b)
 }
 
-// again opens the file anew, if it is time.
-func (r *reopened) again() {
+// maybeReopen reopens the file after every few calls.
+func (r *reopened) maybeReopen() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.calls++; r.calls%r.after != 0 {
@@ -48,7 +48,7 @@ func (r *reopened) again() {
 		r.t.Error(err)
 	}
 	path := r.s.path
-	if r.turns++; r.turns%2 == 1 {
+	if r.rounds++; r.rounds%2 == 1 {
 		path = copied(r.t, path)
 	}
 	if err := r.s.Close(); err != nil {
@@ -93,8 +93,8 @@ func (r *reopened) Keys(ctx context.Context, d *store.Definition, prefix, after 
 	return r.s.keys(ctx, d, prefix, after, n)
 }
 
-// TestStoreReopened: the suite on a store whose process ends again and again,
-// killed or in order, loses nothing that was on the disk, lows and records included.
+// TestStoreReopened runs the suite of all stores on a store that is reopened again
+// and again, so that lows and records are loaded too.
 func TestStoreReopened(t *testing.T) {
 	t.Parallel()
 	for name, every := range map[string]time.Duration{"each": Each, "every": time.Hour} {
@@ -108,8 +108,8 @@ func TestStoreReopened(t *testing.T) {
 	}
 }
 
-// A reservation may fall due after the year 2255, where instants outgrow
-// store.MaxInt: a file that has one can be opened again.
+// TestReservationInTheFarFuture checks that a file can be reopened with a reservation
+// that is due after the year 2255, beyond store.MaxInt.
 func TestReservationInTheFarFuture(t *testing.T) {
 	path, now := inMemory(t), int64(1767225600e6)
 	c := Config{Clock: func() int64 { return now }}
@@ -138,8 +138,9 @@ func TestReservationInTheFarFuture(t *testing.T) {
 	}
 }
 
-// A file of a program that kept no records: what it reserved can be cancelled
-// and gives nothing back. What such a program writes voids the lows of the row.
+// TestFilesOfOlderPrograms checks a file of a version without records: its
+// reservations can be cancelled and give nothing back, and its writes make the lows of
+// a row invalid.
 func TestFilesOfOlderPrograms(t *testing.T) {
 	path, now := inMemory(t), int64(1767225600e6)
 	c := Config{Clock: func() int64 { return now }}

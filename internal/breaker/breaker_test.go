@@ -45,15 +45,15 @@ func must(t testing.TB, err error) {
 
 var def = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
-// server answers after a while, or hangs, or fails.
+// server is a store that answers after a delay, hangs or fails.
 type server struct {
 	mu    sync.Mutex
 	takes time.Duration
-	hung  chan struct{} // closed when it goes on; nil: it does not hang
+	hung  chan struct{} // closed by resume; nil if it does not hang
 	fault error
 	group error
 
-	asked, checks, most, now atomic.Int64 // calls; probes; probes at one time
+	asked, checks, most, now atomic.Int64 // calls; probes; most probes at one time
 }
 
 func (s *server) Apply(ctx context.Context, b *store.Batch) error {
@@ -88,8 +88,8 @@ func (s *server) set(f func(*server)) {
 	f(s)
 }
 
-func (s *server) hang() { s.set(func(s *server) { s.hung = make(chan struct{}) }) }
-func (s *server) goOn() { s.set(func(s *server) { close(s.hung); s.hung = nil }) }
+func (s *server) hang()   { s.set(func(s *server) { s.hung = make(chan struct{}) }) }
+func (s *server) resume() { s.set(func(s *server) { close(s.hung); s.hung = nil }) }
 
 // state records the calls of OnChange.
 type state struct {
@@ -97,28 +97,28 @@ type state struct {
 	tells []error
 }
 
-func (s *state) hear(why error) {
+func (s *state) record(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tells = append(s.tells, why)
 }
 
-func (s *state) told() []error {
+func (s *state) changes() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.tells)
 }
 
-func over(t *testing.T, inner store.Store) (*breaker.Store, *state) {
+func newBreaker(t *testing.T, inner store.Store) (*breaker.Store, *state) {
 	t.Helper()
 	var heard state
-	s, err := breaker.New(inner, breaker.Config{OnChange: heard.hear})
+	s, err := breaker.New(inner, breaker.Config{OnChange: heard.record})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s, &heard
 }
 
-// take asks with a timeout, and says how long it took.
+// take makes a Take with a timeout, and returns its duration.
 func take(s store.Store, timeout time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -137,12 +137,12 @@ func takeIn(ctx context.Context, s store.Store) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// TestHung: after a few whole timeouts calls are answered at once, one probe at
-// a time asks, and the first answer closes.
+// TestHung checks that calls fail at once after a few timeouts, that one probe at a
+// time is sent, and that the first answer closes the breaker.
 func TestHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{takes: time.Millisecond}
-		s, heard := over(t, inner)
+		s, heard := newBreaker(t, inner)
 		if _, err := take(s, time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestHung(t *testing.T) {
 		if n := inner.checks.Load(); n < 50 || n > 60 || inner.most.Load() != 1 {
 			t.Errorf("%d probes in a minute, %d at one time", n, inner.most.Load())
 		}
-		inner.goOn()
+		inner.resume()
 		time.Sleep(time.Second)
 		if s.Open() {
 			t.Error("still open")
@@ -181,18 +181,18 @@ func TestHung(t *testing.T) {
 		if _, err := take(s, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		if told := heard.told(); len(told) != 2 || told[0] == nil || told[1] != nil {
+		if told := heard.changes(); len(told) != 2 || told[0] == nil || told[1] != nil {
 			t.Errorf("OnChange heard %v", told)
 		}
 	})
 }
 
-// TestShortDeadlines: callers with less time than the store needs do not open
-// the breaker for others.
+// TestShortDeadlines checks that calls with deadlines shorter than the store needs do
+// not open the breaker.
 func TestShortDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{takes: 20 * time.Millisecond}
-		s, heard := over(t, inner)
+		s, heard := newBreaker(t, inner)
 		for range 1000 {
 			if _, err := take(s, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
@@ -207,17 +207,18 @@ func TestShortDeadlines(t *testing.T) {
 		if n := inner.checks.Load(); n > 10 {
 			t.Errorf("%d probes in a second", n)
 		}
-		if told := heard.told(); len(told) != 0 {
+		if told := heard.changes(); len(told) != 0 {
 			t.Errorf("OnChange heard %v", told)
 		}
 	})
 }
 
-// TestAnotherAnswer: an answer to any call ends the doubt before the probe is late.
-func TestAnotherAnswer(t *testing.T) {
+// TestOtherCallIsAnswered checks that an answer to any call keeps a hanging probe from
+// opening the breaker.
+func TestOtherCallIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{}
-		s, _ := over(t, inner)
+		s, _ := newBreaker(t, inner)
 		inner.hang()
 		for range 5 {
 			if _, err := take(s, 10*time.Millisecond); err == nil {
@@ -228,7 +229,7 @@ func TestAnotherAnswer(t *testing.T) {
 		if inner.now.Load() != 1 {
 			t.Fatal("no probe is under way")
 		}
-		inner.set(func(s *server) { s.hung = nil }) // the probe hangs on
+		inner.set(func(s *server) { s.hung = nil }) // the probe keeps hanging
 		if _, err := take(s, time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -239,8 +240,8 @@ func TestAnotherAnswer(t *testing.T) {
 	})
 }
 
-// TestWhatCounts: only calls without an answer count.
-func TestWhatCounts(t *testing.T) {
+// TestWhichErrorsCount checks that only unanswered calls count.
+func TestWhichErrorsCount(t *testing.T) {
 	netError := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for name, tc := range map[string]struct {
 		fault, group error
@@ -258,7 +259,7 @@ func TestWhatCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				inner := &server{fault: tc.fault, group: tc.group}
-				s, _ := over(t, inner)
+				s, _ := newBreaker(t, inner)
 				for range 100 {
 					_, _ = take(s, time.Second)
 				}
@@ -276,8 +277,8 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// TestLockedRowsWhileTheStoreHangs: calls that wait for a locked row without
-// asking are no answers.
+// TestLockedRowsWhileTheStoreHangs checks that ErrLocked of calls that were not sent
+// is not counted as an answer.
 func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{}
@@ -290,7 +291,7 @@ func TestLockedRowsWhileTheStoreHangs(t *testing.T) {
 			}
 			return inner.Apply(ctx, b)
 		})
-		s, _ := over(t, held)
+		s, _ := newBreaker(t, held)
 		for range 20 {
 			_, _ = take(s, 50*time.Millisecond)
 			var b store.Batch
@@ -310,7 +311,8 @@ type storeFunc func(context.Context, *store.Batch) error
 
 func (f storeFunc) Apply(ctx context.Context, b *store.Batch) error { return f(ctx, b) }
 
-// TestCloseEndsProbes: Close waits for the probe under way and starts none.
+// TestCloseEndsProbes checks that Close waits for the probe in flight, and that none
+// starts afterwards.
 func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{}
@@ -331,7 +333,7 @@ func TestCloseEndsProbes(t *testing.T) {
 	})
 }
 
-// TestBadConfig: errors name the field.
+// TestBadConfig checks that errors name the field.
 func TestBadConfig(t *testing.T) {
 	if _, err := breaker.New(nil, breaker.Config{}); err == nil {
 		t.Error("no error without a store")
@@ -343,8 +345,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestReadyWithoutSpace: a store that a call has found full is not ready for a
-// while.
+// TestReadyWithoutSpace checks that the store is not ready for a while after a call
+// found no space.
 func TestReadyWithoutSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &server{group: store.ErrNoSpace}

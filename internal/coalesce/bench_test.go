@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// slow answers as a store a network away does: one statement at a time, each
-// 100 µs of waiting whatever it carries.
+// slow is like a store behind a network: each statement takes 100 µs, whatever its
+// size, and runs alone.
 type slow struct {
 	mu         sync.Mutex
 	statements int
@@ -31,7 +31,7 @@ func (s *slow) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// free answers at once: what is left is the cost of coalescing.
+// free answers at once, so that a benchmark measures the cost of coalescing.
 type free struct{}
 
 func (free) Apply(_ context.Context, b *store.Batch) error {
@@ -57,7 +57,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// load runs b.N calls from a number of goroutines.
+// load makes b.N calls from a number of goroutines.
 func load(b *testing.B, callers int, s store.Store) {
 	b.ReportAllocs()
 	ctx := context.Background()

@@ -15,10 +15,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-func TestWaitersRideOnTheNextStatement(t *testing.T) {
+func TestWaitersShareTheNextStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		second, third := ask(s, "b"), ask(s, "c")
@@ -34,10 +34,10 @@ func TestWaitersRideOnTheNextStatement(t *testing.T) {
 	})
 }
 
-func TestALoneCallerAsksByItself(t *testing.T) {
+func TestLoneCallerUsesItsOwnContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		ctx := context.WithValue(t.Context(), ctxKey{}, "mine")
 		for range 3 {
 			c := askWith(ctx, s, "a")
@@ -51,13 +51,13 @@ func TestALoneCallerAsksByItself(t *testing.T) {
 	})
 }
 
-// TestALoneCallerIsBounded: a call whose context has no end gets one, after
-// Timeout, and keeps the values of its own.
-func TestALoneCallerIsBounded(t *testing.T) {
+// TestLoneCallTimesOut checks that a call without a deadline gets Timeout, and that
+// the store sees the values of the caller's context.
+func TestLoneCallTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 10 * time.Second
 		g := newGate()
-		s := over(t, coalesce.Config{Timeout: most}, g)
+		s := newStore(t, coalesce.Config{Timeout: most}, g)
 		ctx := context.WithValue(context.Background(), ctxKey{}, "mine")
 		for range 2 {
 			c := askIn(ctx, s, "a")
@@ -75,7 +75,7 @@ func TestALoneCallerIsBounded(t *testing.T) {
 			c = askIn(ctx, s, "a")
 			<-g.arrived
 			if <-c.done; !errors.Is(c.err, context.DeadlineExceeded) || time.Since(start) != most {
-				t.Errorf("the caller heard %v after %v", c.err, time.Since(start))
+				t.Errorf("error %v after %v", c.err, time.Since(start))
 			}
 		}
 	})
@@ -83,10 +83,10 @@ func TestALoneCallerIsBounded(t *testing.T) {
 
 type ctxKey struct{}
 
-func TestOneKeyIsServedInOrder(t *testing.T) {
+func TestCallsOfOneKeyStayInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{MaxBatch: 4}, g)
+		s := newStore(t, coalesce.Config{MaxBatch: 4}, g)
 		var calls []*call
 		for range 12 {
 			calls = append(calls, ask(s, "hot"))
@@ -103,16 +103,16 @@ func TestOneKeyIsServedInOrder(t *testing.T) {
 		}
 		for i, c := range calls {
 			if got := c.turn(t); got != int64(i+1) {
-				t.Errorf("call %d had turn %d", i+1, got)
+				t.Errorf("call %d got number %d", i+1, got)
 			}
 		}
 	})
 }
 
-func TestLeavingWhileQueued(t *testing.T) {
+func TestContextEndsWhileQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		b, c, d := ask(s, "b"), ask(s, "c"), ask(s, "d")
@@ -120,7 +120,7 @@ func TestLeavingWhileQueued(t *testing.T) {
 			leaver.cancel()
 			leaver.fails(t, context.Canceled)
 			if errors.Is(leaver.err, store.ErrOutcomeUnknown) {
-				t.Error("a call that was never sent was certainly not charged")
+				t.Error("a call that was not sent reports an unknown outcome")
 			}
 		}
 		one.finish <- outcome{}
@@ -134,10 +134,10 @@ func TestLeavingWhileQueued(t *testing.T) {
 	})
 }
 
-func TestLeavingWhileInFlight(t *testing.T) {
+func TestContextEndsWhileInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		leaver, other := ask(s, "b"), ask(s, "c")
@@ -147,7 +147,7 @@ func TestLeavingWhileInFlight(t *testing.T) {
 		leaver.cancel()
 		leaver.fails(t, store.ErrOutcomeUnknown)
 		leaver.fails(t, context.Canceled)
-		leaver.batch.Groups[0].Ops[0] = store.Op{Key: "reused"} // its memory is its own again
+		leaver.batch.Groups[0].Ops[0] = store.Op{Key: "reused"} // the caller reuses its memory
 		synctest.Wait()
 		if two.ctx.Err() != nil {
 			t.Error("one caller's end must not end the statement of the others")
@@ -160,10 +160,10 @@ func TestLeavingWhileInFlight(t *testing.T) {
 	})
 }
 
-func TestAStatementEndsWithItsLastCaller(t *testing.T) {
+func TestStatementHasTheLatestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{Timeout: time.Minute}, g)
+		s := newStore(t, coalesce.Config{Timeout: time.Minute}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		start := time.Now()
@@ -181,20 +181,20 @@ func TestAStatementEndsWithItsLastCaller(t *testing.T) {
 		b.fails(t, context.DeadlineExceeded)
 		c.fails(t, context.DeadlineExceeded)
 
-		// The lane is well again.
+		// The lane works again.
 		d := ask(s, "d")
 		(<-g.arrived).finish <- outcome{}
 		d.turn(t)
 	})
 }
 
-// TestAHungStoreIsBounded: no call waits longer than Timeout, the wait for its
-// turn included.
-func TestAHungStoreIsBounded(t *testing.T) {
+// TestHungStoreTimesOut checks that no call takes longer than Timeout, including its
+// time in the queue.
+func TestHungStoreTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = time.Minute
 		g := newGate()
-		s := over(t, coalesce.Config{Timeout: most, MaxQueue: 3}, g)
+		s := newStore(t, coalesce.Config{Timeout: most, MaxQueue: 3}, g)
 		begun := map[*call]time.Time{}
 		begin := func(key string) *call {
 			start := time.Now()
@@ -219,7 +219,7 @@ func TestAHungStoreIsBounded(t *testing.T) {
 		for _, c := range queued[:2] {
 			fails(c)
 		}
-		two := <-g.arrived // those whose time ends as it is sent may still be in it
+		two := <-g.arrived // may include calls that time out as it is sent
 		if len(two.keys) == 0 || slices.ContainsFunc(two.keys, func(key string) bool { return key != "b" }) {
 			t.Errorf("the second statement has %v", two.keys)
 		}
@@ -227,10 +227,10 @@ func TestAHungStoreIsBounded(t *testing.T) {
 	})
 }
 
-func TestABadGroupFailsAlone(t *testing.T) {
+func TestFailingGroupIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		var calls []*call
@@ -258,7 +258,7 @@ func TestABadGroupFailsAlone(t *testing.T) {
 				t.Errorf("k%d was charged %d times", i, turn)
 			}
 		}
-		if statements != 9 { // 16 8 4 2 1 with the bad one, and 1 2 4 8 without
+		if statements != 9 { // of 16 8 4 2 1 groups with the failing one, and 1 2 4 8 without
 			t.Errorf("%d statements, want 9", statements)
 		}
 		synctest.Wait()
@@ -266,10 +266,10 @@ func TestABadGroupFailsAlone(t *testing.T) {
 	})
 }
 
-func TestAGroupsErrorStaysItsOwn(t *testing.T) {
+func TestErrorOfOneGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		b, c := ask(s, "b"), ask(s, "c")
@@ -281,10 +281,10 @@ func TestAGroupsErrorStaysItsOwn(t *testing.T) {
 	})
 }
 
-func TestAnUnknownOutcomeIsNotSentAgain(t *testing.T) {
+func TestUnknownOutcomeIsNotRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		b, c := ask(s, "b"), ask(s, "c")
@@ -296,10 +296,10 @@ func TestAnUnknownOutcomeIsNotSentAgain(t *testing.T) {
 	})
 }
 
-func TestADeadStoreIsAskedABoundedNumberOfTimes(t *testing.T) {
+func TestFailingStoreGetsFewStatements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		var calls []*call
@@ -320,29 +320,29 @@ func TestADeadStoreIsAskedABoundedNumberOfTimes(t *testing.T) {
 			c.fails(t, dead)
 		}
 		if statements > 50 {
-			t.Errorf("%d statements to a store that is away", statements)
+			t.Errorf("%d statements to a failing store", statements)
 		}
 		synctest.Wait()
 		close(g.arrived)
 	})
 }
 
-func TestAPanicOfTheStore(t *testing.T) {
+func TestStorePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		b, c := ask(s, "b"), ask(s, "c")
 		one.finish <- outcome{panic: "alone"}
 		if <-first.done; first.panic != "alone" {
-			t.Errorf("a lone caller gets the panic itself, not %v", first.panic)
+			t.Errorf("panic is %v, want that of the store", first.panic)
 		}
 		(<-g.arrived).finish <- outcome{panic: "shared"}
 		b.fails(t, store.ErrOutcomeUnknown)
 		c.fails(t, store.ErrOutcomeUnknown)
 		if !strings.Contains(b.err.Error(), "shared") {
-			t.Errorf("%v does not say what happened", b.err)
+			t.Errorf("error %v does not name the panic", b.err)
 		}
 		d := ask(s, "d")
 		(<-g.arrived).finish <- outcome{}
@@ -353,7 +353,7 @@ func TestAPanicOfTheStore(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		s := over(t, coalesce.Config{}, g)
+		s := newStore(t, coalesce.Config{}, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		b := ask(s, "b")
@@ -379,12 +379,12 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestFewCallersShareOneLane: while few calls share a statement, all that queue
-// do so at the first lane.
+// TestFewCallersShareOneLane checks that all calls queue at the first lane while few
+// calls share a statement.
 func TestFewCallersShareOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newGate(), newGate()
-		s := over(t, coalesce.Config{}, a, b)
+		s := newStore(t, coalesce.Config{}, a, b)
 		for range 3 {
 			calls := []*call{ask(s, "k")}
 			oneA := <-a.arrived
@@ -394,13 +394,13 @@ func TestFewCallersShareOneLane(t *testing.T) {
 				calls = append(calls, ask(s, fmt.Sprint("k", i)))
 			}
 			finish(oneB)
-			calls = append(calls, ask(s, "late")) // others wait, so it does as well
+			calls = append(calls, ask(s, "late")) // queued behind the others
 			finish(oneA)
-			together := <-a.arrived
-			if len(together.keys) != 41 {
-				t.Errorf("%d calls share a statement, want 41", len(together.keys))
+			shared := <-a.arrived
+			if len(shared.keys) != 41 {
+				t.Errorf("%d calls share a statement, want 41", len(shared.keys))
 			}
-			finish(together)
+			finish(shared)
 			for _, c := range calls {
 				c.turn(t)
 			}
@@ -409,12 +409,12 @@ func TestFewCallersShareOneLane(t *testing.T) {
 	})
 }
 
-// TestAStuckLaneIsPassedOver: a statement that hangs at the lane where few callers
-// queue holds up those who queue behind it, and nobody who comes later.
-func TestAStuckLaneIsPassedOver(t *testing.T) {
+// TestStuckLaneIsSkipped checks that a hanging statement delays only the calls that
+// are already queued behind it.
+func TestStuckLaneIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newGate(), newGate()
-		s := over(t, coalesce.Config{}, a, b)
+		s := newStore(t, coalesce.Config{}, a, b)
 		hangs := ask(s, "hangs")
 		stuck := <-a.arrived
 		other := ask(s, "k")
@@ -429,11 +429,11 @@ func TestAStuckLaneIsPassedOver(t *testing.T) {
 			second, third := ask(s, "second"), ask(s, "third") // these share a statement
 			finish(one)
 			first.turn(t)
-			together := <-b.arrived
-			if len(together.keys) != 2 {
-				t.Errorf("a statement for %v", together.keys)
+			shared := <-b.arrived
+			if len(shared.keys) != 2 {
+				t.Errorf("a statement for %v", shared.keys)
 			}
-			finish(together)
+			finish(shared)
 			second.turn(t)
 			third.turn(t)
 			synctest.Wait()
@@ -445,12 +445,12 @@ func TestAStuckLaneIsPassedOver(t *testing.T) {
 	})
 }
 
-// TestALaneOfItsOwnForEachKey: many calls queue at their key's lane, always the
-// same one; one that need not goes by the first lane that is idle.
-func TestALaneOfItsOwnForEachKey(t *testing.T) {
+// TestEachKeyHasOneLane checks that with many calls each key always queues at the
+// same lane, and that a call that need not queue uses the first idle lane.
+func TestEachKeyHasOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newGate(), newGate()
-		s := over(t, coalesce.Config{}, a, b)
+		s := newStore(t, coalesce.Config{}, a, b)
 		home := map[string]*gate{}
 		for round := range 3 {
 			calls := []*call{ask(s, "k")}
@@ -463,17 +463,17 @@ func TestALaneOfItsOwnForEachKey(t *testing.T) {
 			finish(oneA)
 			finish(oneB)
 			for _, at := range []*gate{a, b} {
-				together := <-at.arrived
-				if round > 0 && (len(together.keys) < 60 || len(together.keys) > 140) {
-					t.Errorf("%d of 200 keys on one of two lanes", len(together.keys))
+				shared := <-at.arrived
+				if round > 0 && (len(shared.keys) < 60 || len(shared.keys) > 140) {
+					t.Errorf("%d of 200 keys on one of two lanes", len(shared.keys))
 				}
-				for _, key := range together.keys {
+				for _, key := range shared.keys {
 					if round > 1 && home[key] != at {
 						t.Errorf("%s changed its lane", key)
 					}
 					home[key] = at
 				}
-				finish(together)
+				finish(shared)
 			}
 			for _, c := range calls {
 				c.turn(t)
@@ -488,10 +488,10 @@ func finish(s *statement) chan outcome {
 	return s.finish
 }
 
-func TestAGroupGoesWholeToOneLane(t *testing.T) {
+func TestGroupUsesOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := []*gate{newGate(), newGate(), newGate()}
-		s := over(t, coalesce.Config{}, gates[0], gates[1], gates[2])
+		s := newStore(t, coalesce.Config{}, gates[0], gates[1], gates[2])
 		for _, keys := range [][]string{{"u1", "t1", "g"}, {"g", "u1", "t1"}} {
 			c := ask(s, keys...)
 			one := anyOf(gates)
@@ -515,10 +515,10 @@ func anyOf(gates []*gate) *statement {
 	}
 }
 
-func TestABatchOfSeveralGroups(t *testing.T) {
+func TestBatchOfSeveralGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := []*gate{newGate(), newGate(), newGate()}
-		s := over(t, coalesce.Config{}, gates[0], gates[1], gates[2])
+		s := newStore(t, coalesce.Config{}, gates[0], gates[1], gates[2])
 		var b store.Batch
 		for i := range 20 {
 			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: def, Key: fmt.Sprint("k", i), Cost: 1}}})
@@ -543,12 +543,12 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 	})
 }
 
-func TestAnEndedContextSendsNothing(t *testing.T) {
+func TestEndedContextSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var b store.Batch
 	b.Single()
-	if err := over(t, coalesce.Config{}, newGate()).Apply(ctx, &b); !errors.Is(err, context.Canceled) {
+	if err := newStore(t, coalesce.Config{}, newGate()).Apply(ctx, &b); !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -577,16 +577,15 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestOnBatch: the hook hears of each batch once, whoever sends it, with what
-// came of it.
+// TestOnBatch checks that the hook is called once for each batch, with its result.
 func TestOnBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var heard []string
+		var got []string
 		c := coalesce.Config{OnBatch: func(b *store.Batch, took time.Duration, err error) {
-			heard = append(heard, fmt.Sprint(len(b.Groups), took, err))
+			got = append(got, fmt.Sprint(len(b.Groups), took, err))
 		}}
 		g := newGate()
-		s := over(t, c, g)
+		s := newStore(t, c, g)
 		first := ask(s, "a")
 		one := <-g.arrived
 		calls := []*call{ask(s, "b"), ask(s, "c")}
@@ -599,20 +598,22 @@ func TestOnBatch(t *testing.T) {
 		for _, c := range calls {
 			c.fails(t, store.ErrOutcomeUnknown)
 		}
-		if want := []string{"1 1s <nil>", "2 1s " + store.ErrOutcomeUnknown.Error()}; !slices.Equal(heard, want) {
-			t.Errorf("heard %q, want %q", heard, want)
+		if want := []string{"1 1s <nil>", "2 1s " + store.ErrOutcomeUnknown.Error()}; !slices.Equal(got, want) {
+			t.Errorf("calls %q, want %q", got, want)
 		}
 	})
-	r := newRows()
-	var batches atomic.Int64
-	lanes := store.Lanes{Stores: []store.Store{conn{r, true}}, Sorter: conn{r, false}, Quarantine: conn{r, false}.applyWithin}
-	s := overLanes(t, coalesce.Config{OnBatch: func(*store.Batch, time.Duration, error) { batches.Add(1) }}, lanes)
-	defer s.Close()
-	r.lock("k")
-	if _, err := one(s, 50*time.Millisecond, "k"); !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrOutcomeUnknown) {
-		t.Error(err)
-	}
-	if n := batches.Load(); n < 2 {
-		t.Errorf("%d batches, want those of the lane and of the sorter at least", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		var batches atomic.Int64
+		lanes := store.Lanes{Stores: []store.Store{conn{r, true}}, Sorter: conn{r, false}, Quarantine: conn{r, false}.applyWithin}
+		s := newStoreWithLanes(t, coalesce.Config{OnBatch: func(*store.Batch, time.Duration, error) { batches.Add(1) }}, lanes)
+		defer s.Close()
+		r.lock("k")
+		if _, err := one(s, 50*time.Millisecond, "k"); !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		if n := batches.Load(); n < 2 {
+			t.Errorf("%d batches, want at least those of the lane and of the Sorter", n)
+		}
+	})
 }

@@ -17,7 +17,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// open is a coalesced store with lanes over one state.
+// open returns a Store with lanes over one memstore.
 func open(t testing.TB, now func() int64, lanes int) store.Store {
 	inner, err := memstore.New(memstore.Config{Clock: now})
 	if err != nil {

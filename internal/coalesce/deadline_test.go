@@ -13,10 +13,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// deaf answers when it is told to, whatever becomes of its contexts.
-type deaf struct{ answer chan struct{} }
+// hanging answers when the test says so, even after its context has ended.
+type hanging struct{ answer chan struct{} }
 
-func (d deaf) Apply(_ context.Context, b *store.Batch) error {
+func (d hanging) Apply(_ context.Context, b *store.Batch) error {
 	<-d.answer
 	for i := range b.Groups {
 		b.Groups[i].Allowed = true
@@ -24,14 +24,13 @@ func (d deaf) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// TestCallsEndWithoutTheirStatement: calls that share a statement end when their
-// time is over, also where the store does not heed its context; those in the
-// queue were not charged, of those that were sent nobody knows. Answers that come
-// afterwards are nobody else's.
-func TestCallsEndWithoutTheirStatement(t *testing.T) {
+// TestCallsTimeOutWhileTheStoreHangs checks that calls time out even if the store
+// ignores its context. Queued calls were not charged; the outcome of sent ones is
+// unknown. Later answers do not reach other calls.
+func TestCallsTimeOutWhileTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = time.Minute
-		d := deaf{make(chan struct{})}
+		d := hanging{make(chan struct{})}
 		s, err := coalesce.New(store.Lanes{Stores: []store.Store{d}}, coalesce.Config{Timeout: most, MaxBatch: 4})
 		if err != nil {
 			t.Fatal(err)

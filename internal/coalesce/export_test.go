@@ -1,6 +1,6 @@
 package coalesce
 
-// Waiting is how many wait for the first lane, and whether it is busy.
+// Waiting returns the length of the first lane's queue, and whether the lane is busy.
 func Waiting(s *Store) (n int, busy bool) {
 	l := s.lanes[0]
 	l.mu.Lock()

@@ -15,14 +15,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gate is an inner store that a test opens statement by statement. It answers
-// an op with Remaining = its key's turn, so that a test sees the order.
+// gate is an inner store whose statements end when the test says so. It answers
+// with Remaining = the number of the key's op, so that a test sees the order.
 type gate struct {
 	arrived chan *statement
 	turn    map[string]int64
 }
 
-// statement is one Apply in flight, and how the test lets it end.
+// statement is an Apply in flight. The test sends its outcome to end it.
 type statement struct {
 	ctx    context.Context
 	keys   []string // of the groups, in order; those of one group joined by +
@@ -84,7 +84,7 @@ func keysOf(g *store.Group) (s string) {
 
 var def = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
 
-// call is one caller on its way.
+// call is a call in another goroutine.
 type call struct {
 	cancel context.CancelFunc
 	batch  store.Batch
@@ -93,8 +93,8 @@ type call struct {
 	done   chan struct{}
 }
 
-// ask sends one group with the keys from a goroutine of its own and returns
-// when everybody waits for something.
+// ask makes a call of one group with the keys in a new goroutine, and returns when
+// all goroutines are blocked.
 func ask(s store.Store, keys ...string) *call {
 	return askWith(context.Background(), s, keys...)
 }
@@ -106,7 +106,7 @@ func askWith(ctx context.Context, s store.Store, keys ...string) *call {
 	return c
 }
 
-// askIn asks in this very context.
+// askIn is ask with a context of the caller.
 func askIn(ctx context.Context, s store.Store, keys ...string) *call {
 	c := &call{cancel: func() {}, done: make(chan struct{})}
 	g, _ := c.batch.Single()
@@ -125,7 +125,7 @@ func askIn(ctx context.Context, s store.Store, keys ...string) *call {
 	return c
 }
 
-// turn waits for the answer and returns the op's turn.
+// turn waits for the answer and returns the number of the op.
 func (c *call) turn(t *testing.T) int64 {
 	t.Helper()
 	<-c.done
@@ -136,7 +136,7 @@ func (c *call) turn(t *testing.T) int64 {
 	return c.batch.Groups[0].Ops[0].Remaining
 }
 
-// fails waits for the error and checks its class.
+// fails waits for the answer and checks that its error wraps want.
 func (c *call) fails(t *testing.T, want error) {
 	t.Helper()
 	<-c.done
@@ -146,12 +146,12 @@ func (c *call) fails(t *testing.T, want error) {
 	}
 }
 
-func over(t *testing.T, c coalesce.Config, lanes ...store.Store) *coalesce.Store {
+func newStore(t *testing.T, c coalesce.Config, lanes ...store.Store) *coalesce.Store {
 	t.Helper()
-	return overLanes(t, c, store.Lanes{Stores: lanes})
+	return newStoreWithLanes(t, c, store.Lanes{Stores: lanes})
 }
 
-func overLanes(t *testing.T, c coalesce.Config, lanes store.Lanes) *coalesce.Store {
+func newStoreWithLanes(t *testing.T, c coalesce.Config, lanes store.Lanes) *coalesce.Store {
 	t.Helper()
 	s, err := coalesce.New(lanes, c)
 	if err != nil {

@@ -12,62 +12,62 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// slowEnd is a context that has ended for its caller, which does not know why
-// before the test lets it go on.
-type slowEnd struct {
+// slowErrContext is a context whose Err blocks until the test lets it continue, after
+// its Done channel is closed.
+type slowErrContext struct {
 	context.Context
-	asked, on chan struct{}
+	blocked, resume chan struct{}
 }
 
-func (c *slowEnd) Err() error {
+func (c *slowErrContext) Err() error {
 	err := c.Context.Err()
 	if err != nil {
-		c.asked <- struct{}{}
-		<-c.on
+		c.blocked <- struct{}{}
+		<-c.resume
 	}
 	return err
 }
 
-// behind is a lane with a statement in flight for a, and two callers behind it:
-// the one with b leaves.
-type behind struct {
+// queuedPair is a lane with a statement in flight for key a, and two queued calls.
+// The context of the one for key b ends.
+type queuedPair struct {
 	gate                 *gate
 	store                *coalesce.Store
 	first, leaver, other *call
 	one                  *statement
-	end                  *slowEnd // the leaver's context
+	end                  *slowErrContext // the leaver's context
 }
 
-func newBehind(t *testing.T) *behind {
+func newQueuedPair(t *testing.T) *queuedPair {
 	t.Helper()
-	b := &behind{gate: newGate()}
-	b.store = over(t, coalesce.Config{}, b.gate)
+	b := &queuedPair{gate: newGate()}
+	b.store = newStore(t, coalesce.Config{}, b.gate)
 	b.first = ask(b.store, "a")
 	b.one = <-b.gate.arrived
 	ctx, cancel := context.WithCancel(context.Background())
-	b.end = &slowEnd{ctx, make(chan struct{}), make(chan struct{})}
+	b.end = &slowErrContext{ctx, make(chan struct{}), make(chan struct{})}
 	b.leaver = askIn(b.end, b.store, "b")
 	b.leaver.cancel = cancel
 	b.other = ask(b.store, "c")
 	return b
 }
 
-// leave ends the leaver's context and returns when the leaver has noticed.
-func (b *behind) leave() {
+// leave ends the context of b's call, and returns when the call blocks in Err.
+func (b *queuedPair) leave() {
 	b.leaver.cancel()
-	<-b.end.asked
+	<-b.end.blocked
 }
 
-// next lets the first statement end and returns the second one.
-func (b *behind) next(t *testing.T) *statement {
+// next ends the first statement and returns the second one.
+func (b *queuedPair) next(t *testing.T) *statement {
 	t.Helper()
 	b.one.finish <- outcome{}
 	b.first.turn(t)
 	return <-b.gate.arrived
 }
 
-// idle checks that nobody waits and that the lane serves the next caller.
-func (b *behind) idle(t *testing.T) {
+// idle checks that the queue is empty and the lane decides the next call.
+func (b *queuedPair) idle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
 	if n, busy := coalesce.Waiting(b.store); n != 0 || busy {
@@ -82,14 +82,14 @@ func (b *behind) idle(t *testing.T) {
 	last.turn(t)
 }
 
-// TestLeavingMeetsTheRunner: a caller's context ends; before it can leave, its
-// call is taken for a statement, or answered as well, or refused by Close.
-func TestLeavingMeetsTheRunner(t *testing.T) {
+// TestContextEndsAsTheRunnerTakesTheCall checks a call whose context ends, and which
+// is sent, answered or refused by Close before it leaves the queue.
+func TestContextEndsAsTheRunnerTakesTheCall(t *testing.T) {
 	t.Run("still queued", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newQueuedPair(t)
 			b.leave()
-			close(b.end.on)
+			close(b.end.resume)
 			b.leaver.fails(t, context.Canceled)
 			if errors.Is(b.leaver.err, store.ErrOutcomeUnknown) {
 				t.Error("it was never sent")
@@ -105,10 +105,10 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 	t.Run("taken meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newQueuedPair(t)
 			b.leave()
 			two := b.next(t) // with the leaver's call
-			close(b.end.on)
+			close(b.end.resume)
 			b.leaver.fails(t, store.ErrOutcomeUnknown)
 			b.leaver.fails(t, context.Canceled)
 			if !slices.Equal(two.keys, []string{"b", "c"}) {
@@ -123,12 +123,12 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 	t.Run("answered meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newQueuedPair(t)
 			two := b.next(t)
 			b.leave()
 			two.finish <- outcome{}
 			b.other.turn(t) // and so the leaver's answer is there
-			close(b.end.on)
+			close(b.end.resume)
 			if b.leaver.turn(t) != 1 {
 				t.Error("an answer that is there is given, whatever became of the context")
 			}
@@ -137,24 +137,24 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 	t.Run("failed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newQueuedPair(t)
 			two := b.next(t)
 			b.leave()
 			two.finish <- outcome{group: map[string]error{"b": store.ErrStaleDefinition}}
 			b.other.turn(t)
-			close(b.end.on)
+			close(b.end.resume)
 			b.leaver.fails(t, store.ErrStaleDefinition)
 			b.idle(t)
 		})
 	})
 	t.Run("closed meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBehind(t)
+			b := newQueuedPair(t)
 			b.leave()
 			closed := make(chan error)
 			go func() { closed <- b.store.Close() }()
 			synctest.Wait()
-			close(b.end.on)
+			close(b.end.resume)
 			b.leaver.fails(t, coalesce.ErrClosed)
 			b.other.fails(t, coalesce.ErrClosed)
 			b.one.finish <- outcome{}
@@ -166,11 +166,11 @@ func TestLeavingMeetsTheRunner(t *testing.T) {
 	})
 }
 
-// TestAllLeaveTheRunner: when a shared statement returns, all who waited for the
-// next one are gone: nothing is sent, and the lane is idle again.
-func TestAllLeaveTheRunner(t *testing.T) {
+// TestAllQueuedContextsEnd checks that no statement is sent, and the lane becomes
+// idle, if the contexts of all queued calls have ended when a statement returns.
+func TestAllQueuedContextsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBehind(t)
+		b := newQueuedPair(t)
 		two := b.next(t)
 		var late []*call
 		for range 3 {
@@ -187,38 +187,38 @@ func TestAllLeaveTheRunner(t *testing.T) {
 	})
 }
 
-// slowLink is a spare lane's store that never has a connection, and lets the
-// test stop the first caller that asks for one.
-type slowLink struct {
+// slowConnect is a spare lane that never has a connection. Its first use of
+// connected blocks until the test lets it continue.
+type slowConnect struct {
 	*gate
-	first     sync.Once
-	asked, on chan struct{}
+	first           sync.Once
+	blocked, resume chan struct{}
 }
 
-func (l *slowLink) connected(int) bool {
+func (l *slowConnect) connected(int) bool {
 	l.first.Do(func() {
-		l.asked <- struct{}{}
-		<-l.on
+		l.blocked <- struct{}{}
+		<-l.resume
 	})
 	return false
 }
 
-// TestLeavingWithTheLane: the lane falls idle before a caller has queued, so
-// that it is handed the lane, and just then its context ends. It asks under that
-// context, and those behind it are served.
-func TestLeavingWithTheLane(t *testing.T) {
+// TestContextEndsAsTheLaneIsAcquired checks a call that acquires the lane, because it
+// became idle, just when its context ends. It is sent in that context, and the calls
+// queued behind it are decided.
+func TestContextEndsAsTheLaneIsAcquired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &behind{gate: newGate()}
-		spare := &slowLink{gate: newGate(), asked: make(chan struct{}), on: make(chan struct{})}
-		b.store = overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{b.gate, spare}, Spare: 1, Connected: spare.connected})
-		earnCredits(t, b.store, b.gate)
+		b := &queuedPair{gate: newGate()}
+		spare := &slowConnect{gate: newGate(), blocked: make(chan struct{}), resume: make(chan struct{})}
+		b.store = newStoreWithLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{b.gate, spare}, Spare: 1, Connected: spare.connected})
+		addCredits(t, b.store, b.gate)
 		first := ask(b.store, "a")
 		one := <-b.gate.arrived
 		leader := ask(b.store, "b")
-		<-spare.asked // the leader found no idle lane
+		<-spare.blocked // the leader found no idle lane
 		one.finish <- outcome{}
 		first.turn(t)
-		close(spare.on)
+		close(spare.resume)
 		synctest.Wait() // for the leader to have the lane
 		follower := ask(b.store, "c")
 		leader.cancel()

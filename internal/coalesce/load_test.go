@@ -14,8 +14,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// counter charges every op once, fails some statements as a whole without
-// charging, and lets others run in between.
+// counter charges every op once. It fails some statements without charging, and
+// yields to other goroutines.
 type counter struct {
 	busy    atomic.Bool
 	charged *sync.Map // key → *atomic.Int64
@@ -44,24 +44,24 @@ func (c *counter) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// yield lets others run.
+// yield lets other goroutines run.
 func yield(times int) {
 	for range times {
 		runtime.Gosched()
 	}
 }
 
-// Callers come, leave and fail at random: what they were told adds up to what
-// was charged, and no two were given the same turn.
-func TestWhatCallersAreToldAddsUp(t *testing.T) {
+// TestAnswersMatchCharges makes random calls, some of which fail or time out. The
+// answers add up to what was charged, and no two have the same number.
+func TestAnswersMatchCharges(t *testing.T) {
 	var charged sync.Map
 	var lanes []store.Store
 	for range 3 {
 		lanes = append(lanes, &counter{charged: &charged, fault: func() bool { return rand.IntN(40) == 0 }})
 	}
-	s := over(t, coalesce.Config{MaxBatch: 16}, lanes...)
+	s := newStore(t, coalesce.Config{MaxBatch: 16}, lanes...)
 	const callers, calls, keys = 32, 300, 5
-	told := make([]tally, callers)
+	told := make([]answers, callers)
 	var wg sync.WaitGroup
 	for i := range callers {
 		told[i].turns = map[string]bool{}
@@ -75,7 +75,7 @@ func TestWhatCallersAreToldAddsUp(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var sum tally
+	var sum answers
 	sum.turns = map[string]bool{}
 	for i := range told {
 		sum.granted += told[i].granted
@@ -97,13 +97,13 @@ func TestWhatCallersAreToldAddsUp(t *testing.T) {
 	}
 }
 
-// tally is what one caller was told.
-type tally struct {
+// answers are the answers that one caller got.
+type answers struct {
 	granted, unknown int64 // ops
 	turns            map[string]bool
 }
 
-func (y *tally) call(s store.Store, a, b int) {
+func (y *answers) call(s store.Store, a, b int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rand.IntN(4) == 0 {

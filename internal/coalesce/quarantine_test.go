@@ -14,8 +14,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// rows is a table whose rows can be locked by somebody else. A statement takes
-// a millisecond, and waits for a lock as long as its connection says.
+// rows is a table whose rows a test can lock. A statement takes a millisecond, plus
+// the wait for locks that its connection sets.
 type rows struct {
 	mu      sync.Mutex
 	locked  map[string]chan struct{} // closed when the lock goes
@@ -50,8 +50,8 @@ func (r *rows) met(key string) int {
 	return r.waits[key]
 }
 
-// conn is a connection. That of a lane fails all groups when one is locked, the
-// quarantine's only those at fault.
+// conn is a connection. If a row is locked, a lane's connection fails all groups, and
+// those of the quarantine fail only the groups with that row.
 type conn struct {
 	*rows
 	lane bool
@@ -95,7 +95,7 @@ func (c conn) charge(g *store.Group) {
 	}
 }
 
-// waitFor waits for the locks of a group.
+// waitFor waits for the locks of a group to be released.
 func (c conn) waitFor(ctx context.Context, g *store.Group, wait time.Duration) error {
 	for i := range g.Ops {
 		c.mu.Lock()
@@ -118,8 +118,8 @@ func (c conn) waitFor(ctx context.Context, g *store.Group, wait time.Duration) e
 	return nil
 }
 
-// lanesOver is a store with a quarantine over rows.
-func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
+// newQuarantined returns a store with a quarantine over rows.
+func newQuarantined(t testing.TB, r *rows, lanes int) *coalesce.Store {
 	t.Helper()
 	var all []store.Store
 	for range lanes {
@@ -132,7 +132,7 @@ func lanesOver(t testing.TB, r *rows, lanes int) *coalesce.Store {
 	return s
 }
 
-// one is a call of one group, whatever its verb.
+// one makes a call of one group.
 func one(s store.Store, timeout time.Duration, keys ...string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -149,16 +149,16 @@ func one(s store.Store, timeout time.Duration, keys ...string) (took time.Durati
 	return time.Since(start), err
 }
 
-// crowd is callers that ask one after the other until a time is up.
-type crowd struct {
+// callers are goroutines that make calls until a time.
+type callers struct {
 	sync.WaitGroup
 	t     *testing.T
 	s     store.Store
 	until time.Time
 }
 
-// innocent callers must be answered, each within a time.
-func (c *crowd) innocent(n int, within time.Duration, keys func(i int) []string) {
+// unlocked starts n callers whose calls must be answered within a time.
+func (c *callers) unlocked(n int, within time.Duration, keys func(i int) []string) {
 	for i := range n {
 		c.Go(func() {
 			for time.Now().Before(c.until) {
@@ -170,8 +170,8 @@ func (c *crowd) innocent(n int, within time.Duration, keys func(i int) []string)
 	}
 }
 
-// stuck callers must be told that the row is locked when their time is up.
-func (c *crowd) stuck(n int, timeout time.Duration, keys func(i int) []string) {
+// locked starts n callers whose calls must fail with ErrLocked at their deadline.
+func (c *callers) locked(n int, timeout time.Duration, keys func(i int) []string) {
 	for i := range n {
 		c.Go(func() {
 			for time.Now().Before(c.until) {
@@ -188,24 +188,24 @@ func keyOf(format string, mod int) func(i int) []string {
 	return func(i int) []string { return []string{fmt.Sprintf(format, i%mod)} }
 }
 
-// TestLockedRows: while rows are locked, callers of other keys are answered as
-// ever, but for the statement that met the lock; those of the locked keys hear
-// so in their time, and are answered soon after the lock goes.
+// TestLockedRows checks that calls for other keys are answered while rows are locked,
+// with one delay for the statement that met the lock. Calls for locked keys fail at
+// their deadlines, and are answered soon after the lock is released.
 func TestLockedRows(t *testing.T) {
 	for _, tc := range []struct{ keys, callers int }{{1, 1}, {1, 20}, {4, 4}, {4, 40}} {
 		t.Run(fmt.Sprint(tc.callers, " callers of ", tc.keys), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRows()
-				s := lanesOver(t, r, 2)
+				s := newQuarantined(t, r, 2)
 				defer s.Close()
 				var names []string
 				for i := range tc.keys {
 					names = append(names, fmt.Sprint("stuck", i))
 				}
 				r.lock(names...)
-				c := crowd{t: t, s: s, until: time.Now().Add(3 * time.Second)}
-				c.stuck(tc.callers, 50*time.Millisecond, keyOf("stuck%d", tc.keys))
-				c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+				c := callers{t: t, s: s, until: time.Now().Add(3 * time.Second)}
+				c.locked(tc.callers, 50*time.Millisecond, keyOf("stuck%d", tc.keys))
+				c.unlocked(16, 40*time.Millisecond, keyOf("free%d", 16))
 				c.Wait()
 				stalls := 0
 				for _, k := range names {
@@ -240,16 +240,16 @@ func TestLockedRows(t *testing.T) {
 	}
 }
 
-// TestOneOfFourLocksGoes: a key is answered soon after its lock goes, while
-// callers wait for others all the time.
-func TestOneOfFourLocksGoes(t *testing.T) {
+// TestOneOfFourLocksIsReleased checks that a key is answered soon after its lock is
+// released, while calls wait for other locked keys.
+func TestOneOfFourLocksIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 2)
+		s := newQuarantined(t, r, 2)
 		defer s.Close()
 		r.lock("stuck0", "stuck1", "stuck2", "stuck3")
-		c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
-		c.stuck(30, 500*time.Millisecond, keyOf("stuck%d", 3))
+		c := callers{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+		c.locked(30, 500*time.Millisecond, keyOf("stuck%d", 3))
 		time.Sleep(time.Second)
 		patient := make(chan time.Time)
 		go func() {
@@ -273,13 +273,14 @@ func TestOneOfFourLocksGoes(t *testing.T) {
 	})
 }
 
-// TestALockThatComesAndGoes does not hold up a lane each time.
-func TestALockThatComesAndGoes(t *testing.T) {
+// TestLockTakenRepeatedly checks that a lock that is released and taken again does
+// not block a lane each time.
+func TestLockTakenRepeatedly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 2)
+		s := newQuarantined(t, r, 2)
 		defer s.Close()
-		c := crowd{t: t, s: s, until: time.Now().Add(3 * time.Second)}
+		c := callers{t: t, s: s, until: time.Now().Add(3 * time.Second)}
 		for range 20 {
 			c.Go(func() {
 				for time.Now().Before(c.until) {
@@ -297,7 +298,7 @@ func TestALockThatComesAndGoes(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 		})
-		c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+		c.unlocked(16, 40*time.Millisecond, keyOf("free%d", 16))
 		c.Wait()
 		if n := r.met("busy"); n > 4 {
 			t.Errorf("lanes met the lock %d times", n)
@@ -308,13 +309,13 @@ func TestALockThatComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestOneKeyOfSeveralIsLocked: calls about a locked tenant and a user wait; the
-// user's other calls do not.
+// TestOneKeyOfSeveralIsLocked checks that calls for a locked tenant and a user wait,
+// and the user's other calls do not.
 func TestOneKeyOfSeveralIsLocked(t *testing.T) {
 	for _, order := range [][]string{{"tenant", "user%d"}, {"user%d", "tenant"}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRows()
-			s := lanesOver(t, r, 2)
+			s := newQuarantined(t, r, 2)
 			defer s.Close()
 			r.lock("tenant")
 			both := func(i int) []string {
@@ -326,10 +327,10 @@ func TestOneKeyOfSeveralIsLocked(t *testing.T) {
 				}
 				return keys
 			}
-			c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
-			c.stuck(50, 50*time.Millisecond, both)
+			c := callers{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+			c.locked(50, 50*time.Millisecond, both)
 			time.Sleep(time.Second)
-			c.innocent(50, 40*time.Millisecond, keyOf("user%d", 50))
+			c.unlocked(50, 40*time.Millisecond, keyOf("user%d", 50))
 			c.Wait()
 			if n := r.met("tenant"); n > 4 {
 				t.Errorf("lanes met the lock %d times", n)
@@ -346,17 +347,17 @@ func TestOneKeyOfSeveralIsLocked(t *testing.T) {
 	}
 }
 
-// TestShortDeadlinesMeetALock: callers with less time than a lane waits for a
-// lock do not cost their lane its connection.
-func TestShortDeadlinesMeetALock(t *testing.T) {
+// TestShortDeadlinesAndALock checks that calls with deadlines shorter than LockWait do
+// not cost a lane its connection.
+func TestShortDeadlinesAndALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 2)
+		s := newQuarantined(t, r, 2)
 		defer s.Close()
 		r.lock("stuck")
-		c := crowd{t: t, s: s, until: time.Now().Add(5 * time.Second)}
-		c.stuck(5, 5*time.Millisecond, func(int) []string { return []string{"stuck"} })
-		c.innocent(16, 40*time.Millisecond, keyOf("free%d", 16))
+		c := callers{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+		c.locked(5, 5*time.Millisecond, func(int) []string { return []string{"stuck"} })
+		c.unlocked(16, 40*time.Millisecond, keyOf("free%d", 16))
 		c.Wait()
 		if n := r.met("stuck"); n > 2 {
 			t.Errorf("lanes met the lock %d times", n)
@@ -368,11 +369,11 @@ func TestShortDeadlinesMeetALock(t *testing.T) {
 	})
 }
 
-// TestChecksOfALockedRow are answered: they lock nothing.
-func TestChecksOfALockedRow(t *testing.T) {
+// TestChecksOfLockedRow checks that Check is answered, because it takes no lock.
+func TestChecksOfLockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 1)
+		s := newQuarantined(t, r, 1)
 		defer s.Close()
 		r.lock("stuck")
 		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil {
@@ -389,11 +390,11 @@ func TestChecksOfALockedRow(t *testing.T) {
 	})
 }
 
-// TestQuarantineIsBounded: what finds no room there is refused at once.
+// TestQuarantineIsBounded checks that calls beyond the bounds fail at once.
 func TestQuarantineIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 1)
+		s := newQuarantined(t, r, 1)
 		defer s.Close()
 		r.lock("stuck", "other")
 		var calls sync.WaitGroup
@@ -425,11 +426,11 @@ func TestQuarantineIsBounded(t *testing.T) {
 	})
 }
 
-// TestForgottenKeys: a locked key that nobody calls any more leaves nothing behind.
-func TestForgottenKeys(t *testing.T) {
+// TestUnusedKeysAreRemoved checks that a locked key without calls is removed.
+func TestUnusedKeysAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 1)
+		s := newQuarantined(t, r, 1)
 		r.lock("stuck")
 		if _, err := one(s, 100*time.Millisecond, "stuck"); err == nil || s.Stats().Quarantined != 1 {
 			t.Fatal(err)
@@ -444,12 +445,12 @@ func TestForgottenKeys(t *testing.T) {
 	})
 }
 
-// TestCloseWithLockedKeys: those who wait are refused, the statement in flight
-// is waited for, and nothing is left running.
+// TestCloseWithLockedKeys checks that Close makes queued calls fail, waits for the
+// statement in flight and leaves no goroutine.
 func TestCloseWithLockedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 1)
+		s := newQuarantined(t, r, 1)
 		r.lock("stuck", "other")
 		var calls sync.WaitGroup
 		for i := range 10 {
@@ -470,14 +471,14 @@ func TestCloseWithLockedKeys(t *testing.T) {
 	})
 }
 
-// TestLocksAndWhatCallersAreTold: with locks that come and go at random, what
-// callers were told adds up to what was charged.
-func TestLocksAndWhatCallersAreTold(t *testing.T) {
+// TestAnswersMatchChargesWithLocks checks that the answers add up to what was charged
+// while rows are locked and unlocked at random.
+func TestAnswersMatchChargesWithLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows()
-		s := lanesOver(t, r, 3)
+		s := newQuarantined(t, r, 3)
 		until := time.Now().Add(8 * time.Second)
-		var told [4]tally
+		var told [4]answers
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for i := range told {

@@ -16,9 +16,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// moody is a store that takes its time, which now and then does not end before
-// its context, and now and then fails before it decides, or after.
-type moody struct {
+// unreliable is a store of varying speed, which sometimes outlasts its context, and
+// sometimes fails before or after it decides.
+type unreliable struct {
 	store.Store
 	locks bool
 
@@ -26,17 +26,17 @@ type moody struct {
 	rnd *rand.Rand
 }
 
-func (m *moody) chance() float64 {
+func (m *unreliable) chance() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.rnd.Float64()
 }
 
-func (m *moody) applyWithin(ctx context.Context, b *store.Batch, _ time.Duration) error {
+func (m *unreliable) applyWithin(ctx context.Context, b *store.Batch, _ time.Duration) error {
 	return m.Apply(ctx, b)
 }
 
-func (m *moody) Apply(ctx context.Context, b *store.Batch) error {
+func (m *unreliable) Apply(ctx context.Context, b *store.Batch) error {
 	wait, mood := time.Duration(m.chance()*float64(2*time.Millisecond)), m.chance()
 	if mood < 0.02 {
 		wait = time.Hour
@@ -66,9 +66,9 @@ func (m *moody) Apply(ctx context.Context, b *store.Batch) error {
 
 const soakTimeout = 100 * time.Millisecond
 
-// TestSoak has callers of few keys come and go in bursts, over a moody store.
-// Each call ends in time, no two that are granted get the same token, and what
-// is charged are those that were granted and some of which nobody knows.
+// TestSoak makes bursts of calls for few keys over an unreliable store. Every call
+// returns in time, no token is granted twice, and the charges are those of granted
+// calls and of some with an unknown outcome.
 func TestSoak(t *testing.T) {
 	for seed := range uint64(40) {
 		for _, locks := range []bool{false, true} {
@@ -86,14 +86,14 @@ func soak(t *testing.T, seed uint64, locks bool) {
 		t.Fatal(err)
 	}
 	defer inner.Close()
-	newMoody := func() *moody {
-		return &moody{Store: inner, locks: locks, rnd: rand.New(rand.NewPCG(seed, rnd.Uint64()))}
+	newMoody := func() *unreliable {
+		return &unreliable{Store: inner, locks: locks, rnd: rand.New(rand.NewPCG(seed, rnd.Uint64()))}
 	}
 	lanes := store.Lanes{Stores: make([]store.Store, 2+rnd.IntN(5))}
 	for i := range lanes.Stores {
 		lanes.Stores[i] = newMoody()
 	}
-	lanes.Connected = func(i int) bool { return lanes.Stores[i].(*moody).chance() > 0.1 }
+	lanes.Connected = func(i int) bool { return lanes.Stores[i].(*unreliable).chance() > 0.1 }
 	lanes.Spare = rnd.IntN(len(lanes.Stores))
 	c := coalesce.Config{Timeout: soakTimeout, MaxBatch: 1 + rnd.IntN(64)}
 	if locks {
@@ -105,7 +105,7 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	}
 	const burst = 1 << 20
 	def := limittest.Definition(store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: burst})
-	a := account{seen: map[[2]string]bool{}, granted: map[string]int64{}, unknown: map[string]int64{}}
+	a := outcomes{seen: map[[2]string]bool{}, granted: map[string]int64{}, unknown: map[string]int64{}}
 	var callers sync.WaitGroup
 	for range 1 + rnd.IntN(60) {
 		own := rand.New(rand.NewPCG(seed, rnd.Uint64()))
@@ -132,15 +132,15 @@ func soak(t *testing.T, seed uint64, locks bool) {
 	}
 }
 
-// account is what callers were told.
-type account struct {
+// outcomes are the answers that callers got.
+type outcomes struct {
 	mu               sync.Mutex
 	seen             map[[2]string]bool
 	granted, unknown map[string]int64
 }
 
-// call makes a call of one or several groups, whose caller may leave.
-func (a *account) call(t *testing.T, s *coalesce.Store, def *store.Definition, rnd *rand.Rand) {
+// call makes a call of one or several groups, whose context may end.
+func (a *outcomes) call(t *testing.T, s *coalesce.Store, def *store.Definition, rnd *rand.Rand) {
 	ctx, cancel := context.Background(), func() {}
 	latest := soakTimeout + soakTimeout/10
 	switch rnd.IntN(4) {

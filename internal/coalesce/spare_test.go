@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// earnCredits makes calls one after the other: each earns a credit for a spare lane.
-func earnCredits(t *testing.T, s store.Store, home *gate) {
+// addCredits makes calls one after the other. Each adds a credit for a spare lane.
+func addCredits(t *testing.T, s store.Store, home *gate) {
 	t.Helper()
 	for range 20 {
 		c := ask(s, "lone")
@@ -22,12 +22,12 @@ func earnCredits(t *testing.T, s store.Store, home *gate) {
 	}
 }
 
-// TestFewCallersDoNotWait: far from capacity calls go by spare lanes at once.
-func TestFewCallersDoNotWait(t *testing.T) {
+// TestSpareLanesAtLowLoad checks that calls use spare lanes instead of waiting.
+func TestSpareLanesAtLowLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, first, second := newGate(), newGate(), newGate()
-		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, first, second}, Spare: 2})
-		earnCredits(t, s, home)
+		s := newStoreWithLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, first, second}, Spare: 2})
+		addCredits(t, s, home)
 		calls := []*call{ask(s, "a")}
 		one := <-home.arrived
 		calls = append(calls, ask(s, "b"))
@@ -52,11 +52,11 @@ func TestFewCallersDoNotWait(t *testing.T) {
 	})
 }
 
-// TestManyCallersShare: near capacity spare lanes stay idle.
-func TestManyCallersShare(t *testing.T) {
+// TestSpareLanesNearCapacity checks that spare lanes stay idle.
+func TestSpareLanesNearCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, spare := newGate(), newGate()
-		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1})
+		s := newStoreWithLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1})
 		first := ask(s, "a")
 		one := <-home.arrived
 		other := ask(s, "b") // there is credit for one
@@ -81,12 +81,13 @@ func TestManyCallersShare(t *testing.T) {
 	})
 }
 
-// TestASpareLaneMustBeConnected: a call does not wait for a connection to open.
-func TestASpareLaneMustBeConnected(t *testing.T) {
+// TestSpareLaneMustBeConnected checks that a call does not use a lane that would have
+// to connect first.
+func TestSpareLaneMustBeConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home, spare, connected := newGate(), newGate(), false
-		s := overLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1, Connected: func(int) bool { return connected }})
-		earnCredits(t, s, home)
+		s := newStoreWithLanes(t, coalesce.Config{}, store.Lanes{Stores: []store.Store{home, spare}, Spare: 1, Connected: func(int) bool { return connected }})
+		addCredits(t, s, home)
 		first := ask(s, "a")
 		one := <-home.arrived
 		second := ask(s, "b")
@@ -110,8 +111,8 @@ func TestASpareLaneMustBeConnected(t *testing.T) {
 	})
 }
 
-// TestStoreWithSpares: what every store must do.
-func TestStoreWithSpares(t *testing.T) {
+// TestStoreWithSpareLanes runs the suite of all stores.
+func TestStoreWithSpareLanes(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// BenchmarkTake shows what a refusal costs here, and what a grant pays for it.
+// BenchmarkTake measures refusals from the cache, and the cost that it adds to grants.
 func BenchmarkTake(b *testing.B) {
 	hour := store.Limit{Name: "hour", Rate: 1, Period: time.Hour}
 	much := store.Limit{Name: "much", Rate: 1e6, Period: time.Microsecond}

@@ -18,22 +18,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a deny cache between a limiter and a store whose calls are counted.
-type bench struct {
+// fixture is a deny cache between a limiter and a store whose calls are counted.
+type fixture struct {
 	*testing.T
-	clock atomic.Int64 // both the store's and the process's, in µs
-	asked int          // calls that reached the store
+	clock atomic.Int64 // of the store and the process, in µs
+	calls int          // calls that reached the store
 	inner store.Store
 	s     *denycache.Store
 	l     *dipwell.Limiter
-	after func() // runs when the store has answered, before the cache learns of it
+	after func() // called after the store has answered and before the cache sees it
 	fail  error
 }
 
 const start = int64(1767225600e6)
 
-func setup(t *testing.T, limits ...store.Limit) *bench {
-	b := &bench{T: t, after: func() {}}
+func setup(t *testing.T, limits ...store.Limit) *fixture {
+	b := &fixture{T: t, after: func() {}}
 	b.clock.Store(start)
 	b.inner = memory(t, b.clock.Load)
 	b.s = open(t, b, denycache.Config{Clock: func() int64 { return b.clock.Load() - start }})
@@ -44,10 +44,10 @@ func setup(t *testing.T, limits ...store.Limit) *bench {
 	return b
 }
 
-func (b *bench) Abilities() store.Abilities { return store.AbilitiesOf(b.inner) }
+func (b *fixture) Abilities() store.Abilities { return store.AbilitiesOf(b.inner) }
 
-func (b *bench) Apply(ctx context.Context, batch *store.Batch) error {
-	b.asked++
+func (b *fixture) Apply(ctx context.Context, batch *store.Batch) error {
+	b.calls++
 	err := b.inner.Apply(ctx, batch)
 	b.after()
 	if b.fail != nil {
@@ -56,10 +56,10 @@ func (b *bench) Apply(ctx context.Context, batch *store.Batch) error {
 	return err
 }
 
-func (b *bench) pass(d time.Duration) { b.clock.Add(d.Microseconds()) }
+func (b *fixture) advance(d time.Duration) { b.clock.Add(d.Microseconds()) }
 
-// take asks and says where the answer came from.
-func (b *bench) take(key string, n int64) dipwell.Decision {
+// take makes a Take that must not fail.
+func (b *fixture) take(key string, n int64) dipwell.Decision {
 	b.Helper()
 	d, err := b.l.Take(b.Context(), "login", key, n)
 	if err != nil {
@@ -68,8 +68,8 @@ func (b *bench) take(key string, n int64) dipwell.Decision {
 	return d
 }
 
-// want checks an answer, and that only those from the store reached it.
-func (b *bench) want(d dipwell.Decision, allowed bool, source store.Source) {
+// want checks a decision, and that the store was called only if it decided.
+func (b *fixture) want(d dipwell.Decision, allowed bool, source store.Source) {
 	b.Helper()
 	if d.Allowed != allowed || d.Source != source {
 		b.Errorf("allowed %v from %v, want %v from %v", d.Allowed, d.Source, allowed, source)
@@ -81,15 +81,15 @@ const (
 	fromCache = store.SourceDenyCache
 )
 
-// login gives one token each 200 ms.
+// login refills one token each 200 ms.
 var login = store.Limit{Name: "login", Rate: 5, Period: time.Second, Burst: 20}
 
-func TestARefusedKeyIsAnsweredUntilItsRetryTime(t *testing.T) {
+func TestRefusalLastsUntilRetryTime(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	first := b.take("k", 1)
 	b.want(first, false, fromStore)
-	b.pass(150*time.Millisecond + 7*time.Microsecond)
+	b.advance(150*time.Millisecond + 7*time.Microsecond)
 	d := b.take("k", 1)
 	b.want(d, false, fromCache)
 	if want := first.RetryAfter - 150*time.Millisecond - 7*time.Microsecond; d.RetryAfter != want {
@@ -98,17 +98,17 @@ func TestARefusedKeyIsAnsweredUntilItsRetryTime(t *testing.T) {
 	if want := first.ResetAfter - 150*time.Millisecond - 7*time.Microsecond; d.ResetAfter != want {
 		t.Errorf("reset after %v, want %v", d.ResetAfter, want)
 	}
-	b.pass(d.RetryAfter - time.Microsecond)
+	b.advance(d.RetryAfter - time.Microsecond)
 	b.want(b.take("k", 1), false, fromCache)
-	b.pass(time.Microsecond)
+	b.advance(time.Microsecond)
 	b.want(b.take("k", 1), true, fromStore)
-	if b.asked != 3 {
-		t.Errorf("%d calls reached the store, want 3", b.asked)
+	if b.calls != 3 {
+		t.Errorf("%d calls reached the store, want 3", b.calls)
 	}
 }
 
 // false-local-denial: a cached refusal must not answer a smaller cost.
-func TestASmallerCostGoesThrough(t *testing.T) {
+func TestSmallerCostGoesToTheStore(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 5)
 	b.want(b.take("k", 18), false, fromStore)
@@ -118,15 +118,15 @@ func TestASmallerCostGoesThrough(t *testing.T) {
 		t.Errorf("19 of 15: retry %v, remaining %d", d.RetryAfter, d.Remaining)
 	}
 	b.want(b.take("k", 1), true, fromStore)
-	b.want(b.take("k", 18), false, fromStore) // the grant made the key another
+	b.want(b.take("k", 18), false, fromStore) // the grant removed the key
 	if d = b.take("k", 18); d.RetryAfter != 800*time.Millisecond {
 		t.Errorf("18 of 14: retry %v", d.RetryAfter)
 	}
 	b.want(d, false, fromCache)
 }
 
-func TestOtherVerbsAreJudgedByTheirOwnRule(t *testing.T) {
-	b := setup(t, login) // may go 20 into debt
+func TestOtherVerbs(t *testing.T) {
+	b := setup(t, login) // has a MaxDebt of 20
 	b.take("k", 20)
 	b.want(b.take("k", 1), false, fromStore)
 	for verb, source := range map[store.Verb]store.Source{
@@ -145,26 +145,26 @@ func TestOtherVerbsAreJudgedByTheirOwnRule(t *testing.T) {
 	b.want(d, true, fromStore)
 }
 
-func TestWhatHappensHereIsSeenAtOnce(t *testing.T) {
-	for name, act := range map[string]func(*bench) error{
-		"refund": func(b *bench) error { _, err := b.l.Refund(b.Context(), "login", "k", 1); return err },
-		"reset":  func(b *bench) error { _, err := b.l.Reset(b.Context(), "login", "k"); return err },
-		"change": func(b *bench) error {
+func TestOwnCallsAreSeenAtOnce(t *testing.T) {
+	for name, act := range map[string]func(*fixture) error{
+		"refund": func(b *fixture) error { _, err := b.l.Refund(b.Context(), "login", "k", 1); return err },
+		"reset":  func(b *fixture) error { _, err := b.l.Reset(b.Context(), "login", "k"); return err },
+		"change": func(b *fixture) error {
 			l := login
 			l.Burst = 30
 			_, err := b.l.Define(b.Context(), l, store.OwnerCode)
 			if err == nil {
-				b.pass(time.Microsecond)
+				b.advance(time.Microsecond)
 			}
 			return err
 		},
-		"shadow": func(b *bench) error {
+		"shadow": func(b *fixture) error {
 			l := login
 			l.Mode = store.Shadow
 			_, err := b.l.Define(b.Context(), l, store.OwnerCode)
 			return err
 		},
-		"drop and define": func(b *bench) error {
+		"drop and define": func(b *fixture) error {
 			if err := b.l.Drop(b.Context(), "login", store.OwnerCode); err != nil {
 				return err
 			}
@@ -185,7 +185,7 @@ func TestWhatHappensHereIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-func TestAChargeLengthensTheRetryTime(t *testing.T) {
+func TestChargeLengthensTheRetryTime(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.take("k", 1)
@@ -200,14 +200,14 @@ func TestAChargeLengthensTheRetryTime(t *testing.T) {
 	b.want(b.take("k", 1), false, fromCache)
 }
 
-func TestACancelledReservationIsSeenAtOnce(t *testing.T) {
+func TestCancelIsSeenAtOnce(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	d, err := b.l.Reserve(t.Context(), "login", "k", 5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.pass(900 * time.Millisecond)
+	b.advance(900 * time.Millisecond)
 	first := b.take("k", 1)
 	b.want(first, false, fromStore)
 	if err := b.l.Cancel(t.Context(), d.Reservation); err != nil {
@@ -216,12 +216,13 @@ func TestACancelledReservationIsSeenAtOnce(t *testing.T) {
 	b.want(b.take("k", 1), true, fromStore)
 }
 
-// A refusal that was on its way when tokens were given back is not kept.
-func TestARefusalInFlightIsNotKept(t *testing.T) {
-	acts := map[string]func(*bench) error{
-		"refund": func(b *bench) error { _, err := b.l.Refund(b.Context(), "login", "k", 1); return err },
-		"reset":  func(b *bench) error { _, err := b.l.Reset(b.Context(), "login", "k"); return err },
-		"unknown outcome": func(b *bench) error {
+// TestRefusalInFlightIsNotKept checks a refusal that was in flight when tokens were
+// given back.
+func TestRefusalInFlightIsNotKept(t *testing.T) {
+	acts := map[string]func(*fixture) error{
+		"refund": func(b *fixture) error { _, err := b.l.Refund(b.Context(), "login", "k", 1); return err },
+		"reset":  func(b *fixture) error { _, err := b.l.Reset(b.Context(), "login", "k"); return err },
+		"unknown outcome": func(b *fixture) error {
 			b.fail = store.ErrOutcomeUnknown
 			_, err := b.l.Refund(b.Context(), "login", "k", 1)
 			if b.fail = nil; !errors.Is(err, store.ErrOutcomeUnknown) {
@@ -251,7 +252,7 @@ func TestARefusalInFlightIsNotKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.pass(900 * time.Millisecond)
+		b.advance(900 * time.Millisecond)
 		b.after = func() {
 			b.after = func() {}
 			if err := b.l.Cancel(t.Context(), r.Reservation); err != nil {
@@ -263,8 +264,9 @@ func TestARefusalInFlightIsNotKept(t *testing.T) {
 	})
 }
 
-// What another process does is seen MaxAge after the refused request was sent.
-func TestOthersAreSeenWithinMaxAge(t *testing.T) {
+// TestOtherProcessesAreSeenWithinMaxAge checks that changes of other processes are
+// seen MaxAge after the refused request was sent.
+func TestOtherProcessesAreSeenWithinMaxAge(t *testing.T) {
 	slow := store.Limit{Name: "login", Rate: 1, Period: time.Hour}
 	b := setup(t, slow)
 	other, err := dipwell.New(b.inner)
@@ -272,28 +274,29 @@ func TestOthersAreSeenWithinMaxAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.take("k", 1)
-	b.after = func() { b.pass(300 * time.Millisecond) } // the answer takes its time
+	b.after = func() { b.advance(300 * time.Millisecond) } // a slow answer
 	b.want(b.take("k", 1), false, fromStore)
 	b.after = func() {}
 	if _, err := other.Reset(t.Context(), "login", "k"); err != nil {
 		t.Fatal(err)
 	}
-	b.pass(700*time.Millisecond - time.Microsecond)
+	b.advance(700*time.Millisecond - time.Microsecond)
 	b.want(b.take("k", 1), false, fromCache)
-	b.pass(time.Microsecond)
+	b.advance(time.Microsecond)
 	b.want(b.take("k", 1), true, fromStore)
 }
 
-// A slow answer shortens what is kept: a refusal never outlives its retry time.
-func TestTheRetryTimeCountsFromTheSending(t *testing.T) {
+// TestSlowAnswerShortensTheRefusal checks that a refusal never outlives its retry
+// time, whatever the duration of the request.
+func TestSlowAnswerShortensTheRefusal(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
-	b.after = func() { b.pass(50 * time.Millisecond) }
+	b.after = func() { b.advance(50 * time.Millisecond) }
 	d := b.take("k", 1)
 	b.after = func() {}
-	b.pass(d.RetryAfter - 50*time.Millisecond - time.Microsecond)
+	b.advance(d.RetryAfter - 50*time.Millisecond - time.Microsecond)
 	b.want(b.take("k", 1), false, fromCache)
-	b.pass(time.Microsecond)
+	b.advance(time.Microsecond)
 	b.want(b.take("k", 1), true, fromStore)
 }
 
@@ -311,8 +314,8 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// One key that is known to be refused refuses a call of several; the store is
-// asked about the others alone, and charges nothing.
+// TestGroupsOfSeveralKeys checks that one cached refusal refuses a call of several
+// keys, and that only the others are sent, as checks.
 func TestGroupsOfSeveralKeys(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
@@ -329,24 +332,24 @@ func TestGroupsOfSeveralKeys(t *testing.T) {
 	first := all()
 	b.want(first, false, fromStore)
 	for range 3 {
-		asked := b.asked
+		asked := b.calls
 		d := all()
 		b.want(d, false, fromCache)
 		k, other := d.Limits[0], d.Limits[1]
 		if k.Allowed || k.Source != fromCache || k.RetryAfter != first.RetryAfter || !other.Allowed || other.Source != fromStore ||
-			other.Remaining != 15 || other.Granted != 0 || b.asked != asked+1 {
-			t.Errorf("%+v\n%+v, %d calls reached the store", k, other, b.asked-asked)
+			other.Remaining != 15 || other.Granted != 0 || b.calls != asked+1 {
+			t.Errorf("%+v\n%+v, %d calls reached the store", k, other, b.calls-asked)
 		}
 	}
-	b.want(b.take("k", 1), false, fromCache) // learnt from the group
+	b.want(b.take("k", 1), false, fromCache) // from the group's answer
 	b.want(b.take("other", 15), true, fromStore)
 	b.want(b.take("other", 3), false, fromStore)
-	asked := b.asked
-	if b.want(all(), false, fromCache); b.asked != asked {
+	asked := b.calls
+	if b.want(all(), false, fromCache); b.calls != asked {
 		t.Error("the store was asked, though both keys are known to be refused")
 	}
 	b.fail = errors.New("gone")
-	b.pass(first.RetryAfter) // k may be free again, other is not
+	b.advance(first.RetryAfter) // k may be allowed again, other is not
 	if _, err := b.l.TakeAll(t.Context(), takes...); !errors.Is(err, store.ErrStore) {
 		t.Errorf("the store's error about the rest is %v", err)
 	}
@@ -355,8 +358,8 @@ func TestGroupsOfSeveralKeys(t *testing.T) {
 	}
 }
 
-// A call of several keys that is a reservation goes to the store whole.
-func TestReservationsOfSeveralKeysPassThrough(t *testing.T) {
+// TestReservationsOfSeveralKeysGoToTheStore checks that the cache does not split them.
+func TestReservationsOfSeveralKeysGoToTheStore(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.take("k", 21)
@@ -368,8 +371,7 @@ func TestReservationsOfSeveralKeysPassThrough(t *testing.T) {
 	b.want(d, true, fromStore)
 }
 
-// Stats tell lookups that found a refusal, those that did not, what was refused
-// here, and what is in memory.
+// TestStats checks the counts of hits, misses, refusals and keys.
 func TestStats(t *testing.T) {
 	b := setup(t, login, store.Limit{Name: "watched", Rate: 1, Period: time.Hour, Mode: store.Shadow})
 	want := func(w denycache.Stats) {
@@ -383,8 +385,8 @@ func TestStats(t *testing.T) {
 	want(denycache.Stats{Misses: 2, Keys: 1})
 	b.take("k", 5)
 	want(denycache.Stats{Hits: 1, Misses: 2, Refused: 1, Keys: 1})
-	b.pass(200 * time.Millisecond)
-	b.take("k", 1) // it fits, so the store decides, and the key is forgotten
+	b.advance(200 * time.Millisecond)
+	b.take("k", 1) // fits, so the store decides and the key is removed
 	want(denycache.Stats{Hits: 2, Misses: 2, Refused: 1})
 	for range 2 {
 		if _, err := b.l.Take(t.Context(), "watched", "k", 2); err != nil {
@@ -396,24 +398,24 @@ func TestStats(t *testing.T) {
 	}
 	want(denycache.Stats{Hits: 2, Misses: 2, Refused: 1})
 	b.take("k", 5)
-	b.pass(time.Second)
-	b.take("k", 20) // too old to be believed
+	b.advance(time.Second)
+	b.take("k", 20) // too old
 	want(denycache.Stats{Hits: 2, Misses: 4, Refused: 1, Keys: 1})
 }
 
-func TestABatchOfSeveralGroups(t *testing.T) {
+func TestBatchOfSeveralGroups(t *testing.T) {
 	b := setup(t, login)
 	for _, key := range []string{"b", "d"} {
 		b.take(key, 20)
 		b.take(key, 1)
 	}
-	asked := b.asked
+	asked := b.calls
 	def := b.l.Limit("login")
 	var batch store.Batch
 	for _, key := range []string{"a", "b", "c", "d", "e"} {
 		batch.Groups = append(batch.Groups, store.Group{Ops: []store.Op{{Def: def, Key: key, Cost: 20}}})
 	}
-	for round, fromStore := range []string{"ace", "ace", ""} { // granted, refused, all known
+	for round, fromStore := range []string{"ace", "ace", ""} { // granted, refused, all cached
 		if err := b.s.Apply(t.Context(), &batch); err != nil {
 			t.Fatal(err)
 		}
@@ -424,12 +426,12 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 			}
 		}
 	}
-	if b.asked != asked+2 {
-		t.Errorf("%d statements, want 2", b.asked-asked)
+	if b.calls != asked+2 {
+		t.Errorf("%d statements, want 2", b.calls-asked)
 	}
 }
 
-func TestShadowPassesThrough(t *testing.T) {
+func TestShadowLimitsGoToTheStore(t *testing.T) {
 	l := login
 	l.Mode = store.Shadow
 	b := setup(t, l)
@@ -441,7 +443,7 @@ func TestShadowPassesThrough(t *testing.T) {
 	}
 }
 
-func TestAnErrorForgets(t *testing.T) {
+func TestErrorRemovesTheKey(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.take("k", 1)
@@ -479,7 +481,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-func TestNothingIsAllocated(t *testing.T) {
+func TestNoAllocations(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.take("k", 1)
@@ -502,9 +504,9 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// While a refund is under way, a refusal may be of the row before it; once it is
-// answered, none is.
-func TestARefusalOverlapsARefund(t *testing.T) {
+// TestRefusalDuringRefund checks that calls may be refused from the cached row while a
+// refund is in flight, and not after it has returned.
+func TestRefusalDuringRefund(t *testing.T) {
 	b := setup(t, login)
 	b.take("k", 20)
 	b.want(b.take("k", 1), false, fromStore)

@@ -11,7 +11,7 @@ import (
 )
 
 func Example() {
-	inner, err := memstore.New(memstore.Config{}) // or a store a network away
+	inner, err := memstore.New(memstore.Config{}) // usually a store behind a network
 	if err != nil {
 		fmt.Println(err)
 		return

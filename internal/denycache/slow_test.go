@@ -13,11 +13,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// slow is a store that takes time to be reached and to answer.
+// slow is a store with a delay before and after its decision.
 type slow struct {
 	store.Store
 	there, back int64 // µs
-	clock       int64 // µs, of the store and of the process
+	clock       int64 // µs, of the store and the process
 }
 
 func (s *slow) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
@@ -38,9 +38,10 @@ var slowLimits = []store.Limit{
 	{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: 4},
 }
 
-// A refusal from the cache is never later than the store's, and its times are
-// never early, whatever part of a round trip lay before the store's instant.
-func TestASlowStoresRefusal(t *testing.T) {
+// TestRefusalsOfSlowStore checks that the cache never refuses longer than the store,
+// and never returns times too early, at whatever point of the round trip the store
+// decided.
+func TestRefusalsOfSlowStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &slow{clock: start}
 		inner, err := memstore.New(memstore.Config{Clock: s.now})
@@ -77,7 +78,7 @@ func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
 		return
 	}
 	s.there, s.back = 0, 0
-	if own := ask(t, l.With(s), dry(verb), name, cost); own.Allowed {
+	if own := ask(t, l.With(s), withoutEffect(verb), name, cost); own.Allowed {
 		t.Fatalf("%v %d: refused by the cache, allowed by the store", verb, cost)
 	} else if own.RetryAfter > d.RetryAfter || own.ResetAfter > d.ResetAfter || own.Never != d.Never || own.Remaining < d.Remaining {
 		t.Fatalf("%v %d: the cache says retry %v, reset %v, never %v, remaining %d; the store %v, %v, %v, %d", verb, cost,
@@ -87,13 +88,13 @@ func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
 		return
 	}
 	s.clock += d.RetryAfter.Microseconds()
-	if again := ask(t, l, dry(verb), name, cost); !again.Allowed {
+	if again := ask(t, l, withoutEffect(verb), name, cost); !again.Allowed {
 		t.Fatalf("%v %d at its retry time: refused by %v, retry after %v", verb, cost, again.Source, again.RetryAfter)
 	}
 }
 
-// dry is a verb that is refused when v is, and changes nothing.
-func dry(v store.Verb) store.Verb {
+// withoutEffect returns a verb that is refused when v is, and changes nothing.
+func withoutEffect(v store.Verb) store.Verb {
 	if v == store.VerbTake {
 		return store.VerbCheck
 	}

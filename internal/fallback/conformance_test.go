@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The suite of all stores, over an inner store that answers, and over one that
-// never does, so that all is decided here.
+// TestStore runs the suite of all stores over an inner store that answers, and over
+// one that always fails, so that every call is decided locally.
 func TestStore(t *testing.T) {
 	t.Run("store answers", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
@@ -37,20 +37,20 @@ func TestStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			inner.fail = errAway
-			return awayStore{&allLocal{Store: s}, inner.Store, s.local}
+			return failingStore{&allLocal{Store: s}, inner.Store, s.local}
 		}, storetest.Quick)
 	})
 }
 
 var errAway = errors.New("connection refused")
 
-// faulty is a memstore that fails on command.
+// faulty is a memstore that fails when the test says so.
 type faulty struct {
 	*memory.Store
 	fail    error        // of the batch
 	failing error        // of each group
-	source  store.Source // of its answers, where a decorator below makes them
-	after   func()       // runs when the store has answered
+	source  store.Source // of its answers, as set by a decorator
+	after   func()       // called after the store has answered
 }
 
 func (f *faulty) Apply(ctx context.Context, b *store.Batch) error {
@@ -94,10 +94,10 @@ func setupClocks(t testing.TB, store, process func() int64) (*Store, *faulty) {
 	return s, inner
 }
 
-// allLocal makes every limit fail local, and hides who decided.
+// allLocal gives every limit FailLocal, and answers SourceStore.
 type allLocal struct {
 	*Store
-	defs sync.Map // *Definition → the same, failing local
+	defs sync.Map // by *Definition: the same with FailLocal
 }
 
 func (a *allLocal) def(d *store.Definition) *store.Definition {
@@ -126,23 +126,24 @@ func (a *allLocal) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// awayStore lists and sweeps what is kept here. That it does not know a
-// reservation is not for it to say; the suite wants to hear it all the same.
-type awayStore struct {
+// failingStore fails every call. It lists and sweeps the local table. Its error for an
+// unknown reservation is the one that the suite expects.
+type failingStore struct {
 	*allLocal
-	*memory.Store // that is away, and keeps the limits
+	*memory.Store // keeps the limits
 	local         *memory.Store
 }
 
-func (a awayStore) Abilities() store.Abilities {
+func (a failingStore) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(a.Store)
 	ab.Limits, ab.Keys, ab.Sweep = a, a.local.Keys, a.local.Sweep
 	return ab
 }
 
-// Define tells the local store at once: with a clock that steps back, the suite
-// can tell whether a row was reclaimed before the first call under the new rule.
-func (a awayStore) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+// Define defines the limit in the local table at once. With a clock that steps back,
+// the suite can see whether a row was reclaimed before the first call with the new
+// definition.
+func (a failingStore) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	d, err := a.Store.Define(ctx, l, owner)
 	if err == nil {
 		err = a.local.Put(a.def(d), "", store.State{Version: d.Number})
@@ -150,7 +151,7 @@ func (a awayStore) Define(ctx context.Context, l store.Limit, owner string) (*st
 	return d, err
 }
 
-func (a awayStore) Apply(ctx context.Context, b *store.Batch) error {
+func (a failingStore) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.allLocal.Apply(ctx, b)
 	if g := &b.Groups[0]; g.Cancel && errors.Is(g.Err, errAway) {
 		g.Err = store.ErrReservation

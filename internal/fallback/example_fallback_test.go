@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// remote is a store that goes away.
+// remote is a store that can be made to fail.
 type remote struct {
 	*memstore.Store
 	away bool

@@ -14,17 +14,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// bench is a fallback between a limiter and a store that fails on command.
-type bench struct {
+// fixture is a fallback between a limiter and a store that fails when told to.
+type fixture struct {
 	*testing.T
 	clock atomic.Int64
-	step  atomic.Int64 // how far the store's clock is ahead of it, µs
+	step  atomic.Int64 // how far the store's clock is ahead, µs
 	inner *faulty
 	s     *Store
 	l     *dipwell.Limiter
 }
 
-// The limits of the tests, named after what they do when the store is away.
+// The limits of the tests, named after their failure modes.
 var (
 	local  = store.Limit{Name: "local", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: store.FailLocal}
 	tenant = store.Limit{Name: "tenant", Rate: 1, Period: time.Minute, Burst: 3, OnStoreError: store.FailLocal}
@@ -32,8 +32,8 @@ var (
 	closed = store.Limit{Name: "closed", Rate: 1, Period: time.Minute, Burst: 10}
 )
 
-func begin(t *testing.T) *bench {
-	b := &bench{T: t}
+func begin(t *testing.T) *fixture {
+	b := &fixture{T: t}
 	b.clock.Store(1767225600e6)
 	b.s, b.inner = setupClocks(t, func() int64 { return b.clock.Load() + b.step.Load() }, b.clock.Load)
 	var err error
@@ -43,9 +43,9 @@ func begin(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) pass(d time.Duration) { b.clock.Add(d.Microseconds()) }
+func (b *fixture) advance(d time.Duration) { b.clock.Add(d.Microseconds()) }
 
-func (b *bench) take(limit, key string, n int64) dipwell.Decision {
+func (b *fixture) take(limit, key string, n int64) dipwell.Decision {
 	b.Helper()
 	d, err := b.l.Take(b.Context(), limit, key, n)
 	if err != nil {
@@ -54,7 +54,7 @@ func (b *bench) take(limit, key string, n int64) dipwell.Decision {
 	return d
 }
 
-func (b *bench) want(d dipwell.Decision, allowed bool, remaining int64, source store.Source) {
+func (b *fixture) want(d dipwell.Decision, allowed bool, remaining int64, source store.Source) {
 	b.Helper()
 	if d.Allowed != allowed || d.Remaining != remaining || d.Source != source {
 		b.Errorf("allowed %v, %d remaining, by %v; want %v, %d, by %v", d.Allowed, d.Remaining, d.Source, allowed, remaining, source)
@@ -63,10 +63,10 @@ func (b *bench) want(d dipwell.Decision, allowed bool, remaining int64, source s
 
 const here = store.SourceFallbackLocal
 
-func TestItStartsFromWhatWasLastKnown(t *testing.T) {
+func TestStartsFromTheLastKnownRow(t *testing.T) {
 	b := begin(t)
 	b.want(b.take("local", "k", 7), true, 3, store.SourceStore)
-	b.pass(90 * time.Second) // one token comes back, and half of another
+	b.advance(90 * time.Second) // refills one and a half tokens
 	b.inner.fail = errAway
 	b.want(b.take("local", "k", 4), true, 0, here)
 	d := b.take("local", "k", 1)
@@ -77,13 +77,13 @@ func TestItStartsFromWhatWasLastKnown(t *testing.T) {
 	b.want(b.take("local", "never seen", 10), true, 0, here)
 }
 
-func TestRefusalsAreKnownToo(t *testing.T) {
+func TestRefusalsAreRemembered(t *testing.T) {
 	b := begin(t)
 	other, err := dipwell.New(b.inner)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Take(t.Context(), "local", "k", 9); err != nil { // by another process
+	if _, err := other.Take(t.Context(), "local", "k", 9); err != nil { // as another process would
 		t.Fatal(err)
 	}
 	b.want(b.take("local", "k", 2), false, 1, store.SourceStore)
@@ -92,17 +92,17 @@ func TestRefusalsAreKnownToo(t *testing.T) {
 	b.want(b.take("local", "k", 1), true, 0, here)
 }
 
-func TestTheStoreDecidesAgainAtOnce(t *testing.T) {
+func TestStoreDecidesAgainAtOnce(t *testing.T) {
 	b := begin(t)
 	b.take("local", "k", 2)
 	b.inner.fail = errAway
-	b.pass(time.Second)
+	b.advance(time.Second)
 	b.want(b.take("local", "k", 5), true, 3, here)
 	b.inner.fail = nil
-	b.pass(time.Second)
+	b.advance(time.Second)
 	b.want(b.take("local", "k", 1), true, 7, store.SourceStore)
 	b.inner.fail = errAway
-	b.want(b.take("local", "k", 1), true, 6, here) // the store's word counts again
+	b.want(b.take("local", "k", 1), true, 6, here) // the store decides again
 }
 
 func TestEachFailureMode(t *testing.T) {
@@ -173,7 +173,7 @@ func TestOneGroupOfABatchFails(t *testing.T) {
 	}
 }
 
-func TestABatchOfSeveralGroups(t *testing.T) {
+func TestBatchOfSeveralGroups(t *testing.T) {
 	b := begin(t)
 	b.inner.fail = errAway
 	var batch store.Batch
@@ -191,8 +191,9 @@ func TestABatchOfSeveralGroups(t *testing.T) {
 	}
 }
 
-// What is the caller's fault, or of no interest to it any more, is not decided here.
-func TestErrorsThatAreNotOurs(t *testing.T) {
+// TestErrorsOfTheCaller checks that invalid input and cancelled calls are not decided
+// locally.
+func TestErrorsOfTheCaller(t *testing.T) {
 	for _, err := range []error{
 		&store.FieldError{Field: "cost", Reason: "is wrong"}, store.ErrReservation,
 		fmt.Errorf("%w %q", store.ErrUnknownLimit, "local"), store.ErrNotSupported, context.Canceled,
@@ -205,7 +206,7 @@ func TestErrorsThatAreNotOurs(t *testing.T) {
 	}
 }
 
-func TestATimeoutIsDecidedHere(t *testing.T) {
+func TestTimeoutIsDecidedLocally(t *testing.T) {
 	b := begin(t)
 	b.inner.fail = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExceeded)
 	b.want(b.take("local", "k", 1), true, 9, here)
@@ -219,7 +220,7 @@ func TestReservations(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.inner.fail = errAway
-	b.pass(time.Millisecond)
+	b.advance(time.Millisecond)
 	mine, err := b.l.Reserve(t.Context(), "local", "k", 2)
 	if err != nil || mine.Reservation == (store.Reservation{}) || mine.Source != here {
 		t.Fatalf("%+v (%v)", mine, err)
@@ -239,7 +240,7 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-func TestAFullMemoryFailsClosed(t *testing.T) {
+func TestFullTableFailsClosed(t *testing.T) {
 	b := begin(t)
 	s, err := New(b.inner, Config{MaxKeys: 2, Clock: b.clock.Load})
 	if err != nil {
@@ -247,7 +248,7 @@ func TestAFullMemoryFailsClosed(t *testing.T) {
 	}
 	defer s.Close()
 	l := b.l.With(s)
-	for _, key := range []string{"a", "b", "c"} { // the store holds more than is remembered here
+	for _, key := range []string{"a", "b", "c"} { // more than fit in the table
 		if _, err := l.Take(t.Context(), "local", key, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -262,8 +263,9 @@ func TestAFullMemoryFailsClosed(t *testing.T) {
 	}
 }
 
-// An answer that a decorator below made up is not the store's word.
-func TestOnlyTheStoresWordIsRemembered(t *testing.T) {
+// TestOnlyAnswersOfTheStoreAreRemembered checks that answers of a decorator are not
+// copied.
+func TestOnlyAnswersOfTheStoreAreRemembered(t *testing.T) {
 	b := begin(t)
 	b.inner.source = store.SourceDenyCache
 	b.take("local", "k", 10)
@@ -272,8 +274,8 @@ func TestOnlyTheStoresWordIsRemembered(t *testing.T) {
 	}
 }
 
-// The store's answers arrive in any order, and the row that stays is the one
-// with the most used of the latest instant.
+// TestAnswersOutOfOrder checks that the row of the latest time remains, and of these
+// the one with the most used.
 func TestAnswersOutOfOrder(t *testing.T) {
 	b := begin(t)
 	var wg sync.WaitGroup
@@ -285,43 +287,44 @@ func TestAnswersOutOfOrder(t *testing.T) {
 	b.want(b.take("local", "k", 3), false, 2, here)
 }
 
-// A store whose clock differs from this process's: windows turn by the store's.
-func TestTheStoresTimeGoesOn(t *testing.T) {
+// TestTimeOfTheStoreContinues checks that windows begin by the store's clock, even if
+// it differs from the process's.
+func TestTimeOfTheStoreContinues(t *testing.T) {
 	b := begin(t)
 	day := store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "0s", OnStoreError: store.FailLocal}
 	if _, err := b.l.Define(t.Context(), day, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	b.pass(24*time.Hour - time.Second)
+	b.advance(24*time.Hour - time.Second)
 	b.want(b.take("day", "k", 5), true, 0, store.SourceStore)
 	b.inner.fail = errAway
 	d := b.take("day", "k", 1)
 	if b.want(d, false, 0, here); d.RetryAfter != time.Second {
 		t.Errorf("retry after %v, want 1s", d.RetryAfter)
 	}
-	b.pass(time.Second)
+	b.advance(time.Second)
 	b.want(b.take("day", "k", 1), true, 4, here)
 }
 
-// A slow answer about another key must not set the time back: a caller who was
-// refused here and comes back at its retry time is allowed.
-func TestASlowAnswerDoesNotDelayARetry(t *testing.T) {
+// TestSlowAnswerDoesNotSetTimeBack checks that a call at the retry time of a local
+// refusal is allowed, even after a slow answer about another key.
+func TestSlowAnswerDoesNotSetTimeBack(t *testing.T) {
 	b := begin(t)
 	b.take("local", "k", 10)
 	b.inner.fail = errAway
 	d := b.take("local", "k", 1)
 	b.want(d, false, 0, here)
-	b.inner.fail, b.inner.after = nil, func() { b.pass(419 * time.Millisecond) }
+	b.inner.fail, b.inner.after = nil, func() { b.advance(419 * time.Millisecond) }
 	b.take("local", "other", 1)
 	b.inner.fail, b.inner.after = errAway, nil
-	b.pass(d.RetryAfter - 419*time.Millisecond - time.Microsecond)
+	b.advance(d.RetryAfter - 419*time.Millisecond - time.Microsecond)
 	b.want(b.take("local", "k", 1), false, 0, here)
-	b.pass(time.Microsecond)
+	b.advance(time.Microsecond)
 	b.want(b.take("local", "k", 1), true, 0, here)
 }
 
-// The store's clock may step, ahead or back: the next answer tells.
-func TestAStepOfTheStoresClock(t *testing.T) {
+// TestStoreClockSteps checks that the next answer of the store shows the step.
+func TestStoreClockSteps(t *testing.T) {
 	for _, step := range []time.Duration{-time.Hour, time.Hour} {
 		b := begin(t)
 		b.take("local", "k", 1)

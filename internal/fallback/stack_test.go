@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestStack is the suite over all decorators in the order in which a service
-// has them: none may hide what another needs.
+// TestStack runs the suite of all stores over all decorators, in the order of the
+// service.
 func TestStack(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memory.New(memory.Config{Clock: now})

@@ -33,9 +33,9 @@ func open(t testing.TB, now func() int64) (*keyhash.Store, *keyhash.Hasher) {
 	return keyhash.New(inner, h), h
 }
 
-// The suite lists keys by their text, and knows where windows without a start
-// begin from it. So what it judges is a store below which hashes become texts
-// again, by the list that is made above.
+// TestStore runs the suite of all stores. The suite lists keys and computes where
+// windows without a start begin, from the keys themselves. So a store below keyhash
+// maps hashes back to keys, by a list that a store above it records.
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memstore.New(memstore.Config{Clock: now})
@@ -64,7 +64,7 @@ func TestStore(t *testing.T) {
 	}, storetest.Quick)
 }
 
-// mapped is a store that is asked about other keys.
+// mapped is a decorator that replaces keys.
 type mapped struct {
 	inner store.Store
 	to    func(*store.Op) string

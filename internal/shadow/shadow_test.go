@@ -12,7 +12,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// failing fails on request.
+// failing is a store that fails when told to.
 type failing struct {
 	store.Store
 	err error
@@ -70,7 +70,7 @@ func TestNothingIsRefused(t *testing.T) {
 	}
 }
 
-func TestAStoreThatFailsRefusesNothing(t *testing.T) {
+func TestFailingStore(t *testing.T) {
 	l, f := open(t)
 	d, err := l.Reserve(t.Context(), "drop", "k", 1)
 	if err != nil {
