@@ -26,6 +26,7 @@ type Limiter struct {
 	registry  *store.Registry
 	same      *limitCache
 	abilities store.Abilities
+	queues    *queues // of callers of Wait; With shares them
 }
 
 // newTimeout bounds New, so that a store that hangs does not stop a program's start.
@@ -53,7 +54,7 @@ func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error)
 }
 
 func newLimiter(s Store) *Limiter {
-	l := (&Limiter{same: new(limitCache)}).With(s)
+	l := (&Limiter{same: new(limitCache), queues: new(queues)}).With(s)
 	if l.definer = l.abilities.Limits; l.definer == nil {
 		l.definer = &localLimits{now: l.abilities.Now}
 	}

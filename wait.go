@@ -9,10 +9,14 @@ import (
 
 // Wait reserves n tokens and sleeps until they are due. It returns a refusal at
 // once, and takes nothing, if they would be due only after the context's deadline
-// or the limit refuses. For a limit without debt, which cannot reserve, it calls
-// Take again after each RetryAfter instead. If the context ends during the sleep,
-// Wait gives the tokens back and returns the context's error, with a Decision that
-// is not Allowed.
+// or the limit refuses. If the context ends during the sleep, Wait gives the tokens
+// back and returns the context's error, with a Decision that is not Allowed.
+//
+// A limit without debt cannot reserve. Callers that wait there for the same key, in
+// this process, queue in the order of their arrival, at most 65,536 of them; one more
+// gets ErrFull. Only the first of the queue asks the store, again after each
+// RetryAfter. A caller whose context ends in the queue gets the context's error and
+// took nothing.
 func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	if err = ctx.Err(); err != nil {
 		return d, err
@@ -22,7 +26,7 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 		return d, l.registry.Missing(limit)
 	}
 	if def.Rule.Debt == 0 {
-		return l.takeRepeatedly(ctx, limit, key, n)
+		return l.takeInTurn(ctx, def, key, n)
 	}
 	if err = l.reserveWithin(ctx, &d, def, key, n); err != nil || !d.Allowed || d.Delay <= 0 {
 		return d, err
@@ -83,6 +87,20 @@ func (l *Limiter) reserveWithin(ctx context.Context, d *Decision, def *Definitio
 		d.Reservation = g.ID
 	}
 	return err
+}
+
+// takeInTurn calls takeRepeatedly when the callers of the key that came before have
+// left the queue. A cost that is never granted is refused without a place in it.
+func (l *Limiter) takeInTurn(ctx context.Context, def *Definition, key string, n int64) (d Decision, err error) {
+	if n >= 0 && n <= def.Rule.Burst {
+		leave, err := l.queues.join(ctx, queueKey{def.Name, key})
+		if err != nil {
+			d.setCall(def, key, n)
+			return d, err
+		}
+		defer leave()
+	}
+	return l.takeRepeatedly(ctx, def.Name, key, n)
 }
 
 // takeRepeatedly calls Take after each RetryAfter, until it is allowed or the next

@@ -1,0 +1,72 @@
+package dipwell
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"sync"
+)
+
+// maxWaiters bounds the callers of Wait that queue for one key. Each of them
+// keeps a goroutine of the program.
+const maxWaiters = 1 << 16
+
+// queues have the callers of Wait on limits without debt: for each key those
+// that wait for it, in the order of their arrival, as channels that are closed
+// when nobody is before them. A key that nobody waits for has no queue.
+type queues struct {
+	mu    sync.Mutex
+	byKey map[queueKey]*list.List
+}
+
+type queueKey struct{ limit, key string }
+
+// join waits until nobody is before the caller in the key's queue. The caller
+// then calls leave. If ctx ends first, join returns its error, and the caller is
+// no longer in the queue.
+func (q *queues) join(ctx context.Context, k queueKey) (leave func(), err error) {
+	place, err := q.add(k)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-place.Value.(chan struct{}):
+		return func() { q.remove(k, place) }, nil
+	case <-ctx.Done():
+		q.remove(k, place)
+		return nil, ctx.Err()
+	}
+}
+
+func (q *queues) add(k queueKey) (*list.Element, error) {
+	first := make(chan struct{})
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	waiters := q.byKey[k]
+	switch {
+	case waiters == nil:
+		if q.byKey == nil {
+			q.byKey = map[queueKey]*list.List{}
+		}
+		waiters = list.New()
+		q.byKey[k] = waiters
+		close(first)
+	case waiters.Len() == maxWaiters:
+		return nil, fmt.Errorf("limit %s: %w: %d callers wait for this key already", k.limit, ErrFull, maxWaiters)
+	}
+	return waiters.PushBack(first), nil
+}
+
+func (q *queues) remove(k queueKey, place *list.Element) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	waiters := q.byKey[k]
+	first := waiters.Front() == place
+	waiters.Remove(place)
+	switch next := waiters.Front(); {
+	case next == nil:
+		delete(q.byKey, k)
+	case first:
+		close(next.Value.(chan struct{}))
+	}
+}
