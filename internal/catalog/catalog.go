@@ -69,6 +69,7 @@ type Config struct {
 const (
 	openTimeout = 2 * time.Second // the longest that a lazy Open waits for a back end that hangs
 	maxPending  = 10000           // limits kept for a back end that is away
+	retryDenied = time.Minute     // between two attempts to store a limit that was denied
 )
 
 // Catalog keeps the limits of one store. It is a store.Definer.
@@ -97,8 +98,12 @@ var _ store.Definer = (*Catalog)(nil)
 type pending struct {
 	limit  store.Limit
 	owner  string
-	denied string // the error that was reported last
+	denied string    // the error that was reported last; "": access was not denied
+	tried  time.Time // if denied
 }
+
+// due reports whether p is to be stored at this look.
+func (p pending) due() bool { return p.denied == "" || time.Since(p.tried) >= retryDenied }
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
@@ -206,6 +211,10 @@ func (c *Catalog) prepare(ctx context.Context) error {
 	}
 	denied := c.pending[:0]
 	for i, p := range c.pending {
+		if !p.due() {
+			denied = append(denied, p)
+			continue
+		}
 		_, err := c.b.Put(ctx, p.limit, p.owner)
 		if err == nil {
 			continue
@@ -218,7 +227,7 @@ func (c *Catalog) prepare(ctx context.Context) error {
 			c.Report(err)
 		}
 		if c.WaitForAccess && c.Denied(err) {
-			p.denied = err.Error()
+			p.denied, p.tried = err.Error(), time.Now()
 			denied = append(denied, p)
 		}
 	}
@@ -265,7 +274,7 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer c.gate.Leave()
-	if revision == c.revision.Load() && len(c.pending) == 0 {
+	if revision == c.revision.Load() && !slices.ContainsFunc(c.pending, pending.due) {
 		return nil
 	}
 	return c.load(ctx)

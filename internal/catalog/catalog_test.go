@@ -469,32 +469,42 @@ func TestPendingIsOutdated(t *testing.T) {
 // TestPendingIsDenied: a pending limit waits for the rights to store it, if the
 // catalog does, and the limits are read all the same.
 func TestPendingIsDenied(t *testing.T) {
-	m := newMemory(&table{})
-	m.there.define(t, limit("theirs", 1))
-	m.always(errGone)
-	c := m.catalog(Config{Lazy: true, WaitForAccess: true})
-	mustOpen(t, c)
-	mustDefine(t, c, limit("ours", 1), owner.Code)
-	mustDefine(t, c, limit("more", 1), owner.Code)
-	m.only("put ours", errRights)
-	mustRefresh(t, c)
-	mustRefresh(t, c)
-	if !c.IsRead() || c.Registry().Lookup("theirs") == nil || c.Registry().Lookup("more") == nil {
-		t.Errorf("here %v", names(c.Registry()))
-	}
-	if len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // as it is
-		t.Errorf("%v", m.reports)
-	}
-	m.only("put late", errGone)
-	mustDefine(t, c, limit("late", 1), owner.Code)
-	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
-		t.Error(err)
-	}
-	m.works()
-	mustRefresh(t, c)
-	if want := []string{"late", "more", "ours", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
-		t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(&table{})
+		m.there.define(t, limit("theirs", 1))
+		m.always(errGone)
+		c := m.catalog(Config{Lazy: true, WaitForAccess: true})
+		mustOpen(t, c)
+		mustDefine(t, c, limit("ours", 1), owner.Code)
+		mustDefine(t, c, limit("more", 1), owner.Code)
+		m.only("put ours", errRights)
+		mustRefresh(t, c)
+		reads := m.count("read")
+		mustRefresh(t, c)
+		if !c.IsRead() || c.Registry().Lookup("theirs") == nil || c.Registry().Lookup("more") == nil {
+			t.Errorf("here %v", names(c.Registry()))
+		}
+		if m.count("put ours") != 1 || m.count("read") != reads {
+			t.Errorf("tried again at once: %v", m.calls)
+		}
+		time.Sleep(retryDenied) // of the bubble
+		mustRefresh(t, c)
+		if m.count("put ours") != 2 || len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // as it is
+			t.Errorf("%v, %v", m.calls, m.reports)
+		}
+		m.always(errGone)
+		mustDefine(t, c, limit("late", 1), owner.Code)
+		m.only("put late", errGone)
+		if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
+			t.Error(err)
+		}
+		m.works()
+		time.Sleep(retryDenied)
+		mustRefresh(t, c)
+		if want := []string{"late", "more", "ours", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
+			t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
+		}
+	})
 }
 
 func names(reg *store.Registry) (out []string) {
