@@ -183,7 +183,7 @@ func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
 
 // tryGroup decides one group. If a row has a version that this program does not
 // know yet, it reads the limits and tries again. In the caller's transaction it
-// reads them only if a limit is gone.
+// reads them only if a limit is missing.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	rounds, knows := maxRounds, s.engine().hasFunctions()
 	if !knows {

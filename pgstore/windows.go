@@ -24,7 +24,7 @@ type boundaries struct {
 
 const (
 	windowsAhead = 64        // windows; a Retry or Reset beyond them is computed from this program's time zone data
-	windowsFor   = time.Hour // then the database is asked again: its time zone data may have been updated
+	windowsFor   = time.Hour // then the database is queried again: its time zone data may have been updated
 )
 
 const windowsSQL = `select n, array(select dipwell_internal.calendar_boundary(v, k) from generate_series(dipwell_internal.tick(v, n) - 1, dipwell_internal.tick(v, n) + $4::bigint) k)

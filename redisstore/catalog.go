@@ -88,7 +88,7 @@ func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) erro
 // Prepare looks at the server.
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 
-// Revision reads the revision; none is 0: the limits are gone.
+// Revision reads the revision. It is 0 if it is missing, as the limits then are.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
 	text, err := l.field(ctx, "")
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package stack builds what belongs around a store that many callers share: it
 // sends calls that wait together in one batch, answers known refusals without
-// the store, and decides while the store is away. `dipwell serve` builds the same
+// the store, and decides while the store is down. `dipwell serve` builds the same
 // with the same function.
 //
 // A call passes, from the outside in, what Options switch on:
@@ -8,7 +8,7 @@
 //	Outer       a decorator of the caller's, such as one that writes spans
 //	Shadow      allows what would be refused
 //	KeySecret   replaces keys by hashes
-//	Fallback    decides in this process while the store is away
+//	Fallback    decides in this process while the store is down
 //	DenyMaxAge  answers known refusals
 //	Breaker     answers at once while the store does not
 //	coalescing  sends calls that wait together, over several connections
@@ -72,7 +72,7 @@ type Options struct {
 	DenyMaxAge time.Duration
 
 	// Fallback decides limits with OnStoreError FailLocal in this process while
-	// the store is away, from what it last knew of each key. Each process then
+	// the store is down, from what it last knew of each key. Each process then
 	// grants up to the whole limit. Without it such limits fail closed.
 	Fallback bool
 
@@ -125,7 +125,7 @@ type Stack struct {
 
 // New builds a stack around s. Close closes what New opened; s stays the
 // caller's, who closes it afterwards. The error names the option that is out of
-// bounds, or says why a connection cannot be configured; a server that is away is
+// bounds, or says why a connection cannot be configured; a server that is down is
 // no error here.
 func New(ctx context.Context, s store.Store, o Options) (*Stack, error) {
 	t := &Stack{Store: s}

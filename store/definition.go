@@ -2,7 +2,7 @@ package store
 
 import "github.com/dipwell/dipwell/internal/spread"
 
-// A Version is a rule of a limit, in force from Since until the Since of the next
+// A Version is a rule of a limit, valid from Since until the Since of the next
 // version.
 type Version struct {
 	Number uint32 // from 1
@@ -143,7 +143,7 @@ func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) 
 }
 
 // CarryUnits converts units that a record took under an older version to the
-// present one, rounded down. It returns 0 if that version is gone.
+// present one, rounded down. It returns 0 if that version is unknown.
 func (d *Definition) CarryUnits(units int64, version uint32) int64 {
 	if version == d.Number {
 		return units

@@ -14,7 +14,7 @@ type Lanes struct {
 	Stores []Store
 
 	// Spare is how many of Stores, the last ones, take lone calls while the store
-	// is far from busy; nobody waits for them. From 0 to all but one.
+	// is far from busy; no call waits for them. From 0 to all but one.
 	Spare int
 
 	// Connected reports whether Stores[i], a spare lane, can decide without

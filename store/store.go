@@ -85,7 +85,7 @@ type Answer struct {
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
-// A Source says who decided: the store, a decorator, or nobody.
+// A Source says what decided: the store, a decorator, or nothing.
 type Source uint8
 
 const (

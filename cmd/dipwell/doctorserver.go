@@ -88,7 +88,7 @@ func (x *examination) metrics(m map[string]float64) {
 		if time.Until(until) < 0 {
 			verdict = verdictProblem
 		}
-		x.judge(time.Until(until) < certificateDays*24*time.Hour, verdict, "certificate", "renew it; the service reads it again by itself",
+		x.judge(time.Until(until) < certificateDays*24*time.Hour, verdict, "certificate", "renew it; the service reloads it without a restart",
 			"it ends at %s", "it is good until %s", until.UTC().Format(time.DateTime+"Z"))
 	}
 }

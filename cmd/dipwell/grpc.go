@@ -107,7 +107,7 @@ func (s *service) grpcOptions() (out []grpc.ServerOption) {
 	return out
 }
 
-// serve serves on all listeners until the program is asked to stop or a listener
+// serve serves on all listeners until the program must stop or a listener
 // fails.
 func (s *service) serve(listeners []server.Listener) error {
 	if s.started.GRPC == "" {

@@ -73,7 +73,7 @@ func (l *logger) log(level slog.Level, format string, args ...any) {
 	l.line(level, fmt.Sprintf(format, args...))
 }
 
-// reloadError logs that a reload failed. what says what stays in force.
+// reloadError logs that a reload failed. what names what is still used.
 func (l *logger) reloadError(what string, err error) {
 	if l.json != nil {
 		l.json.Error(what, "error", err.Error())

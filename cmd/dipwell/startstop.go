@@ -40,7 +40,7 @@ func (s *service) logListening(what, at string) {
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s\n", what, at)
 }
 
-// serveAndDrain serves until the program is asked to stop, and logs how long the
+// serveAndDrain serves until the program must stop, and logs how long the
 // drain took.
 func (s *service) serveAndDrain(listeners []server.Listener) error {
 	ended := make(chan error, 1)

@@ -56,7 +56,7 @@ type storeOptions struct {
 	shadow     bool
 	outer      func(store.Store) store.Store
 	tally      *tally       // counts batches; may be nil
-	report     func(error)  // hears what goes wrong while nobody is calling
+	report     func(error)  // gets errors of background work
 	note       func(string) // hears when that is over; may be nil
 }
 

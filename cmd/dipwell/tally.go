@@ -27,7 +27,7 @@ func newTally() *tally {
 	}
 }
 
-// count counts a batch. Calls of locked rows are asked again: they did not fail.
+// count counts a batch. Calls of locked rows are retried, so they are no failures.
 func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 	t.batches.Add(1)
 	t.calls.Add(uint64(len(b.Groups)))
@@ -48,7 +48,7 @@ func (t *tally) gauges(s *server.Server) {
 		n          *atomic.Uint64
 	}{
 		{"dipwell_store_batches_total", "Batches sent to the store, each of calls that waited together.", &t.batches},
-		{"dipwell_store_calls_total", "Calls in those batches; divided by the batches it is how many ride together.", &t.calls},
+		{"dipwell_store_calls_total", "Calls in those batches; divided by the batches it is the calls per batch.", &t.calls},
 		{"dipwell_store_failed_calls_total", "Calls in those batches that the store could not decide.", &t.errors},
 	} {
 		s.Counter(c.name, c.help, func() float64 { return float64(c.n.Load()) })

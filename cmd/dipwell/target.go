@@ -83,7 +83,7 @@ func (t *target) AfterApply(c *kong.Context) error {
 	store := given["store"] || given["limit"] && t.Store != "" && !given["server"]
 	switch {
 	case given["server"] && given["store"]:
-		return errors.New("server, store: both say who is asked; give one")
+		return errors.New("server, store: give only one of them")
 	case store:
 		t.Server = ""
 	case given["server"] || t.Server != "":

@@ -26,7 +26,7 @@ func TestServerOrStore(t *testing.T) {
 		{nobody, "", "limits --store " + store, 0, "asked " + store},
 		{nobody, "", "keys api --server " + p.url, 0, "asked " + p.url},
 		{nobody, "", "take api k", 2, nobody},
-		{"", "", "take api k --server " + p.url + " --store " + store, 2, "server, store: both say who is asked; give one"},
+		{"", "", "take api k --server " + p.url + " --store " + store, 2, "server, store: give only one of them"},
 		{"", "", "take api k --limit api=1/1h --server " + p.url, 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
 		{p.url, "", "take api k --limit api=1/1h", 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
 	} {
