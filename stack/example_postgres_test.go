@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
@@ -53,9 +55,32 @@ func Example_postgres() {
 		}
 		fmt.Println(d.Allowed, d.Source)
 	}
+
+	// In a transaction of the program the same limiter is used without the stack.
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close(ctx)
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := limiter.With(base.With(tx)).Take(ctx, "login", "user:8", 2)
+	fmt.Println(d.Allowed, d.Remaining, err)
+	if err := tx.Rollback(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err = limiter.Check(ctx, "login", "user:8", 2)
+	fmt.Println(d.Allowed, d.Remaining, err)
 	// Output:
 	// true store
 	// true store
 	// false store
 	// false deny-cache
+	// true 0 <nil>
+	// true 2 <nil>
 }
