@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -309,7 +308,7 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, l.Name) // dropped by somebody else meanwhile
+	return nil, c.reg.Missing(l.Name) // dropped by somebody else meanwhile, or it cannot be read
 }
 
 // pend keeps a limit that could not be stored, in a lazy catalog. Until it is

@@ -63,7 +63,8 @@ func (m *memory) Read(context.Context) (*Limits, error) {
 	if err := m.call("read"); err != nil {
 		return nil, err
 	}
-	return &Limits{Defs: m.there.reg.All(), Revision: m.there.at(), Bad: m.there.bad}, nil
+	defs := slices.DeleteFunc(m.there.reg.All(), func(d *store.Definition) bool { return m.there.bad[d.Name] != nil })
+	return &Limits{Defs: defs, Revision: m.there.at(), Bad: m.there.bad}, nil
 }
 
 func (m *memory) Revision(context.Context) (int64, error) {
@@ -536,8 +537,14 @@ func TestBadLimits(t *testing.T) {
 	if len(m.reports) != 2 || c.Registry().Lookup("good") == nil {
 		t.Errorf("another error: %v", m.reports)
 	}
+	if _, err := c.Define(t.Context(), limit("newer", 1), owner.Code); err != there.bad["newer"] { //nolint:errorlint // as it is
+		t.Errorf("a limit that is stored and cannot be read: %v", err)
+	}
 	there.bad = nil
 	look()
+	if err := c.Drop(t.Context(), "newer", owner.Code); err != nil {
+		t.Error(err)
+	}
 	if err := c.Registry().Missing("newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
 		t.Errorf("%v, %v", err, m.reports)
 	}
