@@ -50,20 +50,13 @@ func (b *bench) groups(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = b.groupsOf(ctx, w, durability(tables))
+		err = b.groupsOf(ctx, w, tables)
 		w.close()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func durability(d string) string {
-	if d == "logged" {
-		return "logged"
-	}
-	return "unlogged"
 }
 
 func (b *bench) groupsOf(ctx context.Context, w *schema, durability string) error {

@@ -23,8 +23,8 @@ func (b *bench) coalescedVerbs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err = b.sharedVerbs(ctx, w, durability(tables)); err == nil {
-			err = b.sharedCosts(ctx, w, durability(tables))
+		if err = b.sharedVerbs(ctx, w, tables); err == nil {
+			err = b.sharedCosts(ctx, w, tables)
 		}
 		w.close()
 		if err != nil {

@@ -175,7 +175,7 @@ func (b *bench) verbs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = b.verbsOf(ctx, w, durability(tables))
+		err = b.verbsOf(ctx, w, tables)
 		w.close()
 		if err != nil {
 			return err

@@ -119,9 +119,6 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities returns those of the inner store, except Quick and Lanes. Ready fails
 // while the breaker is open, and for noSpaceFor after a call found no space.
 func (s *Store) Abilities() store.Abilities {

@@ -153,9 +153,6 @@ func (s *settings) check() error {
 	return nil
 }
 
-// Unwrap returns Config.Of.
-func (s *Store) Unwrap() store.Store { return s.Of }
-
 // Abilities returns those of Config.Of, except Quick and InProcess: a call may
 // have to queue.
 func (s *Store) Abilities() store.Abilities {

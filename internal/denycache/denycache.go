@@ -110,9 +110,6 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)

@@ -88,9 +88,6 @@ func New(inner store.Store, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)

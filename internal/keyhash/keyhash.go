@@ -86,9 +86,6 @@ var _ store.Store = (*Store)(nil)
 // New returns a store that hashes keys for inner.
 func New(inner store.Store, h *Hasher) *Store { return &Store{inner, h} }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities returns those of the inner store, except Quick and Lanes. The keys that
 // it lists are hashes.
 func (s *Store) Abilities() store.Abilities {

@@ -22,9 +22,6 @@ var _ store.Store = (*Store)(nil)
 // New returns a store that sends calls to inner and allows them all.
 func New(inner store.Store) *Store { return &Store{inner} }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)

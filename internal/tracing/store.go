@@ -21,9 +21,6 @@ var _ store.Store = (*Store)(nil)
 // Store returns a store over inner.
 func (t *Tracer) Store(inner store.Store) store.Store { return &Store{inner, t} }
 
-// Unwrap returns the inner store.
-func (s *Store) Unwrap() store.Store { return s.inner }
-
 // Abilities are those of the inner store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)

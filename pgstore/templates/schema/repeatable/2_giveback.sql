@@ -116,7 +116,7 @@ begin
     return dipwell_internal.retire_records(lim, of_key, lows, n);
 end $$;
 comment on function dipwell_internal.resolve_records is
-    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Settle.';
+    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Advance.';
 
 create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
