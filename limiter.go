@@ -81,14 +81,14 @@ func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decis
 
 // Check returns what Take would return, and changes nothing.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbCheck, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbCheck, limit, key, n)
 	return
 }
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
 // number. It is refused if no whole token is free.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbTakeUpTo, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbTakeUpTo, limit, key, n)
 	return
 }
 
@@ -96,26 +96,26 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 // caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
 // It is refused if that would be more debt than MaxDebt.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbReserve, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbReserve, limit, key, n)
 	return
 }
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
 // afterwards. It is a *FieldError if n is more than the limit's MaxCharge.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbCharge, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbCharge, limit, key, n)
 	return
 }
 
 // Refund gives n tokens back. A full bucket stays full.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbRefund, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbRefund, limit, key, n)
 	return
 }
 
 // Reset makes a bucket full, and ends its reservations.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
-	err = l.do(ctx, &d, store.VerbReset, limit, key, 0)
+	err = l.Do(ctx, &d, store.VerbReset, limit, key, 0)
 	return
 }
 
@@ -135,7 +135,11 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 // argument. It sets *d, which may be reused for many calls. If it returns an error,
 // *d is not a decision.
 func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
-	return l.do(ctx, d, verb, limit, key, n)
+	def := l.registry.Lookup(limit)
+	if def == nil {
+		return l.registry.Missing(limit)
+	}
+	return l.doDefined(ctx, d, verb, def, key, n)
 }
 
 // ensure returns the current definition of a call site's limit.
@@ -179,16 +183,6 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		return err
 	}
 	return l.doChecked(ctx, d, store.VerbTake, def, key, n)
-}
-
-// do decides a call for one key. It sets *d instead of returning a Decision, because
-// to return it by value from each function would take a third of the call.
-func (l *Limiter) do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
-	def := l.registry.Lookup(limit)
-	if def == nil {
-		return l.registry.Missing(limit)
-	}
-	return l.doDefined(ctx, d, verb, def, key, n)
 }
 
 // doDefined is do with the definition of the limit.

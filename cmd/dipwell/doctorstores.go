@@ -206,12 +206,12 @@ const (
 
 // postgresSwept judges when the table was last swept.
 func (x *examination) postgresSwept(c *pgstore.Condition) {
-	since := "never"
+	last := "the last whole sweep of them: never"
 	if !c.Swept.IsZero() {
-		since = time.Since(c.Swept).Round(time.Second).String() + " ago"
+		last = fmt.Sprintf("the last whole sweep of them began %v ago", time.Since(c.Swept).Round(time.Second))
 	}
 	x.judge(c.LiveRows > manyRows && time.Since(c.Swept) > longSince, verdictWarning, "sweep", "run a service, or call dipwell.sweep(10000) while it returns 10000",
-		"%d rows, and the last whole pass of a sweep over them began %s", "%d rows; the last whole pass of a sweep over them began %s", c.LiveRows, since)
+		"%d rows; %s", "%d rows; %s", c.LiveRows, last)
 }
 
 // postgresCounters judges the server's statistics of buckets.
