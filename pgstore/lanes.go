@@ -26,21 +26,23 @@ const (
 )
 
 // openLanes opens a pool of one connection for each of n lanes and spare more,
-// and two more that look after rows which other transactions have locked. The
-// connections are as those of the store's own pool; those of spare lanes open at once, the others when they are needed. Of a
-// pool that Open made, pool_max_conns in the URL says how many n and spare are
-// together.
+// and two more that look after rows which other transactions have locked. They
+// connect as the store's own pool does: spare lanes at once, the others when they
+// are needed. In the URL of Open, pool_max_conns is the sum of n and spare, and
+// lock_timeout is how long lanes wait for a lock. A program's own pool has them
+// for its own transactions.
 func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error) {
 	config := s.db.(*pgxpool.Pool).Config()
 	config.MinConns, config.MinIdleConns = 0, 0
+	wait := laneWait
 	if s.owned == nil {
 		boundClose(config)
 	} else {
+		var err error
+		if wait, err = lockWaitOf(config); err != nil {
+			return store.Lanes{}, err
+		}
 		n, spare = lanesOf(config.ConnString(), n, spare)
-	}
-	wait, err := lockWaitOf(config)
-	if err != nil {
-		return store.Lanes{}, err
 	}
 	p := &lanePools{pooler: pooler{report: s.report}}
 	l := store.Lanes{Spare: spare, LockWait: wait}
