@@ -58,10 +58,10 @@ type dirtyShard struct {
 	_     [56]byte
 }
 
-func (d *dirty) init(max int) {
+func (d *dirty) init(maxKeys int) {
 	d.seed = maphash.MakeSeed()
 	d.cells = make([]atomic.Uint64, numCells)
-	d.max = int64(max)
+	d.max = int64(maxKeys)
 	d.wake = make(chan struct{}, 1)
 	d.swap(nil)
 }

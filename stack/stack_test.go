@@ -261,7 +261,7 @@ func TestOptionsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = r.Store.Close()
+	_ = r.Close()
 	if d, err := l.Take(ctx, "away", "k", 1); err != nil || d.Source != store.SourceFallbackLocal {
 		t.Errorf("fallback: %+v %v", d, err)
 	}

@@ -331,7 +331,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := can.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "read-only") {
-			return fmt.Errorf("ready on a read-only database: %v", err)
+			return fmt.Errorf("ready on a read-only database: %w", err)
 		}
 		return nil
 	})

@@ -1,3 +1,5 @@
+// Package algebra has the functions of the step of package store, and what follows
+// from them about a rule, for packages that compute parameters of statements in Go.
 package algebra
 
 import "github.com/dipwell/dipwell/store"

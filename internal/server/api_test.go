@@ -379,7 +379,7 @@ func TestReadiness(t *testing.T) {
 	}
 	w.server = server.New(l, server.Config{})
 	var why error
-	w.flaky.why = func(context.Context) error { return why }
+	w.why = func(context.Context) error { return why }
 	w.api = w.server.API(local)
 	w.want(w.do("GET", "/readyz", ""), 200)
 	w.down.Store(true)

@@ -242,7 +242,7 @@ func TestGRPCHealth(t *testing.T) {
 // the watch ends.
 func TestGRPCHealthWatchDuringStop(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
-	w.flaky.why = func(context.Context) error { w.server.Stop(); return nil }
+	w.why = func(context.Context) error { w.server.Stop(); return nil }
 	conn, _ := w.serveGRPC(local)
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "dipwell.v1.Limiter"})
 	if err != nil {
