@@ -3,6 +3,7 @@ package lockstep
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -347,7 +348,7 @@ func (r *racing) race(ctx context.Context, random *rand.Rand, m *model, pair boo
 					end = 1<<63 - 1
 				}
 				clock.RUnlock()
-				if out.id != (dipwell.Reservation{}) {
+				if !out.unknown && out.id != (dipwell.Reservation{}) {
 					reserved = append(reserved, out.id)
 				}
 				mu.Lock()
@@ -415,6 +416,17 @@ func (in *input) withoutReservations() {
 	}
 }
 
+var numLost atomic.Uint64
+
+// lostReservation returns an id for the reservation that a call of unknown outcome may
+// have made. Each is another one: the id marks the list of lows that begins with the
+// reservation, and with one mark for all of them a list that was made anew would be
+// taken for the one before it.
+func lostReservation() (id dipwell.Reservation) {
+	binary.BigEndian.PutUint64(id[8:], numLost.Add(1))
+	return id
+}
+
 func (r *racing) ask(ctx context.Context, m *model, in input) (out output) {
 	if in.cancel != (dipwell.Reservation{}) {
 		class := classOf(r.Cancel(ctx, in.cancel))
@@ -434,6 +446,7 @@ func (r *racing) ask(ctx context.Context, m *model, in input) (out output) {
 		d.Limits = []dipwell.Decision{d}
 	}
 	if out.unknown = err != nil; out.unknown {
+		out.id = lostReservation()
 		return out
 	}
 	out.id = d.Reservation
