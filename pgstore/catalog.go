@@ -28,9 +28,8 @@ type limits struct {
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
 
-	revision atomic.Int64
-	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
-	started  time.Time
+	heard   atomic.Int64 // when the limits were last known to be the present ones, since started
+	started time.Time
 
 	zonesMu sync.Mutex
 	zones   map[calendar.Spec]string // what zoneWarning found
@@ -128,12 +127,11 @@ func (s *Store) loadForCall(ctx context.Context) error {
 
 // readLimits reads the limits in the caller's transaction. Whoever reads them
 // over the pool may be waiting for the rows that this transaction has locked: so
-// it neither takes a connection of the pool nor waits for others who read. An
-// older snapshot changes nothing.
+// it neither takes a connection of the pool nor waits for others who read.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
 	read, err := readLimits(ctx, s.db)
-	if err == nil && (read.Revision < 0 || read.Revision >= l.revision.Load()) {
+	if err == nil {
 		for _, d := range read.Defs {
 			if e := (*l.entries.Load())[d.Name]; e != nil {
 				d.Warning = e.def.Warning
@@ -160,7 +158,7 @@ func (l *limits) Prepare(ctx context.Context) error {
 func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	asked := time.Since(l.started)
 	err = l.s.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision)
-	if err == nil && revision == l.revision.Load() {
+	if err == nil && revision == l.s.cat.Revision() {
 		l.heard.Store(int64(asked))
 	}
 	return revision, err
@@ -192,7 +190,6 @@ func (l *limits) Install(read *catalog.Limits) error {
 	}
 	l.reg.Install(read.Defs)
 	l.entries.Store(&entries)
-	l.revision.Store(read.Revision)
 	return nil
 }
 

@@ -77,14 +77,14 @@ type Catalog struct {
 	b   Backend
 	reg *store.Registry
 
-	gate     await.Gate  // one reading or change over b at a time
-	pending  []pending   // defined while b was away
-	isRead   atomic.Bool // the limits have been read once
-	unread   atomic.Pointer[error]
-	revision atomic.Int64
+	gate    await.Gate  // one reading or change over b at a time
+	pending []pending   // defined while b was away
+	isRead  atomic.Bool // the limits have been read once
+	unread  atomic.Pointer[error]
 
-	installs sync.Mutex                       // held without asking b
-	bad      atomic.Pointer[map[string]error] // changed under installs
+	installs sync.Mutex   // held without asking b
+	revision atomic.Int64 // changed under installs, as bad is
+	bad      atomic.Pointer[map[string]error]
 
 	ctx  context.Context // of what is done in the background
 	stop func()
@@ -147,6 +147,9 @@ func (c *Catalog) Go(do func(ctx context.Context)) { c.done.Go(func() { do(c.ctx
 // IsRead reports whether the limits have been read once.
 func (c *Catalog) IsRead() bool { return c.isRead.Load() }
 
+// Revision returns the revision of the limits in force, or -1 if it is not known.
+func (c *Catalog) Revision() int64 { return c.revision.Load() }
+
 // LoadError returns why the limits of a lazy catalog have not been read yet, or
 // nil if they have.
 func (c *Catalog) LoadError() error {
@@ -195,11 +198,16 @@ func (c *Catalog) load(ctx context.Context) error {
 		c.failed(err)
 		return err
 	}
-	read, err := c.b.Read(ctx)
-	if err != nil {
-		return err
+	for {
+		revision := c.Revision()
+		read, err := c.b.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if done, err := c.installAfter(revision, read); done || err != nil {
+			return err
+		}
 	}
-	return c.Install(read)
 }
 
 func (c *Catalog) prepare(ctx context.Context) error {
@@ -239,11 +247,31 @@ func (c *Catalog) forget(name string) {
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
 }
 
-// Install puts limits in force that were read last, by the back end or in a
-// caller's transaction. It waits for no reading.
+// Install puts limits in force that were read in a caller's transaction, unless
+// they are older than those in force. It waits for no reading.
 func (c *Catalog) Install(l *Limits) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
+	if l.Revision >= 0 && l.Revision < c.Revision() {
+		return nil
+	}
+	return c.install(l)
+}
+
+// installAfter puts limits in force if revision still is. Otherwise others were
+// installed since they were read, and it returns false. A lower revision than the
+// one in force is not an error: a back end that was made anew counts from 0.
+func (c *Catalog) installAfter(revision int64, l *Limits) (done bool, err error) {
+	c.installs.Lock()
+	defer c.installs.Unlock()
+	if c.Revision() != revision {
+		return false, nil
+	}
+	return true, c.install(l)
+}
+
+// install is called under installs.
+func (c *Catalog) install(l *Limits) error {
 	before := *c.bad.Load()
 	for name, err := range l.Bad {
 		if known := before[name]; known == nil || known.Error() != err.Error() {
@@ -273,7 +301,7 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer c.gate.Leave()
-	if revision == c.revision.Load() && !slices.ContainsFunc(c.pending, pending.due) {
+	if revision == c.Revision() && !slices.ContainsFunc(c.pending, pending.due) {
 		return nil
 	}
 	return c.load(ctx)

@@ -586,6 +586,55 @@ func TestOneAtATime(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// TestInstallDuringRead checks that limits installed during a reading are not
+// replaced by what it read, which may be older.
+func TestInstallDuringRead(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	reads := 0
+	m.fail(func(method string) error {
+		if method != "read" {
+			return nil
+		}
+		switch reads++; reads {
+		case 1: // another transaction sees the change, this reading does not
+			return c.Install(&Limits{Defs: []*store.Definition{limittest.Definition(limit("new", 1))}, Revision: 1})
+		case 2:
+			m.there.define(t, limit("new", 1))
+		}
+		return nil
+	})
+	if err := c.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c.Registry().Lookup("new") == nil || c.Revision() != 1 || reads != 2 {
+		t.Errorf("after %d readings here %v, of revision %d", reads, names(c.Registry()), c.Revision())
+	}
+}
+
+// TestInstallOlder checks that Install ignores an older reading, and that Load does
+// not, because a back end that was made anew counts from 0.
+func TestInstallOlder(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{})
+	m.there.define(t, limit("first", 1))
+	m.there.define(t, limit("second", 1))
+	mustOpen(t, c)
+	if err := c.Install(&Limits{Revision: 1, Bad: map[string]error{"first": errGone}}); err != nil || len(m.reports) > 0 {
+		t.Error(err, m.reports)
+	}
+	if want := []string{"first", "second"}; !slices.Equal(names(c.Registry()), want) || c.Revision() != 2 {
+		t.Errorf("after an older reading: here %v, of revision %d", names(c.Registry()), c.Revision())
+	}
+	m.there = &table{}
+	m.there.define(t, limit("anew", 1))
+	mustRefresh(t, c)
+	if !slices.Equal(names(c.Registry()), []string{"anew"}) || c.Revision() != 1 {
+		t.Errorf("made anew: here %v, of revision %d", names(c.Registry()), c.Revision())
+	}
+}
+
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(&table{})
