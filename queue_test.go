@@ -177,3 +177,48 @@ func TestWaitInQueueEnds(t *testing.T) {
 		}
 	})
 }
+
+// silentContext is a context that ends without its Done channel being closed, as
+// if a waiter's select had picked another channel.
+type silentContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (*silentContext) Done() <-chan struct{} { return nil }
+
+func (c *silentContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A caller whose context has ended when its turn comes, or when its sleep ends,
+// takes nothing.
+func TestWaitEndsWithItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, st := newWaits(t)
+		if d, err := l.Take(t.Context(), "work", "k", 100); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		sleeps, queues := &silentContext{Context: t.Context()}, &silentContext{Context: t.Context()}
+		var wg sync.WaitGroup
+		for _, ctx := range []*silentContext{sleeps, queues} {
+			wg.Go(func() {
+				if d, err := l.Wait(ctx, "work", "k", 10); !errors.Is(err, context.Canceled) || d.Allowed || d.Granted != 0 || d.Cost != 10 || d.Limit != "work" {
+					t.Errorf("%+v, %v", d, err)
+				}
+			})
+			synctest.Wait() // it sleeps, or is in the queue
+		}
+		time.Sleep(time.Millisecond) // of the store
+		calls := st.calls
+		sleeps.ended.Store(true)
+		queues.ended.Store(true)
+		wg.Wait()
+		if st.calls != calls {
+			t.Errorf("%d calls of the store after the contexts ended", st.calls-calls)
+		}
+	})
+}

@@ -89,31 +89,27 @@ func (l *Limiter) reserveWithin(ctx context.Context, d *Decision, def *Definitio
 	return err
 }
 
-// takeInTurn calls takeRepeatedly when the callers of the key that came before have
-// left the queue. A cost that is never granted is refused without a place in it.
+// takeInTurn calls Take when the callers of the key that came before have left the
+// queue, and again after each RetryAfter, until it is allowed or the next time is
+// after the deadline. A cost that is never granted is refused without a place in
+// the queue.
 func (l *Limiter) takeInTurn(ctx context.Context, def *Definition, key string, n int64) (d Decision, err error) {
+	d.setCall(def, key, n)
 	if n >= 0 && n <= def.Rule.Burst {
 		leave, err := l.queues.join(ctx, queueKey{def.Name, key})
 		if err != nil {
-			d.setCall(def, key, n)
 			return d, err
 		}
 		defer leave()
 	}
-	return l.takeRepeatedly(ctx, def.Name, key, n)
-}
-
-// takeRepeatedly calls Take after each RetryAfter, until it is allowed or the next
-// time is after the deadline.
-func (l *Limiter) takeRepeatedly(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	deadline, hasDeadline := ctx.Deadline()
 	for {
-		d, err = l.Take(ctx, limit, key, n)
-		if err != nil || d.Allowed || d.Never {
+		if err = ctx.Err(); err != nil { // a select picks at random if the wait ends at the same time
 			return d, err
 		}
-		if hasDeadline && time.Until(deadline) < d.RetryAfter {
-			return d, nil
+		d, err = l.Take(ctx, def.Name, key, n)
+		if err != nil || d.Allowed || d.Never || hasDeadline && time.Until(deadline) < d.RetryAfter {
+			return d, err
 		}
 		if err = sleep(ctx, max(d.RetryAfter, time.Microsecond)); err != nil {
 			return d, err
