@@ -185,7 +185,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	return l.doChecked(ctx, d, store.VerbTake, def, key, n)
 }
 
-// doDefined is do with the definition of the limit.
+// doDefined is Do with the definition of the limit.
 func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	key, err := check(def, verb, key, n)
 	if err != nil {

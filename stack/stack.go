@@ -212,11 +212,11 @@ func (t *Stack) coalesce(ctx context.Context, s store.Store, o *Options) error {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
-	together, err := coalesce.New(lanes, c)
+	coalesced, err := coalesce.New(lanes, c)
 	if err != nil {
 		return err
 	}
-	t.put(together, together.Close)
+	t.put(coalesced, coalesced.Close)
 	t.Lanes = len(lanes.Stores) - lanes.Spare
 	return nil
 }

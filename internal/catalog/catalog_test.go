@@ -175,7 +175,7 @@ func (m *memory) catalog(c Config) *Catalog {
 		}
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	c.Unavailable = func(err error) bool { return errors.Is(err, errGone) || err == errUnread } //nolint:errorlint // the bare one
+	c.Unavailable = func(err error) bool { return errors.Is(err, errGone) || err == errUnread } //nolint:errorlint // not if it is wrapped
 	c.Denied = func(err error) bool { return errors.Is(err, errRights) }
 	c.Unfit = func(err error) bool { return errors.Is(err, errSchema) }
 	return New(m, &m.here, c)
@@ -292,7 +292,7 @@ func TestOpenFails(t *testing.T) {
 				c.config.Lazy = lazy
 				cat := m.catalog(c.config)
 				err := cat.Open(t.Context())
-				if opened := err == nil; opened != c.opens || !opened && err != c.err { //nolint:errorlint // as it is
+				if opened := err == nil; opened != c.opens || !opened && err != c.err { //nolint:errorlint // must not be wrapped
 					t.Errorf("%s, lazy %v: %v", name, lazy, err)
 				}
 				if c.opens && (!errors.Is(cat.LoadError(), errUnread) || !errors.Is(cat.LoadError(), c.err) || cat.IsRead() || len(m.reports) != 1) {
@@ -382,7 +382,7 @@ func TestPending(t *testing.T) {
 	if d := there.reg.Lookup("ours"); d.Rate != 2 || d.Number != 1 {
 		t.Errorf("%+v", d)
 	}
-	if len(m.reports) != 2 || m.reports[1] != error(errRefused) { //nolint:errorlint // as it is
+	if len(m.reports) != 2 || m.reports[1] != error(errRefused) { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v", m.reports)
 	}
 	if !errors.Is(c.Registry().Missing("nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
@@ -410,7 +410,7 @@ func TestNotPending(t *testing.T) {
 	c := m.catalog(Config{})
 	mustOpen(t, c)
 	m.always(errGone)
-	if _, err := c.Define(t.Context(), limit("ours", 1), owner.Code); err != errGone { //nolint:errorlint // as it is
+	if _, err := c.Define(t.Context(), limit("ours", 1), owner.Code); err != errGone { //nolint:errorlint // must not be wrapped
 		t.Errorf("not lazy: %v", err)
 	}
 	m = newMemory(&table{})
@@ -490,7 +490,7 @@ func TestPendingIsDenied(t *testing.T) {
 		}
 		time.Sleep(retryDenied) // of the bubble
 		mustRefresh(t, c)
-		if m.count("put ours") != 2 || len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // as it is
+		if m.count("put ours") != 2 || len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // must not be wrapped
 			t.Errorf("%v, %v", m.calls, m.reports)
 		}
 		m.always(errGone)
@@ -529,7 +529,7 @@ func TestBadLimits(t *testing.T) {
 		mustRefresh(t, c)
 	}
 	look()
-	if err := c.Registry().Missing("newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // as it is
+	if err := c.Registry().Missing("newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v, %v", m.reports, err)
 	}
 	there.bad = map[string]error{"newer": errors.New("of Venus")}
@@ -537,7 +537,7 @@ func TestBadLimits(t *testing.T) {
 	if len(m.reports) != 2 || c.Registry().Lookup("good") == nil {
 		t.Errorf("another error: %v", m.reports)
 	}
-	if _, err := c.Define(t.Context(), limit("newer", 1), owner.Code); err != there.bad["newer"] { //nolint:errorlint // as it is
+	if _, err := c.Define(t.Context(), limit("newer", 1), owner.Code); err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
 		t.Errorf("a limit that is stored and cannot be read: %v", err)
 	}
 	there.bad = nil
