@@ -172,8 +172,8 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	}
 	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
 		d.setCall(def, key, n) // before the call: the processor writes it while the store works
-		if a, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
-			d.setAnswer(a)
+		if a, held, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
+			d.setAnswer(a, held)
 			return nil
 		}
 	}
@@ -198,8 +198,8 @@ func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, d
 func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
 	if l.abilities.Quick != nil {
 		d.setCall(def, key, n)
-		if a, ok := l.abilities.Quick(def, key, verb, n, true); ok {
-			d.setAnswer(a)
+		if a, held, ok := l.abilities.Quick(def, key, verb, n, true); ok {
+			d.setAnswer(a, held)
 			return nil
 		}
 	}
@@ -289,11 +289,14 @@ func (d *Decision) Fill(op *store.Op) {
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
 }
 
-// setAnswer sets the fields of the answer of Quick.
-func (d *Decision) setAnswer(a store.QuickAnswer) {
+// setAnswer sets the fields of the answer of Quick, and then unlocks held.
+func (d *Decision) setAnswer(a store.QuickAnswer, held *sync.Mutex) {
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, store.SourceStore
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), 0
+	if held != nil {
+		held.Unlock()
+	}
 }
 
 // setCall sets the fields that describe the call, and clears those that answers may

@@ -45,7 +45,7 @@ type Config struct {
 // use. Only one process at a time can open the file.
 type Store struct {
 	mem      *memory.Store
-	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, bool)
+	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, *sync.Mutex, bool)
 	path     string
 	every    time.Duration // 0 if Config.Every is Each
 	state    atomic.Uint32 // bits below; 0: answer from memory at once

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/dipwell/dipwell/store"
@@ -14,8 +15,8 @@ func (a *able) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: a,
 		Now:   func(context.Context) (int64, error) { return 7, nil },
-		Quick: func(*store.Definition, string, store.Verb, int64, bool) (store.QuickAnswer, bool) {
-			return store.QuickAnswer{}, true
+		Quick: func(*store.Definition, string, store.Verb, int64, bool) (store.QuickAnswer, *sync.Mutex, bool) {
+			return store.QuickAnswer{}, nil, true
 		},
 		Lanes:     func(context.Context, int, int) (store.Lanes, error) { return store.Lanes{}, nil },
 		InProcess: true,

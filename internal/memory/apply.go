@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"sync"
 	"unsafe"
 
 	"github.com/dipwell/dipwell/store"
@@ -78,8 +79,8 @@ func fold(a, b uint64) uint64 {
 // nothing else is inlined, which makes a Take 15 % slower.
 //
 //go:noinline
-func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, bool) {
-	return func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
+func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, *sync.Mutex, bool) {
+	return func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
 		b := s.limits.cached(def)
 		if b == nil || !b.bucket && !b.windows || uint64(cost-1) >= uint64(def.Rule.Burst) || verb != store.VerbTake {
 			return s.quickOp(def, key, verb, cost, checked)
@@ -123,22 +124,21 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 			a.Granted = cost
 			row.used, row.ts = after, t
 		}
-		sh.mu.Unlock()
-		return a, true
+		return a, &sh.mu, true
 	}
 }
 
 // quickOp is Quick of an op whose key was checked.
-func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, ok bool) {
+func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
 	if !checked || verb == store.VerbReset {
-		return a, false
+		return a, nil, false
 	}
 	var op store.Op // set field by field: a literal would be copied
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, cost
 	if !s.single(&op) || op.Never || op.Shadow { // such an op has changed nothing
-		return a, false
+		return a, nil, false
 	}
-	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, true
+	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, nil, true
 }
 
 // single decides a batch of one op, the common case. It returns false, and

@@ -65,14 +65,16 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}
-	if a, ok := s.Quick()(old, "k", store.VerbTake, 1, true); !ok || a.Remaining != 7 {
+	a, held, ok := s.Quick()(old, "k", store.VerbTake, 1, true)
+	if !ok || a.Remaining != 7 {
 		t.Fatalf("the common call: %+v, %t", a, ok)
 	}
+	held.Unlock()
 	limit.Rate = 2
 	if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if a, ok := s.Quick()(old, "k", store.VerbTake, 1, true); ok {
+	if a, _, ok := s.Quick()(old, "k", store.VerbTake, 1, true); ok {
 		t.Errorf("decided under version %d: %+v", old.Number, a)
 	}
 }
