@@ -48,7 +48,8 @@ type Abilities struct {
 
 	// Metrics returns the store's counters and gauges with their present values.
 	// The service calls it at each scrape of its /metrics. It returns the same
-	// names each time, and within a second.
+	// names each time, and within a second. /metrics leaves out those whose name is
+	// not valid or that of another metric.
 	Metrics func() []Metric
 
 	// Quick decides one op as Apply would decide a batch of it, but without the

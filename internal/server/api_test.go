@@ -405,6 +405,49 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// measured is a store with metrics of its own.
+type measured struct {
+	store.Store
+	metrics []store.Metric
+}
+
+func (m measured) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(m.Store)
+	ab.Metrics = func() []store.Metric { return m.metrics }
+	return ab
+}
+
+// TestMetricsOfStore checks that /metrics leaves out a metric of the store that has
+// the name of another or no valid one, and has all others.
+func TestMetricsOfStore(t *testing.T) {
+	st, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l, err := dipwell.New(&measured{st, []store.Metric{
+		{Name: "dipwell_in_flight", Help: "Another gauge.", Value: 7},
+		{Name: "dipwell_shed_total", Help: "Calls turned away because max_in_flight others were under way.", Counter: true, Value: 7},
+		{Name: "go_goroutines", Help: "Another counter.", Counter: true, Value: -7},
+		{Name: "not\xffvalid", Help: "No name.", Value: 7},
+		{Name: "dipwell_twice", Help: "The first.", Value: 1},
+		{Name: "dipwell_twice", Help: "The second.", Value: 2},
+		{Name: "dipwell_own", Help: "Its own.", Value: 7},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &fixture{t: t, limiter: l, server: server.New(l, server.Config{Labels: map[string]string{"zone": "a"}})}
+	w.api = w.server.API(local)
+	for range 20 { // the metrics of a scrape are collected concurrently
+		rec := w.do("GET", "/metrics", "")
+		w.want(rec, 200, `dipwell_in_flight{zone="a"} 0`, `dipwell_shed_total{zone="a"} 0`, `dipwell_twice{zone="a"} 1`, `dipwell_own{zone="a"} 7`, `go_goroutines{zone="a"} `)
+		if strings.Contains(rec.Body.String(), `go_goroutines{zone="a"} -7`) {
+			t.Error("the store's metric took the place of the service's")
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	w.want(w.do("GET", "/v1/limits", ""), 200, `"name":"login"`, `"owner":"file"`)

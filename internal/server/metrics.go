@@ -75,9 +75,12 @@ var (
 	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
 )
 
-func newMetrics(store string, labels map[string]string) *metrics {
-	reg := prometheus.NewRegistry()
-	m := &metrics{reg: prometheus.WrapRegistererWith(labels, reg), gather: reg, store: cmp.Or(store, "memory"), fresh: map[string]*limitCounts{}}
+func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
+	own, others := prometheus.NewRegistry(), prometheus.NewRegistry()
+	m := &metrics{reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]*limitCounts{}}
+	if ofStore != nil {
+		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
+	}
 	m.limits.Store(&map[string]*limitCounts{})
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -106,14 +109,17 @@ func (f storeMetrics) Collect(ch chan<- prometheus.Metric) {
 		if m.Counter {
 			kind = prometheus.CounterValue
 		}
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(m.Name, m.Help, nil, nil), kind, m.Value)
+		if metric, err := prometheus.NewConstMetric(prometheus.NewDesc(m.Name, m.Help, nil, nil), kind, m.Value); err == nil {
+			ch <- metric
+		}
 	}
 }
 
 // handler does not compress, because a compressor needs a megabyte of memory and
-// most responses have about 20 kB.
+// most responses have about 20 kB. It leaves out metrics of the store that have the
+// name of another.
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true})
+	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
 
 // observe counts a decision, or its error.

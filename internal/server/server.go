@@ -48,10 +48,8 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), metrics: newMetrics(c.Store, c.Labels)}
-	if s.can.Metrics != nil {
-		s.Collect(storeMetrics(s.can.Metrics))
-	}
+	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store())}
+	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.Set(c)
 	return s
