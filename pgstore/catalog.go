@@ -217,7 +217,7 @@ type querier interface {
 }
 
 var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, " + catalog.List("l.", catalog.LimitColumns) + ", " +
-	strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
+	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
 // readLimits reads all limits, in one statement and so in one snapshot.
@@ -290,7 +290,7 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	if err != nil {
 		return err
 	}
-	v := catalog.NewVersion(store.Version{Rule: d.Rule, Policy: d.Policy}, &l)
+	v := catalog.NewVersion(store.Version{Rule: d.Rule, Policy: d.Policy, Limit: l}, &l)
 	limit, err1 := record(catalog.LimitColumns, catalog.LimitValues(&l), map[string]any{"owner": by})
 	version, err2 := record(catalog.VersionColumns, v.Values(),
 		map[string]any{"months": v.Months, "days": v.Days, "clock": v.Clock, "zone": v.Zone})

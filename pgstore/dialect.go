@@ -40,7 +40,7 @@ var dialects = map[string]*dialect{
 // tables returns the statements that create the schema, or upgrade it from
 // version have. Each runs in its own transaction.
 func (d *dialect) tables(have int) (out []string) {
-	text := readSchema("portable_6.sql")
+	text := readSchema("portable_6.sql") + readSchema("portable_8.sql")
 	if have == 0 {
 		text = bootstrap + strings.NewReplacer("{collate} ", d.collate, "{hash}", d.hash).Replace(readSchema("portable.sql")) + text
 	}

@@ -445,7 +445,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 		full := want.Used == 0
 		if !there && swept {
 			d := m.sql.Registry().Lookup(at.limit)
-			carried, _ := d.Carry(want, at.key)
+			carried, _ := d.Carry(want, at.key, m.now)
 			full = full || carried.Used == 0
 			if !full {
 				var scratch store.Rule

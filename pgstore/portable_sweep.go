@@ -154,7 +154,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 
 // isFull reports whether a row is a full bucket.
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
-	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key)
+	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key, now)
 	if !ok {
 		return false
 	}

@@ -26,7 +26,7 @@ func (s *Store) conversions(e *entry, key string, old store.State, listed bool, 
 	if old == (store.State{}) {
 		return nil
 	}
-	next, ok := e.def.Carry(old, key)
+	next, ok := e.def.Carry(old, key, now)
 	if !ok {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (c *conversion) recordFields(texts map[string]string) ([]any, error) {
 	}
 	row := c.old
 	row.Lows = lows
-	if row, _ = c.def.Carry(row, c.key); row.Lows == nil {
+	if row, _ = c.def.Carry(row, c.key, c.new.TS); row.Lows == nil {
 		return nil, nil
 	}
 	fields := []any{"", texts[""], lowsText(row.Lows, state)}
@@ -115,9 +115,9 @@ func (c *conversion) recordFields(texts map[string]string) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Units = c.def.CarryUnits(r.Units, c.old.Version)
+		r.Units = c.def.CarryUnits(r.Units, c.old.Version, nil, c.new.TS)
 		if r.Slack >= 0 {
-			r.Slack = c.def.CarryUnits(r.Slack, c.old.Version)
+			r.Slack = c.def.CarryUnits(r.Slack, c.old.Version, nil, c.new.TS)
 		}
 		fields = append(fields, id, text, recordText(&r))
 	}

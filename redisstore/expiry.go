@@ -44,7 +44,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 		for _, b := range rows {
 			// Rows are of d's version or an older one; a newer one belongs to
 			// another program's change.
-			carried, ok := d.Carry(b.State, b.Key)
+			carried, ok := d.Carry(b.State, b.Key, now)
 			if !ok || carried.Used == 0 {
 				continue
 			}

@@ -16,16 +16,69 @@ var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 func (l Limit) compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
 	if err = c.check(); err == nil {
-		if l.windowed() {
-			err = c.window()
-		} else {
-			err = c.bucket()
-		}
+		err = c.compile()
+	}
+	if err == nil {
+		err = c.checkPlans()
 	}
 	if err != nil {
 		return Rule{}, "", err
 	}
 	return c.r, c.warning(), nil
+}
+
+func (c *compiler) compile() error {
+	switch {
+	case c.Algorithm == Concurrency:
+		c.concurrency()
+		return nil
+	case c.windowed():
+		return c.window()
+	}
+	return c.bucket()
+}
+
+// compileVariant returns the rule of a plan of a limit, and the limit with the
+// settings of the plan. every is the tick of the base. The error is a *LimitError
+// about the base limit.
+func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
+	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
+	c.Plans = Plans{}
+	if p.Period != 0 && p.Period != l.Period && (l.windowed() || l.Algorithm == Concurrency) {
+		return c.Limit, Rule{}, c.bad("per", "a plan of a window or an interval keeps the period of the limit")
+	}
+	err := c.checkNumbers()
+	if err == nil {
+		err = c.compile()
+	}
+	return c.Limit, c.r, err
+}
+
+// checkPlans checks the plans of a limit whose rule is compiled.
+func (c *compiler) checkPlans() error {
+	plans, err := c.Plans.parse()
+	if err != nil {
+		return c.bad("plans", "%v", err)
+	}
+	if len(plans) > maxPlans {
+		return c.bad("plans", "there are %d; at most %d", len(plans), maxPlans)
+	}
+	for i := range plans {
+		p := &plans[i]
+		if i > 0 && p.Name == plans[i-1].Name {
+			return c.bad("plans", "plan %s is there twice", p.Name)
+		}
+		if _, _, err := c.Limit.compileVariant(p, c.r.Every); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// concurrency makes the rule of a limit whose tokens come back when holds end: its
+// only tick is later than any time that can be counted.
+func (c *compiler) concurrency() {
+	c.r = Rule{Unit: 1, Every: MaxInt, Add: MaxInt, Cap: c.burst, Burst: c.burst, Most: c.burst, MaxCharge: c.burst, MaxUsed: MaxInt, Enough: 1}
 }
 
 func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
@@ -36,10 +89,16 @@ type compiler struct {
 	r                   Rule
 	burst, debt, charge int64 // tokens
 	unlimited           bool
+	every               int64  // of the base, for a plan's bucket; 0: any
+	plan                string // whose rule it is; "" is the base
 }
 
 func (c *compiler) bad(field, format string, args ...any) error {
-	return &LimitError{c.Name, field, fmt.Sprintf(format, args...)}
+	reason := fmt.Sprintf(format, args...)
+	if c.plan != "" {
+		field, reason = "plans", fmt.Sprintf("plan %s: %s: %s", c.plan, field, reason)
+	}
+	return &LimitError{c.Name, field, reason}
 }
 
 func (c *compiler) check() error {
@@ -47,7 +106,41 @@ func (c *compiler) check() error {
 	case checkName(c.Name) != "":
 		return &LimitError{"", "name", checkName(c.Name)}
 	case int(c.Algorithm) >= len(algorithms):
-		return c.bad("algorithm", "unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket")
+		return c.bad("algorithm", "unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency")
+	case int(c.OnChange) >= len(policies):
+		return c.bad("on_change", "unknown; it is one of keep, proportional, reset")
+	case c.Mode > Shadow:
+		return c.bad("mode", "unknown; it is one of enforce, shadow; unlimited and blocked are for plans")
+	case int(c.OnStoreError) >= len(failures):
+		return c.bad("on_store_error", "unknown; it is one of closed, open, local")
+	case c.RetryJitter < 0 || c.RetryJitter > 100:
+		return c.bad("retry_jitter", "%d%% is not between 0%% and 100%%", c.RetryJitter)
+	case c.Timeout < 0:
+		return c.bad("timeout", "%v is negative", c.Timeout)
+	case c.Parent != "" && checkName(c.Parent) != "":
+		return c.bad("parent", "%s", checkName(c.Parent))
+	case c.Parent == c.Name:
+		return c.bad("parent", "a limit cannot be its own parent")
+	case c.Parts < 0 || c.Parts > maxParts:
+		return c.bad("parts", "%d is not between 0 and %d", c.Parts, maxParts)
+	case c.Parent != "" && c.Parts != 0:
+		return c.bad("parts", "is for a limit without a parent; the keys of this one have one part more than those of %s", c.Parent)
+	case c.TTL < 0 || c.TTL > MaxTTL:
+		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
+	case c.TTL > 0 && c.TTL < MinTTL:
+		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
+	case int(c.OnExpire) >= len(expiries):
+		return c.bad("on_expire", "unknown; it is one of give_back, keep")
+	}
+	return c.checkNumbers()
+}
+
+// checkNumbers checks the settings that a plan may change, and those that they
+// depend on, and fills in their defaults.
+func (c *compiler) checkNumbers() error {
+	switch {
+	case c.Algorithm == Concurrency:
+		return c.checkConcurrency()
 	case c.Rate < 1 || c.Rate > MaxInt:
 		return c.bad("rate", "%d is not between 1 and 2^53-1", c.Rate)
 	case c.Period < 0 && !c.windowed():
@@ -68,19 +161,40 @@ func (c *compiler) check() error {
 		return c.bad("start", "is for windows and intervals; a bucket refills all the time")
 	case c.Algorithm == LeakyBucket && c.Burst != 0 && c.Burst != 1:
 		return c.bad("burst", "a leaky bucket lets out one at a time; its queue is max_debt")
-	case int(c.OnChange) >= len(policies):
-		return c.bad("on_change", "unknown; it is one of keep, proportional, reset")
-	case int(c.Mode) >= len(modes):
-		return c.bad("mode", "unknown; it is one of enforce, shadow")
-	case int(c.OnStoreError) >= len(failures):
-		return c.bad("on_store_error", "unknown; it is one of closed, open, local")
-	case c.RetryJitter < 0 || c.RetryJitter > 100:
-		return c.bad("retry_jitter", "%d%% is not between 0%% and 100%%", c.RetryJitter)
-	case c.Timeout < 0:
-		return c.bad("timeout", "%v is negative", c.Timeout)
 	}
 	return c.defaults()
 }
+
+// checkConcurrency is checkNumbers for a limit that counts what is held.
+func (c *compiler) checkConcurrency() error {
+	switch {
+	case c.Rate != 0:
+		return c.bad("rate", "is not for a concurrency limit; its tokens come back when holds end")
+	case c.Period != 0:
+		return c.bad("per", "is not for a concurrency limit; its tokens come back when holds end")
+	case c.Burst < 1 || c.Burst > MaxInt:
+		return c.bad("burst", "%d is not between 1 and 2^53-1", max(c.Burst, 0))
+	case c.MaxDebt != 0 && c.MaxDebt != NoDebt:
+		return c.bad("max_debt", "is not for a concurrency limit")
+	case c.MaxCharge != 0:
+		return c.bad("max_charge", "is not for a concurrency limit")
+	case c.Start != "":
+		return c.bad("start", "is for windows and intervals")
+	case c.OnChange != Keep:
+		return c.bad("on_change", "is keep for a concurrency limit")
+	case c.OnExpire != GiveBack:
+		return c.bad("on_expire", "is give_back for a concurrency limit")
+	}
+	c.burst = c.Burst
+	return nil
+}
+
+// Bounds of holds and parents.
+const (
+	MinTTL   = time.Millisecond
+	MaxTTL   = 31 * 24 * time.Hour
+	maxParts = 16
+)
 
 func (c *compiler) defaults() error {
 	switch c.burst = c.Burst; {
@@ -121,7 +235,7 @@ func (c *compiler) bucket() error {
 	}
 	for _, need := range [...]int64{c.burst + c.debt + c.charge, c.burst + c.debt + charge, c.burst + debt + charge} {
 		for _, every := range ticks {
-			if length%every != 0 {
+			if length%every != 0 || c.every != 0 && every != c.every {
 				continue
 			}
 			g := gcd(c.Rate, length/every)
@@ -139,7 +253,7 @@ func (c *compiler) bucket() error {
 func (c *compiler) tooLarge(length, others int64) error {
 	var room int64
 	for _, every := range ticks {
-		if length%every == 0 {
+		if length%every == 0 && (c.every == 0 || every == c.every) {
 			g := gcd(c.Rate, length/every)
 			room = max(room, mostUnits(every, c.Rate/g)/(length/every/g)-others)
 		}

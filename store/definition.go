@@ -1,6 +1,11 @@
 package store
 
-import "github.com/dipwell/dipwell/internal/spread"
+import (
+	"sync"
+
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/spread"
+)
 
 // A Version is a rule of a limit, valid from Since until the Since of the next
 // version.
@@ -9,20 +14,37 @@ type Version struct {
 	Since  int64  // µs on the store's clock
 	Rule   Rule
 	Policy ChangePolicy // how rows of the version before are converted to this one
+	Limit  Limit        // as it was defined; the zero Limit if that is not known: no plan had rows then
 }
 
 // A Definition is a limit with its present version, and the older versions that
-// rows may still name. It never changes, so it is safe for concurrent use.
+// rows may still name; or one of its plans, at its present version. It never
+// changes, so it is safe for concurrent use.
 type Definition struct {
-	Limit
+	Limit          // of a plan: with the settings of the plan, and without Plans
+	Plan    string // name of the plan; "" is the base limit
 	Owner   string // who may change or drop the limit
 	Warning string // a sentence when the limit cannot give all that it names
 
-	Number uint32 // of the present version
+	// Overridden is set if keys of the limit may have overrides: the store looks for
+	// one before it makes the row of a key.
+	Overridden bool
+
+	Number uint32 // of the present version; for the numbers of plans and overrides see Definition.Version
 	Since  int64  // µs on the store's clock
 	Rule   Rule
 	Policy ChangePolicy // how rows of the version before are converted to the present one
-	Past   []Version    // older versions, oldest first; rows of a version before them are full
+	Past   []Version    // older versions, oldest first; rows of a version before them are full. A plan has none: see Base
+
+	base  *Definition // of a plan or an override
+	plans *planSet    // of a base
+}
+
+// A planSet has the definitions of a limit's plans, compiled when they are first used.
+type planSet struct {
+	once   sync.Once
+	number uint32
+	defs   []*Definition
 }
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
@@ -72,65 +94,28 @@ func phaseOf(phase *int64, name, key string) int64 {
 	return *phase
 }
 
-// Carry converts a row to the present version: for each version from the row's own
-// on, it computes what is used when the version ends under its rule, and converts
-// that by the policy of the next. It returns false if the row is of a later version
-// than d; the store must then read the limit again.
-func (d *Definition) Carry(s State, key string) (carried State, ok bool) {
-	var phase int64
-	return d.carry(s, key, &phase)
-}
-
-// carry is Carry with the key's phase, which it sets if it is needed and 0.
-func (d *Definition) carry(s State, key string, phase *int64) (carried State, ok bool) {
-	if s.Version == d.Number {
-		return s, true
-	}
-	if s.Version > d.Number {
-		return s, false
-	}
-	i := d.past(s.Version)
-	if i < 0 { // older than Past, so the row is full
-		return State{Version: d.Number}, true
-	}
-	var scratch Rule
-	for ; i < len(d.Past); i++ {
-		from := &d.Past[i].Rule
-		policy, to, since := d.next(i)
-		r := from
-		if r.Spread {
-			r = r.spreadTo(phaseOf(phase, d.Name, key), &scratch)
-		}
-		t := max(s.TS, since)
-		s.Used, s.TS = policy.convert(r.usedAt(s, t), from, to, true), t
-		if s.Lows != nil {
-			s.Lows = s.Lows.carry(func(units int64) int64 { return policy.giveBack(units, from, to) })
-			if s.Used == to.MaxUsed {
-				s.Lows.clear() // it may have been clipped
-			}
-		}
-	}
-	s.Version = d.Number
-	return s, true
-}
-
 // Full reports whether a row is a full bucket at now, in µs, so that a store may
 // delete it. It does not need the key: if windows are spread by key, it may return
-// true up to one window late, but never early.
+// true up to one window late, but never early. A row that an override decides is
+// never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {
-	if s.Version != d.Number {
-		i := d.past(s.Version)
-		if i < 0 {
-			return s.Version < d.Number
-		}
-		for ; i < len(d.Past); i++ {
-			from := &d.Past[i].Rule
-			policy, to, since := d.next(i)
-			t := max(s.TS, since)
-			s.Used, s.TS = policy.convert(from.mostUsedAt(s, t), from, to, true), t
-		}
+	if s.Version == d.Number {
+		return d.Rule.mostUsedAt(s, max(now, s.TS)) == 0
 	}
-	return d.Rule.mostUsedAt(s, max(now, s.TS)) == 0
+	if number.IsOverride(s.Version) {
+		return false
+	}
+	base := d.Base()
+	if number.Version(s.Version) > base.Number {
+		return false
+	}
+	at, ok := base.place(s.Version, nil)
+	if !ok {
+		return true
+	}
+	t := max(now, s.TS)
+	r := base.walk(&s, at, nil, t, nil, func(v *step) { s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(s, v.at), v.from, v.to, true), v.at })
+	return r.mostUsedAt(s, max(t, s.TS)) == 0
 }
 
 // next returns the version that follows Past[i].
@@ -140,23 +125,6 @@ func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) 
 		return v.Policy, &v.Rule, v.Since
 	}
 	return d.Policy, &d.Rule, d.Since
-}
-
-// CarryUnits converts units that a record took under an older version to the
-// present one, rounded down. It returns 0 if that version is unknown.
-func (d *Definition) CarryUnits(units int64, version uint32) int64 {
-	if version == d.Number {
-		return units
-	}
-	i := d.past(version)
-	if i < 0 {
-		return 0
-	}
-	for ; i < len(d.Past); i++ {
-		policy, to, _ := d.next(i)
-		units = policy.giveBack(units, &d.Past[i].Rule, to)
-	}
-	return units
 }
 
 func (d *Definition) past(version uint32) int {

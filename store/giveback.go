@@ -74,7 +74,8 @@ func (r Reservation) mark() int64 {
 //
 // Call it before each write to a row that has Lows.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
-	row, ok := d.Carry(row, key)
+	was := row.Override
+	row, ok := d.Carry(row, key, now)
 	if !ok {
 		return row, rs, ErrStaleDefinition
 	}
@@ -82,7 +83,7 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 	if row.Lows != nil && !isNone(row.Used) {
 		l = row.Lows.clone()
 	}
-	rs = d.advance(&l, now, rs)
+	rs = d.advance(&l, now, rs, was)
 	if row.Lows = nil; len(l.Entries) > 0 {
 		row.Lows = &l
 	}
@@ -90,12 +91,12 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 }
 
 // advance is Advance on lows that may be changed. Lows without entries are none.
-func (d *Definition) advance(l *Lows, now int64, rs []Record) []Record {
+func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	for i := range rs {
 		r := &rs[i]
-		r.Units = d.CarryUnits(r.Units, r.Version)
+		r.Units = d.CarryUnits(r.Units, r.Version, o, now)
 		if r.Slack >= 0 {
-			r.Slack = d.CarryUnits(r.Slack, r.Version)
+			r.Slack = d.CarryUnits(r.Slack, r.Version, o, now)
 		}
 		r.Version = d.Number
 	}

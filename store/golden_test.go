@@ -129,9 +129,9 @@ type carryVector struct {
 
 func (v *carryVector) fill() {
 	d := definitionOf(v.Versions)
-	s, _ := d.Carry(store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k")
+	s, _ := d.Carry(store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
 	v.WantUsed, v.WantTS = s.Used, s.TS
-	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version))
+	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version), nil, v.TS)
 }
 
 func policyOf(s string) store.ChangePolicy {

@@ -14,6 +14,7 @@ const (
 	FixedWindow                  // Rate per window; unused tokens roll over up to Burst
 	Interval                     // Rate tokens at each interval, up to Burst
 	LeakyBucket                  // smooth output: one token at a time, a queue of MaxDebt; Take reserves
+	Concurrency                  // at most Burst tokens are held at a time; they come back when holds end
 )
 
 // Shared is the key of the one bucket that all callers of a limit share. The empty
@@ -56,8 +57,19 @@ const (
 type Mode uint8
 
 const (
-	Enforce Mode = iota
-	Shadow       // allows every call; Answer.Shadow marks those that Enforce would refuse
+	Enforce   Mode = iota
+	Shadow         // allows every call; Answer.Shadow marks those that Enforce would refuse
+	Unlimited      // of a Plan: allows every call and charges nothing
+	Blocked        // of a Plan: refuses every call
+	Enforced       // of a Plan: Enforce, whatever the base limit's mode is
+)
+
+// An ExpiryPolicy says what happens to what a hold took when the hold expires.
+type ExpiryPolicy uint8
+
+const (
+	GiveBack  ExpiryPolicy = iota // all of it is given back
+	KeepTaken                     // nothing is given back
 )
 
 // A FailureMode says what a caller is told if the store cannot decide.
@@ -93,18 +105,36 @@ type Limit struct {
 	OnStoreError FailureMode   // default FailClosed
 	Timeout      time.Duration // how long to wait for the store; default: as long as the context allows
 	ListKeys     bool          // keep the text of keys in stores that would otherwise forget it
+
+	// Plans are named variants of the limit; see NewPlans. Default: none.
+	Plans Plans
+
+	// Parent is another limit, from which each call of this one takes as well, all
+	// or nothing. Keys are paths: the parent's key is the key without its last
+	// part. Default: none.
+	Parent string
+	// Parts is how many parts, separated by '/', the keys of a limit without a
+	// Parent have, 0 to 16. It is for limits that are the Parent of others.
+	// Default: they use its shared bucket.
+	Parts int64
+
+	TTL      time.Duration // the longest time that a hold may ask for, at most 31 days; default 1 day
+	OnExpire ExpiryPolicy  // default GiveBack
 }
 
 func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }
 func (p ChangePolicy) String() string { return nameOf(policies, int(p)) }
 func (m Mode) String() string         { return nameOf(modes, int(m)) }
 func (f FailureMode) String() string  { return nameOf(failures, int(f)) }
+func (e ExpiryPolicy) String() string { return nameOf(expiries, int(e)) }
 
 var (
-	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket"}
+	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket", "concurrency"}
 	policies   = []string{"keep", "proportional", "reset"}
 	modes      = []string{"enforce", "shadow"}
+	planModes  = []string{"", "shadow", "unlimited", "blocked", "enforce"}
 	failures   = []string{"closed", "open", "local"}
+	expiries   = []string{"give_back", "keep"}
 )
 
 func nameOf(names []string, i int) string {

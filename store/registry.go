@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/owner"
 )
 
@@ -115,7 +116,11 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		if old.Limit == l && old.Owner == by {
 			return old, nil
 		}
+		d.Overridden = old.Overridden
 		d.setVersion(old, now)
+		if d.Number > number.MaxVersion {
+			return nil, &LimitError{l.Name, "version", "was changed 1048575 times; drop it and define it again"}
+		}
 		if len(d.Past) > maxVersions {
 			return nil, &LimitError{l.Name, "version", "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}
@@ -156,6 +161,7 @@ func (r *Registry) hasDropped(d *Definition) bool {
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))
 	for _, d := range defs {
+		d.publish()
 		m[d.Name] = d
 	}
 	r.mu.Lock()
@@ -168,8 +174,11 @@ func (r *Registry) store(name string, d *Definition) {
 	if old := r.current.Load(); old != nil {
 		m = maps.Clone(old.byName)
 	}
-	if m[name] = d; d == nil {
+	if d == nil {
 		delete(m, name)
+	} else {
+		d.publish()
+		m[name] = d
 	}
 	r.current.Store(newSnapshot(m))
 }
@@ -195,11 +204,16 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 		return
 	}
 	d.Number, d.Since = old.Number+1, max(now, old.Since)
-	d.Past = append(slices.Clone(old.Past), Version{old.Number, old.Since, old.Rule, old.Policy})
+	d.Past = append(slices.Clone(old.Past), Version{old.Number, old.Since, old.Rule, old.Policy, old.Limit})
 }
 
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they follow from Start and Period
-	return ra == rb && a.Start == b.Start && a.Period == b.Period
+	if ra != rb || a.Start != b.Start || a.Period != b.Period {
+		return false
+	}
+	// Plans and overrides change what is written, not what was compiled from it.
+	return !a.Overridden && !b.Overridden && a.Limit.Plans == (Plans{}) && b.Limit.Plans == (Plans{}) ||
+		a.Limit.Plans == b.Limit.Plans && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
 }

@@ -32,6 +32,10 @@ type State struct {
 	TS      int64  // µs since the Unix epoch, on the store's clock
 	Version uint32 // of the definition that Used and TS were computed under
 	Lows    *Lows  // nil if the row has no records; never changed in place
+
+	// Override is the override of the key, or nil. It may be there without a row,
+	// and may have ended.
+	Override *Override
 }
 
 // A Verb is an operation on a bucket.

@@ -42,6 +42,11 @@ var settings = []Setting{
 	setting("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
 	column("timeout_us", setting("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, period.ParseDuration, period.Format)),
 	column("list_keys", setting("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none"))),
+	counting(setting("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
+	setting("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
+	setting("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
+	column("ttl_us", setting("ttl", func(l *Limit) *time.Duration { return &l.TTL }, period.ParseDuration, period.Format)),
+	setting("on_expire", func(l *Limit) *ExpiryPolicy { return &l.OnExpire }, oneOf[ExpiryPolicy](expiries), ExpiryPolicy.String),
 }
 
 // Settings returns all fields of a Limit, for stores that keep a field a column.

@@ -55,10 +55,19 @@ type Op struct {
 	Cost     int64 // tokens, 0 to MaxInt
 	Bounded  bool  // refuse a Reserve whose delay is longer than MaxDelay
 	MaxDelay int64 // µs
+	// Floor is how many tokens must stay free after a Take or a Check, which is
+	// refused otherwise. It is a *FieldError of the front ends with other verbs.
+	Floor int64
+	// Takes has a bit for each take of the call that the op is a part of, from the
+	// lowest: a take is an op of its own limit and one of each parent, and ops of
+	// the same limit and key are one.
+	Takes uint16
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
 	// is not known yet: computing it costs more than the rest of a decision. Set it
 	// to 0 when you change Key, or Def to another limit.
 	Phase int64
+
+	asked *Definition // Def as the caller set it, if an override has replaced it
 
 	Answer
 }
@@ -75,6 +84,7 @@ type Answer struct {
 	Retry     int64  // µs until the first instant at which the same op would be allowed; 0 if Allowed or Never
 	Reset     int64  // µs until the bucket is full
 	Delay     int64  // µs until the reservation is due
+	Bound     bool   // the key has holds, so that the call may be allowed before Retry
 
 	// Used units were in use at the time TS, in µs, under Op.Def. Decorators compute
 	// later states from them. TS is 0 if the store does not return them.
@@ -127,24 +137,44 @@ func (b *Batch) Single() (*Group, *Op) {
 
 // Step decides the op at now, in µs, on its row as if it were alone, and sets its
 // answer. It returns the row to store, and whether it must be stored; a row with
-// Used 0 may be deleted instead. With dry, nothing is taken. The error is
-// ErrStaleDefinition if the row is of a later version than Def.
+// Used 0 may be deleted instead. With dry, nothing is taken. If the override of the
+// key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
+// later version than Def.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
-	var scratch Rule
-	rule := op.RuleFor(&scratch)
-	if row.Version != op.Def.Number && row != (State{}) {
+	own := row // of the definition that the row is under: not converted to another plan
+	var from *Definition
+	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
+		op.choose(row, max(now, row.TS))
+		if op.Def.Mode > Shadow && op.Verb < VerbRefund {
+			return op.byMode(now, row)
+		}
 		var ok bool
-		if row, ok = op.Def.carry(row, op.Key, &op.Phase); !ok {
+		if row, ok = op.Def.carry(row, op.Key, &op.Phase, now); !ok {
 			return row, false, ErrStaleDefinition
 		}
+		row.Override = op.Def.Base().renewed(row.Override)
+		from = op.Def.Own(own, max(now, own.TS))
 	}
+	var scratch Rule
+	rule := op.RuleFor(&scratch)
 	var o Outcome
-	rule.apply(&o, row, now, op.Verb, op.Cost)
+	if op.Floor > 0 {
+		rule.applyFloor(&o, row, now, op)
+	} else {
+		rule.apply(&o, row, now, op.Verb, op.Cost)
+	}
 	if op.Bounded && op.Verb == VerbReserve {
 		bound(&o, rule, op, now)
 	}
+	if from != nil && !o.Allowed {
+		op.retryUnder(&o, from, own, rule, now)
+	}
 	op.fill(&o, rule, now, dry)
-	next, write := State{Used: o.After, TS: o.TS, Version: op.Def.Number}, !dry && !op.Shadow && o.After != o.Before
+	next := State{Used: o.After, TS: o.TS, Version: op.Def.Number}
+	if row.Override.decides(o.TS) {
+		next.Override = row.Override
+	}
+	write := !dry && !op.Shadow && o.After != o.Before
 	if row.Lows != nil && !dry && (write || op.clipped(&o)) {
 		next.Lows, write = op.touch(row.Lows, &o), true
 	}

@@ -11,11 +11,12 @@ import "slices"
 // Definition.Advance and Definition.GiveBack itself, as DecideIn does.
 type Table interface {
 	// Row returns the row of a key and its records, in the order in which SetRow
-	// got them. It returns the zero State if there is no row.
+	// got them. It returns the zero State if there is no row. In both cases it sets
+	// the Override of the State to the one that SetOverride got for the key.
 	Row(limit, key string) (State, []Record, error)
 
-	// SetRow stores a row and all its records. If the State is zero and there are
-	// no records, it deletes the key.
+	// SetRow stores a row and all its records, but not its Override. If the State
+	// is zero and there are no records, it deletes the key.
 	SetRow(limit, key string, row State, records []Record) error
 
 	// Pending returns a reservation, or the zero Pending if there is none.
@@ -24,6 +25,9 @@ type Table interface {
 	// SetPending stores a reservation, or deletes it if h is zero. The table may
 	// delete it at any time from h.Due on.
 	SetPending(id Reservation, h Pending) error
+
+	// SetOverride stores the override of a key, or deletes it if o is nil.
+	SetOverride(limit, key string, o *Override) error
 }
 
 // Pending is a reservation that is not yet due.
@@ -61,21 +65,24 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	}
 	var rows [MaxTakes]State
 	var records [MaxTakes][]Record
+	var overrides [MaxTakes]*Override
 	var write [MaxTakes]bool
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		switch d := limits.Lookup(op.Def.Name); {
 		case d == nil && limits.hasDropped(op.Def):
 			return limits.Missing(op.Def.Name)
-		case d != nil && d.Number > op.Def.Number:
-			op.Def = d
+		case d != nil && d.Version() > op.Def.Version():
+			if op.Def = d.WithPlan(op.Def.Plan); op.Def == nil {
+				return badField("plan", "limit %s has no such plan any more", d.Name)
+			}
 		}
 		var err error
 		if rows[i], records[i], err = t.Row(op.Def.Name, op.Key); err != nil {
 			return err
 		}
-		if rows[i].Lows != nil {
-			if rows[i], records[i], err = op.Def.Advance(rows[i], op.Key, now, slices.Clone(records[i])); err != nil {
+		if overrides[i] = rows[i].Override; rows[i].Lows != nil {
+			if rows[i], records[i], err = op.Def.Own(rows[i], max(now, rows[i].TS)).Advance(rows[i], op.Key, now, slices.Clone(records[i])); err != nil {
 				return err
 			}
 		}
@@ -95,8 +102,14 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
 		}
 		if write[i] {
+			op.Def.convertRecords(records[i], overrides[i], now)
 			if err := setRow(t, op.Def.Name, op.Key, rows[i], records[i]); err != nil {
 				return err
+			}
+			if rows[i].Override != overrides[i] && op.Verb != VerbReset {
+				if err := t.SetOverride(op.Def.Name, op.Key, rows[i].Override); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -106,9 +119,102 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	return nil
 }
 
+// convertRecords converts records to d at the time now, in µs. o is the override of
+// their key before the call, or nil.
+func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
+	for i := range rs {
+		r := &rs[i]
+		if r.Version == d.Number {
+			continue
+		}
+		if r.Units = d.CarryUnits(r.Units, r.Version, o, now); r.Slack >= 0 {
+			r.Slack = d.CarryUnits(r.Slack, r.Version, o, now)
+		}
+		r.Version = d.Number
+	}
+}
+
+// SetOverrideIn sets the override of a key of limit d at the time now, in µs, or ends
+// it if o is nil. It converts the row of the key in the same step, and stores what
+// changes in the table, as DecideIn does. It returns the override with its ID and
+// Version. The error is one of the table's, a *FieldError as CheckOverride returns it,
+// or ErrStaleDefinition.
+func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) (*Override, error) {
+	base := d.Base()
+	if o != nil {
+		c := *o
+		if o = &c; o.Key != key {
+			o.Key = key
+		}
+		if err := base.CheckOverride(o, now); err != nil {
+			return nil, err
+		}
+	}
+	row, records, err := t.Row(base.Name, key)
+	if err != nil {
+		return nil, err
+	}
+	was := row.Override
+	if row.Lows != nil {
+		if row, records, err = base.Own(row, max(now, row.TS)).Advance(row, key, now, slices.Clone(records)); err != nil {
+			return nil, err
+		}
+	}
+	to := base
+	if o != nil {
+		if o.Version = base.Number; was == nil {
+			o.ID = NewOverrideID(now, 0)
+		} else {
+			o.ID = NewOverrideID(now, base.Renewed(was).ID)
+		}
+		o.Prepare()
+		to = base.WithOverride(o)
+	}
+	if row, records, err = to.override(row, records, was, key, now); err != nil {
+		return nil, err
+	}
+	if row.Version != 0 {
+		if err = setRow(t, base.Name, key, row, records); err != nil {
+			return nil, err
+		}
+	}
+	return o, t.SetOverride(base.Name, key, o)
+}
+
+// override converts a row and its records to d, to which another override than was
+// leads. It steps the row to now under its own definition first.
+func (d *Definition) override(row State, records []Record, was *Override, key string, now int64) (State, []Record, error) {
+	if row.Version == 0 { // no row
+		return row, records, nil
+	}
+	base := d.Base()
+	from := base.Own(row, max(now, row.TS))
+	row, ok := from.Carry(row, key, now)
+	if !ok {
+		return row, records, ErrStaleDefinition
+	}
+	from.convertRecords(records, was, now)
+	t := max(now, row.TS)
+	var scratch Rule
+	r := from.RuleFor(key, &scratch)
+	row.Used, row.TS = Keep.convert(r.usedAt(row, t), &from.Rule, &d.Rule, true), t
+	give := func(units int64) int64 { return Keep.giveBack(units, &from.Rule, &d.Rule) }
+	if row.Lows != nil {
+		row.Lows = row.Lows.carry(give)
+	}
+	for i := range records {
+		if records[i].Units = give(records[i].Units); records[i].Slack >= 0 {
+			records[i].Slack = give(records[i].Slack)
+		}
+		records[i].Version = d.Number
+	}
+	row.Version = d.Number
+	return row, records, nil
+}
+
 // setRow stores a row, or the zero State if nothing is used.
 func setRow(t Table, limit, key string, row State, records []Record) error {
-	if isNone(row.Used) {
+	if row.Override = nil; isNone(row.Used) {
 		row = State{}
 	}
 	return t.SetRow(limit, key, row, records)

@@ -14,13 +14,15 @@ type mapTable struct {
 	records map[string][]store.Record
 	pending map[store.Reservation]store.Pending
 
+	overrides map[string]*store.Override
+
 	calls, fails, sets int
 }
 
 var errTable = errors.New("the table fails")
 
 func newMapTable() *mapTable {
-	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, pending: map[store.Reservation]store.Pending{}}
+	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, pending: map[store.Reservation]store.Pending{}, overrides: map[string]*store.Override{}}
 }
 
 func (t *mapTable) call() error {
@@ -31,7 +33,9 @@ func (t *mapTable) call() error {
 }
 
 func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
-	return t.rows[limit+"/"+key], t.records[limit+"/"+key], t.call()
+	row := t.rows[limit+"/"+key]
+	row.Override = t.overrides[limit+"/"+key]
+	return row, t.records[limit+"/"+key], t.call()
 }
 
 func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
@@ -46,6 +50,12 @@ func (t *mapTable) Pending(id store.Reservation) (store.Pending, error) {
 
 func (t *mapTable) SetPending(id store.Reservation, h store.Pending) error {
 	t.pending[id] = h
+	t.sets++
+	return t.call()
+}
+
+func (t *mapTable) SetOverride(limit, key string, o *store.Override) error {
+	t.overrides[limit+"/"+key] = o
 	t.sets++
 	return t.call()
 }

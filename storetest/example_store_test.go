@@ -21,6 +21,8 @@ type mapStore struct {
 	mu      sync.Mutex // guards what follows
 	rows    map[rowKey]row
 	pending map[store.Reservation]store.Pending
+
+	overrides map[rowKey]*store.Override
 }
 
 type rowKey struct{ limit, key string }
@@ -31,7 +33,7 @@ type row struct {
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}}
+	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}}
 }
 
 // Apply is the only required method.
@@ -50,6 +52,7 @@ type mapTable struct{ *mapStore }
 
 func (t mapTable) Row(limit, key string) (store.State, []store.Record, error) {
 	r := t.rows[rowKey{limit, key}]
+	r.state.Override = t.overrides[rowKey{limit, key}]
 	return r.state, r.records, nil
 }
 
@@ -69,6 +72,15 @@ func (t mapTable) SetPending(id store.Reservation, h store.Pending) error {
 		delete(t.pending, id)
 	} else {
 		t.pending[id] = h
+	}
+	return nil
+}
+
+func (t mapTable) SetOverride(limit, key string, o *store.Override) error {
+	if o == nil {
+		delete(t.overrides, rowKey{limit, key})
+	} else {
+		t.overrides[rowKey{strings.Clone(limit), strings.Clone(key)}] = o
 	}
 	return nil
 }

@@ -502,9 +502,9 @@ func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, rec
 
 func givesAll(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
-	row, _ = def.Carry(row, p.key)
+	row, _ = def.Carry(row, p.key, now)
 	o := def.Rule.Apply(row, now, store.VerbCheck, 0)
-	row.Used, row.TS = max(0, o.Before-def.CarryUnits(recs[i].Units, recs[i].Version)), o.TS
+	row.Used, row.TS = max(0, o.Before-def.CarryUnits(recs[i].Units, recs[i].Version, nil, now)), o.TS
 	return row, slices.Delete(recs, i, i+1)
 }
 
@@ -543,7 +543,7 @@ func keepsSlack(def *store.Definition, p pendingPart, row store.State, recs []st
 }
 
 func touchesAnother(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
-	if row, _ = def.Carry(row, p.key); row.Lows != nil && row.Lows.Mark != p.mark {
+	if row, _ = def.Carry(row, p.key, now); row.Lows != nil && row.Lows.Mark != p.mark {
 		l := *row.Lows
 		l.Entries = slices.Clone(l.Entries)
 		last := &l.Entries[len(l.Entries)-1]
@@ -624,9 +624,9 @@ func keepsLowsOnCharge(_ *refStore, _ *store.Group, op *store.Op, old store.Stat
 	return w
 }
 
-func lowsUnconverted(def *store.Definition, row *store.State, _ []store.Record, _ int64) {
+func lowsUnconverted(def *store.Definition, row *store.State, _ []store.Record, now int64) {
 	lows := row.Lows
 	row.Lows = nil
-	*row, _ = def.Carry(*row, "")
+	*row, _ = def.Carry(*row, "", now)
 	row.Lows = lows
 }

@@ -289,7 +289,7 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 }
 
 func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now int64) int64 {
-	row, ok := def.Carry(row, k.key)
+	row, ok := def.Carry(row, k.key, now)
 	if !ok {
 		return 1
 	}

@@ -31,6 +31,10 @@ func LimitValues(l *store.Limit) (values []any) {
 			if *f != "" {
 				value = *f
 			}
+		case *store.Plans:
+			if *f != (store.Plans{}) {
+				value = f.String()
+			}
 		case *int64:
 			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
 				value = *f + 1
@@ -87,7 +91,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 }
 
 // VersionColumns are the columns of a version in a table.
-var VersionColumns = strings.Fields("number since policy unit every add cap origin burst debt most max_charge max_used leaky spread per start")
+var VersionColumns = strings.Fields("number since policy unit every add cap origin burst debt most max_charge max_used leaky spread per start settings")
 
 // List returns the names of columns of the table that prefix names, quoted.
 func List(prefix string, columns []string) string {
@@ -97,7 +101,7 @@ func List(prefix string, columns []string) string {
 // Fields returns pointers to the fields of VersionColumns, to be read into.
 func (v *Version) Fields() []any {
 	return []any{&v.Number, &v.Since, &v.Policy, &v.Unit, &v.Every, &v.Add, &v.Cap, &v.Origin, &v.Burst, &v.Debt, &v.Most,
-		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start}
+		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start, &v.Settings}
 }
 
 // Values returns what VersionColumns hold.
@@ -111,15 +115,7 @@ func (v *Version) Values() (values []any) {
 // FormatSettings writes a limit as a JSON object of its settings, spelled as in
 // a configuration file.
 func FormatSettings(l *store.Limit) (string, error) {
-	b := []byte{'{'}
-	for i, s := range l.Explicit() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(jsontext.AppendString(b, s[0]), ':')
-		b = jsontext.AppendString(b, s[1])
-	}
-	text := string(append(b, '}'))
+	text := formatSettings(l)
 	back, err := ParseSettings(text)
 	if err == nil && back != *l {
 		err = fmt.Errorf("they come back as %s", back)
@@ -128,6 +124,18 @@ func FormatSettings(l *store.Limit) (string, error) {
 		return "", fmt.Errorf("limit %s: its settings do not survive being written (%w)", l.Name, err) // a bug of ours
 	}
 	return text, nil
+}
+
+func formatSettings(l *store.Limit) string {
+	b := []byte{'{'}
+	for i, s := range l.Explicit() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(jsontext.AppendString(b, s[0]), ':')
+		b = jsontext.AppendString(b, s[1])
+	}
+	return string(append(b, '}'))
 }
 
 // ParseSettings reads what FormatSettings writes.

@@ -39,6 +39,10 @@ type Version struct {
 
 	Per   string `json:"-"`
 	Start string `json:"-"`
+
+	// Settings are those of the limit, from which plans and overrides of the version
+	// are compiled, as FormatSettings writes them; "" if they are not known.
+	Settings string `json:"settings,omitempty"`
 }
 
 // NewVersion returns a version as it is stored. l is the limit that its rule was
@@ -46,7 +50,15 @@ type Version struct {
 func NewVersion(v store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start}
+		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start, settingsOf(&v.Limit)}
+}
+
+// settingsOf returns the settings of a limit, or "" of the zero Limit.
+func settingsOf(l *store.Limit) string {
+	if l.Name == "" {
+		return ""
+	}
+	return formatSettings(l)
 }
 
 func (v *Version) version() (store.Version, error) {
@@ -55,7 +67,14 @@ func (v *Version) version() (store.Version, error) {
 		return store.Version{}, err
 	}
 	r, err := v.rule()
-	return store.Version{Number: v.Number, Since: v.Since, Rule: r, Policy: l.OnChange}, err
+	if err != nil {
+		return store.Version{}, err
+	}
+	out := store.Version{Number: v.Number, Since: v.Since, Rule: r, Policy: l.OnChange}
+	if v.Settings != "" {
+		out.Limit, err = ParseSettings(v.Settings)
+	}
+	return out, err
 }
 
 // rule returns a rule with the stored numbers. Numbers that no limit compiles to
@@ -100,7 +119,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 
 // Present returns the present version of a definition.
 func Present(d *store.Definition) store.Version {
-	return store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy}
+	return store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy, Limit: d.Limit}
 }
 
 // Versions returns all versions of a definition, the present one last.

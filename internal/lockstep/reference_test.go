@@ -157,7 +157,7 @@ func (r *reference) fullAt(b bucket) int64 {
 	if !used || def == nil {
 		return 0
 	}
-	row, _ = def.Carry(row, b.key)
+	row, _ = def.Carry(row, b.key, row.TS)
 	var scratch store.Rule
 	return row.TS + algebra.TimeToFull(def.RuleFor(b.key, &scratch), row.Used, row.TS, row.TS)
 }

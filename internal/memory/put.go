@@ -14,7 +14,7 @@ func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 		if err != nil {
 			return err
 		}
-		row, known := op.Def.Carry(row, key)
+		row, known := op.Def.Carry(row, key, s.now())
 		if !known {
 			return store.ErrStaleDefinition
 		}
@@ -40,7 +40,7 @@ func (s *Store) put(p *place, op *store.Op, row store.State) (superseded bool, e
 	i, found := sh.find(p.id, p.tag)
 	switch {
 	case found:
-		if present, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key); ok && older(row, present) {
+		if present, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key, now); ok && older(row, present) {
 			return false, nil
 		}
 		sh.rewrite(i, p, op.Key, row)

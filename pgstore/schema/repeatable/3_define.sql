@@ -12,6 +12,7 @@ begin
     select * into old from dipwell.limits x where x.name = d.name;
     if found then
         d.id := old.id;
+        d.overridden := old.overridden;
         if d.owner = 'call site' then
             return old.id;
         end if;
@@ -23,7 +24,10 @@ begin
         same := row(was.unit, was.every, was.add, was.cap, was.origin, was.burst, was.debt, was.most, was.max_charge, was.max_used,
                 was.leaky, was.spread, was.per, coalesce(was.start, ''))
             = row(r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used,
-                r.leaky, r.spread, r.per, coalesce(r.start, ''));
+                r.leaky, r.spread, r.per, coalesce(r.start, ''))
+            -- Plans and overrides change what is written, not what was compiled from it.
+            and old.plans is not distinct from d.plans
+            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt) is not distinct from row(d.rate, d.burst, d.max_debt));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
                 raise exception using errcode = 'program_limit_exceeded', constraint = 'version', message = format(
@@ -55,9 +59,9 @@ begin
             return d.id;
         end if;
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, owner, version, unit, every, add, cap, grid, ticks, plain)
+                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, owner, version, unit, every, add, cap, grid, ticks, plain)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
             where x.id = d.id;
     end if;
     if not same then

@@ -1,0 +1,307 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/number"
+)
+
+// This file converts rows and records from the definition that they name to another
+// one of the same limit: to a later version, to or from a plan or an override.
+
+// Base returns the base definition of the limit, which is d unless d is a plan or an
+// override.
+func (d *Definition) Base() *Definition {
+	if d.base != nil {
+		return d.base
+	}
+	return d
+}
+
+// Version returns the version of the limit that d is of. Number is the same for a
+// base definition; for a plan or an override it also says which.
+func (d *Definition) Version() uint32 { return d.Base().Number }
+
+// WithPlan returns the definition of a plan of the limit, or nil if it has no plan
+// of this name. Without a name it is the base definition.
+func (d *Definition) WithPlan(name string) *Definition {
+	base := d.Base()
+	if name == "" {
+		return base
+	}
+	defs := base.planDefs()
+	if i, found := slices.BinarySearchFunc(defs, name, func(p *Definition, name string) int { return cmp.Compare(p.Plan, name) }); found {
+		return defs[i]
+	}
+	return nil
+}
+
+// planDefs returns the definitions of the plans of a base.
+func (d *Definition) planDefs() []*Definition {
+	if d.Limit.Plans == (Plans{}) {
+		return nil
+	}
+	if d.plans == nil || d.plans.number != d.Number { // not published by a Registry: made by hand, as in tests
+		return d.compilePlans()
+	}
+	d.plans.once.Do(func() { d.plans.defs = d.compilePlans() })
+	return d.plans.defs
+}
+
+// publish prepares a base for concurrent use. A Registry calls it before others see d.
+func (d *Definition) publish() {
+	if d.plans == nil || d.plans.number != d.Number {
+		d.plans = &planSet{number: d.Number}
+	}
+}
+
+func (d *Definition) compilePlans() (out []*Definition) {
+	plans := d.Limit.Plans.All()
+	for i := range plans {
+		if v := d.variant(&plans[i]); v != nil {
+			v.Number = number.Of(i+1, d.Number)
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// variant returns the definition of a plan, without its number, or nil if it does
+// not compile.
+func (d *Definition) variant(p *Plan) *Definition {
+	l, r, err := d.Limit.compileVariant(p, d.Rule.Every)
+	if err != nil {
+		return nil
+	}
+	l.Plans = Plans{}
+	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, base: d}
+}
+
+// A place is a definition that a row may be under: the base, a plan or the key's
+// override at a version. i is an index of Base().Past; len(Past) is the present.
+type place struct {
+	plan     string
+	override bool
+	i        int
+}
+
+func (p place) sameKind(q place) bool { return p.plan == q.plan && p.override == q.override }
+
+// placeOf returns the place of a definition of the limit.
+func (d *Definition) placeOf(of *Definition) place {
+	if number.IsOverride(of.Number) {
+		return place{override: true, i: len(d.Past)}
+	}
+	return place{plan: of.Plan, i: len(d.Past)}
+}
+
+// place returns where rows with a number are. It returns false if that is not known,
+// so that the row is full: its version is older than Past, or its override is gone.
+func (d *Definition) place(n uint32, o *Override) (place, bool) {
+	version, index := number.Version(n), number.Index(n)
+	if number.IsOverride(n) {
+		if o == nil || number.Override(n) != o.ID {
+			return place{}, false
+		}
+		version, index = o.Version, 0
+	}
+	at := place{override: number.IsOverride(n), i: len(d.Past)}
+	limit := &d.Limit
+	if version != d.Number {
+		if at.i = d.past(version); at.i < 0 {
+			return place{}, false
+		}
+		limit = &d.Past[at.i].Limit
+	}
+	if index > 0 {
+		plans := limit.Plans.All()
+		if index > len(plans) {
+			return place{}, false
+		}
+		at.plan = plans[index-1].Name
+	}
+	return at, true
+}
+
+// rule returns the rule of a place, or nil if there is none: the version has no such
+// plan.
+func (d *Definition) ruleAt(at place, o *Override) *Rule {
+	if at.i == len(d.Past) {
+		switch {
+		case at.override:
+			return &d.withOverride(o).Rule
+		case at.plan != "":
+			if v := d.WithPlan(at.plan); v != nil {
+				return &v.Rule
+			}
+			return nil
+		}
+		return &d.Rule
+	}
+	past := &d.Past[at.i]
+	if at.plan == "" && !at.override {
+		return &past.Rule
+	}
+	old := &Definition{Limit: past.Limit, Number: past.Number, Rule: past.Rule}
+	if at.override {
+		return &old.withOverride(o).Rule
+	}
+	for _, p := range past.Limit.Plans.All() {
+		if p.Name == at.plan {
+			if v := old.variant(&p); v != nil {
+				return &v.Rule
+			}
+		}
+	}
+	return nil
+}
+
+// A step is one conversion of a row on its way to another definition: at the time at,
+// from the units of one rule to those of the next.
+type step struct {
+	from, to *Rule
+	policy   ChangePolicy
+	at       int64 // µs
+}
+
+// walk goes from a place to the present version, and at the time t, in µs, to the
+// definition target; nil stays in the plan or override that the place is in, or if
+// that has ended, in the base. It calls each for each conversion, and returns the
+// rule that the row is under in the end. s is the row, whose TS each may move.
+func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Definition, each func(*step)) *Rule {
+	rule := d.ruleAt(at, o)
+	move := func(to place, policy ChangePolicy, when int64) {
+		next := d.ruleAt(to, o)
+		if next == nil { // the version has no such plan
+			to.plan, policy = "", Keep
+			next = d.ruleAt(to, o)
+		}
+		if !sameRule(rule, next) {
+			each(&step{rule, next, policy, max(s.TS, when)})
+		}
+		rule, at = next, to
+	}
+	ends := func() bool { return at.override && o.Until != 0 && o.Until <= t }
+	end := func() {
+		to := place{i: at.i}
+		if target != nil {
+			to = d.placeOf(target)
+			to.i = at.i
+		}
+		if to.override { // the same override cannot decide after its end
+			to = place{i: at.i}
+		}
+		move(to, Keep, o.Until)
+	}
+	for at.i < len(d.Past) {
+		policy, _, since := d.next(at.i)
+		if ends() && o.Until <= since {
+			end()
+			continue
+		}
+		to := at
+		to.i++
+		move(to, policy, since)
+	}
+	if ends() {
+		end()
+	}
+	if target != nil && !at.sameKind(d.placeOf(target)) {
+		move(d.placeOf(target), Keep, t)
+	}
+	return rule
+}
+
+// sameRule reports whether two rules count in the same way, so that nothing has to be
+// converted between them.
+func sameRule(a, b *Rule) bool {
+	if a == b {
+		return true
+	}
+	ra, rb := *a, *b
+	ra.Calendar, rb.Calendar = nil, nil
+	return ra == rb && (a.Calendar == nil) == (b.Calendar == nil) && (a.Calendar == nil || a.Calendar.Spec() == b.Calendar.Spec())
+}
+
+// Carry converts a row to d at the time now, in µs: for each version of the limit
+// from the row's own on, it computes what is used when the version ends under its
+// rule, and converts that by the policy of the next. Between plans and overrides it
+// converts at the time at which the override ended, or else now. It returns false
+// if the row is of a later version than d; the store must then read the limit again.
+func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
+	var phase int64
+	return d.carry(s, key, &phase, now)
+}
+
+// carry is Carry with the key's phase, which it sets if it is needed and 0.
+func (d *Definition) carry(s State, key string, phase *int64, now int64) (carried State, ok bool) {
+	base, o := d.Base(), s.Override
+	if s.Version == d.Number && (o == nil || o.Version == base.Number) {
+		return s, true
+	}
+	if number.IsOverride(s.Version) {
+		if o != nil && o.Version > base.Number {
+			return s, false
+		}
+	} else if number.Version(s.Version) > base.Number {
+		return s, false
+	}
+	at, known := base.place(s.Version, o)
+	if !known {
+		return State{Version: d.Number, Override: o}, true
+	}
+	var scratch Rule
+	base.walk(&s, at, o, max(now, s.TS), d, func(v *step) {
+		from := v.from
+		if from.Spread {
+			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
+		}
+		s.Used, s.TS = v.policy.convert(from.usedAt(s, v.at), v.from, v.to, true), v.at
+		if s.Lows != nil {
+			s.Lows = s.Lows.carry(func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) })
+			if s.Used == v.to.MaxUsed {
+				s.Lows.clear() // it may have been clipped
+			}
+		}
+	})
+	s.Version = d.Number
+	return s, true
+}
+
+// CarryUnits converts units that a record took under the definition with a number to
+// d at the time t, in µs, rounded down. o is the override of the key, or nil. It
+// returns 0 if that definition is unknown.
+func (d *Definition) CarryUnits(units int64, n uint32, o *Override, t int64) int64 {
+	base := d.Base()
+	if n == d.Number && (o == nil || o.Version == base.Number) {
+		return units
+	}
+	at, known := base.place(n, o)
+	if !known {
+		return 0
+	}
+	var s State
+	base.walk(&s, at, o, t, d, func(v *step) { units = v.policy.giveBack(units, v.from, v.to) })
+	return units
+}
+
+// Own returns the definition that a row is under at the time t, in µs, once it is
+// converted to the present version: its plan, its override, or the base if these
+// have ended.
+func (d *Definition) Own(s State, t int64) *Definition {
+	base := d.Base()
+	switch {
+	case number.IsOverride(s.Version):
+		if o := s.Override; o.decides(t) && o.ID == number.Override(s.Version) {
+			return base.WithOverride(o)
+		}
+	case number.Index(s.Version) > 0:
+		if at, known := base.place(s.Version, nil); known {
+			if v := base.WithPlan(at.plan); v != nil {
+				return v
+			}
+		}
+	}
+	return base
+}

@@ -1,0 +1,108 @@
+package store
+
+import "github.com/dipwell/dipwell/internal/number"
+
+// choose sets Def to the definition that decides the op on a row at t, in µs: that of
+// the override of the key; or else the one that the caller named. Charge keeps the
+// row under its own definition.
+func (op *Op) choose(row State, t int64) {
+	if number.IsOverride(op.Def.Number) { // set by an earlier call of choose
+		op.Def = op.asked
+	}
+	asked := op.Def
+	switch {
+	case row.Override.decides(t):
+		op.Def = asked.WithOverride(row.Override)
+	case op.Verb == VerbCharge:
+		op.Def = asked.Own(row, t)
+	}
+	op.asked = asked
+}
+
+// byMode decides an op under a plan that is unlimited or blocked, which leaves its
+// row as it is.
+func (op *Op) byMode(now int64, row State) (State, bool, error) {
+	own := op.Def.Base()
+	row, ok := own.Carry(row, op.Key, now)
+	if !ok {
+		return row, false, ErrStaleDefinition
+	}
+	t := max(now, row.TS)
+	var scratch Rule
+	rule := own.ruleFor(op.Key, &op.Phase, &scratch)
+	used := rule.usedAt(row, t)
+	op.Answer = Answer{Used: used, TS: t}
+	if op.Def.Mode == Unlimited {
+		op.Allowed, op.Remaining = true, MaxInt
+		if op.Verb != VerbCheck {
+			op.Granted = op.Cost
+		}
+		return row, false, nil
+	}
+	if op.Verb == VerbCharge {
+		op.Def = own
+		return op.Step(now, row, false)
+	}
+	op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
+	op.Never = true
+	if o := row.Override; o.decides(t) && o.Until != 0 {
+		op.Never = false
+		op.retryAfterOverride(row, now)
+	}
+	return row, false, nil
+}
+
+// retryAfterOverride sets Retry to the first time after the end of the override at
+// which the same call would be allowed, or Never.
+func (op *Op) retryAfterOverride(row State, now int64) {
+	until := row.Override.Until
+	later := *op
+	later.Def, later.Answer = op.asked, Answer{}
+	if _, _, err := later.Step(until, row, true); err != nil || later.Never {
+		op.Never, op.Retry = true, 0
+		return
+	}
+	op.Never, op.Retry = false, until-now+later.Retry
+}
+
+// retryUnder corrects the retry of a refusal that leaves its row under another
+// definition than the one that decided: the row goes on under its own, from, until
+// the call is repeated, or until the override of the key ends.
+func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, now int64) {
+	if !o.Never && from.Number != op.Def.Number && !number.IsOverride(op.Def.Number) {
+		row, ok := from.Carry(own, op.Key, now)
+		if ok {
+			var scratch Rule
+			r := from.RuleFor(op.Key, &scratch)
+			t := max(now, row.TS)
+			used := r.usedAt(row, t)
+			// The most that may be used under from so that, converted, it leaves room.
+			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed)
+			most := mulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
+			if o.Before >= short && used > most {
+				o.Retry = r.wait(used-most, t, now)
+			} else {
+				o.Retry = max(o.Retry, 1)
+			}
+		}
+	}
+	if ov := own.Override; ov.decides(max(now, own.TS)) && ov.Until != 0 && (o.Never || now+o.Retry >= ov.Until) {
+		a := *op
+		a.retryAfterOverride(own, now)
+		o.Never, o.Retry = a.Never, a.Retry
+	}
+}
+
+// applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.
+func (r *Rule) applyFloor(o *Outcome, row State, now int64, op *Op) {
+	units := unitsOf(op.Floor, r.Unit)
+	if units > r.Cap {
+		o.TS = max(now, row.TS)
+		o.Before = r.usedAt(row, o.TS)
+		o.After, o.Never = o.Before, true
+		return
+	}
+	lower := *r
+	lower.Cap -= units
+	lower.apply(o, row, now, op.Verb, op.Cost)
+}

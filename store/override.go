@@ -1,0 +1,151 @@
+package store
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/number"
+)
+
+// An Override decides the calls of one key of a limit, in place of the base and of
+// the plan that callers name, until a time on the store's clock.
+type Override struct {
+	Key  string // "" is the limit's shared bucket
+	Plan string // a plan of the limit; or the settings below, of which the zero value is the base's
+
+	Rate   int64
+	Period time.Duration
+	Burst  int64 // NoBurst is 0
+
+	Until int64  // µs since the Unix epoch: from then on it decides nothing; 0: it has no end
+	Note  string // at most 1024 bytes of UTF-8
+
+	// ID and Version are set by the store. Rows that the override decides have a
+	// number made of ID. Version is the limit's version that their rule is of.
+	// When the limit has a new version, the next call gives the override the next ID.
+	ID      uint32 // 1 to 2^31-1
+	Version uint32
+
+	compiled *atomic.Pointer[Definition] // by WithOverride, for the present base
+}
+
+// MaxNote is the length of the longest note of an override, in bytes.
+const MaxNote = 1024
+
+// decides reports whether an override decides calls at t, in µs.
+func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
+
+// Prepare makes WithOverride remember the definition that it compiles for o. A store
+// calls it for an override that it keeps in memory, before others use o.
+func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
+
+// WithOverride returns the definition that an override makes of the present version
+// of the limit. If o is of an older version, the definition has the next ID; see
+// Renewed.
+func (d *Definition) WithOverride(o *Override) *Definition {
+	base := d.Base()
+	if o.compiled != nil {
+		if v := o.compiled.Load(); v != nil && v.base == base {
+			return v
+		}
+	}
+	v := base.withOverride(o)
+	v.Number = number.OfOverride(base.Renewed(o).ID)
+	if o.compiled != nil {
+		o.compiled.Store(v)
+	}
+	return v
+}
+
+// renewed is Renewed of an override that may be nil.
+func (d *Definition) renewed(o *Override) *Override {
+	if o == nil {
+		return nil
+	}
+	return d.Renewed(o)
+}
+
+// Renewed returns an override at the limit's present version: o, or a copy with
+// another ID if o is of an older version.
+func (d *Definition) Renewed(o *Override) *Override {
+	base := d.Base()
+	if o.Version == base.Number {
+		return o
+	}
+	c := *o
+	c.Version, c.compiled = base.Number, nil
+	if c.ID = c.ID + 1; number.IsOverride(c.ID) {
+		c.ID = 1
+	}
+	if o.compiled != nil {
+		c.Prepare()
+	}
+	return &c
+}
+
+// withOverride is WithOverride without the number. If the override no longer compiles,
+// because its plan is gone or the limit has changed, the base decides.
+func (d *Definition) withOverride(o *Override) *Definition {
+	p := Plan{Name: o.Plan, Rate: o.Rate, Period: o.Period, Burst: o.Burst}
+	if o.Plan != "" {
+		found := false
+		for _, named := range d.Limit.Plans.All() {
+			if named.Name == o.Plan {
+				p, found = named, true
+			}
+		}
+		if !found {
+			p = Plan{}
+		}
+	}
+	v := d.variant(&p)
+	if v == nil {
+		v = d.variant(&Plan{})
+	}
+	return v
+}
+
+// CheckOverride checks an override of the limit that is set at the time now, in µs.
+// The error is a *FieldError.
+func (d *Definition) CheckOverride(o *Override, now int64) error {
+	base := d.Base()
+	switch {
+	case len(o.Key) > MaxKey:
+		return badField("key", "has %d bytes; at most %d", len(o.Key), MaxKey)
+	case o.Until != 0 && o.Until <= now:
+		return badField("until", "is not in the future")
+	case o.Until < 0 || o.Until > MaxInt:
+		return badField("until", "is not between now and the year 2255")
+	case len(o.Note) > MaxNote:
+		return badField("note", "has %d bytes; at most %d", len(o.Note), MaxNote)
+	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
+		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
+	case o.Plan != "" && base.WithPlan(o.Plan) == nil:
+		return badField("plan", "limit %s has no plan %q", base.Name, o.Plan)
+	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
+		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
+	}
+	if o.Plan == "" {
+		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
+		if _, _, err := base.Limit.compileVariant(&p, base.Rule.Every); err != nil {
+			if le, ok := err.(*LimitError); ok { //nolint:errorlint // compileVariant returns it as it is
+				return &FieldError{"override", le.Reason}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// NewOverrideID returns the ID of an override that is set at the time now, in µs. It
+// differs from the ID of the key's last override, before, or 0 if there was none.
+func NewOverrideID(now int64, before uint32) uint32 {
+	id := uint32(now) &^ (1 << 31)
+	if id == 0 || id == before {
+		id++
+	}
+	if number.IsOverride(id) {
+		id = 1
+	}
+	return id
+}

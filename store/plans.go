@@ -1,0 +1,201 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// Bounds of plans.
+const (
+	maxPlans    = 100 // of a limit
+	maxPlanName = 64  // bytes
+)
+
+// A Plan is a named variant of a limit. The zero value of a field is the setting of
+// the base limit, as it is written there. A key has a plan by an override, or for a
+// call by the caller.
+type Plan struct {
+	Name    string        // 1 to 64 letters, digits and the characters _ . -
+	Rate    int64         // tokens given back each Period
+	Period  time.Duration // of buckets only; windows and intervals keep that of the base
+	Burst   int64         // NoBurst is 0
+	MaxDebt int64         // NoDebt is 0; UnlimitedDebt
+	Mode    Mode          // Shadow, Unlimited, Blocked, or Enforced; 0: as the base
+
+	// OverrideOnly is set if callers may not name the plan: only an override gives it.
+	OverrideOnly bool
+}
+
+// Plans is a list of plans. It is a comparable value, so that a Limit is. The zero
+// Plans has none.
+type Plans struct {
+	text string // as String returns it
+}
+
+// NewPlans returns a list of plans, sorted by name. NewDefinition checks them.
+func NewPlans(plans ...Plan) Plans {
+	sorted := slices.SortedStableFunc(slices.Values(plans), func(a, b Plan) int { return strings.Compare(a.Name, b.Name) })
+	var b strings.Builder
+	for i := range sorted {
+		if i > 0 {
+			b.WriteByte('|')
+		}
+		sorted[i].write(&b)
+	}
+	return Plans{b.String()}
+}
+
+// All returns the plans, sorted by name. Those of a list that NewDefinition would
+// refuse may be missing.
+func (p Plans) All() []Plan {
+	plans, _ := p.parse()
+	return plans
+}
+
+func (p Plans) parse() (out []Plan, err error) {
+	if p.text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(p.text, "|") {
+		plan, err := parsePlan(part)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, plan)
+	}
+	return out, nil
+}
+
+// String writes the plans as Limit.Set reads them: "pro:rate=600;burst=1000|staff:mode=unlimited".
+func (p Plans) String() string { return p.text }
+
+// planSettings are the fields of a Plan as text, in the order in which they are written.
+var planSettings = []struct {
+	name  string
+	set   func(p *Plan, value string) error
+	value func(p *Plan) string // "" is the base's
+}{
+	{"rate", func(p *Plan, v string) (err error) { p.Rate, err = parsePositive(v); return },
+		func(p *Plan) string { return textUnless(p.Rate == 0, strconv.FormatInt(p.Rate, 10)) }},
+	{"per", func(p *Plan, v string) (err error) { p.Period, err = parsePer(v); return },
+		func(p *Plan) string { return textUnless(p.Period == 0, period.Format(p.Period)) }},
+	{"burst", func(p *Plan, v string) (err error) { p.Burst, err = countOr(NoBurst)(v); return },
+		func(p *Plan) string { return textUnless(p.Burst == 0, countText(p.Burst)) }},
+	{"max_debt", func(p *Plan, v string) (err error) { p.MaxDebt, err = parseDebt(v); return },
+		func(p *Plan) string { return textUnless(p.MaxDebt == 0, debtText(p.MaxDebt)) }},
+	{"mode", func(p *Plan, v string) (err error) { p.Mode, err = oneOf[Mode](planModes)(v); return },
+		func(p *Plan) string { return nameOf(planModes, int(p.Mode)) }},
+	{"callable", func(p *Plan, v string) error {
+		b, err := either("true", "false")(v)
+		p.OverrideOnly = !b
+		return err
+	}, func(p *Plan) string { return textUnless(!p.OverrideOnly, "false") }},
+}
+
+func textUnless(none bool, text string) string {
+	if none {
+		return ""
+	}
+	return text
+}
+
+func (p *Plan) write(b *strings.Builder) {
+	b.WriteString(p.Name)
+	between := byte(':')
+	for _, s := range planSettings {
+		if v := s.value(p); v != "" {
+			b.WriteByte(between)
+			b.WriteString(s.name + "=" + v)
+			between = ';'
+		}
+	}
+}
+
+func parsePlan(text string) (p Plan, err error) {
+	var settings string
+	p.Name, settings, _ = strings.Cut(text, ":")
+	if wrong := checkPlanName(p.Name); wrong != "" {
+		return p, errors.New(wrong)
+	}
+	if settings == "" {
+		return p, nil
+	}
+	for part := range strings.SplitSeq(settings, ";") {
+		name, value, _ := strings.Cut(part, "=")
+		if name == "mode" && value == "" {
+			return p, fmt.Errorf("plan %s: mode: is empty", p.Name)
+		}
+		if err = p.Set(name, value); err != nil {
+			return p, fmt.Errorf("plan %s: %w", p.Name, err)
+		}
+	}
+	return p, nil
+}
+
+// Set changes one setting, spelled as in a configuration file: rate, per, burst,
+// max_debt, mode or callable. The error names the setting.
+func (p *Plan) Set(setting, value string) error {
+	var names []string
+	for i := range planSettings {
+		if planSettings[i].name == setting {
+			if err := planSettings[i].set(p, value); err != nil {
+				return fmt.Errorf("%s: %w", setting, err)
+			}
+			return nil
+		}
+		names = append(names, planSettings[i].name)
+	}
+	return fmt.Errorf("%s: unknown setting%s", setting, suggest.Name(setting, names))
+}
+
+// parsePlans reads what Plans.String writes, in any order.
+func parsePlans(text string) (Plans, error) {
+	plans, err := Plans{text}.parse()
+	return NewPlans(plans...), err
+}
+
+// checkPlanName returns what is wrong with the name of a plan, or "".
+func checkPlanName(name string) string {
+	switch {
+	case name == "":
+		return "a plan without a name"
+	case len(name) > maxPlanName:
+		return fmt.Sprintf("the name of plan %s has %d bytes; at most %d", name, len(name), maxPlanName)
+	}
+	for _, c := range []byte(name) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-') {
+			return fmt.Sprintf("the name of plan %q has other characters than letters, digits and _ . -", name)
+		}
+	}
+	return ""
+}
+
+// with returns the limit with the settings of a plan.
+func (l Limit) with(p *Plan) Limit {
+	if p.Rate != 0 {
+		l.Rate = p.Rate
+	}
+	if p.Period != 0 {
+		l.Period = p.Period
+	}
+	if p.Burst != 0 {
+		l.Burst = p.Burst
+	}
+	if p.MaxDebt != 0 {
+		l.MaxDebt = p.MaxDebt
+	}
+	switch p.Mode {
+	case Enforced:
+		l.Mode = Enforce
+	case Shadow, Unlimited, Blocked:
+		l.Mode = p.Mode
+	}
+	return l
+}
