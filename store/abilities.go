@@ -35,6 +35,12 @@ type Abilities struct {
 	// what follows the shared bucket.
 	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 
+	// Overrides keeps overrides of keys. If it is nil, the store has none.
+	Overrides Overrider
+
+	// Holds returns the live holds of a key, the one that expires first first.
+	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
+
 	// Sweep deletes rows that are full, at most n, and returns how many.
 	Sweep func(ctx context.Context, n int) (int, error)
 

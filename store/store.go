@@ -36,6 +36,9 @@ type Group struct {
 	// Cancel gives back the tokens of the reservation ID. Ops is then empty.
 	Cancel bool
 
+	// Hold makes, settles or extends a hold; nil: the group is not about a hold.
+	Hold *HoldCall
+
 	// Err is set by the store if it could not decide the group. Its other results
 	// mean nothing then.
 	Err error

@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// A HoldVerb is what a HoldCall does.
+type HoldVerb uint8
+
+const (
+	MakeHold   HoldVerb = iota // take tokens, and keep a record of them until they are settled or the hold expires
+	SettleHold                 // give back or charge the difference to the actual cost
+	ExtendHold                 // move the expiry
+)
+
+// MaxHoldID is the length of the longest id of a hold, in bytes.
+const MaxHoldID = 64
+
+// A HoldCall makes a Group one about a hold. To make one, the ops of the group are
+// those of a take. To settle or extend one, the group has no ops; the store sets them:
+// one for each limit and key of the hold, with its cost and its present state.
+type HoldCall struct {
+	Verb  HoldVerb
+	ID    string  // 1 to 64 bytes of printable ASCII without spaces
+	TTL   int64   // µs from now until it expires; of MakeHold and ExtendHold
+	Costs []int64 // of SettleHold: tokens, one for each take of the hold; nil: as held
+
+	// The store's answer.
+	Expires  int64 // µs since the Unix epoch
+	Repeated bool  // the same call was made before, and nothing was changed now
+}
+
+var (
+	// ErrUnknownHold: there is no hold with this id, or its record is gone.
+	ErrUnknownHold = errors.New("unknown hold")
+	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another call.
+	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
+)
+
+// A KeyHold is a part of a live hold: what it holds of one key.
+type KeyHold struct {
+	ID      string
+	Tokens  int64
+	Expires int64 // µs since the Unix epoch
+}
+
+// An Overrider keeps overrides. Of the limits it uses the base definitions.
+type Overrider interface {
+	// SetOverride sets the override of a key from now on, in place of the present
+	// one, and returns it with its ID and Version. The error is a *FieldError as
+	// Definition.CheckOverride returns it, or wraps ErrStore or ErrUnknownLimit.
+	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
+	// EndOverride ends the override of a key. ended is false if it had none.
+	EndOverride(ctx context.Context, d *Definition, key string) (ended bool, err error)
+	// Overrides returns at most n live overrides of a limit, in byte order of their
+	// keys: those that begin with prefix and follow the key after, as Abilities.Keys
+	// returns keys.
+	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
+}
