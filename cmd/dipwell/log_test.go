@@ -82,4 +82,7 @@ func TestStartLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.stderr.wait(t, `dipwell: stopping; calls under way may finish\ndipwell: stopped after `)
+	for store, limits := range map[string]string{"memory:": "0 limits", "redis://127.0.0.1:1/0": "the limits that the store keeps"} {
+		start(t, "--listen", "127.0.0.1:0", "--store", store).stderr.wait(t, "dipwell: .*, store "+store+", "+limits+"\n")
+	}
 }

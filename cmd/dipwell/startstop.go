@@ -15,7 +15,11 @@ const maxNamed = 20
 func (s *service) logStart(set *settings) {
 	names := set.names()
 	some := names[:min(len(names), maxNamed)]
-	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), howMany(len(names), "limit"))
+	limits := howMany(len(names), "limit")
+	if len(names) == 0 && set.Store != "memory:" {
+		limits = "the limits that the store keeps"
+	}
+	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), limits)
 	if len(names) > 0 {
 		text += " (" + strings.Join(some, ", ")
 		if len(some) < len(names) {
