@@ -81,6 +81,7 @@ type Catalog struct {
 	pending []pending   // defined while b was away
 	isRead  atomic.Bool // the limits have been read once
 	unread  atomic.Pointer[error]
+	denied  atomic.Pointer[map[string]error] // of pending limits, by name
 
 	installs sync.Mutex   // held without asking b
 	revision atomic.Int64 // changed under installs, as bad is
@@ -97,18 +98,19 @@ var _ store.Definer = (*Catalog)(nil)
 type pending struct {
 	limit  store.Limit
 	owner  string
-	denied string    // the error that was reported last; "": access was not denied
+	denied error     // as it was reported last; nil: access was not denied
 	tried  time.Time // if denied
 }
 
 // due reports whether p is to be stored at this look.
-func (p pending) due() bool { return p.denied == "" || time.Since(p.tried) >= retryDenied }
+func (p pending) due() bool { return p.denied == nil || time.Since(p.tried) >= retryDenied }
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
 	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1)}
 	cat.revision.Store(-1)
 	cat.bad.Store(&map[string]error{})
+	cat.denied.Store(&map[string]error{})
 	reg.Unreadable = cat.unreadable
 	cat.ctx, cat.stop = context.WithCancel(context.Background())
 	return cat
@@ -163,6 +165,9 @@ func (c *Catalog) LoadError() error {
 func (c *Catalog) unreadable(name string) error {
 	if why := c.LoadError(); why != nil {
 		return why
+	}
+	if err := (*c.denied.Load())[name]; err != nil {
+		return c.Error(err)
 	}
 	return (*c.bad.Load())[name]
 }
@@ -230,15 +235,20 @@ func (c *Catalog) prepare(ctx context.Context) error {
 			c.pending = append(denied, c.pending[i:]...)
 			return err
 		}
-		if p.denied != err.Error() {
+		if p.denied == nil || p.denied.Error() != err.Error() {
 			c.Report(err)
 		}
 		if c.WaitForAccess && c.Denied(err) {
-			p.denied, p.tried = err.Error(), time.Now()
+			p.denied, p.tried = err, time.Now()
 			denied = append(denied, p)
 		}
 	}
 	c.pending = denied
+	why := map[string]error{}
+	for _, p := range denied {
+		why[p.limit.Name] = p.denied
+	}
+	c.denied.Store(&why)
 	return nil
 }
 

@@ -488,6 +488,9 @@ func TestPendingIsDenied(t *testing.T) {
 		if m.count("put ours") != 1 || m.count("read") != reads {
 			t.Errorf("tried again at once: %v", m.calls)
 		}
+		if err := c.Registry().Missing("ours"); !errors.Is(err, errRights) || !errors.Is(err, store.ErrStore) {
+			t.Errorf("a call of the limit that waits: %v", err)
+		}
 		time.Sleep(retryDenied) // of the bubble
 		mustRefresh(t, c)
 		if m.count("put ours") != 2 || len(m.reports) != 2 || m.reports[1] != errRights { //nolint:errorlint // must not be wrapped
@@ -502,7 +505,10 @@ func TestPendingIsDenied(t *testing.T) {
 		m.works()
 		time.Sleep(retryDenied)
 		mustRefresh(t, c)
-		if want := []string{"late", "more", "ours", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
+		if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || !errors.Is(c.Registry().Missing("ours"), store.ErrUnknownLimit) {
+			t.Errorf("dropped once it was stored: %v, %v", err, c.Registry().Missing("ours"))
+		}
+		if want := []string{"late", "more", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
 			t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
 		}
 	})
