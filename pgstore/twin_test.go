@@ -21,7 +21,7 @@ import (
 const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
     r.months, r.days, r.clock, r.zone
 from dipwell_internal.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
-    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false)::dipwell.limits, $8::bigint) r`
+    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null)::dipwell.limits, $8::bigint) r`
 
 // TestCompileTwin checks that SQL compiles every limit to the same numbers as
 // Go, or rejects it with the same message.
@@ -187,7 +187,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 
 // boundaries returns the start of each of these days according to SQL.
 func boundaries(ctx context.Context, pool *pgxpool.Pool, cal calendar.Spec, days []int64) ([]int64, error) {
-	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '')::dipwell.versions as r)
+	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null)::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)
 	if err != nil {

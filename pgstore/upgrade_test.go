@@ -29,6 +29,12 @@ func versionSix(dsn string) error {
 		"grant usage on schema dipwell_internal to dipwell_app; grant execute on function dipwell.refund, dipwell_internal.now_us to dipwell_app")
 }
 
+// versionSeven creates the schema of version 7, with rows.
+func versionSeven(dsn string) error {
+	return versionOf(dsn, "testdata/schema-7.sql",
+		"grant usage on schema dipwell_internal to dipwell_app; grant execute on function dipwell.refund, dipwell_internal.now_us to dipwell_app")
+}
+
 // versionOf creates the schema of a file, with rows of the current and of older
 // versions of limits, and a reservation that can be cancelled.
 func versionOf(dsn, file, grants string) error {
@@ -46,12 +52,12 @@ func versionOf(dsn, file, grants string) error {
 		`+grants)
 }
 
-// TestUpgrade checks that a database of version 5 or 6, upgraded by the program
+// TestUpgrade checks that a database of version 5 to 7, upgraded by the program
 // or by psql, has the same schema as a new one, and that its rows still work.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	fresh := dump(t, newPool(t))
-	from := map[int]func(dsn string) error{5: versionFive, 6: versionSix}
+	from := map[int]func(dsn string) error{5: versionFive, 6: versionSix, 7: versionSeven}
 	if from[pgstore.SchemaVersion-1] == nil {
 		t.Errorf("nothing upgrades from version %d: keep its schema in testdata", pgstore.SchemaVersion-1)
 	}
@@ -134,7 +140,7 @@ func TestOldStatements(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a new version of the schema needs the statements and the schema of the one before in testdata: %v", err)
 	}
-	before := connect(t, pgtest.Database(t, "version-6", versionSix))
+	before := connect(t, pgtest.Database(t, "version-7", versionSeven))
 	after := newPool(t)
 	for i, sql := range strings.Split(strings.TrimSpace(string(text)), "\n\n")[1:] {
 		was, err := describe(t, before, sql)
@@ -187,6 +193,7 @@ func TestUpgradeKeepsGrants(t *testing.T) {
 	t.Parallel()
 	t.Run("from 5", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-5", versionFive)) })
 	t.Run("from 6", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-6", versionSix)) })
+	t.Run("from 7", func(t *testing.T) { keepsGrants(t, pgtest.Database(t, "version-7", versionSeven)) })
 }
 
 func keepsGrants(t *testing.T, dsn string) {
@@ -275,7 +282,7 @@ func TestPortableUpgrade(t *testing.T) {
 	}
 	must(t, pool, "alter table dipwell.buckets drop column lows")
 	must(t, pool, "alter table dipwell.reservations drop column part_due, drop column number, drop column mark, drop column slack, drop column rest, drop column parts")
-	for _, version := range []int{5, 6} {
+	for _, version := range []int{5, 6, 7} {
 		must(t, pool, fmt.Sprint("update dipwell.migrations set version = ", version))
 		if applied, err := pgstore.Migrate(t.Context(), pool, pgstore.MigrateOptions{}); err != nil || len(applied) != 1 {
 			t.Fatal(version, applied, err)

@@ -28,6 +28,12 @@ comment on column dipwell.limits.cap is 'In the current version: units that take
 comment on column dipwell.limits.grid is 'A tick before any time that can occur, in µs.';
 comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.';
 comment on column dipwell.limits.plain is 'Whether the numbers in this row alone decide a take.';
+comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
+comment on column dipwell.limits.parent is 'The limit that a take takes from too; null: none.';
+comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; null: 0, its shared bucket.';
+comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: 31 days.';
+comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
+comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';
 comment on column dipwell.versions.limit_id is 'limits.id.';
@@ -52,6 +58,7 @@ comment on column dipwell.versions.clock is 'Seconds after local midnight at whi
 comment on column dipwell.versions.zone is 'The calendar''s IANA time zone; empty without a calendar.';
 comment on column dipwell.versions.per is 'limits.per of this version.';
 comment on column dipwell.versions.start is 'limits.start of this version.';
+comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts; null: as written by a program of schema version 7.';
 
 comment on table dipwell.buckets is 'One row for each key in use. A missing row is a full bucket.';
 comment on column dipwell.buckets.used is 'Units taken and not yet given back, at ts.';

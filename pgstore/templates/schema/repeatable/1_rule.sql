@@ -170,6 +170,12 @@ end $$;
 comment on function dipwell_internal.convert_back is
     'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or what the policy makes of them where that is less.';
 
+create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
+$$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
+    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
+comment on function dipwell_internal.same_rule is
+    'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
+
 create function dipwell_internal.carry(lim int, name text, key text, present int, inout used bigint, inout ts bigint, version int,
     inout lows bigint[] default null) language plpgsql stable as $$
 declare
@@ -187,6 +193,7 @@ begin
         return;
     end if;
     for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
+        continue when dipwell_internal.same_rule(was, r);
         t := greatest(ts, r.since);
         used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(was, name, key), used, ts, t), was, r, true);
         ts := t;
@@ -215,6 +222,7 @@ begin
         return 0;
     end if;
     for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
+        continue when dipwell_internal.same_rule(was, r);
         units := dipwell_internal.convert_back(units, was, r);
         was := r;
     end loop;
