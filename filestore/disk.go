@@ -208,6 +208,9 @@ func (d *disk) connect() (err error) {
 			return d.readError(err)
 		}
 	}
+	if err = d.addColumns(); err != nil {
+		return d.readError(err)
+	}
 	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version) values (?, ?, ?, ?, ?)
 		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version`); err != nil {
 		return d.readError(err)
@@ -216,6 +219,17 @@ func (d *disk) connect() (err error) {
 		return d.readError(err)
 	}
 	return nil
+}
+
+// addColumns adds the columns that a file of an older program lacks. That program can
+// still open the file, because they have defaults.
+func (d *disk) addColumns() error {
+	var columns int
+	err := d.conn.QueryRowContext(background, "select count(*) from pragma_table_info('versions') where name = 'settings'").Scan(&columns)
+	if err != nil || columns > 0 {
+		return err
+	}
+	return d.exec("alter table versions add column settings text not null default ''")
 }
 
 // readError wraps an error of opening or loading the file.

@@ -142,7 +142,7 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 		}
 	}
 	if err == nil {
-		err = p.write(d, old)
+		err = p.write(d)
 	}
 	if err != nil {
 		p.reg.Install(before)
@@ -158,8 +158,8 @@ func (s *Store) storeError(err error) error {
 	return fmt.Errorf("%w: file %s: %w", store.ErrStore, s.path, err)
 }
 
-// write writes a definition. old is the previous one, or nil.
-func (p *limits) write(d, old *store.Definition) error {
+// write writes a definition and its version, of which the settings may have changed.
+func (p *limits) write(d *store.Definition) error {
 	text, err := catalog.FormatSettings(&d.Limit)
 	if err != nil {
 		return err
@@ -173,11 +173,11 @@ func (p *limits) write(d, old *store.Definition) error {
 			err = disk.conn.QueryRowContext(background, "insert into limits (name, definition, owner, version) values (?, ?, ?, ?) returning id",
 				d.Name, text, d.Owner, int64(d.Number)).Scan(&id)
 		}
-		if err != nil || known && old.Number == d.Number {
+		if err != nil {
 			return err
 		}
 		v := catalog.NewVersion(catalog.Present(d), &d.Limit)
-		return disk.exec("insert into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
+		return disk.exec("insert or replace into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
 			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
 	})
 	if err == nil {

@@ -209,3 +209,56 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 		t.Errorf("%d lows, records and old reservations are left, %v", left, err)
 	}
 }
+
+// TestFilesWithoutSettings checks a file whose versions have no settings yet, and that
+// the limit's next version is written with them.
+func TestFilesWithoutSettings(t *testing.T) {
+	path, now := inMemory(t), int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }}
+	limit := store.Limit{Name: "x", Rate: 1, Period: time.Second, Burst: 5}
+	s := open(t, path, c)
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(want int64) {
+		t.Helper()
+		if d, err := l.Take(ctx, "x", "k", 1); err != nil || d.Remaining != want {
+			t.Fatalf("%+v, %v; want %d remaining", d, err, want)
+		}
+	}
+	take(4)
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDisk(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = errors.Join(d.exec("alter table versions drop column settings"), d.close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s = open(t, path, c)
+		if l, err = dipwell.New(s, limit); err != nil {
+			t.Fatal(err)
+		}
+		take(limit.Burst - 2)
+		limit.Burst += 5 // the same number of tokens is used
+		if _, err = l.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		take(limit.Burst - 3)
+		if _, err = l.Refund(ctx, "x", "k", 2); err != nil {
+			t.Fatal(err)
+		}
+		if err = s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = open(t, path, c)
+	past := s.Registry().Lookup("x").Past
+	if len(past) != 2 || past[0].Limit != (store.Limit{}) || past[1].Limit.Burst != 10 {
+		t.Errorf("past versions: %+v", past)
+	}
+}

@@ -28,6 +28,7 @@ create table versions (
     spread     integer not null,
     per        text not null,
     start      text not null,
+    settings   text not null default '', -- of the limit, as limits.definition has them; '': not known
     primary key (limit_id, number)
 ) without rowid;
 
