@@ -25,7 +25,7 @@ type Lows struct {
 // A Low is the least that was in use since record Number was made, in units.
 type Low struct{ Number, Used int64 }
 
-// A Record says what a reservation took of a row and may still give back.
+// A Record says what a reservation or a hold took of a row and may still give back.
 type Record struct {
 	Number  int64 // in the Lows of its row, from 1
 	Mark    int64 // of these Lows
@@ -33,8 +33,11 @@ type Record struct {
 	Slack   int64 // units that will be in use when it is due, without its own; -1 if it does not wait
 	Version uint32
 	Due     int64 // µs: when this part is due; until then Slack counts
-	Ends    int64 // µs: when all parts of the call are due; from then on it cannot be cancelled
-	Rest    bool  // it was cancelled, and Units had to be withheld
+	Ends    int64 // µs: when all parts of the call are due, and it cannot be cancelled any more; MaxInt: never
+	Rest    bool  // it was given back, and Units had to be withheld
+
+	Hold    string // id of its hold; "": it is of a reservation
+	Expires int64  // µs since the Unix epoch: when the hold expires
 }
 
 // Record returns a record of what op took, and adds it to the Lows of row, which is

@@ -58,6 +58,8 @@ type goldenRecord struct {
 	Due     int64  `json:"due"`
 	Ends    int64  `json:"ends"`
 	Rest    bool   `json:"rest"`
+	Hold    string `json:"hold,omitempty"`
+	Expires int64  `json:"expires,omitempty"`
 }
 
 func goldenRowOf(s store.State) goldenRow {

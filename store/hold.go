@@ -18,8 +18,9 @@ const (
 const MaxHoldID = 64
 
 // A HoldCall makes a Group one about a hold. To make one, the ops of the group are
-// those of a take. To settle or extend one, the group has no ops; the store sets them:
-// one for each limit and key of the hold, with its cost and its present state.
+// VerbTake. To settle or extend one, the group has no ops; the store sets them: one
+// for each part of the hold, with its Def, Key, Takes and Cost, with Granted, and with
+// the present state of its row.
 type HoldCall struct {
 	Verb  HoldVerb
 	ID    string  // 1 to 64 bytes of printable ASCII without spaces
@@ -37,6 +38,31 @@ var (
 	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another call.
 	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
 )
+
+// A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
+// means that there is none. It never changes in place.
+type Hold struct {
+	Call    string // of the call that made it; a repeat has the same
+	TTL     int64  // µs, of the call that made it
+	Expires int64  // µs since the Unix epoch
+	Forget  int64  // µs: the store may delete it from then on; until then settling again is answered
+	Settled bool
+	Costs   []int64 // what it was settled to: tokens, one for each part
+	Parts   []HoldPart
+}
+
+// A HoldPart is what a hold took of one key. Its Record is on the row of the key, and
+// has the id of the hold.
+type HoldPart struct {
+	Limit, Key   string
+	Plan         string // that the call named
+	Number, Mark int64  // of the Record; 0: it has none
+	Cost         int64  // tokens
+	Takes        uint16 // as in Op
+	Free         bool   // it took nothing, because of an unlimited plan or in shadow mode; settling it charges nothing
+	Keep         bool   // nothing is given back when it expires
+	Reset        bool   // Reset ended it
+}
 
 // A KeyHold is a part of a live hold: what it holds of one key.
 type KeyHold struct {

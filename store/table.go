@@ -2,7 +2,7 @@ package store
 
 import "slices"
 
-// A Table holds the rows and reservations of a store that reads a row, decides in
+// A Table has the rows, reservations, overrides and holds of a store that reads a row, decides in
 // Go, and writes the row back. The store calls DecideIn and SweepRow within one
 // transaction, or under one lock. If they return an error, the store must undo
 // what they have written.
@@ -28,6 +28,13 @@ type Table interface {
 
 	// SetOverride stores the override of a key, or deletes it if o is nil.
 	SetOverride(limit, key string, o *Override) error
+
+	// Hold returns what SetHold stored under an id, or the zero Hold if there is nothing.
+	Hold(id string) (Hold, error)
+
+	// SetHold stores a hold, or deletes it if h is zero. The table may delete it at
+	// any time from h.Forget on. Its records are on rows, and SetRow stores them.
+	SetHold(id string, h Hold) error
 }
 
 // Pending is a reservation that is not yet due.
@@ -62,6 +69,9 @@ func (p *PendingPart) names(r Record) bool {
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
+	}
+	if g.Hold != nil {
+		return ErrNotSupported
 	}
 	var rows [MaxTakes]State
 	var records [MaxTakes][]Record

@@ -15,6 +15,7 @@ type mapTable struct {
 	pending map[store.Reservation]store.Pending
 
 	overrides map[string]*store.Override
+	holds     map[string]store.Hold
 
 	calls, fails, sets int
 }
@@ -22,7 +23,7 @@ type mapTable struct {
 var errTable = errors.New("the table fails")
 
 func newMapTable() *mapTable {
-	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, pending: map[store.Reservation]store.Pending{}, overrides: map[string]*store.Override{}}
+	return &mapTable{rows: map[string]store.State{}, records: map[string][]store.Record{}, pending: map[store.Reservation]store.Pending{}, overrides: map[string]*store.Override{}, holds: map[string]store.Hold{}}
 }
 
 func (t *mapTable) call() error {
@@ -56,6 +57,14 @@ func (t *mapTable) SetPending(id store.Reservation, h store.Pending) error {
 
 func (t *mapTable) SetOverride(limit, key string, o *store.Override) error {
 	t.overrides[limit+"/"+key] = o
+	t.sets++
+	return t.call()
+}
+
+func (t *mapTable) Hold(id string) (store.Hold, error) { return t.holds[id], t.call() }
+
+func (t *mapTable) SetHold(id string, h store.Hold) error {
+	t.holds[id] = h
 	t.sets++
 	return t.call()
 }

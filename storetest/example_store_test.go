@@ -23,6 +23,7 @@ type mapStore struct {
 	pending map[store.Reservation]store.Pending
 
 	overrides map[rowKey]*store.Override
+	holds     map[string]store.Hold
 }
 
 type rowKey struct{ limit, key string }
@@ -33,7 +34,7 @@ type row struct {
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}}
+	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}, holds: map[string]store.Hold{}}
 }
 
 // Apply is the only required method.
@@ -81,6 +82,17 @@ func (t mapTable) SetOverride(limit, key string, o *store.Override) error {
 		delete(t.overrides, rowKey{limit, key})
 	} else {
 		t.overrides[rowKey{strings.Clone(limit), strings.Clone(key)}] = o
+	}
+	return nil
+}
+
+func (t mapTable) Hold(id string) (store.Hold, error) { return t.holds[id], nil }
+
+func (t mapTable) SetHold(id string, h store.Hold) error {
+	if len(h.Parts) == 0 {
+		delete(t.holds, id)
+	} else {
+		t.holds[strings.Clone(id)] = h
 	}
 	return nil
 }
