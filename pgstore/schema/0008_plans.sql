@@ -9,3 +9,37 @@ alter table dipwell.limits
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;
+-- What holds took: a row for each limit and key of a hold. It stays for a while
+-- after the hold has ended, so that the same call again has the same answer.
+create /*unlogged*/ table dipwell.hold_parts (
+    expires  bigint not null,              -- µs: of the hold
+    due      bigint not null,              -- µs: while it lives expires, then when the row goes
+    ttl      bigint not null,              -- µs: as asked for
+    units    bigint not null,              -- taken
+    tokens   bigint not null,              -- asked for
+    number   bigint not null,              -- in the list of its row, as of reservations; 0: of none
+    mark     bigint not null,
+    limit_id int not null,
+    version  int not null,                 -- in which units are counted
+    part     int not null,                 -- from 1
+    parts    int not null,                 -- of the hold
+    takes    int not null,                 -- a bit for each take of the call that it is for
+    live     boolean not null,             -- nothing has been given back yet
+    free     boolean not null,             -- it took nothing, and settling it charges nothing
+    keep     boolean not null,             -- nothing is given back when it expires
+    reset    boolean not null,             -- it ended with a reset of its key
+    settled  boolean not null,
+    id       text collate "C" not null,
+    key      text collate "C" not null,
+    call     text collate "C",             -- what else a repeated call must agree in; null: nothing
+    cost     bigint,                       -- that it was settled to
+    primary key (id, part)
+) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+create index on dipwell.hold_parts (limit_id, key, expires) where live;
+create index on dipwell.hold_parts (due);
+do $$
+begin
+    if (select relpersistence from pg_class where oid = 'dipwell.buckets'::regclass) = 'u' then
+        alter table dipwell.hold_parts set unlogged;
+    end if;
+end $$;

@@ -35,7 +35,7 @@ begin
             execute format('grant execute on function %s to %I', f.signature, who);
         end loop;
         execute format('grant select on all tables in schema dipwell to %I', who);
-        execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations to %I', who);
+        execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts to %I', who);
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
         grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.revision to dipwell_admin;

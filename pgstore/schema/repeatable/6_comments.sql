@@ -82,6 +82,29 @@ comment on column dipwell.reservations.parts is 'Number of keys of the reservati
 comment on column dipwell.reservations.part_due is 'When this part falls due, in µs since the Unix epoch.';
 comment on column dipwell.reservations.due is 'When the caller may act, in µs since the Unix epoch; after that it cannot be cancelled.';
 
+comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended. All rows of a hold have the same id.';
+comment on column dipwell.hold_parts.id is 'The argument of settle and extend.';
+comment on column dipwell.hold_parts.part is 'From 1, in the order of the call.';
+comment on column dipwell.hold_parts.parts is 'Number of rows of the hold.';
+comment on column dipwell.hold_parts.limit_id is 'limits.id.';
+comment on column dipwell.hold_parts.key is 'buckets.key.';
+comment on column dipwell.hold_parts.tokens is 'Tokens asked for.';
+comment on column dipwell.hold_parts.units is 'Units taken.';
+comment on column dipwell.hold_parts.version is 'The version in which units are counted.';
+comment on column dipwell.hold_parts.number is 'In the list of its row, from 1, as reservations.number; 0: it is in none.';
+comment on column dipwell.hold_parts.mark is 'Identifies the list, as reservations.mark.';
+comment on column dipwell.hold_parts.takes is 'A bit for each take of the call that this row is for.';
+comment on column dipwell.hold_parts.ttl is 'The time to live that the call asked for, in µs.';
+comment on column dipwell.hold_parts.expires is 'When the hold expires, in µs since the Unix epoch.';
+comment on column dipwell.hold_parts.due is 'expires while the row is live, and afterwards when it may be deleted, in µs.';
+comment on column dipwell.hold_parts.live is 'Whether units may still be given back.';
+comment on column dipwell.hold_parts.free is 'Whether it took nothing because of an unlimited plan or shadow mode; settling it charges nothing.';
+comment on column dipwell.hold_parts.keep is 'Whether nothing is given back when it expires.';
+comment on column dipwell.hold_parts.reset is 'Whether it ended with a reset of its key.';
+comment on column dipwell.hold_parts.settled is 'Whether the hold was settled.';
+comment on column dipwell.hold_parts.cost is 'What it was settled to, in tokens; null if it was not.';
+comment on column dipwell.hold_parts.call is 'What a repeated call must agree in besides the columns: plans, floors and the like; null: nothing.';
+
 comment on table dipwell.revision is 'One row, changed with every limit, for programs without notifications.';
 comment on column dipwell.revision.n is 'Number of changes.';
 
