@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -14,9 +15,12 @@ type (
 	CheckCmd    struct{ call }
 	TakeUpToCmd struct{ call }
 	ReserveCmd  struct{ call }
-	ChargeCmd   struct{ call }
-	RefundCmd   struct{ call }
-	ResetCmd    struct{ onKey }
+	WaitCmd     struct {
+		call `embed:"" set:"timeout=30s" set:"for=until the tokens are there"`
+	}
+	ChargeCmd struct{ call }
+	RefundCmd struct{ call }
+	ResetCmd  struct{ onKey }
 )
 
 // onKey are the arguments that name a bucket.
@@ -36,24 +40,52 @@ func (TakeCmd) Help() string     { return "Example: dipwell take login user:7 --
 func (CheckCmd) Help() string    { return "Example: dipwell check login user:7 && echo there is one" }
 func (TakeUpToCmd) Help() string { return "Example: dipwell take-up-to mails batch --cost 100 --json" }
 func (ReserveCmd) Help() string  { return "Example: dipwell reserve jobs nightly --json" }
+func (WaitCmd) Help() string     { return "Example: dipwell wait mails batch --timeout 5m && send-mails" }
 func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7 --cost 1800" }
 func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
 func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
 
-func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake, c.Cost) }
-func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck, c.Cost) }
-func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo, c.Cost) }
-func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve, c.Cost) }
-func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge, c.Cost) }
-func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.Cost) }
-func (c *ResetCmd) Run(e *env) error    { return c.run(e, store.VerbReset, 0) }
+func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake) }
+func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck) }
+func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo) }
+func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve) }
+func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge) }
+func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund) }
+func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.body(nil)) }
 
-func (c *onKey) run(e *env, verb store.Verb, cost int64) error {
-	a, err := c.decide(e, verb, c.Name, c.Key, cost)
+func (c *WaitCmd) Run(e *env) error {
+	body := c.body(&c.Cost)
+	body.Timeout = period.Format(c.Timeout)
+	c.Timeout += answerTime
+	return c.decide(e, "/v1/wait", body)
+}
+
+// answerTime is how long after its end the answer of a wait may come.
+const answerTime = 10 * time.Second
+
+// callBody is the body of a call.
+type callBody struct {
+	Limit   string  `json:"limit"`
+	Key     *string `json:"key,omitempty"`
+	Cost    *int64  `json:"cost,omitempty"`
+	Timeout string  `json:"timeout,omitempty"`
+}
+
+func (c *onKey) body(cost *int64) *callBody {
+	return &callBody{Limit: c.Name, Key: c.Key, Cost: cost}
+}
+
+func (c *call) run(e *env, verb store.Verb) error {
+	return c.decide(e, "/v1/"+verb.String(), c.body(&c.Cost))
+}
+
+// decide sends a call and prints its decision.
+func (t *target) decide(e *env, path string, body any) error {
+	a, err := t.ask(e, path, body)
 	if err != nil {
 		return err
 	}
-	if err = c.print(e, &a); err == nil && !a.Allowed {
+	if err = t.print(e, &a); err == nil && !a.Allowed {
 		err = errRefused
 	}
 	return err

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -25,13 +23,8 @@ func (c *CancelCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if c.direct() {
-		err = c.open(e, func(ctx context.Context, l *dipwell.Limiter) error { return l.Cancel(ctx, id) })
-	} else {
-		body, _ := json.Marshal(map[string]string{"reservation": id.String()})
-		_, err = c.http(e, http.MethodPost, "/v1/cancel", body)
-	}
-	if err != nil {
+	body, _ := json.Marshal(map[string]string{"reservation": id.String()})
+	if _, err = c.call(e, http.MethodPost, "/v1/cancel", body); err != nil {
 		return err
 	}
 	if c.JSON {

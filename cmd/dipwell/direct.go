@@ -9,25 +9,39 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// get sends a GET to the server or, with --store, to an API over the store in this
-// process.
-func (t *target) get(e *env, path string) (b []byte, err error) {
+// call sends a request to the server or, with --store, to an API over the store in
+// this process. A status other than 2xx and 429 is an error with the problem's detail.
+func (t *target) call(e *env, method, path string, body []byte) (b []byte, err error) {
 	if !t.direct() {
-		return t.http(e, http.MethodGet, path, nil)
+		return t.http(e, method, path, body)
 	}
 	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+path, nil)
+		r, err := newRequest(ctx, method, "http://127.0.0.1"+path, body)
 		if err != nil {
 			return err
 		}
 		w := &reply{header: http.Header{}, status: http.StatusOK}
-		server.New(l, server.Config{}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
-		if b = w.body.Bytes(); w.status != http.StatusOK {
-			return problem(http.StatusText(w.status), b)
-		}
-		return nil
+		server.New(l, server.Config{StoreErrors: true}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
+		b = w.body.Bytes()
+		return answered(w.status, http.StatusText(w.status), b)
 	})
 	return b, err
+}
+
+func newRequest(ctx context.Context, method, url string, body []byte) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err == nil && body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r, err
+}
+
+// answered returns the error of a status and a body.
+func answered(status int, text string, body []byte) error {
+	if status/100 == 2 || status == http.StatusTooManyRequests {
+		return nil
+	}
+	return problem(text, body)
 }
 
 // reply is an http.ResponseWriter in memory.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 )
@@ -29,7 +30,7 @@ func (c *KeysCmd) Run(e *env) error {
 	if c.After != nil {
 		q.Set("after", *c.After)
 	}
-	b, err := c.get(e, keysPath(c.Name, q))
+	b, err := c.call(e, http.MethodGet, keysPath(c.Name, q), nil)
 	if err != nil {
 		return err
 	}
@@ -72,15 +73,14 @@ type InspectCmd struct {
 func (InspectCmd) Help() string { return "Example: dipwell inspect login user:7" }
 
 func (c *InspectCmd) Run(e *env) error {
-	b, err := c.get(e, keysPath(c.Name, url.Values{"key": {c.Key}}))
+	b, err := c.call(e, http.MethodGet, keysPath(c.Name, url.Values{"key": {c.Key}}), nil)
 	if err != nil {
 		return err
 	}
-	var a answer
-	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
-		return errors.New("the server's answer is no decision")
+	a, err := c.decision(b)
+	if err != nil {
+		return err
 	}
-	a.Asked = c.asked()
 	if c.JSON {
 		return c.print(e, &a)
 	}

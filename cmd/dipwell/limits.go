@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"sort"
 	"strings"
@@ -49,7 +50,7 @@ const limitsPage = "1000"
 func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	list = []json.RawMessage{}
 	for after := ""; ; {
-		b, err := c.get(e, "/v1/limits?"+url.Values{"after": {after}, "n": {limitsPage}}.Encode())
+		b, err := c.call(e, http.MethodGet, "/v1/limits?"+url.Values{"after": {after}, "n": {limitsPage}}.Encode(), nil)
 		if err != nil {
 			return nil, err
 		}

@@ -23,6 +23,7 @@ type commands struct {
 	Check    CheckCmd    `cmd:"" help:"Answer like take, but change nothing."`
 	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as there are, up to --cost."`
 	Reserve  ReserveCmd  `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
+	Wait     WaitCmd     `cmd:"" help:"Take tokens when they can be had within --timeout."`
 	Charge   ChargeCmd   `cmd:"" help:"Take tokens even if fewer are left."`
 	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
 	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}()
 	e := &env{ctx, stdin, stdout, stderr}
-	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, kong.Name("dipwell"), kong.Description(description),
+	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, kong.Name("dipwell"), kong.Description(description), kong.Vars{"timeout": "10s", "for": "for an answer"},
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))
 	if err != nil {

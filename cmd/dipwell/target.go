@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +15,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // target are the flags that select the server or the store of a client command.
@@ -26,7 +24,7 @@ type target struct {
 	Limit          []string      `placeholder:"LIMIT" sep:";" help:"With --store: a limit to define, 'NAME=RATE/PER,SETTING=VALUE,...'."`
 	KeySecretFile  string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"With --store: file with the secret under which the service hashes keys; or set DIPWELL_KEY_SECRET."`
 	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
-	Timeout        time.Duration `default:"10s" help:"How long to wait for an answer. Default 10s."`
+	Timeout        time.Duration `default:"${timeout}" help:"How long to wait ${for}. Default ${timeout}."`
 	JSON           bool          `name:"json" help:"Print the answer as JSON."`
 	clientTLS      `embed:""`
 }
@@ -53,17 +51,20 @@ type answer struct {
 	Asked       string  `json:"asked"` // URL of the server or of the store
 }
 
-// decide calls a verb. A nil key means the limit's shared bucket.
-func (t *target) decide(e *env, verb store.Verb, limit string, key *string, cost int64) (a answer, err error) {
-	var b []byte
-	if t.direct() {
-		b, err = t.ask(e, verb, limit, key, cost)
-	} else {
-		b, err = t.post(e, verb, limit, key, cost)
+// ask sends a call and reads its decision. body becomes JSON.
+func (t *target) ask(e *env, path string, body any) (a answer, err error) {
+	b, err := json.Marshal(body)
+	if err == nil {
+		b, err = t.call(e, http.MethodPost, path, b)
 	}
 	if err != nil {
 		return a, err
 	}
+	return t.decision(b)
+}
+
+// decision reads a decision.
+func (t *target) decision(b []byte) (a answer, err error) {
 	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
 		return a, errors.New("the server's answer is no decision")
 	}
@@ -114,24 +115,6 @@ func (t *target) server() string {
 // whose answer does not have it.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
-func (t *target) ask(e *env, verb store.Verb, limit string, key *string, cost int64) (b []byte, err error) {
-	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
-		k := dipwell.Shared
-		if key != nil {
-			if k = *key; k == dipwell.Shared {
-				return &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
-			}
-		}
-		var d dipwell.Decision
-		if err := l.Do(ctx, &d, verb, limit, k, cost); err != nil {
-			return err
-		}
-		b, err = d.MarshalJSON()
-		return err
-	})
-	return b, err
-}
-
 // open calls f with a limiter over the store.
 func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) error {
 	limits, err := parseLimits(t.Limit)
@@ -156,21 +139,7 @@ func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) e
 	return f(ctx, l)
 }
 
-func (t *target) post(e *env, verb store.Verb, limit string, key *string, cost int64) ([]byte, error) {
-	body := struct {
-		Limit string  `json:"limit"`
-		Key   *string `json:"key,omitempty"`
-		Cost  int64   `json:"cost"`
-	}{limit, key, cost}
-	b, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	return t.http(e, http.MethodPost, "/v1/"+verb.String(), b)
-}
-
-// http calls the server. A status other than 2xx and 429 is an error with the
-// problem's detail.
+// http is call of a server.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
 	token, _, err := adminToken(t.AdminTokenFile, t.AdminTokenFile != "")
 	if err != nil {
@@ -178,12 +147,9 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, t.Timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, t.server()+path, bytes.NewReader(body))
+	r, err := newRequest(ctx, method, t.server()+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
-	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
 	}
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -201,10 +167,7 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	if res.StatusCode/100 == 2 || res.StatusCode == http.StatusTooManyRequests {
-		return b, nil
-	}
-	return nil, problem(res.Status, b)
+	return b, answered(res.StatusCode, res.Status, b)
 }
 
 // problem returns the error of a problem+json body, or of the status.

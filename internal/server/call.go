@@ -13,8 +13,9 @@ import (
 
 // verbCall is the verb of a path.
 type verbCall struct {
-	verb  store.Verb
-	admin bool
+	verb    store.Verb
+	admin   bool
+	members members // of its request
 }
 
 // exchange has the buffers of a call, from a pool.
@@ -52,7 +53,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	}
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := a.read(w, r, x); err != nil {
+	if err := a.read(w, r, x, c.members); err != nil {
 		a.fail(w, err)
 		return
 	}
@@ -90,7 +91,8 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) {
 }
 
 // fail answers an error with the status of its class. The text of a store's error
-// is not sent, because it may have the store's address.
+// is not sent, because it may have the store's address, unless Config.StoreErrors
+// is set.
 func (a *api) fail(w http.ResponseWriter, err error) {
 	var status int
 	field, detail := "", err.Error()
@@ -110,7 +112,9 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, dipwell.ErrNotSupported):
 		status = http.StatusNotImplemented
 	case errors.Is(err, dipwell.ErrDenied):
-		status, detail = http.StatusForbidden, dipwell.ErrDenied.Error()
+		if status = http.StatusForbidden; !a.tells {
+			detail = dipwell.ErrDenied.Error()
+		}
 	case errors.Is(err, errTooLarge):
 		status, field = http.StatusRequestEntityTooLarge, "body"
 	case errors.Is(err, errSlow):
@@ -118,7 +122,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	default:
 		status = http.StatusServiceUnavailable
 		switch {
-		case errors.Is(err, dipwell.ErrFull):
+		case a.tells, errors.Is(err, dipwell.ErrFull):
 		case errors.Is(err, dipwell.ErrNoSpace):
 			detail = dipwell.ErrNoSpace.Error()
 		default:
@@ -132,8 +136,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	x.req.cancel = true
-	if err := a.read(w, r, x); err != nil {
+	if err := a.read(w, r, x, hasReservation); err != nil {
 		a.fail(w, err)
 		return
 	}

@@ -4,7 +4,7 @@ import "github.com/dipwell/dipwell"
 
 // ParseTakes parses a JSON body like the verbs.
 func ParseTakes(body []byte) ([]dipwell.Take, error) {
-	var q request
+	q := request{allowed: ofTake | hasTakes}
 	if err := q.parseJSON(body); err != nil {
 		return nil, err
 	}

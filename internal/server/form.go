@@ -74,9 +74,10 @@ func (a *api) noParams(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (q *request) param(name, value string) error {
-	m := q.member(name)
-	if m == 0 || m == hasTakes {
-		return bad(name, "unknown parameter; known are "+q.known())
+	known := q.allowed &^ hasTakes
+	m := known.member(name)
+	if m == 0 {
+		return bad(name, "unknown parameter; known are "+known.String())
 	}
 	if q.has(m) {
 		return bad(name, "is given twice")
@@ -89,42 +90,11 @@ func (q *request) param(name, value string) error {
 	case hasKey:
 		q.take.Key = value
 	case hasCost:
-		q.take.Cost, err = parseCost("cost", value)
+		q.take.Cost, err = parseCost(name, value)
 	case hasReservation:
 		q.reservation = value
+	case hasTimeout:
+		q.timeout, err = parseSpan(name, value)
 	}
 	return err
-}
-
-// member returns the member with a name, or 0 if this call has no such member.
-func (q *request) member(name string) members {
-	if q.cancel {
-		if name == "reservation" {
-			return hasReservation
-		}
-		return 0
-	}
-	if name == "takes" {
-		return hasTakes
-	}
-	return takeMember(name)
-}
-
-func takeMember(name string) members {
-	switch name {
-	case "limit":
-		return hasLimit
-	case "key":
-		return hasKey
-	case "cost":
-		return hasCost
-	}
-	return 0
-}
-
-func (q *request) known() string {
-	if q.cancel {
-		return "reservation"
-	}
-	return "limit, key, cost"
 }

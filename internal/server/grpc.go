@@ -77,7 +77,7 @@ func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
 func (s *Server) Collect(c prometheus.Collector) { s.metrics.reg.MustRegister(c) }
 
 // Stopping reports whether Stop has been called.
-func (s *Server) Stopping() bool { return s.stopping.Load() }
+func (s *Server) Stopping() bool { return s.stopped.Err() != nil }
 
 // verbs implements dipwell.v1.Limiter.
 type verbs struct {

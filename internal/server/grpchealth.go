@@ -14,7 +14,7 @@ import (
 // Healthcheck answers GET /healthcheck as envoyproxy/ratelimit does: OK, or 500
 // while the process drains.
 func (s *Server) Healthcheck(w http.ResponseWriter, _ *http.Request) {
-	if s.stopping.Load() {
+	if s.Stopping() {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -46,7 +46,7 @@ func (h *health) Watch(r *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 	defer tick.Stop()
 	last := healthpb.HealthCheckResponse_ServingStatus(-1)
 	for {
-		stopping := h.stopping.Load() // read before the status, so that the last status is NOT_SERVING
+		stopping := h.Stopping() // read before the status, so that the last status is NOT_SERVING
 		if st := h.status(stream.Context(), r.GetService()); st != last {
 			if err := stream.Send(&healthpb.HealthCheckResponse{Status: st}); err != nil {
 				return err
@@ -69,7 +69,7 @@ func (h *health) status(ctx context.Context, service string) healthpb.HealthChec
 	if _, known := h.served()[service]; !known && !process {
 		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 	}
-	if h.stopping.Load() {
+	if h.Stopping() {
 		return healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	if !process {

@@ -20,7 +20,7 @@ func (a *api) healthz(w http.ResponseWriter, _ *http.Request) {
 
 // readyz answers 200 if a decision can be made now, else 503.
 func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
-	if a.stopping.Load() {
+	if a.Stopping() {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
 		return
 	}

@@ -17,7 +17,7 @@ func (q *request) parseJSON(b []byte) error {
 }
 
 func (q *request) jsonMember(s *scanner, name string) (err error) {
-	m := q.member(name)
+	m := q.allowed.member(name)
 	if err = once(&q.seen, m, name, name); err != nil {
 		return err
 	}
@@ -26,6 +26,9 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 		return q.parseTakes(s)
 	case hasReservation:
 		q.reservation, err = s.str(name)
+		return err
+	case hasTimeout:
+		q.timeout, err = s.span(name)
 		return err
 	}
 	return takeValue(s, &q.take, m, name)
@@ -93,7 +96,7 @@ func (q *request) parseTake(s *scanner) error {
 	var t dipwell.Take
 	var seen members
 	err := s.object(func(name string) error {
-		m, field := takeMember(name), where+"."+name
+		m, field := (q.allowed & ofTake).member(name), where+"."+name
 		if err := once(&seen, m, name, field); err != nil {
 			return err
 		}

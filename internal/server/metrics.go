@@ -124,6 +124,14 @@ func (m *metrics) handler() http.Handler {
 
 // observe counts a decision, or its error.
 func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
+	if m.counted(d, err) {
+		m.took[verb].observe(took)
+	}
+}
+
+// counted counts a decision or an error. It returns false for a call that was not
+// valid, which is no decision.
+func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
 		if errors.Is(err, dipwell.ErrFull) {
@@ -133,15 +141,15 @@ func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took 
 		if errors.Is(err, dipwell.ErrUnknownLimit) {
 			m.unknown.Add(1)
 		}
-		return // an invalid call is not a decision
+		return false
 	}
-	m.took[verb].observe(took)
 	if d.Limits == nil {
 		m.count(d)
 	}
 	for i := range d.Limits {
 		m.count(&d.Limits[i])
 	}
+	return true
 }
 
 // keyless counts and logs a request without a key, because of err. address says

@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -21,17 +24,18 @@ var (
 	errSlow     = errors.New("body: did not come in time")
 )
 
-// request is the request of a call: one take, several, or a cancellation.
+// request is the request of a call.
 type request struct {
 	take        dipwell.Take
 	takes       []dipwell.Take
 	reservation string
-	cancel      bool // the call is /v1/cancel
+	timeout     time.Duration
+	allowed     members // that the path has
 	seen        members
 }
 
 // members is a set of member names.
-type members uint8
+type members uint16
 
 const (
 	hasLimit members = 1 << iota
@@ -39,12 +43,41 @@ const (
 	hasCost
 	hasTakes
 	hasReservation
+	hasTimeout
 )
+
+// ofTake are the members of a take, which stand in the request or in the entries of takes.
+const ofTake = hasLimit | hasKey | hasCost
+
+// memberNames are the names of members, in the order of their bits.
+var memberNames = [...]string{"limit", "key", "cost", "takes", "reservation", "timeout"}
+
+// member returns the member with a name, if it is one of a set, or 0.
+func (m members) member(name string) members {
+	for i := range memberNames {
+		if memberNames[i] == name {
+			return m & (1 << i)
+		}
+	}
+	return 0
+}
+
+// String lists the names of the set.
+func (m members) String() string {
+	var names []string
+	for i := range memberNames {
+		if m&(1<<i) != 0 {
+			names = append(names, memberNames[i])
+		}
+	}
+	return strings.Join(names, ", ")
+}
 
 func (q *request) has(m members) bool { return q.seen&m != 0 }
 
-// read fills x.req from the body, or from the query and a form.
-func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange) error {
+// read fills x.req from the body, or from the query and a form. allowed are the
+// members that the request may have.
+func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed members) error {
 	if err := x.body(r); err != nil {
 		if errors.Is(err, errTooLarge) {
 			w.Header().Set("Connection", "close") // do not read the rest
@@ -52,6 +85,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange) error {
 		return err
 	}
 	q := &x.req
+	q.allowed = allowed
 	var err error
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
@@ -112,15 +146,15 @@ func isJSON(r *http.Request, body []byte) bool {
 
 // complete sets defaults and checks which members are present.
 func (q *request) complete() error {
-	if q.cancel {
+	switch {
+	case q.allowed&hasReservation != 0:
 		if !q.has(hasReservation) {
 			return bad("reservation", "is missing")
 		}
 		return nil
-	}
-	if q.has(hasTakes) {
-		if q.has(hasLimit | hasKey | hasCost) {
-			return bad("takes", "stands alone: limit, key and cost belong into its entries")
+	case q.has(hasTakes):
+		if q.has(ofTake) {
+			return bad("takes", "stands alone: "+(q.allowed&ofTake).String()+" belong into its entries")
 		}
 		return nil
 	}
@@ -156,3 +190,12 @@ func parseCost(field, s string) (int64, error) {
 }
 
 func bad(field, reason string) error { return &dipwell.FieldError{Field: field, Reason: reason} }
+
+// parseSpan parses a length of time such as 30s.
+func parseSpan(field, s string) (time.Duration, error) {
+	d, err := period.ParseDuration(s)
+	if err != nil {
+		return 0, bad(field, err.Error())
+	}
+	return d, nil
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -259,6 +260,15 @@ func (s *scanner) integer(field string) (int64, error) {
 		return 0, err
 	}
 	return parseCost(field, word)
+}
+
+// span parses a length of time in a string.
+func (s *scanner) span(field string) (time.Duration, error) {
+	text, err := s.str(field)
+	if err != nil {
+		return 0, err
+	}
+	return parseSpan(field, text)
 }
 
 // scalar returns a string, a number or a boolean as text.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
@@ -22,6 +23,7 @@ type Config struct {
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
 	Shadow         bool              // allow requests of forward-auth and of the proxy that have no key
+	StoreErrors    bool              // send the text of a store's error, which may have its address: for a caller in this process; read by New only
 }
 
 // A Server serves a limiter.
@@ -30,8 +32,11 @@ type Server struct {
 	can      store.Abilities // of the limiter's store
 	live     atomic.Pointer[live]
 	metrics  *metrics
-	stopping atomic.Bool
+	stopped  context.Context // ends when Stop is called
+	stop     context.CancelFunc
 	inFlight inFlight
+	waiters  atomic.Int64            // calls of /v1/wait in flight
+	tells    bool                    // Config.StoreErrors
 	extra    map[string]http.Handler // by pattern
 }
 
@@ -48,9 +53,11 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store())}
+	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors}
+	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
+	s.Gauge("dipwell_waiting", "Calls of /v1/wait under way.", func() float64 { return float64(s.waiters.Load()) })
 	s.Set(c)
 	return s
 }
@@ -80,8 +87,8 @@ func digest(token string) *[sha256.Size]byte {
 }
 
 // Stop makes /readyz answer 503, so that load balancers stop sending requests
-// while the last ones are answered.
-func (s *Server) Stop() { s.stopping.Store(true) }
+// while the last ones are answered. Calls of /v1/wait end at once and take nothing.
+func (s *Server) Stop() { s.stop() }
 
 // Handle adds a handler to the APIs made later. The pattern is that of http.ServeMux.
 func (s *Server) Handle(pattern string, h http.Handler) {
@@ -105,9 +112,10 @@ func (s *Server) API(at Site) http.Handler {
 	a.hot = map[string]*verbCall{}
 	for _, v := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
 		store.VerbCharge, store.VerbRefund, store.VerbReset} {
-		a.hot["/v1/"+v.String()] = &verbCall{verb: v, admin: v >= store.VerbRefund}
+		a.hot["/v1/"+v.String()] = &verbCall{verb: v, admin: v >= store.VerbRefund, members: ofTake | hasTakes}
 	}
 	a.rest.HandleFunc("POST /v1/cancel", a.cancel)
+	a.rest.HandleFunc("POST /v1/wait", a.wait)
 	a.rest.HandleFunc("/v1/auth", a.auth)
 	a.rest.HandleFunc("GET /v1/limits", unless(at.NoLimits, a.listLimits))
 	a.rest.HandleFunc("GET /v1/limits/{name}", unless(at.NoLimits, a.noParams(a.getLimit)))

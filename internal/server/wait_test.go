@@ -1,0 +1,178 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
+)
+
+// live is an API over a store with the machine's clock.
+func live(t *testing.T, c server.Config, limits ...string) *fixture {
+	t.Helper()
+	st, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	w := &fixture{t: t}
+	var defs []dipwell.Limit
+	for _, text := range limits {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, l)
+	}
+	if w.limiter, err = dipwell.New(st, defs...); err != nil {
+		t.Fatal(err)
+	}
+	w.server = server.New(w.limiter, c)
+	w.api = w.server.API(local)
+	return w
+}
+
+func TestWait(t *testing.T) {
+	for _, debt := range []string{"max_debt=0", "max_debt=5"} {
+		w := live(t, server.Config{}, "fast=50/1s,burst=1,"+debt, "slow=1/1h,burst=1,"+debt)
+		for _, body := range []string{`{"limit":"fast","key":"k","timeout":"20s"}`, `limit=fast&key=k&timeout=20s`, `{"limit":"fast","key":"k"}`} {
+			w.want(w.post("wait", body), 200, `"allowed":true`, `"granted":1`)
+		}
+		w.want(w.post("wait", `{"limit":"slow","key":"k"}`), 200)
+		rec := w.post("wait", `{"limit":"slow","key":"k","timeout":"1s"}`)
+		w.want(rec, 429, `"allowed":false`, `"granted":0`, `"remaining":0`)
+		if rec.Header().Get("Retry-After") == "" {
+			t.Error("a refused wait has no Retry-After")
+		}
+		w.want(w.post("wait", `{"limit":"slow","cost":2,"timeout":"1s"}`), 429)
+		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="slow",result="refused"} 2`, "dipwell_waiting 0")
+	}
+}
+
+func TestWaitBadInput(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	for body, field := range map[string]string{
+		`{"limit":"login","timeout":"0s"}`:         "timeout",
+		`{"limit":"login","timeout":"11m"}`:        "timeout",
+		`{"limit":"login","timeout":"-1s"}`:        "timeout",
+		`{"limit":"login","timeout":5}`:            "timeout",
+		`{"limit":"login","timeout":"soon"}`:       "timeout",
+		`{"limit":"login","Timeout":"1s"}`:         "Timeout",
+		`{"takes":[{"limit":"login"}]}`:            "takes",
+		`{"timeout":"1s"}`:                         "limit",
+		`{"limit":"login","cost":-1}`:              "cost",
+		`{"limit":"login","key":""}`:               "key",
+		`limit=login&timeout=1s&timeout=1s`:        "timeout",
+		`limit=login&timeout=`:                     "timeout",
+		`limit=login&reservation=x`:                "reservation",
+		`{"limit":"login","timeout":"1s","key":7}`: "key",
+	} {
+		w.want(w.post("wait", body), 400, `"field":"`+field+`"`)
+	}
+	w.want(w.post("wait", `limit=nobody`), 404)
+	w.want(w.do("GET", "/v1/wait", ""), 405)
+	w.want(w.post("take", `limit=login&timeout=1s`), 400, `"field":"timeout"`)
+	w.want(w.post("check", `limit=login&cost=20`), 200)
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within a minute: " + what)
+		}
+	}
+}
+
+func (w *fixture) metric(line string) func() bool {
+	return func() bool { return strings.Contains(w.do("GET", "/metrics", "").Body.String(), line+"\n") }
+}
+
+// A client that hangs up costs nothing, with debt and without. A wait is longer than
+// the time that the server gives a request to arrive.
+func TestWaitHangUp(t *testing.T) {
+	for _, debt := range []string{"max_debt=0", "max_debt=unlimited"} {
+		w := live(t, server.Config{}, "slow=1/1m,burst=3,"+debt)
+		socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error)
+		l := server.Listener{Listener: socket, Handler: w.api, ReadTimeout: 200 * time.Millisecond}
+		go func() { served <- w.server.Serve(ctx, l) }()
+		w.want(w.post("take", "limit=slow&key=k&cost=3"), 200)
+		conns := make([]net.Conn, 5)
+		for i := range conns {
+			if conns[i], err = net.Dial("tcp", socket.Addr().String()); err != nil {
+				t.Fatal(err)
+			}
+			defer conns[i].Close()
+			if _, err = conns[i].Write([]byte("POST /v1/wait?limit=slow&key=k&timeout=10m HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until(t, "five calls wait", w.metric("dipwell_waiting 5"))
+		passed := time.NewTimer(2 * l.ReadTimeout)
+		<-passed.C
+		w.want(w.do("GET", "/metrics", ""), 200, "dipwell_waiting 5\n")
+		for _, c := range conns[1:] {
+			_ = c.Close()
+		}
+		until(t, "one call waits", w.metric("dipwell_waiting 1"))
+		d, err := w.limiter.Refund(t.Context(), "slow", "k", 3)
+		if want := int64(3); debt == "max_debt=0" && (err != nil || d.Remaining != want) {
+			t.Errorf("%s: %d remain, want %d: %v", debt, d.Remaining, want, err)
+		}
+		if debt != "max_debt=0" && (err != nil || d.Remaining != 2) { // the last one has its reservation
+			t.Errorf("%s: %d remain, want 2: %v", debt, d.Remaining, err)
+		}
+		stop() // ends the last wait
+		res, err := http.ReadResponse(bufio.NewReader(conns[0]), nil)
+		if err != nil || res.StatusCode != http.StatusServiceUnavailable && res.StatusCode != http.StatusOK {
+			t.Errorf("%v %v", res, err)
+		}
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		if err = <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// At most half of the calls in flight may wait, so that others are answered.
+func TestWaitersAreBounded(t *testing.T) {
+	w := live(t, server.Config{MaxInFlight: 5}, "slow=1/5m,burst=1,max_debt=0")
+	w.want(w.post("take", "limit=slow"), 200)
+	ctx, hangUp := context.WithCancel(t.Context())
+	done := make(chan *httptest.ResponseRecorder)
+	for range 2 {
+		go func() {
+			rec := httptest.NewRecorder()
+			w.api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/wait?limit=slow&timeout=10m", nil))
+			done <- rec
+		}()
+	}
+	until(t, "two calls wait", w.metric("dipwell_waiting 2"))
+	w.want(w.post("wait", "limit=slow&timeout=10m"), 503, "too many")
+	w.want(w.post("check", "limit=slow"), 429)
+	hangUp()
+	for range 2 {
+		if rec := <-done; rec.Body.Len() > 0 {
+			t.Errorf("a client that has gone got %s", rec.Body)
+		}
+	}
+	w.want(w.post("wait", "limit=slow&timeout=1ms"), 429)
+	w.server.Stop()
+	w.want(w.post("wait", "limit=slow&timeout=10m"), 503, "stops")
+}
