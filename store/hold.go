@@ -32,6 +32,10 @@ type HoldCall struct {
 	Repeated bool  // the same call was made before, and nothing was changed now
 }
 
+// Settles reports whether the group settles or extends a hold, so that the store sets
+// its ops.
+func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
+
 var (
 	// ErrUnknownHold: there is no hold with this id, or its record is gone.
 	ErrUnknownHold = errors.New("unknown hold")

@@ -98,6 +98,12 @@ type Answer struct {
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
+// CopyAnswer copies what a store has set in other: the answer, and the definition that
+// decided. other is a copy of op that was sent in its place.
+func (op *Op) CopyAnswer(other *Op) {
+	op.Answer, op.Def, op.asked = other.Answer, other.Def, other.asked
+}
+
 // A Source says what decided: the store, a decorator, or nothing.
 type Source uint8
 

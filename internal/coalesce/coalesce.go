@@ -300,8 +300,11 @@ func (s *Store) laneOf(g *store.Group) *lane {
 			}
 		}
 	}
-	if g.Cancel {
+	switch {
+	case g.Cancel:
 		return s.lanes[maphash.Bytes(s.seed, g.ID[:])%n]
+	case g.Settles():
+		return s.lanes[maphash.String(s.seed, g.Hold.ID)%n]
 	}
 	smallest := ^uint64(0)
 	for i := range g.Ops {

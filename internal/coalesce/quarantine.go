@@ -54,7 +54,8 @@ type quarantine struct {
 	sweepTimer      *time.Timer
 }
 
-// keyID is a limit and key, or the id of a reservation to cancel.
+// keyID is a limit and key, or the id of a reservation to cancel or of a hold to settle
+// or extend.
 type keyID struct{ limit, key string }
 
 // entry is a key in quarantine, with the queue of its groups.
@@ -83,7 +84,7 @@ func (q *quarantine) contains(g *store.Group) bool {
 	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel { // only the store knows of which key
+	if g.Cancel || g.Settles() { // only the store knows of which key
 		return q.locked.Load() > 0
 	}
 	q.mu.Lock()
@@ -100,8 +101,12 @@ func keyOf(op *store.Op) keyID { return keyID{op.Def.Name, op.Key} }
 
 // eachKey calls f for each key of a group.
 func eachKey(g *store.Group, f func(keyID)) {
-	if g.Cancel {
+	switch {
+	case g.Cancel:
 		f(keyID{key: string(g.ID[:])})
+		return
+	case g.Settles():
+		f(keyID{key: g.Hold.ID})
 		return
 	}
 	for i := range g.Ops {

@@ -1,6 +1,7 @@
 package coalesce
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +57,11 @@ func (w *waiter) copy(deadline time.Time, g *store.Group) {
 		w.many = append(w.many[:0], g.Ops...)
 		w.group.Ops = w.many
 	}
+	if g.Hold != nil {
+		h := *g.Hold
+		h.Costs = slices.Clone(h.Costs)
+		w.group.Hold = &h
+	}
 }
 
 // recycle returns a lane's waiter to its pool, once nothing refers to it.
@@ -73,8 +79,15 @@ func (w *waiter) recycle() {
 // answer copies the result into the caller's group.
 func (w *waiter) answer(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = w.group.Err, w.group.Allowed, w.group.Reserved
+	if g.Hold != nil {
+		g.Hold.Expires, g.Hold.Repeated = w.group.Hold.Expires, w.group.Hold.Repeated
+		if g.Settles() {
+			g.Ops = w.group.Ops
+			return
+		}
+	}
 	for i := range g.Ops {
-		g.Ops[i].Answer = w.group.Ops[i].Answer
+		g.Ops[i].CopyAnswer(&w.group.Ops[i])
 	}
 }
 
@@ -82,6 +95,9 @@ func (w *waiter) answer(g *store.Group) {
 // returned.
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
+	if g.Settles() {
+		w.group.Ops = g.Ops // which the store has set
+	}
 	if w.state.CompareAndSwap(sent, done) {
 		w.ready <- true
 		return

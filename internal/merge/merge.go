@@ -17,7 +17,7 @@ import (
 // in the order of the batch.
 type Batch struct {
 	Rows  []Row          // the rows of groups of one op, sorted by limit and key
-	Whole []*store.Group // groups of several ops, and cancellations: decide each one alone
+	Whole []*store.Group // groups of several ops, with a plan, a floor or a hold, and cancellations: decide each one alone
 
 	groups []*store.Group // backs Rows[i].Groups
 }
@@ -36,10 +36,10 @@ func (m *Batch) Arrange(b *store.Batch) {
 	clear(m.groups)
 	m.Rows, m.Whole, m.groups = m.Rows[:0], m.Whole[:0], m.groups[:0]
 	for i := range b.Groups {
-		if g := &b.Groups[i]; g.Cancel || len(g.Ops) != 1 {
-			m.Whole = append(m.Whole, g)
-		} else {
+		if g := &b.Groups[i]; plain(g) {
 			m.groups = append(m.groups, g)
+		} else {
+			m.Whole = append(m.Whole, g)
 		}
 	}
 	slices.SortStableFunc(m.groups, func(a, b *store.Group) int { return compareRows(&a.Ops[0], &b.Ops[0]) })
@@ -51,6 +51,12 @@ func (m *Batch) Arrange(b *store.Batch) {
 		m.Rows = append(m.Rows, Row{first.Def.Name, first.Key, m.groups[from:to:to]})
 		from = to
 	}
+}
+
+// plain reports whether a group is one op under the base definition of its limit, so
+// that it may be added up with others of its row.
+func plain(g *store.Group) bool {
+	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
 }
 
 // compareRows orders ops by their rows, in byte order.
@@ -74,7 +80,9 @@ func (r *Row) Decide(now int64, row store.State) (after store.State, write bool)
 			g.Allowed, g.Reserved = false, false
 			continue
 		}
-		row, write, phase = next, write || wrote, op.Phase
+		if phase = op.Phase; wrote {
+			row, write = next, true
+		}
 		g.Allowed, g.Reserved = op.Allowed, op.Delay > 0 && op.Granted > 0
 	}
 	return row, write

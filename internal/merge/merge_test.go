@@ -144,3 +144,33 @@ func TestACallWithAnOldDefinitionFailsAlone(t *testing.T) {
 		t.Errorf("used %d, errors %v %v %v", after.Used, b.Groups[0].Err, b.Groups[1].Err, b.Groups[2].Err)
 	}
 }
+
+// A plan, a floor or a hold keeps a call out of its row's sum.
+func TestArrangeAddsUpPlainCallsAlone(t *testing.T) {
+	def := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 9})})
+	b := store.Batch{Groups: []store.Group{
+		single(def, "x", store.VerbTake, 1), single(def.WithPlan("pro"), "x", store.VerbTake, 1),
+		single(def, "x", store.VerbTake, 1), single(def, "x", store.VerbTake, 1), {Hold: &store.HoldCall{Verb: store.SettleHold}},
+	}}
+	b.Groups[2].Ops[0].Floor = 1
+	b.Groups[3].Hold = new(store.HoldCall)
+	var m merge.Batch
+	if m.Arrange(&b); len(m.Rows) != 1 || len(m.Rows[0].Groups) != 1 || len(m.Whole) != 4 {
+		t.Errorf("%d rows, %d whole groups", len(m.Rows), len(m.Whole))
+	}
+}
+
+// A refusal leaves the row under the definition that it had.
+func TestARefusalWritesNothing(t *testing.T) {
+	old := limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour, Burst: 20})
+	now := *old
+	now.Number, now.Past = 2, []store.Version{{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy}}
+	found := store.State{Used: 19 * old.Rule.Unit, TS: 1000, Version: 1}
+	b := store.Batch{Groups: []store.Group{single(old, "k", store.VerbTake, 1), single(&now, "k", store.VerbTake, 2)}}
+	var m merge.Batch
+	m.Arrange(&b)
+	after, write := m.Rows[0].Decide(1000, found)
+	if found.Used += old.Rule.Unit; !write || after != found || b.Groups[1].Allowed {
+		t.Errorf("row %+v, want %+v", after, found)
+	}
+}
