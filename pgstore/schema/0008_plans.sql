@@ -9,6 +9,50 @@ alter table dipwell.limits
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;
+
+-- The plans of each version: of its rule, what a plan may change.
+create table dipwell.plans (
+    limit_id   int not null,
+    number     int not null,               -- of rows under the plan: version + index << 20
+    version    int not null,
+    name       text collate "C" not null,
+    mode       text,                       -- enforce, shadow, unlimited, blocked; null: the limit's
+    callable   boolean not null,           -- false: only an override gives it
+    unit       bigint not null,
+    add        bigint not null,
+    cap        bigint not null,
+    debt       bigint not null,
+    max_charge bigint not null,
+    max_used   bigint not null,
+    primary key (limit_id, number),
+    unique (limit_id, name, version),
+    foreign key (limit_id, version) references dipwell.versions on delete cascade
+);
+
+-- What decides the calls of a key in place of the limit, with the rule compiled from
+-- it and a version of the limit. Logged, whatever buckets is.
+create table dipwell.key_overrides (
+    limit_id   int not null references dipwell.limits on delete cascade,
+    key        text collate "C" not null,
+    plan       text,                       -- or the next three; null: the limit's
+    rate       bigint,
+    per        text,
+    burst      bigint,
+    until      bigint,                     -- µs since the Unix epoch; null: no end
+    note       text,
+    id         int not null,               -- rows of buckets under it have the version id - 2^31
+    version    int not null,               -- of the limit, of which the rest is
+    mode       text,                       -- as in plans
+    unit       bigint not null,
+    add        bigint not null,
+    cap        bigint not null,
+    debt       bigint not null,
+    max_charge bigint not null,
+    max_used   bigint not null,
+    primary key (limit_id, key)
+);
+create index on dipwell.key_overrides (until) where until is not null;
+
 -- What holds took: a row for each limit and key of a hold. It stays for a while
 -- after the hold has ended, so that the same call again has the same answer.
 create /*unlogged*/ table dipwell.hold_parts (

@@ -36,9 +36,10 @@ begin
         end loop;
         execute format('grant select on all tables in schema dipwell to %I', who);
         execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts to %I', who);
+        execute format('grant update, delete on dipwell.key_overrides to %I', who); -- those that have ended or are of an older version
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
-        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.revision to dipwell_admin;
+        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.key_overrides, dipwell.revision to dipwell_admin;
     end if;
     -- Restores what 0_drop.sql found. Some functions were in schema dipwell before.
     for f in select p.oid::regprocedure as signature, p.pronamespace::regnamespace as home, g.grantee::regrole as who

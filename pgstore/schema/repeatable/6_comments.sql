@@ -60,11 +60,44 @@ comment on column dipwell.versions.per is 'limits.per of this version.';
 comment on column dipwell.versions.start is 'limits.start of this version.';
 comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts; null: as written by a program of schema version 7.';
 
+comment on table dipwell.plans is 'The plans of the limits at each of their versions: of its rule, what a plan may change.';
+comment on column dipwell.plans.limit_id is 'limits.id.';
+comment on column dipwell.plans.number is 'buckets.version of rows under the plan: the version, and above its 20 bits the index of the plan from 1.';
+comment on column dipwell.plans.version is 'versions.number.';
+comment on column dipwell.plans.name is 'Name of the plan.';
+comment on column dipwell.plans.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
+comment on column dipwell.plans.callable is 'Whether callers may name it; otherwise only an override gives it.';
+comment on column dipwell.plans.unit is 'Units in a token.';
+comment on column dipwell.plans.add is 'Units that come back at a tick.';
+comment on column dipwell.plans.cap is 'Units that takes may use.';
+comment on column dipwell.plans.debt is 'Units that a reserve may use beyond cap.';
+comment on column dipwell.plans.max_charge is 'The largest charge, in tokens.';
+comment on column dipwell.plans.max_used is 'Units at which a bucket''s used stops growing.';
+
+comment on table dipwell.key_overrides is 'What decides the calls of single keys in place of their limit. The view overrides shows it.';
+comment on column dipwell.key_overrides.limit_id is 'limits.id.';
+comment on column dipwell.key_overrides.key is 'buckets.key.';
+comment on column dipwell.key_overrides.plan is 'A plan of the limit; null: rate, per and burst decide.';
+comment on column dipwell.key_overrides.rate is 'Tokens that come back in each period per; null: the limit''s.';
+comment on column dipwell.key_overrides.per is 'The period of rate, as limits.per; null: the limit''s.';
+comment on column dipwell.key_overrides.burst is 'Capacity in tokens; null: the limit''s.';
+comment on column dipwell.key_overrides.until is 'When it ends, in µs since the Unix epoch; null: never.';
+comment on column dipwell.key_overrides.note is 'Why it was set.';
+comment on column dipwell.key_overrides.id is 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.';
+comment on column dipwell.key_overrides.version is 'The version of the limit of which the columns below are.';
+comment on column dipwell.key_overrides.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
+comment on column dipwell.key_overrides.unit is 'Units in a token.';
+comment on column dipwell.key_overrides.add is 'Units that come back at a tick.';
+comment on column dipwell.key_overrides.cap is 'Units that takes may use.';
+comment on column dipwell.key_overrides.debt is 'Units that a reserve may use beyond cap.';
+comment on column dipwell.key_overrides.max_charge is 'The largest charge, in tokens.';
+comment on column dipwell.key_overrides.max_used is 'Units at which a bucket''s used stops growing.';
+
 comment on table dipwell.buckets is 'One row for each key in use. A missing row is a full bucket.';
 comment on column dipwell.buckets.used is 'Units taken and not yet given back, at ts.';
 comment on column dipwell.buckets.ts is 'µs since the Unix epoch, on this server''s clock.';
 comment on column dipwell.buckets.limit_id is 'limits.id.';
-comment on column dipwell.buckets.version is 'The version under which used and ts are counted.';
+comment on column dipwell.buckets.version is 'The definition under which used and ts are counted: a version of the limit, plans.number, or of an override id - 2^31.';
 comment on column dipwell.buckets.lows is 'How much of what the row''s reservations took is left: mark, next number, and for each entry number and units; null without reservations.';
 comment on column dipwell.buckets.key is 'The caller''s key; empty: the limit''s shared bucket.';
 
