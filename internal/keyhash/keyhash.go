@@ -5,7 +5,9 @@
 // names, and cannot find them by trying all without the secret.
 //
 // It has these consequences. SQL functions, and services without the same secret,
-// use other buckets. Lists of keys show hashes, and their prefix is that of a hash.
+// use other buckets. Lists of keys and of overrides show hashes, and their prefix is
+// that of a hash. The answer to a settled or extended hold has the hash, because the
+// store knows no other key.
 // Windows without a start are spread by the hash. A new secret starts with full
 // buckets. Decisions have the caller's key, not the hash.
 package keyhash
@@ -91,24 +93,69 @@ func New(inner store.Store, h *Hasher) *Store { return &Store{inner, h} }
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
+	if ab.Overrides != nil {
+		ab.Overrides = overrides{ab.Overrides, s}
+	}
+	if inner := ab.Holds; inner != nil {
+		ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+			return inner(ctx, d, s.hash(d, key))
+		}
+	}
 	return ab
 }
 
-// Apply sends the batch with hashed keys, and then restores the keys.
+// hash returns the key that the inner store has.
+func (s *Store) hash(d *store.Definition, key string) string {
+	if key == "" {
+		return ""
+	}
+	return s.hasher.Hash(d.Name, key)
+}
+
+// overrides are those of the inner store, set and ended by the caller's key. A list
+// has hashes.
+type overrides struct {
+	store.Overrider
+	s *Store
+}
+
+func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
+	if err := d.CheckOverride(&v, 0); err != nil { // the hash of a long key is short
+		return v, err
+	}
+	key := v.Key
+	v.Key = o.s.hash(d, key)
+	v, err := o.Overrider.SetOverride(ctx, d, v)
+	v.Key = key
+	return v, err
+}
+
+func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	return o.Overrider.EndOverride(ctx, d, o.s.hash(d, key))
+}
+
+// Apply sends the batch with hashed keys, and then restores the keys. The ops of a
+// hold that is settled keep theirs.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	var array [store.MaxTakes]string
 	keys := array[:0]
 	for i := range b.Groups {
+		if b.Groups[i].Settles() {
+			continue
+		}
 		ops := b.Groups[i].Ops
 		for j := range ops {
 			op := &ops[j]
 			if keys = append(keys, op.Key); op.Key != "" {
-				op.Key, op.Phase = s.hasher.Hash(op.Def.Name, op.Key), 0
+				op.Key, op.Phase = s.hash(op.Def, op.Key), 0
 			}
 		}
 	}
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
+		if b.Groups[i].Settles() {
+			continue
+		}
 		ops := b.Groups[i].Ops
 		for j := range ops {
 			if ops[j].Key != keys[0] {

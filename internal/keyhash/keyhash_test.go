@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/keyhash"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -119,6 +121,85 @@ func TestOnlyHashesAreStored(t *testing.T) {
 	}
 	if r := h.Redact("login", "user:7"); r != "hash:"+want[:10] {
 		t.Error(r)
+	}
+}
+
+// keeper keeps one override and the keys of which the holds were asked, and settles
+// holds of the key that it saw last.
+type keeper struct {
+	store.Store
+	set  store.Override
+	seen string
+}
+
+func (k *keeper) Apply(_ context.Context, b *store.Batch) error {
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if g.Settles() {
+			g.Ops = []store.Op{{Key: k.seen}}
+		} else {
+			k.seen = g.Ops[0].Key
+		}
+	}
+	return nil
+}
+
+func (k *keeper) Abilities() store.Abilities {
+	return store.Abilities{Overrides: k, Holds: func(_ context.Context, _ *store.Definition, key string) ([]store.KeyHold, error) {
+		k.seen = key
+		return nil, nil
+	}}
+}
+
+func (k *keeper) SetOverride(_ context.Context, _ *store.Definition, o store.Override) (store.Override, error) {
+	o.ID, k.set = 7, o
+	return o, nil
+}
+
+func (k *keeper) EndOverride(_ context.Context, _ *store.Definition, key string) (bool, error) {
+	return key == k.set.Key, nil
+}
+
+func (k *keeper) Overrides(context.Context, *store.Definition, string, string, int) ([]store.Override, error) {
+	return []store.Override{k.set}, nil
+}
+
+func TestOverridesAndHolds(t *testing.T) {
+	h, err := keyhash.NewHasher(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := &keeper{}
+	s := keyhash.New(inner, h)
+	ab, d := store.AbilitiesOf(s), limittest.Definition(store.Limit{Name: "a", Rate: 1, Period: time.Hour})
+	want := h.Hash("a", "user:7")
+	o, err := ab.Overrides.SetOverride(t.Context(), d, store.Override{Key: "user:7", Rate: 5})
+	if err != nil || o.Key != "user:7" || o.ID != 7 || inner.set.Key != want {
+		t.Errorf("%+v %v; stored %+v", o, err, inner.set)
+	}
+	if all, err := ab.Overrides.Overrides(t.Context(), d, "", "", 9); err != nil || len(all) != 1 || all[0].Key != want {
+		t.Errorf("%+v %v", all, err)
+	}
+	if ended, err := ab.Overrides.EndOverride(t.Context(), d, "user:7"); err != nil || !ended {
+		t.Error(ended, err)
+	}
+	if o, err = ab.Overrides.SetOverride(t.Context(), d, store.Override{Rate: 5}); err != nil || o.Key != "" || inner.set.Key != "" {
+		t.Errorf("the shared bucket: %+v %v", inner.set, err)
+	}
+	var field *store.FieldError
+	if _, err = ab.Overrides.SetOverride(t.Context(), d, store.Override{Key: strings.Repeat("k", 513), Rate: 5}); !errors.As(err, &field) || field.Field != "key" {
+		t.Errorf("a long key: %v", err)
+	}
+	if _, err = ab.Holds(t.Context(), d, "user:7"); err != nil || inner.seen != want {
+		t.Errorf("holds of %s: %v", inner.seen, err)
+	}
+	b := store.Batch{Groups: []store.Group{
+		{Hold: &store.HoldCall{ID: "h"}, Ops: []store.Op{{Def: d, Key: "user:7"}}},
+		{Hold: &store.HoldCall{ID: "h", Verb: store.SettleHold}},
+		{Ops: []store.Op{{Def: d, Key: "user:8"}}},
+	}}
+	if err = s.Apply(t.Context(), &b); err != nil || b.Groups[0].Ops[0].Key != "user:7" || b.Groups[1].Ops[0].Key != want || b.Groups[2].Ops[0].Key != "user:8" {
+		t.Errorf("%+v %v", b.Groups, err)
 	}
 }
 
