@@ -5,22 +5,32 @@
 // that the inner store failed to decide; its source is store.SourceFallbackOpen.
 // Errors of calls that cannot be refused, such as Charge, Reset and Cancel, and
 // errors about invalid input remain.
+//
+// The inner store has no hold that was allowed in this way. This process remembers
+// its id, so that settling or extending it is allowed as well and charges nothing;
+// another process answers that the hold is unknown.
 package shadow
 
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/dipwell/dipwell/store"
 )
 
 // Store allows every call. It is safe for concurrent use.
-type Store struct{ inner store.Store }
+type Store struct {
+	inner store.Store
+
+	mu    sync.Mutex
+	holds map[string]*hold // by id
+}
 
 var _ store.Store = (*Store)(nil)
 
 // New returns a store that sends calls to inner and allows them all.
-func New(inner store.Store) *Store { return &Store{inner} }
+func New(inner store.Store) *Store { return &Store{inner: inner, holds: map[string]*hold{}} }
 
 // Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {
@@ -38,10 +48,17 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			g.Err = err
 		}
 		switch {
+		case g.Settles():
+			if errors.Is(g.Err, store.ErrUnknownHold) {
+				s.settle(g)
+			}
+		case g.Err == nil && g.Allowed:
 		case g.Err == nil:
 			allow(g)
+			s.remember(g)
 		case mayAllow(g):
 			allowFailed(g)
+			s.remember(g)
 		}
 	}
 	return nil
@@ -49,7 +66,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 
 // allow allows a group that was refused.
 func allow(g *store.Group) {
-	if g.Allowed || g.Cancel {
+	if g.Cancel {
 		return
 	}
 	g.Allowed = true
@@ -63,7 +80,7 @@ func allow(g *store.Group) {
 // mayAllow reports whether a failed group has only verbs that can be refused and
 // did not fail because of invalid input.
 func mayAllow(g *store.Group) bool {
-	if g.Cancel || errors.As(g.Err, new(*store.FieldError)) {
+	if g.Cancel || errors.As(g.Err, new(*store.FieldError)) || errors.Is(g.Err, store.ErrHoldConflict) {
 		return false
 	}
 	for i := range g.Ops {

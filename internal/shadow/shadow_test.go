@@ -92,3 +92,60 @@ func TestFailingStore(t *testing.T) {
 		t.Errorf("the caller's mistake: %v", err)
 	}
 }
+
+// holdless is a store that refuses to make holds, or fails to, and knows none.
+type holdless struct{ fail error }
+
+func (s holdless) Apply(_ context.Context, b *store.Batch) error {
+	g := &b.Groups[0]
+	if g.Err = s.fail; g.Settles() && s.fail == nil {
+		g.Err = store.ErrUnknownHold
+	}
+	return nil
+}
+
+func TestHoldsThatTheStoreDoesNotHave(t *testing.T) {
+	d, err := store.NewDefinition(store.Limit{Name: "a", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := shadow.New(holdless{})
+	call := func(h store.HoldCall) store.Group {
+		b := store.Batch{Groups: []store.Group{{Hold: &h}}}
+		if h.Verb == store.MakeHold {
+			b.Groups[0].Ops = []store.Op{{Def: d, Key: "k", Cost: 3}}
+		}
+		if err := s.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Groups[0]
+	}
+	g := call(store.HoldCall{ID: "h", TTL: 1e6})
+	if !g.Allowed || g.Err != nil || !g.Ops[0].Shadow || g.Ops[0].Granted != 0 || g.Hold.Expires == 0 {
+		t.Errorf("hold: %+v %+v", g, *g.Hold)
+	}
+	if g = call(store.HoldCall{ID: "h", Verb: store.ExtendHold, TTL: 1e9}); !g.Allowed || g.Err != nil {
+		t.Errorf("extend: %+v", g)
+	}
+	for i := range 2 {
+		g = call(store.HoldCall{ID: "h", Verb: store.SettleHold, Costs: []int64{2}})
+		if !g.Allowed || g.Err != nil || g.Hold.Repeated != (i > 0) || len(g.Ops) != 1 || g.Ops[0].Key != "k" || !g.Ops[0].Shadow {
+			t.Errorf("settle %d: %+v %+v", i, g, *g.Hold)
+		}
+	}
+	for _, h := range []store.HoldCall{{ID: "h", Verb: store.SettleHold, Costs: []int64{1}}, {ID: "h", Verb: store.ExtendHold, TTL: 1}} {
+		if g = call(h); !errors.Is(g.Err, store.ErrHoldConflict) {
+			t.Errorf("%+v: %v", h, g.Err)
+		}
+	}
+	if g = call(store.HoldCall{ID: "other", Verb: store.SettleHold}); !errors.Is(g.Err, store.ErrUnknownHold) {
+		t.Errorf("a hold that nobody made: %v", g.Err)
+	}
+	s = shadow.New(holdless{errors.New("gone")})
+	if g = call(store.HoldCall{ID: "h", TTL: 1e6}); !g.Allowed || g.Err != nil || g.Ops[0].Source != store.SourceFallbackOpen {
+		t.Errorf("a hold of a store that failed: %+v", g)
+	}
+	if g = call(store.HoldCall{ID: "h", Verb: store.SettleHold}); g.Err == nil {
+		t.Error("a settle that was lost is no error")
+	}
+}
