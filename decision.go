@@ -10,13 +10,15 @@ import (
 
 // A Decision is the answer to a call. Of a call with several limits, it is that of
 // the limit with the latest retry if the call was refused, and of the limit with
-// the fewest remaining tokens if it was allowed; Limits has all of them in order.
+// the fewest remaining tokens if it was allowed; Limits has all of them in order, and
+// then the parents of their limits.
 type Decision struct {
 	Allowed bool
 	Never   bool         // the cost is more than the limit can ever grant; retrying does not help
 	Shadow  bool         // allowed only because the limit is in shadow mode
 	Source  store.Source // what made the decision
 	Limit   string
+	Plan    string // the plan of the limit that decided; "" for the limit itself
 	Key     string // "" for the limit's shared bucket
 	Cost    int64  // tokens requested
 	Granted int64  // tokens taken
@@ -28,7 +30,15 @@ type Decision struct {
 	Delay      time.Duration // how long to wait before acting on a reservation
 
 	Reservation Reservation // for Cancel; zero if Delay is 0
-	Limits      []Decision  // of a call with several limits
+	Limits      []Decision  // of a call with several limits, or of a limit with a parent
+
+	Hold     string    // id of the hold, for Settle and Extend
+	Expires  time.Time // when the hold expires, on the store's clock
+	Repeated bool      // the same call was made before: nothing was changed, so do not do the work twice
+
+	// RetryIsBound is set if the key has holds: the call may be allowed before
+	// RetryAfter, when one of them is settled.
+	RetryIsBound bool
 
 	def *Definition
 }
@@ -69,6 +79,9 @@ func (d *Decision) appendOne(b []byte) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, d.Allowed)
 	b = jsontext.AppendString(append(b, `,"limit":`...), d.Limit)
+	if d.Plan != "" {
+		b = jsontext.AppendString(append(b, `,"plan":`...), d.Plan)
+	}
 	b = append(b, `,"key":`...)
 	if d.Key == "" {
 		b = append(b, "null"...)
@@ -91,6 +104,18 @@ func (d *Decision) appendOne(b []byte) []byte {
 	}
 	if d.Reservation != (Reservation{}) {
 		b = append(append(append(b, `,"reservation":"`...), d.Reservation.String()...), '"')
+	}
+	if d.RetryIsBound {
+		b = append(b, `,"retry_is_bound":true`...)
+	}
+	if d.Hold != "" {
+		b = jsontext.AppendString(append(b, `,"hold":`...), d.Hold)
+	}
+	if !d.Expires.IsZero() {
+		b = appendInt(b, `,"expires_us":`, d.Expires.UnixMicro())
+	}
+	if d.Repeated {
+		b = append(b, `,"repeated":true`...)
 	}
 	b = append(b, `,"shadow":`...)
 	b = strconv.AppendBool(b, d.Shadow)

@@ -26,6 +26,12 @@ var (
 	ErrReservation = store.ErrReservation
 	// ErrUnknownLimit: no limit of that name is defined.
 	ErrUnknownLimit = store.ErrUnknownLimit
+	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
+	ErrUnknownPlan = store.ErrUnknownPlan
+	// ErrUnknownHold: there is no hold with this id, or its record is gone.
+	ErrUnknownHold = store.ErrUnknownHold
+	// ErrHoldConflict: the hold has ended, or was made or settled by another call.
+	ErrHoldConflict = store.ErrHoldConflict
 	// ErrRefused: the limit refused the call. Only Decision.Err returns it.
 	ErrRefused = errors.New("rate limited")
 	// ErrDenied: this program may not define limits in the store. Nothing was changed.

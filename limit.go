@@ -37,7 +37,16 @@ const (
 	// LeakyBucket lets out one token at a time, spaced by Period / Rate. Take
 	// queues like Reserve, up to MaxDebt tokens; Burst must be 1 or left out.
 	LeakyBucket = store.LeakyBucket
+	// Concurrency lets at most Burst tokens be held at a time, without Rate and
+	// Period: they come back when holds end. It has Hold, Check and Reset alone.
+	Concurrency = store.Concurrency
 )
+
+// A Plan is a named variant of a limit: Limit.Plans.
+type Plan = store.Plan
+
+// NewPlans returns a list of plans for Limit.Plans.
+func NewPlans(plans ...Plan) store.Plans { return store.NewPlans(plans...) }
 
 // Values for fields of a Limit whose zero means the default.
 const (
@@ -60,6 +69,11 @@ const (
 // empty key is an error, because it could merge all callers by accident.
 const Shared = store.Shared
 
+// Key returns the key of a limit with a Parent, or that is one: a path of its parts.
+// User input may stand in each, since '/' and '%' inside a part are escaped. Without
+// parts it returns Shared. A part that is empty makes a key that calls refuse.
+func Key(parts ...string) string { return store.Key(parts...) }
+
 // What happens to the tokens in use when a limit is redefined: Limit.OnChange.
 const (
 	Keep         = store.Keep         // the same number of tokens stays used; the default
@@ -71,6 +85,16 @@ const (
 const (
 	Enforce = store.Enforce // refuses; the default
 	Shadow  = store.Shadow  // allows every call; Decision.Shadow marks those that Enforce would refuse
+
+	Unlimited = store.Unlimited // of a Plan: allows every call and charges nothing
+	Blocked   = store.Blocked   // of a Plan: refuses every call
+	Enforced  = store.Enforced  // of a Plan: refuses, although its limit has the mode Shadow
+)
+
+// What happens to what a hold took when it expires: Limit.OnExpire.
+const (
+	GiveBack  = store.GiveBack  // all of it is given back; the default
+	KeepTaken = store.KeepTaken // nothing is given back
 )
 
 // What a caller is told if the store cannot decide: Limit.OnStoreError.

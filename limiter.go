@@ -43,9 +43,10 @@ func New(s Store, limits ...Limit) (*Limiter, error) {
 }
 
 // NewContext is New with a context in place of the bound of 30 seconds.
+// Parents are defined before the limits that have them.
 func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error) {
 	l := newLimiter(s)
-	for _, limit := range limits {
+	for _, limit := range store.ParentsFirst(limits, func(l *Limit) *Limit { return l }) {
 		if _, err := l.definer.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
 		}
@@ -125,9 +126,14 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // keeps the limit, so its name must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
-	if err == nil {
-		err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)
+	if err != nil {
+		return
 	}
+	if def.Paths || def.Algorithm == store.Concurrency {
+		err = l.DoTake(ctx, &d, store.VerbTake, Take{With: &limit, Key: key, Cost: n})
+		return
+	}
+	err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)
 	return
 }
 
@@ -138,6 +144,9 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, k
 	def := l.registry.Lookup(limit)
 	if def == nil {
 		return l.registry.Missing(limit)
+	}
+	if def.Paths || def.Algorithm == store.Concurrency {
+		return l.DoTake(ctx, d, verb, Take{Limit: limit, Key: key, Cost: n})
 	}
 	return l.doDefined(ctx, d, verb, def, key, n)
 }
@@ -169,6 +178,9 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	def := l.registry.Lookup(limit)
 	if def == nil {
 		return l.registry.Missing(limit)
+	}
+	if def.Paths || def.Algorithm == store.Concurrency {
+		return l.DoTake(ctx, d, store.VerbTake, Take{Limit: limit, Key: key, Cost: n})
 	}
 	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
 		d.setCall(def, key, n) // before the call: the processor writes it while the store works
@@ -203,7 +215,7 @@ func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, d
 			return nil
 		}
 	}
-	return l.doBatch(ctx, d, verb, def, key, n)
+	return l.doBatch(ctx, d, verb, def, key, n, 0)
 }
 
 // check checks a cost and key, and returns the key for the store.
@@ -218,11 +230,11 @@ func check(def *Definition, verb store.Verb, key string, n int64) (string, error
 
 var batches = sync.Pool{New: func() any { return new(store.Batch) }}
 
-// doBatch is doChecked without Quick.
-func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+// doBatch sends one op to the store.
+func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n, floor int64) error {
 	b := batches.Get().(*store.Batch)
 	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, n
+	op.Def, op.Key, op.Verb, op.Cost, op.Floor = def, key, verb, n, floor
 	if verb == store.VerbReserve || def.Rule.Leaky && verb == store.VerbTake {
 		g.ID = newReservation()
 	}
@@ -287,6 +299,9 @@ func (d *Decision) Fill(op *store.Op) {
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
+	if d.RetryIsBound = a.Bound; op.Def.Mode == store.Unlimited {
+		d.Capacity = store.MaxInt
+	}
 }
 
 // setAnswer sets the fields of the answer of Quick, and then unlocks held.
@@ -303,7 +318,8 @@ func (d *Decision) setAnswer(a store.QuickAnswer, held *sync.Mutex) {
 // leave unset.
 func (d *Decision) setCall(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
-	d.Reservation, d.Limits = Reservation{}, nil
+	d.Plan, d.Reservation, d.Limits = def.Plan, Reservation{}, nil
+	d.Hold, d.Expires, d.Repeated, d.RetryIsBound = "", time.Time{}, false, false
 }
 
 // us returns n µs, or the longest Duration. n may be that large after the store's
@@ -333,6 +349,15 @@ func checkCost(def *Definition, verb store.Verb, n int64) error {
 		return badField("cost", "%d is more than limit %s lets a charge be, %d", n, def.Name, def.Rule.MaxCharge)
 	}
 	return nil
+}
+
+// checkKey checks a key of a limit and returns it, or "" for Shared.
+func (l *Limiter) checkKey(def *Definition, key string) (string, error) {
+	key, err := checkKey(key)
+	if err == nil && def.Paths {
+		err = l.registry.CheckKey(def, key)
+	}
+	return key, err
 }
 
 // checkKey checks a key and returns it, or "" for Shared.

@@ -9,16 +9,24 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Take is a cost for one key of a limit, in a call with several.
+// A Take is a cost for one key of a limit.
 type Take struct {
 	Limit string
 	Key   string // Shared for the limit's one shared bucket
 	Cost  int64
 	With  *Limit // a limit as in TakeWith, in place of Limit; nil for none
+
+	// Plan is the plan of the limit that decides, unless the key has an override;
+	// "" is the limit itself.
+	Plan string
+	// Floor is how many tokens must stay free. It is for Take, Check and Hold, and for
+	// Wait on limits without debt, and never for a leaky bucket.
+	Floor int64
 }
 
-// TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes.
-// The costs of takes with the same limit and key are added up.
+// TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes,
+// with the parents of their limits. The costs of takes with the same limit and key are
+// added up; then the largest Floor counts.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
@@ -37,105 +45,241 @@ func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, er
 	return
 }
 
-// DoAll is TakeAll, CheckAll or ReserveAll, with the verb as an argument. It sets *d,
-// as Do does.
+// DoTake is Do with a Take, which may have a Plan and a Floor.
+func (l *Limiter) DoTake(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
+	op, err := l.newOp(ctx, verb, &t)
+	if err == nil {
+		err = checkVerb(op.Def, verb)
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case op.Def.Parent != "" && verb != store.VerbReset:
+		takes := [1]Take{t}
+		c := call{alone: true}
+		return l.doGroup(ctx, d, &c, verb, takes[:])
+	case op.Floor == 0 && op.Def.Mode <= store.Shadow:
+		return l.doChecked(ctx, d, verb, op.Def, op.Key, op.Cost)
+	}
+	return l.doBatch(ctx, d, verb, op.Def, op.Key, op.Cost, op.Floor)
+}
+
+// DoAll is TakeAll, CheckAll or ReserveAll, with the verb as an argument. With one take
+// it is any verb. It sets *d, as Do does, with Limits.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
-	if verb > store.VerbReserve || verb == store.VerbTakeUpTo {
+	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)
 	}
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	ops := make([]store.Op, len(takes))
-	var op [store.MaxTakes]int // index into ops of each take
-	n, timeout, reserves := 0, time.Duration(0), verb == store.VerbReserve
-	for i := range takes {
-		t := &takes[i]
-		next, err := l.newOp(ctx, verb, t)
-		if err != nil {
-			return inList(err, "takes", i)
-		}
-		op[i] = n
-		for j := range n {
-			if ops[j].Def.Name == next.Def.Name && ops[j].Key == next.Key {
-				op[i] = j
-			}
-		}
-		if op[i] < n { // the same limit and key as an earlier take: add the costs
-			same := &ops[op[i]]
-			same.Def = next.Def // the later one, in case the limit has changed meanwhile
-			if same.Cost += next.Cost; same.Cost > store.MaxInt {
-				return badField("takes", "the costs of limit %s add up to more than 2^53-1", t.Limit)
-			}
-			continue
-		}
-		reserves = reserves || next.Def.Rule.Leaky && verb == store.VerbTake
-		ops[n] = next
-		if n++; next.Def.Timeout > 0 && (timeout == 0 || next.Def.Timeout < timeout) {
-			timeout = next.Def.Timeout
-		}
+	var c call
+	return l.doGroup(ctx, d, &c, verb, takes)
+}
+
+// doGroup is DoAll for a number of takes that was checked.
+func (l *Limiter) doGroup(ctx context.Context, d *Decision, c *call, verb store.Verb, takes []Take) error {
+	if err := l.prepare(ctx, c, verb, takes); err != nil {
+		return err
 	}
 	b := batches.Get().(*store.Batch)
 	g, _ := b.Single()
-	g.Ops = ops[:n]
-	if reserves {
+	g.Ops = c.ops
+	if c.reserves {
 		g.ID = newReservation()
 	}
-	err := l.decide(ctx, b, timeout)
-	d.fillAll(g, takes, op[:len(takes)])
+	err := l.decide(ctx, b, c.timeout)
+	d.fillAll(g, takes, c.own[:len(takes)])
 	g.Ops = nil
 	batches.Put(b)
 	return err
 }
 
+// A call is the ops of takes.
+type call struct {
+	ops      []store.Op
+	own      [store.MaxTakes]int // index into ops of each take's own limit
+	timeout  time.Duration
+	reserves bool // the group may make a reservation
+	holds    bool // the group makes a hold
+	alone    bool // the only take is not in a list: errors name its field alone
+}
+
+// prepare sets a call to the ops of takes, and then those of their limits' parents.
+// Those of the same limit and key become one.
+func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes []Take) error {
+	c.ops, c.reserves = make([]store.Op, 0, len(takes)), verb == store.VerbReserve
+	for i := range takes {
+		op, err := l.newOp(ctx, verb, &takes[i])
+		if err == nil && !c.holds {
+			err = checkVerb(op.Def, verb)
+		}
+		if err == nil {
+			op.Takes = 1 << i
+			c.own[i], err = c.add(&op, true)
+		}
+		if err != nil {
+			return c.inList(err, i)
+		}
+	}
+	if verb == store.VerbReset {
+		return nil
+	}
+	for i := range takes {
+		own := c.ops[c.own[i]]
+		if err := l.addParents(c, &own, takes[i].Cost, i); err != nil {
+			return c.inList(err, i)
+		}
+	}
+	return nil
+}
+
+// addParents adds the ops of the parents of take i, whose own op is op.
+func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
+	next := store.Op{Key: op.Key, Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
+	for name := op.Def.Parent; name != ""; name = next.Def.Parent {
+		if next.Def = l.registry.Lookup(name); next.Def == nil {
+			return l.registry.Missing(name)
+		}
+		next.Key = store.ParentKey(next.Key)
+		err := checkCost(next.Def, next.Verb, cost)
+		if err == nil {
+			_, err = c.add(&next, false)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds an op, or its cost to one of the same limit and key, and returns its index.
+// named is false if the op is a parent's.
+func (c *call) add(op *store.Op, named bool) (int, error) {
+	for i := range c.ops {
+		same := &c.ops[i]
+		if same.Def.Name != op.Def.Name || same.Key != op.Key {
+			continue
+		}
+		if named {
+			if same.Def.Plan != op.Def.Plan {
+				return i, badField("plan", "another take of the same limit and key has another plan")
+			}
+			same.Def = op.Def // the later one, in case the limit has changed meanwhile
+		}
+		same.Takes |= op.Takes
+		same.Floor = max(same.Floor, op.Floor)
+		if same.Cost += op.Cost; same.Cost > store.MaxInt {
+			return i, badField("cost", "the costs of limit %s add up to more than 2^53-1", op.Def.Name)
+		}
+		return i, nil
+	}
+	if len(c.ops) == store.MaxTakes {
+		return 0, badField("limit", "the takes and the parents of their limits are more than %d", store.MaxTakes)
+	}
+	c.ops = append(c.ops, *op)
+	c.reserves = c.reserves || op.Def.Rule.Leaky && op.Verb == store.VerbTake
+	if t := op.Def.Timeout; t > 0 && (c.timeout == 0 || t < c.timeout) {
+		c.timeout = t
+	}
+	return len(c.ops) - 1, nil
+}
+
+// newOp returns the op of a take, for its own limit.
 func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store.Op, err error) {
-	op.Verb, op.Cost = verb, t.Cost
+	op.Verb, op.Cost, op.Floor = verb, t.Cost, t.Floor
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
 	} else if op.Def = l.registry.Lookup(t.Limit); op.Def == nil {
 		err = l.registry.Missing(t.Limit)
 	}
+	if err == nil && t.Plan != "" {
+		if verb > store.VerbReserve {
+			return op, badField("plan", "%s has none", verb)
+		}
+		op.Def, err = op.Def.NamedPlan(t.Plan)
+	}
+	if err == nil && t.Floor != 0 {
+		err = checkFloor(op.Def, verb, t.Floor)
+	}
 	if err == nil {
 		err = checkCost(op.Def, verb, t.Cost)
 	}
 	if err == nil {
-		op.Key, err = checkKey(t.Key)
+		op.Key, err = l.checkKey(op.Def, t.Key)
 	}
 	return op, err
 }
 
-// inList adds the index in a list to the field of a FieldError.
-func inList(err error, list string, i int) error {
+// checkVerb returns a *FieldError if a limit does not have a verb.
+func checkVerb(def *Definition, verb store.Verb) error {
+	if def.Algorithm == store.Concurrency && verb != store.VerbCheck && verb != store.VerbReset {
+		return badField("limit", "%s is a concurrency limit: its tokens come back when holds end, so it has hold and no %s", def.Name, verb)
+	}
+	return nil
+}
+
+func checkFloor(def *Definition, verb store.Verb, floor int64) error {
+	switch {
+	case floor < 0 || floor > store.MaxInt:
+		return badField("floor", "%d is not between 0 and 2^53-1", floor)
+	case verb > store.VerbCheck:
+		return badField("floor", "%s has none", verb)
+	case def.Rule.Leaky:
+		return badField("floor", "limit %s is a leaky bucket, which has none", def.Name)
+	}
+	return nil
+}
+
+// inList adds the index of a take to the field of a FieldError.
+func (c *call) inList(err error, i int) error {
 	var f *FieldError
-	if errors.As(err, &f) {
-		return &FieldError{Field: fmt.Sprintf("%s[%d].%s", list, i, f.Field), Reason: f.Reason}
+	if !c.alone && errors.As(err, &f) {
+		return &FieldError{Field: fmt.Sprintf("takes[%d].%s", i, f.Field), Reason: f.Reason, Err: f.Err}
 	}
 	return err
 }
 
 // fillAll sets d to the decision of the limit that decides a group, and d.Limits to
-// the decisions of all.
-func (d *Decision) fillAll(g *store.Group, takes []Take, op []int) {
-	limits := make([]Decision, len(takes))
-	top := 0
+// the decisions of the takes and then of the parents. own has the index of each take's
+// own op.
+func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
+	limits := make([]Decision, len(takes), len(takes)+len(g.Ops))
+	var isOwn [store.MaxTakes]bool
 	for i := range takes {
-		o := &g.Ops[op[i]]
 		e := &limits[i]
-		e.Fill(o)
+		e.Fill(&g.Ops[own[i]])
 		e.Cost = takes[i].Cost
-		if e.Granted > 0 {
-			e.Granted = e.Cost
+		e.Granted = min(e.Granted, e.Cost)
+		isOwn[own[i]] = true
+	}
+	for i := range g.Ops {
+		if !isOwn[i] {
+			limits = append(limits, Decision{})
+			limits[len(limits)-1].Fill(&g.Ops[i])
 		}
-		if e.decidesOver(&limits[top], g.Allowed) {
+	}
+	d.decideBy(g, limits)
+	if len(takes) == 1 {
+		d.Granted = limits[0].Granted
+	}
+	if g.Reserved {
+		d.Reservation = g.ID
+		d.Delay = us(g.Due())
+	}
+}
+
+// decideBy sets d to the decision of the limit that decides a group.
+func (d *Decision) decideBy(g *store.Group, limits []Decision) {
+	top := 0
+	for i := range limits {
+		if limits[i].decidesOver(&limits[top], g.Allowed) {
 			top = i
 		}
 	}
 	*d = limits[top]
 	d.Allowed, d.Limits = g.Allowed, limits
-	if g.Reserved {
-		d.Reservation = g.ID
-		d.Delay = us(g.Due())
-	}
 }
 
 // decidesOver reports whether e decides the call rather than top: the latest retry

@@ -257,7 +257,7 @@ func successor(old *store.Definition, last uint32, now int64, l store.Limit, own
 
 // registryOf returns a registry of one limit or none.
 func registryOf(d *store.Definition) *store.Registry {
-	reg := new(store.Registry)
+	reg := &store.Registry{Partial: true}
 	if d != nil {
 		reg.Install([]*store.Definition{d})
 	}

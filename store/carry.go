@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/number"
@@ -35,6 +36,19 @@ func (d *Definition) WithPlan(name string) *Definition {
 		return defs[i]
 	}
 	return nil
+}
+
+// NamedPlan returns the definition of a plan that a caller names: WithPlan, or a
+// *FieldError, which wraps ErrUnknownPlan if the limit has no such plan.
+func (d *Definition) NamedPlan(name string) (*Definition, error) {
+	plan := d.WithPlan(name)
+	switch {
+	case plan == nil:
+		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: ErrUnknownPlan}
+	case plan.overrideOnly:
+		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
+	}
+	return plan, nil
 }
 
 // planDefs returns the definitions of the plans of a base.
@@ -75,7 +89,7 @@ func (d *Definition) variant(p *Plan) *Definition {
 		return nil
 	}
 	l.Plans = Plans{}
-	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, base: d}
+	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, overrideOnly: p.OverrideOnly, base: d}
 }
 
 // A place is a definition that a row may be under: the base, a plan or the key's

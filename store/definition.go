@@ -36,6 +36,12 @@ type Definition struct {
 	Policy ChangePolicy // how rows of the version before are converted to the present one
 	Past   []Version    // older versions, oldest first; rows of a version before them are full. A plan has none: see Base
 
+	// Paths is set if the keys of the limit are paths, because it has a Parent or is
+	// one: see Registry.CheckKey. A Registry sets it.
+	Paths bool
+
+	overrideOnly bool // callers may not name the plan
+
 	base  *Definition // of a plan or an override
 	plans *planSet    // of a base
 }

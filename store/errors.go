@@ -28,6 +28,8 @@ var (
 	ErrUnknownLimit = errors.New("unknown limit")
 	// ErrDenied: the store does not let this program define limits. Nothing was changed.
 	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
+	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
+	ErrUnknownPlan = errors.New("unknown plan")
 	// ErrOwner: the limit belongs to somebody else.
 	ErrOwner = owner.Err
 	// ErrNotSupported: the store lacks an optional ability.
@@ -38,12 +40,14 @@ var (
 type FieldError struct {
 	Field  string // as the caller wrote it: "cost", "takes[2].key", "limits[0].burst"
 	Reason string // a sentence without a full stop
+	Err    error  // a class of errors, such as ErrUnknownPlan; or nil
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+func (e *FieldError) Unwrap() error { return e.Err }
 
 func badField(field, format string, args ...any) error {
-	return &FieldError{field, fmt.Sprintf(format, args...)}
+	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }

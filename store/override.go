@@ -129,7 +129,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
 		if _, _, err := base.Limit.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*LimitError); ok { //nolint:errorlint // compileVariant returns it as it is
-				return &FieldError{"override", le.Reason}
+				return &FieldError{Field: "override", Reason: le.Reason}
 			}
 			return err
 		}

@@ -25,6 +25,10 @@ type Registry struct {
 	// limit. Set it before the registry is used. Nil: all limits can be read.
 	Unreadable func(name string) error
 
+	// Partial is set before use if the registry has only some of the store's limits:
+	// then Define and Drop do not look at parents, and the caller does.
+	Partial bool
+
 	mu      sync.Mutex
 	current atomic.Pointer[snapshot]
 	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
@@ -40,7 +44,9 @@ const cacheSlots = 64
 
 func newSnapshot(m map[string]*Definition) *snapshot {
 	s := &snapshot{byName: m}
+	markPaths(m)
 	for name, d := range m {
+		d.publish()
 		s.cache[cacheSlot(name)%cacheSlots] = d
 	}
 	return s
@@ -93,7 +99,8 @@ func (r *Registry) All() []*Definition {
 // version begins, and rows of older versions are converted at their next call.
 //
 // by is the owner of the limit, such as OwnerCode. The error is a *LimitError if l
-// is invalid, and wraps ErrOwner if the limit has another owner.
+// is invalid or its Parent is (see CheckParents), and wraps ErrOwner if the limit has
+// another owner.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -107,6 +114,9 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 			return old, nil
 		}
 		by = owner.Code
+	}
+	if err := r.CheckParents(&l); err != nil {
+		return nil, err
 	}
 	d.Owner, d.Since, d.Number = by, now, r.dropped[l.Name]+1
 	if old != nil {
@@ -126,11 +136,12 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		}
 	}
 	r.store(l.Name, d)
-	return d, nil
+	return r.Lookup(l.Name), nil
 }
 
 // Drop removes a limit of the owner by. Its keys are full if a limit of this name
-// is defined again. The error wraps ErrUnknownLimit or ErrOwner.
+// is defined again. The error wraps ErrUnknownLimit or ErrOwner, or is that of
+// CheckDrop.
 func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,6 +151,9 @@ func (r *Registry) Drop(name, by string) error {
 	}
 	if owner.Name(old.Owner) != owner.Name(by) {
 		return &owner.Error{Limit: name, Owner: old.Owner}
+	}
+	if err := r.CheckDrop(name); err != nil {
+		return err
 	}
 	if r.dropped == nil {
 		r.dropped = map[string]uint32{}
@@ -161,7 +175,6 @@ func (r *Registry) hasDropped(d *Definition) bool {
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))
 	for _, d := range defs {
-		d.publish()
 		m[d.Name] = d
 	}
 	r.mu.Lock()
@@ -177,7 +190,6 @@ func (r *Registry) store(name string, d *Definition) {
 	if d == nil {
 		delete(m, name)
 	} else {
-		d.publish()
 		m[name] = d
 	}
 	r.current.Store(newSnapshot(m))

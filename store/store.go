@@ -268,6 +268,9 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 		g.Reserved = g.Reserved || op.Delay > 0 && op.Granted > 0
 	}
 	if g.Allowed {
+		if len(g.Ops) > 1 && g.Ops[0].Verb == VerbTakeUpTo {
+			return g.takeLeast(now, old[:], rows, write)
+		}
 		return nil
 	}
 	g.Reserved = false
@@ -278,6 +281,32 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 			if _, _, err := g.Ops[i].Step(now, old[i], true); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// takeLeast makes a TakeUpTo of a limit and its parents take the same from each: the
+// least that one of them grants. A limit in shadow mode that would refuse takes
+// nothing, and does not count.
+func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
+	least := int64(MaxInt)
+	for i := range g.Ops {
+		if op := &g.Ops[i]; !op.Shadow {
+			least = min(least, op.Granted)
+		}
+	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Granted <= least {
+			continue
+		}
+		cost := op.Cost
+		op.Cost = least
+		var err error
+		rows[i], write[i], err = op.Step(now, old[i], false)
+		if op.Cost = cost; err != nil {
+			return err
 		}
 	}
 	return nil

@@ -125,7 +125,7 @@ func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 			others = append(others, l.Name)
 		}
 	}
-	for _, l := range limits {
+	for _, l := range store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
 		if err := d.defineOne(l); err != nil {
 			return err
 		}
@@ -204,13 +204,21 @@ func (d *declared) scheduleDrop() {
 }
 
 // removed returns the limits that this process's file has defined and no longer
-// names.
+// names, parents last.
 func (d *declared) removed() []string {
 	left := maps.Clone(d.named)
 	for _, l := range d.limits {
 		delete(left, l.Name)
 	}
-	return slices.Sorted(maps.Keys(left))
+	out := slices.Sorted(maps.Keys(left))
+	out = store.ParentsFirst(out, func(name *string) *store.Limit {
+		if def := d.limiter.Limit(*name); def != nil {
+			return &def.Limit
+		}
+		return &store.Limit{Name: *name}
+	})
+	slices.Reverse(out)
+	return out
 }
 
 // dropRemoved drops the limits that were removed from the file, if the file has not

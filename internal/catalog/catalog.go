@@ -333,6 +333,9 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if err := c.LoadError(); err != nil {
 		return c.pend(l, owner, err)
 	}
+	if err := c.checkParents(ctx, &l); err != nil {
+		return nil, err
+	}
 	changed, err := c.b.Put(ctx, l, owner)
 	if err != nil {
 		return c.pend(l, owner, err)
@@ -347,6 +350,16 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 		return d, nil
 	}
 	return nil, c.reg.Missing(l.Name) // dropped by somebody else meanwhile, or it cannot be read
+}
+
+// checkParents checks the parent of a limit. If it is wrong, it reads the limits and
+// looks again, because another program may have defined the parent.
+func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
+	err := c.reg.CheckParents(l)
+	if err == nil || c.load(ctx) != nil {
+		return err
+	}
+	return c.reg.CheckParents(l)
 }
 
 // pend keeps a limit that could not be stored, in a lazy catalog. Until it is
@@ -376,6 +389,9 @@ func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
 	}
 	if err := c.prepare(ctx); err != nil {
 		return c.Error(err)
+	}
+	if err := c.reg.CheckDrop(name); err != nil {
+		return err
 	}
 	if err := c.b.Drop(ctx, name, owner); err != nil {
 		return err

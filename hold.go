@@ -1,0 +1,255 @@
+package dipwell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Hold takes like TakeAll, and keeps a record of what it took until Settle or until
+// ttl has passed, when everything is given back. ttl is at most the TTL of each limit,
+// a day by default. Decision.Hold is the id of the hold. The limits may be of the
+// algorithm Concurrency, and not leaky buckets.
+//
+// id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a
+// call whose answer was lost: while the hold lives, the same call is Repeated and
+// takes nothing. Do not do the work twice on it. Another call with this id, or the same
+// once the hold has ended, fails with ErrHoldConflict. With the id "" a random one is
+// made.
+//
+// If the store fails, the failure modes of the limits decide as for Take. There is no
+// hold then: Decision.Hold is "", and there is nothing to settle. The error is
+// ErrNotSupported if the store keeps no holds.
+func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
+	if len(takes) == 0 || len(takes) > store.MaxTakes {
+		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
+	}
+	if id == "" {
+		id = newReservation().String()
+	}
+	if err = l.checkHold(id, ttl); err != nil {
+		return d, err
+	}
+	c := call{holds: true, alone: len(takes) == 1}
+	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
+		return d, err
+	}
+	for i := range c.ops {
+		if err = checkTTL(c.ops[i].Def, ttl); err != nil {
+			return d, err
+		}
+	}
+	h := store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
+	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
+	d.fillAll(g, takes, c.own[:len(takes)])
+	if c.alone && len(c.ops) == 1 {
+		d.Limits = nil
+	}
+	d.Allowed = err == nil && g.Allowed
+	d.setHold(g)
+	return d, err
+}
+
+// Settle ends a hold with the actual costs, one for each take of the Hold. Less than
+// was held is given back, more is charged, whatever is left: if one is more than the
+// limit's MaxCharge, the error is a *FieldError and the hold stays. Without costs, what
+// was held is kept. Concurrency limits are released whatever the cost is.
+//
+// The same Settle again is Repeated and changes nothing; another fails with
+// ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
+// everything back; Settle then charges the costs. Of the Decision, Limits are the
+// limits and keys of the hold. If the store fails, the error wraps ErrStore; a Settle
+// may be repeated.
+func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
+	for i, cost := range costs {
+		if cost < 0 || cost > store.MaxInt {
+			field := "cost"
+			if len(costs) > 1 {
+				field = fmt.Sprintf("costs[%d]", i)
+			}
+			return Decision{}, badField(field, "%d is not between 0 and 2^53-1", cost)
+		}
+	}
+	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs}, store.MinTTL)
+}
+
+// Extend lets a hold expire when ttl has passed from now, in place of its present
+// expiry. It fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended.
+func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
+	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()}, ttl)
+}
+
+func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall, ttl time.Duration) (d Decision, err error) {
+	if err = l.checkHold(h.ID, ttl); err != nil {
+		return d, err
+	}
+	g, err := l.decideHold(ctx, h, nil, 0)
+	if err != nil {
+		return Decision{Source: store.SourceFallbackClosed}, err
+	}
+	limits := make([]Decision, len(g.Ops))
+	for i := range limits {
+		limits[i].Fill(&g.Ops[i])
+	}
+	if len(limits) > 0 {
+		d.decideBy(g, limits)
+	}
+	if len(limits) == 1 {
+		d.Limits = nil
+	}
+	d.Allowed = g.Allowed
+	d.setHold(g)
+	return d, nil
+}
+
+// decideHold sends a group about a hold to the store.
+func (l *Limiter) decideHold(ctx context.Context, h *store.HoldCall, ops []store.Op, timeout time.Duration) (*store.Group, error) {
+	b := new(store.Batch)
+	g, _ := b.Single()
+	g.Ops, g.Hold = ops, h
+	err := l.decide(ctx, b, timeout)
+	return g, err
+}
+
+// setHold sets the fields of a Decision about a hold.
+func (d *Decision) setHold(g *store.Group) {
+	for i := range g.Ops {
+		if g.Ops[i].Source >= store.SourceFallbackOpen {
+			return // nothing is held
+		}
+	}
+	if !d.Allowed {
+		return
+	}
+	d.Hold, d.Repeated = g.Hold.ID, g.Hold.Repeated
+	if g.Hold.Expires > 0 {
+		d.Expires = time.UnixMicro(g.Hold.Expires)
+	}
+}
+
+func (l *Limiter) checkHold(id string, ttl time.Duration) error {
+	if l.abilities.Holds == nil {
+		return fmt.Errorf("holds: %w", ErrNotSupported)
+	}
+	if id == "" || len(id) > store.MaxHoldID {
+		return badField("id", "has %d bytes; from 1 to %d", len(id), store.MaxHoldID)
+	}
+	for _, c := range []byte(id) {
+		if c <= ' ' || c > '~' {
+			return badField("id", "%q has other characters than printable ASCII without spaces", id)
+		}
+	}
+	if ttl < store.MinTTL || ttl > store.MaxTTL {
+		return badField("ttl", "%v is not between %v and 31d", ttl, store.MinTTL)
+	}
+	return nil
+}
+
+// checkTTL checks the ttl of a hold against the longest that a limit allows.
+func checkTTL(def *Definition, ttl time.Duration) error {
+	longest := def.TTL
+	if longest == 0 {
+		longest = defaultTTL
+	}
+	if ttl > longest {
+		return badField("ttl", "%v is longer than limit %s allows, %v", ttl, def.Name, longest)
+	}
+	return nil
+}
+
+// defaultTTL is the TTL of a limit that says none.
+const defaultTTL = 24 * time.Hour
+
+// Holds returns the live holds of a key, the one that expires first first. It fails
+// with ErrNotSupported if the store keeps no holds.
+func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold, error) {
+	def := l.registry.Lookup(limit)
+	if def == nil {
+		return nil, l.registry.Missing(limit)
+	}
+	key, err := l.checkKey(def, key)
+	if err != nil {
+		return nil, err
+	}
+	if l.abilities.Holds == nil {
+		return nil, fmt.Errorf("holds: %w", ErrNotSupported)
+	}
+	return l.abilities.Holds(ctx, def, key)
+}
+
+// Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
+// that run returns, one for each take; nil means as held. While run works, Holding
+// extends the hold, so that ttl is only how long the tokens stay away if the program
+// dies. If the hold ends nevertheless, run's context is cancelled, with ErrHoldConflict
+// or ErrUnknownHold as its cause.
+//
+// The Decision is that of the hold. A refusal has no error, as for Take; run is not
+// called then. Otherwise the error joins those of run and of Settle. If run panics or
+// ends its goroutine, the hold is settled as held. A context that has ended does not
+// keep Holding from settling, which it tries for up to 10 seconds.
+func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, run func(ctx context.Context) (costs []int64, err error)) (Decision, error) {
+	id := newReservation().String()
+	d, err := l.Hold(ctx, ttl, id, takes...)
+	if errors.Is(err, ErrStore) {
+		l.release(ctx, id, len(takes)) // in case it was made
+	}
+	if err != nil || !d.Allowed {
+		return d, err
+	}
+	if d.Hold == "" { // the store failed, and the limits fail open
+		_, err = run(ctx)
+		return d, err
+	}
+	var costs []int64
+	var settled error
+	func() {
+		runCtx, stop := l.keepHold(ctx, d.Hold, ttl)
+		defer func() {
+			stop()
+			settled = l.settleAfter(ctx, d.Hold, costs)
+		}()
+		costs, err = run(runCtx)
+	}()
+	return d, errors.Join(err, settled)
+}
+
+// settleTimeout bounds Settle and the release of a hold when the caller's context may
+// have ended.
+const settleTimeout = 10 * time.Second
+
+func (l *Limiter) settleAfter(ctx context.Context, id string, costs []int64) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer stop()
+	_, err := l.Settle(ctx, id, costs...)
+	return err
+}
+
+// release gives back, in the background, what a hold took if it was made. An error is
+// ignored: the hold expires.
+func (l *Limiter) release(ctx context.Context, id string, takes int) {
+	go func() { _ = l.settleAfter(ctx, id, make([]int64, takes)) }()
+}
+
+// keepHold extends a hold at each third of its ttl until stop is called.
+func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
+	run, cancel := context.WithCancelCause(ctx)
+	ticker := time.NewTicker(ttl / 3)
+	go func() {
+		defer ticker.Stop()
+		for {
+			select {
+			case <-run.Done():
+				return
+			case <-ticker.C:
+			}
+			_, err := l.Extend(run, id, ttl)
+			if errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownHold) {
+				cancel(err)
+			}
+		}
+	}()
+	return run, func() { cancel(nil) }
+}

@@ -1,0 +1,62 @@
+package dipwell
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// An Override decides the calls of one key of a limit, in place of the limit and of
+// the plan that callers name, until a time. See store.Override for its fields.
+type Override = store.Override
+
+// SetOverride sets the override of a key, in place of the one it may have. It holds
+// from the next call of anyone. o.Key is Shared for the limit's one shared bucket. The
+// result is the override as it is kept, in which the key of the shared bucket is "".
+// The error is a *FieldError if a plan is unknown, the numbers do not compile, or Until
+// is not in the future on the store's clock, and ErrNotSupported if the store has no
+// overrides.
+func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Override, error) {
+	def, overrides, err := l.overrider(limit)
+	if err == nil {
+		o.Key, err = l.checkKey(def, o.Key)
+	}
+	if err != nil {
+		return Override{}, err
+	}
+	return overrides.SetOverride(ctx, def, o)
+}
+
+// EndOverride ends the override of a key. ended is false if it had none.
+func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
+	def, overrides, err := l.overrider(limit)
+	if err == nil {
+		key, err = l.checkKey(def, key)
+	}
+	if err != nil {
+		return false, err
+	}
+	return overrides.EndOverride(ctx, def, key)
+}
+
+// Overrides returns up to n live overrides of a limit, in byte order of their keys:
+// those whose keys begin with prefix and follow after.
+func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n int) ([]Override, error) {
+	def, overrides, err := l.overrider(limit)
+	if err != nil {
+		return nil, err
+	}
+	return overrides.Overrides(ctx, def, prefix, after, n)
+}
+
+func (l *Limiter) overrider(limit string) (*Definition, store.Overrider, error) {
+	def := l.registry.Lookup(limit)
+	if def == nil {
+		return nil, nil, l.registry.Missing(limit)
+	}
+	if l.abilities.Overrides == nil {
+		return nil, nil, fmt.Errorf("overrides: %w", ErrNotSupported)
+	}
+	return def, l.abilities.Overrides, nil
+}

@@ -1,0 +1,169 @@
+package store
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// CheckParents checks the Parent of a limit that is about to be defined: the parent is
+// defined; no limit is its own parent, over any number of levels; no chain has more
+// than MaxLevels limits; a Concurrency limit has a Concurrency limit as parent, and is
+// the parent of no other algorithm. The error is a *LimitError. Define calls it; a
+// store that keeps limits elsewhere calls it before it stores one.
+func (r *Registry) CheckParents(l *Limit) error {
+	if r.Partial {
+		return nil
+	}
+	levels, err := r.checkAbove(l)
+	old := r.Lookup(l.Name)
+	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm {
+		return err // nothing is below a new limit
+	}
+	for _, d := range r.All() {
+		n, above := 0, d
+		for above != nil && above.Name != l.Name && n <= MaxLevels {
+			n, above = n+1, r.Lookup(above.Parent)
+		}
+		switch {
+		case above == nil || n == 0:
+		case n+levels > MaxLevels:
+			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, MaxLevels)
+		case n == 1 && (d.Algorithm == Concurrency) != (l.Algorithm == Concurrency):
+			return &LimitError{l.Name, "algorithm", fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
+		}
+	}
+	return nil
+}
+
+// checkAbove checks the chain of parents of a limit, and returns how many limits it
+// has with the limit.
+func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
+	levels = 1
+	for child := l; child.Parent != ""; levels++ {
+		parent := r.Lookup(child.Parent)
+		switch {
+		case child.Parent == l.Name:
+			return 0, badParent(l, "limit %s has this limit above it, so it cannot be its parent", l.Parent)
+		case parent == nil && child == l:
+			return 0, badParent(l, "there is no limit %s%s", l.Parent, suggest.Name(l.Parent, r.names()))
+		case parent == nil:
+			return 0, badParent(l, "limit %s, above it, has a parent that does not exist, %s", child.Name, child.Parent)
+		case levels == MaxLevels:
+			return 0, badParent(l, "has more than %d levels with it", MaxLevels)
+		case (parent.Algorithm == Concurrency) != (child.Algorithm == Concurrency):
+			return 0, badParent(l, "a concurrency limit and its parent both are one; %s is a %s, %s a %s", child.Name, child.Algorithm, parent.Name, parent.Algorithm)
+		}
+		child = &parent.Limit
+	}
+	return levels, nil
+}
+
+func badParent(l *Limit, format string, args ...any) error {
+	return &LimitError{l.Name, "parent", fmt.Sprintf(format, args...)}
+}
+
+// CheckParents checks the parents of limits that are defined together, such as those
+// of a file, as Registry.CheckParents does one. It returns an error for each limit that
+// has one. It ignores limits that are invalid otherwise.
+func CheckParents(limits []Limit) (errs []error) {
+	var r Registry
+	defs := make([]*Definition, 0, len(limits))
+	for _, l := range limits {
+		if d, err := NewDefinition(l); err == nil {
+			defs = append(defs, d)
+		}
+	}
+	r.Install(defs)
+	for i := range limits {
+		if _, err := r.checkAbove(&limits[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// CheckDrop returns a *LimitError if a limit cannot be dropped because it is the
+// Parent of another.
+func (r *Registry) CheckDrop(name string) error {
+	if r.Partial {
+		return nil
+	}
+	for _, d := range r.All() {
+		if d.Parent == name {
+			return &LimitError{name, "parent", fmt.Sprintf("it is the parent of limit %s, which must be dropped or changed first", d.Name)}
+		}
+	}
+	return nil
+}
+
+// CheckKey checks the key of a limit whose keys are paths: that it has as many parts as
+// the limit above all its parents says, and one more for each level. key is as in Op.
+// The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
+func (r *Registry) CheckKey(d *Definition, key string) error {
+	top, parts := d, 0
+	for top.Parent != "" {
+		parent := r.Lookup(top.Parent)
+		if parent == nil || parts > MaxLevels {
+			return r.Missing(top.Parent)
+		}
+		top, parts = parent, parts+1
+	}
+	return CheckPath(d.Name, key, parts+int(top.Parts))
+}
+
+func (r *Registry) names() (out []string) {
+	if s := r.current.Load(); s != nil {
+		out = slices.Sorted(maps.Keys(s.byName))
+	}
+	return out
+}
+
+// markPaths sets Paths of all definitions. It replaces those that others have seen.
+func markPaths(m map[string]*Definition) {
+	parents := map[string]bool{}
+	for _, d := range m {
+		if d.Parent != "" {
+			parents[d.Parent] = true
+		}
+	}
+	for name, d := range m {
+		if paths := d.Parent != "" || d.Parts != 0 || parents[name]; paths != d.Paths {
+			if d.plans != nil { // published
+				c := *d
+				d, c.plans = &c, nil
+				m[name] = d
+			}
+			d.Paths = paths
+		}
+	}
+}
+
+// ParentsFirst returns items that have a limit each in an order in which the limits can
+// be defined: a parent before those that have it, and otherwise as they are. Drop them
+// in the reverse order.
+func ParentsFirst[T any](items []T, limitOf func(*T) *Limit) []T {
+	at := make(map[string]int, len(items))
+	for i := range items {
+		at[limitOf(&items[i]).Name] = i
+	}
+	out := make([]T, 0, len(items))
+	added := make([]bool, len(items))
+	var add func(i int)
+	add = func(i int) {
+		if added[i] {
+			return
+		}
+		added[i] = true
+		if parent, ok := at[limitOf(&items[i]).Parent]; ok {
+			add(parent)
+		}
+		out = append(out, items[i])
+	}
+	for i := range items {
+		add(i)
+	}
+	return out
+}
