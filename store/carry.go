@@ -24,6 +24,9 @@ func (d *Definition) Base() *Definition {
 // base definition; for a plan or an override it also says which.
 func (d *Definition) Version() uint32 { return d.Base().Number }
 
+// OfOverride reports whether d is the definition that an override makes.
+func (d *Definition) OfOverride() bool { return number.IsOverride(d.Number) }
+
 // WithPlan returns the definition of a plan of the limit, or nil if it has no plan
 // of this name. Without a name it is the base definition.
 func (d *Definition) WithPlan(name string) *Definition {

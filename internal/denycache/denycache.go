@@ -2,13 +2,14 @@
 // the store could only refuse again. It is a decorator: it wraps a store and is one.
 //
 // The cache keeps the row behind a refusal and steps it with the limit's own rule.
-// While that row refuses a call, the call is answered from the cache: its source
-// is store.SourceDenyCache, and its retry time counts down to the microsecond. A
-// call that fits, for instance with a smaller cost, goes to the store.
+// While that row refuses a call under the same definition, that needs at least as many
+// free tokens as the refused one did, the call is answered from the cache: its source
+// is store.SourceDenyCache, and its retry time counts down to the microsecond. Others
+// go to the store.
 //
-// Calls made through this Store are seen at once. A grant, refund, charge, reset
-// or failed call of a key removes the key. The cancellation of any reservation
-// removes all keys. A refusal that was in flight meanwhile is not kept. A changed
+// Calls made through this Store are seen at once. A grant, refund, charge, reset,
+// override, settled hold or failed call of a key removes the key. The cancellation of
+// any reservation removes all keys. A refusal that was in flight meanwhile is not kept. A changed
 // definition has another version, and rows of the old one are not used. While such
 // a call is in flight, concurrent calls may still be refused from the cached row.
 // After it returns, none are.
@@ -16,15 +17,19 @@
 // Calls made through other processes, and changes of the definition that this
 // process has not seen, are seen at most Config.MaxAge late, counted from the time
 // when the refused request was sent. Grants of other processes only lengthen a
-// refusal. What may be seen late is a refund, reset or cancellation elsewhere, a
-// step of the store's clock, and a call with an unknown outcome that takes effect
-// after its error was returned.
+// refusal. What may be seen late is a refund, reset, cancellation, settled hold or
+// override elsewhere, a step of the store's clock, and a call with an unknown outcome
+// that takes effect after its error was returned. Refusals of a limit that has plans or
+// overrides are used for one second at most.
 //
 // A take or check of several keys is refused if the cache refuses one of them. The
 // other keys are sent to the store as checks, so that the answer has their state.
 //
-// Limits in shadow mode, verbs that cannot be refused, and reservations of several
-// keys always go to the store.
+// Limits in shadow mode, concurrency limits, verbs that cannot be refused, holds, calls
+// with a plan that is unlimited or blocked, calls that an override decides, and
+// reservations of several keys always go to the store. A refusal is kept only if the
+// row in its answer explains its retry time: if the row is under the definition of
+// another caller, or has holds, the row may allow the call earlier.
 //
 // The store decided at some time between sending and answer. Whether a refusal
 // still applies is computed as if it was at the sending, so a refusal is kept for
@@ -32,13 +37,14 @@
 // computed as if it was at the answer, so a retry time is up to a round trip too
 // late, never too early.
 //
-// Memory is bounded: at most Config.Keys slots of 66 bytes, allocated in sets of
+// Memory is bounded: at most Config.Keys slots of 74 bytes, allocated in sets of
 // eight with the first refusal of a set, and found by a seeded 128-bit hash. In a
 // full set the oldest slot is replaced.
 package denycache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -114,8 +120,31 @@ func (c *Config) check() error {
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
+	if ab.Overrides != nil {
+		ab.Overrides = overrides{ab.Overrides, s}
+	}
 	ab.AddMetrics(s.metrics)
 	return ab
+}
+
+// overrides are those of the inner store. Setting or ending one removes its key.
+type overrides struct {
+	store.Overrider
+	s *Store
+}
+
+func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
+	defer o.s.forget(d, v.Key)
+	return o.Overrider.SetOverride(ctx, d, v)
+}
+
+func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	defer o.s.forget(d, key)
+	return o.Overrider.EndOverride(ctx, d, key)
+}
+
+func (s *Store) forget(d *store.Definition, key string) {
+	s.table.forget(ref{id: s.table.hash(d.Name, key)})
 }
 
 func (s *Store) metrics() []store.Metric {
@@ -216,7 +245,7 @@ func (s *Store) refuse(refs []ref, g *store.Group, now int64) ([]ref, refusals) 
 
 // lookup is fresh for the ops that the cache could answer, and counts hits and misses.
 func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
-	if op.Verb > store.VerbReserve || op.Def.Mode == store.Shadow {
+	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce {
 		return false
 	}
 	fresh := s.fresh(e, op, now)
@@ -231,16 +260,43 @@ func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
 // fresh reports whether a slot is in use and still valid for the op.
 func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 	age := now - e.sent
-	return e.inUse() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load()
+	return e.inUse() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
+		(age < maxAgeOverridden || !varied(op.Def))
+}
+
+// maxAgeOverridden bounds the age of refusals of a varied limit, in µs, so that an
+// override set elsewhere is heard of within a second whatever MaxAge is.
+const maxAgeOverridden = 1e6
+
+// varied reports whether keys of a limit may have other definitions than the base.
+func varied(d *store.Definition) bool {
+	base := d.Base()
+	return base.Overridden || base.Plans != (store.Plans{})
+}
+
+// room returns how many units may be in use for an op to be allowed.
+func room(op *store.Op) int64 {
+	r := &op.Def.Rule
+	units, most := algebra.UnitsOf(op.Cost, r.Unit), r.Cap-algebra.UnitsOf(op.Floor, r.Unit)
+	switch {
+	case op.Verb == store.VerbTakeUpTo:
+		units = min(units, r.Unit)
+	case op.Verb == store.VerbReserve || r.Leaky:
+		most += r.Debt
+	}
+	return algebra.RoomBefore(units, most)
 }
 
 // refuses answers the op if its cached row refuses it at the latest time that the
 // store's clock can show now. The answer is computed for the earliest such time.
 func refuses(e *slot, op *store.Op, now int64) bool {
+	if room(op) > e.room {
+		return false
+	}
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
 	latest := e.at + (now - e.sent)
 	for _, at := range [...]int64{latest, latest - int64(e.roundTrip)} {
-		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed {
+		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed || op.Used <= e.room {
 			op.Answer = store.Answer{}
 			return false
 		}
@@ -259,6 +315,10 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 		if g.Cancel {
 			s.epoch.Add(1) // only the store knows the keys of the reservation
 		}
+		if g.Settles() {
+			s.settled(g, err)
+			continue
+		}
 		for j := range g.Ops {
 			if op := &g.Ops[j]; err == nil && g.Err == nil && cacheable(g, op) && roundTrip >= 0 && roundTrip < s.maxAge {
 				s.keep(refs[0], op, sent, roundTrip, epoch)
@@ -271,16 +331,42 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 	return err
 }
 
-// cacheable reports whether an answer is a refusal that had no effect.
+// settled removes the keys of a hold that was settled or extended, or all keys if the
+// store does not say which they are.
+func (s *Store) settled(g *store.Group, err error) {
+	if err == nil {
+		err = g.Err
+	}
+	if errors.Is(err, store.ErrStore) {
+		s.epoch.Add(1)
+	} else if err == nil {
+		for i := range g.Ops {
+			s.forget(g.Ops[i].Def, g.Ops[i].Key)
+		}
+	}
+}
+
+// cacheable reports whether an answer is a refusal that had no effect, and that the
+// row in the answer explains.
 func cacheable(g *store.Group, op *store.Op) bool {
-	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0
+	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
+		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
+		!op.Def.OfOverride() && explains(op)
+}
+
+// explains reports whether a row in the state that an answer has gives the same answer.
+// A row that is under another definition than op.Def comes back at another rate.
+func explains(op *store.Op) bool {
+	same := *op
+	_, _, err := same.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
+	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never
 }
 
 // keep stores the row behind a refusal, unless the key changed since the request
 // was sent.
 func (s *Store) keep(m ref, op *store.Op, sent, roundTrip int64, epoch uint64) {
 	s.table.put(m, slot{
-		used: op.Used, ts: op.TS, version: op.Def.Number,
+		used: op.Used, ts: op.TS, version: op.Def.Number, room: room(op),
 		at: algebra.DecidedAt(op), sent: sent, roundTrip: uint32(roundTrip), epoch: epoch,
 	})
 }

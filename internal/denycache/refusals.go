@@ -11,7 +11,7 @@ var _ [16]struct{} = [store.MaxTakes]struct{}{}
 // refusable reports whether the cache may refuse a group: a single op, or takes
 // and checks, because their other ops can be sent as checks.
 func refusable(g *store.Group) bool {
-	if g.Cancel {
+	if g.Cancel || g.Hold != nil { // a hold may be a repeated call
 		return false
 	}
 	for i := range g.Ops {
@@ -41,7 +41,7 @@ func (refused refusals) merge(g, others *store.Group) {
 	next := 0
 	for i := range g.Ops {
 		if refused>>i&1 == 0 {
-			g.Ops[i].Answer = others.Ops[next].Answer
+			g.Ops[i].CopyAnswer(&others.Ops[next])
 			next++
 		}
 	}

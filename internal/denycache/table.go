@@ -30,6 +30,7 @@ type slot struct {
 	id        hash
 	used      int64  // units, at ts
 	ts        int64  // µs on the store's clock
+	room      int64  // units in use from which on the refused call would be allowed
 	at        int64  // µs on the store's clock, when the request was answered
 	sent      int64  // µs on this process's clock, when the request was sent
 	epoch     uint64 // Store.epoch when the request was sent; older slots are invalid
