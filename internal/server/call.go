@@ -18,6 +18,14 @@ type verbCall struct {
 	members members // of its request
 }
 
+// membersOf returns the members of a verb's request.
+func membersOf(v store.Verb) members {
+	if v <= store.VerbReserve {
+		return ofTake | hasTakes
+	}
+	return ofBucket | hasTakes
+}
+
 // exchange has the buffers of a call, from a pool.
 type exchange struct {
 	in  []byte
@@ -72,7 +80,10 @@ func (a *api) decide(r *http.Request, verb store.Verb, x *exchange) error {
 		return a.limiter.DoAll(r.Context(), &x.d, verb, x.req.takes)
 	}
 	t := &x.req.take
-	return a.limiter.Do(r.Context(), &x.d, verb, t.Limit, t.Key, t.Cost)
+	if t.Plan == "" && t.Floor == 0 {
+		return a.limiter.Do(r.Context(), &x.d, verb, t.Limit, t.Key, t.Cost)
+	}
+	return a.limiter.DoTake(r.Context(), &x.d, verb, *t)
 }
 
 var jsonType = []string{"application/json"}
@@ -99,7 +110,9 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, new(*dipwell.FieldError)):
 		f, _ := errors.AsType[*dipwell.FieldError](err)
-		status, field = http.StatusBadRequest, f.Field
+		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, dipwell.ErrUnknownPlan) {
+			status = http.StatusNotFound
+		}
 	case errors.As(err, new(*dipwell.LimitError)):
 		f, _ := errors.AsType[*dipwell.LimitError](err)
 		status, field = http.StatusBadRequest, f.Field
@@ -107,6 +120,10 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status, field = http.StatusNotFound, "limit"
 	case errors.Is(err, dipwell.ErrReservation):
 		status, field = http.StatusConflict, "reservation"
+	case errors.Is(err, dipwell.ErrUnknownHold):
+		status, field = http.StatusNotFound, "hold"
+	case errors.Is(err, dipwell.ErrHoldConflict):
+		status, field = http.StatusConflict, "hold"
 	case errors.Is(err, dipwell.ErrOwner):
 		status = http.StatusConflict
 	case errors.Is(err, dipwell.ErrNotSupported):

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // parseForm parses parameters like url.ParseQuery, but reports unknown, repeated and
@@ -91,10 +93,51 @@ func (q *request) param(name, value string) error {
 		q.take.Key = value
 	case hasCost:
 		q.take.Cost, err = parseCost(name, value)
+	case hasPlan:
+		q.take.Plan = value
+	case hasFloor:
+		q.take.Floor, err = parseCost(name, value)
 	case hasReservation:
 		q.reservation = value
+	case hasHold:
+		q.hold = value
+	case hasID:
+		q.id = value
+		err = checkID(value)
+	case hasCosts:
+		err = q.parseCosts(value)
+	case hasTTL:
+		q.ttl, err = parseSpan(name, value)
 	case hasTimeout:
 		q.timeout, err = parseSpan(name, value)
 	}
 	return err
+}
+
+// parseCosts parses the costs of a form: numbers with commas between them.
+func (q *request) parseCosts(value string) error {
+	for text := range strings.SplitSeq(value, ",") {
+		if err := q.addCost(func(field string) (int64, error) { return parseCost(field, text) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addCost appends the cost that parse returns to the costs.
+func (q *request) addCost(parse func(field string) (int64, error)) error {
+	if len(q.costs) == store.MaxTakes {
+		return bad("costs", tooManyTakes)
+	}
+	n, err := parse("costs[" + strconv.Itoa(len(q.costs)) + "]")
+	q.costs = append(q.costs, n)
+	return err
+}
+
+// checkID checks the id of a hold that was given. Without one, the limiter makes it.
+func checkID(id string) error {
+	if id == "" {
+		return bad("id", "is empty; leave it out to get one")
+	}
+	return nil
 }

@@ -27,6 +27,19 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 	case hasReservation:
 		q.reservation, err = s.str(name)
 		return err
+	case hasHold:
+		q.hold, err = s.str(name)
+		return err
+	case hasID:
+		if q.id, err = s.str(name); err == nil {
+			err = checkID(q.id)
+		}
+		return err
+	case hasCosts:
+		return s.array(name, func() error { return q.addCost(s.integer) })
+	case hasTTL:
+		q.ttl, err = s.span(name)
+		return err
 	case hasTimeout:
 		q.timeout, err = s.span(name)
 		return err
@@ -58,34 +71,24 @@ func takeValue(s *scanner, t *dipwell.Take, m members, field string) (err error)
 		if s.peek() == 'n' {
 			return bad(field, "must be a string; leave it out for the limit's one shared bucket")
 		}
-		t.Key, err = s.str(field)
+		t.Key, err = s.key(field)
 	case hasCost:
 		t.Cost, err = s.integer(field)
+	case hasPlan:
+		t.Plan, err = s.str(field)
+	case hasFloor:
+		t.Floor, err = s.integer(field)
 	}
 	return err
 }
 
 func (q *request) parseTakes(s *scanner) error {
-	if !s.next('[') {
-		return s.notA("takes", "an array")
-	}
-	if s.next(']') {
-		return nil // the limiter rejects it
-	}
-	for {
+	return s.array("takes", func() error { // the limiter rejects an empty one
 		if len(q.takes) == store.MaxTakes {
-			return bad("takes", fmt.Sprintf("has more than %d entries", store.MaxTakes))
+			return bad("takes", tooManyTakes)
 		}
-		if err := q.parseTake(s); err != nil {
-			return err
-		}
-		if s.next(']') {
-			return nil
-		}
-		if !s.next(',') {
-			return s.errSyntax("a comma")
-		}
-	}
+		return q.parseTake(s)
+	})
 }
 
 func (q *request) parseTake(s *scanner) error {

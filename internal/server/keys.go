@@ -35,7 +35,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		a.fail(w, err)
 	case def == nil:
-		a.fail(w, fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, r.PathValue("name")))
+		a.fail(w, unknownLimit(r.PathValue("name")))
 	case p.one:
 		a.inspect(w, r, def, p.key)
 	default:
@@ -43,14 +43,30 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inspect answers with the decision of a Check of 0.
+// inspect answers with the decision of a Check of 0, and with the override and the
+// live holds of the key if it has any.
 func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, key string) {
 	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
+	var o *dipwell.Override
+	if err == nil && a.can.Overrides != nil {
+		o, err = a.overrideOf(r.Context(), def.Name, key)
+	}
+	var holds []store.KeyHold
+	if err == nil && a.can.Holds != nil {
+		holds, err = a.limiter.Holds(r.Context(), def.Name, key)
+	}
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
+	b := d.AppendMembers([]byte{'{'})
+	if o != nil {
+		b = appendOverride(append(b, `,"override":`...), def.Name, o)
+	}
+	if len(holds) > 0 {
+		b = appendHolds(append(b, `,"holds":`...), holds)
+	}
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, p page) {
@@ -111,9 +127,7 @@ func parsePage(query string) (p page, err error) {
 				p.after = dipwell.Shared
 			}
 		case "key":
-			if p.key, p.one = value, true; !plainKey(value) {
-				return bad(name, "is empty or has a NUL byte")
-			}
+			p.key, p.one, err = value, true, checkPlain(value)
 		case "n":
 			p.n, err = pageSize(value, maxKeys)
 		default:

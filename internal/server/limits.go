@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -66,7 +65,7 @@ func parseLimitsPage(query string) (after string, n int, err error) {
 func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 	def := a.limiter.Limit(r.PathValue("name"))
 	if def == nil {
-		a.fail(w, fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, r.PathValue("name")))
+		a.fail(w, unknownLimit(r.PathValue("name")))
 		return
 	}
 	writeJSON(w, http.StatusOK, append(appendLimit(nil, def), '\n'))

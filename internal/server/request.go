@@ -29,6 +29,9 @@ type request struct {
 	take        dipwell.Take
 	takes       []dipwell.Take
 	reservation string
+	hold, id    string
+	costs       []int64 // of settle; nil: as held
+	ttl         time.Duration
 	timeout     time.Duration
 	allowed     members // that the path has
 	seen        members
@@ -41,16 +44,25 @@ const (
 	hasLimit members = 1 << iota
 	hasKey
 	hasCost
+	hasPlan
+	hasFloor
 	hasTakes
 	hasReservation
+	hasHold
+	hasCosts
+	hasTTL
+	hasID
 	hasTimeout
 )
 
-// ofTake are the members of a take, which stand in the request or in the entries of takes.
-const ofTake = hasLimit | hasKey | hasCost
+// Sets of members. ofTake may stand in the request or in the entries of takes.
+const (
+	ofBucket = hasLimit | hasKey | hasCost
+	ofTake   = ofBucket | hasPlan | hasFloor
+)
 
 // memberNames are the names of members, in the order of their bits.
-var memberNames = [...]string{"limit", "key", "cost", "takes", "reservation", "timeout"}
+var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout"}
 
 // member returns the member with a name, if it is one of a set, or 0.
 func (m members) member(name string) members {
@@ -146,11 +158,13 @@ func isJSON(r *http.Request, body []byte) bool {
 
 // complete sets defaults and checks which members are present.
 func (q *request) complete() error {
+	if missing := q.allowed & needed &^ q.seen; missing != 0 {
+		return bad(missing.String(), "is missing")
+	}
 	switch {
-	case q.allowed&hasReservation != 0:
-		if !q.has(hasReservation) {
-			return bad("reservation", "is missing")
-		}
+	case q.allowed&hasCosts != 0:
+		return q.completeCosts()
+	case q.allowed&hasLimit == 0:
 		return nil
 	case q.has(hasTakes):
 		if q.has(ofTake) {
@@ -159,6 +173,22 @@ func (q *request) complete() error {
 		return nil
 	}
 	return finish(&q.take, q.seen, "")
+}
+
+// needed are the members that every request that may have them has.
+const needed = hasReservation | hasHold | hasTTL
+
+// completeCosts sets the costs of a settle.
+func (q *request) completeCosts() error {
+	switch {
+	case q.has(hasCost) && q.has(hasCosts):
+		return bad("costs", "stands beside cost; give one of them")
+	case q.has(hasCost):
+		q.costs = []int64{q.take.Cost}
+	case q.has(hasCosts) && len(q.costs) == 0:
+		return bad("costs", "has no entries; leave it out to settle to what was held")
+	}
+	return nil
 }
 
 // finish sets a take's defaults. where is the prefix of its members in errors.
@@ -173,6 +203,9 @@ func finish(t *dipwell.Take, seen members, where string) error {
 	}
 	if seen&hasCost == 0 {
 		t.Cost = 1
+	}
+	if seen&hasPlan != 0 && t.Plan == "" {
+		return bad(where+"plan", "is empty; leave it out for the limit itself")
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/dipwell/dipwell"
 )
 
 // scanner parses JSON in place, and more strictly than encoding/json: invalid UTF-8
@@ -79,6 +81,47 @@ func (s *scanner) object(f func(name string) error) error {
 			return s.errSyntax("a comma")
 		}
 	}
+}
+
+// array parses an array. f parses each of its values.
+func (s *scanner) array(field string, f func() error) error {
+	if !s.next('[') {
+		return s.notA(field, "an array")
+	}
+	if s.next(']') {
+		return nil
+	}
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+		if s.next(']') {
+			return nil
+		}
+		if !s.next(',') {
+			return s.errSyntax("a comma")
+		}
+	}
+}
+
+// key parses a key: a string, or an array with the parts of a path.
+func (s *scanner) key(field string) (string, error) {
+	if s.peek() != '[' {
+		return s.str(field)
+	}
+	var parts []string
+	err := s.array(field, func() error {
+		part, err := s.str(field)
+		if err == nil && part == "" {
+			err = bad(field, fmt.Sprintf("part %d is empty", len(parts)+1))
+		}
+		parts = append(parts, part)
+		return err
+	})
+	if err == nil && len(parts) == 0 {
+		err = bad(field, "has no parts; leave it out for the limit's one shared bucket")
+	}
+	return dipwell.Key(parts...), err
 }
 
 // end returns an error if anything but space follows.
@@ -250,7 +293,7 @@ func (s *scanner) integer(field string) (int64, error) {
 	}
 	if digits := i - s.pos; i < len(s.b) && digits > 0 && (digits == 1 || s.b[s.pos] != '0') {
 		switch s.b[i] {
-		case ',', '}', ' ', '\n':
+		case ',', '}', ']', ' ', '\n':
 			s.pos = i
 			return n, nil
 		}

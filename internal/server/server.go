@@ -112,16 +112,23 @@ func (s *Server) API(at Site) http.Handler {
 	a.hot = map[string]*verbCall{}
 	for _, v := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
 		store.VerbCharge, store.VerbRefund, store.VerbReset} {
-		a.hot["/v1/"+v.String()] = &verbCall{verb: v, admin: v >= store.VerbRefund, members: ofTake | hasTakes}
+		a.hot["/v1/"+v.String()] = &verbCall{verb: v, admin: v >= store.VerbRefund, members: membersOf(v)}
 	}
 	a.rest.HandleFunc("POST /v1/cancel", a.cancel)
 	a.rest.HandleFunc("POST /v1/wait", a.wait)
+	a.rest.HandleFunc("POST /v1/hold", a.hold)
+	a.rest.HandleFunc("POST /v1/settle", a.settle)
+	a.rest.HandleFunc("POST /v1/extend", a.extend)
 	a.rest.HandleFunc("/v1/auth", a.auth)
 	a.rest.HandleFunc("GET /v1/limits", unless(at.NoLimits, a.listLimits))
 	a.rest.HandleFunc("GET /v1/limits/{name}", unless(at.NoLimits, a.noParams(a.getLimit)))
 	a.rest.HandleFunc("PUT /v1/limits/{name}", a.admin(a.putLimit))
 	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.noParams(a.deleteLimit)))
 	a.rest.HandleFunc("GET /v1/limits/{name}/keys", a.admin(a.keys))
+	a.rest.HandleFunc("GET /v1/limits/{name}/holds", a.admin(a.holds))
+	a.rest.HandleFunc("GET /v1/limits/{name}/overrides", a.admin(a.overrides))
+	a.rest.HandleFunc("PUT /v1/limits/{name}/overrides", a.admin(a.putOverride))
+	a.rest.HandleFunc("DELETE /v1/limits/{name}/overrides", a.admin(a.deleteOverride))
 	a.rest.HandleFunc("GET /v1/top", a.admin(a.top))
 	a.rest.HandleFunc("GET /healthz", a.noParams(a.healthz))
 	a.rest.HandleFunc("GET /readyz", a.noParams(a.readyz))

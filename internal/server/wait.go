@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of the timeout of a wait.
@@ -72,7 +73,7 @@ func (s *Server) awaitWithin(ctx context.Context, d *dipwell.Decision, t *dipwel
 	defer context.AfterFunc(s.stopped, func() { cancel(errStopping) })()
 	within, stop := context.WithTimeout(within, timeout)
 	defer stop()
-	*d, err = s.limiter.Wait(within, t.Limit, t.Key, t.Cost)
+	*d, err = s.limiter.WaitTake(within, *t)
 	if err == nil || within.Err() == nil || errors.Is(err, dipwell.ErrStore) {
 		return err
 	}
@@ -80,7 +81,7 @@ func (s *Server) awaitWithin(ctx context.Context, d *dipwell.Decision, t *dipwel
 		return cause
 	}
 	// The tokens were not there in time. The decision says what the bucket has now.
-	if *d, err = s.limiter.Check(ctx, t.Limit, t.Key, t.Cost); err == nil {
+	if err = s.limiter.DoTake(ctx, d, store.VerbCheck, *t); err == nil {
 		d.Allowed, d.Shadow = false, false
 	}
 	return err

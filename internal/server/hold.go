@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/store"
+)
+
+// hold answers POST /v1/hold.
+func (a *api) hold(w http.ResponseWriter, r *http.Request) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	err := a.read(w, r, x, ofTake|hasTakes|hasTTL|hasID)
+	if err == nil {
+		err = a.doHold(r.Context(), &x.d, &x.req)
+	}
+	switch {
+	case errors.Is(err, dipwell.ErrHoldConflict):
+		httplimit.Problem(w, http.StatusConflict, "id", err.Error())
+	case err != nil:
+		a.fail(w, err)
+	default:
+		a.answer(w, x)
+	}
+}
+
+func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
+	takes := q.takes
+	if !q.has(hasTakes) {
+		takes = []dipwell.Take{q.take}
+	}
+	*d, err = s.limiter.Hold(ctx, q.ttl, q.id, takes...)
+	s.metrics.counted(d, err)
+	return err
+}
+
+// settle answers POST /v1/settle.
+func (a *api) settle(w http.ResponseWriter, r *http.Request) {
+	a.changeHold(w, r, hasHold|hasCost|hasCosts, a.doSettle)
+}
+
+// extend answers POST /v1/extend.
+func (a *api) extend(w http.ResponseWriter, r *http.Request) {
+	a.changeHold(w, r, hasHold|hasTTL, a.doExtend)
+}
+
+func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *dipwell.Decision, *request) error) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	err := a.read(w, r, x, m)
+	if err == nil {
+		err = do(r.Context(), &x.d, &x.req)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	a.live.Load().headers.Set(w.Header(), &x.d)
+	writeJSON(w, http.StatusOK, append(x.d.AppendMembers([]byte{'{'}), "}\n"...))
+}
+
+func (s *Server) doSettle(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
+	*d, err = s.limiter.Settle(ctx, q.hold, q.costs...)
+	return ofHold(err)
+}
+
+func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
+	*d, err = s.limiter.Extend(ctx, q.hold, q.ttl)
+	return ofHold(err)
+}
+
+// ofHold names the member hold in an error about the id of a hold.
+func ofHold(err error) error {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "id" {
+		return bad("hold", f.Reason)
+	}
+	return err
+}
+
+// holds answers GET /v1/limits/{name}/holds with the live holds of a key.
+func (a *api) holds(w http.ResponseWriter, r *http.Request) {
+	key, err := parseKey(r.URL.RawQuery)
+	var holds []store.KeyHold
+	if err == nil {
+		holds, err = a.limiter.Holds(r.Context(), r.PathValue("name"), key)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, append(appendHolds([]byte(`{"holds":`), holds), "}\n"...))
+}
+
+// appendHolds appends holds as an array.
+func appendHolds(b []byte, holds []store.KeyHold) []byte {
+	b = append(b, '[')
+	for i, h := range holds {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsontext.AppendString(append(b, `{"hold":`...), h.ID)
+		b = strconv.AppendInt(append(b, `,"tokens":`...), h.Tokens, 10)
+		b = strconv.AppendInt(append(b, `,"expires_us":`...), h.Expires, 10)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// parseKey parses a query with the parameter key alone, which may be absent.
+func parseKey(query string) (key string, err error) {
+	key = dipwell.Shared
+	err = eachOnce(query, func(name, value string) error {
+		if name != "key" {
+			return bad(name, "unknown parameter; known is key")
+		}
+		key = value
+		return checkPlain(value)
+	})
+	return key, err
+}
+
+// checkPlain refuses a key that is given and is not plain.
+func checkPlain(key string) error {
+	if !plainKey(key) {
+		return bad("key", "is empty or has a NUL byte")
+	}
+	return nil
+}
+
+func unknownLimit(name string) error { return fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, name) }

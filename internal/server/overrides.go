@@ -1,0 +1,245 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/store"
+)
+
+// overrides answers GET /v1/limits/{name}/overrides: a page of overrides, or that of
+// a key.
+func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	p, err := parsePage(r.URL.RawQuery)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	if p.one {
+		switch o, err := a.overrideOf(r.Context(), name, p.key); {
+		case err != nil:
+			a.fail(w, err)
+		case o == nil:
+			noOverride(w)
+		default:
+			writeJSON(w, http.StatusOK, append(appendOverride(nil, name, o), '\n'))
+		}
+		return
+	}
+	list, err := a.limiter.Overrides(r.Context(), name, p.prefix, p.after, p.n)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	b := []byte(`{"overrides":[`)
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOverride(b, name, &list[i])
+	}
+	b = append(b, `],"next":`...)
+	if len(list) == p.n {
+		b = jsontext.AppendString(b, list[len(list)-1].Key)
+	} else {
+		b = append(b, "null"...)
+	}
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+// overrideOf returns the override of a key, or nil if it has none.
+func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Override, error) {
+	if key == dipwell.Shared {
+		key = ""
+	}
+	// Of the keys that begin with key, it is the first itself.
+	list, err := s.limiter.Overrides(ctx, limit, key, "", 1)
+	if err != nil || len(list) == 0 || list[0].Key != key {
+		return nil, err
+	}
+	return &list[0], nil
+}
+
+func noOverride(w http.ResponseWriter) {
+	httplimit.Problem(w, http.StatusNotFound, "key", "the key has no override")
+}
+
+// putOverride answers PUT /v1/limits/{name}/overrides.
+func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	q, err := readOverride(r)
+	var o dipwell.Override
+	if err == nil {
+		o, err = a.setOverride(r.Context(), name, q)
+	}
+	if err != nil {
+		a.failChange(w, name, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, append(appendOverride(nil, name, &o), '\n'))
+}
+
+// setOverride sets an override. If it has a length of time, it ends that long after
+// now on the store's clock.
+func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall) (o dipwell.Override, err error) {
+	o = dipwell.Override{Key: q.key, Plan: q.plan, Rate: q.numbers.Rate, Period: q.numbers.Period, Burst: q.numbers.Burst, Until: q.until, Note: q.note}
+	if q.lasts > 0 {
+		now, err := s.can.Now(ctx)
+		if err != nil {
+			return o, err
+		}
+		o.Until = now + q.lasts.Microseconds()
+	}
+	return s.limiter.SetOverride(ctx, limit, o)
+}
+
+// deleteOverride answers DELETE /v1/limits/{name}/overrides.
+func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
+	key, err := parseKey(r.URL.RawQuery)
+	var ended bool
+	if err == nil {
+		ended, err = a.limiter.EndOverride(r.Context(), r.PathValue("name"), key)
+	}
+	switch {
+	case err != nil:
+		a.failChange(w, r.PathValue("name"), err)
+	case !ended:
+		noOverride(w)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// overrideCall is the body of putOverride.
+type overrideCall struct {
+	key, plan, note string
+	numbers         store.Plan    // rate, per and burst
+	until           int64         // µs since the Unix epoch
+	lasts           time.Duration // for
+}
+
+// overrideMembers are the names of the members, for errors.
+const overrideMembers = "key, plan, rate, per, burst, for, until, note"
+
+func (q *overrideCall) set(name, value string) (err error) {
+	switch name {
+	case "key":
+		q.key, err = value, checkPlain(value)
+	case "plan":
+		if q.plan = value; value == "" {
+			err = bad(name, "is empty")
+		}
+	case "note":
+		q.note = value
+	case "rate", "per", "burst":
+		if err = q.numbers.Set(name, value); err != nil {
+			err = bad(name, strings.TrimPrefix(err.Error(), name+": "))
+		}
+	case "for":
+		if q.lasts, err = parseSpan(name, value); err == nil && q.lasts <= 0 {
+			err = bad(name, "must be longer than 0")
+		}
+	case "until":
+		t, e := time.Parse(time.RFC3339Nano, value)
+		if q.until = t.UnixMicro(); e != nil || q.until <= 0 {
+			err = bad(name, "must be a time such as 2030-01-31T18:00:00Z")
+		}
+	default:
+		err = bad(name[:min(len(name), 64)], "unknown; known are "+overrideMembers)
+	}
+	return err
+}
+
+// readOverride parses the body of putOverride: JSON, a query or a form.
+func readOverride(r *http.Request) (*overrideCall, error) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	if err := x.body(r); err != nil {
+		return nil, err
+	}
+	q := &overrideCall{key: dipwell.Shared}
+	seen := map[string]bool{}
+	set := func(name, value string) error {
+		if seen[name] {
+			return bad(name, "is given twice")
+		}
+		err := q.set(name, value)
+		seen[name] = err == nil
+		return err
+	}
+	var err error
+	if isJSON(r, x.in) {
+		if r.URL.RawQuery != "" {
+			return nil, errBoth
+		}
+		s := scanner{b: x.in}
+		err = s.object(func(name string) error {
+			value, err := s.overrideValue(name)
+			if err == nil {
+				err = set(name, value)
+			}
+			return err
+		})
+		if err == nil {
+			err = s.end()
+		}
+	} else if err = eachParam(r.URL.RawQuery, set); err == nil {
+		err = eachParam(string(x.in), set)
+	}
+	if err == nil && seen["for"] && seen["until"] {
+		err = bad("for", "stands beside until; give one of them")
+	}
+	return q, err
+}
+
+// overrideValue parses the value of a member of putOverride.
+func (s *scanner) overrideValue(name string) (string, error) {
+	switch name {
+	case "key":
+		return s.key(name)
+	case "rate", "burst":
+		return s.scalar(name)
+	}
+	return s.str(name)
+}
+
+// appendOverride appends an override as an object.
+func appendOverride(b []byte, limit string, o *dipwell.Override) []byte {
+	b = jsontext.AppendString(append(b, `{"limit":`...), limit)
+	b = append(b, `,"key":`...)
+	if o.Key == "" {
+		b = append(b, "null"...)
+	} else {
+		b = jsontext.AppendString(b, o.Key)
+	}
+	if o.Plan != "" {
+		b = jsontext.AppendString(append(b, `,"plan":`...), o.Plan)
+	}
+	if o.Rate != 0 {
+		b = strconv.AppendInt(append(b, `,"rate":`...), o.Rate, 10)
+	}
+	if o.Period != 0 {
+		b = jsontext.AppendString(append(b, `,"per":`...), period.Format(o.Period))
+	}
+	if o.Burst != 0 {
+		b = strconv.AppendInt(append(b, `,"burst":`...), max(o.Burst, 0), 10) // NoBurst is -1
+	}
+	b = append(b, `,"until":`...)
+	if o.Until == 0 {
+		b = append(b, "null"...)
+	} else {
+		b = jsontext.AppendString(b, time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
+	}
+	if o.Note != "" {
+		b = jsontext.AppendString(append(b, `,"note":`...), o.Note)
+	}
+	return append(b, '}')
+}
