@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"sync"
@@ -20,10 +21,13 @@ type verbCall struct {
 
 // membersOf returns the members of a verb's request.
 func membersOf(v store.Verb) members {
-	if v <= store.VerbReserve {
-		return ofTake | hasTakes
+	switch {
+	case v > store.VerbReserve:
+		return ofBucket
+	case v == store.VerbTakeUpTo:
+		return ofTake
 	}
-	return ofBucket | hasTakes
+	return ofTake | hasTakes
 }
 
 // exchange has the buffers of a call, from a pool.
@@ -66,7 +70,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 		return
 	}
 	start := time.Now()
-	err := a.decide(r, c.verb, x)
+	err := a.decide(r.Context(), c.verb, &x.d, &x.req)
 	a.metrics.observe(c.verb, &x.d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)
@@ -75,15 +79,15 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	a.answer(w, x)
 }
 
-func (a *api) decide(r *http.Request, verb store.Verb, x *exchange) error {
-	if x.req.has(hasTakes) {
-		return a.limiter.DoAll(r.Context(), &x.d, verb, x.req.takes)
+func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
+	if q.has(hasTakes) {
+		return a.limiter.DoAll(ctx, d, verb, q.takes)
 	}
-	t := &x.req.take
+	t := &q.take
 	if t.Plan == "" && t.Floor == 0 {
-		return a.limiter.Do(r.Context(), &x.d, verb, t.Limit, t.Key, t.Cost)
+		return a.limiter.Do(ctx, d, verb, t.Limit, t.Key, t.Cost)
 	}
-	return a.limiter.DoTake(r.Context(), &x.d, verb, *t)
+	return a.limiter.DoTake(ctx, d, verb, *t)
 }
 
 var jsonType = []string{"application/json"}
@@ -120,6 +124,8 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status, field = http.StatusNotFound, "limit"
 	case errors.Is(err, dipwell.ErrReservation):
 		status, field = http.StatusConflict, "reservation"
+	case errors.Is(err, errNoOverride):
+		status, field = http.StatusNotFound, "key"
 	case errors.Is(err, dipwell.ErrUnknownHold):
 		status, field = http.StatusNotFound, "hold"
 	case errors.Is(err, dipwell.ErrHoldConflict):

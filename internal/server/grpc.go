@@ -120,18 +120,13 @@ func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decisi
 }
 
 func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
-	if !v.Enter() {
-		return nil, ErrShed
-	}
-	defer v.Leave()
-	id, err := store.ParseReservation(c.GetReservation())
-	if err == nil {
-		err = v.limiter.Cancel(ctx, id)
-	}
-	if err != nil {
-		return nil, grpcError(err)
-	}
-	return &dipwellv1.CancelResponse{}, nil
+	return &dipwellv1.CancelResponse{}, v.within(func() error {
+		id, err := store.ParseReservation(c.GetReservation())
+		if err == nil {
+			err = v.limiter.Cancel(ctx, id)
+		}
+		return err
+	})
 }
 
 func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
@@ -139,17 +134,13 @@ func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) 
 		return nil, ErrShed
 	}
 	defer v.Leave()
-	q, err := callOf(c)
+	q, err := callOf(membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 	if err != nil {
 		return nil, grpcError(err)
 	}
 	var d dipwell.Decision
 	start := time.Now()
-	if q.has(hasTakes) {
-		err = v.limiter.DoAll(ctx, &d, verb, q.takes)
-	} else {
-		err = v.limiter.Do(ctx, &d, verb, q.take.Limit, q.take.Key, q.take.Cost)
-	}
+	err = v.api.decide(ctx, verb, &d, &q)
 	v.metrics.observe(verb, &d, err, time.Since(start))
 	if err != nil {
 		return nil, grpcError(err)
@@ -158,22 +149,25 @@ func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) 
 }
 
 // callOf converts a call, with the defaults and checks of the JSON API.
-func callOf(c *dipwellv1.Call) (q request, err error) {
-	q.take, q.seen = takeOf(c.Limit, c.Key, c.Cost)
-	if c.Takes == nil {
-		return q, q.complete()
+func callOf(allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q request, err error) {
+	q.allowed = allowed
+	q.take, q.seen = takeOf(one)
+	if takes != nil {
+		q.seen |= hasTakes
 	}
-	q.seen |= hasTakes
-	if err = q.complete(); err != nil {
+	if more := q.seen &^ allowed; more != 0 {
+		return q, bad(more.String(), "is not for this call")
+	}
+	if err = q.complete(); err != nil || takes == nil {
 		return q, err
 	}
-	if len(c.Takes) > store.MaxTakes {
+	if len(takes) > store.MaxTakes {
 		return q, bad("takes", tooManyTakes)
 	}
-	q.takes = make([]dipwell.Take, len(c.Takes))
-	for i, t := range c.Takes {
+	q.takes = make([]dipwell.Take, len(takes))
+	for i, t := range takes {
 		var seen members
-		q.takes[i], seen = takeOf(t.GetLimit(), t.Key, t.Cost)
+		q.takes[i], seen = takeOf(t)
 		if err = finish(&q.takes[i], seen, takesPath(i)); err != nil {
 			return q, err
 		}
@@ -181,17 +175,15 @@ func callOf(c *dipwellv1.Call) (q request, err error) {
 	return q, nil
 }
 
-func takeOf(limit string, key *string, cost *int64) (t dipwell.Take, seen members) {
-	if t.Limit = limit; limit != "" {
-		seen |= hasLimit
+func takeOf(p *dipwellv1.Take) (t dipwell.Take, seen members) {
+	if p == nil {
+		return t, 0
 	}
-	if key != nil {
-		t.Key = *key
-		seen |= hasKey
-	}
-	if cost != nil {
-		t.Cost = *cost
-		seen |= hasCost
+	t = dipwell.Take{Limit: p.Limit, Key: p.GetKey(), Cost: p.GetCost(), Plan: p.Plan, Floor: p.Floor}
+	for i, has := range [...]bool{t.Limit != "", p.Key != nil, p.Cost != nil, t.Plan != "", t.Floor != 0} {
+		if has {
+			seen |= 1 << i
+		}
 	}
 	return t, seen
 }
@@ -209,6 +201,10 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 		retry := d.RetryAfter.Microseconds()
 		out.RetryAfterUs = &retry
 	}
+	out.Plan, out.Hold, out.Repeated, out.RetryIsBound = d.Plan, d.Hold, d.Repeated, d.RetryIsBound
+	if !d.Expires.IsZero() {
+		out.ExpiresUs = d.Expires.UnixMicro()
+	}
 	if d.Reservation != (dipwell.Reservation{}) {
 		out.Reservation = d.Reservation.String()
 	}
@@ -222,11 +218,17 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 // sent, because it may have the store's address.
 func grpcError(err error) error {
 	switch {
+	case errors.Is(err, errWaiters):
+		return ErrShed
+	case errors.Is(err, errStopping):
+		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
+		return status.FromContextError(err).Err()
+	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, dipwell.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
+		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, new(*dipwell.FieldError)):
 		return status.Error(codes.InvalidArgument, err.Error())
-	case errors.Is(err, dipwell.ErrUnknownLimit):
-		return status.Error(codes.NotFound, err.Error())
-	case errors.Is(err, dipwell.ErrReservation):
+	case errors.Is(err, dipwell.ErrReservation), errors.Is(err, dipwell.ErrHoldConflict):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, dipwell.ErrNotSupported):
 		return status.Error(codes.Unimplemented, err.Error())

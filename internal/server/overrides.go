@@ -2,13 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
@@ -24,14 +24,15 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if p.one {
-		switch o, err := a.overrideOf(r.Context(), name, p.key); {
-		case err != nil:
-			a.fail(w, err)
-		case o == nil:
-			noOverride(w)
-		default:
-			writeJSON(w, http.StatusOK, append(appendOverride(nil, name, o), '\n'))
+		o, err := a.overrideOf(r.Context(), name, p.key)
+		if err == nil && o == nil {
+			err = errNoOverride
 		}
+		if err != nil {
+			a.fail(w, err)
+			return
+		}
+		writeJSON(w, http.StatusOK, append(appendOverride(nil, name, o), '\n'))
 		return
 	}
 	list, err := a.limiter.Overrides(r.Context(), name, p.prefix, p.after, p.n)
@@ -68,10 +69,6 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 	return &list[0], nil
 }
 
-func noOverride(w http.ResponseWriter) {
-	httplimit.Problem(w, http.StatusNotFound, "key", "the key has no override")
-}
-
 // putOverride answers PUT /v1/limits/{name}/overrides.
 func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
@@ -104,18 +101,24 @@ func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall)
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
 func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
 	key, err := parseKey(r.URL.RawQuery)
-	var ended bool
 	if err == nil {
-		ended, err = a.limiter.EndOverride(r.Context(), r.PathValue("name"), key)
+		err = a.endOverride(r.Context(), r.PathValue("name"), key)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		a.failChange(w, r.PathValue("name"), err)
-	case !ended:
-		noOverride(w)
-	default:
-		w.WriteHeader(http.StatusNoContent)
+		return
 	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+var errNoOverride = errors.New("the key has no override")
+
+func (s *Server) endOverride(ctx context.Context, limit, key string) error {
+	ended, err := s.limiter.EndOverride(ctx, limit, key)
+	if err == nil && !ended {
+		err = errNoOverride
+	}
+	return err
 }
 
 // overrideCall is the body of putOverride.

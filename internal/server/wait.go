@@ -73,7 +73,10 @@ func (s *Server) awaitWithin(ctx context.Context, d *dipwell.Decision, t *dipwel
 	defer context.AfterFunc(s.stopped, func() { cancel(errStopping) })()
 	within, stop := context.WithTimeout(within, timeout)
 	defer stop()
-	*d, err = s.limiter.WaitTake(within, *t)
+	if t.Plan != "" || t.Floor != 0 {
+		return bad("plan", "wait has neither a plan nor a floor yet")
+	}
+	*d, err = s.limiter.Wait(within, t.Limit, t.Key, t.Cost)
 	if err == nil || within.Err() == nil || errors.Is(err, dipwell.ErrStore) {
 		return err
 	}

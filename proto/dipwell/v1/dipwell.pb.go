@@ -31,6 +31,8 @@ type Call struct {
 	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`    // 1 to 512 bytes without NUL; absent: the limit's shared bucket
 	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"` // tokens, 0 to 2^53-1; absent: 1
 	Takes         []*Take                `protobuf:"bytes,4,rep,name=takes,proto3" json:"takes,omitempty"`      // at most 16; for Take, Check and Reserve
+	Plan          string                 `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`        // a plan of the limit; for Take, Check, TakeUpTo and Reserve
+	Floor         int64                  `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`     // tokens that must stay free; for Take and Check
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,12 +95,28 @@ func (x *Call) GetTakes() []*Take {
 	return nil
 }
 
+func (x *Call) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *Call) GetFloor() int64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
 // Take is one of several costs in a call.
 type Take struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
 	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
+	Floor         int64                  `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"` // for Take, Check and Hold
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -154,8 +172,22 @@ func (x *Take) GetCost() int64 {
 	return 0
 }
 
+func (x *Take) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *Take) GetFloor() int64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
 // Decision is the answer. For several takes the top level speaks for the limit
-// that decides, and limits has each, in the order asked.
+// that decides, and limits has each, in the order asked, and then their parents.
 type Decision struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Allowed       bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
@@ -173,6 +205,11 @@ type Decision struct {
 	Source        string                 `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`                                         // store, deny-cache, lease, fallback-open, fallback-closed, fallback-local
 	Reservation   string                 `protobuf:"bytes,14,opt,name=reservation,proto3" json:"reservation,omitempty"`                               // when delay_us is above 0
 	Limits        []*Decision            `protobuf:"bytes,15,rep,name=limits,proto3" json:"limits,omitempty"`
+	Plan          string                 `protobuf:"bytes,16,opt,name=plan,proto3" json:"plan,omitempty"`                                        // the plan that decided; empty: the limit itself
+	Hold          string                 `protobuf:"bytes,17,opt,name=hold,proto3" json:"hold,omitempty"`                                        // id of the hold, for Settle and Extend
+	ExpiresUs     int64                  `protobuf:"varint,18,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"`            // when the hold expires, in microseconds since the Unix epoch; 0: no hold
+	Repeated      bool                   `protobuf:"varint,19,opt,name=repeated,proto3" json:"repeated,omitempty"`                               // the same Hold or Settle was made before, and changed nothing now
+	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // the key has holds: the call may be allowed before retry_after_us
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +349,41 @@ func (x *Decision) GetLimits() []*Decision {
 	return nil
 }
 
+func (x *Decision) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *Decision) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *Decision) GetExpiresUs() int64 {
+	if x != nil {
+		return x.ExpiresUs
+	}
+	return 0
+}
+
+func (x *Decision) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
+}
+
+func (x *Decision) GetRetryIsBound() bool {
+	if x != nil {
+		return x.RetryIsBound
+	}
+	return false
+}
+
 type CancelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reservation   string                 `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
@@ -392,25 +464,829 @@ func (*CancelResponse) Descriptor() ([]byte, []int) {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{4}
 }
 
+type WaitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
+	Floor         int64                  `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"`
+	TimeoutUs     int64                  `protobuf:"varint,6,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"` // 1 ms to 10 minutes; 0: 30 seconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitRequest) Reset() {
+	*x = WaitRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitRequest) ProtoMessage() {}
+
+func (x *WaitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
+func (*WaitRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WaitRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetKey() string {
+	if x != nil && x.Key != nil {
+		return *x.Key
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetCost() int64 {
+	if x != nil && x.Cost != nil {
+		return *x.Cost
+	}
+	return 0
+}
+
+func (x *WaitRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetFloor() int64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *WaitRequest) GetTimeoutUs() int64 {
+	if x != nil {
+		return x.TimeoutUs
+	}
+	return 0
+}
+
+// HoldRequest is either limit, key, cost, plan and floor, or takes.
+type HoldRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
+	Floor         int64                  `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"`
+	Takes         []*Take                `protobuf:"bytes,6,rep,name=takes,proto3" json:"takes,omitempty"`               // at most 16
+	TtlUs         int64                  `protobuf:"varint,7,opt,name=ttl_us,json=ttlUs,proto3" json:"ttl_us,omitempty"` // until the hold expires
+	Id            string                 `protobuf:"bytes,8,opt,name=id,proto3" json:"id,omitempty"`                     // 1 to 64 bytes of printable ASCII without spaces; empty: made by the service
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldRequest) Reset() {
+	*x = HoldRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldRequest) ProtoMessage() {}
+
+func (x *HoldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
+func (*HoldRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HoldRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetKey() string {
+	if x != nil && x.Key != nil {
+		return *x.Key
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetCost() int64 {
+	if x != nil && x.Cost != nil {
+		return *x.Cost
+	}
+	return 0
+}
+
+func (x *HoldRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetFloor() int64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *HoldRequest) GetTakes() []*Take {
+	if x != nil {
+		return x.Takes
+	}
+	return nil
+}
+
+func (x *HoldRequest) GetTtlUs() int64 {
+	if x != nil {
+		return x.TtlUs
+	}
+	return 0
+}
+
+func (x *HoldRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type SettleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hold          string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	Costs         []int64                `protobuf:"varint,2,rep,packed,name=costs,proto3" json:"costs,omitempty"` // the actual cost of each take of the hold; empty: as held
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleRequest) Reset() {
+	*x = SettleRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleRequest) ProtoMessage() {}
+
+func (x *SettleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
+func (*SettleRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SettleRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *SettleRequest) GetCosts() []int64 {
+	if x != nil {
+		return x.Costs
+	}
+	return nil
+}
+
+type ExtendRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hold          string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	TtlUs         int64                  `protobuf:"varint,2,opt,name=ttl_us,json=ttlUs,proto3" json:"ttl_us,omitempty"` // from now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendRequest) Reset() {
+	*x = ExtendRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendRequest) ProtoMessage() {}
+
+func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
+func (*ExtendRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ExtendRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *ExtendRequest) GetTtlUs() int64 {
+	if x != nil {
+		return x.TtlUs
+	}
+	return 0
+}
+
+type HoldsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldsRequest) Reset() {
+	*x = HoldsRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldsRequest) ProtoMessage() {}
+
+func (x *HoldsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldsRequest.ProtoReflect.Descriptor instead.
+func (*HoldsRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *HoldsRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *HoldsRequest) GetKey() string {
+	if x != nil && x.Key != nil {
+		return *x.Key
+	}
+	return ""
+}
+
+type HoldsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holds         []*KeyHold             `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"` // the one that expires first first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldsResponse) Reset() {
+	*x = HoldsResponse{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldsResponse) ProtoMessage() {}
+
+func (x *HoldsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldsResponse.ProtoReflect.Descriptor instead.
+func (*HoldsResponse) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HoldsResponse) GetHolds() []*KeyHold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+// KeyHold is what a live hold holds of one key.
+type KeyHold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hold          string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	Tokens        int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	ExpiresUs     int64                  `protobuf:"varint,3,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"` // since the Unix epoch
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyHold) Reset() {
+	*x = KeyHold{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyHold) ProtoMessage() {}
+
+func (x *KeyHold) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyHold.ProtoReflect.Descriptor instead.
+func (*KeyHold) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *KeyHold) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *KeyHold) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *KeyHold) GetExpiresUs() int64 {
+	if x != nil {
+		return x.ExpiresUs
+	}
+	return 0
+}
+
+// Override decides the calls of one key of a limit, in place of the limit and of
+// the plan that callers name.
+type Override struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`                   // absent: the limit's shared bucket
+	Plan          string                 `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`                       // a plan of the limit; or rate, per_us and burst
+	Rate          int64                  `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`                      // 0: as the limit
+	PerUs         int64                  `protobuf:"varint,5,opt,name=per_us,json=perUs,proto3" json:"per_us,omitempty"`       // 0: as the limit
+	Burst         *int64                 `protobuf:"varint,6,opt,name=burst,proto3,oneof" json:"burst,omitempty"`              // absent: as the limit
+	UntilUs       int64                  `protobuf:"varint,7,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"` // since the Unix epoch, on the store's clock; 0: it has no end
+	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`                       // at most 1024 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Override) Reset() {
+	*x = Override{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Override) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Override) ProtoMessage() {}
+
+func (x *Override) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Override.ProtoReflect.Descriptor instead.
+func (*Override) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Override) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *Override) GetKey() string {
+	if x != nil && x.Key != nil {
+		return *x.Key
+	}
+	return ""
+}
+
+func (x *Override) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+func (x *Override) GetRate() int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Override) GetPerUs() int64 {
+	if x != nil {
+		return x.PerUs
+	}
+	return 0
+}
+
+func (x *Override) GetBurst() int64 {
+	if x != nil && x.Burst != nil {
+		return *x.Burst
+	}
+	return 0
+}
+
+func (x *Override) GetUntilUs() int64 {
+	if x != nil {
+		return x.UntilUs
+	}
+	return 0
+}
+
+func (x *Override) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type SetOverrideRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Override      *Override              `protobuf:"bytes,1,opt,name=override,proto3" json:"override,omitempty"`
+	ForUs         int64                  `protobuf:"varint,2,opt,name=for_us,json=forUs,proto3" json:"for_us,omitempty"` // until then from now, in place of until_us
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOverrideRequest) Reset() {
+	*x = SetOverrideRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOverrideRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOverrideRequest) ProtoMessage() {}
+
+func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOverrideRequest.ProtoReflect.Descriptor instead.
+func (*SetOverrideRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SetOverrideRequest) GetOverride() *Override {
+	if x != nil {
+		return x.Override
+	}
+	return nil
+}
+
+func (x *SetOverrideRequest) GetForUs() int64 {
+	if x != nil {
+		return x.ForUs
+	}
+	return 0
+}
+
+type EndOverrideRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndOverrideRequest) Reset() {
+	*x = EndOverrideRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndOverrideRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndOverrideRequest) ProtoMessage() {}
+
+func (x *EndOverrideRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndOverrideRequest.ProtoReflect.Descriptor instead.
+func (*EndOverrideRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EndOverrideRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *EndOverrideRequest) GetKey() string {
+	if x != nil && x.Key != nil {
+		return *x.Key
+	}
+	return ""
+}
+
+type EndOverrideResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndOverrideResponse) Reset() {
+	*x = EndOverrideResponse{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndOverrideResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndOverrideResponse) ProtoMessage() {}
+
+func (x *EndOverrideResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndOverrideResponse.ProtoReflect.Descriptor instead.
+func (*EndOverrideResponse) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{15}
+}
+
+type OverridesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`     // only keys that begin with this
+	After         *string                `protobuf:"bytes,3,opt,name=after,proto3,oneof" json:"after,omitempty"` // only keys after this one; empty: after the shared bucket
+	N             int32                  `protobuf:"varint,4,opt,name=n,proto3" json:"n,omitempty"`              // 1 to 1000; 0: 100
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverridesRequest) Reset() {
+	*x = OverridesRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverridesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverridesRequest) ProtoMessage() {}
+
+func (x *OverridesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverridesRequest.ProtoReflect.Descriptor instead.
+func (*OverridesRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *OverridesRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *OverridesRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *OverridesRequest) GetAfter() string {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return ""
+}
+
+func (x *OverridesRequest) GetN() int32 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+type OverridesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Overrides     []*Override            `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"` // in byte order of their keys
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverridesResponse) Reset() {
+	*x = OverridesResponse{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverridesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverridesResponse) ProtoMessage() {}
+
+func (x *OverridesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverridesResponse.ProtoReflect.Descriptor instead.
+func (*OverridesResponse) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *OverridesResponse) GetOverrides() []*Override {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
 var File_proto_dipwell_v1_dipwell_proto protoreflect.FileDescriptor
 
 const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\n" +
 	"\x1eproto/dipwell/v1/dipwell.proto\x12\n" +
-	"dipwell.v1\"\x85\x01\n" +
+	"dipwell.v1\"\xaf\x01\n" +
 	"\x04Call\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x17\n" +
 	"\x04cost\x18\x03 \x01(\x03H\x01R\x04cost\x88\x01\x01\x12&\n" +
-	"\x05takes\x18\x04 \x03(\v2\x10.dipwell.v1.TakeR\x05takesB\x06\n" +
+	"\x05takes\x18\x04 \x03(\v2\x10.dipwell.v1.TakeR\x05takes\x12\x12\n" +
+	"\x04plan\x18\x05 \x01(\tR\x04plan\x12\x14\n" +
+	"\x05floor\x18\x06 \x01(\x03R\x05floorB\x06\n" +
 	"\x04_keyB\a\n" +
-	"\x05_cost\"]\n" +
+	"\x05_cost\"\x87\x01\n" +
 	"\x04Take\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x17\n" +
-	"\x04cost\x18\x03 \x01(\x03H\x01R\x04cost\x88\x01\x01B\x06\n" +
+	"\x04cost\x18\x03 \x01(\x03H\x01R\x04cost\x88\x01\x01\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04plan\x12\x14\n" +
+	"\x05floor\x18\x05 \x01(\x03R\x05floorB\x06\n" +
 	"\x04_keyB\a\n" +
-	"\x05_cost\"\xd6\x03\n" +
+	"\x05_cost\"\xdf\x04\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\tR\x05limit\x12\x15\n" +
@@ -427,12 +1303,83 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x06shadow\x18\f \x01(\bR\x06shadow\x12\x16\n" +
 	"\x06source\x18\r \x01(\tR\x06source\x12 \n" +
 	"\vreservation\x18\x0e \x01(\tR\vreservation\x12,\n" +
-	"\x06limits\x18\x0f \x03(\v2\x14.dipwell.v1.DecisionR\x06limitsB\x06\n" +
+	"\x06limits\x18\x0f \x03(\v2\x14.dipwell.v1.DecisionR\x06limits\x12\x12\n" +
+	"\x04plan\x18\x10 \x01(\tR\x04plan\x12\x12\n" +
+	"\x04hold\x18\x11 \x01(\tR\x04hold\x12\x1d\n" +
+	"\n" +
+	"expires_us\x18\x12 \x01(\x03R\texpiresUs\x12\x1a\n" +
+	"\brepeated\x18\x13 \x01(\bR\brepeated\x12$\n" +
+	"\x0eretry_is_bound\x18\x14 \x01(\bR\fretryIsBoundB\x06\n" +
 	"\x04_keyB\x11\n" +
 	"\x0f_retry_after_us\"1\n" +
 	"\rCancelRequest\x12 \n" +
 	"\vreservation\x18\x01 \x01(\tR\vreservation\"\x10\n" +
-	"\x0eCancelResponse2\xa7\x03\n" +
+	"\x0eCancelResponse\"\xad\x01\n" +
+	"\vWaitRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x17\n" +
+	"\x04cost\x18\x03 \x01(\x03H\x01R\x04cost\x88\x01\x01\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04plan\x12\x14\n" +
+	"\x05floor\x18\x05 \x01(\x03R\x05floor\x12\x1d\n" +
+	"\n" +
+	"timeout_us\x18\x06 \x01(\x03R\ttimeoutUsB\x06\n" +
+	"\x04_keyB\a\n" +
+	"\x05_cost\"\xdd\x01\n" +
+	"\vHoldRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x17\n" +
+	"\x04cost\x18\x03 \x01(\x03H\x01R\x04cost\x88\x01\x01\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04plan\x12\x14\n" +
+	"\x05floor\x18\x05 \x01(\x03R\x05floor\x12&\n" +
+	"\x05takes\x18\x06 \x03(\v2\x10.dipwell.v1.TakeR\x05takes\x12\x15\n" +
+	"\x06ttl_us\x18\a \x01(\x03R\x05ttlUs\x12\x0e\n" +
+	"\x02id\x18\b \x01(\tR\x02idB\x06\n" +
+	"\x04_keyB\a\n" +
+	"\x05_cost\"9\n" +
+	"\rSettleRequest\x12\x12\n" +
+	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x14\n" +
+	"\x05costs\x18\x02 \x03(\x03R\x05costs\":\n" +
+	"\rExtendRequest\x12\x12\n" +
+	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x15\n" +
+	"\x06ttl_us\x18\x02 \x01(\x03R\x05ttlUs\"C\n" +
+	"\fHoldsRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01B\x06\n" +
+	"\x04_key\":\n" +
+	"\rHoldsResponse\x12)\n" +
+	"\x05holds\x18\x01 \x03(\v2\x13.dipwell.v1.KeyHoldR\x05holds\"T\n" +
+	"\aKeyHold\x12\x12\n" +
+	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x1d\n" +
+	"\n" +
+	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xd2\x01\n" +
+	"\bOverride\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
+	"\x04plan\x18\x03 \x01(\tR\x04plan\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x03R\x04rate\x12\x15\n" +
+	"\x06per_us\x18\x05 \x01(\x03R\x05perUs\x12\x19\n" +
+	"\x05burst\x18\x06 \x01(\x03H\x01R\x05burst\x88\x01\x01\x12\x19\n" +
+	"\buntil_us\x18\a \x01(\x03R\auntilUs\x12\x12\n" +
+	"\x04note\x18\b \x01(\tR\x04noteB\x06\n" +
+	"\x04_keyB\b\n" +
+	"\x06_burst\"]\n" +
+	"\x12SetOverrideRequest\x120\n" +
+	"\boverride\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\boverride\x12\x15\n" +
+	"\x06for_us\x18\x02 \x01(\x03R\x05forUs\"I\n" +
+	"\x12EndOverrideRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01B\x06\n" +
+	"\x04_key\"\x15\n" +
+	"\x13EndOverrideResponse\"s\n" +
+	"\x10OverridesRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x19\n" +
+	"\x05after\x18\x03 \x01(\tH\x00R\x05after\x88\x01\x01\x12\f\n" +
+	"\x01n\x18\x04 \x01(\x05R\x01nB\b\n" +
+	"\x06_after\"G\n" +
+	"\x11OverridesResponse\x122\n" +
+	"\toverrides\x18\x01 \x03(\v2\x14.dipwell.v1.OverrideR\toverrides2\xa8\a\n" +
 	"\aLimiter\x12.\n" +
 	"\x04Take\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12/\n" +
 	"\x05Check\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x122\n" +
@@ -441,7 +1388,15 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x06Charge\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x120\n" +
 	"\x06Refund\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12/\n" +
 	"\x05Reset\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12?\n" +
-	"\x06Cancel\x12\x19.dipwell.v1.CancelRequest\x1a\x1a.dipwell.v1.CancelResponseB7Z5github.com/dipwell/dipwell/proto/dipwell/v1;dipwellv1b\x06proto3"
+	"\x06Cancel\x12\x19.dipwell.v1.CancelRequest\x1a\x1a.dipwell.v1.CancelResponse\x125\n" +
+	"\x04Wait\x12\x17.dipwell.v1.WaitRequest\x1a\x14.dipwell.v1.Decision\x125\n" +
+	"\x04Hold\x12\x17.dipwell.v1.HoldRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
+	"\x06Settle\x12\x19.dipwell.v1.SettleRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
+	"\x06Extend\x12\x19.dipwell.v1.ExtendRequest\x1a\x14.dipwell.v1.Decision\x12<\n" +
+	"\x05Holds\x12\x18.dipwell.v1.HoldsRequest\x1a\x19.dipwell.v1.HoldsResponse\x12C\n" +
+	"\vSetOverride\x12\x1e.dipwell.v1.SetOverrideRequest\x1a\x14.dipwell.v1.Override\x12N\n" +
+	"\vEndOverride\x12\x1e.dipwell.v1.EndOverrideRequest\x1a\x1f.dipwell.v1.EndOverrideResponse\x12H\n" +
+	"\tOverrides\x12\x1c.dipwell.v1.OverridesRequest\x1a\x1d.dipwell.v1.OverridesResponseB7Z5github.com/dipwell/dipwell/proto/dipwell/v1;dipwellv1b\x06proto3"
 
 var (
 	file_proto_dipwell_v1_dipwell_proto_rawDescOnce sync.Once
@@ -455,38 +1410,71 @@ func file_proto_dipwell_v1_dipwell_proto_rawDescGZIP() []byte {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescData
 }
 
-var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_proto_dipwell_v1_dipwell_proto_goTypes = []any{
-	(*Call)(nil),           // 0: dipwell.v1.Call
-	(*Take)(nil),           // 1: dipwell.v1.Take
-	(*Decision)(nil),       // 2: dipwell.v1.Decision
-	(*CancelRequest)(nil),  // 3: dipwell.v1.CancelRequest
-	(*CancelResponse)(nil), // 4: dipwell.v1.CancelResponse
+	(*Call)(nil),                // 0: dipwell.v1.Call
+	(*Take)(nil),                // 1: dipwell.v1.Take
+	(*Decision)(nil),            // 2: dipwell.v1.Decision
+	(*CancelRequest)(nil),       // 3: dipwell.v1.CancelRequest
+	(*CancelResponse)(nil),      // 4: dipwell.v1.CancelResponse
+	(*WaitRequest)(nil),         // 5: dipwell.v1.WaitRequest
+	(*HoldRequest)(nil),         // 6: dipwell.v1.HoldRequest
+	(*SettleRequest)(nil),       // 7: dipwell.v1.SettleRequest
+	(*ExtendRequest)(nil),       // 8: dipwell.v1.ExtendRequest
+	(*HoldsRequest)(nil),        // 9: dipwell.v1.HoldsRequest
+	(*HoldsResponse)(nil),       // 10: dipwell.v1.HoldsResponse
+	(*KeyHold)(nil),             // 11: dipwell.v1.KeyHold
+	(*Override)(nil),            // 12: dipwell.v1.Override
+	(*SetOverrideRequest)(nil),  // 13: dipwell.v1.SetOverrideRequest
+	(*EndOverrideRequest)(nil),  // 14: dipwell.v1.EndOverrideRequest
+	(*EndOverrideResponse)(nil), // 15: dipwell.v1.EndOverrideResponse
+	(*OverridesRequest)(nil),    // 16: dipwell.v1.OverridesRequest
+	(*OverridesResponse)(nil),   // 17: dipwell.v1.OverridesResponse
 }
 var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	1,  // 0: dipwell.v1.Call.takes:type_name -> dipwell.v1.Take
 	2,  // 1: dipwell.v1.Decision.limits:type_name -> dipwell.v1.Decision
-	0,  // 2: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
-	0,  // 3: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
-	0,  // 4: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
-	0,  // 5: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
-	0,  // 6: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
-	0,  // 7: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
-	0,  // 8: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
-	3,  // 9: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
-	2,  // 10: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
-	2,  // 11: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
-	2,  // 12: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
-	2,  // 13: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
-	2,  // 14: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
-	2,  // 15: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
-	2,  // 16: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
-	4,  // 17: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
-	10, // [10:18] is the sub-list for method output_type
-	2,  // [2:10] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	1,  // 2: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
+	11, // 3: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
+	12, // 4: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
+	12, // 5: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
+	0,  // 6: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
+	0,  // 7: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
+	0,  // 8: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
+	0,  // 9: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
+	0,  // 10: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
+	0,  // 11: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
+	0,  // 12: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
+	3,  // 13: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
+	5,  // 14: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
+	6,  // 15: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
+	7,  // 16: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
+	8,  // 17: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
+	9,  // 18: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
+	13, // 19: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
+	14, // 20: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
+	16, // 21: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
+	2,  // 22: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
+	2,  // 23: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
+	2,  // 24: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
+	2,  // 25: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
+	2,  // 26: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
+	2,  // 27: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
+	2,  // 28: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
+	4,  // 29: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
+	2,  // 30: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
+	2,  // 31: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
+	2,  // 32: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
+	2,  // 33: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
+	10, // 34: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
+	12, // 35: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
+	15, // 36: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
+	17, // 37: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
+	22, // [22:38] is the sub-list for method output_type
+	6,  // [6:22] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_proto_dipwell_v1_dipwell_proto_init() }
@@ -497,13 +1485,19 @@ func file_proto_dipwell_v1_dipwell_proto_init() {
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[0].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[1].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[2].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[5].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[6].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[9].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[12].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[14].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_dipwell_v1_dipwell_proto_rawDesc), len(file_proto_dipwell_v1_dipwell_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,14 +21,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Limiter_Take_FullMethodName     = "/dipwell.v1.Limiter/Take"
-	Limiter_Check_FullMethodName    = "/dipwell.v1.Limiter/Check"
-	Limiter_TakeUpTo_FullMethodName = "/dipwell.v1.Limiter/TakeUpTo"
-	Limiter_Reserve_FullMethodName  = "/dipwell.v1.Limiter/Reserve"
-	Limiter_Charge_FullMethodName   = "/dipwell.v1.Limiter/Charge"
-	Limiter_Refund_FullMethodName   = "/dipwell.v1.Limiter/Refund"
-	Limiter_Reset_FullMethodName    = "/dipwell.v1.Limiter/Reset"
-	Limiter_Cancel_FullMethodName   = "/dipwell.v1.Limiter/Cancel"
+	Limiter_Take_FullMethodName        = "/dipwell.v1.Limiter/Take"
+	Limiter_Check_FullMethodName       = "/dipwell.v1.Limiter/Check"
+	Limiter_TakeUpTo_FullMethodName    = "/dipwell.v1.Limiter/TakeUpTo"
+	Limiter_Reserve_FullMethodName     = "/dipwell.v1.Limiter/Reserve"
+	Limiter_Charge_FullMethodName      = "/dipwell.v1.Limiter/Charge"
+	Limiter_Refund_FullMethodName      = "/dipwell.v1.Limiter/Refund"
+	Limiter_Reset_FullMethodName       = "/dipwell.v1.Limiter/Reset"
+	Limiter_Cancel_FullMethodName      = "/dipwell.v1.Limiter/Cancel"
+	Limiter_Wait_FullMethodName        = "/dipwell.v1.Limiter/Wait"
+	Limiter_Hold_FullMethodName        = "/dipwell.v1.Limiter/Hold"
+	Limiter_Settle_FullMethodName      = "/dipwell.v1.Limiter/Settle"
+	Limiter_Extend_FullMethodName      = "/dipwell.v1.Limiter/Extend"
+	Limiter_Holds_FullMethodName       = "/dipwell.v1.Limiter/Holds"
+	Limiter_SetOverride_FullMethodName = "/dipwell.v1.Limiter/SetOverride"
+	Limiter_EndOverride_FullMethodName = "/dipwell.v1.Limiter/EndOverride"
+	Limiter_Overrides_FullMethodName   = "/dipwell.v1.Limiter/Overrides"
 )
 
 // LimiterClient is the client API for Limiter service.
@@ -37,12 +45,15 @@ const (
 //
 // Limiter decides calls. A refusal is a Decision with allowed = false, not an
 // error. Errors: INVALID_ARGUMENT names the field at fault; NOT_FOUND is an
-// unknown limit; FAILED_PRECONDITION a reservation that is unknown, spent, due
-// or reset; UNAVAILABLE a store that cannot answer, for limits that fail closed.
+// unknown limit, plan, hold or override; FAILED_PRECONDITION a reservation that
+// is unknown, spent, due or reset, or a hold that has ended or was made or settled
+// by another call; UNAVAILABLE a store that cannot answer, for limits that fail
+// closed; UNIMPLEMENTED what the store cannot do.
 //
-// Refund and Reset are admin calls: with an admin token they need the metadata
-// "authorization: Bearer TOKEN", without one a loopback listener; otherwise
-// they are UNAUTHENTICATED or PERMISSION_DENIED.
+// Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
+// with an admin token they need the metadata "authorization: Bearer TOKEN",
+// without one a loopback listener; otherwise they are UNAUTHENTICATED or
+// PERMISSION_DENIED.
 type LimiterClient interface {
 	// Take takes all the tokens, or none.
 	Take(ctx context.Context, in *Call, opts ...grpc.CallOption) (*Decision, error)
@@ -60,6 +71,24 @@ type LimiterClient interface {
 	Reset(ctx context.Context, in *Call, opts ...grpc.CallOption) (*Decision, error)
 	// Cancel gives a reservation's tokens back, once, before it is due.
 	Cancel(ctx context.Context, in *CancelRequest, opts ...grpc.CallOption) (*CancelResponse, error)
+	// Wait takes as soon as the tokens can be had, until the deadline of the call,
+	// but at most for the timeout. A call that is cancelled takes nothing.
+	Wait(ctx context.Context, in *WaitRequest, opts ...grpc.CallOption) (*Decision, error)
+	// Hold takes, and keeps a record until Settle or until the hold expires. An id
+	// makes it safe to repeat: never do the work twice on a repeated decision.
+	Hold(ctx context.Context, in *HoldRequest, opts ...grpc.CallOption) (*Decision, error)
+	// Settle ends a hold: gives back or charges the difference to the actual cost.
+	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*Decision, error)
+	// Extend moves the expiry of a hold.
+	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*Decision, error)
+	// Holds lists the live holds of a key (admin).
+	Holds(ctx context.Context, in *HoldsRequest, opts ...grpc.CallOption) (*HoldsResponse, error)
+	// SetOverride sets the override of a key, in place of the one it may have (admin).
+	SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*Override, error)
+	// EndOverride ends the override of a key (admin).
+	EndOverride(ctx context.Context, in *EndOverrideRequest, opts ...grpc.CallOption) (*EndOverrideResponse, error)
+	// Overrides lists the live overrides of a limit in pages (admin).
+	Overrides(ctx context.Context, in *OverridesRequest, opts ...grpc.CallOption) (*OverridesResponse, error)
 }
 
 type limiterClient struct {
@@ -150,18 +179,101 @@ func (c *limiterClient) Cancel(ctx context.Context, in *CancelRequest, opts ...g
 	return out, nil
 }
 
+func (c *limiterClient) Wait(ctx context.Context, in *WaitRequest, opts ...grpc.CallOption) (*Decision, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Decision)
+	err := c.cc.Invoke(ctx, Limiter_Wait_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) Hold(ctx context.Context, in *HoldRequest, opts ...grpc.CallOption) (*Decision, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Decision)
+	err := c.cc.Invoke(ctx, Limiter_Hold_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*Decision, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Decision)
+	err := c.cc.Invoke(ctx, Limiter_Settle_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*Decision, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Decision)
+	err := c.cc.Invoke(ctx, Limiter_Extend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) Holds(ctx context.Context, in *HoldsRequest, opts ...grpc.CallOption) (*HoldsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HoldsResponse)
+	err := c.cc.Invoke(ctx, Limiter_Holds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*Override, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Override)
+	err := c.cc.Invoke(ctx, Limiter_SetOverride_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) EndOverride(ctx context.Context, in *EndOverrideRequest, opts ...grpc.CallOption) (*EndOverrideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndOverrideResponse)
+	err := c.cc.Invoke(ctx, Limiter_EndOverride_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *limiterClient) Overrides(ctx context.Context, in *OverridesRequest, opts ...grpc.CallOption) (*OverridesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OverridesResponse)
+	err := c.cc.Invoke(ctx, Limiter_Overrides_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LimiterServer is the server API for Limiter service.
 // All implementations must embed UnimplementedLimiterServer
 // for forward compatibility.
 //
 // Limiter decides calls. A refusal is a Decision with allowed = false, not an
 // error. Errors: INVALID_ARGUMENT names the field at fault; NOT_FOUND is an
-// unknown limit; FAILED_PRECONDITION a reservation that is unknown, spent, due
-// or reset; UNAVAILABLE a store that cannot answer, for limits that fail closed.
+// unknown limit, plan, hold or override; FAILED_PRECONDITION a reservation that
+// is unknown, spent, due or reset, or a hold that has ended or was made or settled
+// by another call; UNAVAILABLE a store that cannot answer, for limits that fail
+// closed; UNIMPLEMENTED what the store cannot do.
 //
-// Refund and Reset are admin calls: with an admin token they need the metadata
-// "authorization: Bearer TOKEN", without one a loopback listener; otherwise
-// they are UNAUTHENTICATED or PERMISSION_DENIED.
+// Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
+// with an admin token they need the metadata "authorization: Bearer TOKEN",
+// without one a loopback listener; otherwise they are UNAUTHENTICATED or
+// PERMISSION_DENIED.
 type LimiterServer interface {
 	// Take takes all the tokens, or none.
 	Take(context.Context, *Call) (*Decision, error)
@@ -179,6 +291,24 @@ type LimiterServer interface {
 	Reset(context.Context, *Call) (*Decision, error)
 	// Cancel gives a reservation's tokens back, once, before it is due.
 	Cancel(context.Context, *CancelRequest) (*CancelResponse, error)
+	// Wait takes as soon as the tokens can be had, until the deadline of the call,
+	// but at most for the timeout. A call that is cancelled takes nothing.
+	Wait(context.Context, *WaitRequest) (*Decision, error)
+	// Hold takes, and keeps a record until Settle or until the hold expires. An id
+	// makes it safe to repeat: never do the work twice on a repeated decision.
+	Hold(context.Context, *HoldRequest) (*Decision, error)
+	// Settle ends a hold: gives back or charges the difference to the actual cost.
+	Settle(context.Context, *SettleRequest) (*Decision, error)
+	// Extend moves the expiry of a hold.
+	Extend(context.Context, *ExtendRequest) (*Decision, error)
+	// Holds lists the live holds of a key (admin).
+	Holds(context.Context, *HoldsRequest) (*HoldsResponse, error)
+	// SetOverride sets the override of a key, in place of the one it may have (admin).
+	SetOverride(context.Context, *SetOverrideRequest) (*Override, error)
+	// EndOverride ends the override of a key (admin).
+	EndOverride(context.Context, *EndOverrideRequest) (*EndOverrideResponse, error)
+	// Overrides lists the live overrides of a limit in pages (admin).
+	Overrides(context.Context, *OverridesRequest) (*OverridesResponse, error)
 	mustEmbedUnimplementedLimiterServer()
 }
 
@@ -212,6 +342,30 @@ func (UnimplementedLimiterServer) Reset(context.Context, *Call) (*Decision, erro
 }
 func (UnimplementedLimiterServer) Cancel(context.Context, *CancelRequest) (*CancelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Cancel not implemented")
+}
+func (UnimplementedLimiterServer) Wait(context.Context, *WaitRequest) (*Decision, error) {
+	return nil, status.Error(codes.Unimplemented, "method Wait not implemented")
+}
+func (UnimplementedLimiterServer) Hold(context.Context, *HoldRequest) (*Decision, error) {
+	return nil, status.Error(codes.Unimplemented, "method Hold not implemented")
+}
+func (UnimplementedLimiterServer) Settle(context.Context, *SettleRequest) (*Decision, error) {
+	return nil, status.Error(codes.Unimplemented, "method Settle not implemented")
+}
+func (UnimplementedLimiterServer) Extend(context.Context, *ExtendRequest) (*Decision, error) {
+	return nil, status.Error(codes.Unimplemented, "method Extend not implemented")
+}
+func (UnimplementedLimiterServer) Holds(context.Context, *HoldsRequest) (*HoldsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Holds not implemented")
+}
+func (UnimplementedLimiterServer) SetOverride(context.Context, *SetOverrideRequest) (*Override, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetOverride not implemented")
+}
+func (UnimplementedLimiterServer) EndOverride(context.Context, *EndOverrideRequest) (*EndOverrideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndOverride not implemented")
+}
+func (UnimplementedLimiterServer) Overrides(context.Context, *OverridesRequest) (*OverridesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Overrides not implemented")
 }
 func (UnimplementedLimiterServer) mustEmbedUnimplementedLimiterServer() {}
 func (UnimplementedLimiterServer) testEmbeddedByValue()                 {}
@@ -378,6 +532,150 @@ func _Limiter_Cancel_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Limiter_Wait_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WaitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Wait(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Wait_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Wait(ctx, req.(*WaitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_Hold_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HoldRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Hold(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Hold_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Hold(ctx, req.(*HoldRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_Settle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Settle(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Settle_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Settle(ctx, req.(*SettleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_Extend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExtendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Extend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Extend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Extend(ctx, req.(*ExtendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_Holds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HoldsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Holds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Holds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Holds(ctx, req.(*HoldsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_SetOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetOverrideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).SetOverride(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_SetOverride_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).SetOverride(ctx, req.(*SetOverrideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_EndOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndOverrideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).EndOverride(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_EndOverride_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).EndOverride(ctx, req.(*EndOverrideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Limiter_Overrides_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OverridesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Overrides(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Overrides_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Overrides(ctx, req.(*OverridesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Limiter_ServiceDesc is the grpc.ServiceDesc for Limiter service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -416,6 +714,38 @@ var Limiter_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Cancel",
 			Handler:    _Limiter_Cancel_Handler,
+		},
+		{
+			MethodName: "Wait",
+			Handler:    _Limiter_Wait_Handler,
+		},
+		{
+			MethodName: "Hold",
+			Handler:    _Limiter_Hold_Handler,
+		},
+		{
+			MethodName: "Settle",
+			Handler:    _Limiter_Settle_Handler,
+		},
+		{
+			MethodName: "Extend",
+			Handler:    _Limiter_Extend_Handler,
+		},
+		{
+			MethodName: "Holds",
+			Handler:    _Limiter_Holds_Handler,
+		},
+		{
+			MethodName: "SetOverride",
+			Handler:    _Limiter_SetOverride_Handler,
+		},
+		{
+			MethodName: "EndOverride",
+			Handler:    _Limiter_EndOverride_Handler,
+		},
+		{
+			MethodName: "Overrides",
+			Handler:    _Limiter_Overrides_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
