@@ -39,10 +39,6 @@ func (op *Op) byMode(now int64, row State) (State, bool, error) {
 		}
 		return row, false, nil
 	}
-	if op.Verb == VerbCharge {
-		op.Def = own
-		return op.Step(now, row, false)
-	}
 	op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
 	op.Never = true
 	if o := row.Override; o.decides(t) && o.Until != 0 {

@@ -154,7 +154,10 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
 		op.choose(row, max(now, row.TS))
-		if op.Def.Mode > Shadow && op.Verb < VerbRefund {
+		switch {
+		case op.Def.Mode == Blocked && op.Verb == VerbCharge:
+			op.Def = op.Def.Base()
+		case op.Def.Mode > Shadow && op.Verb < VerbRefund:
 			return op.byMode(now, row)
 		}
 		var ok bool
