@@ -130,7 +130,8 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 		return
 	}
 	if def.Paths || def.Algorithm == store.Concurrency {
-		err = l.DoTake(ctx, &d, store.VerbTake, Take{With: &limit, Key: key, Cost: n})
+		with := limit // only here does the limit escape to the heap
+		err = l.DoTake(ctx, &d, store.VerbTake, Take{With: &with, Key: key, Cost: n})
 		return
 	}
 	err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)

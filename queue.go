@@ -22,15 +22,21 @@ type queues struct {
 type queueKey struct{ limit, key string }
 
 // join waits until nobody is before the caller in the key's queue. The caller
-// then calls leave. If ctx ends first, join returns its error, and the caller is
+// then calls leave. If there is nobody it does not look at ctx. If ctx ends first, join returns its error, and the caller is
 // no longer in the queue.
 func (q *queues) join(ctx context.Context, k queueKey) (leave func(), err error) {
 	place, err := q.add(k)
 	if err != nil {
 		return nil, err
 	}
+	first := place.Value.(chan struct{})
 	select {
-	case <-place.Value.(chan struct{}):
+	case <-first:
+		return func() { q.remove(k, place) }, nil
+	default:
+	}
+	select {
+	case <-first:
 		return func() { q.remove(k, place) }, nil
 	case <-ctx.Done():
 		q.remove(k, place)

@@ -1,7 +1,11 @@
 package dipwell
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -17,26 +21,112 @@ import (
 // gets ErrFull. Only the first of the queue asks the store, again after each
 // RetryAfter. A caller whose context ends in the queue gets the context's error and
 // took nothing.
-func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	if err = ctx.Err(); err != nil {
-		return d, err
+func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (Decision, error) {
+	return l.WaitAll(ctx, Take{Limit: limit, Key: key, Cost: n})
+}
+
+// WaitAll is Wait for 1 to 16 takes, all or nothing. It reserves if all of their limits
+// and the parents of these have debt. Otherwise the caller queues for the key of each
+// take.
+func (l *Limiter) WaitAll(ctx context.Context, takes ...Take) (d Decision, err error) {
+	err = l.DoWait(ctx, &d, takes, math.MaxInt64)
+	return
+}
+
+// DoWait is WaitAll for a caller who waits no longer than within, even if the context
+// has no deadline: then it sets *d to a refusal, without an error. Limits are set if
+// there are several takes or parents.
+func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within time.Duration) error {
+	*d = Decision{}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	def := l.registry.Lookup(limit)
-	if def == nil {
-		return d, l.registry.Missing(limit)
+	if len(takes) == 0 || len(takes) > store.MaxTakes {
+		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	if def.Rule.Debt == 0 {
-		return l.takeInTurn(ctx, def, key, n)
+	c := call{alone: len(takes) == 1}
+	if err := l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
+		return err
 	}
-	if err = l.reserveWithin(ctx, &d, def, key, n); err != nil || !d.Allowed || d.Delay <= 0 {
-		return d, err
+	w := wait{l, d, takes, &c, time.Now().Add(max(within, 0))}
+	if deadline, ok := ctx.Deadline(); within == math.MaxInt64 || ok && deadline.Before(w.until) {
+		w.until = deadline // zero if there is none
 	}
-	if err = sleep(ctx, d.Delay); err != nil {
-		l.cancelWait(ctx, d.Reservation)
-		d.Allowed, d.Granted, d.Reservation = false, 0, Reservation{}
-		return d, err
+	if slices.ContainsFunc(c.ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }) {
+		return w.takeInTurn(ctx)
 	}
-	return d, nil
+	return w.reserve(ctx)
+}
+
+// A wait is a call of DoWait.
+type wait struct {
+	*Limiter
+	d     *Decision
+	takes []Take
+	c     *call
+	until time.Time // zero: as long as it takes
+}
+
+// left returns how long the caller can wait.
+func (w *wait) left() time.Duration {
+	if w.until.IsZero() {
+		return math.MaxInt64
+	}
+	return time.Until(w.until)
+}
+
+// reserve reserves tokens that are due in time, and waits until they are.
+func (w *wait) reserve(ctx context.Context) error {
+	for i := range w.c.ops {
+		op := &w.c.ops[i]
+		if op.Floor != 0 {
+			return w.c.inList(badField("floor", "limit %s has debt: a wait there is a reservation, which has none", op.Def.Name), 0)
+		}
+		op.Verb = store.VerbReserve
+		if left := w.left(); left < math.MaxInt64 {
+			op.Bounded, op.MaxDelay = true, max(0, left.Microseconds())
+		}
+	}
+	b := new(store.Batch) // not pooled: a wait is slow anyway
+	g, _ := b.Single()
+	g.Ops, g.ID = w.c.ops, newReservation()
+	err := w.decide(ctx, b, w.c.timeout)
+	w.fill(g)
+	switch {
+	case err != nil:
+		return err
+	case w.d.Allowed:
+		return w.awaitDelay(ctx)
+	case !w.d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }):
+		return w.takeInTurn(ctx) // an override has no debt
+	}
+	return nil
+}
+
+func (w *wait) fill(g *store.Group) {
+	if w.d.fillAll(g, w.takes, w.c.own[:len(w.takes)]); len(w.d.Limits) == 1 {
+		w.d.Limits = nil
+	}
+}
+
+// awaitDelay waits until a reservation is due. If that is too late, or the context
+// ends, it cancels the reservation.
+func (w *wait) awaitDelay(ctx context.Context) (err error) {
+	d := w.d
+	if d.Delay <= 0 {
+		return nil
+	}
+	late := d.Delay > w.left()
+	if !late {
+		if err = sleep(ctx, d.Delay); err == nil {
+			return nil
+		}
+	}
+	w.cancelWait(ctx, d.Reservation)
+	if d.Allowed, d.Granted, d.Reservation = false, 0, (Reservation{}); late {
+		d.RetryAfter = d.Delay
+	}
+	return err
 }
 
 // When a wait ends early, its caller waits at most cancelWaitTimeout for the
@@ -65,56 +155,85 @@ func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 	}
 }
 
-// reserveWithin reserves n tokens that are due before the deadline of ctx.
-func (l *Limiter) reserveWithin(ctx context.Context, d *Decision, def *Definition, key string, n int64) error {
-	if err := checkCost(def, store.VerbReserve, n); err != nil {
-		return err
-	}
-	key, err := checkKey(key)
-	if err != nil {
-		return err
-	}
-	b := new(store.Batch) // not pooled: a wait is slow anyway
-	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = def, key, store.VerbReserve, n
-	if deadline, ok := ctx.Deadline(); ok {
-		op.Bounded, op.MaxDelay = true, max(0, time.Until(deadline).Microseconds())
-	}
-	g.ID = newReservation()
-	err = l.decide(ctx, b, def.Timeout)
-	d.Fill(op)
-	if g.Reserved {
-		d.Reservation = g.ID
-	}
-	return err
-}
-
-// takeInTurn calls Take when the callers of the key that came before have left the
-// queue, and again after each RetryAfter, until it is allowed or the next time is
-// after the deadline. A cost that is never granted is refused without a place in
-// the queue.
-func (l *Limiter) takeInTurn(ctx context.Context, def *Definition, key string, n int64) (d Decision, err error) {
-	d.setCall(def, key, n)
-	if n >= 0 && n <= def.Rule.Burst {
-		leave, err := l.queues.join(ctx, queueKey{def.Name, key})
+// takeInTurn takes when the callers of the keys that came before have left the
+// queues, and again after each RetryAfter, until it is allowed or the next time is
+// too late. A cost that is never granted is refused without a place in a queue.
+func (w *wait) takeInTurn(ctx context.Context) error {
+	first := &w.c.ops[w.c.own[0]]
+	w.d.setCall(first.Def, first.Key, w.takes[0].Cost)
+	if !slices.ContainsFunc(w.c.ops, func(op store.Op) bool { return op.Cost > op.Def.Rule.Burst-op.Floor && !op.Def.Overridden }) {
+		leave, err := w.join(ctx)
 		if err != nil {
-			return d, err
+			return w.tooLate(ctx, err)
 		}
 		defer leave()
 	}
-	deadline, hasDeadline := ctx.Deadline()
 	for {
-		if err = ctx.Err(); err != nil { // a select picks at random if the wait ends at the same time
-			return d, err
+		if err := ctx.Err(); err != nil { // a select picks at random if the wait ends at the same time
+			return err
 		}
-		d, err = l.Take(ctx, def.Name, key, n)
-		if err != nil || d.Allowed || d.Never || hasDeadline && time.Until(deadline) < d.RetryAfter {
-			return d, err
+		if err := w.ask(ctx, store.VerbTake); err != nil {
+			return err
 		}
-		if err = sleep(ctx, max(d.RetryAfter, time.Microsecond)); err != nil {
-			return d, err
+		if w.d.Allowed {
+			return w.awaitDelay(ctx) // of a leaky bucket among them
+		}
+		if w.d.Never || w.left() < w.d.RetryAfter {
+			return nil
+		}
+		if err := sleep(ctx, max(w.d.RetryAfter, time.Microsecond)); err != nil {
+			return err
 		}
 	}
+}
+
+// ask asks the store for the takes with the present definitions of their limits.
+func (w *wait) ask(ctx context.Context, verb store.Verb) error {
+	if w.c.alone {
+		return w.DoTake(ctx, w.d, verb, w.takes[0])
+	}
+	return w.DoAll(ctx, w.d, verb, w.takes)
+}
+
+// join joins the queue of the key of each take, in one order, so that no two callers
+// wait for each other.
+func (w *wait) join(ctx context.Context) (leave func(), err error) {
+	if deadline, ok := ctx.Deadline(); !w.until.IsZero() && (!ok || w.until.Before(deadline)) {
+		var stop func()
+		ctx, stop = context.WithDeadline(ctx, w.until)
+		defer stop()
+	}
+	keys := make([]queueKey, len(w.takes))
+	for i := range keys {
+		op := &w.c.ops[w.c.own[i]]
+		keys[i] = queueKey{op.Def.Name, op.Key}
+	}
+	slices.SortFunc(keys, func(a, b queueKey) int { return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key)) })
+	var places []func()
+	leave = func() {
+		for _, f := range places {
+			f()
+		}
+	}
+	for _, k := range slices.Compact(keys) {
+		place, err := w.queues.join(ctx, k)
+		if err != nil {
+			leave()
+			return nil, err
+		}
+		places = append(places, place)
+	}
+	return leave, nil
+}
+
+// tooLate makes the end of the time that a caller has in the queue a refusal.
+func (w *wait) tooLate(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	err = w.ask(ctx, store.VerbCheck)
+	w.d.Allowed = false
+	return err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -82,7 +82,7 @@ func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit,
 
 func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound time.Duration) error {
 	if bound != noWait {
-		return pace.Wait(ctx, t.limiter, d, takes, bound)
+		return t.limiter.DoWait(ctx, d, takes, bound)
 	}
 	return pace.Take(ctx, t.limiter, d, takes)
 }

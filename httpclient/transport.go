@@ -406,7 +406,7 @@ func (t *Transport) take(r *http.Request, left *time.Duration) error {
 	}
 	var d dipwell.Decision
 	start := time.Now()
-	err := pace.Wait(r.Context(), t.Limiter, &d, takes, bound)
+	err := t.Limiter.DoWait(r.Context(), &d, takes, bound)
 	if *left -= time.Since(start); err != nil {
 		if r.Context().Err() != nil {
 			return r.Context().Err()
