@@ -6,8 +6,10 @@ import "github.com/dipwell/dipwell/internal/number"
 // the override of the key; or else the one that the caller named. Charge keeps the
 // row under its own definition.
 func (op *Op) choose(row State, t int64) {
-	if number.IsOverride(op.Def.Number) { // set by an earlier call of choose
-		op.Def = op.asked
+	if op.Def.OfOverride() { // set by an earlier call of choose
+		if op.Def = op.Def.Base(); op.asked != nil {
+			op.Def = op.asked
+		}
 	}
 	asked := op.Def
 	switch {

@@ -14,7 +14,7 @@ import (
 // is running or was started less than Pause ago.
 func (s *Store) startProbe(b *store.Batch) {
 	op := firstOp(b)
-	if op == nil { // a cancellation has no key
+	if op == nil { // a cancellation has no key, and neither has the settling of a hold
 		return
 	}
 	s.mu.Lock()
@@ -23,7 +23,7 @@ func (s *Store) startProbe(b *store.Batch) {
 		return
 	}
 	s.probing, s.lastProbe = true, time.Now()
-	t := &probeTarget{op.Def, op.Key}
+	t := &probeTarget{op.Def.Base(), op.Key}
 	s.target = t
 	s.done.Go(func() { s.probe(t) })
 }

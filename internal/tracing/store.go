@@ -63,6 +63,8 @@ func name(g *store.Group) string {
 	switch {
 	case g.Cancel:
 		return "store cancel"
+	case g.Hold != nil:
+		return "store " + [...]string{store.MakeHold: "hold", store.SettleHold: "settle", store.ExtendHold: "extend"}[g.Hold.Verb]
 	case len(g.Ops) == 0:
 		return "store"
 	}
@@ -73,6 +75,12 @@ func (t *Tracer) about(op *store.Op) []attribute.KeyValue {
 	out := []attribute.KeyValue{
 		attribute.String("dipwell.limit", op.Def.Name), attribute.String("dipwell.verb", op.Verb.String()), attribute.Int64("dipwell.cost", op.Cost),
 		attribute.Bool("dipwell.op_allowed", op.Allowed), attribute.Bool("dipwell.shadow", op.Shadow), attribute.String("dipwell.source", op.Source.String()),
+	}
+	if op.Def.Plan != "" {
+		out = append(out, attribute.String("dipwell.plan", op.Def.Plan))
+	}
+	if op.Floor > 0 {
+		out = append(out, attribute.Int64("dipwell.floor", op.Floor))
 	}
 	if op.Key != "" && t.redact != nil {
 		out = append(out, attribute.String("dipwell.key", t.redact(op.Def.Name, op.Key)))

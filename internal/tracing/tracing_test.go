@@ -179,6 +179,51 @@ func hexOf(b []byte) string {
 	return s.String()
 }
 
+// A span has the plan that decided and the floor, and says what is done with a hold.
+func TestSpansOfPlansAndHolds(t *testing.T) {
+	c := &collected{}
+	srv := httptest.NewServer(c)
+	defer srv.Close()
+	tr, err := tracing.Start(t.Context(), tracing.Config{Endpoint: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	def, err := store.NewDefinition(store.Limit{Name: "api", Rate: 1, Period: time.Hour, Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 5})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tr.Store(answering{})
+	tr.HTTP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		for _, g := range []store.Group{
+			{Ops: []store.Op{{Def: def.WithPlan("pro"), Key: "k", Cost: 1, Floor: 3}}},
+			{Ops: []store.Op{{Def: def, Key: "k"}}, Hold: &store.HoldCall{}},
+			{Hold: &store.HoldCall{Verb: store.SettleHold}},
+			{Hold: &store.HoldCall{Verb: store.ExtendHold}},
+		} {
+			if err := s.Apply(r.Context(), &store.Batch{Groups: []store.Group{g}}); err != nil {
+				t.Error(err)
+			}
+		}
+	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/take", http.NoBody))
+	if err := tr.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	take := c.named("store take")
+	if take == nil || attribute(take, "dipwell.plan") != "pro" || !strings.Contains(attribute(take, "dipwell.floor"), "3") {
+		t.Errorf("take: %v", take)
+	}
+	for _, name := range []string{"store hold", "store settle", "store extend"} {
+		if c.named(name) == nil {
+			t.Errorf("no span %q", name)
+		}
+	}
+}
+
+// answering is a store that does nothing.
+type answering struct{}
+
+func (answering) Apply(context.Context, *store.Batch) error { return nil }
+
 func TestGRPCSpans(t *testing.T) {
 	c := &collected{}
 	there := httptest.NewServer(c)
