@@ -4,11 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Charge of a blocked key goes on under the base, whether an override or the caller's
-// plan blocks it.
+// A Charge of a key that an override blocks leaves the row under the override, and one
+// with a plan that blocks leaves it under its own definition.
 func TestChargeBlocked(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	d, err := store.NewDefinition(store.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 10, Plans: store.NewPlans(store.Plan{Name: "none", Mode: store.Blocked})})
@@ -17,15 +18,60 @@ func TestChargeBlocked(t *testing.T) {
 	}
 	blocked := &store.Override{Key: "k", Plan: "none", ID: 7, Version: d.Number}
 	for name, c := range map[string]struct {
-		def *store.Definition
-		row store.State
-	}{"override": {d, store.State{Override: blocked}}, "plan": {d.WithPlan("none"), store.State{}}} {
+		def    *store.Definition
+		row    store.State
+		number uint32
+	}{"override": {d, store.State{Override: blocked}, number.OfOverride(7)}, "plan": {d.WithPlan("none"), store.State{}, d.Number}} {
 		for _, dry := range []bool{true, false} {
 			op := store.Op{Def: c.def, Key: "k", Verb: store.VerbCharge, Cost: 4}
 			row, write, err := op.Step(now, c.row, dry)
-			if err != nil || !op.Allowed || write == dry || !dry && (row.Used != 4*d.Rule.Unit || row.Version != d.Number || row.Override != c.row.Override) {
+			if err != nil || !op.Allowed || write == dry || !dry && (row.Used != 4*d.Rule.Unit || row.Version != c.number || row.Override != c.row.Override) {
 				t.Errorf("%s, dry %v: %+v, written %v: %+v, %v", name, dry, op.Answer, write, row, err)
 			}
+		}
+	}
+}
+
+// Cancel leaves a row under the plan or the override that it is under, and the sweep
+// leaves the row of an override.
+func TestCancelKeepsDefinition(t *testing.T) {
+	const now = int64(1_800_000_000_000_000)
+	var reg store.Registry
+	d, err := reg.Define(now, store.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10, Plans: store.NewPlans(store.Plan{Name: "big", Burst: 8})}, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, overridden := range []bool{false, true} {
+		table, def := newMapTable(), d.WithPlan("big")
+		if overridden {
+			o, err := d.SetOverrideIn(table, "k", &store.Override{Plan: "big"}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			def = d.WithOverride(o)
+		}
+		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: 10}}}
+		if overridden {
+			g.Ops[0].Def = d
+		}
+		if err := g.DecideIn(table, &reg, now); err != nil || !g.Reserved {
+			t.Fatalf("%+v, %v", g, err)
+		}
+		if err := (&store.Group{ID: g.ID, Cancel: true}).DecideIn(table, &reg, now+1e6); err != nil {
+			t.Fatal(err)
+		}
+		if row, _, _ := table.Row("a", "k"); row != (store.State{Override: row.Override}) && row.Version != def.Number {
+			t.Errorf("overridden %v: %+v is not under %x", overridden, row, def.Number)
+		}
+		g = &store.Group{Ops: []store.Op{{Def: g.Ops[0].Def, Key: "k", Verb: store.VerbTake, Cost: 3}}}
+		if overridden {
+			g.Ops[0].Def = d
+		}
+		if err := g.DecideIn(table, &reg, now+1e6); err != nil || !g.Allowed {
+			t.Fatalf("%+v, %v", g, err)
+		}
+		if gone, err := store.SweepRow(table, &reg, "a", "k", now+1e9); gone == overridden || err != nil {
+			t.Errorf("overridden %v: swept %v, %v", overridden, gone, err)
 		}
 	}
 }

@@ -154,10 +154,7 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
 		op.choose(row, max(now, row.TS))
-		switch {
-		case op.Def.Mode == Blocked && op.Verb == VerbCharge:
-			op.Def = op.Def.Base()
-		case op.Def.Mode > Shadow && op.Verb < VerbRefund:
+		if op.Def.Mode == Unlimited && op.Verb < VerbRefund || op.Def.Mode == Blocked && op.Verb < VerbCharge {
 			return op.byMode(now, row)
 		}
 		var ok bool

@@ -1,6 +1,10 @@
 package store
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/number"
+)
 
 // A Table has the rows, reservations, overrides and holds of a store that reads a row, decides in
 // Go, and writes the row back. The store calls DecideIn and SweepRow within one
@@ -250,7 +254,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 		if def == nil || !slices.ContainsFunc(records[i], p.names) {
 			return ErrReservation
 		}
-		if rows[i], records[i], err = def.GiveBack(rows[i], p.Key, now, slices.Clone(records[i]), p.Number, p.Mark); err != nil {
+		if rows[i], records[i], err = def.Own(rows[i], max(now, rows[i].TS)).GiveBack(rows[i], p.Key, now, slices.Clone(records[i]), p.Number, p.Mark); err != nil {
 			return err
 		}
 	}
@@ -276,11 +280,12 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	if d == nil {
 		return true, t.SetRow(limit, key, State{}, nil)
 	}
+	d = d.Own(row, max(now, row.TS))
 	if row, records, err = d.Advance(row, key, now, slices.Clone(records)); err != nil {
 		return false, err
 	}
 	var scratch Rule
-	if gone = isNone(d.RuleFor(key, &scratch).usedAt(row, later(now, row.TS))); gone {
+	if gone = !number.IsOverride(d.Number) && isNone(d.RuleFor(key, &scratch).usedAt(row, later(now, row.TS))); gone {
 		row = State{}
 	}
 	return gone, setRow(t, limit, key, row, records)
