@@ -75,3 +75,26 @@ func TestCancelKeepsDefinition(t *testing.T) {
 		}
 	}
 }
+
+// A reservation takes nothing of a limit with an unlimited plan, so there is nothing to
+// give back of it.
+func TestReserveUnlimited(t *testing.T) {
+	const now = int64(1_800_000_000_000_000)
+	var reg store.Registry
+	var defs [2]*store.Definition
+	for i, name := range []string{"a", "b"} {
+		d, err := reg.Define(now, store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10, Plans: store.NewPlans(store.Plan{Name: "free", Mode: store.Unlimited})}, store.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs[i] = d
+	}
+	table := newMapTable()
+	g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: defs[0].WithPlan("free"), Key: "k", Verb: store.VerbReserve, Cost: 10}, {Def: defs[1], Key: "k", Verb: store.VerbReserve, Cost: 10}}}
+	if err := g.DecideIn(table, &reg, now); err != nil || !g.Reserved {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	if row, records, _ := table.Row("a", "k"); row != (store.State{}) || len(records) > 0 || len(table.pending[g.ID].Parts) != 1 {
+		t.Errorf("%+v, %+v, %+v", row, records, table.pending[g.ID])
+	}
+}

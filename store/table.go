@@ -110,7 +110,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		switch {
 		case op.Verb == VerbReset && g.Allowed: // without its record, a reservation can no longer be cancelled
 			rows[i], records[i], write[i] = State{}, nil, true
-		case g.Reserved && op.Granted > 0:
+		case g.Reserved && op.Granted > 0 && op.Def.Mode != Unlimited:
 			r := op.Record(&rows[i], g.ID, now, h.Due)
 			records[i], write[i] = append(slices.Clip(records[i]), r), true
 			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
