@@ -200,21 +200,10 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 		rule, at = next, to
 	}
 	ends := func() bool { return at.override && o.Until != 0 && o.Until <= t }
-	end := func() {
-		to := place{i: at.i}
-		if target != nil {
-			to = d.placeOf(target)
-			to.i = at.i
-		}
-		if to.override { // the same override cannot decide after its end
-			to = place{i: at.i}
-		}
-		move(to, Keep, o.Until)
-	}
 	for at.i < len(d.Past) {
 		policy, _, since := d.next(at.i)
 		if ends() && o.Until <= since {
-			end()
+			move(place{i: at.i}, Keep, o.Until)
 			continue
 		}
 		to := at
@@ -222,7 +211,7 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 		move(to, policy, since)
 	}
 	if ends() {
-		end()
+		move(place{i: at.i}, Keep, o.Until)
 	}
 	if target != nil && !at.sameKind(d.placeOf(target)) {
 		move(d.placeOf(target), Keep, t)
@@ -266,7 +255,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 	}
 	at, known := base.place(s.Version, o)
 	if !known {
-		return State{Version: d.Number, Override: o}, true
+		return State{Version: d.Number, Override: base.renewed(o)}, true
 	}
 	var scratch Rule
 	base.walk(&s, at, o, max(now, s.TS), d, func(v *step) {
@@ -282,7 +271,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 			}
 		}
 	})
-	s.Version = d.Number
+	s.Version, s.Override = d.Number, base.renewed(o)
 	return s, true
 }
 

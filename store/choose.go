@@ -21,10 +21,13 @@ func (op *Op) choose(row State, t int64) {
 	op.asked = asked
 }
 
-// byMode decides an op under a plan that is unlimited or blocked, which leaves its
-// row as it is.
-func (op *Op) byMode(now int64, row State) (State, bool, error) {
-	own := op.Def.Base()
+// byMode decides an op under a plan that is unlimited or blocked. The row stays as it
+// is, but for a hold of an unlimited concurrency limit, which counts what is held.
+func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
+	own := op.Def
+	if !number.IsOverride(own.Number) {
+		own = own.Base()
+	}
 	row, ok := own.Carry(row, op.Key, now)
 	if !ok {
 		return row, false, ErrStaleDefinition
@@ -34,18 +37,22 @@ func (op *Op) byMode(now int64, row State) (State, bool, error) {
 	rule := own.ruleFor(op.Key, &op.Phase, &scratch)
 	used := rule.usedAt(row, t)
 	op.Answer = Answer{Used: used, TS: t}
-	if op.Def.Mode == Unlimited {
-		op.Allowed, op.Remaining = true, MaxInt
-		if op.Verb != VerbCheck {
-			op.Granted = op.Cost
+	if op.Def.Mode == Blocked {
+		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
+		op.Never = true
+		if o := row.Override; o.decides(t) && o.Until != 0 {
+			op.retryAfterOverride(row, now)
 		}
 		return row, false, nil
 	}
-	op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
-	op.Never = true
-	if o := row.Override; o.decides(t) && o.Until != 0 {
-		op.Never = false
-		op.retryAfterOverride(row, now)
+	op.Allowed, op.Remaining = true, MaxInt
+	if dry || op.Verb == VerbCheck {
+		return row, false, nil
+	}
+	if op.Granted = op.Cost; own.Algorithm == Concurrency {
+		row.Used, row.TS, row.Version = min(used+op.Cost, rule.MaxUsed), t, own.Number
+		op.Used = row.Used
+		return row, op.Cost > 0, nil
 	}
 	return row, false, nil
 }
@@ -56,11 +63,14 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 	until := row.Override.Until
 	later := *op
 	later.Def, later.Answer = op.asked, Answer{}
-	if _, _, err := later.Step(until, row, true); err != nil || later.Never {
+	_, _, err := later.Step(until, row, true)
+	op.Never, op.Retry = false, until-now
+	switch {
+	case err != nil || later.Never && !later.Allowed:
 		op.Never, op.Retry = true, 0
-		return
+	case !later.Allowed:
+		op.Retry += later.Retry
 	}
-	op.Never, op.Retry = false, until-now+later.Retry
 }
 
 // retryUnder corrects the retry of a refusal that leaves its row under another

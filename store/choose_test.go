@@ -8,8 +8,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Charge of a key that an override blocks leaves the row under the override, and one
-// with a plan that blocks leaves it under its own definition.
+// A Charge of a blocked key goes on under the base, whether an override or the caller's
+// plan blocks it. The row of an overridden key names the override, whose rule is the
+// base's: calls must find the override.
 func TestChargeBlocked(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	d, err := store.NewDefinition(store.Limit{Name: "l", Rate: 1, Period: time.Second, Burst: 10, Plans: store.NewPlans(store.Plan{Name: "none", Mode: store.Blocked})})
@@ -21,7 +22,10 @@ func TestChargeBlocked(t *testing.T) {
 		def    *store.Definition
 		row    store.State
 		number uint32
-	}{"override": {d, store.State{Override: blocked}, number.OfOverride(7)}, "plan": {d.WithPlan("none"), store.State{}, d.Number}} {
+	}{
+		"override": {d, store.State{Override: blocked}, number.OfOverride(7)},
+		"plan":     {d.WithPlan("none"), store.State{}, d.Number},
+	} {
 		for _, dry := range []bool{true, false} {
 			op := store.Op{Def: c.def, Key: "k", Verb: store.VerbCharge, Cost: 4}
 			row, write, err := op.Step(now, c.row, dry)

@@ -44,6 +44,9 @@ func (c *compiler) compile() error {
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
 	c.Plans = Plans{}
+	if (p.Mode == Unlimited || p.Mode == Blocked) && (p.Rate != 0 || p.Period != 0 || p.Burst != 0 || p.MaxDebt != 0) {
+		return c.Limit, Rule{}, c.bad("mode", "%s leaves the key to the base limit; leave out rate, per, burst and max_debt", planModes[p.Mode])
+	}
 	if p.Period != 0 && p.Period != l.Period && (l.windowed() || l.Algorithm == Concurrency) {
 		return c.Limit, Rule{}, c.bad("per", "a plan of a window or an interval keeps the period of the limit")
 	}
@@ -191,9 +194,10 @@ func (c *compiler) checkConcurrency() error {
 
 // Bounds of holds and parents.
 const (
-	MinTTL   = time.Millisecond
-	MaxTTL   = 31 * 24 * time.Hour
-	maxParts = 16
+	MinTTL     = time.Millisecond
+	MaxTTL     = 31 * 24 * time.Hour
+	DefaultTTL = 24 * time.Hour
+	maxParts   = 16
 )
 
 func (c *compiler) defaults() error {

@@ -44,14 +44,21 @@ type Record struct {
 // the row that Step returned. now is the time of the decision, ends the time at which
 // the whole group is due, both in µs.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
+	r := op.record(row, id.mark(), now)
+	r.Ends = ends
+	return r
+}
+
+// record is Record without Ends. mark is that of Lows of which it is the first.
+func (op *Op) record(row *State, mark, now int64) Record {
 	var l Lows
 	if row.Lows == nil {
-		l = Lows{Mark: id.mark(), Next: 1}
+		l = Lows{Mark: mark, Next: 1}
 	} else {
 		l = row.Lows.clone()
 	}
 	units := op.Granted * op.Def.Rule.Unit
-	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay), Ends: ends}
+	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay)}
 	if op.Delay > 0 {
 		r.Slack = slackOf(units, op.Def.Rule.Cap)
 	}
@@ -142,31 +149,46 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	})
 }
 
-// GiveBack cancels the record with number and mark at now, in µs. The row gets back
+// GiveBack cancels the record with number and mark at now, in µs. d is the definition
+// that the row is under: see Own. The row gets back
 // what the record took and time has not returned yet, as far as no reservation that
 // waits would be delayed. The rest is withheld in the record, and each later
 // cancellation of the key tries it again. rs has all records of the row in the order
 // of their numbers, and is changed in place. It returns the row to store, which may
 // be full, and the records to store.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
+	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
+}
+
+// giveBack is GiveBack of num/den of what the record that is found took; the rest
+// stays taken.
+func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
 	row, rs, err := d.Advance(row, key, now, rs)
 	if err != nil {
 		return row, rs, err
+	}
+	i := slices.IndexFunc(rs, find)
+	if d.Algorithm == Concurrency { // it has no lows: all comes back
+		if i >= 0 {
+			row.Used = without(row.Used, lesser(rs[i].Units, row.Used))
+			rs = slices.Delete(rs, i, i+1)
+		}
+		return row, rs, nil
 	}
 	var scratch Rule
 	t := later(now, row.TS)
 	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t; isNone(row.Used) {
 		row.Lows = nil
 	}
-	i := slices.IndexFunc(rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest })
 	if i < 0 {
 		return row, rs, nil
 	}
-	if row.Lows == nil || row.Lows.Mark != mark {
+	if row.Lows == nil || row.Lows.Mark != rs[i].Mark {
 		return row, slices.Delete(rs, i, i+1), nil
 	}
 	l := row.Lows.clone()
 	l.touch(row.Used)
+	rs[i].Units = mulDiv(rs[i].Units, num, den, false)
 	rs[i].Rest, rs[i].Slack = true, -1
 	row.Used = without(row.Used, l.giveBack(rs, i))
 	row.Used = without(row.Used, l.giveWithheld(rs, i))

@@ -1,8 +1,16 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/number"
 )
 
 // A HoldVerb is what a HoldCall does.
@@ -68,13 +76,6 @@ type HoldPart struct {
 	Reset        bool   // Reset ended it
 }
 
-// A KeyHold is a part of a live hold: what it holds of one key.
-type KeyHold struct {
-	ID      string
-	Tokens  int64
-	Expires int64 // µs since the Unix epoch
-}
-
 // An Overrider keeps overrides. Of the limits it uses the base definitions.
 type Overrider interface {
 	// SetOverride sets the override of a key from now on, in place of the present
@@ -87,4 +88,298 @@ type Overrider interface {
 	// keys: those that begin with prefix and follow the key after, as Abilities.Keys
 	// returns keys.
 	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
+}
+
+// A KeyHold is a part of a live hold: what it holds of one key.
+type KeyHold struct {
+	ID      string
+	Tokens  int64
+	Expires int64 // µs since the Unix epoch
+}
+
+// KeyHolds returns the live holds of a key at now, in µs, from the row of the key and
+// its records. The one that expires first is first.
+func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold) {
+	own := d.Own(row, max(now, row.TS))
+	for _, r := range rs {
+		if r.holds(now) {
+			units := own.CarryUnits(r.Units, r.Version, row.Override, now)
+			list = append(list, KeyHold{r.Hold, units / own.Rule.Unit, r.Expires})
+		}
+	}
+	slices.SortFunc(list, func(a, b KeyHold) int {
+		return cmp.Or(cmp.Compare(a.Expires, b.Expires), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// holds reports whether a record is of a hold that lives at now.
+func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && !dueBy(r.Expires, now) }
+
+// expired reports whether a record is of a hold that has expired at now, and must be
+// given back.
+func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && dueBy(r.Expires, now) }
+
+// minForget is the least time for which the record of an ended hold stays, in µs.
+const minForget = 60e6
+
+// forget returns when a hold that ends at the time end is forgotten.
+func (h *Hold) forget(end int64) int64 { return end + max(h.TTL, minForget) }
+
+// live reports whether a hold lives at now: it was not settled, has not expired, and
+// has a part that was not reset.
+func (h *Hold) live(now int64) bool {
+	return !h.Settled && !dueBy(h.Expires, now) && slices.ContainsFunc(h.Parts, func(p HoldPart) bool { return !p.Reset })
+}
+
+// takes returns how many takes the call of a hold had.
+func (h *Hold) takes() (n int) {
+	var all uint16
+	for i := range h.Parts {
+		all |= h.Parts[i].Takes
+	}
+	for ; all != 0; all >>= 1 {
+		n++
+	}
+	return n
+}
+
+// names reports whether a record is that of part p of the hold with an id.
+func (p *HoldPart) names(r Record, id string) bool {
+	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
+}
+
+// hasRecord reports whether there is a record on the row of a part until it ends.
+func (p *HoldPart) hasRecord() bool { return !p.Reset && !p.Free && p.Cost > 0 }
+
+// HoldRecord returns a record of what op took for the hold with an id, and adds it to
+// the Lows of row, which is the row that Step returned. now is the time of the
+// decision, and expires that at which the hold expires, both in µs.
+func (op *Op) HoldRecord(row *State, id string, now, expires int64) Record {
+	mark := holdMark(id, now)
+	r := Record{Number: 1, Mark: mark, Units: op.Granted, Slack: -1, Version: row.Version, Due: now}
+	if op.Def.Algorithm != Concurrency {
+		r = op.record(row, mark, now)
+	}
+	r.Hold, r.Expires, r.Ends = id, expires, MaxInt
+	if op.Def.OnExpire == KeepTaken {
+		r.Ends = expires
+	}
+	return r
+}
+
+// holdMark returns the Mark of Lows whose first record is of the hold with an id that
+// was made at now.
+func holdMark(id string, now int64) int64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %d", id, now)
+	return int64(h.Sum64() & (1<<48 - 1))
+}
+
+// CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
+// limit. The error is a *FieldError.
+func (d *Definition) CheckVerb(v Verb, hold bool) error {
+	switch {
+	case hold && d.Rule.Leaky:
+		return badField("limit", "%s is a leaky bucket, which cannot be held", d.Name)
+	case d.Algorithm == Concurrency && !hold && v != VerbCheck && v != VerbReset:
+		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not %s", d.Name, v)
+	}
+	return nil
+}
+
+// check checks the call, and the limits of ops if it makes a hold. The error is a
+// *FieldError.
+func (c *HoldCall) check(ops []Op) error {
+	if err := CheckHoldID(c.ID); err != nil || c.Verb == SettleHold {
+		return err
+	}
+	for i := range ops {
+		d := ops[i].Def
+		if c.Verb == MakeHold {
+			if err := d.CheckVerb(ops[i].Verb, true); err != nil {
+				return err
+			}
+		}
+		if err := d.CheckTTL(c.TTL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckHoldID checks the id of a hold. The error is a *FieldError.
+func CheckHoldID(id string) error {
+	switch {
+	case id == "":
+		return badField("id", "is missing")
+	case len(id) > MaxHoldID:
+		return badField("id", "has %d bytes; at most %d", len(id), MaxHoldID)
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return badField("id", "%q has other characters than printable ASCII without spaces", id)
+		}
+	}
+	return nil
+}
+
+// CheckTTL checks the ttl of a hold on the limit, in µs. The error is a *FieldError.
+func (d *Definition) CheckTTL(ttl int64) error {
+	most := d.TTL
+	if most == 0 {
+		most = DefaultTTL
+	}
+	switch {
+	case ttl < MinTTL.Microseconds():
+		return badField("ttl", "%d µs is less than %v", ttl, MinTTL)
+	case ttl > most.Microseconds():
+		return badField("ttl", "is longer than limit %s lets a hold be, %v", d.Name, most)
+	}
+	return nil
+}
+
+// call returns what a repeat of the call must have in common with it.
+func (g *Group) call() string {
+	h := sha256.New()
+	fmt.Fprint(h, g.Hold.TTL)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		site := max(number.Index(op.Def.Number), number.FirstCallSite-1) // the index of a named plan may change
+		fmt.Fprintf(h, " %q %q %d %q %d %d %d", op.Def.Name, op.Key, op.Cost, op.Def.Plan, op.Floor, op.Takes, site)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// repeat answers a call that makes a hold, if there is one with its id already.
+func (g *Group) repeat(t Table, now int64) (done bool, err error) {
+	for i := range g.Ops {
+		if op := &g.Ops[i]; op.Takes == 0 { // the ops are the takes
+			op.Takes = 1 << i
+		}
+	}
+	h, err := t.Hold(g.Hold.ID)
+	if err != nil || len(h.Parts) == 0 || dueBy(h.Forget, now) {
+		return false, err
+	}
+	if h.Call != g.call() || !h.live(now) {
+		return false, ErrHoldConflict
+	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		row, records, err := t.Row(op.Def.Name, op.Key)
+		if err != nil {
+			return false, err
+		}
+		granted := op.Cost
+		if i < len(h.Parts) && h.Parts[i].Free && op.Def.Mode == Shadow {
+			granted = 0
+		}
+		if err = op.present(row, records, granted, now); err != nil {
+			return false, err
+		}
+	}
+	g.Allowed, g.Hold.Repeated, g.Hold.Expires = true, true, h.Expires
+	return true, nil
+}
+
+// present sets the answer of an op that took granted tokens earlier: the present
+// state of its row.
+func (op *Op) present(row State, records []Record, granted, now int64) error {
+	look := Op{Def: op.Def, Key: op.Key, Verb: VerbCheck, Phase: op.Phase}
+	if _, _, err := look.Step(now, row, true); err != nil {
+		return err
+	}
+	look.answerHolds(row, records, now)
+	a := look.Answer
+	op.Def, op.asked, op.Phase = look.Def, look.asked, look.Phase
+	op.Answer = Answer{Allowed: true, Granted: granted, Remaining: a.Remaining, Reset: a.Reset, Used: a.Used, TS: a.TS}
+	return nil
+}
+
+// expiredAtATime is how many expired holds are given back before a call is tried again.
+const expiredAtATime = 16
+
+// expire gives back at most n expired holds of a key, the one that expired first
+// first. It returns how many it gave back. d is the definition that the row is under.
+func (d *Definition) expire(row State, key string, now int64, rs []Record, n int) (State, []Record, int, error) {
+	var old []Record
+	for i := range rs {
+		if rs[i].expired(now) {
+			old = append(old, rs[i])
+		}
+	}
+	slices.SortStableFunc(old, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) })
+	old = old[:min(n, len(old))]
+	var err error
+	for _, r := range old {
+		if row, rs, err = d.giveBack(row, key, now, rs, func(x Record) bool { return x.Number == r.Number && x.Mark == r.Mark && x.Hold == r.Hold && !x.Rest }, 1, 1); err != nil {
+			return row, rs, 0, err
+		}
+	}
+	return row, rs, len(old), nil
+}
+
+// isShort reports whether an op got less than it asked for, so that giving back
+// expired holds may change its answer.
+func (op *Op) isShort() bool {
+	switch {
+	case op.Never || op.Def.Mode == Blocked:
+		return false
+	case !op.Allowed || op.Shadow || op.Delay > 0:
+		return true
+	}
+	return op.Verb == VerbTakeUpTo && op.Granted < op.Cost
+}
+
+// answerHolds sets what the answer of an op says about the holds of its key. row is
+// the row before the op.
+func (op *Op) answerHolds(row State, rs []Record, now int64) {
+	refused := !op.Allowed || op.Shadow
+	if op.Def.Algorithm == Concurrency {
+		op.answerConcurrency(row, rs, now, refused)
+		return
+	}
+	if !refused || op.Never || op.Def.Mode == Blocked || row.Lows == nil {
+		return
+	}
+	op.Bound = slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
+}
+
+// answerConcurrency is answerHolds on a concurrency limit: its tokens come back when
+// holds expire.
+func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool) {
+	held := slices.DeleteFunc(slices.Clone(rs), func(r Record) bool { return r.Hold == "" || r.Rest })
+	slices.SortFunc(held, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) })
+	op.Reset = 0
+	if n := len(held); n > 0 {
+		op.Reset = max(held[n-1].Expires-now, 0)
+	}
+	if !refused {
+		return
+	}
+	// fits returns the first time at which the call fits under d, or -1.
+	fits := func(d *Definition) int64 {
+		need := op.Cost + op.Floor
+		if d.Mode == Unlimited {
+			return now
+		}
+		if d.Mode == Blocked || need > d.Rule.Cap {
+			return -1
+		}
+		used, at := row.Used, now
+		for i := 0; i < len(held) && used > d.Rule.Cap-need; i++ {
+			used, at = used-held[i].Units, max(at, held[i].Expires)
+		}
+		return at
+	}
+	at := fits(op.Def)
+	if o := row.Override; o.decides(max(now, row.TS)) && o.Until != 0 && (at < 0 || at >= o.Until) {
+		if at = fits(op.asked); at >= 0 {
+			at = max(at, o.Until)
+		}
+	}
+	op.Never, op.Retry = at < 0, max(at-now, 0)
+	op.Bound = !op.Never && slices.ContainsFunc(held, func(r Record) bool { return r.Expires > now }) &&
+		(op.Def.Mode != Blocked || at > row.Override.Until)
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -125,6 +126,9 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		}
 		if old.Limit == l && old.Owner == by {
 			return old, nil
+		}
+		if (old.Algorithm == Concurrency) != (l.Algorithm == Concurrency) {
+			return nil, &LimitError{l.Name, "algorithm", fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
 		}
 		d.Overridden = old.Overridden
 		d.setVersion(old, now)

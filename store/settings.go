@@ -88,12 +88,12 @@ func (l *Limit) Set(setting, value string) error {
 	return &LimitError{l.Name, setting, "unknown setting" + suggest.Name(setting, names)}
 }
 
-// Explicit lists the settings that differ from their defaults, and always name,
-// rate and per, as Set reads them.
+// Explicit lists the settings that differ from their defaults, and always name, and
+// unless the limit is a concurrency limit, rate and per, as Set reads them.
 func (l Limit) Explicit() (out [][2]string) {
 	for i := range settings {
 		s := &settings[i]
-		if value, explicit := s.value(&l); s.always || explicit {
+		if value, explicit := s.value(&l); explicit || s.always && l.Algorithm != Concurrency {
 			out = append(out, [2]string{s.Name, value})
 		}
 	}

@@ -1,6 +1,10 @@
 package store
 
-import "context"
+import (
+	"context"
+
+	"github.com/dipwell/dipwell/internal/number"
+)
 
 // A Store keeps buckets and decides calls about them. It is safe for concurrent use.
 //
@@ -154,14 +158,16 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
 		op.choose(row, max(now, row.TS))
-		if op.Def.Mode == Unlimited && op.Verb < VerbRefund || op.Def.Mode == Blocked && op.Verb < VerbCharge {
-			return op.byMode(now, row)
+		switch {
+		case op.Def.Mode > Shadow && op.Verb < VerbCharge || op.Def.Mode == Unlimited && op.Verb == VerbCharge:
+			return op.byMode(now, row, dry)
+		case op.Def.Mode == Blocked && !number.IsOverride(op.Def.Number):
+			op.Def = op.Def.Base()
 		}
 		var ok bool
 		if row, ok = op.Def.carry(row, op.Key, &op.Phase, now); !ok {
 			return row, false, ErrStaleDefinition
 		}
-		row.Override = op.Def.Base().renewed(row.Override)
 		from = op.Def.Own(own, max(now, own.TS))
 	}
 	var scratch Rule

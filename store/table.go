@@ -74,63 +74,178 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
 	}
-	if g.Hold != nil {
-		return ErrNotSupported
+	if g.Hold != nil && g.Hold.Verb != MakeHold {
+		return g.endIn(t, limits, now)
 	}
-	var rows [MaxTakes]State
-	var records [MaxTakes][]Record
-	var overrides [MaxTakes]*Override
-	var write [MaxTakes]bool
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		switch d := limits.Lookup(op.Def.Name); {
-		case d == nil && limits.hasDropped(op.Def):
-			return limits.Missing(op.Def.Name)
-		case d != nil && d.Version() > op.Def.Version():
-			if op.Def = d.WithPlan(op.Def.Plan); op.Def == nil {
-				return badField("plan", "limit %s has no such plan any more", d.Name)
-			}
-		}
-		var err error
-		if rows[i], records[i], err = t.Row(op.Def.Name, op.Key); err != nil {
+		if err := g.Ops[i].refresh(limits, g.Hold != nil); err != nil {
 			return err
 		}
-		if overrides[i] = rows[i].Override; rows[i].Lows != nil {
-			if rows[i], records[i], err = op.Def.Own(rows[i], max(now, rows[i].TS)).Advance(rows[i], op.Key, now, slices.Clone(records[i])); err != nil {
-				return err
-			}
+	}
+	if g.Hold != nil {
+		if err := g.Hold.check(g.Ops); err != nil {
+			return err
+		}
+		if done, err := g.repeat(t, now); done || err != nil {
+			return err
 		}
 	}
-	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
-		return err
-	}
-	h := Pending{Due: now + g.Due()}
+	var entries [MaxTakes]entry
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		switch {
-		case op.Verb == VerbReset && g.Allowed: // without its record, a reservation can no longer be cancelled
-			rows[i], records[i], write[i] = State{}, nil, true
-		case g.Reserved && op.Granted > 0 && op.Def.Mode != Unlimited:
-			r := op.Record(&rows[i], g.ID, now, h.Due)
-			records[i], write[i] = append(slices.Clip(records[i]), r), true
-			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
+		if err := entries[i].read(t, g.Ops[i].Def, g.Ops[i].Key, now); err != nil {
+			return err
 		}
-		if write[i] {
-			op.Def.convertRecords(records[i], overrides[i], now)
-			if err := setRow(t, op.Def.Name, op.Key, rows[i], records[i]); err != nil {
-				return err
-			}
-			if rows[i].Override != overrides[i] && op.Verb != VerbReset {
-				if err := t.SetOverride(op.Def.Name, op.Key, rows[i].Override); err != nil {
+	}
+	var rows [MaxTakes]State
+	var write [MaxTakes]bool
+	for more := true; more; {
+		for i := range g.Ops {
+			rows[i] = entries[i].row
+		}
+		if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
+			return err
+		}
+		more = false
+		for i := range g.Ops {
+			if g.Ops[i].isShort() {
+				gave, err := entries[i].expire(now, expiredAtATime)
+				if err != nil {
 					return err
 				}
+				more = more || gave
 			}
 		}
 	}
-	if g.Reserved {
+	return g.writeIn(t, now, entries[:len(g.Ops)], rows[:], write[:])
+}
+
+// writeIn writes the rows, records and reservation or hold of a group that was
+// decided.
+func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write []bool) error {
+	h := Pending{Due: now + g.Due()}
+	var hold Hold
+	if g.Hold != nil && g.Allowed {
+		g.Hold.Expires, g.Hold.Repeated = now+g.Hold.TTL, false
+		hold = Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: g.Hold.Expires}
+		hold.Forget = hold.forget(hold.Expires)
+	}
+	for i := range g.Ops {
+		op, e := &g.Ops[i], &entries[i]
+		op.answerHolds(e.row, e.records, now)
+		took := op.Took()
+		if g.Reserved && took > 0 {
+			r := op.Record(&rows[i], g.ID, now, h.Due)
+			e.records, write[i] = append(slices.Clip(e.records), r), true
+			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
+		}
+		if hold.Expires > 0 {
+			part := HoldPart{Limit: op.Def.Name, Key: op.Key, Plan: op.asked.Plan, Cost: op.Cost, Takes: op.Takes,
+				Free: took < op.Cost, Keep: op.Def.OnExpire == KeepTaken}
+			if took > 0 {
+				r := op.HoldRecord(&rows[i], g.Hold.ID, now, hold.Expires)
+				e.records, write[i] = append(slices.Clip(e.records), r), true
+				part.Number, part.Mark = r.Number, r.Mark
+			}
+			hold.Parts = append(hold.Parts, part)
+		}
+		switch {
+		case op.Verb == VerbReset && g.Allowed: // without its record, a reservation or hold can no longer be given back
+			if err := endHolds(t, e.def.Name, e.key, e.records, now); err != nil {
+				return err
+			}
+			e.row, e.records = State{Override: e.row.Override}, nil
+		case write[i]:
+			op.Def.convertRecords(e.records, e.override, now)
+			e.row = rows[i]
+		case !e.changed || op.Verb == VerbCheck:
+			continue
+		}
+		if err := e.write(t, now); err != nil {
+			return err
+		}
+	}
+	switch {
+	case g.Reserved:
 		return t.SetPending(g.ID, h)
+	case hold.Expires > 0:
+		return t.SetHold(g.Hold.ID, hold)
 	}
 	return nil
+}
+
+// refresh sets Def to the present definition of the limit.
+func (op *Op) refresh(limits *Registry, hold bool) error {
+	if number.IsOverride(op.Def.Number) { // set by an earlier call
+		op.Def = op.asked
+	}
+	switch d := limits.Lookup(op.Def.Name); {
+	case d == nil && limits.hasDropped(op.Def):
+		return limits.Missing(op.Def.Name)
+	case d != nil && d.Version() > op.Def.Version():
+		if op.Def = d.WithPlan(op.Def.Plan); op.Def == nil {
+			return badField("plan", "limit %s has no such plan any more", d.Name)
+		}
+	}
+	op.asked = op.Def
+	return op.Def.CheckVerb(op.Verb, hold)
+}
+
+// Took returns the tokens that an op took of its row: Granted, or 0 if it is under an
+// unlimited plan.
+func (op *Op) Took() int64 {
+	if op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
+		return 0
+	}
+	return op.Granted
+}
+
+// An entry is what a table has of a key, while a call is decided.
+type entry struct {
+	def      *Definition // base of the limit
+	key      string
+	row      State
+	records  []Record
+	override *Override // in the table
+	changed  bool      // the row or a record was changed
+}
+
+// read reads an entry, and converts it to the present version of its limit if it has
+// records. def is any definition of the limit.
+func (e *entry) read(t Table, def *Definition, key string, now int64) (err error) {
+	e.def, e.key = def.Base(), key
+	if e.row, e.records, err = t.Row(e.def.Name, key); err != nil {
+		return err
+	}
+	e.override = e.row.Override
+	if e.row.Lows != nil || len(e.records) > 0 {
+		e.row, e.records, err = e.own(now).Advance(e.row, key, now, slices.Clone(e.records))
+	}
+	return err
+}
+
+// own returns the definition that the row is under.
+func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.row.TS)) }
+
+// expire gives back at most n expired holds, and reports whether there were any.
+func (e *entry) expire(now int64, n int) (gave bool, err error) {
+	row, rs, count, err := e.own(now).expire(e.row, e.key, now, e.records, n)
+	e.row, e.records, e.changed = row, rs, e.changed || count > 0
+	return count > 0, err
+}
+
+// write stores the row and its records, and the override of the key if it has ended or
+// has another ID at the present version of the limit.
+func (e *entry) write(t Table, now int64) error {
+	o := e.override
+	if !o.decides(max(now, e.row.TS)) {
+		o = nil
+	} else {
+		o = e.def.Renewed(o)
+	}
+	if err := setRow(t, e.def.Name, e.key, e.row, e.records); err != nil || o == e.override {
+		return err
+	}
+	return t.SetOverride(e.def.Name, e.key, o)
 }
 
 // convertRecords converts records to d at the time now, in µs. o is the override of
@@ -244,22 +359,25 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	if len(h.Parts) == 0 || dueBy(h.Due, now) {
 		return ErrReservation
 	}
-	rows, records := make([]State, len(h.Parts)), make([][]Record, len(h.Parts))
+	entries := make([]entry, len(h.Parts))
 	for i := range h.Parts {
-		p := &h.Parts[i]
-		if rows[i], records[i], err = t.Row(p.Limit, p.Key); err != nil {
-			return err
-		}
+		p, e := &h.Parts[i], &entries[i]
 		def := limits.Lookup(p.Limit)
-		if def == nil || !slices.ContainsFunc(records[i], p.names) {
+		if def == nil {
 			return ErrReservation
 		}
-		if rows[i], records[i], err = def.Own(rows[i], max(now, rows[i].TS)).GiveBack(rows[i], p.Key, now, slices.Clone(records[i]), p.Number, p.Mark); err != nil {
+		if err = e.read(t, def, p.Key, now); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(e.records, p.names) {
+			return ErrReservation
+		}
+		if e.row, e.records, err = e.own(now).GiveBack(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
 			return err
 		}
 	}
-	for i := range h.Parts {
-		if err := setRow(t, h.Parts[i].Limit, h.Parts[i].Key, rows[i], records[i]); err != nil {
+	for i := range entries {
+		if err := entries[i].write(t, now); err != nil {
 			return err
 		}
 	}
@@ -267,26 +385,47 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	return t.SetPending(g.ID, Pending{})
 }
 
-// SweepRow removes the records of a key that have ended, and deletes the row if it
-// is full at now, in µs, or if limits does not have its limit. It reports whether
-// the key has no row afterwards. A store's sweep calls it for each key; it changes
-// no decision.
+// SweepRow gives back expired holds of a key, removes records and an override that
+// have ended, and deletes the row if it is full at now, in µs, or if limits does not
+// have its limit. It reports whether the key has no row afterwards. A store's sweep
+// calls it for each key; it changes no decision. A store that drops a limit calls it
+// for the keys of the limit, which ends their holds.
 func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone bool, err error) {
-	row, records, err := t.Row(limit, key)
-	if err != nil {
-		return false, err
-	}
 	d := limits.Lookup(limit)
 	if d == nil {
-		return true, t.SetRow(limit, key, State{}, nil)
+		return true, deleteRow(t, limit, key, now)
 	}
-	d = d.Own(row, max(now, row.TS))
-	if row, records, err = d.Advance(row, key, now, slices.Clone(records)); err != nil {
+	var e entry
+	if err = e.read(t, d, key, now); err != nil {
+		return false, err
+	}
+	if e.row.Version != 0 {
+		if e.row, e.records, err = e.own(now).Advance(e.row, key, now, e.records); err != nil {
+			return false, err
+		}
+	}
+	if _, err = e.expire(now, len(e.records)); err != nil {
 		return false, err
 	}
 	var scratch Rule
-	if gone = !number.IsOverride(d.Number) && isNone(d.RuleFor(key, &scratch).usedAt(row, later(now, row.TS))); gone {
-		row = State{}
+	own := e.own(now)
+	if gone = !own.OfOverride() && isNone(own.RuleFor(key, &scratch).usedAt(e.row, later(now, e.row.TS))); gone {
+		e.row.Used = 0
 	}
-	return gone, setRow(t, limit, key, row, records)
+	return gone, e.write(t, now)
+}
+
+// deleteRow deletes the row of a key whose limit was dropped.
+func deleteRow(t Table, limit, key string, now int64) error {
+	row, records, err := t.Row(limit, key)
+	if err == nil {
+		err = endHolds(t, limit, key, records, now)
+	}
+	if err == nil && row.Override != nil {
+		err = t.SetOverride(limit, key, nil)
+	}
+	if err == nil {
+		err = t.SetRow(limit, key, State{}, nil)
+	}
+	return err
 }

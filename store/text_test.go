@@ -44,10 +44,30 @@ func TestParseLimitErrors(t *testing.T) {
 		"login=5/1m,burst=-1":         "burst",
 		"login=5/1m,retry_jitter=10":  "percentage",
 		"login=5/1mo":                 "per",
+
+		"jobs=5/1m,algorithm=concurrency":                    "NAME=BURST",
+		"jobs=5,algorithm=concurrency,burst=5":               "twice",
+		"jobs=5,algorithm=concurrency,rate=5":                "rate",
+		"jobs=0,algorithm=concurrency":                       "burst",
+		"jobs=5,algorithm=concurrency,start=0s":              "start",
+		"jobs=5,algorithm=concurrency,max_debt=1":            "max_debt",
+		"jobs=5,algorithm=concurrency,on_change=reset":       "on_change",
+		"jobs=5,algorithm=concurrency,on_expire=keep":        "on_expire",
+		"a=5/1m,plans=staff:mode=unlimited;rate=6":           "leave out rate",
+		"jobs=5,algorithm=concurrency,plans=pro:rate=6":      "rate",
+		"jobs=5,algorithm=concurrency,plans=pro:per=1s":      "per",
+		"jobs=5,algorithm=concurrency,plans=pro:max_debt=5":  "max_debt",
+		"jobs=5,algorithm=concurrency,plans=pro:burst=0":     "burst",
+		"jobs=5,algorithm=concurrency,plans=pro:burst=5;x=1": "x",
 	} {
 		if _, err := store.ParseLimit(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want something about %q", s, err, want)
 		}
+	}
+	if l, err := store.ParseLimit("jobs=10,algorithm=concurrency,ttl=5m"); err != nil || l != (store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10, TTL: 5 * time.Minute}) {
+		t.Errorf("concurrency: %+v, %v", l, err)
+	} else if text := l.String(); text != "jobs=10,algorithm=concurrency,ttl=5m" {
+		t.Error(text)
 	}
 	if l, err := store.ParseLimit("api=10/s"); err != nil || l.Period != time.Second {
 		t.Errorf("10/s: %+v, %v", l, err)
@@ -56,7 +76,7 @@ func TestParseLimitErrors(t *testing.T) {
 
 func FuzzParseLimit(f *testing.F) {
 	for _, s := range []string{"login=5/1m,burst=20", "day=1000/1d,algorithm=fixed_window,start=0s", "jobs=3/7s,max_debt=30",
-		"a=1/1mo,algorithm=interval,start=06:00 Europe/Rome", "=/,", "x=1/s,start=,max_debt=unlimited"} {
+		"a=1/1mo,algorithm=interval,start=06:00 Europe/Rome", "=/,", "jobs=10,algorithm=concurrency,ttl=5m,plans=pro:burst=20", "x=1/s,start=,max_debt=unlimited"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -75,6 +75,7 @@ func TestEveryFieldIsStored(t *testing.T) {
 	}
 	for _, l := range []store.Limit{
 		{Name: "none ahead", Rate: 1, Period: time.Second, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt},
+		{Name: "jobs", Algorithm: store.Concurrency, Burst: 10, TTL: time.Minute, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 20})},
 		{Name: "no debt", Rate: 1, Period: store.Month, MaxDebt: store.NoDebt},
 	} {
 		if back := throughColumns(t, l); back != l {
@@ -167,6 +168,29 @@ var changes = []store.Limit{
 	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 3 * store.Month},
 	{Name: "l", Algorithm: store.Interval, Rate: 5, Period: store.Year, Start: "00:00 Asia/Tokyo", OnChange: store.Proportional},
 	{Name: "l", Rate: 5, Period: time.Minute},
+}
+
+// A concurrency limit has neither rate nor per; columns that are not null have 0 and "".
+func TestConcurrencyIsStored(t *testing.T) {
+	l := store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10}
+	values := LimitValues(&l)
+	if rate, per := values[slices.Index(LimitColumns, "rate")], values[slices.Index(LimitColumns, "per")]; rate != int64(0) || per != "" {
+		t.Errorf("rate %v, per %q", rate, per)
+	}
+	var reg store.Registry
+	for i := range 2 {
+		l.Burst += int64(i)
+		d, err := reg.Define(int64(i), l, owner.Code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for form, versions := range map[string][]Version{"JSON": asStoredJSON(t, d), "a table": asRows(d, []store.Limit{{Name: "jobs", Algorithm: store.Concurrency, Burst: 10}, l})} {
+			back, err := Definition(l, d.Owner, d.Number, versions)
+			if err != nil || numbers(back) != numbers(d) {
+				t.Errorf("%s: %v, %v; want %v", form, err, back, d)
+			}
+		}
+	}
 }
 
 // TestVersionsReadBack: a definition with a past is the same after it was stored

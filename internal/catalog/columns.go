@@ -22,7 +22,8 @@ var LimitColumns = func() (names []string) {
 
 // LimitValues returns what the columns of a limit hold: numbers and booleans as
 // such, times as µs where the column's name ends in _us, all else as text. A
-// default that depends on other fields is nil, and unlimited is -1.
+// default that depends on other fields is nil, and unlimited is -1. The rate and per
+// of a concurrency limit are 0 and "", because those columns are not null.
 func LimitValues(l *store.Limit) (values []any) {
 	for _, s := range store.Settings() {
 		var value any
@@ -38,11 +39,11 @@ func LimitValues(l *store.Limit) (values []any) {
 		case *int64:
 			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
 				value = *f + 1
-			} else if *f == 0 {
+			} else if *f == 0 && s.Name != "rate" {
 				value = nil
 			}
 		case *time.Duration:
-			if value = period.Format(*f); inMicros(s) {
+			if value = periodText(*f); inMicros(s) {
 				value = f.Microseconds()
 			}
 		case *int:
@@ -57,6 +58,14 @@ func LimitValues(l *store.Limit) (values []any) {
 	return values
 }
 
+// periodText returns a period as text, or "" if there is none.
+func periodText(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return period.Format(d)
+}
+
 func inMicros(s store.Setting) bool { return strings.HasSuffix(s.Column, "_us") }
 
 // ReadLimit returns the limit of a row. The values are those of LimitColumns,
@@ -68,6 +77,9 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 			continue
 		}
 		text := fmt.Sprint(value)
+		if s.Name == "rate" && text == "0" || s.Name == "per" && text == "" {
+			continue
+		}
 		switch f := s.Field(&l).(type) {
 		case *bool:
 			*f = value == true

@@ -50,7 +50,7 @@ type Version struct {
 func NewVersion(v store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, period.Format(l.Period), l.Start, settingsOf(&v.Limit)}
+		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
 }
 
 // settingsOf returns the settings of a limit, or "" of the zero Limit.

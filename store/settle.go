@@ -1,0 +1,229 @@
+package store
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// endIn settles or extends a hold. It sets the ops of the group: one for each part of
+// the hold whose limit was not dropped.
+func (g *Group) endIn(t Table, limits *Registry, now int64) error {
+	c := g.Hold
+	g.Allowed, g.Reserved, c.Repeated = false, false, false
+	if err := c.check(nil); err != nil {
+		return err
+	}
+	h, err := t.Hold(c.ID)
+	if err != nil {
+		return err
+	}
+	if len(h.Parts) == 0 || dueBy(h.Forget, now) {
+		return ErrUnknownHold
+	}
+	h.Parts = slices.Clone(h.Parts)
+	g.Ops = make([]Op, len(h.Parts))
+	entries := make([]entry, len(h.Parts))
+	for i := range h.Parts {
+		p := &h.Parts[i]
+		base := limits.Lookup(p.Limit)
+		if base == nil { // it was dropped
+			p.Reset = true
+			continue
+		}
+		g.Ops[i] = Op{Def: base, Key: p.Key, Cost: p.Cost, Takes: p.Takes}
+		if v := base.WithPlan(p.Plan); v != nil {
+			g.Ops[i].Def = v
+		}
+		if err := entries[i].read(t, base, p.Key, now); err != nil {
+			return err
+		}
+	}
+	end := g.settle
+	if c.Verb == ExtendHold {
+		end = g.extend
+	}
+	if err := end(&h, entries, now); err != nil {
+		return err
+	}
+	for i := range entries {
+		if entries[i].changed {
+			if err := entries[i].write(t, now); err != nil {
+				return err
+			}
+		}
+	}
+	g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
+	if g.Allowed, c.Expires = true, h.Expires; c.Repeated {
+		return nil
+	}
+	return t.SetHold(c.ID, h)
+}
+
+// settle settles the parts of a hold, and answers the ops.
+func (g *Group) settle(h *Hold, entries []entry, now int64) error {
+	costs, err := g.Hold.costsOf(h)
+	if err != nil {
+		return err
+	}
+	if h.Settled && !slices.Equal(costs, h.Costs) {
+		return ErrHoldConflict
+	}
+	g.Hold.Repeated = h.Settled
+	for i := range g.Ops {
+		op, p := &g.Ops[i], &h.Parts[i]
+		if op.Def == nil {
+			continue
+		}
+		op.Cost = costs[i]
+		if !h.Settled && !p.Reset && !p.Free {
+			if err := entries[i].settle(op.Def, p, h, g.Hold.ID, costs[i], now); err != nil {
+				return err
+			}
+		}
+		granted := costs[i]
+		if p.Reset || p.Free {
+			granted = 0
+		}
+		if err := op.present(entries[i].row, entries[i].records, granted, now); err != nil {
+			return err
+		}
+	}
+	if !h.Settled {
+		h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)
+	}
+	return nil
+}
+
+// costsOf returns the cost of each part of a hold that is settled. The error is a
+// *FieldError.
+func (c *HoldCall) costsOf(h *Hold) ([]int64, error) {
+	n := h.takes()
+	if c.Costs != nil && len(c.Costs) != n {
+		return nil, badField("costs", "there are %d, and the hold has %d", len(c.Costs), n)
+	}
+	for i, cost := range c.Costs {
+		if cost < 0 || cost > MaxInt {
+			return nil, badField(costField(n, i), "%d is not between 0 and 2^53-1", cost)
+		}
+	}
+	costs := make([]int64, len(h.Parts))
+	for i := range h.Parts {
+		p := &h.Parts[i]
+		if costs[i] = p.Cost; c.Costs == nil {
+			continue
+		}
+		costs[i] = 0
+		for j, cost := range c.Costs {
+			if p.Takes&(1<<j) != 0 {
+				costs[i] = min(costs[i]+cost, MaxInt)
+			}
+		}
+	}
+	return costs, nil
+}
+
+// costField returns the name of the cost of a take, if a call has n.
+func costField(n, i int) string {
+	if n == 1 {
+		return "cost"
+	}
+	return fmt.Sprintf("costs[%d]", i)
+}
+
+// settle gives back what part p of hold h did not cost, or charges what it cost more.
+// def is the definition that the call of the hold named.
+func (e *entry) settle(def *Definition, p *HoldPart, h *Hold, id string, cost, now int64) error {
+	own := e.own(now)
+	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
+	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and those to give back
+	switch {
+	case i < 0 && p.Keep: // it expired, and its record is gone
+	case i < 0 || dueBy(h.Expires, now): // it gave everything back when it expired
+		counted, back = 0, p.Cost
+	}
+	if i >= 0 {
+		var err error
+		if e.row, e.records, err = own.giveBack(e.row, p.Key, now, e.records, func(r Record) bool { return p.names(r, id) }, back, p.Cost); err != nil {
+			return err
+		}
+		e.changed = true
+	}
+	if cost <= counted || own.Algorithm == Concurrency {
+		return nil
+	}
+	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
+	row, write, err := op.Step(now, e.row, false)
+	switch {
+	case err != nil:
+		return err
+	case !op.Allowed:
+		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is more than limit %s lets it be now, %d", cost, p.Limit, counted+op.Def.Rule.MaxCharge)
+	case write:
+		op.Def.convertRecords(e.records, e.override, now)
+		e.row, e.changed = row, true
+	}
+	return nil
+}
+
+// extend moves the expiry of a hold, and answers the ops.
+func (g *Group) extend(h *Hold, entries []entry, now int64) error {
+	if !h.live(now) {
+		return ErrHoldConflict
+	}
+	h.Expires = now + g.Hold.TTL
+	h.Forget = h.forget(h.Expires)
+	for i := range g.Ops {
+		op, p, e := &g.Ops[i], &h.Parts[i], &entries[i]
+		if op.Def == nil {
+			continue
+		}
+		if err := op.Def.CheckTTL(g.Hold.TTL); err != nil {
+			return err
+		}
+		granted := p.Cost
+		if p.Reset || p.Free {
+			granted = 0
+		} else if p.Cost > 0 {
+			j := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, g.Hold.ID) })
+			if j < 0 { // given back before the store's clock stepped back
+				return ErrHoldConflict
+			}
+			r := &e.records[j]
+			if r.Expires, e.changed = h.Expires, true; p.Keep {
+				r.Ends = h.Expires
+			}
+		}
+		if err := op.present(e.row, e.records, granted, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endHolds marks the parts of live holds on a key whose row is deleted: they neither
+// give back nor charge. rs are the records of the key.
+func endHolds(t Table, limit, key string, rs []Record, now int64) error {
+	for _, r := range rs {
+		if !r.holds(now) {
+			continue
+		}
+		h, err := t.Hold(r.Hold)
+		if err != nil {
+			return err
+		}
+		h.Parts = slices.Clone(h.Parts)
+		for i := range h.Parts {
+			if p := &h.Parts[i]; p.Limit == limit && p.Key == key && p.names(r, r.Hold) {
+				p.Reset = true
+				if !h.live(now) {
+					h.Forget = min(h.Forget, h.forget(now))
+				}
+				if err := t.SetHold(r.Hold, h); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
