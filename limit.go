@@ -45,8 +45,11 @@ const (
 // A Plan is a named variant of a limit: Limit.Plans.
 type Plan = store.Plan
 
+// Plans is a list of plans, as a comparable value.
+type Plans = store.Plans
+
 // NewPlans returns a list of plans for Limit.Plans.
-func NewPlans(plans ...Plan) store.Plans { return store.NewPlans(plans...) }
+func NewPlans(plans ...Plan) Plans { return store.NewPlans(plans...) }
 
 // Values for fields of a Limit whose zero means the default.
 const (

@@ -106,15 +106,17 @@ func textUnless(none bool, text string) string {
 	return text
 }
 
+// separators are what stands between names and settings of plans. In a name, which may
+// have none of them, they become a character that it may not have either.
+var separators = strings.NewReplacer("|", "?", ":", "?")
+
 func (p *Plan) write(b *strings.Builder) {
-	b.WriteString(p.Name)
+	_, _ = separators.WriteString(b, p.Name)
 	between := byte(':')
-	for _, s := range planSettings {
-		if v := s.value(p); v != "" {
-			b.WriteByte(between)
-			b.WriteString(s.name + "=" + v)
-			between = ';'
-		}
+	for _, s := range p.Explicit() {
+		b.WriteByte(between)
+		b.WriteString(s[0] + "=" + s[1])
+		between = ';'
 	}
 }
 
@@ -137,6 +139,16 @@ func parsePlan(text string) (p Plan, err error) {
 		}
 	}
 	return p, nil
+}
+
+// Explicit lists the settings that are not the base's, as Set reads them.
+func (p Plan) Explicit() (out [][2]string) {
+	for _, s := range planSettings {
+		if v := s.value(&p); v != "" {
+			out = append(out, [2]string{s.name, v})
+		}
+	}
+	return out
 }
 
 // Set changes one setting, spelled as in a configuration file: rate, per, burst,

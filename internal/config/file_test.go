@@ -68,6 +68,35 @@ limits:
 	}
 }
 
+func TestPlansAndParents(t *testing.T) {
+	f, err := config.Parse("f.yaml", []byte(`limits:
+  - name: user
+    rate: 60
+    per: 1m
+    parent: tenant
+    ttl: 5m
+    on_expire: keep
+    plans:
+      pro: {rate: 600, burst: 1000}
+      staff: {mode: unlimited, callable: false}
+      banned: blocked
+      same:  {}
+  - {name: tenant, rate: 1000, per: 1m, parts: 1}
+  - {name: inference, algorithm: concurrency, burst: 10, ttl: 5m}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := dipwell.Limit{Name: "user", Rate: 60, Period: time.Minute, Parent: "tenant", TTL: 5 * time.Minute, OnExpire: dipwell.KeepTaken, Plans: dipwell.NewPlans(
+		dipwell.Plan{Name: "pro", Rate: 600, Burst: 1000}, dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited, OverrideOnly: true},
+		dipwell.Plan{Name: "banned", Mode: dipwell.Blocked}, dipwell.Plan{Name: "same"})}
+	tenant := dipwell.Limit{Name: "tenant", Rate: 1000, Period: time.Minute, Parts: 1}
+	inference := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 10, TTL: 5 * time.Minute}
+	if len(f.Limits) != 3 || f.Limits[0] != user || f.Limits[1] != tenant || f.Limits[2] != inference {
+		t.Errorf("%+v", f.Limits)
+	}
+}
+
 // A file that names nothing was cut off, more often than not.
 func TestEmpty(t *testing.T) {
 	for _, empty := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "null\n"} {
@@ -163,6 +192,22 @@ func TestMistakes(t *testing.T) {
 		{"labels", "metric_labels: [env]\n", []string{"f.yaml:1: metric_labels: must be settings"}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
+		{"a typo in a plan", login + "    plans:\n      pro: {rat: 9}\n", []string{"f.yaml:6: limits[0].plans.pro.rat: unknown setting; did you mean rate?"}},
+		{"a number in a plan", login + "    plans:\n      pro:\n        rate: 9\n        burst: many\n", []string{`f.yaml:8: limits[0].plans.pro.burst: "many" is not a whole number`}},
+		{"a plan's burst", login + "    plans:\n      pro:\n        burst: 9007199254740991\n", []string{"f.yaml:7: limits[0].plans.pro.burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},
+		{"a mode of a plan", login + "    plans:\n      pro: blokced\n", []string{"f.yaml:6: limits[0].plans.pro:", "did you mean blocked?"}},
+		{"a plan that is a list", login + "    plans:\n      pro: [1]\n", []string{"f.yaml:6: limits[0].plans.pro: must be settings such as {rate: 600, burst: 1000}, or a mode such as blocked, not a list"}},
+		{"plans as a list", login + "    plans: [pro]\n", []string{"f.yaml:5: limits[0].plans: must be settings"}},
+		{"a plan's name", login + "    plans:\n      'a|b': blocked\n", []string{"f.yaml:5: limits[0].plans: the name of plan"}},
+		{"a plan twice", login + "    plans:\n      pro: blocked\n      pro: unlimited\n", []string{"f.yaml:7: limits[0].plans.pro: is given twice; first in line 6"}},
+		{"unlimited is for plans", login + "    mode: unlimited\n", []string{`f.yaml:5: limits[0].mode: "unlimited" is not one of enforce, shadow`}},
+		{"a parent that is missing", login + "    parent: logni\n  - {name: top, rate: 1, per: 1s}\n", []string{"f.yaml:5: limits[0].parent: there is no limit logni"}},
+		{"a circle", "limits:\n  - {name: a, rate: 1, per: 1s, parent: b}\n  - {name: b, rate: 1, per: 1s, parent: a}\n", []string{"f.yaml:2: limits[0].parent: limit b has this limit above it", "f.yaml:3: limits[1].parent: limit a has"}},
+		{"parts below a parent", login + "    parent: top\n    parts: 1\n  - {name: top, rate: 1, per: 1s}\n", []string{"f.yaml:6: limits[0].parts: is for a limit without a parent"}},
+		{"a rate of slots", "limits:\n  - {name: a, algorithm: concurrency, burst: 3, rate: 1, per: 1s}\n", []string{"f.yaml:2: limits[0].rate: is not for a concurrency limit"}},
+		{"slots without a number", "limits:\n  - {name: a, algorithm: concurrency}\n", []string{"f.yaml:2: limits[0].burst: is missing"}},
+		{"a year", login + "    ttl: 8760h\n", []string{"f.yaml:5: limits[0].ttl: 8760h0m0s is not between 1ms and 31d"}},
+		{"on_expire", login + "    on_expire: give_bak\n", []string{"f.yaml:5: limits[0].on_expire:", "did you mean give_back?"}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},
 	} {
 		_, err := config.Parse("f.yaml", []byte(tc.yaml))

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -21,8 +22,10 @@ func (p *parser) limits(n *yaml.Node) {
 	}
 	p.Limits = []dipwell.Limit{} // not nil, since the file has the setting
 	lines := map[string]int{}
+	nodes := map[string]limitNodes{}
 	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
-		l, ok := p.limit(where, item)
+		at := limitNodes{where, item, map[string]*yaml.Node{}}
+		l, ok := p.limit(at)
 		if !ok {
 			return
 		}
@@ -30,34 +33,59 @@ func (p *parser) limits(n *yaml.Node) {
 			p.Fail(item, where+".name", "there are two limits called %s; the first is in line %d", l.Name, line)
 			return
 		}
-		lines[l.Name] = item.Line
+		lines[l.Name], nodes[l.Name] = item.Line, at
 		p.Limits = append(p.Limits, l)
 	})
+	if p.Mistakes() > 0 {
+		return // the parent of a limit may be one with a mistake
+	}
+	for _, err := range store.CheckParents(p.Limits) {
+		if bad, ok := errors.AsType[*dipwell.LimitError](err); ok {
+			p.failLimit(nodes[bad.Limit], err)
+		}
+	}
+}
+
+// limitNodes are the nodes of a limit in the file: of the whole, and of each setting by
+// its name, of a plan's as "plans.NAME" and "plans.NAME.SETTING".
+type limitNodes struct {
+	where    string
+	item     *yaml.Node
+	settings map[string]*yaml.Node
 }
 
 // limit reads one limit. It returns false if the limit has mistakes.
-func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
+func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
+	n, where := at.item, at.where
 	if n.Kind != yaml.MappingNode {
 		p.Fail(n, where, "must be settings such as {name: login, rate: 5, per: 1m}, not %s; NAME=RATE/PER is for command lines", kindOf(n))
 		return l, false
 	}
 	before := p.Mistakes()
-	values := map[string]*yaml.Node{}
 	p.Mapping(n, where+".", nil, func(name string, value *yaml.Node) {
+		if name == "plans" {
+			at.settings[name] = value
+			l.Plans = p.plans(at, value)
+			return
+		}
 		text, ok := p.Text(value, where+"."+name)
 		if !ok {
 			return
 		}
-		values[name] = value
+		at.settings[name] = value
 		if err := l.Set(name, text); err != nil {
-			p.failLimit(where, value, values, err)
+			p.failLimit(at, err)
 		}
 	})
 	if p.Mistakes() > before {
 		return l, false
 	}
-	for _, name := range []string{"name", "rate", "per"} {
-		if values[name] == nil {
+	required := []string{"name", "rate", "per"}
+	if l.Algorithm == dipwell.Concurrency {
+		required = []string{"name", "burst"}
+	}
+	for _, name := range required {
+		if at.settings[name] == nil {
 			p.Fail(n, where+"."+name, "is missing")
 		}
 	}
@@ -65,28 +93,70 @@ func (p *parser) limit(where string, n *yaml.Node) (l dipwell.Limit, ok bool) {
 		return l, false
 	}
 	if _, err := store.NewDefinition(l); err != nil {
-		p.failLimit(where, n, values, err)
+		p.failLimit(at, err)
 		return l, false
 	}
 	return l, true
 }
 
+// plans reads the plans of a limit: a mapping of names to settings, or to a mode alone.
+func (p *parser) plans(at limitNodes, n *yaml.Node) dipwell.Plans {
+	var plans []dipwell.Plan
+	p.Mapping(n, at.where+".plans.", nil, func(name string, v *yaml.Node) {
+		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name
+		at.settings["plans."+name] = v
+		set := func(setting, where string, value *yaml.Node) {
+			text, ok := p.Text(value, where)
+			if !ok {
+				return
+			}
+			if err := plan.Set(setting, text); err != nil {
+				p.Fail(value, where, "%s", strings.TrimPrefix(err.Error(), setting+": "))
+			}
+		}
+		switch {
+		case v.Kind == yaml.MappingNode:
+			p.Mapping(v, where+".", nil, func(setting string, value *yaml.Node) {
+				at.settings["plans."+name+"."+setting] = value
+				set(setting, where+"."+setting, value)
+			})
+		case v.Kind == yaml.ScalarNode && !yamlfile.IsNull(v):
+			set("mode", where, v)
+		default:
+			p.Fail(v, where, "must be settings such as {rate: 600, burst: 1000}, or a mode such as blocked, not %s", kindOf(v))
+		}
+		plans = append(plans, plan)
+	})
+	return dipwell.NewPlans(plans...)
+}
+
 // failLimit adds a limit's error as a mistake of the setting that it names, if the
-// file has it, else of n.
-func (p *parser) failLimit(where string, n *yaml.Node, values map[string]*yaml.Node, err error) {
+// file has it, else of the limit. An error about a plan says which, and the setting.
+func (p *parser) failLimit(at limitNodes, err error) {
 	var bad *dipwell.LimitError
 	if !errors.As(err, &bad) {
-		p.Fail(n, where, "%v", err)
+		p.Fail(at.item, at.where, "%v", err)
 		return
 	}
-	if at := values[bad.Field]; at != nil {
-		n = at
+	n, field, reason := at.item, bad.Field, bad.Reason
+	if of := at.settings[field]; of != nil {
+		n = of
 	}
-	reason := bad.Reason
+	if of, ok := strings.CutPrefix(reason, "plan "); ok && field == "plans" {
+		name, rest, _ := strings.Cut(of, ": ")
+		setting, more, _ := strings.Cut(rest, ": ")
+		plan := "plans." + name
+		if of := at.settings[plan]; of != nil {
+			n, field, reason = of, plan, rest
+		}
+		if of := at.settings[plan+"."+setting]; of != nil {
+			n, field, reason = of, plan+"."+setting, more
+		}
+	}
 	if bad.Limit != "" {
 		reason += " (limit " + bad.Limit + ")"
 	}
-	p.Fail(n, where+"."+bad.Field, "%s", reason)
+	p.Fail(n, at.where+"."+field, "%s", reason)
 }
 
 // kindOf describes a value that should have been a mapping.

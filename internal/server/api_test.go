@@ -481,6 +481,35 @@ func TestLimits(t *testing.T) {
 }
 
 // Pages of definitions are in order of name.
+// TestLimitWithPlans checks that plans and parents are read and written as in a
+// configuration file.
+func TestLimitWithPlans(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	const want = `{"name":"user","rate":60,"per":"1m","plans":{"banned":{"mode":"blocked"},"pro":{"rate":600,"burst":1000},"same":{},"staff":{"mode":"unlimited","callable":false}},"parent":"tenant","owner":"api"`
+	w.want(w.do("PUT", "/v1/limits/user", `{"rate":60,"per":"1m","parent":"tenant"}`), 400, `"field":"parent"`, "there is no limit tenant")
+	w.want(w.do("PUT", "/v1/limits/tenant", `{"rate":1000,"per":"1m","parts":1}`), 201, `"parts":1`)
+	body := `{"rate":60,"per":"1m","parent":"tenant","plans":{"pro":{"rate":600,"burst":1000},"staff":{"mode":"unlimited","callable":false},"banned":"blocked","same":{}}}`
+	w.want(w.do("PUT", "/v1/limits/user", body), 201, want)
+	w.want(w.do("PUT", "/v1/limits/user", body), 200, want)
+	w.want(w.do("GET", "/v1/limits/user", ""), 200, want)
+	w.want(w.do("DELETE", "/v1/limits/tenant", ""), 400, "it is the parent of limit user")
+	for _, bad := range []struct{ plans, field string }{
+		{`{"pro":{"rat":1}}`, `plans.pro.rat`},
+		{`{"pro":{"rate":"x"}}`, `plans.pro.rate`},
+		{`{"pro":{"rate":1,"rate":2}}`, `plans.pro.rate`},
+		{`{"pro":{"rate":[1]}}`, `plans.pro.rate`},
+		{`{"pro":"blokced"}`, `plans.pro`},
+		{`{"pro":{},"pro":{}}`, `plans.pro`},
+		{`{"p|q":{}}`, `plans`},
+		{`[1]`, `plans`},
+		{`{"pro":{"burst":9007199254740991}}`, `plans`},
+	} {
+		w.want(w.do("PUT", "/v1/limits/user", `{"rate":60,"per":"1m","plans":`+bad.plans+`}`), 400, `"field":"`+bad.field+`"`)
+	}
+	w.want(w.do("PUT", "/v1/limits/user", `{"rate":60,"per":"1m","plans":{"pro":{"rate":1}},"plans":{}}`), 400, `"field":"plans"`)
+	w.want(w.do("GET", "/v1/limits/user", ""), 200, want)
+}
+
 func TestLimitsPaged(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	for i := range 150 {

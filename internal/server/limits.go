@@ -134,6 +134,9 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 		}
 		s := scanner{b: x.in}
 		err := s.object(func(name string) error {
+			if name == "plans" {
+				return s.plans(&l, seen)
+			}
 			value, err := s.scalar(name)
 			if err == nil {
 				err = set(name, value)
@@ -152,16 +155,65 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 	return l, err
 }
 
+// plans parses the plans of a limit: an object of names and their settings, or a mode
+// alone.
+func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
+	var plans []dipwell.Plan
+	once := func(name string) error {
+		if seen[name] {
+			return bad(name, "is given twice")
+		}
+		seen[name] = true
+		return nil
+	}
+	err := once("plans")
+	if err == nil && s.peek() != '{' {
+		err = s.notA("plans", "an object")
+	}
+	if err != nil {
+		return err
+	}
+	err = s.object(func(name string) error {
+		p, field := dipwell.Plan{Name: name}, "plans."+name
+		set := func(setting, field string) error {
+			value, err := s.scalar(field)
+			if err == nil {
+				err = p.Set(setting, value)
+			}
+			if err != nil && !errors.As(err, new(*dipwell.FieldError)) {
+				err = bad(field, strings.TrimPrefix(err.Error(), setting+": "))
+			}
+			return err
+		}
+		err := once(field)
+		switch {
+		case err != nil:
+		case s.peek() == '{':
+			err = s.object(func(setting string) error {
+				if err := once(field + "." + setting); err != nil {
+					return err
+				}
+				return set(setting, field+"."+setting)
+			})
+		default:
+			err = set("mode", field)
+		}
+		plans = append(plans, p)
+		return err
+	})
+	l.Plans = dipwell.NewPlans(plans...)
+	return err
+}
+
 // appendLimit appends a definition: its settings as in a configuration file, and
 // its owner.
 func appendLimit(b []byte, def *dipwell.Definition) []byte {
 	b = append(b, '{')
 	for _, s := range def.Explicit() {
-		b = append(jsontext.AppendString(b, s[0]), ':')
-		if plainJSON(s[0], s[1]) {
-			b = append(b, s[1]...)
+		if s[0] == "plans" {
+			b = appendPlans(b, def.Plans)
 		} else {
-			b = jsontext.AppendString(b, s[1])
+			b = appendSetting(b, s)
 		}
 		b = append(b, ',')
 	}
@@ -174,13 +226,40 @@ func appendLimit(b []byte, def *dipwell.Definition) []byte {
 	return append(b, '}')
 }
 
+func appendPlans(b []byte, plans dipwell.Plans) []byte {
+	b = append(b, `"plans":{`...)
+	for i, p := range plans.All() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(jsontext.AppendString(b, p.Name), ":{"...)
+		for j, s := range p.Explicit() {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = appendSetting(b, s)
+		}
+		b = append(b, '}')
+	}
+	return append(b, '}')
+}
+
+// appendSetting appends the name and the value of a setting.
+func appendSetting(b []byte, s [2]string) []byte {
+	b = append(jsontext.AppendString(b, s[0]), ':')
+	if plainJSON(s[0], s[1]) {
+		return append(b, s[1]...)
+	}
+	return jsontext.AppendString(b, s[1])
+}
+
 // plainJSON reports whether a setting's value is a number or a boolean.
 func plainJSON(name, value string) bool {
 	switch name {
-	case "rate", "burst", "max_debt", "max_charge":
+	case "rate", "burst", "max_debt", "max_charge", "parts":
 		return value != "unlimited"
 	}
-	return name == "auth"
+	return name == "auth" || name == "callable"
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
