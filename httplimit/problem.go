@@ -7,6 +7,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/store"
 )
 
 // quotaExceeded is the problem type of a refusal.
@@ -32,7 +33,13 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	b = append(b, `{"type":"`+quotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded","status":`...)
 	b = strconv.AppendInt(b, int64(status), 10)
 	if d.Never {
-		b = append(b, `,"detail":"the cost is more than the limit could ever hold; no wait will help"`...)
+		b = append(b, `,"detail":"`...)
+		if def := d.Definition(); def != nil && def.Mode == store.Blocked {
+			b = append(b, `the key is blocked`...)
+		} else {
+			b = append(b, `the cost is more than the limit could ever hold`...)
+		}
+		b = append(b, `; no wait will help"`...)
 	}
 	b = append(b, `,"violated-policies":[`...)
 	if d.Limits == nil {

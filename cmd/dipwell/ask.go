@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -11,12 +12,12 @@ import (
 
 // The client commands, one for each verb.
 type (
-	TakeCmd     struct{ call }
-	CheckCmd    struct{ call }
-	TakeUpToCmd struct{ call }
-	ReserveCmd  struct{ call }
+	TakeCmd     struct{ floorCall }
+	CheckCmd    struct{ floorCall }
+	TakeUpToCmd struct{ planCall }
+	ReserveCmd  struct{ planCall }
 	WaitCmd     struct {
-		call `embed:"" set:"timeout=30s" set:"for=until the tokens are there"`
+		floorCall `embed:"" set:"timeout=30s" set:"for=until the tokens are there"`
 	}
 	ChargeCmd struct{ call }
 	RefundCmd struct{ call }
@@ -36,7 +37,21 @@ type call struct {
 	Cost  int64 `default:"1" help:"Tokens. Default 1."`
 }
 
-func (TakeCmd) Help() string     { return "Example: dipwell take login user:7 --cost 3" }
+// planCall is a call that may name a plan, and floorCall one that may also leave tokens.
+type (
+	planCall struct {
+		call `embed:""`
+		Plan string `help:"Plan of the limit, unless the key has an override."`
+	}
+	floorCall struct {
+		planCall `embed:""`
+		Floor    int64 `help:"Tokens that must stay free."`
+	}
+)
+
+func (TakeCmd) Help() string {
+	return "Examples:\n\n  dipwell take login user:7 --cost 3\n  dipwell take api user:7 --plan pro --floor 5"
+}
 func (CheckCmd) Help() string    { return "Example: dipwell check login user:7 && echo there is one" }
 func (TakeUpToCmd) Help() string { return "Example: dipwell take-up-to mails batch --cost 100 --json" }
 func (ReserveCmd) Help() string  { return "Example: dipwell reserve jobs nightly --json" }
@@ -45,16 +60,16 @@ func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7
 func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
 func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
 
-func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake) }
-func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck) }
-func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo) }
-func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve) }
-func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge) }
-func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund) }
-func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.body(nil)) }
+func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake, c.body()) }
+func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck, c.body()) }
+func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo, c.body()) }
+func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve, c.body()) }
+func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge, c.body()) }
+func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.body()) }
+func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.body()) }
 
 func (c *WaitCmd) Run(e *env) error {
-	body := c.body(&c.Cost)
+	body := c.body()
 	body.Timeout = period.Format(c.Timeout)
 	c.Timeout += answerTime
 	return c.decide(e, "/v1/wait", body)
@@ -68,15 +83,35 @@ type callBody struct {
 	Limit   string  `json:"limit"`
 	Key     *string `json:"key,omitempty"`
 	Cost    *int64  `json:"cost,omitempty"`
+	Plan    string  `json:"plan,omitempty"`
+	Floor   int64   `json:"floor,omitempty"`
+	TTL     string  `json:"ttl,omitempty"`
+	ID      string  `json:"id,omitempty"`
 	Timeout string  `json:"timeout,omitempty"`
 }
 
-func (c *onKey) body(cost *int64) *callBody {
-	return &callBody{Limit: c.Name, Key: c.Key, Cost: cost}
+func (c *onKey) body() *callBody { return &callBody{Limit: c.Name, Key: c.Key} }
+
+func (c *call) body() *callBody {
+	b := c.onKey.body()
+	b.Cost = &c.Cost
+	return b
 }
 
-func (c *call) run(e *env, verb store.Verb) error {
-	return c.decide(e, "/v1/"+verb.String(), c.body(&c.Cost))
+func (c *planCall) body() *callBody {
+	b := c.call.body()
+	b.Plan = c.Plan
+	return b
+}
+
+func (c *floorCall) body() *callBody {
+	b := c.planCall.body()
+	b.Floor = c.Floor
+	return b
+}
+
+func (t *target) run(e *env, verb store.Verb, body *callBody) error {
+	return t.decide(e, "/v1/"+verb.String(), body)
 }
 
 // decide sends a call and prints its decision.
@@ -93,6 +128,7 @@ func (t *target) decide(e *env, path string, body any) error {
 
 func (t *target) print(e *env, a *answer) (err error) {
 	if t.JSON {
+		a.Detail = ""
 		return json.NewEncoder(e.stdout).Encode(a)
 	}
 	_, err = fmt.Fprintln(e.stdout, a.String())
@@ -109,20 +145,35 @@ func (a *answer) String() string {
 	if a.Key != nil {
 		s += " " + *a.Key
 	}
-	s += fmt.Sprintf(": %d of %d remaining", a.Remaining, a.Capacity)
+	if a.Plan != "" {
+		s += " (plan " + a.Plan + ")"
+	}
+	s += ": " + a.remaining()
 	if a.Granted != a.Cost && a.Granted > 0 {
 		s += fmt.Sprintf(", %d granted", a.Granted)
 	}
 	switch {
 	case a.Never:
-		s += ", the cost is more than the limit could ever hold"
+		s += ", " + cmp.Or(a.Detail, "no wait will help")
 	case a.RetryAfter != nil:
 		s += fmt.Sprintf(", retry after %v", micros(*a.RetryAfter))
+		if a.RetryIsBound {
+			s += " or when a hold ends"
+		}
 	case a.Delay > 0:
 		s += fmt.Sprintf(", due in %v", micros(a.Delay))
 	}
 	if a.Reservation != "" {
 		s += ", reservation " + a.Reservation
+	}
+	if a.Hold != "" {
+		s += ", hold " + a.Hold
+		if a.Expires != 0 {
+			s += " until " + clock(a.Expires)
+		}
+	}
+	if a.Repeated {
+		s += ", repeated: the call was made before"
 	}
 	if a.ResetAfter > 0 {
 		s += fullIn(a.ResetAfter)
@@ -135,6 +186,17 @@ func (a *answer) String() string {
 	}
 	return s + "; asked " + a.Asked
 }
+
+// remaining formats what is left of a bucket.
+func (a *answer) remaining() string {
+	if a.Capacity == store.MaxInt {
+		return "unlimited"
+	}
+	return fmt.Sprintf("%d of %d remaining", a.Remaining, a.Capacity)
+}
+
+// clock formats a time in µs since the Unix epoch.
+func clock(us int64) string { return time.UnixMicro(us).UTC().Format("2006-01-02 15:04:05Z") }
 
 // fullIn formats when a bucket will be full.
 func fullIn(us int64) string {

@@ -47,7 +47,7 @@ func startAPI(t *testing.T, c server.Config, limits ...string) string {
 }
 
 func TestClientExitCodes(t *testing.T) {
-	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5", "big=8000000000/1d"))
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5,plans=pro:rate=2;burst=4|banned:mode=blocked|staff:mode=unlimited|inner:rate=9;callable=false", "big=8000000000/1d"))
 	for _, tc := range []struct {
 		args string
 		code int
@@ -79,6 +79,18 @@ func TestClientExitCodes(t *testing.T) {
 		{"reserve jobs w", 0, "due in 1s"},
 		{"wait jobs w --timeout 1s", 1, "refused: jobs w: 0 of 1 remaining, retry after 1."},
 		{"wait jobs w --timeout 1h", 2, "timeout: must be from 1ms to 10m"},
+		{"take jobs p --plan pro --floor 1", 0, "allowed: jobs p (plan pro): 3 of 4 remaining"},
+		{"check jobs p --plan pro --floor 3", 1, "refused: jobs p (plan pro): 3 of 4 remaining, retry after 500ms"},
+		{"take jobs p --plan banned", 1, "the key is blocked; no wait will help"},
+		{"take jobs p --plan staff --cost 99", 0, "allowed: jobs p (plan staff): unlimited"},
+		{"take jobs p --plan prro", 2, `plan: limit jobs has no plan "prro"`},
+		{"take jobs p --plan inner", 2, "plan: callers may not name plan inner"},
+		{"take jobs p --floor -1", 2, "floor"},
+		{"take-up-to jobs p --floor 1", 2, "unknown flag --floor"},
+		{"charge jobs p --plan pro", 2, "unknown flag --plan"},
+		{"hold jobs p --ttl 1y", 2, "ttl"},
+		{"hold jobs p", 2, "--ttl"},
+		{"override set jobs p --for 1h", 2, ""},
 		{"cancel 0198c2f3-5b6e-4cc1-9d1a-3f0a5b7c9d11", 2, "the reservation is unknown"},
 		{"cancel nonsense", 2, "reservation: "},
 		{"take nobody k", 2, `unknown limit "nobody"`},

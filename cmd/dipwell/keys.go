@@ -70,7 +70,9 @@ type InspectCmd struct {
 	Key    string `arg:"" help:"Key of the bucket."`
 }
 
-func (InspectCmd) Help() string { return "Example: dipwell inspect login user:7" }
+func (InspectCmd) Help() string {
+	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds."
+}
 
 func (c *InspectCmd) Run(e *env) error {
 	b, err := c.call(e, http.MethodGet, keysPath(c.Name, url.Values{"key": {c.Key}}), nil)
@@ -84,6 +86,16 @@ func (c *InspectCmd) Run(e *env) error {
 	if c.JSON {
 		return c.print(e, &a)
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s %s: %d of %d remaining%s; asked %s\n", a.Limit, c.Key, a.Remaining, a.Capacity, fullIn(a.ResetAfter), a.Asked)
-	return err
+	plan := ""
+	if a.Plan != "" {
+		plan = " (plan " + a.Plan + ")"
+	}
+	fmt.Fprintf(e.stdout, "%s %s%s: %s%s; asked %s\n", a.Limit, c.Key, plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
+	if a.Override != nil {
+		fmt.Fprintln(e.stdout, "override: "+a.Override.String())
+	}
+	for i := range a.Holds {
+		fmt.Fprintln(e.stdout, "hold: "+a.Holds[i].String())
+	}
+	return nil
 }

@@ -27,6 +27,11 @@ type commands struct {
 	Charge   ChargeCmd   `cmd:"" help:"Take tokens even if fewer are left."`
 	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
 	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
+	Hold     HoldCmd     `cmd:"" help:"Take tokens until settle or until --ttl has passed."`
+	Settle   SettleCmd   `cmd:"" help:"End a hold: give back or charge the difference to the actual cost."`
+	Extend   ExtendCmd   `cmd:"" help:"Move the expiry of a hold."`
+	Holds    HoldsCmd    `cmd:"" help:"List the live holds of a key (admin)."`
+	Override OverrideCmd `cmd:"" help:"Give one key a plan or numbers of its own (admin)."`
 	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
 	Limits   LimitsCmd   `cmd:"" help:"List the limits of a server."`
 	Keys     KeysCmd     `cmd:"" help:"List the live keys of a limit in pages (admin)."`

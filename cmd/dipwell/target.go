@@ -34,21 +34,30 @@ const maxAnswer = 4 << 20
 
 // answer is the decision object in JSON.
 type answer struct {
-	Allowed     bool    `json:"allowed"`
-	Limit       string  `json:"limit"`
-	Key         *string `json:"key"`
-	Cost        int64   `json:"cost"`
-	Granted     int64   `json:"granted"`
-	Capacity    int64   `json:"capacity"`
-	Remaining   int64   `json:"remaining"`
-	RetryAfter  *int64  `json:"retry_after_us"`
-	ResetAfter  int64   `json:"reset_after_us"`
-	Delay       int64   `json:"delay_us"`
-	Never       bool    `json:"never,omitempty"`
-	Reservation string  `json:"reservation,omitempty"`
-	Shadow      bool    `json:"shadow"`
-	Source      string  `json:"source"`
-	Asked       string  `json:"asked"` // URL of the server or of the store
+	Allowed      bool              `json:"allowed"`
+	Limit        string            `json:"limit"`
+	Plan         string            `json:"plan,omitempty"`
+	Key          *string           `json:"key"`
+	Cost         int64             `json:"cost"`
+	Granted      int64             `json:"granted"`
+	Capacity     int64             `json:"capacity"`
+	Remaining    int64             `json:"remaining"`
+	RetryAfter   *int64            `json:"retry_after_us"`
+	ResetAfter   int64             `json:"reset_after_us"`
+	Delay        int64             `json:"delay_us"`
+	Never        bool              `json:"never,omitempty"`
+	Reservation  string            `json:"reservation,omitempty"`
+	RetryIsBound bool              `json:"retry_is_bound,omitempty"`
+	Hold         string            `json:"hold,omitempty"`
+	Expires      int64             `json:"expires_us,omitempty"`
+	Repeated     bool              `json:"repeated,omitempty"`
+	Limits       []json.RawMessage `json:"limits,omitempty"`
+	Override     *override         `json:"override,omitempty"` // of inspect, as Holds
+	Holds        []keyHold         `json:"holds,omitempty"`
+	Shadow       bool              `json:"shadow"`
+	Source       string            `json:"source"`
+	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
+	Asked        string            `json:"asked"`            // URL of the server or of the store
 }
 
 // ask sends a call and reads its decision. body becomes JSON.

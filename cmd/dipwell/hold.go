@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
+)
+
+// HoldCmd takes tokens until they are settled.
+type HoldCmd struct {
+	floorCall `embed:""`
+	TTL       time.Duration `name:"ttl" required:"" help:"Until the hold expires and everything is given back, such as 30s."`
+	ID        string        `name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
+}
+
+func (HoldCmd) Help() string {
+	return "Example:\n\n  dipwell hold builds acme --ttl 10m --id build-81 && make; dipwell settle build-81"
+}
+
+func (c *HoldCmd) Run(e *env) error {
+	body := c.body()
+	body.TTL, body.ID = period.Format(c.TTL), c.ID
+	return c.decide(e, "/v1/hold", body)
+}
+
+// SettleCmd ends a hold.
+type SettleCmd struct {
+	target `embed:""`
+	Hold   string  `arg:"" help:"Id of the hold, as hold printed it."`
+	Cost   []int64 `help:"Actual cost in tokens; one for each limit that was held. Default: as held."`
+}
+
+func (SettleCmd) Help() string { return "Example: dipwell settle req-81 --cost 2150" }
+
+func (c *SettleCmd) Run(e *env) error {
+	return c.decide(e, "/v1/settle", struct {
+		Hold  string  `json:"hold"`
+		Costs []int64 `json:"costs,omitempty"`
+	}{c.Hold, c.Cost})
+}
+
+// ExtendCmd moves the expiry of a hold.
+type ExtendCmd struct {
+	target `embed:""`
+	Hold   string        `arg:"" help:"Id of the hold, as hold printed it."`
+	TTL    time.Duration `name:"ttl" required:"" help:"From now until the hold expires, such as 30s."`
+}
+
+func (ExtendCmd) Help() string { return "Example: dipwell extend req-81 --ttl 30s" }
+
+func (c *ExtendCmd) Run(e *env) error {
+	return c.decide(e, "/v1/extend", map[string]string{"hold": c.Hold, "ttl": period.Format(c.TTL)})
+}
+
+// HoldsCmd lists the live holds of a key.
+type HoldsCmd struct{ onKey }
+
+func (HoldsCmd) Help() string { return "Example: dipwell holds builds acme" }
+
+// keyHold is what a live hold holds of a key.
+type keyHold struct {
+	Hold    string `json:"hold"`
+	Tokens  int64  `json:"tokens"`
+	Expires int64  `json:"expires_us"`
+}
+
+func (h *keyHold) String() string {
+	return fmt.Sprintf("%s: %d tokens until %s", h.Hold, h.Tokens, clock(h.Expires))
+}
+
+func (c *HoldsCmd) Run(e *env) error {
+	b, err := c.call(e, http.MethodGet, "/v1/limits/"+url.PathEscape(c.Name)+"/holds"+c.query(), nil)
+	if err != nil {
+		return err
+	}
+	c.printAsked(e)
+	if c.JSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	var list struct{ Holds []keyHold }
+	if err = json.Unmarshal(b, &list); err != nil {
+		return errors.New("the server's answer is no list of holds")
+	}
+	for i := range list.Holds {
+		fmt.Fprintln(e.stdout, list.Holds[i].String())
+	}
+	return nil
+}
+
+// query names the key in a query.
+func (c *onKey) query() string {
+	if c.Key == nil {
+		return ""
+	}
+	return "?" + url.Values{"key": {*c.Key}}.Encode()
+}

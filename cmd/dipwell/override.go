@@ -1,0 +1,183 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
+)
+
+// OverrideCmd has the commands about overrides.
+type OverrideCmd struct {
+	Set  OverrideSetCmd  `cmd:"" help:"Set the override of a key, in place of the one it may have (admin)."`
+	List OverrideListCmd `cmd:"" help:"List the overrides of a limit in pages (admin)."`
+	End  OverrideEndCmd  `cmd:"" help:"End the override of a key (admin)."`
+}
+
+// OverrideSetCmd sets the override of a key.
+type OverrideSetCmd struct {
+	onKey `embed:""`
+	Plan  string        `help:"A plan of the limit."`
+	Rate  string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
+	Burst *int64        `help:"And a burst."`
+	For   time.Duration `placeholder:"1h" help:"How long it holds. Default: until it is ended."`
+	Until string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
+	Note  string        `help:"Why, at most 1024 bytes."`
+}
+
+func (OverrideSetCmd) Help() string {
+	return "Examples:\n\n  dipwell override set api cust-7 --plan pro --for 1h --note 'ticket 81'\n  dipwell override set api cust-7 --rate 600/1m --burst 1000"
+}
+
+func (c *OverrideSetCmd) Run(e *env) error {
+	body := map[string]any{}
+	set := func(name, value string) {
+		if value != "" {
+			body[name] = value
+		}
+	}
+	if c.Key != nil {
+		body["key"] = *c.Key
+	}
+	rate, per, _ := strings.Cut(c.Rate, "/")
+	set("plan", c.Plan)
+	set("rate", rate)
+	set("per", per)
+	set("until", c.Until)
+	set("note", c.Note)
+	if c.Burst != nil {
+		body["burst"] = *c.Burst
+	}
+	if c.For != 0 {
+		body["for"] = period.Format(c.For)
+	}
+	sent, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	b, err := c.call(e, http.MethodPut, overridesPath(c.Name), sent)
+	if err != nil {
+		return err
+	}
+	var o override
+	if err = json.Unmarshal(b, &o); err != nil || o.Limit == "" {
+		return errors.New("the server's answer is no override")
+	}
+	o.Asked = c.asked()
+	if c.JSON {
+		return json.NewEncoder(e.stdout).Encode(&o)
+	}
+	_, err = fmt.Fprintf(e.stdout, "%s; asked %s\n", o.String(), o.Asked)
+	return err
+}
+
+func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
+
+// override is an override in JSON.
+type override struct {
+	Limit string  `json:"limit"`
+	Key   *string `json:"key"`
+	Plan  string  `json:"plan,omitempty"`
+	Rate  int64   `json:"rate,omitempty"`
+	Per   string  `json:"per,omitempty"`
+	Burst *int64  `json:"burst,omitempty"`
+	Until *string `json:"until"`
+	Note  string  `json:"note,omitempty"`
+	Asked string  `json:"asked,omitempty"` // URL of the server or of the store
+}
+
+func (o *override) String() string {
+	s := o.Limit
+	if o.Key != nil {
+		s += " " + *o.Key
+	}
+	s += ":"
+	if o.Plan != "" {
+		s += " plan " + o.Plan
+	}
+	switch {
+	case o.Rate != 0 && o.Per != "":
+		s += fmt.Sprintf(" rate %d/%s", o.Rate, o.Per)
+	case o.Rate != 0:
+		s += fmt.Sprintf(" rate %d", o.Rate)
+	case o.Per != "":
+		s += " per " + o.Per
+	}
+	if o.Burst != nil {
+		s += fmt.Sprintf(" burst %d", *o.Burst)
+	}
+	if o.Until != nil {
+		s += " until " + *o.Until
+	}
+	if o.Note != "" {
+		s += fmt.Sprintf(" (%s)", o.Note)
+	}
+	return s
+}
+
+// OverrideListCmd lists overrides.
+type OverrideListCmd struct {
+	target `embed:""`
+	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
+	Prefix string  `help:"Only keys that begin with this."`
+	After  *string `help:"Only keys after this one, in byte order. An empty one means the shared bucket."`
+	N      int     `short:"n" default:"100" help:"Number of overrides, 1 to 1000. Default 100."`
+}
+
+func (OverrideListCmd) Help() string { return "Example: dipwell override list api --prefix cust-" }
+
+func (c *OverrideListCmd) Run(e *env) error {
+	q := url.Values{"n": {strconv.Itoa(c.N)}}
+	if c.Prefix != "" {
+		q.Set("prefix", c.Prefix)
+	}
+	if c.After != nil {
+		q.Set("after", *c.After)
+	}
+	b, err := c.call(e, http.MethodGet, overridesPath(c.Name)+"?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	c.printAsked(e)
+	if c.JSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	var page struct {
+		Overrides []override
+		Next      *string
+	}
+	if err = json.Unmarshal(b, &page); err != nil {
+		return errors.New("the server's answer is no page of overrides")
+	}
+	for i := range page.Overrides {
+		fmt.Fprintln(e.stdout, page.Overrides[i].String())
+	}
+	if page.Next != nil {
+		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)
+	}
+	return nil
+}
+
+// OverrideEndCmd ends the override of a key.
+type OverrideEndCmd struct{ onKey }
+
+func (OverrideEndCmd) Help() string { return "Example: dipwell override end api cust-7" }
+
+func (c *OverrideEndCmd) Run(e *env) error {
+	if _, err := c.call(e, http.MethodDelete, overridesPath(c.Name)+c.query(), nil); err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err := fmt.Fprintf(e.stdout, "{\"ended\":true,\"asked\":%q}\n", c.asked())
+		return err
+	}
+	_, err := fmt.Fprintf(e.stdout, "ended; asked %s\n", c.asked())
+	return err
+}
