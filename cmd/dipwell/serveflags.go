@@ -57,7 +57,9 @@ func (c *ServeCmd) given(s *config.Setting) (texts []string) {
 	case string:
 		texts = []string{v}
 	case []string:
-		texts = v
+		if texts = v; s.Tag.Get("sep") == ";" {
+			texts = joinPlans(v)
+		}
 	}
 	return slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return text == "" })
 }

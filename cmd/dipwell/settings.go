@@ -106,7 +106,7 @@ func (s *settings) place() (err error) {
 // parseLimits parses values of --limit.
 func parseLimits(list []string) ([]dipwell.Limit, error) {
 	var out []dipwell.Limit
-	for _, text := range list {
+	for _, text := range joinPlans(list) {
 		l, err := dipwell.ParseLimit(text)
 		if err != nil {
 			return nil, err
@@ -115,6 +115,24 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 	}
 	return out, uniqueLimits(out)
 }
+
+// joinPlans puts limits together again that were separated at the semicolons inside
+// their plans: a part that begins with a setting of plans belongs to the limit before it.
+func joinPlans(parts []string) (out []string) {
+	for _, part := range parts {
+		name, value, _ := strings.Cut(part, "=")
+		value, _, _ = strings.Cut(value, "|")
+		last := len(out) - 1
+		if last >= 0 && strings.Contains(out[last], ",plans=") && planSettings[name] && !strings.Contains(value, "/") {
+			out[last] += ";" + part
+		} else {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+var planSettings = map[string]bool{"rate": true, "per": true, "burst": true, "max_debt": true, "mode": true, "callable": true}
 
 func uniqueLimits(list []dipwell.Limit) error {
 	seen := map[string]bool{}

@@ -163,3 +163,22 @@ func TestUnknownNames(t *testing.T) {
 		}
 	}
 }
+
+// Plans have semicolons too, which do not separate limits.
+func TestJoinPlans(t *testing.T) {
+	for _, text := range []string{
+		"a=1/1s;b=2/1s",
+		"a=1/1s,plans=pro:rate=2;burst=4|x:mode=blocked;callable=false,max_debt=5;burst=2/1s",
+		"a=1/1s,plans=pro:rate=2;b=1/1s,plans=pro:rate=2;per=1m;mode=shadow",
+	} {
+		want := strings.Count(text, "/1s")
+		if limits, err := parseLimits(strings.Split(text, ";")); err != nil || len(limits) != want {
+			t.Errorf("%s: %d limits, want %d: %v", text, len(limits), want, err)
+		}
+	}
+	t.Setenv("DIPWELL_LIMIT", "")
+	code, out, stderr := program(t, "take", "a", "--store", "memory:", "--limit", "a=1/1s,plans=pro:rate=2;burst=4;b=1/1s", "--plan", "pro")
+	if code != 0 || !strings.Contains(out, "3 of 4 remaining") {
+		t.Error(code, out, stderr)
+	}
+}

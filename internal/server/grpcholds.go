@@ -45,7 +45,7 @@ func (v *verbs) decision(f func(d *dipwell.Decision) error) (out *dipwellv1.Deci
 
 func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.Decision, error) {
 	return v.decision(func(d *dipwell.Decision) error {
-		q, err := callOf(ofTake, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, nil)
+		q, err := callOf(ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {
 			return err
 		}

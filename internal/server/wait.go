@@ -8,7 +8,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of the timeout of a wait.
@@ -28,7 +27,7 @@ var (
 func (a *api) wait(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	err := a.read(w, r, x, ofTake|hasTimeout)
+	err := a.read(w, r, x, ofTake|hasTakes|hasTimeout)
 	if err == nil {
 		// net/http ends the request's context when the deadline of its body passes.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not supported: there is no deadline
@@ -62,30 +61,17 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 		return errWaiters
 	}
 	defer s.waiters.Add(-1)
-	err := s.awaitWithin(ctx, d, &q.take, timeout)
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.stopped, cancel)()
+	takes := q.takes
+	if !q.has(hasTakes) {
+		takes = []dipwell.Take{q.take}
+	}
+	err := s.limiter.DoWait(within, d, takes, timeout)
+	if errors.Is(err, context.Canceled) && !errors.Is(err, dipwell.ErrStore) && ctx.Err() == nil {
+		err = errStopping
+	}
 	s.metrics.counted(d, err)
-	return err
-}
-
-func (s *Server) awaitWithin(ctx context.Context, d *dipwell.Decision, t *dipwell.Take, timeout time.Duration) (err error) {
-	within, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(s.stopped, func() { cancel(errStopping) })()
-	within, stop := context.WithTimeout(within, timeout)
-	defer stop()
-	if t.Plan != "" || t.Floor != 0 {
-		return bad("plan", "wait has neither a plan nor a floor yet")
-	}
-	*d, err = s.limiter.Wait(within, t.Limit, t.Key, t.Cost)
-	if err == nil || within.Err() == nil || errors.Is(err, dipwell.ErrStore) {
-		return err
-	}
-	if cause := context.Cause(within); !errors.Is(cause, context.DeadlineExceeded) || ctx.Err() != nil {
-		return cause
-	}
-	// The tokens were not there in time. The decision says what the bucket has now.
-	if err = s.limiter.DoTake(ctx, d, store.VerbCheck, *t); err == nil {
-		d.Allowed, d.Shadow = false, false
-	}
 	return err
 }

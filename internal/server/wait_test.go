@@ -53,6 +53,7 @@ func TestWait(t *testing.T) {
 			t.Error("a refused wait has no Retry-After")
 		}
 		w.want(w.post("wait", `{"limit":"slow","cost":2,"timeout":"1s"}`), 429)
+		w.want(w.post("wait", `{"takes":[{"limit":"fast","key":"k"},{"limit":"slow","key":"k2"}],"timeout":"20s"}`), 200, `"limits":[`)
 		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="slow",result="refused"} 2`, "dipwell_waiting 0")
 	}
 }
@@ -66,7 +67,9 @@ func TestWaitBadInput(t *testing.T) {
 		`{"limit":"login","timeout":5}`:            "timeout",
 		`{"limit":"login","timeout":"soon"}`:       "timeout",
 		`{"limit":"login","Timeout":"1s"}`:         "Timeout",
-		`{"takes":[{"limit":"login"}]}`:            "takes",
+		`{"takes":[{"limit":"login","cost":-1}]}`:  "takes[0].cost",
+		`{"limit":"login","plan":""}`:              "plan",
+		`{"limit":"login","floor":-1}`:             "floor",
 		`{"timeout":"1s"}`:                         "limit",
 		`{"limit":"login","cost":-1}`:              "cost",
 		`{"limit":"login","key":""}`:               "key",

@@ -464,6 +464,7 @@ func (*CancelResponse) Descriptor() ([]byte, []int) {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{4}
 }
 
+// WaitRequest is either limit, key, cost, plan and floor, or takes.
 type WaitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -472,6 +473,7 @@ type WaitRequest struct {
 	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
 	Floor         int64                  `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"`
 	TimeoutUs     int64                  `protobuf:"varint,6,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"` // 1 ms to 10 minutes; 0: 30 seconds
+	Takes         []*Take                `protobuf:"bytes,7,rep,name=takes,proto3" json:"takes,omitempty"`                           // at most 16
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -546,6 +548,13 @@ func (x *WaitRequest) GetTimeoutUs() int64 {
 		return x.TimeoutUs
 	}
 	return 0
+}
+
+func (x *WaitRequest) GetTakes() []*Take {
+	if x != nil {
+		return x.Takes
+	}
+	return nil
 }
 
 // HoldRequest is either limit, key, cost, plan and floor, or takes.
@@ -1314,7 +1323,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x0f_retry_after_us\"1\n" +
 	"\rCancelRequest\x12 \n" +
 	"\vreservation\x18\x01 \x01(\tR\vreservation\"\x10\n" +
-	"\x0eCancelResponse\"\xad\x01\n" +
+	"\x0eCancelResponse\"\xd5\x01\n" +
 	"\vWaitRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x17\n" +
@@ -1322,7 +1331,8 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04plan\x18\x04 \x01(\tR\x04plan\x12\x14\n" +
 	"\x05floor\x18\x05 \x01(\x03R\x05floor\x12\x1d\n" +
 	"\n" +
-	"timeout_us\x18\x06 \x01(\x03R\ttimeoutUsB\x06\n" +
+	"timeout_us\x18\x06 \x01(\x03R\ttimeoutUs\x12&\n" +
+	"\x05takes\x18\a \x03(\v2\x10.dipwell.v1.TakeR\x05takesB\x06\n" +
 	"\x04_keyB\a\n" +
 	"\x05_cost\"\xdd\x01\n" +
 	"\vHoldRequest\x12\x14\n" +
@@ -1434,47 +1444,48 @@ var file_proto_dipwell_v1_dipwell_proto_goTypes = []any{
 var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	1,  // 0: dipwell.v1.Call.takes:type_name -> dipwell.v1.Take
 	2,  // 1: dipwell.v1.Decision.limits:type_name -> dipwell.v1.Decision
-	1,  // 2: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
-	11, // 3: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
-	12, // 4: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
-	12, // 5: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
-	0,  // 6: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
-	0,  // 7: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
-	0,  // 8: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
-	0,  // 9: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
-	0,  // 10: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
-	0,  // 11: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
-	0,  // 12: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
-	3,  // 13: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
-	5,  // 14: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
-	6,  // 15: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
-	7,  // 16: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
-	8,  // 17: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
-	9,  // 18: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
-	13, // 19: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
-	14, // 20: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
-	16, // 21: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
-	2,  // 22: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
-	2,  // 23: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
-	2,  // 24: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
-	2,  // 25: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
-	2,  // 26: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
-	2,  // 27: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
-	2,  // 28: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
-	4,  // 29: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
-	2,  // 30: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
-	2,  // 31: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
-	2,  // 32: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
-	2,  // 33: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
-	10, // 34: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
-	12, // 35: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
-	15, // 36: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
-	17, // 37: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
-	22, // [22:38] is the sub-list for method output_type
-	6,  // [6:22] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	1,  // 2: dipwell.v1.WaitRequest.takes:type_name -> dipwell.v1.Take
+	1,  // 3: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
+	11, // 4: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
+	12, // 5: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
+	12, // 6: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
+	0,  // 7: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
+	0,  // 8: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
+	0,  // 9: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
+	0,  // 10: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
+	0,  // 11: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
+	0,  // 12: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
+	0,  // 13: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
+	3,  // 14: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
+	5,  // 15: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
+	6,  // 16: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
+	7,  // 17: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
+	8,  // 18: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
+	9,  // 19: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
+	13, // 20: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
+	14, // 21: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
+	16, // 22: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
+	2,  // 23: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
+	2,  // 24: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
+	2,  // 25: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
+	2,  // 26: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
+	2,  // 27: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
+	2,  // 28: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
+	2,  // 29: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
+	4,  // 30: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
+	2,  // 31: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
+	2,  // 32: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
+	2,  // 33: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
+	2,  // 34: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
+	10, // 35: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
+	12, // 36: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
+	15, // 37: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
+	17, // 38: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
+	23, // [23:39] is the sub-list for method output_type
+	7,  // [7:23] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_proto_dipwell_v1_dipwell_proto_init() }
