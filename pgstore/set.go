@@ -335,10 +335,16 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 		} else {
 			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
 		}
-		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb
+		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb || takesLess(g, op)
 		b.resets = b.resets || op.Verb == store.VerbReset
 	}
 	b.groups, b.index = append(b.groups, g), append(b.index, places)
+}
+
+// takesLess reports whether an op of a group is granted less than its cost even if
+// all of it is there: a TakeUpTo of several limits takes the least from each.
+func takesLess(g *store.Group, op *store.Op) bool {
+	return g.Ops[0].Verb == store.VerbTakeUpTo && op.Cost != g.Ops[0].Cost
 }
 
 // canUseSet reports whether set.sql can decide a group, and looks up its
@@ -452,7 +458,7 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	case cost == 0 || b.mixed:
 		kind = store.VerbCheck
 	case kind == store.VerbReserve, // one that would wait is not decided by set.sql
-		kind == store.VerbTakeUpTo && len(b.groups) > 1: // one that gets nothing must leave the other rows alone
+		kind == store.VerbTakeUpTo && (len(b.groups) > 1 || len(b.buckets) > 1): // one that gets less must leave the other rows alone
 		kind = store.VerbTake
 	default:
 		bound = row.bound()

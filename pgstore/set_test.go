@@ -324,8 +324,8 @@ func TestTakeUpToShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"shared", "a", "b"} {
-		if d, err := l.Take(ctx, "x", key, 5); err != nil || !d.Allowed {
+	for key, n := range map[string]int64{"shared": 7, "a": 5, "b": 5} {
+		if d, err := l.Take(ctx, "x", key, n); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
 	}

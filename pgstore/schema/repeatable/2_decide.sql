@@ -81,7 +81,7 @@ comment on function dipwell_internal.answer_one is
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
-    row_used bigint, row_ts bigint, row_version int)
+    row_used bigint, row_ts bigint, row_version int, bound boolean)
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
@@ -104,6 +104,8 @@ declare
     changes boolean;
     due     bigint;
     parts   int; -- of the reservation
+    least_  bigint;  -- granted by a call of take_up_to of several limits
+    short   boolean; -- a call is refused, gets less than it asks for, or has to wait
     locks   boolean := false;
     row_    record;
 begin
@@ -170,10 +172,16 @@ begin
         changes := false;
         due := 0;
         parts := 0;
+        short := false;
         answers := null;
         for i in 1..k loop
             a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], false);
             answers[i] := a;
+            -- What expired holds took comes back first.
+            if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
+                and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
+                short := true;
+            end if;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
             if a.granted > 0 then
@@ -181,7 +189,20 @@ begin
                 parts := parts + 1;
             end if;
         end loop;
-        exit when locks or not verdict or not changes;
+        if verdict and k > 1 and verbs[1] = 2 then -- a limit and its parents take the same
+            select min(x.granted) into least_ from unnest(answers) x where not x.shadow;
+            changes := false;
+            due := 0;
+            for i in 1..k loop
+                if answers[i].granted > least_ then
+                    answers[i] := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], least_, max_delays[i], false);
+                end if;
+                a := answers[i];
+                changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
+                due := greatest(due, case when a.granted > 0 then a.delay else 0 end);
+            end loop;
+        end if;
+        exit when not short and (locks or not verdict or not changes);
         locks := true;
     end loop;
     for i in 1..k loop
@@ -197,6 +218,8 @@ begin
             -- Parts for other keys stay until they are due; without this one nobody
             -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
+            update dipwell.hold_parts x set live = false, reset = true, due = case x.parts when 1 then n else x.expires end + greatest(x.ttl, 60000000)
+                where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
         elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and due > 0) then
             list := null;
             if listed[i] then
@@ -231,6 +254,13 @@ begin
         row_used := a.used;
         row_ts := a.ts;
         row_version := rs[i].number;
+        bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
+            and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);
+        if ls[i].algorithm = 'concurrency' then
+            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] - rs[i].cap, n),
+                dipwell_internal.hold_reset(limit_ids[i], keys[i], n), retry) else retry end;
+            reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
+        end if;
         return next;
     end loop;
 end $$;
@@ -282,7 +312,8 @@ begin
     delete from dipwell.versions v using dipwell.limits l
     where l.id = v.limit_id and v.number < l.version
         and v.number < least(coalesce((select min(b.version) from dipwell.buckets b where b.limit_id = l.id), l.version),
-                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version))
+                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version),
+                             coalesce((select min(x.version) from dipwell.hold_parts x where x.limit_id = l.id and x.live), l.version))
         and (select s.since from dipwell.versions s where s.limit_id = v.limit_id and s.number = v.number + 1) < oldest - minute;
     get diagnostics gone = row_count;
     if gone > 0 then
@@ -291,4 +322,4 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.retire is
-    'Deletes versions that no row and no reservation names any more, some time after they were superseded. at replaces the clock, for tests.';
+    'Deletes versions that no row, no reservation and no hold names any more, some time after they were superseded. at replaces the clock, for tests.';

@@ -154,6 +154,14 @@ begin
             update dipwell.buckets x set used = c.used, ts = c.ts, version = l.version, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
         end if;
     end loop;
+    for p in select distinct x.limit_id, x.key from
+        (select y.limit_id, y.key, y.live from dipwell.hold_parts y where y.due <= n order by y.due limit max_rows) x where x.live loop
+        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+        continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
+        perform dipwell_internal.expire_holds(p.limit_id, p.key, n, max_rows);
+    end loop;
+    delete from dipwell.hold_parts x where (x.id, x.part) in
+        (select y.id, y.part from dipwell.hold_parts y where y.due <= n and not y.live order by y.due limit max_rows for update skip locked);
 end $$;
 comment on function dipwell_internal.sweep_records is
-    'Ends the records of at most max_rows reservations that are due at n. Skips rows that are locked.';
+    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes those of as many holds that have ended long ago. Skips rows that are locked.';

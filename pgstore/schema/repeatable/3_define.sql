@@ -48,7 +48,7 @@ begin
     d.every := r.every;
     d.add := r.add;
     d.cap := r.cap;
-    d.plain := r.every > 0 and not r.leaky and not r.spread;
+    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
     if d.id is null then
@@ -123,6 +123,7 @@ begin
     -- Parts for other limits stay until they are due; without this one nobody can
     -- cancel them.
     delete from dipwell.reservations x where x.limit_id = old.id;
+    update dipwell.hold_parts x set live = false, reset = true, due = x.expires + greatest(x.ttl, 60000000) where x.limit_id = old.id and x.live;
     delete from dipwell.limits x where x.id = old.id;
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;

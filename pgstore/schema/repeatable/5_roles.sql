@@ -3,7 +3,7 @@
 -- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel'];
+    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
     admin   constant text[] := array['put_limit', 'drop_limit', 'bad_limit', 'compile']; -- functions of dipwell_internal
     who  text;

@@ -164,6 +164,37 @@ comment on column dipwell.status.capacity is 'Tokens of a full bucket.';
 comment on column dipwell.status.remaining is 'Whole tokens left.';
 comment on column dipwell.status.full_at is 'When the bucket will be full without further calls.';
 
+comment on type dipwell.held is 'The result of hold for one limit and key.';
+comment on column dipwell.held.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
+comment on column dipwell.held.remaining is 'Whole tokens left after the call.';
+comment on column dipwell.held.retry_after is 'Time until the same call would be allowed if no hold ended before it expires; null if allowed or never.';
+comment on column dipwell.held.reset_after is 'Time until the bucket is full.';
+comment on column dipwell.held.granted is 'Tokens taken.';
+comment on column dipwell.held.delay is 'Always 0, as in dipwell.decision.';
+comment on column dipwell.held.never is 'Whether the cost is more than the limit ever allows.';
+comment on column dipwell.held.reservation is 'Always null, as in dipwell.decision.';
+comment on column dipwell.held.hold is 'The argument of settle and extend; null if refused.';
+comment on column dipwell.held.expires is 'When it expires; null if refused.';
+comment on column dipwell.held.repeated is 'Whether the same call had made the hold before, and nothing was taken now.';
+
+comment on type dipwell.settled is 'The result of settle for one limit and key.';
+comment on column dipwell.settled.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
+comment on column dipwell.settled.remaining is 'Whole tokens left after the call.';
+comment on column dipwell.settled.retry_after is 'Time until the same call would be allowed if no hold ended before it expires; null if allowed or never.';
+comment on column dipwell.settled.reset_after is 'Time until the bucket is full.';
+comment on column dipwell.settled.granted is 'Tokens taken.';
+comment on column dipwell.settled.delay is 'Always 0, as in dipwell.decision.';
+comment on column dipwell.settled.never is 'Whether the cost is more than the limit ever allows.';
+comment on column dipwell.settled.reservation is 'Always null, as in dipwell.decision.';
+comment on column dipwell.settled.repeated is 'Whether the hold was settled before, and nothing was changed now.';
+
+comment on view dipwell.holds is 'Live holds, a row for each limit and key.';
+comment on column dipwell.holds.hold is 'The argument of settle and extend.';
+comment on column dipwell.holds.limit_name is 'limits.name.';
+comment on column dipwell.holds.key is 'The caller''s key; null: the limit''s shared bucket.';
+comment on column dipwell.holds.tokens is 'Tokens held.';
+comment on column dipwell.holds.expires is 'When it expires.';
+
 comment on type dipwell.decision is 'The result of a call of one key.';
 comment on column dipwell.decision.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
 comment on column dipwell.decision.remaining is 'Whole tokens left after the call.';

@@ -48,6 +48,7 @@ comment on function dipwell_internal.lows_limit is
 create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
 declare
     first int := dipwell_internal.lows_cover(lows, number);
+    falls boolean := false; -- an entry is not above the one before it
 begin
     if first is null then
         units := 0;
@@ -56,8 +57,11 @@ begin
     for i in first + 1..cardinality(lows) by 2 loop
         units := {{lesser "units" "lows[i]"}};
         lows[i] := {{without "lows[i]" "units"}};
+        falls := falls or i > 4 and {{joins "lows[i - 2]" "lows[i]"}};
     end loop;
-    lows := dipwell_internal.lows_rise(lows);
+    if falls then
+        lows := dipwell_internal.lows_rise(lows);
+    end if;
 end $$;
 comment on function dipwell_internal.lows_lower is
     'Takes units, or as many as there are, off every low from the one that covers a record to the last. Returns what came out at the end.';
@@ -126,7 +130,7 @@ declare
 begin
     select count(*), coalesce(max(x.number) filter (where x.slack is not null), 0) into live, waits from dipwell.reservations x
         where x.limit_id = lim and x.key = of_key and x.mark = lows[1] and not x.rest and ({{no (dueBy "x.due" "n")}} or x.slack is not null);
-    if live = 0 then
+    if live = 0 and not exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.mark = lows[1]) then
         lows := null;
     end if;
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key

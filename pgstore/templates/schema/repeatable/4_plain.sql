@@ -73,6 +73,7 @@ begin
     perform dipwell_internal.check_cost(cost, 'cost');
     key := dipwell_internal.check_key(key, 'key');
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
+    perform dipwell_internal.check_verb(lim, verb, 'limit_name');
     if verb = 4 then
         select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = lim;
         if cost > top then
@@ -136,6 +137,7 @@ begin
     for i in 1..k loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
         id := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
+        perform dipwell_internal.check_verb(id, 0, format('limit_names[%s]', i));
         op[i] := null;
         for j in 1..cardinality(ids) loop
             if ids[j] = id and ks[j] = coalesce(keys[i], '') then

@@ -1,0 +1,466 @@
+-- Holds: tokens that are taken now and settled to the actual cost later. Go twin:
+-- hold.go. Buckets are locked before hold_parts, in the order of limit and key.
+
+create function dipwell_internal.lows_hold(lows bigint[], before bigint, used bigint) returns bigint[] language plpgsql volatile as $$
+declare
+    k int;
+begin
+    if lows is null or {{isNone "before"}} then
+        return array[(random() * 281474976710655)::bigint, 2, 1, used];
+    end if;
+    k := cardinality(lows);
+    if {{lowers "before" "lows[k]"}} then
+        lows := dipwell_internal.lows_limit(lows, k - 1, before);
+    end if;
+    return dipwell_internal.lows_append(lows, used);
+end $$;
+comment on function dipwell_internal.lows_hold is
+    'The lows of a row after a call that makes a record: before is what was used before the call, used after it. Go twins: Op.touch, Op.Record.';
+
+create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
+$$ select case when p.live then p.expires + greatest(p.ttl, 60000000) else p.due end $$;
+comment on function dipwell_internal.hold_gone is
+    'When a row of hold_parts may be deleted, in µs.';
+
+create function dipwell_internal.no_hold() returns void language plpgsql as $$
+begin
+    raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
+end $$;
+comment on function dipwell_internal.no_hold is
+    'Raises the error for an unknown hold.';
+
+create function dipwell_internal.hold_conflict(reason text) returns void language plpgsql as $$
+begin
+    raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
+end $$;
+comment on function dipwell_internal.hold_conflict is
+    'Raises the error for a call that a hold does not allow any more.';
+
+create function dipwell_internal.has_live_hold(lim int, of_key text) returns boolean language plpgsql stable as $$
+begin
+    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
+        and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key)));
+end $$;
+comment on function dipwell_internal.has_live_hold is
+    'Whether a key has holds that may give something back to its row.';
+
+create function dipwell_internal.has_expired_hold(lim int, of_key text, n bigint) returns boolean language plpgsql stable as $$
+begin
+    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}});
+end $$;
+comment on function dipwell_internal.has_expired_hold is
+    'Whether a key has expired holds that were not given back yet.';
+
+-- A part in a list is given back as a reservation of the same number would be.
+create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigint, n bigint) returns void language plpgsql volatile as $$
+declare
+    rid   uuid;
+    units bigint := p.units;
+    l     dipwell.limits;
+begin
+    if p.number = 0 then
+        update dipwell.buckets x set used = {{refunded "x.used" "units"}}, ts = {{later "n" "x.ts"}}
+            where x.limit_id = p.limit_id and x.key = p.key;
+        return;
+    end if;
+    if tokens < p.tokens then
+        select * into l from dipwell.limits x where x.id = p.limit_id;
+        if found then
+            units := dipwell_internal.carry_units(l.id, l.version, units, p.version);
+            p.version := l.version;
+        end if;
+        units := dipwell_internal.mul_div(units, tokens, p.tokens, false);
+    end if;
+    rid := gen_random_uuid();
+    insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
+        values (rid, p.limit_id, p.key, units, p.version, n + 1, n + 1, p.number, p.mark, null, false, 1);
+    perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n);
+end $$;
+comment on function dipwell_internal.end_hold_part is
+    'Gives back so many tokens of what a hold took of one key, whose bucket is locked. The row of hold_parts must not be live any more.';
+
+create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default 16) returns int language plpgsql volatile as $$
+declare
+    p     dipwell.hold_parts;
+    ended int := 0;
+begin
+    for p in select * from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}}
+        order by x.expires limit most for update loop
+        update dipwell.hold_parts x set live = false, due = x.expires + greatest(x.ttl, 60000000) where x.id = p.id and x.part = p.part;
+        perform dipwell_internal.end_hold_part(p, case when p.keep then 0 else p.tokens end, n);
+        ended := ended + 1;
+    end loop;
+    return ended;
+end $$;
+comment on function dipwell_internal.expire_holds is
+    'Gives back what the holds of a key that expired first took, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
+
+create function dipwell_internal.hold_retry(lim int, of_key text, units bigint, n bigint) returns bigint language plpgsql stable as $$
+begin
+    return greatest(0, (select y.expires from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
+        where x.limit_id = lim and x.key = of_key and x.live) y where y.back >= hold_retry.units order by y.expires limit 1) - n);
+end $$;
+comment on function dipwell_internal.hold_retry is
+    'The time in µs from n until holds that took so many units have expired; null if there are not so many.';
+
+create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
+begin
+    return greatest(0, (select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
+        order by x.expires desc limit 1) - n);
+end $$;
+comment on function dipwell_internal.hold_reset is
+    'The time in µs from n until the last hold of a key expires; null if it has none.';
+
+create type dipwell_internal.held as (
+    allowed   boolean,
+    never     boolean,
+    shadow    boolean,
+    granted   bigint,
+    remaining bigint,
+    retry     bigint,
+    reset     bigint,
+    used      bigint,
+    ts        bigint,
+    version   int,
+    bound     boolean,
+    limit_id  int,
+    key       text,
+    takes     int,
+    cost      bigint,
+    expires   bigint,
+    repeated  boolean
+);
+comment on type dipwell_internal.held is 'The result of a call about a hold for one limit and key.';
+comment on column dipwell_internal.held.allowed is 'Whether the call is allowed.';
+comment on column dipwell_internal.held.never is 'The call can never be allowed.';
+comment on column dipwell_internal.held.shadow is 'Allowed only because the limit is in shadow mode.';
+comment on column dipwell_internal.held.granted is 'Tokens held, or charged by a settle.';
+comment on column dipwell_internal.held.remaining is 'Whole tokens left.';
+comment on column dipwell_internal.held.retry is 'µs until the same call would be allowed.';
+comment on column dipwell_internal.held.reset is 'µs until the bucket is full.';
+comment on column dipwell_internal.held.used is 'Units used at ts.';
+comment on column dipwell_internal.held.ts is 'The time of the decision, in µs.';
+comment on column dipwell_internal.held.version is 'The version under which used and ts are counted.';
+comment on column dipwell_internal.held.bound is 'The key has live holds, so that the call may be allowed before retry.';
+comment on column dipwell_internal.held.limit_id is 'limits.id.';
+comment on column dipwell_internal.held.key is 'buckets.key.';
+comment on column dipwell_internal.held.takes is 'hold_parts.takes.';
+comment on column dipwell_internal.held.cost is 'Tokens asked for, or settled to.';
+comment on column dipwell_internal.held.expires is 'When the hold expires, in µs since the Unix epoch.';
+comment on column dipwell_internal.held.repeated is 'The same call was made before, and nothing was changed now.';
+
+create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
+language plpgsql volatile as $$
+declare
+    h dipwell_internal.held;
+    p dipwell.hold_parts;
+    a record;
+begin
+    foreach p in array ps loop
+        h := null;
+        h.allowed := true;
+        h.never := false;
+        h.shadow := false;
+        h.retry := 0;
+        h.remaining := 0;
+        h.reset := 0;
+        select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at);
+        if found then
+            h.remaining := a.remaining;
+            h.reset := a.reset;
+            h.used := a.row_used;
+            h.ts := a.row_ts;
+            h.version := a.row_version;
+        end if;
+        h.limit_id := p.limit_id;
+        h.key := p.key;
+        h.takes := p.takes;
+        h.cost := coalesce(p.cost, p.tokens);
+        h.granted := case when p.free or p.reset then 0 else h.cost end;
+        h.expires := p.expires;
+        h.repeated := repeated;
+        return next h;
+    end loop;
+end $$;
+comment on function dipwell_internal.hold_state is
+    'The present state of the buckets of a hold.';
+
+-- The first pass finds a hold with this id. If another call makes it at the same
+-- time, the insert fails, what was taken is rolled back, and the next pass finds it.
+create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint, call text default null,
+    at bigint default null) returns setof dipwell_internal.held
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    k     int := cardinality(limit_ids);
+    ps dipwell.hold_parts[];
+    p     dipwell.hold_parts;
+    h     dipwell_internal.held;
+    done  dipwell_internal.held[];
+    n     bigint;
+    a     record;
+    l     dipwell.limits;
+    verdict boolean;
+begin
+    for round in 1..16 loop
+        select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
+        n := coalesce(at, dipwell_internal.now_us());
+        if n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
+            delete from dipwell.hold_parts x where x.id = hold and not x.live;
+            ps := null;
+            perform dipwell_internal.free_hold_id(hold, n);
+        end if;
+        if ps is not null then
+            if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> costs
+                    or array_agg(x.takes order by x.part) <> hold_group.takes or max(x.ttl) <> hold_group.ttl or max(x.call) is distinct from hold_group.call from unnest(ps) x) then
+                perform dipwell_internal.hold_conflict('the id is of another call');
+            elsif (select bool_or(x.settled) or max(x.expires) <= n or bool_and(x.reset) from unnest(ps) x) then
+                perform dipwell_internal.hold_conflict('has ended');
+            end if;
+            return query select * from dipwell_internal.hold_state(ps, true, at);
+            return;
+        end if;
+        begin
+            done := '{}';
+            verdict := true;
+            for a in select * from dipwell_internal.decide(limit_ids, keys, array_fill(0, array[k]), costs, array_fill(null::bigint, array[k]), null, at) loop
+                h.allowed := a.allowed;
+                h.never := a.never;
+                h.shadow := a.shadow;
+                h.granted := a.granted;
+                h.remaining := a.remaining;
+                h.retry := a.retry;
+                h.reset := a.reset;
+                h.used := a.row_used;
+                h.ts := a.row_ts;
+                h.version := a.row_version;
+                h.bound := a.bound;
+                n := a.n;
+                done := done || h;
+                verdict := verdict and h.allowed;
+            end loop;
+            if cardinality(done) = 0 then
+                return; -- a limit is gone
+            end if;
+            for i in 1..k loop
+                h := done[i];
+                h.limit_id := limit_ids[i];
+                h.key := keys[i];
+                h.takes := takes[i];
+                h.cost := costs[i];
+                h.expires := case when verdict then n + ttl end;
+                h.repeated := false;
+                if verdict then
+                    select * into l from dipwell.limits x where x.id = limit_ids[i];
+                    p := null;
+                    p.id := hold;
+                    p.part := i;
+                    p.parts := k;
+                    p.limit_id := h.limit_id;
+                    p.key := h.key;
+                    p.takes := h.takes;
+                    p.tokens := h.cost;
+                    p.ttl := ttl;
+                    p.expires := h.expires;
+                    p.version := h.version;
+                    p.units := h.granted * dipwell_internal.unit_of(h.limit_id, h.version);
+                    p.live := h.granted > 0;
+                    p.free := h.cost > 0 and h.granted = 0;
+                    p.due := case when p.live then h.expires else h.expires + greatest(ttl, 60000000) end;
+                    p.keep := l.on_expire is not distinct from 'keep';
+                    p.reset := false;
+                    p.settled := false;
+                    p.call := call;
+                    p.number := 0;
+                    p.mark := 0;
+                    if p.live and l.algorithm <> 'concurrency' then
+                        update dipwell.buckets x
+                            set lows = dipwell_internal.lows_append(coalesce(x.lows, array[(random() * 281474976710655)::bigint, 1]), x.used)
+                            where x.limit_id = p.limit_id and x.key = p.key
+                            returning x.lows[2] - 1, x.lows[1] into p.number, p.mark;
+                    end if;
+                    insert into dipwell.hold_parts select p.*;
+                end if;
+                done[i] := h;
+            end loop;
+            foreach h in array done loop
+                return next h;
+            end loop;
+            return;
+        exception when unique_violation then
+            null;
+        end;
+    end loop;
+    raise exception using errcode = 'serialization_failure', message = 'the hold was made by another call after this transaction began; try again';
+end $$;
+comment on function dipwell_internal.hold_group is
+    'Takes from one or more limits, all or nothing, and makes a hold if all allow it. A limit and key must be named once. Returns a row for each, and none if a limit is gone. at replaces the clock, for tests.';
+
+create function dipwell_internal.unit_of(lim int, version int) returns bigint language plpgsql stable as $$
+begin
+    return (select v.unit from dipwell.versions v where v.limit_id = lim and v.number = version);
+end $$;
+comment on function dipwell_internal.unit_of is
+    'Units in a token, in a version of a limit.';
+
+-- The rows of a hold whose record may go, but was not swept yet.
+create function dipwell_internal.free_hold_id(hold text, n bigint) returns void language plpgsql volatile as $$
+declare
+    p dipwell.hold_parts;
+begin
+    for p in select * from dipwell.hold_parts x where x.id = hold and x.live order by x.limit_id, x.key loop
+        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+        perform dipwell_internal.expire_holds(p.limit_id, p.key, n, 9223372036854775807);
+    end loop;
+    delete from dipwell.hold_parts x where x.id = hold and not x.live;
+end $$;
+comment on function dipwell_internal.free_hold_id is
+    'Gives back what an expired hold took, and deletes its record.';
+
+create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
+declare
+    p record;
+begin
+    for p in select x.limit_id, x.key, l.version from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
+        where x.id = hold order by x.limit_id, x.key loop
+        loop
+            perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+            exit when found or not charges;
+            insert into dipwell.buckets (used, ts, limit_id, version, key)
+                values (0, coalesce(at, dipwell_internal.now_us()), p.limit_id, p.version, p.key) on conflict do nothing;
+            exit when found;
+        end loop;
+    end loop;
+    perform from dipwell.hold_parts x where x.id = hold order by x.part for update;
+    n := coalesce(at, dipwell_internal.now_us());
+    select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
+    if ps is null or cardinality(ps) <> ps[1].parts or n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
+        perform dipwell_internal.no_hold();
+    end if;
+end $$;
+comment on function dipwell_internal.lock_hold is
+    'Locks the buckets of a hold and then its rows. n is the time at which all are locked.';
+
+create function dipwell_internal.settle_group(hold text, costs bigint[], at bigint default null, field text default 'costs')
+returns setof dipwell_internal.held language plpgsql volatile set enable_seqscan = off as $$
+declare
+    ps   dipwell.hold_parts[];
+    p       dipwell.hold_parts;
+    n       bigint;
+    k       int; -- takes of the call
+    l       dipwell.limits;
+    c       bigint;
+    top     bigint;
+    ids     int[] := '{}';
+    keys    text[] := '{}';
+    charges bigint[] := '{}';
+    expired boolean;
+begin
+    select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
+    select max(length(ltrim(x.takes::bit(16)::text, '0'))) into k from unnest(ps) x;
+    if cardinality(costs) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = case when field = 'cost'
+            then format('cost: the hold is of %s takes; use settle_all', k)
+            else format('costs: %s, but the hold is of %s', dipwell_internal.entries(cardinality(costs)), case k when 1 then '1 take' else k || ' takes' end) end;
+    end if;
+    for i in 1..cardinality(ps) loop
+        p := ps[i];
+        c := p.tokens;
+        if costs is not null then
+            select sum(costs[t])::numeric into c from generate_series(1, k) t where p.takes & (1 << (t - 1)) <> 0;
+        end if;
+        if p.settled then
+            if p.cost <> c then
+                perform dipwell_internal.hold_conflict('was settled to another cost');
+            end if;
+        end if;
+        ps[i].cost := c;
+    end loop;
+    if ps[1].settled then
+        return query select * from dipwell_internal.hold_state(ps, true, at);
+        return;
+    end if;
+    expired := {{dueBy "ps[1].expires" "n"}};
+    for i in 1..cardinality(ps) loop -- before anything is changed
+        p := ps[i];
+        select * into l from dipwell.limits x where x.id = p.limit_id;
+        continue when not found or p.free or p.reset or l.algorithm = 'concurrency';
+        c := p.cost - case when expired and not p.keep then 0 else p.tokens end;
+        continue when c <= 0;
+        select v.max_charge into top from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+        if c > top then
+            top := p.cost - c + top;
+            raise exception using errcode = 'invalid_parameter_value', constraint = field,
+                message = format('%s: %s is more than limit %s lets this hold be settled to, %s', field, p.cost, l.name, top);
+        end if;
+        ids := ids || p.limit_id;
+        keys := keys || p.key;
+        charges := charges || c;
+    end loop;
+    update dipwell.hold_parts x set live = false, settled = true, due = n + greatest(x.ttl, 60000000),
+            cost = (select y.cost from unnest(ps) y where y.part = x.part)
+        where x.id = hold;
+    foreach p in array ps loop
+        continue when not p.live;
+        perform dipwell_internal.end_hold_part(p, case when not expired then greatest(p.tokens - p.cost, 0) when p.keep then 0 else p.tokens end, n);
+    end loop;
+    if cardinality(ids) > 0 then
+        perform from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at);
+    end if;
+    return query select * from dipwell_internal.hold_state(ps, false, at);
+end $$;
+comment on function dipwell_internal.settle_group is
+    'Settles a hold to the actual costs, one for each take of the call that made it (null: as held): gives back what was not used, or charges the difference. Returns a row for each limit and key. at replaces the clock, for tests.';
+
+create function dipwell_internal.extend_group(hold text, ttl bigint, at bigint default null) returns setof dipwell_internal.held
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    ps dipwell.hold_parts[];
+    n     bigint;
+begin
+    select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, false, at) x;
+    if ps[1].settled or {{dueBy "ps[1].expires" "n"}} or (select bool_and(x.reset) or bool_or(x.units > 0 and not x.live and not x.reset) from unnest(ps) x) then
+        perform dipwell_internal.hold_conflict('has ended');
+    end if;
+    for i in 1..cardinality(ps) loop
+        perform dipwell_internal.check_ttl(ttl, ps[i].limit_id);
+        ps[i].expires := n + ttl;
+    end loop;
+    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + greatest(x.ttl, 60000000) end
+        where x.id = hold;
+    return query select * from dipwell_internal.hold_state(ps, false, at);
+end $$;
+comment on function dipwell_internal.extend_group is
+    'Moves the expiry of a hold to ttl µs from now. Returns a row for each limit and key. at replaces the clock, for tests.';
+
+create function dipwell_internal.check_ttl(ttl bigint, lim int) returns void language plpgsql stable as $$
+declare
+    l dipwell.limits;
+begin
+    if ttl is null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = 'ttl: is missing';
+    end if;
+    select * into l from dipwell.limits x where x.id = lim;
+    if ttl < 1000 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: %s µs is less than 1ms', ttl);
+    elsif ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: is longer than limit %s lets a hold be, %s',
+            l.name, dipwell_internal.format_per(coalesce(nullif(l.ttl_us, 0), 86400000000)));
+    end if;
+end $$;
+comment on function dipwell_internal.check_ttl is
+    'Raises an error that names the field unless a limit lets a hold live for ttl µs.';
+
+create function dipwell_internal.check_hold_id(id text, field text) returns text language plpgsql immutable as $$
+begin
+    if coalesce(id, '') = '' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': is missing';
+    elsif octet_length(id) > 64 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: has %s bytes; at most 64', field, octet_length(id));
+    elsif id ~ '[^!-~]' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: "%s" has other characters than printable ASCII without spaces', field, id);
+    end if;
+    return id;
+end $$;
+comment on function dipwell_internal.check_hold_id is
+    'Raises an error that names the field unless id can be the id of a hold; returns it.';

@@ -1,0 +1,327 @@
+-- The public functions of holds. The common calls, of one plain limit whose row has
+-- no reservations, are two statements each; all others are left to hold_group and
+-- settle_group.
+
+create type dipwell.held as (
+    allowed     boolean,
+    remaining   bigint,
+    retry_after interval,
+    reset_after interval,
+    granted     bigint,
+    delay       interval,
+    never       boolean,
+    reservation uuid,
+    hold        text,
+    expires     timestamptz,
+    repeated    boolean
+);
+
+create type dipwell.settled as (
+    allowed     boolean,
+    remaining   bigint,
+    retry_after interval,
+    reset_after interval,
+    granted     bigint,
+    delay       interval,
+    never       boolean,
+    reservation uuid,
+    repeated    boolean
+);
+
+create function dipwell_internal.time_of(x bigint) returns timestamptz language sql immutable as
+$$ select timestamptz 'epoch' + x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
+comment on function dipwell_internal.time_of is
+    'The time x µs after the Unix epoch.';
+
+create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
+$$ select (date_part('epoch', x) * 1000000)::bigint $$;
+comment on function dipwell_internal.micros is
+    'The length of an interval in µs.';
+
+-- The insert of the hold and the charge are one statement. If the id is in use, the
+-- charge is undone while the row is locked, and hold_decide answers.
+create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null)
+returns dipwell.held
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    n    bigint := dipwell_internal.now_us();
+    us   bigint := dipwell_internal.micros(ttl);
+    name text := coalesce(id, gen_random_uuid()::text);
+    x    record;
+begin
+    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' then
+        with b as (
+            update dipwell.buckets b
+            set used = {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks)" "hold.cost * l.unit"}}, ts = {{later "n" "b.ts"}},
+                lows = case when l.plain then dipwell_internal.lows_hold(b.lows, dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks),
+                    {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks)" "hold.cost * l.unit"}}) end
+            from dipwell.limits l
+            where l.name = limit_name and (l.plain or l.algorithm = 'concurrency') and l.parent is null and l.mode = 'enforce' and hold.cost between 1 and l.cap / l.unit
+                and us <= coalesce(nullif(l.ttl_us, 0), 86400000000)
+                and b.limit_id = any (array[l.id]) and b.key = case when l.cap >= 0 then coalesce(hold.key, '') end and hold.key is distinct from ''
+                and b.version = l.version
+                and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) <= {{roomBefore "hold.cost * l.unit" "l.cap"}}
+                and (b.lows is null or not exists (select from dipwell.reservations r where r.limit_id = b.limit_id and r.key = b.key))
+            returning b.used, b.ts, b.lows, b.limit_id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.plain, coalesce(l.on_expire = 'keep', false) as keep
+        ), i as (
+            insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+            select n + us, n + us, us, hold.cost * b.unit, hold.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), b.limit_id, b.version, 1, 1, 1, true, false, b.keep, false, false,
+                name, coalesce(hold.key, '')
+            from b on conflict do nothing returning true)
+        select b.*, (select true from i) as made into x from b;
+        if x.made then
+            return (true, {{tokensLeft "x.used" "x.unit" "x.cap"}}, null::interval,
+                case when x.plain then dipwell_internal.plain_wait(x.used, x.ts, n, x.every, x.add, x.grid)
+                    else dipwell_internal.length(dipwell_internal.hold_reset(x.limit_id, coalesce(key, ''), n)) end,
+                cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(n + us), false);
+        elsif x.used is not null then
+            update dipwell.buckets b set used = b.used - cost * x.unit, lows = case when cardinality(b.lows) > 4 then b.lows[:cardinality(b.lows) - 2] end
+                where b.limit_id = x.limit_id and b.key = coalesce(hold.key, '');
+        end if;
+    end if;
+    return dipwell_internal.hold_decide(limit_name, key, cost, us, name);
+end $$;
+comment on function dipwell.hold is
+    'Takes cost tokens if there are enough, and keeps them until the hold is settled, or until ttl has passed, when they come back. The same call with the same id returns the same hold while it lives.';
+
+create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text) returns dipwell.held
+language plpgsql volatile as $$
+declare
+    h dipwell_internal.held;
+    lim int;
+begin
+    perform dipwell_internal.check_cost(cost, 'cost');
+    key := dipwell_internal.check_key(key, 'key');
+    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
+    perform dipwell_internal.check_holdable(lim, 'limit_name');
+    perform dipwell_internal.check_ttl(ttl, lim);
+    perform dipwell_internal.check_hold_id(id, 'id');
+    select * into h from dipwell_internal.hold_group(array[lim], array[key], array[cost], array[1], id, ttl);
+    if not found then -- just dropped
+        perform dipwell_internal.limit_id(limit_name, 'limit_name');
+        return dipwell_internal.hold_decide(limit_name, nullif(key, ''), cost, ttl, id);
+    end if;
+    return dipwell_internal.held_row(h, id);
+end $$;
+comment on function dipwell_internal.hold_decide is
+    'Makes any hold of one key by hold_group.';
+
+create function dipwell_internal.held_row(h dipwell_internal.held, id text) returns dipwell.held language plpgsql immutable as $$
+begin
+    return (h.allowed, h.remaining, case when not h.never and (h.shadow or not h.allowed) then dipwell_internal.length(h.retry) end, dipwell_internal.length(h.reset),
+        h.granted, interval '0', h.never, null::uuid, case when h.allowed then id end, dipwell_internal.time_of(h.expires), h.repeated);
+end $$;
+comment on function dipwell_internal.held_row is
+    'The result of hold for one limit and key.';
+
+create function dipwell_internal.check_verb(lim int, verb int, field text) returns void language plpgsql stable as $$
+declare
+    l dipwell.limits;
+begin
+    select * into l from dipwell.limits x where x.id = lim;
+    if l.algorithm = 'concurrency' and verb not in (1, 6) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s counts what is held; only hold, check and reset are possible, not %s',
+            field, l.name, (array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'])[verb + 1]);
+    end if;
+end $$;
+comment on function dipwell_internal.check_verb is
+    'Raises an error that names the field if a verb is not possible on a limit. Go twin: Definition.CheckVerb.';
+
+create function dipwell_internal.check_holdable(lim int, field text) returns void language plpgsql stable as $$
+declare
+    l dipwell.limits;
+begin
+    select * into l from dipwell.limits x where x.id = lim;
+    if l.algorithm = 'leaky_bucket' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
+    end if;
+end $$;
+comment on function dipwell_internal.check_holdable is
+    'Raises an error that names the field if nothing can be held of a limit.';
+
+create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null)
+returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
+    granted bigint, delay interval, never boolean, reservation uuid, hold text, expires timestamptz, repeated boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    k     int := cardinality(limit_names);
+    ids   int[] := '{}';
+    ks    text[] := '{}';
+    cs    bigint[] := '{}';
+    bits  int[] := '{}';
+    op    int[] := '{}';
+    lim   int;
+    us    bigint := dipwell_internal.micros(ttl);
+    hs    dipwell_internal.held[];
+    h     dipwell_internal.held;
+    row_  dipwell.held;
+begin
+    perform dipwell_internal.check_lists(limit_names, keys, costs);
+    costs := coalesce(costs, array_fill(1::bigint, array[k]));
+    id := coalesce(id, gen_random_uuid()::text);
+    perform dipwell_internal.check_hold_id(id, 'id');
+    for i in 1..k loop
+        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+        lim := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
+        perform dipwell_internal.check_holdable(lim, format('limit_names[%s]', i));
+        perform dipwell_internal.check_ttl(us, lim);
+        op[i] := null;
+        for j in 1..cardinality(ids) loop
+            if ids[j] = lim and ks[j] = coalesce(keys[i], '') then
+                op[i] := j;
+                cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
+                bits[j] := bits[j] | (1 << (i - 1));
+            end if;
+        end loop;
+        if op[i] is null then
+            ids := ids || lim;
+            ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
+            cs := cs || costs[i];
+            bits := bits || (1 << (i - 1));
+            op[i] := cardinality(ids);
+        end if;
+    end loop;
+    select array_agg(g) into hs from dipwell_internal.hold_group(ids, ks, cs, bits, id, us) g;
+    if hs is null then
+        raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
+    end if;
+    for i in 1..k loop
+        h := hs[op[i]];
+        row_ := dipwell_internal.held_row(h, case when h.expires is not null then id end);
+        limit_name := limit_names[i];
+        key := keys[i];
+        allowed := row_.allowed;
+        remaining := row_.remaining;
+        retry_after := row_.retry_after;
+        reset_after := row_.reset_after;
+        granted := case when row_.granted > 0 then costs[i] else 0 end;
+        delay := row_.delay;
+        never := row_.never;
+        hold := row_.hold;
+        expires := row_.expires;
+        repeated := row_.repeated;
+        return next;
+    end loop;
+end $$;
+comment on function dipwell.hold_all is
+    'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them; returns a row for each limit, in the order asked.';
+
+create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[]) returns void language plpgsql immutable as $$
+declare
+    k int := cardinality(limit_names);
+begin
+    if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
+            message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
+    elsif cardinality(keys) is distinct from k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
+            message = format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k);
+    elsif cardinality(costs) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
+            message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
+    end if;
+end $$;
+comment on function dipwell_internal.check_lists is
+    'Raises an error that names the field unless the lists of a call have the same number of entries, from 1 to 16.';
+
+create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    n    bigint;
+    x    record;
+    held bigint; -- units used
+    t    bigint;
+    list bigint[];
+    back bigint;
+begin
+    if cost is null or cost >= 0 then
+        select p.limit_id, p.key, p.number, p.mark, p.units, p.expires, p.ttl, coalesce(settle.cost, p.tokens) as cost,
+                l.unit, l.every, l.add, l.cap, l.grid, l.ticks, l.version, b.used, b.ts, b.lows into x
+            from dipwell.hold_parts p
+            cross join lateral (select * from dipwell.limits y where y.id = p.limit_id limit 1) l
+            cross join lateral (select * from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key for no key update) b
+            where p.id = hold and p.part = 1 and p.parts = 1 and p.live and (settle.cost is null or settle.cost <= p.tokens or p.number = 0)
+                and b.version = l.version and p.version = l.version and (l.plain or p.number = 0)
+                and (p.number = 0 or not exists (select from dipwell.reservations r where r.limit_id = p.limit_id and r.key = p.key));
+        n := dipwell_internal.now_us();
+        if x.expires > n then
+            t := {{later "n" "x.ts"}};
+            held := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
+            if x.number = 0 then
+                held := {{refunded "held" "x.units"}};
+            else
+                back := {{without "x.units" "x.cost * x.unit"}};
+                list := x.lows;
+                if {{isNone "held"}} then
+                    list := null;
+                elsif list[1] = x.mark and back > 0 then
+                    list := dipwell_internal.lows_limit(list, cardinality(list) - 1, held);
+                    select y.lows, y.units into list, back from dipwell_internal.lows_lower(list, x.number, back) y;
+                    held := {{without "held" "back"}};
+                end if;
+            end if;
+            with p as (
+                update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + greatest(x.ttl, 60000000)
+                where p.id = hold and p.part = 1 and p.live and p.expires = x.expires returning true)
+            update dipwell.buckets b set used = held, ts = t,
+                lows = case when exists (select from dipwell.hold_parts o where o.limit_id = x.limit_id and o.key = x.key and o.live and o.id <> hold) then list end
+            where b.limit_id = x.limit_id and b.key = x.key and (select true from p);
+            if found then
+                return (true, {{tokensLeft "held" "x.unit" "x.cap"}}, null::interval,
+                    case when held = 0 then interval '0' when x.number = 0 then dipwell_internal.length(coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0))
+                        else dipwell_internal.plain_wait(held, t, n, x.every, x.add, x.grid) end,
+                    x.cost, interval '0', false, null::uuid, false);
+            end if;
+        end if;
+    end if;
+    return dipwell_internal.settle_decide(hold, cost);
+end $$;
+comment on function dipwell.settle is
+    'Ends a hold at the actual cost (null: as held): gives back what was not used, or charges the difference. The same again returns the same and changes nothing.';
+
+create function dipwell_internal.settle_decide(hold text, cost bigint) returns dipwell.settled language plpgsql volatile as $$
+declare
+    h dipwell_internal.held;
+begin
+    perform dipwell_internal.check_hold_id(hold, 'hold');
+    if cost is not null then
+        perform dipwell_internal.check_cost(cost, 'cost');
+    end if;
+    for h in select * from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1 loop
+        return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated);
+    end loop;
+    return null;
+end $$;
+comment on function dipwell_internal.settle_decide is
+    'Settles any hold of one take by settle_group.';
+
+create function dipwell.settle_all(hold text, costs bigint[] default null)
+returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
+    granted bigint, delay interval, never boolean, reservation uuid, repeated boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    perform dipwell_internal.check_hold_id(hold, 'hold');
+    for i in 1..cardinality(costs) loop
+        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+    end loop;
+    return query select l.name, nullif(g.key, ''), true, g.remaining, null::interval, dipwell_internal.length(g.reset), g.granted, interval '0', false, null::uuid, g.repeated
+        from dipwell_internal.settle_group(hold, costs) g join dipwell.limits l on l.id = g.limit_id;
+end $$;
+comment on function dipwell.settle_all is
+    'Ends a hold of several limits at the actual costs, one for each take of the call that made it (null: as held); returns a row for each limit and key.';
+
+create function dipwell.extend(hold text, ttl interval) returns timestamptz
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    perform dipwell_internal.check_hold_id(hold, 'hold');
+    return (select dipwell_internal.time_of(max(g.expires)) from dipwell_internal.extend_group(hold, dipwell_internal.micros(ttl)) g);
+end $$;
+comment on function dipwell.extend is
+    'Moves the expiry of a hold to ttl from now, and returns it.';
+
+create view dipwell.holds as
+    select p.id as hold, l.name as limit_name, nullif(p.key, '') as key, p.tokens, dipwell_internal.time_of(p.expires) as expires
+    from dipwell.hold_parts p
+    join dipwell.limits l on l.id = p.limit_id
+    where p.live and p.expires > dipwell_internal.now_us();
