@@ -34,6 +34,7 @@ type entry struct {
 	names *names
 	begin string // of its buckets' names
 	even  bool   // its windows are as long as one another, and a take takes
+	plans map[string]*entry
 }
 
 func (e *entry) row(key string) string { return e.names.key(e.begin, key) }
@@ -80,7 +81,12 @@ func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) erro
 				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
-		op.Def, out[i] = e.def, e
+		if out[i] = e; op.Def.Plan != "" {
+			if out[i] = e.plans[op.Def.Plan]; out[i] == nil {
+				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan)}
+			}
+		}
+		op.Def = out[i].def
 	}
 	return nil
 }
@@ -153,6 +159,7 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 
 // Install makes entries of definitions that are new.
 func (l *limits) Install(read *catalog.Limits) error {
+	l.reg.Install(read.Defs)
 	entries := map[string]*entry{}
 	for _, d := range read.Defs {
 		e := l.entry(d.Name)
@@ -161,13 +168,22 @@ func (l *limits) Install(read *catalog.Limits) error {
 		}
 		entries[d.Name] = e
 	}
-	l.reg.Install(read.Defs)
 	l.entries.Store(&entries)
 	return nil
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	return &entry{constArgs: newConstArgs(d), def: d, names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), even: d.Rule.Every > 0 && !d.Rule.Leaky}
+	e := &entry{constArgs: newConstArgs(d), def: d, names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
+		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
+	for _, p := range d.Limit.Plans.All() {
+		if plan := d.WithPlan(p.Name); plan != nil {
+			if e.plans == nil {
+				e.plans = map[string]*entry{}
+			}
+			e.plans[p.Name] = l.newEntry(plan)
+		}
+	}
+	return e
 }
 
 // swap changes one field of the hash unless somebody else has: then ok is false.
@@ -217,7 +233,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			return text, err
 		}
 		longer = nil
-		if old != nil && d.Number != old.Number && l.s.clock == nil && slower(&old.Rule, &d.Rule, d.Policy) {
+		if old != nil && d.Number != old.Number && l.s.clock == nil && slower(old, d) {
 			longer = d
 			if err = l.s.lengthenExpiry(ctx, d); err != nil {
 				return "", err
@@ -234,6 +250,28 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 		l.s.lengthenExpiryLater(longer)
 	}
 	return true, changeError(err, true)
+}
+
+// setOverridden tells all programs that keys of a limit may have overrides.
+func (l *limits) setOverridden(ctx context.Context, name string) error {
+	if d := l.reg.Lookup(name); d != nil && d.Overridden {
+		return nil
+	}
+	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
+		if old == nil {
+			return "", l.reg.Missing(name)
+		}
+		if old.Overridden {
+			return text, nil
+		}
+		d := *old
+		d.Overridden = true
+		return encodeDefinition(&d), nil
+	})
+	if err != nil {
+		return changeError(err, true)
+	}
+	return l.s.cat.Load(ctx)
 }
 
 // field reads one limit; none is "".
@@ -264,14 +302,20 @@ func registryOf(d *store.Definition) *store.Registry {
 	return reg
 }
 
-// Drop ends a limit. Its buckets expire.
+// Drop ends a limit and its overrides. Its buckets expire.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	return changeError(l.change(ctx, name, func(old *store.Definition, _ string) (string, error) {
+	overridden := false
+	err := l.change(ctx, name, func(old *store.Definition, _ string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
+		overridden = old.Overridden
 		return encodeDropped(old.Number), nil
-	}), true)
+	})
+	if err == nil && overridden {
+		err = l.s.dropOverrides(ctx, name)
+	}
+	return changeError(err, true)
 }
 
 // changeError leaves errors about the caller's own doing as they are.

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +12,7 @@ import (
 
 // First element of decide.lua's reply.
 const (
-	decided      = 0
-	needsGo      = 1
+	undecided    = 1
 	otherWindow  = 2
 	needBoundary = 3
 	needRecords  = 4
@@ -32,7 +30,7 @@ type decision struct {
 	next    int64             // the server's clock, if the window sent is not the current one
 	needed  *calendarBoundary // the boundary that decide.lua lacked
 	records bool              // rows may have records, so the keys of these are sent too
-	convert []conversion      // rows to be converted first
+	inGo    bool              // the script cannot decide it
 }
 
 // A calendarBoundary asks for the number-th boundary of a calendar after t.
@@ -61,6 +59,9 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, re
 			return err
 		}
 		done, err := d.answer(v)
+		if d.inGo {
+			done, err = true, s.decideInGo(ctx, g, nil)
+		}
 		if done || err != nil {
 			s.unregisterReservation(ctx, d)
 			return err
@@ -71,11 +72,6 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, re
 		}
 		if hint = d.needed; hint != nil {
 			now = v[1]
-		}
-		if len(d.convert) > 0 {
-			if err = s.writeConversions(ctx, d.convert); err != nil {
-				return err
-			}
 		}
 	}
 	return errRetry
@@ -129,6 +125,9 @@ func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, h
 	if op.Def.Mode == store.Shadow {
 		flags += "s"
 	}
+	if op.Def.Overridden {
+		flags += "o"
+	}
 	if r.Every > 0 {
 		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, version, flags, most, "", "", "")
 	}
@@ -159,13 +158,13 @@ func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags
 		}
 		return "t", unitsOf(op.Cost, r), r.Cap + r.Debt, flags, most
 	case verb == store.VerbTake, verb == store.VerbCheck, verb == store.VerbReserve, verb == store.VerbTakeUpTo && op.Cost == 0:
-		if op.Cost > r.Burst {
+		if op.Cost+op.Floor > r.Burst {
 			return "n", 0, 0, "", most
 		}
 		if verb == store.VerbTake {
 			flags = "w"
 		}
-		return "t", unitsOf(op.Cost, r), r.Cap, flags, most
+		return "t", unitsOf(op.Cost, r), r.Cap - unitsOf(op.Floor, r), flags, most
 	case verb == store.VerbTakeUpTo:
 		if r.Burst == 0 {
 			return "n", 0, 0, "", most
@@ -212,10 +211,13 @@ func listBoundaries(r *store.Rule, now int64, hint *calendarBoundary) string {
 // answer fills in the answers from the reply, or sets what must be prepared
 // before the next call.
 func (d *decision) answer(v []int64) (done bool, err error) {
-	d.next, d.needed, d.convert = 0, nil, nil
+	d.next, d.needed = 0, nil
 	now := v[1]
 	d.s.noteClock(now)
 	switch v[0] {
+	case undecided:
+		d.inGo = true
+		return false, nil
 	case otherWindow:
 		d.next = now
 		return false, nil
@@ -230,37 +232,15 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
 	for i := range g.Ops {
-		if rows[i], err = stateOf(v[3+4*i:], d.rows[i]); err != nil {
-			return false, err
-		}
+		rows[i] = store.State{Used: v[3+4*i], TS: v[4+4*i], Version: uint32(v[5+4*i])}
 	}
-	found := rows
 	if err = g.Decide(now, rows[:len(g.Ops)], write[:len(g.Ops)]); err != nil {
 		return false, err
 	}
-	if v[0] == decided {
-		if g.Allowed != (v[2] == 1) {
-			return false, fmt.Errorf("%w: the script and the program disagree about %s", store.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
-		}
-		return true, nil
+	if g.Allowed != (v[2] == 1) {
+		return false, fmt.Errorf("%w: the script and the program disagree about %s", store.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
 	}
-	if !g.Allowed || !resets(g) && !slices.Contains(write[:len(g.Ops)], true) {
-		g.Reserved = false
-		return true, nil
-	}
-	for i := range g.Ops {
-		d.convert = append(d.convert, d.s.conversions(d.entries[i], g.Ops[i].Key, found[i], v[6+4*i] > 0, now, &d.rules[i])...)
-	}
-	return false, nil
-}
-
-// stateOf decodes a row of the reply. It fails if the key holds something other
-// than a bucket.
-func stateOf(v []int64, row string) (store.State, error) {
-	if v[2] < 0 {
-		return store.State{}, fmt.Errorf("%w: the key %s holds something that is not a bucket", store.ErrStore, row)
-	}
-	return store.State{Used: v[0], TS: v[1], Version: uint32(v[2])}, nil
+	return true, nil
 }
 
 func writes(g *store.Group) bool {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -20,9 +20,13 @@ const (
 	propagation = time.Second // by then every program has been notified of a change, even if Config.Poll is longer
 )
 
-// slower reports whether a bucket may become full later by the new rule than by
-// the old.
-func slower(from, to *store.Rule, policy store.ChangePolicy) bool {
+// slower reports whether a bucket may become full later by the new version of a limit
+// than by the old.
+func slower(old, d *store.Definition) bool {
+	from, to, policy := &old.Rule, &d.Rule, d.Policy
+	if old.Overridden || old.Limit.Plans != (store.Plans{}) {
+		return true // possibly
+	}
 	if policy == store.StartOver {
 		return false
 	}
@@ -42,17 +46,9 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 	return s.scan(ctx, d.Name, "", func(rows []bucket) error {
 		calls := make([]call, 0, len(rows))
 		for _, b := range rows {
-			// Rows are of d's version or an older one; a newer one belongs to
-			// another program's change.
-			carried, ok := d.Carry(b.State, b.Key, now)
-			if !ok || carried.Used == 0 {
+			full := s.fullAt(d, b.State, b.Key, now)
+			if full == 0 {
 				continue
-			}
-			var scratch store.Rule
-			rule := d.RuleFor(b.Key, &scratch)
-			full := now + algebra.TimeToFull(rule, carried.Used, max(now, carried.TS), now)
-			if longest := now + algebra.TimeToFull(&d.Rule, carried.Used, max(now, b.TS), now); !d.Rule.Spread {
-				full = max(full, longest)
 			}
 			args := []any{nil, nil, 1, b.name, strconv.FormatInt(full/1000+1, 10)}
 			calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock(args)))
@@ -85,7 +81,11 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	oldest := uint32(math.MaxUint32)
 	err := s.scan(ctx, d.Name, "", func(rows []bucket) error {
 		for _, b := range rows {
-			oldest = min(oldest, b.Version)
+			version := number.Version(b.Version)
+			if o := b.Override; o != nil {
+				version = o.Version
+			}
+			oldest = min(oldest, version)
 		}
 		return nil
 	})
@@ -110,19 +110,27 @@ type bucket struct {
 // scan calls do for the buckets of a limit whose keys start with prefix, some
 // at a time, from every master. A bucket may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
-	begin, pattern := s.names.bucketPrefix(limit), s.names.pattern(limit, prefix)
+	begin := s.names.bucketPrefix(limit)
+	return s.scanNames(ctx, s.names.pattern(begin, prefix), func(node redis.UniversalClient, names []string) error {
+		rows, err := s.readRows(ctx, node, limit, names)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		return do(rows)
+	})
+}
+
+// scanNames calls do for the names that match a pattern, some at a time, from every
+// master. A name may come twice.
+func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
 	var one = make(await.Gate, 1) // masters are scanned concurrently
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {
 			names, next, err := node.Scan(ctx, cursor, pattern, scanCount).Result()
-			if err != nil {
-				return err
-			}
-			rows, err := s.readRows(ctx, node, begin, names)
-			if err == nil && len(rows) > 0 {
+			if err == nil && len(names) > 0 {
 				if err = one.Enter(ctx); err == nil {
-					err = do(rows)
+					err = do(node, names)
 					one.Leave()
 				}
 			}
@@ -136,7 +144,9 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 	})
 }
 
-func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, begin string, names []string) ([]bucket, error) {
+// getAll returns the values of strings, or "" for a key that is gone, has moved, or is
+// not a string.
+func getAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -149,17 +159,42 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, begin 
 	if err != nil && !replied(err, "WRONGTYPE ", "MOVED ", "ASK ") && err != redis.Nil { //nolint:errorlint // go-redis returns it bare
 		return nil, err
 	}
-	rows := make([]bucket, 0, len(names))
+	texts := make([]string, len(names))
 	for i, cmd := range cmds {
-		rest, ok := strings.CutPrefix(names[i], begin)
-		if !ok {
+		if get, is := cmd.(*redis.StringCmd); is && get.Err() == nil {
+			texts[i] = get.Val()
+		}
+	}
+	return texts, nil
+}
+
+// readRows reads buckets of a limit, with the overrides that decide them.
+func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit string, names []string) ([]bucket, error) {
+	texts, err := getAll(ctx, node, names)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]bucket, 0, len(names))
+	var overridden []int
+	var overrides []string
+	for i, name := range names {
+		rest, ok := strings.CutPrefix(name, s.names.bucketPrefix(limit))
+		key, ok2 := s.names.keyOf(rest)
+		row, ok3 := parseRow(texts[i])
+		if !ok || !ok2 || !ok3 {
 			continue
 		}
-		key, ok := s.names.keyOf(rest)
-		if get, is := cmd.(*redis.StringCmd); ok && is && get.Err() == nil {
-			if row, ok := parseRow(get.Val()); ok {
-				rows = append(rows, bucket{store.KeyState{Key: key, State: row}, names[i]})
-			}
+		if number.IsOverride(row.Version) {
+			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
+		}
+		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name})
+	}
+	if texts, err = getAll(ctx, node, overrides); err != nil {
+		return nil, err
+	}
+	for i, at := range overridden {
+		if rows[at].Override, err = s.overrides.decode(limit, rows[at].Key, texts[i]); err != nil {
+			return nil, err
 		}
 	}
 	return rows, nil

@@ -19,6 +19,11 @@ func (s *Store) InstallDefinition(d *store.Definition, key string) (row string) 
 	}
 	e := s.limits.newEntry(d)
 	entries[d.Name] = e
+	var defs []*store.Definition
+	for _, e := range entries {
+		defs = append(defs, e.def)
+	}
+	s.limits.reg.Install(defs)
 	s.limits.entries.Store(&entries)
 	return e.row(key)
 }

@@ -12,7 +12,10 @@ import (
 //	dipwell:login:{user:7}              the bucket of key user:7 under limit login: "used ts version"
 //	dipwell.due:login:{user:7}          its reservations by the times at which they are due
 //	dipwell.records:login:{user:7}      the records of these: see lows.lua
+//	dipwell.override:login:{user:7}     its override, JSON
+//	dipwell.lock:login:{user:7}         the program for whose write others wait
 //	dipwell.reservation:0198c2f3-…      the parts of a reservation
+//	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
 //
 // In the name of a limit % : { } are written as %25 %3A %7B %7D, so that it ends
@@ -22,9 +25,9 @@ import (
 // follows {shared} too. With TagAll the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, due, records, reservations, limits string
-	tagged                                   bool // keys are in braces
-	cluster                                  bool // buckets may be in different slots
+	base, due, records, overrides, locks, reservations, holds, limits string
+	tagged                                                            bool // keys are in braces
+	cluster                                                           bool // buckets may be in different slots
 }
 
 func newNames(c Config, cluster bool) names {
@@ -32,7 +35,8 @@ func newNames(c Config, cluster bool) names {
 	if c.HashTag == TagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
-	n.base, n.due, n.records, n.reservations, n.limits = p+":", p+".due:", p+".records:", p+".reservation:", p+".limits"
+	n.base, n.due, n.records, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".override:", p+".lock:"
+	n.reservations, n.holds, n.limits = p+".reservation:", p+".hold:", p+".limits"
 	return n
 }
 
@@ -49,6 +53,17 @@ func (n *names) recordsOf(limit, key string) string {
 	return n.key(n.records+escapes.Replace(limit)+":", key)
 }
 
+// overridePrefix returns the start of the names of a limit's overrides.
+func (n *names) overridePrefix(limit string) string {
+	return n.overrides + escapes.Replace(limit) + ":"
+}
+
+func (n *names) overrideOf(limit, key string) string { return n.key(n.overridePrefix(limit), key) }
+
+func (n *names) lockOf(limit, key string) string {
+	return n.key(n.locks+escapes.Replace(limit)+":", key)
+}
+
 // appendLists appends the names of the reservation sets of some buckets, then
 // those of their record hashes.
 func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, key string)) []any {
@@ -60,6 +75,9 @@ func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, 
 	}
 	return args
 }
+
+// hold returns the name of a hold.
+func (n *names) hold(id string) string { return n.holds + id }
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
@@ -94,10 +112,9 @@ func (n *names) keyOf(rest string) (key string, ok bool) {
 	return "", false
 }
 
-// pattern returns a SCAN pattern for the buckets of a limit whose keys start
-// with prefix. It may match others too.
-func (n *names) pattern(limit, prefix string) string {
-	begin := n.bucketPrefix(limit)
+// pattern returns a SCAN pattern for the names that have begin and then a key that
+// starts with prefix. It may match others too.
+func (n *names) pattern(begin, prefix string) string {
 	switch {
 	case !n.tagged:
 		begin += prefix

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -53,7 +54,7 @@ func partsJSON(g *store.Group, may func(*store.Op) bool) string {
 }
 
 func hasCost(op *store.Op) bool    { return op.Cost > 0 }
-func wasGranted(op *store.Op) bool { return op.Granted > 0 }
+func wasGranted(op *store.Op) bool { return op.Granted > 0 && op.Def.Mode != store.Unlimited }
 
 // registerReservation stores the parts of a reservation in a cluster, where its
 // key is in another slot than its buckets. It is done before any tokens are
@@ -90,7 +91,8 @@ func (s *Store) unregisterReservation(ctx context.Context, d *decision) {
 }
 
 // cancel gives back what is left of a reservation and deletes it, in one step.
-func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
+func (s *Store) cancel(ctx context.Context, g *store.Group) error {
+	id := g.ID
 	text, err := s.db.Get(ctx, s.names.reservation(id)).Result()
 	if errors.Is(err, redis.Nil) {
 		return store.ErrReservation
@@ -103,7 +105,7 @@ func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 		return fmt.Errorf("%w: the key %s does not hold a reservation", store.ErrStore, s.names.reservation(id))
 	}
 	for range maxRounds {
-		err = s.giveBack(ctx, id, parts)
+		err = s.giveBack(ctx, g, parts)
 		if errors.Is(err, store.ErrStaleDefinition) {
 			if err = s.cat.Load(ctx); err != nil {
 				return storeError(err, false)
@@ -114,11 +116,11 @@ func (s *Store) cancel(ctx context.Context, id store.Reservation) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: gave up after %d attempts, because rows were converted in between; nothing was given back", store.ErrStore, maxRounds)
+	return fmt.Errorf("%w: gave up after %d attempts, because a limit changed in between; nothing was given back", store.ErrStore, maxRounds)
 }
 
-func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []reservationPart) error {
-	n := len(parts)
+func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservationPart) error {
+	id, n := g.ID, len(parts)
 	entries, rules := make([]*entry, n), make([]store.Rule, n)
 	args := make([]any, 3, 8+8*n) // keys and numbers of each part
 	for i, p := range parts {
@@ -135,11 +137,13 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []rese
 	args = append(args, n, id.String())
 	for i, p := range parts {
 		d := entries[i].def
-		if p.Version > d.Number {
-			return store.ErrStaleDefinition
-		}
-		if p.Version != d.Number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == p.Version }) {
-			return store.ErrReservation // limit dropped and defined again
+		if version := number.Version(p.Version); !number.IsOverride(p.Version) {
+			if version > d.Number {
+				return store.ErrStaleDefinition
+			}
+			if version != d.Number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == version }) {
+				return store.ErrReservation // limit dropped and defined again
+			}
 		}
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
@@ -160,20 +164,9 @@ func (s *Store) giveBack(ctx context.Context, id store.Reservation, parts []rese
 		}
 		return nil
 	}
-	s.noteClock(v[1])
-	var rows []conversion
-	for i, p := range parts {
-		old, err := stateOf(v[2+4*i:], entries[i].row(p.Key))
-		if err != nil {
-			return err
-		}
-		if old.Version > entries[i].def.Number {
-			return store.ErrStaleDefinition
-		}
-		rows = append(rows, s.conversions(entries[i], p.Key, old, v[5+4*i] > 0, v[1], &rules[i])...)
+	err = s.decideInGo(ctx, g, parts)
+	if err == nil && s.names.cluster {
+		_ = s.db.Del(ctx, s.names.reservation(id)).Err()
 	}
-	if err = s.writeConversions(ctx, rows); err != nil {
-		return err
-	}
-	return errRetry
+	return err
 }

@@ -38,8 +38,14 @@ var (
 	decideLua string
 	//go:embed cancel.lua
 	cancelLua string
-	//go:embed swap.lua
-	swapLua string
+	//go:embed snapshot.lua
+	snapshotLua string
+	//go:embed read.lua
+	readLua string
+	//go:embed write.lua
+	writeLua string
+	//go:embed unlock.lua
+	unlockLua string
 	//go:embed define.lua
 	defineLua string
 	//go:embed lengthen.lua
@@ -53,9 +59,13 @@ var (
 type script struct {
 	text, sha     any
 	returnsString bool // the reply is one string, which costs the server less than a list
+	returnsLists  bool // the reply has lists in it; otherwise it is integers
 }
 
-type scripts struct{ takeOne, takeAll, takeMany, set, decide, cancel, swap, define, lengthen, now *script }
+type scripts struct {
+	takeOne, takeAll, takeMany, set, decide, cancel *script
+	read, write, unlock, define, lengthen, now      *script
+}
 
 var serverClockScripts, givenClockScripts = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
 
@@ -67,15 +77,20 @@ func newScripts(clock, reserve string) *scripts {
 	}
 	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
 	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
+	read := with(snapshotLua + readLua)
+	read.returnsLists = true
 	return &scripts{
 		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
-		swap: with(swapLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
+		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }
 
 func (s *script) command(ctx context.Context, args []any) redis.Cmder {
 	if s.returnsString {
 		return redis.NewStringCmd(ctx, args...)
+	}
+	if s.returnsLists {
+		return redis.NewSliceCmd(ctx, args...)
 	}
 	return redis.NewIntSliceCmd(ctx, args...)
 }
@@ -92,9 +107,10 @@ type call struct {
 func (call) NoRetry() bool { return true }
 
 // ints returns the reply of a script that returns integers, str that of one
-// that returns a string.
+// that returns a string, list that of one that returns lists.
 func (c call) ints() []int64 { return c.Cmder.(*redis.IntSliceCmd).Val() }
 func (c call) str() string   { return c.Cmder.(*redis.StringCmd).Val() }
+func (c call) list() []any   { return c.Cmder.(*redis.SliceCmd).Val() }
 
 // Commands, converted once.
 var evalsha, eval any = "evalsha", "eval"

@@ -154,6 +154,11 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 // canUseSet reports whether set.lua can decide the op. alone tells that it is
 // the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
+	return op.Floor == 0 && !e.def.Overridden && e.canUseScript(op, alone)
+}
+
+// canUseScript is canUseSet for take_one.lua, which knows floors and overrides.
+func (e *entry) canUseScript(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false
 	}
@@ -217,14 +222,15 @@ func mayWait(op *store.Op) bool {
 // means never.
 func takeArgs(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
-	if op.Cost > r.Burst {
+	if op.Cost+op.Floor > r.Burst {
 		return 0, -1
 	}
 	units = op.Cost * r.Unit
+	room = algebra.RoomBefore(units+op.Floor*r.Unit, r.Cap)
 	if op.Verb == store.VerbCheck {
-		return 0, algebra.RoomBefore(units, r.Cap)
+		units = 0
 	}
-	return units, algebra.RoomBefore(units, r.Cap)
+	return units, room
 }
 
 // addSingles appends groups of one op, all for one row. Consecutive calls of

@@ -98,15 +98,16 @@ func (c *Config) check() error {
 
 // Store is a store.Store in Redis. It is safe for concurrent use.
 type Store struct {
-	db      redis.UniversalClient
-	names   names
-	scripts *scripts
-	clock   func() int64
-	limits  *limits
-	cat     *catalog.Catalog
-	ahead   atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
-	rows    await.Cached
-	owned   bool // db was opened by Open
+	db        redis.UniversalClient
+	names     names
+	scripts   *scripts
+	overrides decodedOverrides
+	clock     func() int64
+	limits    *limits
+	cat       *catalog.Catalog
+	ahead     atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
+	rows      await.Cached
+	owned     bool // db was opened by Open
 }
 
 var _ store.Store = (*Store)(nil)
@@ -150,8 +151,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// maxRounds bounds the calls for a group, if a row has to be converted first,
-// or its window or version changes in between.
+// maxRounds bounds the calls for a group, if its window or version changes in between.
 const maxRounds = 16
 
 // Apply decides a batch. Several groups are sent as one pipeline. It returns
@@ -168,7 +168,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 // group decides a group on its own.
 func (s *Store) group(ctx context.Context, g *store.Group) error {
 	if g.Cancel {
-		return s.cancel(ctx, g.ID)
+		return s.cancel(ctx, g)
 	}
 	for range maxRounds {
 		err := s.tryGroup(ctx, g)
@@ -181,7 +181,17 @@ func (s *Store) group(ctx context.Context, g *store.Group) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: gave up after %d attempts, because rows were converted in between; nothing was charged", store.ErrStore, maxRounds)
+	return fmt.Errorf("%w: gave up after %d attempts, because a limit or its window changed in between; nothing was charged", store.ErrStore, maxRounds)
+}
+
+// needsGo reports whether no script can decide the group.
+func needsGo(g *store.Group) bool {
+	for i := range g.Ops {
+		if op := &g.Ops[i]; op.Def.Mode > store.Shadow || op.Floor > 0 && op.Def.Rule.Leaky || op.Def.Algorithm == store.Concurrency {
+			return true
+		}
+	}
+	return g.Hold != nil || len(g.Ops) > 1 && g.Ops[0].Verb == store.VerbTakeUpTo
 }
 
 // tryGroup calls the fastest script for the group, and decide.lua if that does
@@ -193,6 +203,8 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	}
 	entries := known[:len(g.Ops)]
 	switch {
+	case needsGo(g):
+		return s.decideInGo(ctx, g, nil)
 	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
 		return s.take(ctx, g, entries[0])
 	case canTakeAll(g, entries):
@@ -230,6 +242,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
+		Overrides: s,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},

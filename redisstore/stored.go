@@ -10,11 +10,12 @@ import (
 
 // storedLimit is a field of the hash of limits, a public format.
 type storedLimit struct {
-	Settings [][2]string       `json:"settings,omitempty"` // as a configuration file spells them
-	Owner    string            `json:"owner,omitempty"`
-	Version  uint32            `json:"version,omitempty"`
-	Versions []catalog.Version `json:"versions,omitempty"` // oldest first, the present one last
-	Dropped  uint32            `json:"dropped,omitempty"`  // the last version of a limit that is gone
+	Settings   [][2]string       `json:"settings,omitempty"` // as a configuration file spells them
+	Owner      string            `json:"owner,omitempty"`
+	Version    uint32            `json:"version,omitempty"`
+	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
+	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
+	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that is gone
 }
 
 func encodeDropped(last uint32) string { return encode(storedLimit{Dropped: last}) }
@@ -28,7 +29,7 @@ func encode(l storedLimit) string {
 }
 
 func encodeDefinition(d *store.Definition) string {
-	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d)})
+	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden})
 }
 
 // decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
@@ -57,7 +58,11 @@ func decode(text string) (*store.Definition, error) {
 			return nil, err
 		}
 	}
-	return catalog.Definition(limit, l.Owner, l.Version, l.Versions)
+	d, err := catalog.Definition(limit, l.Owner, l.Version, l.Versions)
+	if err == nil {
+		d.Overridden = l.Overridden
+	}
+	return d, err
 }
 
 // numberOf returns the highest version that a field has had; of nothing it is 0.

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -21,14 +22,14 @@ func newConstArgs(d *store.Definition) constArgs {
 	return constArgs{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
 }
 
-var boxedOne any = "1"
+var boxedOne, boxedTwo any = "1", "2"
 
 // canTakeOne reports whether take_one.lua can decide the op: a bucket that
 // refills continuously, and a verb that takes its whole cost or nothing.
 func (e *entry) canTakeOne(op *store.Op) bool {
 	switch op.Verb {
 	case store.VerbTake, store.VerbCheck, store.VerbReserve, store.VerbCharge:
-		return e.def.Rule.Every == 1 && e.canUseSet(op, true)
+		return e.def.Rule.Every == 1 && e.canUseScript(op, true)
 	}
 	return false
 }
@@ -39,8 +40,11 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
+	if op.Def.Overridden {
+		args[2], args = boxedTwo, append(args, s.names.overrideOf(op.Def.Name, op.Key))
+	}
 	units, room := e.one, e.room
-	if op.Cost != 1 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
+	if op.Cost != 1 || op.Floor > 0 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
 		units, room = takeOneArgs(op)
 	}
 	args = append(args, e.version, e.add, units, room)
@@ -48,9 +52,15 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	if err != nil {
 		return err
 	}
+	if row, other := strings.CutPrefix(c.str(), "-"); other {
+		if strings.HasPrefix(row, listedBegin) && listed(row) && !strings.HasPrefix(row, heldListed) {
+			return s.decide(ctx, g, []*entry{e}, true)
+		}
+		return s.decideInGo(ctx, g, nil)
+	}
 	now, row, ok := parseTakeOne(c.str())
 	if !ok {
-		return s.decide(ctx, g, []*entry{e}, true)
+		return fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
 	}
 	next, wrote, err := op.Step(now, row, false)
 	g.Allowed, g.Reserved = op.Allowed, false

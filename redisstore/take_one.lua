@@ -2,10 +2,10 @@
 -- A take from one bucket that refills continuously: the most common call. It is
 -- set.lua for one row with ticks of 1 µs.
 --
--- KEYS: row. ARGV: version, add, units, and how many units may be used before.
+-- KEYS: row; if the limit has overrides, the key's override. ARGV: version, add, units, and how many units may be used before.
 -- Returns one string: seconds and microseconds of the clock, and the row as found,
--- if there is one. An empty string: the row has another version or a list of
--- records, and nothing was done. A reply that is a list or a formatted number costs
+-- if there is one. Or a - and the row: it has another version or records, or there
+-- is an override and no row, and nothing was done. A reply that is a list or a formatted number costs
 -- the server more; so does every function call and captured string, which is why
 -- this script does not call put.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
@@ -13,10 +13,12 @@ local row = call('GET', key)
 if row then
   local known
   used, ts, known = string.match(row, '^([1-9]%d*) (%d+) (%d+)$')
-  if known ~= version then -- or a list, or not a row, which decide.lua reports
-    return ''
+  if known ~= version then -- or records, or it is not a row, which others report
+    return '-' .. row
   end
   used, ts = used + 0, ts + 0
+elseif KEYS[2] and call('GET', KEYS[2]) then
+  return '-'
 end
 local add, t, left, ceil = ARGV[2] + 0, now, used, math.ceil
 if ts > t then

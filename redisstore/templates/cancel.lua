@@ -5,8 +5,8 @@
 -- without a cluster, the key of the reservation. ARGV: n, reservation; for each row
 -- the current version of its limit and its rule: every, add, origin; with a
 -- calendar (every is 0) start and end of the current window. Returns 0: done. 1:
--- unknown, used up, due or reset. 2, now, and of each row used, ts, version and
--- whether it has a list: a row has another version or window, and nothing was done.
+-- unknown, used up, due or reset. 2: Go must decide, because a row has another
+-- version or window, or begins with 00, and nothing was done.
 local floor = math.floor
 local n, reservation = tonumber(ARGV[1]), ARGV[2]
 for i = 1, n do
@@ -16,7 +16,7 @@ for i = 1, n do
   end
 end
 
-local found, rows, ready = {2, now}, {}, true
+local rows, ready = {}, true
 for i = 1, n do
   local text = redis.call('GET', KEYS[i])
   local has, used, ts, version = '', 0, 0, 0
@@ -25,7 +25,7 @@ for i = 1, n do
     local a = 3 + (i - 1) * 5
     local every, add, origin, ends = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
     local left, t = tonumber(used) or 0, tonumber(ts) or 0
-    ready = ready and version == ARGV[a]
+    ready = ready and version == ARGV[a] and string.sub(text, 1, 2) ~= '00'
     if every > 0 then -- step the row, as every write does
       local to = {{later "now" "t"}}
       local ticks
@@ -46,11 +46,9 @@ for i = 1, n do
       rows[i] = {left = left, t = t, version = version, list = l, record = r}
     end
   end
-  local at = 4 * i - 1
-  found[at], found[at + 1], found[at + 2], found[at + 3] = tonumber(used) or 0, tonumber(ts) or 0, tonumber(version) or -1, has == '0' and 1 or 0
 end
 if not ready then
-  return found
+  return {2}
 end
 
 -- otherRecords returns the records that wait, except r, and those with withheld

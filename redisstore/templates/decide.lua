@@ -10,12 +10,12 @@
 --  units: of the cost; for u the tokens
 --  room: how many units may be used; for u the units of a token; for c where used stops growing
 --  cap, every, origin (with a calendar the start of the current window), add, version
---  flags: w charges, s shadow mode, d may be delayed
+--  flags: w charges, s shadow mode, d may be delayed, o the key may have an override if it has no row
 --  most: the longest delay, or empty
 --  with a calendar: the end of the current window, the longest window, and boundaries: start and end of a window, the number of the first boundary after it, and the times
 -- Returns a code, now, and
 --  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list
---  1: Go must convert a row first; the rest as for 0, and nothing was done
+--  1: Go must decide: a row has another version or window, or begins with 00, or its key may have an override; nothing was done
 --  2: now is in another window than the one given
 --  3: a boundary was missing; index of the op, number of the boundary counted from the window of a time, and that time
 --  4: a row to be written has a list, and its keys were not given
@@ -51,7 +51,8 @@ for i = 1, n do
   if op.every == 0 and (now < op.origin or now >= op.ends) then
     return {2, now}
   end
-  if version ~= op.version or op.every == 0 and used > 0 and ts < op.origin then
+  if version ~= op.version or op.every == 0 and used > 0 and ts < op.origin
+    or rows[i] and string.sub(rows[i], 1, 2) == '00' or not rows[i] and string.find(ARGV[a + 8], 'o', 1, true) then
     ready = false
   else
     local t = {{later "now" "ts"}}
@@ -66,11 +67,7 @@ for i = 1, n do
   end
 end
 if not ready then
-  local reply = {1, now, 0}
-  for i = 1, 4 * n do
-    reply[3 + i] = found[i]
-  end
-  return reply
+  return {1, now}
 end
 
 for i = 1, n do

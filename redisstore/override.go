@@ -1,0 +1,201 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A storedOverride is the key of an override, a public format.
+type storedOverride struct {
+	Plan    string        `json:"plan,omitempty"`
+	Rate    int64         `json:"rate,omitempty"`
+	Period  time.Duration `json:"per_ns,omitempty"`
+	Burst   int64         `json:"burst,omitempty"`
+	Until   int64         `json:"until_us,omitempty"`
+	Note    string        `json:"note,omitempty"`
+	ID      uint32        `json:"id"`
+	Version uint32        `json:"version"`
+}
+
+func encodeOverride(o *store.Override) string {
+	b, err := json.Marshal(storedOverride{o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.ID, o.Version})
+	if err != nil {
+		panic(err) // cannot happen with strings and numbers
+	}
+	return string(b)
+}
+
+func decodeOverride(key, text string) (*store.Override, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var v storedOverride
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return nil, fmt.Errorf("its override as it is stored: %w", err)
+	}
+	return &store.Override{Key: key, Plan: v.Plan, Rate: v.Rate, Period: v.Period, Burst: v.Burst, Until: v.Until, Note: v.Note, ID: v.ID, Version: v.Version}, nil
+}
+
+// maxDecoded bounds the overrides that a program keeps decoded.
+const maxDecoded = 4096
+
+// decodedOverrides keeps overrides of which the definition is compiled.
+type decodedOverrides struct {
+	mu    sync.Mutex
+	byRow map[[2]string]decodedOverride
+}
+
+type decodedOverride struct {
+	text     string
+	override *store.Override
+}
+
+// decode is decodeOverride for a key of a limit, with its result prepared.
+func (d *decodedOverrides) decode(limit, key, text string) (*store.Override, error) {
+	if text == "" {
+		return nil, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	row := [2]string{limit, key}
+	if known := d.byRow[row]; known.text == text {
+		return known.override, nil
+	}
+	o, err := decodeOverride(key, text)
+	if err != nil {
+		return nil, err
+	}
+	o.Prepare()
+	if d.byRow == nil {
+		d.byRow = map[[2]string]decodedOverride{}
+	}
+	for other := range d.byRow {
+		if len(d.byRow) < maxDecoded {
+			break
+		}
+		delete(d.byRow, other)
+	}
+	d.byRow[row] = decodedOverride{text, o}
+	return o, nil
+}
+
+// overrideCommands appends the command that stores or deletes an override.
+func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
+	o := r.state.Override
+	if o == nil {
+		return append(list, []any{"DEL", t.overrideKey(i)})
+	}
+	return append(list, []any{"SET", t.overrideKey(i), encodeOverride(o)}) // rowCommands sets its expiry
+}
+
+var _ store.Overrider = (*Store)(nil)
+
+// SetOverride implements store.Overrider. With the first override of a limit, it tells
+// all programs that the limit has some.
+func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	now, err := s.now(ctx)
+	if err == nil {
+		err = d.CheckOverride(&o, now)
+	}
+	if err == nil {
+		err = s.limits.setOverridden(ctx, d.Name)
+	}
+	if err != nil {
+		return o, err
+	}
+	_, err = s.override(ctx, d, o.Key, &o)
+	return o, err
+}
+
+// EndOverride implements store.Overrider.
+func (s *Store) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+	return s.override(ctx, d, key, nil)
+}
+
+// override sets the override of a key, or ends it if o is nil. It returns whether
+// there was one, and completes o.
+func (s *Store) override(ctx context.Context, d *store.Definition, key string, o *store.Override) (was bool, err error) {
+	t := s.newTable()
+	t.want(d.Name, key)
+	err = t.update(ctx, func() error {
+		present := s.limits.reg.Lookup(d.Name)
+		if present == nil {
+			return s.limits.reg.Missing(d.Name)
+		}
+		old := t.rows[0].state.Override
+		if was = old != nil && (old.Until == 0 || t.now < old.Until); old == nil && o == nil {
+			return nil
+		}
+		set, err := present.SetOverrideIn(t, key, o, t.now)
+		if set != nil {
+			*o = *set
+		}
+		return err
+	}, func() error { return nil }, o != nil)
+	return was, err
+}
+
+// Overrides implements store.Overrider. Each call scans the names of all keys, as
+// Keys does.
+func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	if n = min(n, maxPage); n <= 0 {
+		return nil, nil
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var page []store.Override
+	begin := s.names.overridePrefix(d.Name)
+	err = s.scanNames(ctx, s.names.pattern(begin, prefix), func(node redis.UniversalClient, names []string) error {
+		texts, err := getAll(ctx, node, names)
+		for i, name := range names {
+			rest, ok := strings.CutPrefix(name, begin)
+			key, ok2 := s.names.keyOf(rest)
+			if !ok || !ok2 || err != nil || !strings.HasPrefix(key, prefix) || after != "" && key <= after {
+				continue
+			}
+			o, err := decodeOverride(key, texts[i])
+			if err != nil {
+				return fmt.Errorf("%w: the key %s: %w", store.ErrStore, name, err)
+			}
+			if o != nil && (o.Until == 0 || now < o.Until) {
+				page = append(page, *o)
+			}
+		}
+		if len(page) > 2*n+scanCount {
+			page = firstOverrides(page, n)
+		}
+		return err
+	})
+	return firstOverrides(page, n), storeError(err, false)
+}
+
+// firstOverrides is firstOf of overrides.
+func firstOverrides(page []store.Override, n int) []store.Override {
+	slices.SortFunc(page, func(a, b store.Override) int { return strings.Compare(a.Key, b.Key) })
+	page = slices.CompactFunc(page, func(a, b store.Override) bool { return a.Key == b.Key })
+	return page[:min(n, len(page))]
+}
+
+// dropOverrides deletes all overrides of a limit.
+func (s *Store) dropOverrides(ctx context.Context, limit string) error {
+	begin := s.names.overridePrefix(limit)
+	return s.scanNames(ctx, s.names.pattern(begin, ""), func(node redis.UniversalClient, names []string) error {
+		for _, name := range names {
+			if err := node.Del(ctx, name).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,22 @@
+-- Reads keys for a decision in Go: see snapshot.lua. ARGV[4]: for how long to lock
+-- the rows, in ms; 0: not at all. A lock is a request to others to wait, so that the
+-- caller's write succeeds; correctness needs none. The scripts of one call leave a
+-- row alone that begins with 00, so that they wait too.
+--
+-- Returns now, a digest of what was read, and the values; or only now, if another
+-- caller has a lock.
+if isLocked() then
+  return {now}
+end
+if ARGV[4] ~= '0' then
+  for i = 1, n do
+    call('SET', KEYS[i], token, 'PX', ARGV[4])
+    local row = call('GET', KEYS[n + i])
+    local zeros = row and string.match(row, '^(0?)[1-9]')
+    if zeros then
+      call('SET', KEYS[n + i], (zeros == '0' and '0' or '000') .. row, 'KEEPTTL')
+    end
+  end
+end
+local values = readAll()
+return {now, digestOf(values), values}

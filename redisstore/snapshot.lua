@@ -1,0 +1,34 @@
+-- Keys that Go reads, decides on and writes: table.go.
+--
+-- KEYS: n locks, one for each row; the keys to be read, first the n rows. ARGV[1]: n;
+-- ARGV[2]: a letter for each key to be read, s string, h hash, z sorted set; ARGV[3]:
+-- the caller's token.
+local call, n, kinds, token = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local readers = {
+  s = function(key) return call('GET', key) end,
+  h = function(key) return call('HGETALL', key) end,
+  z = function(key) return call('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES') end,
+}
+
+-- isLocked reports whether another caller has one of the locks.
+local function isLocked()
+  for i = 1, n do
+    local by = call('GET', KEYS[i])
+    if by and by ~= token then
+      return true
+    end
+  end
+  return false
+end
+
+local function readAll()
+  local values = {}
+  for i = 1, #kinds do
+    values[i] = readers[string.sub(kinds, i, i)](KEYS[n + i])
+  end
+  return values
+end
+
+local function digestOf(values)
+  return redis.sha1hex(cmsgpack.pack(values))
+end

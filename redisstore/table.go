@@ -1,0 +1,708 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/store"
+)
+
+// This file decides in Go what the scripts of one call cannot: read.lua reads the
+// keys, Group.DecideIn decides, and write.lua writes what has changed unless one of
+// the keys was changed in the meantime.
+
+// A table is a store.Table of some rows, reservations and holds. What DecideIn asks
+// for and is missing is read before the next try.
+type table struct {
+	s     *Store
+	token string // of locks; random
+
+	rows  []*tableRow
+	holds []*tableHold
+	id    store.Reservation // the reservation to make or cancel
+	parts []reservationPart // of the reservation to cancel
+
+	now     int64
+	digest  string
+	missing bool // something was asked for that was not read
+	made    store.Pending
+	text    string // of the reservation made
+	ended   bool   // the reservation is to be deleted
+}
+
+// A tableRow is the row of a key with its records and its override.
+type tableRow struct {
+	limit, key string
+	begin      string // of the row's name
+
+	text     string // of the row as read; "" if there is none
+	records  map[string]string
+	due      map[string]string // members of the set of reservations, and their scores
+	override string
+
+	state store.State // as DecideIn gets it, and after SetRow as it is to be stored
+	list  []store.Record
+	ids   map[recordName]string // fields of the hash
+
+	set, setOverride bool
+}
+
+// A recordName identifies a record of a row.
+type recordName struct{ number, mark int64 }
+
+func nameOfRecord(r *store.Record) recordName { return recordName{r.Number, r.Mark} }
+
+// A tableHold is a hold.
+type tableHold struct {
+	id   string
+	text string // as read
+	hold store.Hold
+	set  bool
+}
+
+var errMissing = errors.New("not read yet")
+
+var _ store.Table = (*table)(nil)
+
+func (s *Store) newTable() *table {
+	return &table{s: s, token: strconv.FormatUint(rand.Uint64(), 36)}
+}
+
+func (t *table) row(limit, key string) *tableRow {
+	for _, r := range t.rows {
+		if r.limit == limit && r.key == key {
+			return r
+		}
+	}
+	return nil
+}
+
+// want has a row read.
+func (t *table) want(limit, key string) {
+	if t.row(limit, key) == nil {
+		t.rows = append(t.rows, &tableRow{limit: limit, key: key})
+	}
+}
+
+func (t *table) hold(id string) *tableHold {
+	for _, h := range t.holds {
+		if h.id == id {
+			return h
+		}
+	}
+	return nil
+}
+
+// wantHold has a hold read.
+func (t *table) wantHold(id string) {
+	if t.hold(id) == nil {
+		t.holds = append(t.holds, &tableHold{id: id})
+	}
+}
+
+func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
+	r := t.row(limit, key)
+	if r == nil || t.missing {
+		t.want(limit, key)
+		t.missing = true
+		return store.State{}, nil, errMissing
+	}
+	return r.state, r.list, nil
+}
+
+func (t *table) SetRow(limit, key string, row store.State, records []store.Record) error {
+	r := t.row(limit, key)
+	row.Override = r.state.Override
+	r.state, r.list, r.set = row, records, true
+	return nil
+}
+
+func (t *table) SetOverride(limit, key string, o *store.Override) error {
+	r := t.row(limit, key)
+	r.state.Override, r.setOverride = o, true
+	return nil
+}
+
+func (t *table) Hold(id string) (store.Hold, error) {
+	h := t.hold(id)
+	if h == nil || t.missing {
+		t.wantHold(id)
+		t.missing = true
+		return store.Hold{}, errMissing
+	}
+	return h.hold, nil
+}
+
+func (t *table) SetHold(id string, hold store.Hold) error {
+	h := t.hold(id)
+	if h == nil {
+		t.wantHold(id)
+		h = t.hold(id)
+	}
+	h.hold, h.set = hold, true
+	return nil
+}
+
+// Pending returns the reservation to cancel, from its record on each row. It is none
+// if it is not in the set of one of them: it is used up, or the key was reset.
+func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
+	for i := range t.parts {
+		p := &t.parts[i]
+		if _, _, err = t.Row(p.Limit, p.Key); err != nil {
+			return h, err
+		}
+		r := t.row(p.Limit, p.Key)
+		score, there := r.due[id.String()]
+		if !there {
+			return store.Pending{}, nil
+		}
+		h.Due = parseScore(score)
+		for name, field := range r.ids {
+			if field == id.String() {
+				h.Parts = append(h.Parts, store.PendingPart{Limit: p.Limit, Key: p.Key, Number: name.number, Mark: name.mark})
+			}
+		}
+	}
+	return h, nil
+}
+
+func (t *table) SetPending(id store.Reservation, h store.Pending) error {
+	t.made, t.ended = h, len(h.Parts) == 0
+	for _, p := range h.Parts {
+		r := t.row(p.Limit, p.Key)
+		r.ids[recordName{p.Number, p.Mark}] = id.String()
+	}
+	return nil
+}
+
+// keys returns the arguments of read.lua and write.lua up to the token.
+func (t *table) keys() []any {
+	n := &t.s.names
+	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
+	var kinds strings.Builder
+	for _, r := range t.rows {
+		args = append(args, n.lockOf(r.limit, r.key))
+	}
+	for _, r := range t.rows {
+		args = append(args, n.key(n.bucketPrefix(r.limit), r.key))
+	}
+	for _, r := range t.rows {
+		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key))
+	}
+	for _, h := range t.holds {
+		args = append(args, n.hold(h.id))
+	}
+	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shz", len(t.rows)) + strings.Repeat("s", len(t.holds)))
+	if t.id != (store.Reservation{}) && !n.cluster {
+		args = append(args, n.reservation(t.id))
+		kinds.WriteByte('s')
+	}
+	args[2] = len(args) - 3
+	return append(args, len(t.rows), kinds.String(), t.token)
+}
+
+// Numbers of the keys in commands of write.lua, from 1.
+func (t *table) rowKey(i int) int      { return 1 + i }
+func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 3*i }
+func (t *table) recordsKey(i int) int  { return t.overrideKey(i) + 1 }
+func (t *table) dueKey(i int) int      { return t.overrideKey(i) + 2 }
+func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
+
+// lockFor is for how long a caller asks others to wait. If it dies, they go on then.
+const lockFor = 250 * time.Millisecond
+
+// read reads all keys. It returns false if another caller has locked one.
+func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
+	ms := int64(0)
+	if lock {
+		ms = lockFor.Milliseconds()
+	}
+	c, err := t.s.process(ctx, newCall(ctx, t.s.scripts.read, lock, t.s.withClock(append(t.keys(), ms))))
+	if err != nil {
+		return false, err
+	}
+	reply := c.list()
+	t.now, _ = reply[0].(int64)
+	t.s.noteClock(t.now)
+	if len(reply) == 1 {
+		return false, nil
+	}
+	t.digest, _ = reply[1].(string)
+	values, _ := reply[2].([]any)
+	for i, r := range t.rows {
+		o := t.overrideKey(i) - 1
+		r.text, r.override = textOf(values[t.rowKey(i)-1]), textOf(values[o])
+		r.records, r.due = pairsOf(values[o+1]), pairsOf(values[o+2])
+		if err := r.decode(t.s); err != nil {
+			return false, fmt.Errorf("%w: the key %s %w", store.ErrStore, t.s.names.key(t.s.names.bucketPrefix(r.limit), r.key), err)
+		}
+	}
+	for i, h := range t.holds {
+		h.text, h.set = textOf(values[t.holdKey(i)-1]), false
+		if h.hold, err = decodeHold(h.text); err != nil {
+			return false, fmt.Errorf("%w: the hold %s as it is stored: %w", store.ErrStore, h.id, err)
+		}
+	}
+	t.missing, t.made, t.ended = false, store.Pending{}, false
+	return true, nil
+}
+
+func textOf(v any) string {
+	text, _ := v.(string)
+	return text
+}
+
+func pairsOf(v any) map[string]string {
+	list, _ := v.([]any)
+	pairs := make(map[string]string, len(list)/2)
+	for i := 0; i+1 < len(list); i += 2 {
+		pairs[textOf(list[i])] = textOf(list[i+1])
+	}
+	return pairs
+}
+
+func parseScore(text string) int64 {
+	f, _ := strconv.ParseFloat(text, 64)
+	return int64(f)
+}
+
+var errNoBucket = errors.New("holds something that is not a bucket")
+
+// decode sets the row, its records and its override from what was read.
+func (r *tableRow) decode(s *Store) (err error) {
+	r.set, r.setOverride, r.state, r.list, r.ids = false, false, store.State{}, nil, map[recordName]string{}
+	if r.text != "" {
+		var ok bool
+		if r.state, ok = parseRow(r.text); !ok {
+			return errNoBucket
+		}
+		if listed(r.text) {
+			if r.state.Lows, err = parseLows(r.records[""]); err != nil {
+				return fmt.Errorf("has records that cannot be read: %w", err)
+			}
+		}
+	}
+	version := r.state.Version
+	for field, text := range r.records {
+		if field == "" {
+			continue
+		}
+		var one store.Record
+		if strings.HasPrefix(field, holdField) {
+			one, err = parseHoldRecord(text)
+		} else {
+			one, err = parseRecord(text, version)
+		}
+		if err != nil {
+			return fmt.Errorf("has records that cannot be read: %w", err)
+		}
+		r.list, r.ids[nameOfRecord(&one)] = append(r.list, one), field
+	}
+	void := int64(0) // reservations of lists that are void
+	for member, score := range r.due {
+		if _, there := r.records[member]; !there && member[0] != '~' {
+			void--
+			ends := parseScore(score)
+			r.list, r.ids[recordName{0, void}] = append(r.list, store.Record{Mark: void, Slack: slackNone, Due: ends, Ends: ends, Version: version}), member
+		}
+	}
+	slices.SortFunc(r.list, func(a, b store.Record) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
+	})
+	if r.state.Used == 0 {
+		r.state = store.State{} // kept for its holds or its override
+	}
+	r.state.Override, err = s.overrides.decode(r.limit, r.key, r.override)
+	return err
+}
+
+// Beginnings of rows, before what is used. Only what the scripts of one call decide
+// begins otherwise.
+const (
+	heldListed  = "00"  // has holds or is locked, and has a list
+	heldPlain   = "000" // has no list
+	listedBegin = "0"
+)
+
+// listed reports whether a row has a valid list.
+func listed(text string) bool {
+	zeros := len(text) - len(strings.TrimLeft(text, "0"))
+	return zeros == len(listedBegin) || zeros == len(heldListed)
+}
+
+// Bounds of the tries of a decision in Go. A caller whose write fails, because
+// somebody else was faster, asks the others to wait.
+const (
+	maxWrites    = 100
+	maxLockPause = 8 * time.Millisecond
+	maxLockWait  = 10 * time.Second
+)
+
+// decideInGo decides a group by DecideIn.
+func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservationPart) error {
+	t, asked := s.newTable(), make([]*store.Definition, len(g.Ops))
+	t.parts = parts
+	if g.Cancel || mayReserve(g) {
+		t.id = g.ID
+	}
+	for i := range g.Ops {
+		asked[i] = g.Ops[i].Def
+		t.want(g.Ops[i].Def.Name, g.Ops[i].Key)
+	}
+	for _, p := range parts {
+		t.want(p.Limit, p.Key)
+	}
+	if g.Hold != nil {
+		t.wantHold(g.Hold.ID)
+	}
+	return t.update(ctx, func() error {
+		for i := range asked {
+			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
+		}
+		return g.DecideIn(t, &s.limits.reg, t.now)
+	}, func() error { return t.register(ctx, g) }, !g.Cancel && !resets(g))
+}
+
+// register prepares to store a reservation. In a cluster its key is in another slot
+// than its rows, and is stored before any tokens are taken, so that the reservation
+// can always be cancelled.
+func (t *table) register(ctx context.Context, g *store.Group) error {
+	if !g.Reserved {
+		return nil
+	}
+	if t.text = partsJSON(g, wasGranted); !t.s.names.cluster {
+		return nil
+	}
+	expire := time.Duration(t.made.Due-t.now)*time.Microsecond + time.Minute
+	if t.s.clock != nil {
+		expire = 0
+	}
+	return storeError(t.s.db.Set(ctx, t.s.names.reservation(g.ID), t.text, expire).Err(), false)
+}
+
+// update reads the keys, calls decide, and writes what it has set, until nothing has
+// changed in between. before is called before each write; grows tells whether the
+// write may need memory.
+func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
+	locked, pause, began := false, time.Millisecond, time.Now()
+	defer func() {
+		if locked {
+			t.unlock(ctx)
+		}
+	}()
+	for writes := 0; writes < maxWrites; {
+		ok, err := t.read(ctx, writes > 0)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			if time.Since(began) > maxLockWait || await.Sleep(ctx, rand.N(pause)) != nil {
+				break
+			}
+			pause = min(2*pause, maxLockPause)
+			continue
+		}
+		locked = writes > 0
+		switch err = decide(); {
+		case t.missing:
+			if !t.oneSlot() {
+				return errSlots
+			}
+			continue
+		case errors.Is(err, store.ErrStaleDefinition):
+			if err = t.s.cat.Load(ctx); err != nil {
+				return storeError(err, false)
+			}
+			writes++
+			continue
+		case err != nil:
+			return err
+		}
+		if err = before(); err != nil {
+			return err
+		}
+		commands := t.commands(grows)
+		if commands == nil {
+			return nil
+		}
+		if ok, err = t.write(ctx, commands); ok || err != nil {
+			locked = locked && !ok
+			return err
+		}
+		writes++
+	}
+	if ctx.Err() != nil {
+		return storeError(ctx.Err(), false)
+	}
+	return fmt.Errorf("%w: gave up, because rows were changed in between %d times; nothing was charged", store.ErrStore, maxWrites)
+}
+
+var errSlots = fmt.Errorf("%w: the keys of a hold lie in different slots of the cluster", store.ErrStore)
+
+// oneSlot reports whether all rows are in one slot of a cluster.
+func (t *table) oneSlot() bool {
+	n := &t.s.names
+	for _, r := range t.rows {
+		if n.cluster && slot(n.key("", r.key)) != slot(n.key("", t.rows[0].key)) {
+			return false
+		}
+	}
+	return true
+}
+
+// unlock ends the wait of others. If it fails, they go on after lockFor.
+func (t *table) unlock(ctx context.Context) {
+	args := t.keys()[:3+len(t.rows)]
+	args[2] = len(t.rows)
+	_, _ = t.s.run(context.WithoutCancel(ctx), newCall(ctx, t.s.scripts.unlock, false, t.s.withClock(append(args, t.token))))
+}
+
+func (t *table) write(ctx context.Context, commands [][]any) (bool, error) {
+	text, err := json.Marshal(commands)
+	if err != nil {
+		panic(err) // cannot happen with strings and numbers
+	}
+	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, true, t.s.withClock(append(t.keys(), t.digest, string(text)))))
+	return err == nil && v[0] == 1, err
+}
+
+// commands returns the commands for write.lua, or nil if nothing has changed. If the
+// write needs no memory, the first command is one that is never refused for lack of
+// memory; the others are then not refused either.
+func (t *table) commands(grows bool) (list [][]any) {
+	for i, r := range t.rows {
+		if r.setOverride {
+			list = t.overrideCommands(list, i, r)
+		}
+		if r.set || r.setOverride {
+			list = t.rowCommands(list, i, r, grows)
+		}
+	}
+	for i, h := range t.holds {
+		switch {
+		case !h.set:
+		case len(h.hold.Parts) == 0:
+			list = append(list, []any{"DEL", t.holdKey(i)})
+		default:
+			list = append(list, t.expiring([]any{"SET", t.holdKey(i), encodeHold(&h.hold)}, h.hold.Forget))
+		}
+	}
+	if !t.s.names.cluster && (len(t.made.Parts) > 0 || t.ended) {
+		key := t.holdKey(len(t.holds))
+		if t.ended {
+			list = append(list, []any{"DEL", key})
+		} else {
+			list = append(list, t.expiring([]any{"SET", key, t.text}, t.made.Due))
+		}
+	}
+	return list
+}
+
+// expiring appends the time of expiry to a SET, unless the clock is a test's.
+func (t *table) expiring(command []any, at int64) []any {
+	if t.s.clock != nil {
+		return command
+	}
+	return append(command, "PXAT", milliseconds(at))
+}
+
+// expire appends a PEXPIREAT.
+func (t *table) expire(list [][]any, key int, at int64) [][]any {
+	if t.s.clock != nil {
+		return list
+	}
+	return append(list, []any{"PEXPIREAT", key, milliseconds(at)})
+}
+
+func milliseconds(us int64) string { return strconv.FormatInt(us/1000+1, 10) }
+
+// leastLife is how long a row lives at least, in µs: by then every program knows of a
+// change of its limit, and a row that was written before has the longer expiry.
+const leastLife = 2_000_000
+
+// rowCommands appends the commands that store a row and its records.
+func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
+	e := t.s.limits.entry(r.limit)
+	if e == nil {
+		return list
+	}
+	base := e.def
+	fields, set, till, holds := r.encode()
+	till = max(till, t.now)
+	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
+	held := t.now // when the last hold expires
+	for j := range r.list {
+		if one := &r.list[j]; one.Hold != "" {
+			held = max(held, one.Expires)
+		}
+	}
+	row, begin, version := "", "", r.state.Version
+	if version == 0 {
+		version = base.Number
+	}
+	switch {
+	case r.state.Used > 0 && r.state.Lows != nil:
+		begin = listedBegin
+		if holds {
+			begin = heldListed
+		}
+	case holds:
+		begin = heldPlain
+	}
+	if o := r.state.Override; o != nil {
+		version = base.WithOverride(o).Number
+	}
+	if r.state.Used > 0 || holds || r.state.Override != nil {
+		ts := r.state.TS
+		if r.state.Used == 0 {
+			ts, begin = t.now, strings.TrimSuffix(begin, "0") // the number itself is a 0
+		} else {
+			version = r.state.Version
+		}
+		row = fmt.Sprintf("%s%d %d %d", begin, r.state.Used, ts, version)
+	}
+	key := t.rowKey(i)
+	if row == "" || !grows {
+		list = append(list, []any{"DEL", key}) // needs no memory
+	}
+	if row != "" {
+		list = append(list, t.expiring([]any{"SET", key, row}, max(lives, held)))
+	}
+	list = changes(list, "HSET", "HDEL", t.recordsKey(i), r.records, fields)
+	if len(fields) > 0 {
+		list = t.expire(list, t.recordsKey(i), max(till, held))
+	}
+	list = changes(list, "ZADD", "ZREM", t.dueKey(i), r.due, set)
+	if len(set) > 0 {
+		list = t.expire(list, t.dueKey(i), lastScore(set))
+	}
+	if o := r.state.Override; o != nil && o.Until != 0 {
+		list = t.expire(list, t.overrideKey(i), max(o.Until, lives, held))
+	}
+	return list
+}
+
+func lastScore(set map[string]string) (last int64) {
+	for _, score := range set {
+		last = max(last, parseScore(score))
+	}
+	return last
+}
+
+// changes appends the commands that turn the members of a hash or a sorted set from
+// old into those of to.
+func changes(list [][]any, put, remove string, key int, old, to map[string]string) [][]any {
+	for name := range old {
+		if _, there := to[name]; !there {
+			list = append(list, []any{remove, key, name})
+		}
+	}
+	for name, value := range to {
+		switch was, there := old[name]; {
+		case there && was == value:
+		case put == "ZADD":
+			list = append(list, []any{put, key, value, name})
+		default:
+			list = append(list, []any{put, key, name, value})
+		}
+	}
+	return list
+}
+
+// encode returns the fields of the hash of records, the members of the set of
+// reservations, the time at which the last record of the list ends, and whether there
+// are holds.
+func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bool) {
+	fields, set = map[string]string{}, map[string]string{}
+	for j := range r.list {
+		one := &r.list[j]
+		field := r.ids[nameOfRecord(one)]
+		if one.Hold != "" {
+			holds = true
+			fields[holdField+join([]int64{one.Number, one.Mark})] = holdRecordText(one)
+			till = max(till, one.Expires)
+			continue
+		}
+		if one.Mark > 0 {
+			fields[field] = recordText(one)
+		}
+		if one.Rest {
+			continue
+		}
+		set[field] = sameScore(r.due[field], one.Ends)
+		if one.Slack >= 0 && one.Due < one.Ends {
+			set["~"+field] = sameScore(r.due["~"+field], one.Due)
+		}
+		if r.state.Lows != nil && one.Mark == r.state.Lows.Mark {
+			till = max(till, one.Ends)
+		}
+	}
+	if r.state.Lows != nil {
+		fields[""] = lowsText(r.state.Lows, till)
+	}
+	return fields, set, till, holds
+}
+
+// sameScore returns the text of a score: as it was read, if it means the same.
+func sameScore(was string, at int64) string {
+	if was != "" && parseScore(was) == at {
+		return was
+	}
+	return strconv.FormatInt(at, 10)
+}
+
+// fullAt returns the time at which a row will be full, or 0 if it is. A row that an
+// override decides goes on under the base when the override ends.
+func (s *Store) fullAt(base *store.Definition, row store.State, key string, now int64) int64 {
+	if row.Used == 0 || base.Algorithm == store.Concurrency {
+		return 0
+	}
+	t := max(now, row.TS)
+	own := base.Own(row, t)
+	row, ok := own.Carry(row, key, now)
+	if !ok {
+		return 0
+	}
+	var scratch store.Rule
+	full := now + algebra.TimeToFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
+	if o := row.Override; o != nil && number.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
+		if row, ok = base.Carry(row, key, o.Until); ok {
+			full = max(full, o.Until+algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
+		}
+	}
+	return full
+}
+
+// holdField begins the fields of records of holds.
+const holdField = ":"
+
+// holdRecordText encodes a record of a hold: "number mark slack units due ends version
+// expires id".
+func holdRecordText(r *store.Record) string {
+	return recordText(r) + " " + join([]int64{int64(r.Version), r.Expires}) + " " + r.Hold
+}
+
+func parseHoldRecord(text string) (r store.Record, err error) {
+	words := strings.Fields(text)
+	if len(words) != 9 {
+		return r, fmt.Errorf("%q is not the record of a hold", text)
+	}
+	n, err := numbers(strings.Join(words[6:8], " "))
+	if err != nil {
+		return r, err
+	}
+	r, err = parseRecord(strings.Join(words[:6], " "), uint32(n[0]))
+	r.Hold, r.Expires = words[8], n[1]
+	return r, err
+}

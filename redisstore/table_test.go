@@ -1,0 +1,316 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// mapTable is a store.Table in memory, with which the store is compared.
+type mapTable struct {
+	rows      map[[2]string]store.State
+	records   map[[2]string][]store.Record
+	overrides map[[2]string]*store.Override
+	pending   map[store.Reservation]store.Pending
+	holds     map[string]store.Hold
+}
+
+func newMapTable() *mapTable {
+	return &mapTable{map[[2]string]store.State{}, map[[2]string][]store.Record{}, map[[2]string]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}}
+}
+
+func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
+	row := t.rows[[2]string{limit, key}]
+	row.Override = t.overrides[[2]string{limit, key}]
+	return row, t.records[[2]string{limit, key}], nil
+}
+
+func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
+	t.rows[[2]string{limit, key}], t.records[[2]string{limit, key}] = row, records
+	return nil
+}
+
+func (t *mapTable) Pending(id store.Reservation) (store.Pending, error) { return t.pending[id], nil }
+
+func (t *mapTable) SetPending(id store.Reservation, h store.Pending) error {
+	t.pending[id] = h
+	return nil
+}
+
+func (t *mapTable) SetOverride(limit, key string, o *store.Override) error {
+	t.overrides[[2]string{limit, key}] = o
+	return nil
+}
+
+func (t *mapTable) Hold(id string) (store.Hold, error) { return t.holds[id], nil }
+
+func (t *mapTable) SetHold(id string, h store.Hold) error {
+	t.holds[id] = h
+	return nil
+}
+
+// TestAgreesWithTable checks that random histories of calls with plans and floors, of
+// overrides, and of changes of the limits have the same answers as on a Table in
+// memory.
+func TestAgreesWithTable(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for name, c := range map[string]redisstore.Config{"plain": {}, "one slot": {HashTag: redisstore.TagAll}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			agree(t, connect(t, server.URL()), c, false)
+		})
+	}
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		agree(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{}, true)
+	})
+}
+
+func agree(t *testing.T, db redis.UniversalClient, c redisstore.Config, oneKey bool) {
+	for range rounds(60) {
+		seed := rand.Uint64()
+		h := newHistory(t, db, c, seed)
+		h.oneKey = oneKey
+		for range 60 {
+			if h.step(); t.Failed() {
+				t.Fatalf("seed %d:\n%s", seed, strings.Join(h.log, "\n"))
+			}
+		}
+	}
+}
+
+// A history is a random one of calls, made on a store and on a table.
+type history struct {
+	t      *testing.T
+	r      *rand.Rand
+	s      *redisstore.Store
+	over   store.Overrider
+	table  *mapTable
+	now    int64
+	limits []store.Limit
+	ids    []store.Reservation
+	keys   []string
+	oneKey bool
+	log    []string
+}
+
+func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, seed uint64) *history {
+	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 1)), table: newMapTable(), now: 1_800_000_000_000_000, keys: []string{"", "a", "b"}}
+	c.Clock, c.Poll = func() int64 { return h.now }, -1
+	h.s = newStore(t, db, c)
+	h.over = h.s.Abilities().Overrides
+	plans := store.NewPlans(store.Plan{Name: "big", Rate: 50, Burst: 90}, store.Plan{Name: "slow", Rate: 1}, store.Plan{Name: "free", Mode: store.Unlimited},
+		store.Plan{Name: "none", Mode: store.Blocked}, store.Plan{Name: "shadow", Mode: store.Shadow, Burst: 3})
+	h.limits = []store.Limit{
+		{Name: "bucket", Rate: 10, Period: time.Second, Burst: 20, Plans: plans},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 10, Period: 10 * time.Second, Start: "0s", Plans: plans},
+		{Name: "month", Algorithm: store.Interval, Rate: 10, Period: store.Month, Start: "00:00 Europe/Rome", Plans: plans},
+		{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 10, Period: time.Second, MaxDebt: 8},
+		{Name: "plain", Rate: 3, Period: time.Second, Burst: 9},
+	}
+	for _, l := range h.limits {
+		h.define(l)
+	}
+	return h
+}
+
+func (h *history) define(l store.Limit) {
+	if _, err := h.s.Define(context.Background(), l, "code"); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *history) say(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf("%d: ", h.now-1_800_000_000_000_000)+fmt.Sprintf(format, args...))
+}
+
+func (h *history) step() {
+	switch n := h.r.IntN(20); {
+	case n < 4:
+		h.now += h.r.Int64N([]int64{10, 100_000, 2_000_000, 40_000_000_000}[h.r.IntN(4)])
+	case n < 6:
+		h.override()
+	case n == 6 && h.r.IntN(3) == 0:
+		l := &h.limits[h.r.IntN(len(h.limits))]
+		l.Rate = 1 + h.r.Int64N(20)
+		l.OnChange = store.ChangePolicy(h.r.IntN(3))
+		h.say("define %+v", *l)
+		h.define(*l)
+	case n == 7 && len(h.ids) > 0:
+		h.both(store.Group{Cancel: true, ID: h.ids[h.r.IntN(len(h.ids))]})
+	default:
+		h.call()
+	}
+}
+
+// def returns a definition that a caller may name.
+func (h *history) def() *store.Definition {
+	d := h.s.Registry().Lookup(h.limits[h.r.IntN(len(h.limits))].Name)
+	if plans := d.Limit.Plans.All(); len(plans) > 0 && h.r.IntN(2) == 0 {
+		return d.WithPlan(plans[h.r.IntN(len(plans))].Name)
+	}
+	return d
+}
+
+func (h *history) op() store.Op {
+	op := store.Op{Def: h.def(), Key: h.keys[h.r.IntN(len(h.keys))], Cost: h.r.Int64N(8), Verb: store.Verb(h.r.IntN(int(store.VerbReset) + 1))}
+	if op.Verb == store.VerbReset && h.r.IntN(4) > 0 {
+		op.Verb = store.VerbTake
+	}
+	if (op.Verb == store.VerbTake || op.Verb == store.VerbCheck) && h.r.IntN(3) == 0 {
+		op.Floor = h.r.Int64N(12)
+	}
+	if op.Verb == store.VerbReset {
+		op.Cost = 0
+	}
+	return op
+}
+
+func (h *history) call() {
+	g := store.Group{ID: store.Reservation{1, byte(len(h.ids)), 2: byte(len(h.ids) >> 8), 8: 1, 15: byte(len(h.ids) + 1)}}
+	h.ids = append(h.ids, g.ID)
+	seen := map[[2]string]bool{}
+	for range 1 + h.r.IntN(2)*h.r.IntN(3) {
+		op := h.op()
+		if h.oneKey && len(g.Ops) > 0 {
+			op.Key = g.Ops[0].Key
+		}
+		if len(g.Ops) > 0 { // all of one verb, as those of a caller
+			if op.Verb = g.Ops[0].Verb; op.Verb != store.VerbTake && op.Verb != store.VerbCheck {
+				op.Floor = 0
+			}
+			if op.Verb == store.VerbTakeUpTo || op.Verb == store.VerbReset {
+				op.Cost = g.Ops[0].Cost
+			}
+		}
+		if name := [2]string{op.Def.Name, op.Key}; !seen[name] {
+			seen[name] = true
+			g.Ops = append(g.Ops, op)
+		}
+	}
+	h.both(g)
+}
+
+// both decides a group on the store and on the table, and compares the answers.
+func (h *history) both(g store.Group) {
+	want := g
+	want.Ops = append([]store.Op(nil), g.Ops...)
+	h.say("%s", groupText(&g))
+	want.Err = want.DecideIn(h.table, h.s.Registry(), h.now)
+	got := apply(h.t, h.s, g)[0]
+	switch {
+	case (got.Err == nil) != (want.Err == nil) || want.Err != nil && !errors.Is(got.Err, want.Err) && got.Err.Error() != want.Err.Error():
+		h.t.Errorf("the error is %v, not %v", got.Err, want.Err)
+	case got.Err != nil:
+	case !g.Cancel && got.Allowed != want.Allowed || got.Reserved != want.Reserved:
+		h.t.Errorf("allowed %v, reserved %v; want %v, %v", got.Allowed, got.Reserved, want.Allowed, want.Reserved)
+	}
+	for i := range got.Ops {
+		a, b := &got.Ops[i], &want.Ops[i]
+		if got.Err == nil && (a.Answer != b.Answer || a.Def.Number != b.Def.Number || a.Cost != b.Cost) {
+			h.t.Errorf("op %d under %x:\n%+v, not under %x:\n%+v", i, a.Def.Number, a.Answer, b.Def.Number, b.Answer)
+		}
+	}
+}
+
+func groupText(g *store.Group) string {
+	text := fmt.Sprintf("cancel %v %v", g.Cancel, g.ID)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		text += fmt.Sprintf("; %v %d of %s:%s %q floor %d", op.Verb, op.Cost, op.Def.Name, op.Def.Plan, op.Key, op.Floor)
+	}
+	return text
+}
+
+// override sets or ends an override.
+func (h *history) override() {
+	d, key := h.s.Registry().Lookup(h.limits[h.r.IntN(len(h.limits))].Name), h.keys[h.r.IntN(len(h.keys))]
+	o := &store.Override{Key: key, Rate: 1 + h.r.Int64N(30), Burst: h.r.Int64N(40)}
+	switch n := h.r.IntN(5); {
+	case n == 0:
+		o = nil
+	case n < 3 && d.Limit.Plans != (store.Plans{}):
+		plans := d.Limit.Plans.All()
+		o = &store.Override{Key: key, Plan: plans[h.r.IntN(len(plans))].Name}
+	}
+	if o != nil && h.r.IntN(2) == 0 {
+		o.Until = h.now + 1 + h.r.Int64N(5_000_000)
+	}
+	h.say("override %s %q %+v", d.Name, key, o)
+	if o == nil {
+		_, err := h.over.EndOverride(context.Background(), d, key)
+		var err2 error
+		if h.table.overrides[[2]string{d.Name, key}] != nil {
+			_, err2 = d.SetOverrideIn(h.table, key, nil, h.now)
+		}
+		if err != nil || err2 != nil {
+			h.t.Errorf("%v, %v", err, err2)
+		}
+		return
+	}
+	got, err := h.over.SetOverride(context.Background(), d, *o)
+	want, err2 := h.s.Registry().Lookup(d.Name).SetOverrideIn(h.table, key, o, h.now)
+	if (err == nil) != (err2 == nil) {
+		h.t.Errorf("the error is %v, not %v", err, err2)
+	}
+	if err == nil && (got.ID != want.ID || got.Version != want.Version) {
+		h.t.Errorf("%+v, not %+v", got, *want)
+	}
+}
+
+// TestOverrideUnderLoad checks that overrides of a hot key are set without an error,
+// and that calls have none either, whichever scripts decide them.
+func TestOverrideUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, client(t), redisstore.Config{})
+	l := limiter(t, s, drained("hot", 1_000_000))
+	over := s.Abilities().Overrides
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := l.Take(context.Background(), "hot", "k", 1); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		if _, err := over.SetOverride(context.Background(), l.Limit("hot"), store.Override{Key: "k", Burst: int64(2_000_000 + i)}); err != nil {
+			t.Error(err)
+		}
+		if i%2 == 0 {
+			if _, err := over.EndOverride(context.Background(), l.Limit("hot"), "k"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if d, err := l.Check(context.Background(), "hot", "k", 0); err != nil || d.Capacity != 2_000_049 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	list, err := over.Overrides(context.Background(), l.Limit("hot"), "", "", 10)
+	if err != nil || len(list) != 1 || list[0].Key != "k" || list[0].Burst != 2_000_049 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

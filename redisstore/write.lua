@@ -1,0 +1,17 @@
+-- Writes what Go decided, unless one of the keys has changed since read.lua read
+-- them, and removes the caller's locks.
+--
+-- KEYS and the first arguments as in snapshot.lua. ARGV[4]: the digest of read.lua;
+-- ARGV[5]: the commands as JSON, each a list: its name, the number of its key among
+-- those that are read, from 1, and its arguments. Returns 1 if written.
+if isLocked() or digestOf(readAll()) ~= ARGV[4] then
+  return {0}
+end
+for _, c in ipairs(cjson.decode(ARGV[5])) do
+  c[2] = KEYS[n + c[2]]
+  call(unpack(c))
+end
+for i = 1, n do
+  call('DEL', KEYS[i])
+end
+return {1}
