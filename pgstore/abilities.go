@@ -17,6 +17,10 @@ func (s *Store) Abilities() store.Abilities {
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
+	if d := s.limits.dialect.Load(); d != nil {
+		p := portable{s, d}
+		ab.Overrides, ab.Holds = p, p.keyHolds
+	}
 	return ab
 }
 

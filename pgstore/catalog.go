@@ -109,7 +109,11 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
-		op.Def, out[i] = e.def, e
+		if out[i] = e; op.Asked().Plan == "" {
+			op.Def = e.def
+		} else if op.Def = e.def.WithPlan(op.Asked().Plan); op.Def == nil {
+			return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Asked().Plan)}
+		}
 	}
 	return nil
 }
@@ -216,7 +220,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, " + catalog.List("l.", catalog.LimitColumns) + ", " +
+var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), " + catalog.List("l.", catalog.LimitColumns) + ", " +
 	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
@@ -232,7 +236,8 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 	var number uint32
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number}
+	var overridden bool
+	fields := []any{&read.Revision, &id, &by, &number, &overridden}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
@@ -245,6 +250,9 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 		var d *store.Definition
 		if err == nil {
 			d, err = catalog.Definition(limit, by, number, versions)
+		}
+		if err == nil {
+			d.Overridden = overridden
 		}
 		name, _ := values[0].(string)
 		if versions = nil; err != nil {

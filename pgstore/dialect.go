@@ -42,8 +42,9 @@ var dialects = map[string]*dialect{
 func (d *dialect) tables(have int) (out []string) {
 	text := readSchema("portable_6.sql") + readSchema("portable_8.sql")
 	if have == 0 {
-		text = bootstrap + strings.NewReplacer("{collate} ", d.collate, "{hash}", d.hash).Replace(readSchema("portable.sql")) + text
+		text = bootstrap + readSchema("portable.sql") + text
 	}
+	text = strings.NewReplacer("{collate} ", d.collate, "{hash}", d.hash).Replace(text)
 	for s := range strings.SplitSeq(text, ";\n") {
 		if s = strings.TrimSpace(s); s != "" {
 			out = append(out, s)
@@ -56,6 +57,11 @@ func (d *dialect) tables(have int) (out []string) {
 			"select create_reference_table('dipwell.revision')",
 			"select create_distributed_table('dipwell.buckets', 'key')",
 			"select create_distributed_table('dipwell.reservations', 'id')")
+	}
+	if d.engine == citus && have < 8 {
+		out = append(out,
+			"select create_distributed_table('dipwell.overrides', 'key')",
+			"select create_distributed_table('dipwell.holds', 'id')")
 	}
 	return out
 }
@@ -214,6 +220,7 @@ func markSQL() string {
 
 // portableDown drops the schema and everything in it.
 var portableDown = []string{
+	"drop table if exists dipwell.holds", "drop table if exists dipwell.overrides",
 	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
 	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",
 	"drop schema if exists dipwell",

@@ -17,6 +17,8 @@ type engine interface {
 	// group is decided again because a row had a newer version.
 	group(ctx context.Context, g *store.Group, known []*entry, first bool) error
 	cancel(ctx context.Context, id store.Reservation) error
+	// settle settles or extends a hold.
+	settle(ctx context.Context, g *store.Group) error
 
 	statements(id int32, d *store.Definition) statements
 	put(ctx context.Context, l store.Limit, by string) error
@@ -52,6 +54,8 @@ func (s *Store) engine() engine {
 	}
 	return functions{s}
 }
+
+func (functions) settle(context.Context, *store.Group) error { return store.ErrNotSupported }
 
 func (functions) hasFunctions() bool { return true }
 func (portable) hasFunctions() bool  { return false }

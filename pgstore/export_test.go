@@ -31,7 +31,8 @@ func Statements(t testing.TB) map[string][]string {
 	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
 		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, keysSQL,
-			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, deleteRecordsSQL, dueRowsSQL, deleteDueSQL, pageSQL)
+			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, dueRowsSQL, deleteDueSQL, endedSQL, forgetSQL,
+			overrideSQL, insertOverrideSQL, deleteOverrideSQL, overridesSQL, holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{
 			{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},

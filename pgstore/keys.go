@@ -33,7 +33,9 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 		return nil, storeError(err, false)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.KeyState, err error) {
-		err = row.Scan(&k.Key, &k.Used, &k.TS, &k.Version)
+		var version int32
+		err = row.Scan(&k.Key, &k.Used, &k.TS, &version)
+		k.Version = uint32(version)
 		return k, err
 	})
 	return out, storeError(err, false)

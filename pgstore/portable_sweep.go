@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -20,7 +21,7 @@ type bucketRow struct {
 	Key     string
 	Used    int64
 	TS      int64
-	Version uint32
+	Version int32
 }
 
 func (r bucketRow) compare(o bucketRow) int {
@@ -132,15 +133,15 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 		d := defs[row.LimitID]
 		stays := d != nil && !isFull(d, row, now)
 		if all = all && (stays || b.Len() < n); stays || b.Len() == n {
-			if v, ok := oldest[row.LimitID]; !ok || row.Version < v {
-				oldest[row.LimitID] = row.Version
+			if v, ok := oldest[row.LimitID]; row.Version >= 0 && (!ok || number.Version(uint32(row.Version)) < v) { // overrides know theirs
+				oldest[row.LimitID] = number.Version(uint32(row.Version))
 			}
 			continue
 		}
 		if d == nil && !s.dropped(ctx, row.LimitID) {
 			continue
 		}
-		b.Queue(deleteUnchangedSQL, row.LimitID, row.Key, row.Used, row.TS, int32(row.Version)).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(deleteUnchangedSQL, row.LimitID, row.Key, row.Used, row.TS, row.Version).Exec(func(tag pgconn.CommandTag) error {
 			rows += int(tag.RowsAffected())
 			return nil
 		})
@@ -154,12 +155,14 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 
 // isFull reports whether a row is a full bucket.
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
-	state, ok := d.Carry(store.State{Used: row.Used, TS: row.TS, Version: row.Version}, row.Key, now)
-	if !ok {
-		return false
+	state := store.State{Used: row.Used, TS: row.TS, Version: uint32(row.Version)}
+	if number.IsOverride(state.Version) {
+		return false // sweepDue ends overrides
 	}
+	own := d.Own(state, max(now, state.TS))
+	state, ok := own.Carry(state, row.Key, now)
 	var scratch store.Rule
-	return d.RuleFor(row.Key, &scratch).Apply(state, now, store.VerbCheck, 0).Before == 0
+	return ok && own.RuleFor(row.Key, &scratch).Apply(state, now, store.VerbCheck, 0).Before == 0
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.
@@ -191,6 +194,7 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 			}
 		}
 		if _, err := s.db.Exec(ctx, `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
+			and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)
 			and not exists (select 1 from dipwell.reservations x where x.limit_id = $1)`, e.id, int32(first), int32(e.def.Number)); err != nil {
 			return storeError(err, false)
 		}

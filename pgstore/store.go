@@ -206,8 +206,14 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 
 // attempt decides a group by the limits that were read last.
 func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
-	if g.Cancel {
+	switch {
+	case g.Cancel:
 		return s.engine().cancel(ctx, g.ID)
+	case g.Settles():
+		if err := s.hear(ctx); err != nil {
+			return err
+		}
+		return s.engine().settle(ctx, g)
 	}
 	var known [store.MaxTakes]*entry
 	if err := s.resolve(ctx, g, known[:]); err != nil {

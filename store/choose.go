@@ -2,6 +2,15 @@ package store
 
 import "github.com/dipwell/dipwell/internal/number"
 
+// Asked returns the definition that the caller named: Def, unless an override or a
+// Charge has replaced it in an earlier try.
+func (op *Op) Asked() *Definition {
+	if op.asked != nil {
+		return op.asked
+	}
+	return op.Def
+}
+
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of
 // the override of the key; or else the one that the caller named. Charge keeps the
 // row under its own definition.

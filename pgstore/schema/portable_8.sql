@@ -13,3 +13,41 @@ alter table dipwell.limits add column if not exists on_expire text;
 alter table dipwell.limits add column if not exists overridden boolean;
 
 alter table dipwell.versions add column if not exists settings text;
+
+-- What a record of a hold has besides; due is then the time from which on a sweep may
+-- end it, and ends is null where that is the same.
+alter table dipwell.reservations add column if not exists hold text;
+
+alter table dipwell.reservations add column if not exists expires bigint;
+
+alter table dipwell.reservations add column if not exists ends bigint;
+
+-- What decides the calls of a key in place of the limit. Its bucket has a row, whose
+-- version is id - 2^31.
+create table if not exists dipwell.overrides (
+    limit_id int not null,
+    key      text {collate} not null,
+    plan     text,                         -- or the next three; null: the limit's
+    rate     bigint,
+    per      text,
+    burst    bigint,
+    until    bigint,                       -- µs since the Unix epoch; null: no end
+    note     text,
+    id       int not null,
+    version  int not null,                 -- of the limit
+    primary key ({hash})
+);
+
+-- Holds. Their records are in reservations.
+create table if not exists dipwell.holds (
+    id       text {collate} primary key,
+    call     text not null,                -- a repeated call has the same
+    ttl      bigint not null,
+    expires  bigint not null,
+    forget   bigint not null,              -- when the row goes
+    settled  boolean not null,
+    costs    bigint[],                     -- that it was settled to; null: as held
+    parts    text not null                 -- JSON: what it took of each key
+);
+
+create index if not exists holds_by_forget on dipwell.holds (forget);

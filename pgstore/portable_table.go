@@ -1,0 +1,591 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/store"
+)
+
+// The statements of a portableTable. A bucket is locked before its override and its
+// records are read.
+const (
+	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
+	overrideColumns   = "key, plan, rate, per, burst, until, note, id, version"
+	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, until, note, id, version) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
+until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version`
+	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
+
+	recordsSQL = `select number, mark, units, coalesce(slack, -1), version, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
+from dipwell.reservations where limit_id = $1 and key = $2 order by number, mark, expires`
+	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
+	updateRecordSQL     = "update dipwell.reservations set units = $6, slack = $7, version = $8, rest = $9, due = $10, expires = $11, ends = $12" + whereRecord
+	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
+	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4 and coalesce(hold, '') = $5"
+	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
+
+	holdSQL       = "select call, ttl, expires, forget, settled, costs, parts from dipwell.holds where id = $1"
+	lockHoldSQL   = holdSQL + " for update"
+	insertHoldSQL = "insert into dipwell.holds (id, call, ttl, expires, forget, settled, costs, parts) values ($1, $2, $3, $4, $5, $6, $7, $8)"
+	updateHoldSQL = "update dipwell.holds set call = $2, ttl = $3, expires = $4, forget = $5, settled = $6, costs = $7, parts = $8 where id = $1"
+	deleteHoldSQL = "delete from dipwell.holds where id = $1"
+)
+
+// portableTable is a store.Table over the portable tables. In a transaction it locks
+// the rows that it reads. Without one it only reads; if something is to be written,
+// which changed says, the call must be decided again in a transaction.
+type portableTable struct {
+	portable
+	ctx     context.Context
+	tx      pgx.Tx // nil: read only
+	group   *store.Group
+	rows    map[bucketKey]*portableRow
+	holds   map[string]bool // ids that Hold has found
+	out     pgx.Batch       // writes, besides those of rows
+	changed bool
+}
+
+var _ store.Table = (*portableTable)(nil)
+
+// portableRow is the row of a key, with its override and its records.
+type portableRow struct {
+	state   store.State
+	records []store.Record // to be stored
+	stored  []store.Record
+	changed bool
+}
+
+func (s portable) table(ctx context.Context, tx pgx.Tx, g *store.Group) *portableTable {
+	return &portableTable{portable: s, ctx: ctx, tx: tx, group: g, rows: map[bucketKey]*portableRow{}, holds: map[string]bool{}}
+}
+
+// sender is what a batch of statements takes.
+type sender interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (t *portableTable) db() sender {
+	if t.tx != nil {
+		return t.tx
+	}
+	return t.portable.db
+}
+
+// load reads rows, in the order of limit id and key, and then the clock. In a
+// transaction it locks them first, and inserts missing ones.
+func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
+	slices.SortFunc(keys, func(a, b bucketKey) int {
+		return cmp.Or(cmp.Compare(a.LimitID, b.LimitID), cmp.Compare(a.Key, b.Key))
+	})
+	keys = slices.Compact(keys)
+	var b pgx.Batch
+	for _, k := range keys {
+		if d := t.limits.byID(k.LimitID); t.tx == nil {
+			b.Queue(rowSQL, k.LimitID, k.Key)
+		} else {
+			version := int32(1)
+			if d != nil {
+				version = int32(d.Number)
+			}
+			b.Queue(insertRowSQL, k.LimitID, k.Key, version)
+			b.Queue(lockSQL, k.LimitID, k.Key)
+		}
+		b.Queue(overrideSQL, k.LimitID, k.Key)
+		b.Queue(recordsSQL, k.LimitID, k.Key)
+	}
+	t.askClock(&b)
+	results := t.db().SendBatch(t.ctx, &b)
+	defer func() { err = closeBatch(results, err) }()
+	for _, k := range keys {
+		if t.rows[k], err = t.read(results); err != nil {
+			return 0, err
+		}
+	}
+	return t.readClock(results)
+}
+
+func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
+	r := new(portableRow)
+	if t.tx != nil {
+		if _, err := results.Exec(); err != nil {
+			return nil, storeError(err, false)
+		}
+	}
+	if err := scanRow(results, &r.state); err != nil {
+		return nil, err
+	}
+	o, err := scanOverride(results.QueryRow())
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, storeError(err, false)
+	}
+	if err == nil {
+		r.state.Override = o
+	}
+	found, err := results.Query()
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	r.stored, err = pgx.CollectRows(found, scanRecord)
+	r.records = r.stored
+	if t.tx == nil && number.IsOverride(r.state.Version) && o == nil { // an override has ended between two statements
+		t.changed = true
+	}
+	if r.state.Used == 0 { // just inserted, full, or that of an override
+		r.state = store.State{Override: r.state.Override}
+	}
+	return r, storeError(err, false)
+}
+
+// scanRow reads a bucket. A missing row is a full bucket.
+func scanRow(results pgx.BatchResults, row *store.State) error {
+	var version int32
+	var lows []int64
+	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows)
+	if errors.Is(err, pgx.ErrNoRows) {
+		*row = store.State{}
+		return nil
+	}
+	row.Version, row.Lows = uint32(version), lowsOf(lows)
+	return storeError(err, false)
+}
+
+func scanOverride(row pgx.Row) (*store.Override, error) {
+	o := new(store.Override)
+	var plan, per, note *string
+	var rate, burst, until *int64
+	var id, version int32
+	err := row.Scan(&o.Key, &plan, &rate, &per, &burst, &until, &note, &id, &version)
+	if err != nil {
+		return nil, err
+	}
+	o.Plan, o.Note, o.Rate, o.Until = orZero(plan), orZero(note), orZero(rate), orZero(until)
+	o.ID, o.Version = uint32(id), uint32(version)
+	if burst != nil {
+		if o.Burst = *burst; o.Burst == 0 {
+			o.Burst = store.NoBurst
+		}
+	}
+	if per != nil {
+		o.Period, err = period.Parse(*per)
+	}
+	return o, err
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// nullIf returns a parameter that is null if v is none.
+func nullIf[T comparable](v, none T) *T {
+	if v == none {
+		return nil
+	}
+	return &v
+}
+
+func scanRecord(row pgx.CollectableRow) (r store.Record, err error) {
+	var version int32
+	err = row.Scan(&r.Number, &r.Mark, &r.Units, &r.Slack, &version, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires)
+	r.Version = uint32(version)
+	return r, err
+}
+
+// row returns the row of a key, or nil if the limit was dropped.
+func (t *portableTable) row(limit, key string) (*portableRow, error) {
+	e := (*t.limits.entries.Load())[limit]
+	if e == nil {
+		return nil, nil
+	}
+	k := bucketKey{e.id, key}
+	if t.rows[k] == nil {
+		if _, err := t.load([]bucketKey{k}); err != nil {
+			return nil, err
+		}
+	}
+	return t.rows[k], nil
+}
+
+func (t *portableTable) Row(limit, key string) (store.State, []store.Record, error) {
+	r, err := t.row(limit, key)
+	if r == nil {
+		return store.State{}, nil, err
+	}
+	return r.state, slices.Clone(r.records), nil
+}
+
+func (t *portableTable) SetRow(limit, key string, row store.State, records []store.Record) error {
+	r, err := t.row(limit, key)
+	if r != nil {
+		row.Override = r.state.Override
+		r.state, r.records, r.changed, t.changed = row, slices.Clone(records), true, true
+	}
+	return err
+}
+
+func (t *portableTable) SetOverride(limit, key string, o *store.Override) error {
+	r, err := t.row(limit, key)
+	if r == nil {
+		return err
+	}
+	r.state.Override, r.changed, t.changed = o, true, true
+	id := (*t.limits.entries.Load())[limit].id
+	if o == nil {
+		t.out.Queue(deleteOverrideSQL, id, key)
+		return nil
+	}
+	per, burst := "", nullIf(o.Burst, 0)
+	if o.Period != 0 {
+		per = period.Format(o.Period)
+	}
+	if o.Burst == store.NoBurst {
+		burst = new(int64)
+	}
+	t.out.Queue(insertOverrideSQL, id, key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, ""), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version))
+	return nil
+}
+
+// A reservationPart is what a reservation took from one bucket.
+type reservationPart struct {
+	LimitID int32
+	Key     string
+	Number  int64
+	Mark    int64
+	Parts   int // of the reservation; if some are missing, they were reset
+}
+
+// A duePart is a part with the time at which its reservation is due.
+type duePart struct {
+	reservationPart
+	Due int64
+}
+
+func (t *portableTable) parts(id store.Reservation) ([]duePart, error) {
+	found, err := t.db().Query(t.ctx, reservationPartsSQL, uuidOf(id))
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	parts, err := pgx.CollectRows(found, pgx.RowToStructByPos[duePart])
+	if err != nil || len(parts) == 0 || len(parts) != parts[0].Parts {
+		return nil, storeError(err, false)
+	}
+	return parts, nil
+}
+
+func (t *portableTable) Pending(id store.Reservation) (h store.Pending, err error) {
+	parts, err := t.parts(id)
+	for _, p := range parts {
+		name := ""
+		if d := t.limits.byID(p.LimitID); d != nil {
+			name = d.Name
+		}
+		h.Due = p.Due
+		h.Parts = append(h.Parts, store.PendingPart{Limit: name, Key: p.Key, Number: p.Number, Mark: p.Mark})
+	}
+	return h, err
+}
+
+// SetPending does nothing: a reservation is its records.
+func (t *portableTable) SetPending(store.Reservation, store.Pending) error { return nil }
+
+func (t *portableTable) Hold(id string) (store.Hold, error) {
+	sql := holdSQL
+	if t.tx != nil {
+		sql = lockHoldSQL
+	}
+	h, err := t.readHold(sql, id)
+	t.holds[id] = len(h.Parts) > 0
+	return h, err
+}
+
+func (t *portableTable) readHold(sql, id string) (h store.Hold, err error) {
+	found, err := t.db().Query(t.ctx, sql, id)
+	if err != nil {
+		return h, storeError(err, false)
+	}
+	h, err = pgx.CollectExactlyOneRow(found, func(row pgx.CollectableRow) (h store.Hold, err error) {
+		var parts string
+		if err = row.Scan(&h.Call, &h.TTL, &h.Expires, &h.Forget, &h.Settled, &h.Costs, &parts); err == nil {
+			err = json.Unmarshal([]byte(parts), &h.Parts)
+		}
+		return h, err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return store.Hold{}, nil
+	}
+	return h, storeError(err, false)
+}
+
+func (t *portableTable) SetHold(id string, h store.Hold) error {
+	t.changed = true
+	if len(h.Parts) == 0 {
+		t.out.Queue(deleteHoldSQL, id)
+		return nil
+	}
+	parts, err := json.Marshal(h.Parts)
+	if err != nil {
+		return err
+	}
+	sql := insertHoldSQL
+	if t.holds[id] {
+		sql = updateHoldSQL
+	}
+	t.holds[id] = true
+	t.out.Queue(sql, id, h.Call, h.TTL, h.Expires, h.Forget, h.Settled, h.Costs, string(parts))
+	return nil
+}
+
+// flush writes what has changed, and deletes rows that load inserted in vain.
+func (t *portableTable) flush() error {
+	for _, k := range slices.SortedFunc(maps.Keys(t.rows), func(a, b bucketKey) int {
+		return cmp.Or(cmp.Compare(a.LimitID, b.LimitID), cmp.Compare(a.Key, b.Key))
+	}) {
+		t.flushRow(k, t.rows[k])
+	}
+	err := execBatch(t.ctx, t.tx, &t.out)
+	if codeOf(err) == "23505" { // another call has just made a hold of this id
+		return store.ErrHoldConflict
+	}
+	return err
+}
+
+func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
+	row := r.state
+	switch d := t.limits.byID(k.LimitID); {
+	case row.Override != nil && d != nil: // stays while the override lives, so that other statements meet it
+		if row.Used == 0 {
+			row = store.State{Version: d.WithOverride(row.Override).Number}
+		}
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+	case row.Used == 0:
+		t.out.Queue(deleteRowSQL, k.LimitID, k.Key)
+	case r.changed:
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+	}
+	same := func(a store.Record) func(store.Record) bool {
+		return func(b store.Record) bool { return a.Number == b.Number && a.Mark == b.Mark && a.Hold == b.Hold }
+	}
+	for _, old := range r.stored {
+		if !slices.ContainsFunc(r.records, same(old)) {
+			t.out.Queue(deleteRecordSQL, k.LimitID, k.Key, old.Number, old.Mark, old.Hold)
+		}
+	}
+	for _, rec := range r.records {
+		i := slices.IndexFunc(r.stored, same(rec))
+		due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
+		if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
+			due, ends = rec.Expires, &rec.Ends
+		}
+		switch {
+		case i < 0:
+			id, parts := t.group.ID, countGranted(t.group)
+			if rec.Hold != "" {
+				_, _ = rand.Read(id[:]) // never fails
+				parts = 1
+			}
+			t.out.Queue(insertRecordSQL, uuidOf(id), k.LimitID, k.Key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
+		case r.stored[i] != rec:
+			t.out.Queue(updateRecordSQL, k.LimitID, k.Key, rec.Number, rec.Mark, rec.Hold, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
+		}
+	}
+}
+
+// countGranted returns the number of keys of a reservation.
+func countGranted(g *store.Group) (n int) {
+	for i := range g.Ops {
+		if g.Ops[i].Took() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// keys returns the keys of a group: those of its ops, or of the reservation or hold
+// that it ends.
+func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
+	entries := *t.limits.entries.Load()
+	add := func(limit, key string) {
+		if e := entries[limit]; e != nil {
+			keys = append(keys, bucketKey{e.id, key})
+		}
+	}
+	switch {
+	case g.Cancel:
+		parts, err := t.parts(g.ID)
+		for _, p := range parts {
+			keys = append(keys, bucketKey{p.LimitID, p.Key})
+		}
+		return keys, err
+	case g.Settles():
+		h, err := t.readHold(holdSQL, g.Hold.ID) // it is locked after its buckets
+		if err != nil {
+			return nil, err
+		}
+		for i := range h.Parts {
+			add(h.Parts[i].Limit, h.Parts[i].Key)
+		}
+	default:
+		for i := range g.Ops {
+			add(g.Ops[i].Def.Name, g.Ops[i].Key)
+		}
+	}
+	return keys, nil
+}
+
+// decide decides a group. Nothing is written before flush.
+func (t *portableTable) decide() error {
+	g := t.group
+	if g.Settles() {
+		g.Ops = nil // of an earlier try
+	}
+	keys, err := t.keys(g)
+	if err != nil {
+		return err
+	}
+	now, err := t.load(keys)
+	if err != nil {
+		return err
+	}
+	return g.DecideIn(t, &t.limits.reg, now)
+}
+
+// transactGroup decides a group in a transaction that locks its rows.
+func (s portable) transactGroup(ctx context.Context, g *store.Group) error {
+	return s.transactOnce(ctx, func(tx pgx.Tx) error {
+		t := s.table(ctx, tx, g)
+		if err := t.decide(); err != nil {
+			return err
+		}
+		if !t.changed {
+			return errNoWrite
+		}
+		return t.flush()
+	})
+}
+
+// SetOverride sets the override of a key, as store.Overrider says.
+func (s portable) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	set, _, err := s.changeOverride(ctx, d, o.Key, &o)
+	if err != nil {
+		return store.Override{}, err
+	}
+	return *set, nil
+}
+
+// EndOverride ends the override of a key.
+func (s portable) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+	_, ended, err = s.changeOverride(ctx, d, key, nil)
+	return ended, err
+}
+
+// changeOverride sets or ends an override. had says whether the key had a live one.
+func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, o *store.Override) (set *store.Override, had bool, err error) {
+	g := &store.Group{Ops: []store.Op{{Def: d, Key: key}}}
+	for range maxTries {
+		var known [1]*entry
+		if err = s.resolve(ctx, g, known[:]); err != nil {
+			return nil, false, err
+		}
+		e, first := known[0], false
+		err = s.transact(ctx, func(tx pgx.Tx) (err error) {
+			if first = o != nil && !e.def.Overridden; first {
+				if err = markOverridden(ctx, tx, e.id); err != nil {
+					return storeError(err, true)
+				}
+			}
+			t := s.table(ctx, tx, g)
+			now, err := t.load([]bucketKey{{e.id, key}})
+			if err != nil {
+				return err
+			}
+			had = t.rows[bucketKey{e.id, key}].state.Override != nil
+			if old := t.rows[bucketKey{e.id, key}].state.Override; had && old.Until != 0 && old.Until <= now {
+				had = false
+			}
+			if set, err = e.def.SetOverrideIn(t, key, o, now); err != nil {
+				return err
+			}
+			return t.flush()
+		})
+		if err == nil && first {
+			_ = s.loadForCall(ctx) // otherwise the next poll does it
+		}
+		if !errors.Is(err, store.ErrStaleDefinition) {
+			return set, had, err
+		}
+		if err = s.loadForCall(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	return nil, false, store.ErrStaleDefinition
+}
+
+// markOverridden says that keys of a limit may have overrides, and tells all programs.
+func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
+	if _, err := tx.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)
+	return err
+}
+
+const overridesSQL = "select " + overrideColumns + ` from dipwell.overrides
+where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2 and (until is null or until > $6)
+order by key limit $4`
+
+// Overrides lists live overrides.
+func (s portable) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	var known [1]*entry
+	if err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d}}}, known[:]); err != nil {
+		return nil, err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shared := after == store.Shared
+	if shared {
+		after = ""
+	}
+	found, err := s.db.Query(ctx, overridesSQL, known[0].id, prefix, after, n, shared, now)
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	list, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (store.Override, error) {
+		o, err := scanOverride(row)
+		if err != nil {
+			return store.Override{}, err
+		}
+		return *o, nil
+	})
+	return list, storeError(err, false)
+}
+
+// keyHolds lists the live holds of a key.
+func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+	var known [1]*entry
+	if err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d}}}, known[:]); err != nil {
+		return nil, err
+	}
+	t := s.table(ctx, nil, nil)
+	now, err := t.load([]bucketKey{{known[0].id, key}})
+	if err != nil {
+		return nil, err
+	}
+	row, records, err := t.Row(known[0].def.Name, key)
+	return known[0].def.KeyHolds(row, records, now), err
+}
