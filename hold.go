@@ -30,7 +30,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if id == "" {
 		id = newReservation().String()
 	}
-	if err = l.checkHold(id, ttl); err != nil {
+	if err = l.checkHold(id); err != nil {
 		return d, err
 	}
 	c := call{holds: true, alone: len(takes) == 1}
@@ -38,7 +38,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 		return d, err
 	}
 	for i := range c.ops {
-		if err = checkTTL(c.ops[i].Def, ttl); err != nil {
+		if err = c.ops[i].Def.CheckTTL(ttl.Microseconds()); err != nil {
 			return d, err
 		}
 	}
@@ -64,26 +64,17 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 // limits and keys of the hold. If the store fails, the error wraps ErrStore; a Settle
 // may be repeated.
 func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
-	for i, cost := range costs {
-		if cost < 0 || cost > store.MaxInt {
-			field := "cost"
-			if len(costs) > 1 {
-				field = fmt.Sprintf("costs[%d]", i)
-			}
-			return Decision{}, badField(field, "%d is not between 0 and 2^53-1", cost)
-		}
-	}
-	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs}, store.MinTTL)
+	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs})
 }
 
 // Extend lets a hold expire when ttl has passed from now, in place of its present
 // expiry. It fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
-	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()}, ttl)
+	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()})
 }
 
-func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall, ttl time.Duration) (d Decision, err error) {
-	if err = l.checkHold(h.ID, ttl); err != nil {
+func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision, err error) {
+	if err = l.checkHold(h.ID); err != nil {
 		return d, err
 	}
 	g, err := l.decideHold(ctx, h, nil, 0)
@@ -130,38 +121,12 @@ func (d *Decision) setHold(g *store.Group) {
 	}
 }
 
-func (l *Limiter) checkHold(id string, ttl time.Duration) error {
+func (l *Limiter) checkHold(id string) error {
 	if l.abilities.Holds == nil {
 		return fmt.Errorf("holds: %w", ErrNotSupported)
 	}
-	if id == "" || len(id) > store.MaxHoldID {
-		return badField("id", "has %d bytes; from 1 to %d", len(id), store.MaxHoldID)
-	}
-	for _, c := range []byte(id) {
-		if c <= ' ' || c > '~' {
-			return badField("id", "%q has other characters than printable ASCII without spaces", id)
-		}
-	}
-	if ttl < store.MinTTL || ttl > store.MaxTTL {
-		return badField("ttl", "%v is not between %v and 31d", ttl, store.MinTTL)
-	}
-	return nil
+	return store.CheckHoldID(id)
 }
-
-// checkTTL checks the ttl of a hold against the longest that a limit allows.
-func checkTTL(def *Definition, ttl time.Duration) error {
-	longest := def.TTL
-	if longest == 0 {
-		longest = defaultTTL
-	}
-	if ttl > longest {
-		return badField("ttl", "%v is longer than limit %s allows, %v", ttl, def.Name, longest)
-	}
-	return nil
-}
-
-// defaultTTL is the TTL of a limit that says none.
-const defaultTTL = 24 * time.Hour
 
 // Holds returns the live holds of a key, the one that expires first first. It fails
 // with ErrNotSupported if the store keeps no holds.

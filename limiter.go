@@ -274,9 +274,9 @@ func fail(g *store.Group, err error) error {
 	for i := range g.Ops {
 		open = open && g.Ops[i].Def.OnStoreError == FailOpen
 	}
-	var field *FieldError // invalid input is refused whatever the failure mode
-	invalid := errors.As(err, &field)
-	open = open && !invalid
+	var field *FieldError
+	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict)
+	open = open && !invalid // an error of the caller's is one whatever the failure mode
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		op.Answer = store.Answer{Source: store.SourceFallbackClosed}

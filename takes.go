@@ -49,7 +49,7 @@ func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, er
 func (l *Limiter) DoTake(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
 	op, err := l.newOp(ctx, verb, &t)
 	if err == nil {
-		err = checkVerb(op.Def, verb)
+		err = op.Def.CheckVerb(verb, false)
 	}
 	if err != nil {
 		return err
@@ -112,8 +112,8 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 	c.ops, c.reserves = make([]store.Op, 0, len(takes)), verb == store.VerbReserve
 	for i := range takes {
 		op, err := l.newOp(ctx, verb, &takes[i])
-		if err == nil && !c.holds {
-			err = checkVerb(op.Def, verb)
+		if err == nil {
+			err = op.Def.CheckVerb(verb, c.holds)
 		}
 		if err == nil {
 			op.Takes = 1 << i
@@ -210,14 +210,6 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 		op.Key, err = l.checkKey(op.Def, t.Key)
 	}
 	return op, err
-}
-
-// checkVerb returns a *FieldError if a limit does not have a verb.
-func checkVerb(def *Definition, verb store.Verb) error {
-	if def.Algorithm == store.Concurrency && verb != store.VerbCheck && verb != store.VerbReset {
-		return badField("limit", "%s is a concurrency limit: its tokens come back when holds end, so it has hold and no %s", def.Name, verb)
-	}
-	return nil
 }
 
 func checkFloor(def *Definition, verb store.Verb, floor int64) error {
