@@ -9,7 +9,7 @@ import (
 // A duty is something that a store must do besides calling Group.Decide. cases
 // names the cases that fail if it does not. docs/adding-a-store.md describes
 // each duty under its name. Group.DecideIn and SweepRow do all of them except
-// atomic, clock, keys, limits, drop and list.
+// atomic, clock, keys, limits, drop, list and the abilities Overrides and Holds.
 type duty struct{ name, text, cases string }
 
 var duties = []duty{
@@ -45,6 +45,23 @@ var duties = []duty{
 		"keys-list"},
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",
 		"sweep sweep-race"},
+	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, and with Op.Floor",
+		"plan plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-reserve plan-group plan-change " +
+			"floor floor-check floor-group"},
+	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
+		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked " +
+			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-change " +
+			"override-reservation override-list override-bad-input override-drop"},
+	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
+		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-again " +
+			"hold-expires settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-ended " +
+			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-nothing hold-unlimited hold-shadow hold-plan hold-blocked " +
+			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-check hold-sweep hold-drop " +
+			"settle-beside-dropped hold-takes-add-up hold-change hold-clock-back hold-before-later"},
+	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
+		"concurrency concurrency-settle concurrency-expires concurrency-time concurrency-extend concurrency-check concurrency-reset " +
+			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-algorithm concurrency-beside " +
+			"concurrency-clock-back concurrency-sweep"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
 		"model giving-back"},
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -102,6 +103,7 @@ func (t mapTable) SetHold(id string, h store.Hold) error {
 func (s *mapStore) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s, Keys: s.keys, Sweep: s.sweep,
+		Overrides: s, Holds: s.keyHolds,
 		Now: func(context.Context) (int64, error) { return s.now(), nil },
 	}
 }
@@ -124,10 +126,60 @@ func (s *mapStore) Drop(_ context.Context, name, owner string) error {
 	}
 	for k := range s.rows {
 		if k.limit == name {
-			delete(s.rows, k)
+			if _, err := store.SweepRow(mapTable{s}, &s.limits, k.limit, k.key, s.now()); err != nil { // which ends its holds
+				return err
+			}
 		}
 	}
+	maps.DeleteFunc(s.overrides, func(k rowKey, _ *store.Override) bool { return k.limit == name })
 	return nil
+}
+
+// SetOverride, EndOverride and Overrides make the store a store.Overrider.
+
+func (s *mapStore) SetOverride(_ context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d = s.limits.Lookup(d.Name); d == nil {
+		return o, store.ErrUnknownLimit
+	}
+	set, err := d.SetOverrideIn(mapTable{s}, o.Key, &o, s.now())
+	if err != nil {
+		return o, err
+	}
+	return *set, nil
+}
+
+func (s *mapStore) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.overrides[rowKey{d.Name, key}]
+	if d = s.limits.Lookup(d.Name); d == nil || o == nil {
+		return false, nil
+	}
+	_, err = d.SetOverrideIn(mapTable{s}, key, nil, s.now())
+	return err == nil && (o.Until == 0 || o.Until > s.now()), err
+}
+
+func (s *mapStore) Overrides(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []store.Override
+	for k, o := range s.overrides {
+		if k.limit == d.Name && strings.HasPrefix(k.key, prefix) && (k.key > after || after == "") && (o.Until == 0 || o.Until > s.now()) {
+			list = append(list, *o)
+		}
+	}
+	slices.SortFunc(list, func(a, b store.Override) int { return cmp.Compare(a.Key, b.Key) })
+	return list[:min(n, len(list))], nil
+}
+
+// keyHolds returns the live holds of a key.
+func (s *mapStore) keyHolds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rows[rowKey{d.Name, key}]
+	return d.KeyHolds(r.state, r.records, s.now()), nil
 }
 
 // sweep deletes at most n full rows, and reservations that are due.
@@ -135,11 +187,8 @@ func (s *mapStore) sweep(_ context.Context, n int) (swept int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	for id, h := range s.pending {
-		if h.Due <= now {
-			delete(s.pending, id)
-		}
-	}
+	maps.DeleteFunc(s.pending, func(_ store.Reservation, h store.Pending) bool { return h.Due <= now })
+	maps.DeleteFunc(s.holds, func(_ string, h store.Hold) bool { return h.Forget <= now })
 	for k := range s.rows {
 		if swept == n {
 			break

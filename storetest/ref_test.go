@@ -95,8 +95,8 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	var recs [store.MaxTakes][]store.Record
 	var write [store.MaxTakes]bool
 	for i := range g.Ops {
-		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Number > g.Ops[i].Def.Number {
-			g.Ops[i].Def = d // the limit changed while the call waited for the lock
+		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Version() > g.Ops[i].Def.Version() {
+			g.Ops[i].Def = d.WithPlan(g.Ops[i].Def.Plan) // the limit changed while the call waited for the lock
 		}
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]
 	}
@@ -178,7 +178,7 @@ func (s *refStore) addPending(g *store.Group, rows *[store.MaxTakes]store.State,
 	h := pending{ends: now + g.Due()}
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
-		if op.Granted == 0 {
+		if op.Took() == 0 {
 			continue
 		}
 		r := op.Record(&rows[i], g.ID, now, h.ends)

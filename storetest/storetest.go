@@ -5,6 +5,8 @@ package storetest
 import (
 	"context"
 	"flag"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,6 +32,7 @@ type size struct {
 	part      int // repetitive loops are shortened by this factor
 	oneKey    bool
 	parallel  bool
+	lacks     []string
 }
 
 // Quick shortens races, histories and loops. It is for -short and for
@@ -44,11 +47,16 @@ func Brief(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 1, 2, 
 // skips the cases that do, and histories use one key in each group.
 func OneKey(s *size) { s.oneKey = true }
 
+// Lacks names abilities that the store does not have yet: "plans", "overrides", "holds"
+// or "concurrency". Run skips their cases, and fails if a store lacks another.
+func Lacks(abilities ...string) Option { return func(s *size) { s.lacks = abilities } }
+
 // Parallel runs the cases in parallel, up to the limit of -parallel. It is for
 // stores whose calls mostly wait for I/O.
 func Parallel(s *size) { s.parallel = true }
 
 var severalKeys = map[string]bool{
+	"plan-group": true, "floor-group": true, "hold-several": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "cancel-group": true, "race-group": true,
 }
@@ -67,9 +75,14 @@ func Run(t *testing.T, open Open, options ...Option) {
 	for _, o := range options {
 		o(&s)
 	}
+	for _, a := range s.lacks {
+		if !slices.Contains(optional, a) {
+			t.Errorf("storetest.Lacks(%q); it is one of %v", a, optional)
+		}
+	}
 	for _, group := range cases() {
 		for _, c := range group {
-			if s.oneKey && severalKeys[c.name] {
+			if s.oneKey && severalKeys[c.name] || slices.Contains(s.lacks, c.ability()) {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
@@ -84,12 +97,30 @@ func Run(t *testing.T, open Open, options ...Option) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, raceCases, historyCases, goldenCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, raceCases, historyCases, goldenCases}
 }
 
 type testCase struct {
 	name string
 	run  func(*env)
+}
+
+// optional are the abilities that Lacks may name.
+var optional = []string{"plans", "overrides", "holds", "concurrency"}
+
+// ability returns the optional ability that a case needs, which begins its name; or "".
+func (c *testCase) ability() string {
+	switch kind, _, _ := strings.Cut(c.name, "-"); kind {
+	case "plan", "floor":
+		return "plans"
+	case "override":
+		return "overrides"
+	case "hold", "settle", "extend":
+		return "holds"
+	case "concurrency":
+		return "concurrency"
+	}
+	return ""
 }
 
 // epoch is the time at which the clock of each case starts:

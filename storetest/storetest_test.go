@@ -7,7 +7,9 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-func TestReference(t *testing.T) { storetest.Run(t, openRef(bug{})) }
+func TestReference(t *testing.T) {
+	storetest.Run(t, openRef(bug{}), storetest.Lacks("overrides", "holds", "concurrency"))
+}
 
 // TestExampleStore tests the store of the package's example.
 func TestExampleStore(t *testing.T) {

@@ -1,0 +1,210 @@
+package storetest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A caller sends groups to the store of a case, without the model.
+type caller struct {
+	*env
+	limits map[string]*store.Definition
+	calls  uint64
+}
+
+// newCaller returns a caller, and defines limits in the form of store.ParseLimit.
+func newCaller(e *env, limits ...string) *caller {
+	e.Helper()
+	b := &caller{env: e, limits: map[string]*store.Definition{}}
+	for _, l := range limits {
+		b.define(l)
+	}
+	return b
+}
+
+// define adds or changes a limit.
+func (b *caller) define(text string) {
+	b.Helper()
+	l, err := store.ParseLimit(text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if b.limits[l.Name], err = b.l.Define(b.ctx, l, store.OwnerCode); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *caller) drop(name string) {
+	b.Helper()
+	if err := b.l.Drop(b.ctx, name, store.OwnerCode); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// op reads "LIMIT[:PLAN] KEY COST [FLOOR]".
+func (b *caller) op(verb store.Verb, call string) (op store.Op) {
+	b.Helper()
+	var limit string
+	if n, _ := fmt.Sscan(call, &limit, &op.Key, &op.Cost, &op.Floor); n < 3 {
+		b.Fatal(call)
+	}
+	name, plan, _ := strings.Cut(limit, ":")
+	if op.Def = b.limits[name].WithPlan(plan); op.Def == nil {
+		b.Fatal(call)
+	}
+	op.Verb = verb
+	return op
+}
+
+func (b *caller) decide(g *store.Group) (*store.Group, error) {
+	batch := store.Batch{Groups: []store.Group{*g}}
+	for i := range g.Ops {
+		if op := &g.Ops[i]; op.Takes == 0 {
+			op.Takes = 1 << i
+		}
+	}
+	err := b.store.Apply(b.ctx, &batch)
+	g = &batch.Groups[0]
+	if err = cmp.Or(err, g.Err); errors.Is(err, store.ErrNotSupported) {
+		b.Fatalf("%v; if the store cannot have it, see storetest.Lacks", err)
+	}
+	return g, err
+}
+
+func (b *caller) try(verb store.Verb, calls ...string) (*store.Group, error) {
+	b.Helper()
+	b.calls++
+	g := &store.Group{ID: store.Reservation{1, 14: byte(b.calls >> 8), 15: byte(b.calls)}}
+	for _, c := range calls {
+		g.Ops = append(g.Ops, b.op(verb, c))
+	}
+	return b.decide(g)
+}
+
+// do is try without an error.
+func (b *caller) do(verb store.Verb, calls ...string) *store.Group {
+	b.Helper()
+	g, err := b.try(verb, calls...)
+	if err != nil {
+		b.Fatalf("%s %v: %v", verb, calls, err)
+	}
+	return g
+}
+
+func (b *caller) tryHold(id string, ttl int64, calls ...string) (*store.Group, error) {
+	b.Helper()
+	g := &store.Group{Hold: &store.HoldCall{ID: id, TTL: ttl}}
+	for _, c := range calls {
+		g.Ops = append(g.Ops, b.op(store.VerbTake, c))
+	}
+	return b.decide(g)
+}
+
+func (b *caller) trySettle(id string, costs ...int64) (*store.Group, error) {
+	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs}})
+}
+
+func (b *caller) tryExtend(id string, ttl int64) (*store.Group, error) {
+	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl}})
+}
+
+// hold makes a hold that must be allowed.
+func (b *caller) hold(id string, ttl int64, calls ...string) *store.Group {
+	b.Helper()
+	g, err := b.tryHold(id, ttl, calls...)
+	if err != nil || !g.Allowed {
+		b.Fatalf("hold %s %v: %v, %+v", id, calls, err, g)
+	}
+	return g
+}
+
+func (b *caller) settle(id string, costs ...int64) *store.Group {
+	b.Helper()
+	g, err := b.trySettle(id, costs...)
+	if err != nil || !g.Allowed || len(g.Ops) == 0 {
+		b.Fatalf("settle %s %v: %v, %+v", id, costs, err, g)
+	}
+	return g
+}
+
+// free checks how many tokens are free.
+func (b *caller) free(call string, want int64) {
+	b.Helper()
+	if n := b.do(store.VerbCheck, call+" 0").Ops[0].Remaining; n != want {
+		b.Errorf("%s: %d free; want %d", call, n, want)
+	}
+}
+
+// take takes, and checks whether that is allowed.
+func (b *caller) take(call string, want bool) store.Op {
+	b.Helper()
+	g := b.do(store.VerbTake, call)
+	if g.Allowed != want {
+		b.Errorf("take %s: allowed %v; want %v: %+v", call, g.Allowed, want, g.Ops[0].Answer)
+	}
+	return g.Ops[0]
+}
+
+// retry checks that a take is refused until exactly a time from now, and then allowed.
+// The clock is there afterwards.
+func (b *caller) retry(call string, want time.Duration) {
+	b.Helper()
+	if op := b.take(call, false); op.Never || op.Retry != want.Microseconds() {
+		b.Fatalf("take %s: never %v, retry after %v; want %v", call, op.Never, time.Duration(op.Retry)*time.Microsecond, want)
+	}
+	b.wait(want - time.Microsecond)
+	b.take(call, false)
+	b.wait(time.Microsecond)
+	b.take(call, true)
+}
+
+func (b *caller) wantErr(want error, err error) {
+	b.Helper()
+	if !errors.Is(err, want) {
+		b.Errorf("error %v; want %v", err, want)
+	}
+}
+
+func (b *caller) wantField(field string, err error) {
+	b.Helper()
+	var f *store.FieldError
+	if !errors.As(err, &f) || f.Field != field {
+		b.Errorf("error %v; want one of field %s", err, field)
+	}
+}
+
+func (b *caller) wait(d time.Duration) { b.advance(d) }
+
+// overrides returns the store's ability to override.
+func (b *caller) overrides() store.Overrider {
+	b.Helper()
+	o := store.AbilitiesOf(b.store).Overrides
+	if o == nil {
+		b.Fatal(`the store has no ability Overrides; if it cannot have it, name it: storetest.Lacks("overrides")`)
+	}
+	return o
+}
+
+// override sets the override of a key.
+func (b *caller) override(limit string, o store.Override) store.Override {
+	b.Helper()
+	set, err := b.overrides().SetOverride(b.ctx, b.limits[limit], o)
+	if err != nil {
+		b.Fatalf("override %s %+v: %v", limit, o, err)
+	}
+	return set
+}
+
+func (b *caller) endOverride(limit, key string) bool {
+	b.Helper()
+	ended, err := b.overrides().EndOverride(b.ctx, b.limits[limit], key)
+	if err != nil {
+		b.Fatalf("end of the override of %s %q: %v", limit, key, err)
+	}
+	return ended
+}

@@ -1,0 +1,657 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+const second = int64(1e6)
+
+// slow is a limit of which no token comes back by time in these cases.
+const slow = "a=1/1h,burst=10"
+
+// onHolds opens a case with some limits.
+func onHolds(f func(b *caller)) func(*env) {
+	return func(e *env) {
+		f(newCaller(e, slow, "b=1/1h,burst=10", "c=1/1h,burst=10,plans=free:mode=unlimited|banned:mode=blocked"))
+	}
+}
+
+// onConcurrency opens a case with a concurrency limit.
+func onConcurrency(f func(b *caller)) func(*env) {
+	return func(e *env) {
+		f(newCaller(e, slow, "c=10,algorithm=concurrency,plans=free:mode=unlimited|banned:mode=blocked"))
+	}
+}
+
+// holdCases test Group.Hold: each is a sentence about holds.
+var holdCases = []testCase{
+	// A hold takes.
+	{"hold", onHolds(func(b *caller) {
+		g := b.hold("h", 30*second, "a k 4")
+		if op := g.Ops[0]; op.Granted != 4 || op.Remaining != 6 || g.Hold.Expires != b.clock.Load()+30*second || g.Hold.Repeated {
+			b.Errorf("%+v %+v", op.Answer, g.Hold)
+		}
+		b.free("a k", 6)
+	})},
+	// A refused hold keeps nothing.
+	{"hold-refused", onHolds(func(b *caller) {
+		if g, err := b.tryHold("h", 30*second, "a k 11"); err != nil || g.Allowed || !g.Ops[0].Never {
+			b.Errorf("%v %+v", err, g)
+		}
+		_, err := b.trySettle("h")
+		b.wantErr(store.ErrUnknownHold, err)
+		b.hold("h", 30*second, "a k 10")
+	})},
+	// The live holds of a key are listed, the one that expires first first.
+	{"hold-list", onHolds(func(b *caller) {
+		list := store.AbilitiesOf(b.store).Holds
+		if list == nil {
+			b.Fatal("the store has no ability Holds")
+		}
+		b.hold("h1", 30*second, "a k 4")
+		b.hold("h2", 20*second, "a k 2")
+		b.hold("h3", 20*second, "a l 2")
+		b.hold("h4", 10*second, "a k 1")
+		b.hold("h5", 25*second, "a k 1")
+		b.settle("h5", 1)
+		b.wait(10 * time.Second)
+		got, err := list(b.ctx, b.limits["a"], "k")
+		want := []store.KeyHold{{ID: "h2", Tokens: 2, Expires: b.clock.Load() + 10*second}, {ID: "h1", Tokens: 4, Expires: b.clock.Load() + 20*second}}
+		if err != nil || !slices.Equal(got, want) {
+			b.Errorf("%v, %v; want %v", got, err, want)
+		}
+	})},
+	// Settle gives back what it did not cost.
+	{"settle-less", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		if op := b.settle("h", 1).Ops[0]; op.Granted != 1 || op.Cost != 1 || op.Remaining != 9 || op.Key != "k" {
+			b.Errorf("%+v", op)
+		}
+		b.free("a k", 9)
+	})},
+	// Settle without costs is as held.
+	{"settle-as-held", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.settle("h")
+		b.free("a k", 6)
+		if g := b.settle("h", 4); !g.Hold.Repeated {
+			b.Error("not repeated")
+		}
+	})},
+	// Settle to 0 releases.
+	{"settle-nothing", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.settle("h", 0)
+		b.free("a k", 10)
+	})},
+	// Settle to more charges the difference, into debt if need be.
+	{"settle-more", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.take("a k 6", true)
+		b.settle("h", 7)
+		b.wait(3 * time.Hour)
+		b.free("a k", 0)
+		b.wait(time.Hour)
+		b.free("a k", 1)
+	})},
+	// Beyond max_charge the error names the largest cost, and the hold stays.
+	{"settle-beyond-max-charge", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		_, err := b.trySettle("h", 105)
+		if b.wantField("cost", err); !strings.Contains(fmt.Sprint(err), "104") {
+			b.Error(err)
+		}
+		b.settle("h", 104)
+	})},
+	// The same settle again answers the same; other costs are an error.
+	{"settle-again", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.settle("h", 1)
+		if g := b.settle("h", 1); !g.Hold.Repeated || g.Ops[0].Granted != 1 {
+			b.Errorf("%+v", g)
+		}
+		_, err := b.trySettle("h", 2)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.free("a k", 9)
+	})},
+	// An expired hold gave everything back.
+	{"hold-expires", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(30*time.Second - time.Microsecond)
+		if op := b.take("a k 5", false); !op.Bound {
+			b.Error("a refusal beside a live hold without Bound")
+		}
+		b.wait(time.Microsecond)
+		b.take("a k 10", true)
+	})},
+	// An expired hold that is settled charges the actual cost, once.
+	{"settle-expired", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(time.Minute)
+		b.settle("h", 3)
+		b.free("a k", 7)
+		b.settle("h", 3)
+		b.free("a k", 7)
+	})},
+	// Also if a refusal had given it back.
+	{"settle-given-back", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(time.Minute)
+		b.take("a k 2", true)
+		b.settle("h", 3)
+		b.free("a k", 5)
+	})},
+	// An expired hold lets at most max_charge be.
+	{"settle-expired-beyond-max-charge", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(time.Minute)
+		_, err := b.trySettle("h", 101)
+		if b.wantField("cost", err); !strings.Contains(fmt.Sprint(err), "100") {
+			b.Error(err)
+		}
+		b.settle("h", 100)
+	})},
+	// On_expire keep gives nothing back.
+	{"hold-kept", onHolds(func(b *caller) {
+		b.define("kept=1/1h,burst=10,on_expire=keep")
+		b.hold("h", 30*second, "kept k 10")
+		b.hold("i", 30*second, "kept l 4")
+		b.hold("j", 30*second, "kept m 4")
+		b.settle("j", 1)
+		b.free("kept m", 9)
+		b.wait(time.Minute)
+		b.take("kept k 1", false)
+		b.settle("h", 3)
+		b.free("kept k", 0)
+		b.settle("i", 6)
+		b.free("kept l", 4)
+	})},
+	// Records of ended holds stay for their ttl, a minute at least.
+	{"hold-forgotten", onHolds(func(b *caller) {
+		b.hold("h", 2*second, "a k 4")
+		b.settle("h", 1)
+		b.wait(time.Minute - time.Microsecond)
+		b.settle("h", 1)
+		b.wait(time.Microsecond)
+		_, err := b.trySettle("h", 1)
+		b.wantErr(store.ErrUnknownHold, err)
+		b.hold("h", 200*second, "a k 1")
+		b.wait(200*time.Second + 199*time.Second)
+		b.settle("h", 1)
+	})},
+	// The same call again is the same hold.
+	{"hold-again", onHolds(func(b *caller) {
+		first := b.hold("h", 30*second, "a k 4")
+		b.wait(10 * time.Second)
+		g := b.hold("h", 30*second, "a k 4")
+		if !g.Hold.Repeated || g.Hold.Expires != first.Hold.Expires || g.Ops[0].Granted != 4 || g.Ops[0].Remaining != 6 {
+			b.Errorf("%+v %+v", g, g.Hold)
+		}
+		b.free("a k", 6)
+		for _, call := range []string{"a k 3", "a l 4", "b k 4", "a k 4 1"} {
+			_, err := b.tryHold("h", 30*second, call)
+			b.wantErr(store.ErrHoldConflict, err)
+		}
+		_, err := b.tryHold("h", 31*second, "a k 4")
+		b.wantErr(store.ErrHoldConflict, err)
+		b.free("a k", 6)
+	})},
+	// Once it has ended it is an error until the record goes.
+	{"hold-again-ended", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.settle("h", 1)
+		_, err := b.tryHold("h", 30*second, "a k 4")
+		b.wantErr(store.ErrHoldConflict, err)
+		b.hold("i", 30*second, "a k 4")
+		b.wait(89 * time.Second)
+		_, err = b.tryHold("i", 30*second, "a k 4")
+		b.wantErr(store.ErrHoldConflict, err)
+		b.wait(time.Second)
+		if g := b.hold("i", 30*second, "a k 4"); g.Hold.Repeated {
+			b.Error("repeated")
+		}
+	})},
+	// Extend moves the expiry.
+	{"extend", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(20 * time.Second)
+		g, err := b.tryExtend("h", 30*second)
+		if err != nil || !g.Allowed || g.Hold.Expires != b.clock.Load()+30*second || g.Ops[0].Granted != 10 {
+			b.Errorf("%v %+v %+v", err, g, g.Hold)
+		}
+		b.wait(29 * time.Second)
+		b.take("a k 1", false)
+		b.wait(time.Second)
+		_, err = b.tryExtend("h", 30*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.take("a k 1", true)
+	})},
+	// Extend of a settled or unknown hold is an error.
+	{"extend-ended", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.settle("h")
+		_, err := b.tryExtend("h", second)
+		b.wantErr(store.ErrHoldConflict, err)
+		_, err = b.tryExtend("i", second)
+		b.wantErr(store.ErrUnknownHold, err)
+	})},
+	// Several limits, all or nothing.
+	{"hold-several", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 5")
+		if g, err := b.tryHold("i", 30*second, "a k 4", "b k 6"); err != nil || g.Allowed || g.Ops[0].Granted != 0 || !g.Ops[1].Bound || g.Ops[0].Bound {
+			b.Errorf("%v %+v", err, g)
+		}
+		b.free("a k", 6)
+		g := b.settle("h", 2, 7)
+		if len(g.Ops) != 2 || g.Ops[0].Remaining != 8 || g.Ops[1].Remaining != 3 {
+			b.Errorf("%+v", g)
+		}
+	})},
+	// A part that Reset ended neither gives back nor charges.
+	{"hold-reset", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 5")
+		b.hold("i", 30*second, "a k 3")
+		b.do(store.VerbReset, "a k 0")
+		b.take("a k 5", true)
+		b.settle("h", 9, 1)
+		b.free("a k", 5)
+		b.free("b k", 9)
+		b.settle("i", 0)
+		b.free("a k", 5)
+	})},
+	// Reset of the last part ends the hold.
+	{"hold-reset-all", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 5")
+		b.do(store.VerbReset, "a k 0")
+		if _, err := b.tryExtend("h", 30*second); err != nil {
+			b.Error(err)
+		}
+		b.do(store.VerbReset, "b k 0")
+		_, err := b.tryExtend("h", 30*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		_, err = b.tryHold("h", 30*second, "a k 4", "b k 5")
+		b.wantErr(store.ErrHoldConflict, err)
+	})},
+	// An expired part that Reset finds still charges.
+	{"hold-reset-expired", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.wait(30 * time.Second)
+		b.do(store.VerbReset, "a k 0")
+		b.settle("h", 3)
+		b.free("a k", 7)
+	})},
+	// A hold of nothing.
+	{"hold-nothing", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 0")
+		b.settle("h", 3)
+		b.free("a k", 7)
+	})},
+	// No unlimited level is charged.
+	{"hold-unlimited", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "c:free k 7")
+		b.free("c k", 10)
+		b.settle("h", 9)
+		b.free("c k", 10)
+	})},
+	// No shadow that would have refused is charged.
+	{"hold-shadow", onHolds(func(b *caller) {
+		b.define("s=1/1h,burst=10,mode=shadow")
+		b.hold("h", 30*second, "s k 7")
+		if g := b.hold("i", 30*second, "s k 7"); g.Ops[0].Granted != 0 || !g.Ops[0].Shadow {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		b.settle("i", 9)
+		b.free("s k", 3)
+		b.settle("h", 9)
+		b.free("s k", 1)
+	})},
+	// The answer of settle is about the plan that the call of the hold named.
+	{"hold-plan", onHolds(func(b *caller) {
+		b.define("p=1/1h,burst=10,plans=pro:burst=50")
+		if op := b.hold("h", 30*second, "p:pro k 40").Ops[0]; op.Def.Plan != "pro" || op.Remaining != 10 {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.settle("h", 20).Ops[0]; op.Def.Plan != "pro" || op.Remaining != 30 {
+			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
+		}
+		b.free("p k", 0)
+	})},
+	// A blocked plan refuses.
+	{"hold-blocked", onHolds(func(b *caller) {
+		if g, err := b.tryHold("h", 30*second, "c:banned k 1"); err != nil || g.Allowed || !g.Ops[0].Never {
+			b.Errorf("%v %+v", err, g)
+		}
+	})},
+	// A floor.
+	{"hold-floor", onHolds(func(b *caller) {
+		if g, err := b.tryHold("h", 30*second, "a k 4 7"); err != nil || g.Allowed {
+			b.Errorf("%v %+v", err, g)
+		}
+		b.hold("h", 30*second, "a k 4 6")
+	})},
+	// No hold of a leaky bucket.
+	{"hold-leaky", onHolds(func(b *caller) {
+		b.define("l=1/1s,algorithm=leaky_bucket,max_debt=5")
+		_, err := b.tryHold("h", 30*second, "l k 1")
+		b.wantField("limit", err)
+	})},
+	// Bad input.
+	{"hold-bad-input", onHolds(func(b *caller) {
+		for _, id := range []string{"", strings.Repeat("x", 65), "a b", "ä", "a\x00"} {
+			_, err := b.tryHold(id, 30*second, "a k 1")
+			b.wantField("id", err)
+			_, err = b.trySettle(id, 1)
+			b.wantField("id", err)
+		}
+		for _, ttl := range []int64{0, -1, 999, 24*3600*second + 1, 365 * 24 * 3600 * second} {
+			_, err := b.tryHold("h", ttl, "a k 1")
+			b.wantField("ttl", err)
+		}
+		b.define("short=1/1h,burst=10,ttl=5s")
+		_, err := b.tryHold("h", 6*second, "a k 1", "short k 1")
+		b.wantField("ttl", err)
+		b.hold("h", 5*second, "a k 1", "short k 1")
+		_, err = b.tryExtend("h", 6*second)
+		b.wantField("ttl", err)
+		_, err = b.trySettle("h", 1)
+		b.wantField("costs", err)
+		_, err = b.trySettle("h", 1, 1, 1)
+		b.wantField("costs", err)
+		_, err = b.trySettle("h", 1, -1)
+		b.wantField("costs[1]", err)
+		_, err = b.trySettle("h", 1, 200)
+		b.wantField("costs[1]", err)
+		b.free("a k", 9)
+		b.settle("h", 1, 1)
+	})},
+	// A TakeUpTo that gets less and a Reserve that would wait look for expired holds.
+	{"hold-expires-up-to", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.hold("i", 30*second, "b k 4")
+		b.wait(30 * time.Second)
+		if g := b.do(store.VerbTakeUpTo, "a k 10"); g.Ops[0].Granted != 10 {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if g := b.do(store.VerbReserve, "b k 10"); g.Ops[0].Delay != 0 || g.Reserved {
+			b.Errorf("%+v", g.Ops[0])
+		}
+	})},
+	// Sixteen at a time, the oldest first, until the call fits.
+	{"hold-expires-sixteen", onHolds(func(b *caller) {
+		b.define("n=1/1h,burst=100")
+		for i := range 40 {
+			b.hold(fmt.Sprint("h", i), int64(40-i)*second, "n k 2")
+		}
+		b.wait(40 * time.Second)
+		b.take("n k 20", true) // no scan
+		if op := b.take("n k 20", true); op.Remaining != 12 {
+			b.Errorf("%d free", op.Remaining)
+		}
+		b.take("n k 61", false)
+	})},
+	// A check gives nothing back, but counts it.
+	{"hold-expires-check", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(30 * time.Second)
+		if g := b.do(store.VerbCheck, "a k 10"); !g.Allowed {
+			b.Errorf("%+v", g)
+		}
+	})},
+	// The sweep does the rest.
+	{"hold-sweep", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.take("a k 1", true)
+		b.sweep()
+		b.wait(30 * time.Second)
+		b.sweep()
+		b.free("a k", 9)
+	})},
+	// A limit that is dropped ends its part.
+	{"hold-drop", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 4")
+		b.drop("a")
+		b.sweep()
+		b.define(slow)
+		b.settle("h", 9, 1)
+		b.free("a k", 10)
+		b.free("b k", 9)
+	})},
+	// Settle beside a dropped limit.
+	{"settle-beside-dropped", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 4")
+		b.drop("a")
+		if g := b.settle("h", 9, 1); len(g.Ops) != 1 || g.Ops[0].Remaining != 9 {
+			b.Errorf("%+v", g)
+		}
+	})},
+	// Takes of one key add up.
+	{"hold-takes-add-up", onHolds(func(b *caller) {
+		g := &store.Group{Hold: &store.HoldCall{ID: "h", TTL: second}, Ops: []store.Op{b.op(store.VerbTake, "a k 7"), b.op(store.VerbTake, "b k 4")}}
+		g.Ops[0].Takes, g.Ops[1].Takes = 1|4, 2
+		if g, err := b.decide(g); err != nil || !g.Allowed {
+			b.Fatal(err, g)
+		}
+		_, err := b.trySettle("h", 1, 1)
+		b.wantField("costs", err)
+		b.settle("h", 1, 1, 2)
+		b.free("a k", 7)
+		b.free("b k", 9)
+	})},
+	// A later version.
+	{"hold-change", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.define("a=1/1h,burst=20")
+		b.settle("h", 1)
+		b.free("a k", 19)
+	})},
+	// The clock steps back after it was given back.
+	{"hold-clock-back", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 10")
+		b.wait(30 * time.Second)
+		b.take("a k 10", true)
+		b.wait(-20 * time.Second)
+		_, err := b.tryExtend("h", 30*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.settle("h", 2)
+		b.wait(2*time.Hour + 20*time.Second)
+		b.free("a k", 0)
+	})},
+	{"hold-before-later", func(e *env) {
+		b := newCaller(e, "a=1/1s,burst=10,max_debt=100", "b=1/1s,burst=5")
+		b.hold("h", 60*second, "a k 10")
+		b.do(store.VerbReserve, "a k 5")
+		b.wait(4900 * time.Millisecond)
+		b.settle("h", 0)
+		b.free("a k", 4) // hold-before-later
+		b.hold("i", 60*second, "b k 2")
+		b.wait(20 * time.Second)
+		b.hold("j", 60*second, "b k 5")
+		b.settle("i", 0)
+		b.free("b k", 0) // remade-row
+	}},
+}
+
+// concurrencyCases test limits with the algorithm concurrency.
+var concurrencyCases = []testCase{
+	// At most burst tokens are held.
+	{"concurrency", onConcurrency(func(b *caller) {
+		for i := range 5 {
+			b.hold(fmt.Sprint(i), int64(10+i)*second, "c k 2")
+		}
+		g, err := b.tryHold("x", 10*second, "c k 1")
+		if err != nil || g.Allowed || g.Ops[0].Retry != 10*second || !g.Ops[0].Bound || g.Ops[0].Reset != 14*second {
+			b.Errorf("%v %+v", err, g.Ops[0])
+		}
+		if g, _ = b.tryHold("x", 10*second, "c k 3"); g.Ops[0].Retry != 11*second {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if g, _ = b.tryHold("x", 10*second, "c k 11"); !g.Ops[0].Never || g.Ops[0].Retry != 0 || g.Ops[0].Bound {
+			b.Errorf("%+v", g.Ops[0])
+		}
+	})},
+	// Settle to any cost releases.
+	{"concurrency-settle", onConcurrency(func(b *caller) {
+		for i, cost := range []int64{0, 3, 4, 5, store.MaxInt} {
+			id := fmt.Sprint(i)
+			b.hold(id, 10*second, "c k 4")
+			b.hold(id+"x", 10*second, "c k 4")
+			b.settle(id, cost)
+			b.free("c k", 6)
+			b.settle(id + "x")
+			b.free("c k", 10)
+		}
+	})},
+	// Tokens come back when holds expire.
+	{"concurrency-expires", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 10")
+		b.wait(10*time.Second - time.Microsecond)
+		if g, _ := b.tryHold("i", 10*second, "c k 10"); g.Allowed || g.Ops[0].Retry != 1 {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		b.wait(time.Microsecond)
+		b.hold("i", 10*second, "c k 10")
+		b.settle("h", 5) // charges nothing
+		b.free("c k", 0)
+		b.settle("i")
+		b.free("c k", 10)
+	})},
+	// Nothing comes back by time.
+	{"concurrency-time", onConcurrency(func(b *caller) {
+		b.hold("h", 24*3600*second, "c k 10")
+		b.wait(24*time.Hour - 1)
+		b.free("c k", 0)
+	})},
+	// Extend.
+	{"concurrency-extend", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 10")
+		b.wait(5 * time.Second)
+		if _, err := b.tryExtend("h", 20*second); err != nil {
+			b.Error(err)
+		}
+		b.wait(19 * time.Second)
+		if g, _ := b.tryHold("i", 10*second, "c k 1"); g.Allowed || g.Ops[0].Retry != second {
+			b.Errorf("%+v", g.Ops[0])
+		}
+	})},
+	// Check.
+	{"concurrency-check", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 8")
+		if g := b.do(store.VerbCheck, "c k 2"); !g.Allowed || g.Ops[0].Remaining != 2 || g.Ops[0].Reset != 10*second || g.Ops[0].Retry != 0 {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if g := b.do(store.VerbCheck, "c k 3"); g.Allowed || g.Ops[0].Retry != 10*second || !g.Ops[0].Bound {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if g := b.do(store.VerbCheck, "c k 2 1"); g.Allowed || g.Ops[0].Retry != 10*second {
+			b.Errorf("floor: %+v", g.Ops[0])
+		}
+	})},
+	// Reset.
+	{"concurrency-reset", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 8")
+		b.do(store.VerbReset, "c k 0")
+		b.free("c k", 10)
+		b.hold("i", 10*second, "c k 10")
+		b.settle("h")
+		b.free("c k", 0)
+		_, err := b.tryExtend("h", second)
+		b.wantErr(store.ErrHoldConflict, err)
+	})},
+	// Other verbs are errors.
+	{"concurrency-verbs", onConcurrency(func(b *caller) {
+		for _, v := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge, store.VerbRefund} {
+			_, err := b.decide(&store.Group{Ops: []store.Op{b.op(v, "c k 1")}})
+			b.wantField("limit", err)
+		}
+	})},
+	// A burst below what is held refuses until enough has ended.
+	{"concurrency-change", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 5")
+		b.hold("i", 20*second, "c k 5")
+		b.define("c=4,algorithm=concurrency")
+		if g, _ := b.tryHold("x", 10*second, "c k 1"); g.Allowed || g.Ops[0].Retry != 20*second || g.Ops[0].Remaining != 0 {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		b.settle("i")
+		b.settle("h")
+		b.free("c k", 4)
+	})},
+	// Unlimited counts without a bound.
+	{"concurrency-unlimited", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c:free k 25")
+		b.free("c k", 0)
+		if g, _ := b.tryHold("x", 10*second, "c k 1"); g.Allowed || g.Ops[0].Retry != 10*second {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if op := b.hold("i", 20*second, "c:free k 5").Ops[0]; op.Remaining != store.MaxInt || op.Granted != 5 {
+			b.Errorf("%+v", op)
+		}
+		b.settle("h")
+		b.free("c k", 5)
+		b.wait(20 * time.Second)
+		b.hold("x", 10*second, "c k 10")
+	})},
+	// An override that ends.
+	{"concurrency-override", onConcurrency(func(b *caller) {
+		b.hold("h", 30*second, "c k 3")
+		b.override("c", store.Override{Key: "k", Burst: 3, Until: b.clock.Load() + 10*second})
+		if g, _ := b.tryHold("x", 10*second, "c k 1"); g.Allowed || g.Ops[0].Retry != 10*second {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		if g, _ := b.tryHold("x", 10*second, "c k 8"); g.Allowed || g.Ops[0].Retry != 30*second || g.Ops[0].Never {
+			b.Errorf("%+v", g.Ops[0])
+		}
+		b.wait(10 * time.Second)
+		b.hold("x", 10*second, "c k 7")
+	})},
+	// The algorithm stays.
+	{"concurrency-algorithm", onConcurrency(func(b *caller) {
+		for _, text := range []string{"c=10/1s", "a=10,algorithm=concurrency"} {
+			l, err := store.ParseLimit(text)
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, err = b.l.Define(b.ctx, l, store.OwnerCode)
+			var le *store.LimitError
+			if !errors.As(err, &le) || le.Field != "algorithm" {
+				b.Error(err)
+			}
+		}
+	})},
+	// Beside other limits.
+	{"concurrency-beside", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "a k 9", "c k 10")
+		if g, _ := b.tryHold("x", 10*second, "a k 2", "c k 1"); g.Allowed || g.Ops[0].Retry < 10*second || g.Ops[1].Retry != 10*second {
+			b.Errorf("%+v", g.Ops)
+		}
+		b.settle("h", 2, 1)
+		b.hold("i", 10*second, "a k 8", "c k 10")
+	})},
+	// The clock steps back.
+	{"concurrency-clock-back", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 10")
+		b.wait(10 * time.Second)
+		b.hold("i", 10*second, "c k 10")
+		b.wait(-5 * time.Second)
+		_, err := b.tryExtend("h", 10*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.settle("h")
+		b.free("c k", 0)
+	})},
+	// The sweep.
+	{"concurrency-sweep", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 4")
+		b.hold("i", 20*second, "c k 4")
+		b.wait(10 * time.Second)
+		b.sweep()
+		b.free("c k", 6)
+		b.wait(10 * time.Second)
+		b.sweep()
+	})},
+}

@@ -1,0 +1,366 @@
+package storetest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// onPlans opens a case with some limits that have plans.
+func onPlans(f func(b *caller)) func(*env) {
+	return func(e *env) {
+		f(newCaller(e, "a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50|free:mode=unlimited|banned:mode=blocked|seen:mode=shadow",
+			"w=3/10s,algorithm=fixed_window,start=0s,burst=6,plans=pro:rate=10;burst=20"))
+	}
+}
+
+// planCases test ops whose Def is a plan, and floors.
+var planCases = []testCase{
+	{"plan", onPlans(func(b *caller) {
+		if op := b.take("a:pro k 50", true); op.Def.Plan != "pro" || op.Remaining != 0 || op.Reset != 10*second {
+			b.Errorf("%s: %+v", op.Def.Plan, op.Answer)
+		}
+		b.retry("a:pro k 7", 1400*time.Millisecond)
+		b.free("a:pro l", 50)
+		b.free("a l", 10)
+	})},
+	// The row is stepped under its own definition up to the call, and then converted:
+	// 50 used tokens of pro are 9 of it after 8.2 s.
+	{"plan-retry", onPlans(func(b *caller) {
+		b.take("a:pro k 50", true)
+		b.retry("a k 1", 8200*time.Millisecond)
+		b.retry("a k 1", time.Second) // now under the base
+		b.take("a:pro k 40", true)
+		b.retry("a k 5", 9*time.Second) // 50 used, of which 5 may be
+	})},
+	// Whoever calls, no more than the largest capacity and the largest rate.
+	{"plan-alternates", onPlans(func(b *caller) {
+		var granted int64
+		for i := range 400 {
+			call := "a k 3"
+			if i%2 == 0 {
+				call = "a:pro k 3"
+			}
+			granted += b.do(store.VerbTake, call).Ops[0].Granted
+			b.wait(25 * time.Millisecond)
+		}
+		if most := int64(50 + 5*10); granted > most || granted < most-10 {
+			b.Errorf("%d granted in 10 s; want nearly %d", granted, most)
+		}
+	})},
+	{"plan-window", onPlans(func(b *caller) {
+		b.take("w:pro k 20", true)
+		b.retry("w k 1", 20*time.Second) // 20 used, 10 come back at each boundary; at most 5 may be
+		b.wait(10 * time.Second)
+		b.free("w k", 6)
+	})},
+	{"plan-unlimited", onPlans(func(b *caller) {
+		b.take("a k 4", true)
+		for _, v := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve} {
+			if op := b.do(v, "a:free k 100").Ops[0]; !op.Allowed || op.Granted != 100 || op.Remaining != store.MaxInt || op.Delay != 0 || op.Def.Mode != store.Unlimited {
+				b.Errorf("%s: %+v", v, op.Answer)
+			}
+		}
+		if op := b.do(store.VerbCheck, "a:free k 100").Ops[0]; !op.Allowed || op.Granted != 0 || op.Remaining != store.MaxInt {
+			b.Errorf("check: %+v", op.Answer)
+		}
+		b.wait(time.Second)
+		b.free("a k", 7) // it refills by the base
+	})},
+	{"plan-blocked", onPlans(func(b *caller) {
+		b.take("a k 4", true)
+		for _, v := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve} {
+			if op := b.do(v, "a:banned k 1").Ops[0]; op.Allowed || !op.Never || op.Retry != 0 || op.Granted != 0 {
+				b.Errorf("%s: %+v", v, op.Answer)
+			}
+		}
+		b.free("a k", 6)
+	})},
+	{"plan-shadow", onPlans(func(b *caller) {
+		b.take("a:seen k 8", true)
+		if op := b.take("a:seen k 8", true); !op.Shadow || op.Granted != 0 || op.Retry != 6*second {
+			b.Errorf("%+v", op.Answer)
+		}
+	})},
+	{"plan-charge", onPlans(func(b *caller) { // Charge leaves the row under its own definition
+		b.take("a:pro k 50", true)
+		b.do(store.VerbCharge, "a k 5")
+		b.wait(time.Second)
+		b.free("a:pro k", 0)
+		b.wait(time.Second)
+		b.free("a:pro k", 5)
+	})},
+	{"plan-reserve", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		g := b.do(store.VerbReserve, "a:pro k 50")
+		if g.Ops[0].Delay != 2*second || !g.Reserved {
+			b.Errorf("%+v", g.Ops[0].Answer)
+		}
+		if _, err := b.decide(&store.Group{ID: g.ID, Cancel: true}); err != nil {
+			b.Error(err)
+		}
+		b.free("a:pro k", 40)
+	})},
+	{"plan-group", onPlans(func(b *caller) {
+		if g := b.do(store.VerbTake, "a:pro k 50", "w k 7"); g.Allowed || !g.Ops[1].Never || g.Ops[0].Granted != 0 {
+			b.Errorf("%+v", g.Ops)
+		}
+		b.do(store.VerbTake, "a:pro k 50", "w k 6", "a:free l 9")
+		b.free("a:pro k", 0)
+		b.free("w k", 0)
+		b.free("a l", 10)
+	})},
+	{"plan-change", onPlans(func(b *caller) { // a new version of the base and its plan
+		b.take("a:pro k 50", true)
+		b.wait(time.Second)
+		b.define("a=1/1s,burst=10,plans=pro:rate=10;burst=100")
+		b.wait(time.Second)
+		b.free("a:pro k", 65)
+		b.define("a=1/1s,burst=10") // without plans
+		b.wait(3 * time.Second)
+		b.free("a k", 0)
+		b.wait(24 * time.Second)
+		b.free("a k", 2)
+	})},
+
+	{"floor", onPlans(func(b *caller) {
+		if op := b.take("a k 4 7", false); op.Retry != 0 || !op.Never {
+			b.Errorf("n + floor > burst: %+v", op.Answer)
+		}
+		b.take("a k 4 6", true)
+		b.take("a k 1 6", false)
+		b.retry("a k 1 6", time.Second)
+		b.take("a k 5 0", true)
+	})},
+	{"floor-check", onPlans(func(b *caller) {
+		b.take("a k 4", true)
+		if op := b.do(store.VerbCheck, "a k 2 5").Ops[0]; op.Allowed || op.Retry != second || op.Remaining != 6 {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.do(store.VerbCheck, "a k 2 4").Ops[0]; !op.Allowed || op.Granted != 0 {
+			b.Errorf("%+v", op.Answer)
+		}
+	})},
+	{"floor-group", onPlans(func(b *caller) {
+		b.take("a k 5", true)
+		if g := b.do(store.VerbTake, "a k 1 5", "w k 1"); g.Allowed || g.Ops[0].Retry != second || !g.Ops[1].Allowed {
+			b.Errorf("%+v", g.Ops)
+		}
+		b.free("w k", 6)
+	})},
+}
+
+// overrideCases test overrides of keys.
+var overrideCases = []testCase{
+	// Raised until D: what is granted before and after is exact, to the µs.
+	{"override-until", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		b.wait(500 * time.Millisecond)
+		until := b.clock.Load() + 4*second
+		set := b.override("a", store.Override{Key: "k", Plan: "pro", Until: until, Note: "ticket 81"})
+		if set.ID == 0 || set.Version != b.limits["a"].Number || set.Until != until || set.Plan != "pro" {
+			b.Errorf("%+v", set)
+		}
+		if op := b.take("a k 40", true); op.Def.Plan != "pro" || op.Def.Rule.Burst != 50 { // 9.5 used before
+			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
+		}
+		b.take("a k 1", false) // 49.5 used
+		b.retry("a k 1", 100*time.Millisecond)
+		b.wait(3899999 * time.Microsecond) // 50 used less 5 a second: 30.5 at its end
+		if op := b.do(store.VerbCheck, "a k 0").Ops[0]; op.Def.Plan != "pro" || op.Remaining != 19 {
+			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
+		}
+		b.wait(time.Microsecond)
+		if op := b.do(store.VerbCheck, "a k 0").Ops[0]; op.Def.Plan != "" || op.Remaining != 0 || op.Reset != 30500000 {
+			b.Errorf("%s %+v", op.Def.Plan, op.Answer)
+		}
+		b.retry("a k 2", 22500*time.Millisecond)
+	})},
+	// A retry beyond the end of the override counts the rest under the base.
+	{"override-retry-beyond-its-end", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Burst: 20, Until: b.clock.Load() + 5*second})
+		b.take("a k 20", true)
+		b.retry("a k 9", 19*time.Second) // 15 used at its end, of which 1 may be
+		b.override("a", store.Override{Key: "l", Burst: 4, Until: b.clock.Load() + 2*second})
+		b.take("a l 4", true)
+		b.retry("a l 4", 2*time.Second)
+	})},
+	{"override-numbers", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Rate: 2, Burst: 4})
+		b.take("a k 4", true)
+		b.retry("a k 1", 500*time.Millisecond)
+		b.free("a l", 10)
+	})},
+	{"override-above-plan", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Burst: 4})
+		if op := b.take("a:pro k 5", false); !op.Never {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.take("a:free k 4", true); op.Remaining != 0 {
+			b.Errorf("%+v", op.Answer)
+		}
+	})},
+	{"override-of-a-new-key", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "banned"})
+		b.take("a k 1", false)
+		b.override("a", store.Override{Key: "", Plan: "pro"})
+		if op := b.do(store.VerbTake, "w k 1").Ops[0]; !op.Allowed {
+			b.Errorf("another limit: %+v", op.Answer)
+		}
+	})},
+	{"override-blocked", onPlans(func(b *caller) {
+		b.take("a k 4", true)
+		b.override("a", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 3*second})
+		if op := b.take("a k 1", false); op.Never || op.Retry != 3*second {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.take("a k 10", false); op.Retry != 4*second { // 4 s for 4 tokens
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.do(store.VerbCharge, "a k 2").Ops[0]; !op.Allowed || op.Remaining != 4 {
+			b.Errorf("charge: %+v", op.Answer)
+		}
+		if op := b.do(store.VerbRefund, "a k 1").Ops[0]; !op.Allowed {
+			b.Errorf("refund: %+v", op.Answer)
+		}
+		b.wait(3 * time.Second)
+		b.free("a k", 8)
+	})},
+	{"override-unlimited", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		b.override("a", store.Override{Key: "k", Plan: "free"})
+		if op := b.take("a k 1000", true); op.Remaining != store.MaxInt {
+			b.Errorf("%+v", op.Answer)
+		}
+		b.wait(3 * time.Second)
+		b.endOverride("a", "k")
+		b.free("a k", 3)
+	})},
+	{"override-ended", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "pro"})
+		b.take("a k 50", true)
+		b.wait(2 * time.Second)
+		if !b.endOverride("a", "k") || b.endOverride("a", "k") {
+			b.Error("ended twice, or never")
+		}
+		b.retry("a k 1", 31*time.Second)
+	})},
+	{"override-replaced", onPlans(func(b *caller) {
+		first := b.override("a", store.Override{Key: "k", Plan: "pro"})
+		b.take("a k 50", true)
+		b.wait(2 * time.Second)
+		if second := b.override("a", store.Override{Key: "k", Rate: 10, Burst: 20}); second.ID == first.ID {
+			b.Errorf("%+v, %+v", first, second)
+		}
+		b.retry("a k 5", 2500*time.Millisecond) // 40 used, of which 15 may be
+	})},
+	{"override-reset", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "pro"})
+		b.take("a k 50", true)
+		b.do(store.VerbReset, "a k 0")
+		b.take("a k 50", true)
+	})},
+	{"override-sweep", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "pro", Until: b.clock.Load() + 100*second})
+		b.take("a k 5", true)
+		b.wait(50 * time.Second)
+		b.sweep()
+		b.take("a k 50", true)
+		b.wait(60 * time.Second)
+		b.sweep()
+		b.free("a k", 10)
+	})},
+	// A sweep after its end changes no decision.
+	{"override-swept-after-its-end", onPlans(func(b *caller) {
+		for i, key := range []string{"k", "l"} {
+			b.at(0)
+			b.override("a", store.Override{Key: key, Plan: "pro", Until: b.clock.Load() + 2*second})
+			b.take("a "+key+" 50", true)
+			b.at(5 * time.Second)
+			if i == 0 {
+				b.sweep()
+			}
+			b.free("a:pro "+key, 13) // 40 used at 2 s, 37 at 5 s
+		}
+	})},
+	{"override-change", onPlans(func(b *caller) { // what an override does not say is the base's at its present version
+		b.override("a", store.Override{Key: "k", Burst: 30})
+		b.take("a k 30", true)
+		b.wait(2 * time.Second)
+		b.define("a=4/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50")
+		b.wait(time.Second)
+		b.free("a k", 6)
+		b.define("a=5/1s,burst=10,max_debt=20")
+		b.wait(time.Second)
+		b.take("a k 11", true)
+		b.free("a l", 10)
+	})},
+	{"override-reservation", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		g := b.do(store.VerbReserve, "a k 5")
+		b.override("a", store.Override{Key: "k", Plan: "pro"})
+		if _, err := b.decide(&store.Group{ID: g.ID, Cancel: true}); err != nil {
+			b.Error(err)
+		}
+		b.free("a k", 40)
+	})},
+	{"override-list", onPlans(func(b *caller) {
+		o := b.overrides()
+		for _, key := range []string{"k2", "k1", "x", ""} {
+			b.override("a", store.Override{Key: key, Burst: 4, Note: "of " + key})
+		}
+		b.override("w", store.Override{Key: "k1", Plan: "pro"})
+		b.override("a", store.Override{Key: "k3", Plan: "pro", Until: b.clock.Load() + second})
+		b.wait(time.Second)
+		list := func(prefix, after string, n int) string {
+			b.Helper()
+			got, err := o.Overrides(b.ctx, b.limits["a"], prefix, after, n)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var keys []string
+			for _, x := range got {
+				if keys = append(keys, "<"+x.Key+">"); x.Burst != 4 || x.Note != "of "+x.Key {
+					b.Errorf("%+v", x)
+				}
+			}
+			return strings.Join(keys, " ")
+		}
+		for _, c := range []struct {
+			prefix, after string
+			n             int
+			want          string
+		}{
+			{"", "", 10, "<> <k1> <k2> <x>"}, {"k", "", 10, "<k1> <k2>"}, {"", store.Shared, 10, "<k1> <k2> <x>"}, {"", "k1", 1, "<k2>"}, {"", "x", 10, ""},
+		} {
+			if got := list(c.prefix, c.after, c.n); got != c.want {
+				b.Errorf("prefix %q after %q: %s; want %s", c.prefix, c.after, got, c.want)
+			}
+		}
+	})},
+	{"override-bad-input", onPlans(func(b *caller) {
+		for _, c := range []struct {
+			field string
+			o     store.Override
+		}{
+			{"until", store.Override{Key: "k", Burst: 4, Until: b.clock.Load()}},
+			{"until", store.Override{Key: "k", Burst: 4, Until: 1}},
+			{"key", store.Override{Key: strings.Repeat("k", 513), Burst: 4}},
+			{"plan", store.Override{Key: "k", Plan: "gold"}},
+			{"plan", store.Override{Key: "k", Plan: "pro", Burst: 4}},
+			{"plan", store.Override{Key: "k"}},
+			{"note", store.Override{Key: "k", Burst: 4, Note: strings.Repeat("n", 1025)}},
+		} {
+			_, err := b.overrides().SetOverride(b.ctx, b.limits["a"], c.o)
+			b.wantField(c.field, err)
+		}
+		b.free("a k", 10)
+	})},
+	{"override-drop", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "banned"})
+		b.drop("a")
+		b.define("a=1/1s,burst=10,plans=banned:mode=blocked")
+		b.take("a k 1", true)
+	})},
+}
