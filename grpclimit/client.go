@@ -75,7 +75,7 @@ type Client struct {
 // an error if the limiter does not have a limit that c names, or if a field of c
 // is out of range.
 func NewClient(limiter *dipwell.Limiter, c ClientConfig) (*Client, error) {
-	if err := errors.Join(check(limiter, "Limits", c.Limits), check(limiter, "Received", c.Received), check(limiter, "Sent", c.Sent)); err != nil {
+	if err := errors.Join(check(limiter, "Limits", c.Limits, false), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
 		return nil, err
 	}
 	if c.MaxWait < 0 {

@@ -15,9 +15,24 @@ type Limit struct {
 	Name string                                      // name of a limit that the Limiter has
 	Key  KeyFunc                                     // returns the key; default: the limit's shared bucket
 	Cost func(context.Context, *Call) (int64, error) // returns the cost in tokens; default: 1
+
+	// Choose returns the name of the limit, in place of Name, or "" if the call
+	// takes from none. A limit that the Limiter does not have is an error of the
+	// call.
+	Choose func(context.Context, *Call) string
+
+	// Plan returns the plan of the limit that decides, unless the key has an
+	// override, or "" for the limit itself. It must not be the client who says
+	// which. A plan that the limit does not have is an error of the call.
+	Plan func(context.Context, *Call) string
+
+	// Floor is how many tokens must stay free for others, as for work of low priority.
+	Floor int64
 }
 
-func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
+// check returns an error if the limiter does not have one of the limits. holds is set
+// if they may be concurrency limits.
+func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) error {
 	if len(limits) > store.MaxTakes {
 		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
 	}
@@ -25,8 +40,14 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit) error {
 		if limiter == nil {
 			return fmt.Errorf("grpclimit: %s: limit %s without a limiter", field, l.Name)
 		}
-		if limiter.Limit(l.Name) == nil {
-			return fmt.Errorf("grpclimit: %s: %w %q", field, dipwell.ErrUnknownLimit, l.Name)
+		if l.Choose != nil && l.Name == "" {
+			continue
+		}
+		if err := pace.Check(limiter, l.Name); err != nil {
+			return fmt.Errorf("grpclimit: %s: %w", field, err)
+		}
+		if limiter.Limit(l.Name).Algorithm == store.Concurrency && !holds {
+			return fmt.Errorf("grpclimit: %s: limit %s is a concurrency limit, which only Limits of a Server may be", field, l.Name)
 		}
 	}
 	return nil
@@ -47,13 +68,24 @@ const noWait time.Duration = -1
 // take takes from the limits, waiting at most bound. If it returns an error, the
 // call must end with it.
 func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
-	err := t.decide(ctx, d, limits, c, bound)
+	_, err := t.hold(ctx, d, limits, c, bound, 0)
+	return err
+}
+
+// hold is take. With a ttl it makes a hold if one of the limits is a concurrency
+// limit, and returns how long the hold lives.
+func (t *taker) hold(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
+	ttl, err := t.decide(ctx, d, limits, c, bound, ttl)
+	return ttl, t.answer(ctx, d, err)
+}
+
+func (t *taker) answer(ctx context.Context, d *dipwell.Decision, err error) error {
 	switch {
 	case err != nil && t.failed != nil:
 		return t.failed(ctx, err)
 	case err != nil:
 		return Fail(ctx, err)
-	case d.Allowed:
+	case d.Allowed || d.Limit == "": // it took from no limit
 		return nil
 	case t.refused != nil:
 		return t.refused(ctx, d)
@@ -61,35 +93,51 @@ func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c
 	return Refuse(d)
 }
 
-func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound time.Duration) error {
+func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range limits {
 		take, err := limits[i].take(ctx, c)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		takes = append(takes, take)
+		if take.Limit != "" {
+			takes = append(takes, take)
+		}
+	}
+	if len(takes) == 0 {
+		return 0, nil
 	}
 	if t.observe == nil {
-		return t.wait(ctx, d, takes, bound)
+		return t.wait(ctx, d, takes, bound, ttl)
 	}
 	start := time.Now()
-	err := t.wait(ctx, d, takes, bound)
+	ttl, err := t.wait(ctx, d, takes, bound, ttl)
 	t.observe(d, err, time.Since(start))
-	return err
+	return ttl, err
 }
 
-func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound time.Duration) error {
-	if bound != noWait {
-		return t.limiter.DoWait(ctx, d, takes, bound)
+func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound, ttl time.Duration) (time.Duration, error) {
+	if ttl > 0 && pace.Held(t.limiter, takes) {
+		return pace.Hold(ctx, t.limiter, d, takes, ttl)
 	}
-	return pace.Take(ctx, t.limiter, d, takes)
+	if bound != noWait {
+		return 0, t.limiter.DoWait(ctx, d, takes, bound)
+	}
+	return 0, pace.Take(ctx, t.limiter, d, takes)
 }
 
-// take returns what a call takes from the limit.
+// take returns what a call takes from the limit. Its Limit is "" if it takes nothing.
 func (l *Limit) take(ctx context.Context, c *Call) (t dipwell.Take, err error) {
-	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
+	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
+	if l.Choose != nil {
+		if t.Limit = l.Choose(ctx, c); t.Limit == "" {
+			return t, nil
+		}
+	}
+	if l.Plan != nil {
+		t.Plan = l.Plan(ctx, c)
+	}
 	if l.Key != nil {
 		if t.Key, err = l.Key(ctx, c); err != nil {
 			return t, err

@@ -29,6 +29,11 @@ type Config struct {
 	// refused message ends the stream.
 	Slow bool
 
+	// TTL is how long what a call holds of a concurrency limit stays taken if the
+	// program dies; while the handler runs, the hold is extended. Default: 1
+	// minute, and at most the TTL of each limit.
+	TTL time.Duration
+
 	// Headers selects the metadata that announces decisions: httplimit's header
 	// fields with lower-case names. Default: httplimit.IETF.
 	Headers httplimit.Headers
@@ -64,12 +69,20 @@ type Server struct {
 // INVALID_ARGUMENT, and UNAVAILABLE if the store does not answer. New returns an
 // error if c has no limits, more than 16 in a list, or one that the limiter does
 // not have.
+//
+// If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens,
+// of all Limits in one hold, until its handler returns or panics, which of a stream
+// is its end. They are then settled as held, which releases those of concurrency
+// limits. If the hold is lost before, the handler's context is cancelled.
 func New(limiter *dipwell.Limiter, c Config) (*Server, error) {
 	if len(c.Limits)+len(c.Received)+len(c.Sent) == 0 {
 		return nil, errors.New("grpclimit: no limits")
 	}
-	if err := errors.Join(check(limiter, "Limits", c.Limits), check(limiter, "Received", c.Received), check(limiter, "Sent", c.Sent)); err != nil {
+	if err := errors.Join(check(limiter, "Limits", c.Limits, true), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
 		return nil, err
+	}
+	if c.TTL <= 0 {
+		c.TTL = pace.DefaultTTL
 	}
 	return &Server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
 }
@@ -83,7 +96,7 @@ func (s *Server) Options() []grpc.ServerOption {
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if len(s.Limits) > 0 && !s.skips(info.FullMethod) {
 		var d dipwell.Decision
-		err := s.take(ctx, &d, s.Limits, &Call{Method: info.FullMethod, Message: req}, noWait)
+		ttl, err := s.hold(ctx, &d, s.Limits, &Call{Method: info.FullMethod, Message: req}, noWait, s.TTL)
 		if decided(&d) {
 			md := announce(s.Headers, &d)
 			_ = grpc.SetHeader(ctx, md) // an error means that the call has ended
@@ -93,6 +106,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		}
 		if err != nil {
 			return nil, err
+		}
+		if d.Hold != "" {
+			kept, release := pace.Keep(ctx, s.limiter, d.Hold, ttl)
+			defer release()
+			ctx = kept
 		}
 	}
 	return handler(ctx, req)
@@ -112,7 +130,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	if len(s.Limits) > 0 {
 		var d dipwell.Decision
-		err := s.take(stream.Context(), &d, s.Limits, &Call{Method: info.FullMethod}, noWait)
+		ttl, err := s.hold(stream.Context(), &d, s.Limits, &Call{Method: info.FullMethod}, noWait, s.TTL)
 		if decided(&d) {
 			md := announce(s.Headers, &d)
 			_ = stream.SetHeader(md)
@@ -122,6 +140,11 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		}
 		if err != nil {
 			return err
+		}
+		if d.Hold != "" {
+			kept, release := pace.Keep(stream.Context(), s.limiter, d.Hold, ttl)
+			defer release()
+			stream = &heldStream{stream, kept}
 		}
 	}
 	if len(s.Received)+len(s.Sent) == 0 {
@@ -134,6 +157,14 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	return err
 }
+
+// heldStream is a stream whose context ends when its hold is lost.
+type heldStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *heldStream) Context() context.Context { return s.ctx }
 
 // serverStream takes from the limits for each message.
 type serverStream struct {

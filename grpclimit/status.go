@@ -123,9 +123,12 @@ func jittered(d *dipwell.Decision) bool {
 
 // Fail returns the error of a call that could not be decided. Its status is
 // INVALID_ARGUMENT with the field for a *dipwell.FieldError, INTERNAL for
-// dipwell.ErrUnknownLimit, CANCELLED or DEADLINE_EXCEEDED if ctx has ended, and
+// dipwell.ErrUnknownLimit and dipwell.ErrUnknownPlan, CANCELLED or DEADLINE_EXCEEDED if ctx has ended, and
 // UNAVAILABLE for any other error, whose text is not sent.
 func Fail(ctx context.Context, err error) error {
+	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, dipwell.ErrUnknownPlan) {
+		return status.Error(codes.Internal, err.Error())
+	}
 	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		s := status.New(codes.InvalidArgument, field.Error())
 		if with, err := s.WithDetails(&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
@@ -133,9 +136,6 @@ func Fail(ctx context.Context, err error) error {
 			s = with
 		}
 		return s.Err()
-	}
-	if errors.Is(err, dipwell.ErrUnknownLimit) {
-		return status.Error(codes.Internal, err.Error())
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

@@ -124,6 +124,9 @@ func New(c Config) (*Transport, error) {
 		if c.Limiter.Limit(l.Name) == nil {
 			return nil, fmt.Errorf("httpclient: %w %q", dipwell.ErrUnknownLimit, l.Name)
 		}
+		if c.Limiter.Limit(l.Name).Algorithm == store.Concurrency {
+			return nil, fmt.Errorf("httpclient: limit %s is a concurrency limit, which needs holds; use Limiter.Holding", l.Name)
+		}
 	}
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = defaultMaxAttempts

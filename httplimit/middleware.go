@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -15,6 +16,15 @@ type Config struct {
 	// Limits are the limits that a request takes from, 1 to 16 of them. They
 	// are decided at one instant, all or nothing.
 	Limits []Limit
+
+	// Skip reports whether a request is not limited, as health checks should not
+	// be. Default: every request is limited.
+	Skip func(*http.Request) bool
+
+	// TTL is how long what a request holds of a concurrency limit stays taken if
+	// the program dies; while the handler runs, the hold is extended. Default: 1
+	// minute, and at most the TTL of each limit.
+	TTL time.Duration
 
 	// Headers selects the header fields of every response. Default: IETF.
 	Headers Headers
@@ -36,6 +46,19 @@ type Limit struct {
 	Name string                             // name of a limit that the Limiter has
 	Key  KeyFunc                            // returns the key; default: the limit's shared bucket
 	Cost func(*http.Request) (int64, error) // returns the cost in tokens; default: 1
+
+	// Choose returns the name of the limit, in place of Name, or "" if the request
+	// takes from none. A limit that the Limiter does not have is an error of the
+	// request.
+	Choose func(*http.Request) string
+
+	// Plan returns the plan of the limit that decides, unless the key has an
+	// override, or "" for the limit itself. It must not be the client who says
+	// which. A plan that the limit does not have is an error of the request.
+	Plan func(*http.Request) string
+
+	// Floor is how many tokens must stay free for others, as for work of low priority.
+	Floor int64
 }
 
 // New returns middleware that takes from c.Limits before the next handler runs.
@@ -44,22 +67,29 @@ type Limit struct {
 // request whose key or cost function fails with a *dipwell.FieldError gets 400,
 // and 503 if the store does not answer. New returns an error if the number of
 // limits is out of range or the limiter does not have one of them.
+//
+// If one of the limits has the algorithm dipwell.Concurrency, the request holds its
+// tokens, of all limits in one hold. They are settled as held, which releases those
+// of concurrency limits, when the next handler returns, panics, or hijacks the
+// connection. If the hold is lost before, the request's context is cancelled.
 func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, error) {
 	if len(c.Limits) == 0 || len(c.Limits) > store.MaxTakes {
 		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
-		if limiter.Limit(l.Name) == nil {
-			return nil, fmt.Errorf("httplimit: %w %q", dipwell.ErrUnknownLimit, l.Name)
+		if l.Choose != nil && l.Name == "" {
+			continue
 		}
+		if err := pace.Check(limiter, l.Name); err != nil {
+			return nil, fmt.Errorf("httplimit: %w", err)
+		}
+	}
+	if c.TTL <= 0 {
+		c.TTL = pace.DefaultTTL
 	}
 	m := &middleware{limiter, c}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if m.admit(w, r) {
-				next.ServeHTTP(w, r)
-			}
-		})
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
 }
 
@@ -68,59 +98,86 @@ type middleware struct {
 	Config
 }
 
-// admit decides a request. If it returns false, it has answered the request.
-func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
+// serve decides a request, and passes it to next if it is allowed.
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.Skip != nil && m.Skip(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	var buf [1]dipwell.Take
+	takes, err := m.takes(r, buf[:0])
+	if err == nil && len(takes) == 0 {
+		next.ServeHTTP(w, r)
+		return
+	}
 	var d dipwell.Decision
-	if err := m.take(r, &d); err != nil {
+	var ttl time.Duration
+	if err == nil {
+		ttl, err = m.decide(r, &d, takes)
+	}
+	if err != nil {
 		if m.Failed != nil {
 			m.Failed(w, r, err)
 		} else {
 			Fail(w, err)
 		}
-		return false
+		return
 	}
 	m.Headers.Set(w.Header(), &d)
-	if d.Allowed {
-		return true
-	}
-	if m.Refused != nil {
+	switch {
+	case d.Allowed && d.Hold != "":
+		m.serveHeld(w, r, next, d.Hold, ttl)
+	case d.Allowed:
+		next.ServeHTTP(w, r)
+	case m.Refused != nil:
 		m.Refused(w, r, &d)
-	} else {
+	default:
 		Refuse(w, &d, http.StatusTooManyRequests)
 	}
-	return false
 }
 
-func (m *middleware) take(r *http.Request, d *dipwell.Decision) error {
-	var buf [1]dipwell.Take
-	takes := buf[:0]
+// takes appends what a request takes to list.
+func (m *middleware) takes(r *http.Request, list []dipwell.Take) ([]dipwell.Take, error) {
 	for i := range m.Limits {
 		t, err := m.Limits[i].take(r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		takes = append(takes, t)
+		if t.Limit != "" {
+			list = append(list, t)
+		}
 	}
-	if m.Observe == nil {
-		return m.decide(r, d, takes)
-	}
-	start := time.Now()
-	err := m.decide(r, d, takes)
-	m.Observe(d, err, time.Since(start))
-	return err
+	return list, nil
 }
 
-func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) error {
-	if len(takes) > 1 {
-		return m.limiter.DoAll(r.Context(), d, store.VerbTake, takes)
+// decide takes, or holds for as long as ttl.
+func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwell.Take) (ttl time.Duration, err error) {
+	start := time.Time{}
+	if m.Observe != nil {
+		start = time.Now()
 	}
-	t := &takes[0]
-	return m.limiter.Do(r.Context(), d, store.VerbTake, t.Limit, t.Key, t.Cost)
+	if pace.Held(m.limiter, takes) {
+		ttl, err = pace.Hold(r.Context(), m.limiter, d, takes, m.TTL)
+	} else {
+		err = pace.Take(r.Context(), m.limiter, d, takes)
+	}
+	if m.Observe != nil {
+		m.Observe(d, err, time.Since(start))
+	}
+	return ttl, err
 }
 
-// take returns what a request takes from the limit.
+// take returns what a request takes from the limit. Its Limit is "" if it takes nothing.
 func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
-	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
+	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
+	if l.Choose != nil {
+		if t.Limit = l.Choose(r); t.Limit == "" {
+			return t, nil
+		}
+	}
+	if l.Plan != nil {
+		t.Plan = l.Plan(r)
+	}
 	if l.Key != nil {
 		if t.Key, err = l.Key(r); err != nil {
 			return t, err
@@ -137,15 +194,15 @@ func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
 
 // Fail answers a request that could not be decided, with a problem document.
 // The status is 400 for a *dipwell.FieldError, whose field and reason the body
-// repeats; 500 for dipwell.ErrUnknownLimit; and 503 for any other error, whose
-// text is not sent.
+// repeats; 500 for dipwell.ErrUnknownLimit and dipwell.ErrUnknownPlan; and 503 for
+// any other error, whose text is not sent.
 func Fail(w http.ResponseWriter, err error) {
-	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
-		Problem(w, http.StatusBadRequest, field.Field, field.Error())
+	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, dipwell.ErrUnknownPlan) {
+		Problem(w, http.StatusInternalServerError, "", err.Error())
 		return
 	}
-	if errors.Is(err, dipwell.ErrUnknownLimit) {
-		Problem(w, http.StatusInternalServerError, "", err.Error())
+	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
+		Problem(w, http.StatusBadRequest, field.Field, field.Error())
 		return
 	}
 	Problem(w, http.StatusServiceUnavailable, "", "the rate limit cannot be decided now")

@@ -1,4 +1,5 @@
-// Package pace bounds the waits of the client packages.
+// Package pace takes tokens for requests and calls: it bounds how long they wait, and
+// keeps what they hold.
 package pace
 
 import (

@@ -89,9 +89,13 @@ func TestWaitBadInput(t *testing.T) {
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
 			t.Fatal("not within a minute: " + what)
+		case <-tick.C:
 		}
 	}
 }

@@ -1,0 +1,59 @@
+package httplimit
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/pace"
+)
+
+// serveHeld passes a request to next, and then releases its hold.
+func (m *middleware) serveHeld(w http.ResponseWriter, r *http.Request, next http.Handler, hold string, ttl time.Duration) {
+	ctx, release := pace.Keep(r.Context(), m.limiter, hold, ttl)
+	defer release()
+	if canHijack(w) {
+		w = &releasing{w, release}
+	}
+	next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// canHijack reports whether http.ResponseController can hijack the connection of w.
+func canHijack(w http.ResponseWriter) bool {
+	for {
+		switch v := w.(type) {
+		case http.Hijacker:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = v.Unwrap()
+		default:
+			return false
+		}
+	}
+}
+
+// releasing is a ResponseWriter that releases a hold when its connection is hijacked.
+type releasing struct {
+	http.ResponseWriter
+	release func()
+}
+
+func (w *releasing) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *releasing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, b, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.release()
+	}
+	return c, b, err
+}
+
+// Flush is for handlers that assert http.Flusher.
+func (w *releasing) Flush() {
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // not supported: as if nothing were buffered
+}
+
+// ReadFrom keeps the sendfile of net/http.
+func (w *releasing) ReadFrom(r io.Reader) (int64, error) { return io.Copy(w.ResponseWriter, r) }

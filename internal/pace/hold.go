@@ -1,0 +1,90 @@
+package pace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// DefaultTTL is how long a hold of a request lives after its program has died.
+const DefaultTTL = time.Minute
+
+// Held reports whether one of the takes is of a concurrency limit, so that they must
+// be held.
+func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
+	for i := range takes {
+		if def := l.Limit(takes[i].Limit); def != nil && def.Algorithm == store.Concurrency {
+			return true
+		}
+	}
+	return false
+}
+
+// Hold holds the takes, sets d, and returns how long the hold lives: ttl, or less if
+// one of their limits does not allow that long.
+func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
+	for i := range takes {
+		if def := l.Limit(takes[i].Limit); def != nil && def.TTL > 0 {
+			ttl = min(ttl, def.TTL)
+		}
+	}
+	var err error
+	*d, err = l.Hold(ctx, ttl, "", takes...)
+	return ttl, err
+}
+
+// settleTimeout bounds the release of a hold, whose caller may have gone.
+const settleTimeout = 10 * time.Second
+
+// Keep extends a hold, which lives for ttl, until release is called, which settles it
+// as held. If the hold ends before, the context that Keep returns is cancelled, with
+// ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
+func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) (kept context.Context, release func()) {
+	kept, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		ticker := time.NewTicker(ttl / 3)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C: // also after ctx has ended: what is held is in use until release
+			}
+			_, err := l.Extend(context.WithoutCancel(ctx), id, ttl)
+			select {
+			case <-done: // the hold may have been settled before it was extended
+				return
+			default:
+			}
+			if errors.Is(err, dipwell.ErrHoldConflict) || errors.Is(err, dipwell.ErrUnknownHold) {
+				cancel(err)
+				return
+			}
+		}
+	}()
+	return kept, sync.OnceFunc(func() {
+		close(done)
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		defer stop()
+		_, _ = l.Settle(ctx, id) // after an error it expires
+	})
+}
+
+// Check returns an error if the limiter does not have a limit, or if it is a
+// concurrency limit and the store keeps no holds.
+func Check(l *dipwell.Limiter, limit string) error {
+	def := l.Limit(limit)
+	switch {
+	case def == nil:
+		return fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, limit)
+	case def.Algorithm == store.Concurrency && store.AbilitiesOf(l.Store()).Holds == nil:
+		return fmt.Errorf("limit %s is a concurrency limit: holds: %w", limit, dipwell.ErrNotSupported)
+	}
+	return nil
+}
