@@ -38,7 +38,7 @@ func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 			h["Retry-After"] = []string{strconv.FormatInt(retry, 10)}
 		}
 	}
-	if d.Definition() == nil {
+	if d.Limits == nil && unbounded(d) {
 		return
 	}
 	switch v {
@@ -63,6 +63,9 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 	var policies, limits []byte
 	for i := range d.Limits {
 		e := &d.Limits[i]
+		if unbounded(e) {
+			continue
+		}
 		p := policyOf(e.Definition())
 		if !named(d.Limits[:i], e.Limit) {
 			policies = append(comma(policies), p.header[0]...)
@@ -71,13 +74,25 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 			limits = p.append(comma(limits), e, retry)
 		}
 	}
-	h["Ratelimit-Policy"] = []string{string(policies)}
+	if policies != nil {
+		h["Ratelimit-Policy"] = []string{string(policies)}
+	}
 	if limits != nil {
 		h["Ratelimit"] = []string{string(limits)}
 	}
 }
 
+// unbounded reports whether there is nothing to announce: no limit decided, or an
+// unlimited plan.
+func unbounded(d *dipwell.Decision) bool {
+	def := d.Definition()
+	return def == nil || def.Mode == store.Unlimited
+}
+
 func setX(h http.Header, d *dipwell.Decision, retry int64) {
+	if unbounded(d) {
+		return
+	}
 	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(d.Capacity, 10)}
 	if !known(d) {
 		return

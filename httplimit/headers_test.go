@@ -185,3 +185,29 @@ func TestRetryJitterDoesNotOverflow(t *testing.T) {
 		}
 	}
 }
+
+// Plans are announced by their own numbers, unlimited ones not at all. A concurrency
+// limit has no window.
+func TestHeadersOfPlans(t *testing.T) {
+	l, _ := newLimiter(t, "api=5/1m,burst=20,plans=pro:rate=600;burst=1000|staff:mode=unlimited|banned:mode=blocked")
+	for _, tc := range []struct{ plan, want string }{
+		{"", "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=19;t=228\n"},
+		{"pro", "RateLimit-Policy: \"api\";q=1000;w=100\nRateLimit: \"api\";r=999;t=100\n"},
+		{"staff", ""},
+		{"banned", "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=20;t=240\n"},
+	} {
+		for _, with := range []bool{false, true} {
+			var d dipwell.Decision
+			takes := []dipwell.Take{{Limit: "api", Key: "k" + tc.plan + fmt.Sprint(with), Cost: 1, Plan: tc.plan}}
+			var err error
+			if with { // Decision.Limits
+				err = l.DoAll(t.Context(), &d, store.VerbTake, takes)
+			} else {
+				err = l.DoTake(t.Context(), &d, store.VerbTake, takes[0])
+			}
+			if got := fields(httplimit.IETF, &d); err != nil || got != tc.want {
+				t.Errorf("plan %q: %v\n%swant\n%s", tc.plan, err, got, tc.want)
+			}
+		}
+	}
+}

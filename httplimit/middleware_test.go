@@ -177,3 +177,58 @@ func TestServeMuxPathValue(t *testing.T) {
 		t.Error(a, b, c)
 	}
 }
+
+// The plan and the limit are chosen by the request, and some requests are skipped.
+func TestMiddlewareChooses(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=1,plans=pro:burst=3|banned:mode=blocked", "search=1/1m,burst=2")
+	h := wrap(t, l, httplimit.Config{
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		Limits: []httplimit.Limit{
+			{Name: "api", Key: httplimit.Header("X-User"), Plan: func(r *http.Request) string { return r.Header.Get("X-Plan") }},
+			{Key: httplimit.Header("X-User"), Choose: func(r *http.Request) string { return r.URL.Query().Get("limit") }},
+		}})
+	for i, tc := range []struct {
+		path, user, plan string
+		want             int
+	}{
+		{"/", "7", "", 204},
+		{"/", "7", "", 429},
+		{"/healthz", "", "", 204}, // no key either
+		{"/", "8", "pro", 204},
+		{"/?limit=search", "8", "pro", 204},
+		{"/?limit=search", "9", "pro", 204},
+		{"/?limit=search", "9", "pro", 204},
+		{"/?limit=search", "9", "pro", 429},
+		{"/", "9", "pro", 204}, // the refused request took nothing
+		{"/", "9", "pro", 429},
+		{"/", "6", "banned", 429},
+		{"/", "6", "prro", 500},
+		{"/?limit=nobody", "6", "", 500},
+	} {
+		header := []string{}
+		if tc.user != "" {
+			header = append(header, "X-User", tc.user, "X-Plan", tc.plan)
+		}
+		if got := get(h, tc.path, header...); got.Code != tc.want {
+			t.Errorf("call %d: %d, want %d: %s", i, got.Code, tc.want, got.Body)
+		}
+	}
+	low := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "search", Floor: 1}}})
+	high := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "search"}}})
+	for i, tc := range []struct {
+		h    http.Handler
+		want int
+	}{{low, 204}, {low, 429}, {high, 204}, {high, 429}} {
+		if got := get(tc.h, "/"); got.Code != tc.want {
+			t.Errorf("floor, call %d: %d, want %d", i, got.Code, tc.want)
+		}
+	}
+}
+
+// A store that keeps no holds cannot have concurrency limits.
+func TestConcurrencyNeedsHolds(t *testing.T) {
+	l, _ := newLimiter(t, "slots=2,algorithm=concurrency")
+	if _, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "slots"}}}); !errors.Is(err, dipwell.ErrNotSupported) {
+		t.Error(err)
+	}
+}

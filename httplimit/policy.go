@@ -14,7 +14,7 @@ import (
 type policy struct {
 	header []string // the one value of RateLimit-Policy
 	item   string   // the limit's name as a structured string, followed by `;r=`
-	window int64    // w of RateLimit-Policy, in seconds
+	window int64    // w of RateLimit-Policy, in seconds; 0: it has none
 	def    *dipwell.Definition
 }
 
@@ -25,6 +25,9 @@ const maxPolicies = 1024
 var policies atomic.Pointer[map[*dipwell.Definition]*policy]
 
 func policyOf(def *dipwell.Definition) *policy {
+	if def.OfOverride() { // there may be one for each key
+		return newPolicy(def)
+	}
 	old := policies.Load()
 	if old != nil {
 		if p := (*old)[def]; p != nil {
@@ -44,20 +47,29 @@ func policyOf(def *dipwell.Definition) *policy {
 
 func newPolicy(def *dipwell.Definition) *policy {
 	name := appendString(nil, def.Name)
-	p := &policy{item: string(name) + ";r=", window: policyWindow(def), def: def}
+	p := &policy{item: string(name) + ";r=", def: def}
 	b := appendParam(name, ";q=", def.Rule.Burst)
-	p.header = []string{string(appendParam(b, ";w=", p.window))}
+	if def.Algorithm == store.Concurrency {
+		b = append(b, `;qu="concurrent-requests"`...)
+	} else {
+		p.window = policyWindow(def)
+		b = appendParam(b, ";w=", p.window)
+	}
+	p.header = []string{string(b)}
 	return p
 }
 
 // append appends an item of RateLimit: r, the remaining tokens, and t, the
 // effective window. retry is Retry-After in seconds, or 0.
 func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
+	b = appendParam(append(b, p.item...), "", d.Remaining)
+	if p.window == 0 { // tokens come back when others end
+		return b
+	}
 	t := p.effective(d)
 	if retry > 0 {
 		t = min(t, retry)
 	}
-	b = appendParam(append(b, p.item...), "", d.Remaining)
 	return appendParam(b, ";t=", t)
 }
 
