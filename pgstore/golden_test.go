@@ -93,8 +93,9 @@ from jsonb_array_elements($1::jsonb) with ordinality v(x, i), jsonb_array_elemen
 		mismatches(t, pool, vectors, `
 select i, concat(c.used, ' at ', c.ts, ', ', back, ' back') from v
 cross join lateral (select jsonb_array_length(x->'versions') as present, (x->>'version')::int as version) p
-cross join lateral dipwell_internal.carry(i::int, 'carry', 'k', present, (x->>'used')::bigint, (x->>'ts')::bigint, version) c
-cross join lateral dipwell_internal.carry_units(i::int, present, (x->>'units')::bigint, version) back
+cross join lateral (select jsonb_populate_record(null::dipwell.limits, jsonb_build_object('id', i, 'name', 'carry', 'version', present)) as l) l
+cross join lateral dipwell_internal.carry(l, null, 'k', version, present, 0, (x->>'used')::bigint, (x->>'ts')::bigint) c
+cross join lateral dipwell_internal.carry_units(l, null, (x->>'units')::bigint, version, present, 0) back
 where c.used is distinct from (x->>'want_used')::bigint or c.ts is distinct from (x->>'want_ts')::bigint or back is distinct from (x->>'want_back')::bigint order by i`)
 	})
 	t.Run("origin", func(t *testing.T) {

@@ -171,92 +171,10 @@ end $$;
 comment on function dipwell_internal.convert_back is
     'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or what the policy makes of them where that is less.';
 
-create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
-$$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
-    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
-comment on function dipwell_internal.same_rule is
-    'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
-
-create function dipwell_internal.carry(lim int, name text, key text, present int, inout used bigint, inout ts bigint, version int,
-    inout lows bigint[] default null) language plpgsql stable as $$
-declare
-    was dipwell.versions;
-    r   dipwell.versions;
-    t   bigint;
-begin
-    if version = present then
-        return;
-    end if;
-    select * into was from dipwell.versions v where v.limit_id = lim and v.number = version;
-    if not found then
-        used := 0;
-        lows := null;
-        return;
-    end if;
-    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
-        continue when dipwell_internal.same_rule(was, r);
-        t := greatest(ts, r.since);
-        used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(was, name, key), used, ts, t), was, r, true);
-        ts := t;
-        if lows is not null then
-            for i in 4..cardinality(lows) by 2 loop
-                lows[i] := case when used < r.max_used then dipwell_internal.convert_back(lows[i], was, r) else 0 end; -- otherwise it may have been clipped
-            end loop;
-            lows := dipwell_internal.lows_rise(lows);
-        end if;
-        was := r;
-    end loop;
-end $$;
-comment on function dipwell_internal.carry is
-    'Brings a row to the version present: steps it under each version up to the end of that version, and converts what is used, and lows if it has any. A row of a version that is gone is full. The row must not be of a later version than present.';
-
-create function dipwell_internal.carry_units(lim int, present int, units bigint, version int) returns bigint language plpgsql stable as $$
-declare
-    was dipwell.versions;
-    r   dipwell.versions;
-begin
-    if version = present then
-        return units;
-    end if;
-    select * into was from dipwell.versions v where v.limit_id = lim and v.number = version;
-    if not found then
-        return 0;
-    end if;
-    for r in select * from dipwell.versions v where v.limit_id = lim and v.number > version and v.number <= present order by v.number loop
-        continue when dipwell_internal.same_rule(was, r);
-        units := dipwell_internal.convert_back(units, was, r);
-        was := r;
-    end loop;
-    return units;
-end $$;
-comment on function dipwell_internal.carry_units is
-    'Converts units that a record took under an older version into units of the version present. Units of a version that is gone are gone too.';
-
-create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
-declare
-    r dipwell.versions;
-    l dipwell.limits;
-    c record;
-begin
-    select * into l from dipwell.limits where id = lim;
-    if not found then
-        return true; -- the limit was dropped
-    end if;
-    if version > l.version then
-        return false; -- the row was read after the limit
-    end if;
-    select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
-    select * into c from dipwell_internal.carry(lim, l.name, key, l.version, used, ts, version);
-    return dipwell_internal.used_at(dipwell_internal.spread(r, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
-end $$;
-comment on function dipwell_internal.is_full is
-    'Whether a row is full at n. A row of a later version than the limit as it is read here is not.';
-
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
-    out retry bigint, out delay bigint) language plpgsql stable as $$
+    out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
-    short bigint; -- units that must come back before the call is allowed
     ahead bigint; -- units that must come back before the caller may act
     due   bigint;
 begin
@@ -340,4 +258,4 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.step is
-    'Decides one call: the whole algebra. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.Apply, bound.';
+    'Decides one call: the whole algebra. short is the units that must come back before it is allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.Apply, bound.';

@@ -57,7 +57,9 @@ create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigi
 declare
     rid   uuid;
     units bigint := p.units;
+    number int; -- of the row's own definition
     l     dipwell.limits;
+    o     dipwell.key_overrides;
 begin
     if p.number = 0 then
         update dipwell.buckets x set used = greatest(x.used - units, 0), ts = greatest(n, x.ts)
@@ -67,8 +69,10 @@ begin
     if tokens < p.tokens then
         select * into l from dipwell.limits x where x.id = p.limit_id;
         if found then
-            units := dipwell_internal.carry_units(l.id, l.version, units, p.version);
-            p.version := l.version;
+            o := dipwell_internal.override_of(l.id, p.key);
+            number := ((dipwell_internal.own_definition(l, o, (select b.version from dipwell.buckets b where b.limit_id = l.id and b.key = p.key), n)).rule).number;
+            units := dipwell_internal.carry_units(l, o, units, p.version, number, n);
+            p.version := number;
         end if;
         units := dipwell_internal.mul_div(units, tokens, p.tokens, false);
     end if;
@@ -189,7 +193,7 @@ comment on function dipwell_internal.hold_state is
 -- The first pass finds a hold with this id. If another call makes it at the same
 -- time, the insert fails, what was taken is rolled back, and the next pass finds it.
 create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint, call text default null,
-    at bigint default null) returns setof dipwell_internal.held
+    at bigint default null, plans text[] default null, floors bigint[] default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k     int := cardinality(limit_ids);
@@ -201,6 +205,8 @@ declare
     a     record;
     l     dipwell.limits;
     verdict boolean;
+    units bigint[]; -- of a token
+    free  boolean[]; -- nothing was taken
 begin
     for round in 1..16 loop
         select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
@@ -222,8 +228,10 @@ begin
         end if;
         begin
             done := '{}';
+            units := '{}';
+            free := '{}';
             verdict := true;
-            for a in select * from dipwell_internal.decide(limit_ids, keys, array_fill(0, array[k]), costs, array_fill(null::bigint, array[k]), null, at) loop
+            for a in select * from dipwell_internal.decide(limit_ids, keys, array_fill(0, array[k]), costs, array_fill(null::bigint, array[k]), null, at, plans, floors) loop
                 h.allowed := a.allowed;
                 h.never := a.never;
                 h.shadow := a.shadow;
@@ -237,6 +245,8 @@ begin
                 h.bound := a.bound;
                 n := a.n;
                 done := done || h;
+                units := units || a.row_unit;
+                free := free || a.row_free;
                 verdict := verdict and h.allowed;
             end loop;
             if cardinality(done) = 0 then
@@ -263,9 +273,9 @@ begin
                     p.ttl := ttl;
                     p.expires := h.expires;
                     p.version := h.version;
-                    p.units := h.granted * dipwell_internal.unit_of(h.limit_id, h.version);
-                    p.live := h.granted > 0;
-                    p.free := h.cost > 0 and h.granted = 0;
+                    p.units := case when free[i] then 0 else h.granted * units[i] end;
+                    p.live := p.units > 0;
+                    p.free := h.cost > 0 and p.units = 0;
                     p.due := case when p.live then h.expires else h.expires + greatest(ttl, 60000000) end;
                     p.keep := l.on_expire is not distinct from 'keep';
                     p.reset := false;
@@ -295,13 +305,6 @@ begin
 end $$;
 comment on function dipwell_internal.hold_group is
     'Takes from one or more limits, all or nothing, and makes a hold if all allow it. A limit and key must be named once. Returns a row for each, and none if a limit is gone. at replaces the clock, for tests.';
-
-create function dipwell_internal.unit_of(lim int, version int) returns bigint language plpgsql stable as $$
-begin
-    return (select v.unit from dipwell.versions v where v.limit_id = lim and v.number = version);
-end $$;
-comment on function dipwell_internal.unit_of is
-    'Units in a token, in a version of a limit.';
 
 -- The rows of a hold whose record may go, but was not swept yet.
 create function dipwell_internal.free_hold_id(hold text, n bigint) returns void language plpgsql volatile as $$

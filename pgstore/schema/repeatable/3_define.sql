@@ -48,6 +48,8 @@ begin
     d.every := r.every;
     d.add := r.add;
     d.cap := r.cap;
+    d.ttl_us := coalesce(d.ttl_us, 0);
+    d.on_expire := coalesce(d.on_expire, 'give_back');
     d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
@@ -65,7 +67,9 @@ begin
             where x.id = d.id;
     end if;
     if not same then
+        r.settings := coalesce(r.settings, dipwell_internal.settings_of(d));
         insert into dipwell.versions select r.*;
+        perform dipwell_internal.put_plans(d, r);
     end if;
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;
@@ -194,7 +198,102 @@ end $$;
 comment on function dipwell_internal.period_of is
     'The µs of an interval, or -months; 0 where a month and a day are mixed, or the length cannot be counted.';
 
-create function dipwell_internal.compile(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
+create function dipwell_internal.parse_per(s text) returns bigint language sql immutable as
+$$ select case when s is null then null when s ~ '^[0-9]+mo$' then -left(s, -2)::bigint when s ~ '^[0-9]+y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
+comment on function dipwell_internal.parse_per is
+    'The µs of a period as format_per writes it, or -months.';
+
+create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
+$$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(d.per, '0s'), 'burst', d.burst::text,
+    'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans))::text $$;
+comment on function dipwell_internal.settings_of is
+    'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
+
+create function dipwell_internal.limit_of(settings text) returns dipwell.limits language plpgsql stable as $$
+declare
+    s jsonb := settings;
+    d dipwell.limits;
+begin
+    d.name := s->>'name';
+    d.algorithm := coalesce(s->>'algorithm', 'token_bucket');
+    d.rate := (s->>'rate')::bigint;
+    d.per := s->>'per';
+    d.burst := (s->>'burst')::bigint;
+    d.max_debt := case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end;
+    d.max_charge := (s->>'max_charge')::bigint;
+    d.start := s->>'start';
+    d.on_change := 'keep';
+    d.mode := 'enforce';
+    return d;
+end $$;
+comment on function dipwell_internal.limit_of is
+    'The limit that versions.settings describes, as far as rules are compiled from it.';
+
+create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
+returns dipwell.versions language plpgsql stable as $$
+declare
+    field  text;
+    reason text;
+    prefix text := 'limit ' || d.name || ': ';
+    period bigint := dipwell_internal.parse_per(d.per);
+    r      dipwell.versions;
+begin
+    if per <> period and d.algorithm in ('fixed_window', 'interval', 'concurrency') then
+        perform dipwell_internal.bad_limit(d.name, 'per', 'a plan of a window or an interval keeps the period of the limit');
+    end if;
+    d.rate := coalesce(rate, d.rate);
+    d.burst := coalesce(burst, d.burst);
+    d.max_debt := coalesce(max_debt, d.max_debt);
+    r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
+    return dipwell_internal.variant(base, null, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used);
+exception when invalid_parameter_value then
+    get stacked diagnostics reason = message_text, field = constraint_name;
+    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+        message = format('%splans: plan %s: %s', prefix, plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end);
+end $$;
+comment on function dipwell_internal.compile_variant is
+    'The rule of a plan of the version base of a limit: null is the limit''s setting. Go twin: Limit.compileVariant.';
+
+create function dipwell_internal.plans_of(plans text)
+returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable boolean) language sql immutable as $$
+    select p.at::int, split_part(p.plan, ':', 1), (s->>'rate')::bigint, s->>'per', (s->>'burst')::bigint,
+        case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end, s->>'mode', coalesce(s->>'callable', 'true') = 'true'
+    from unnest(string_to_array(plans, '|')) with ordinality p (plan, at)
+    cross join lateral (select coalesce(jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)), '{}') as s
+        from unnest(string_to_array(nullif(substr(p.plan, length(split_part(p.plan, ':', 1)) + 2), ''), ';')) x) v
+$$;
+comment on function dipwell_internal.plans_of is
+    'The plans in limits.plans. Go twin: Plans.All.';
+
+create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable boolean) returns text language sql immutable as $$
+    select plan_text.name || coalesce(':' || nullif(concat_ws(';', 'rate=' || rate, 'per=' || per, 'burst=' || burst,
+        'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, case when not callable then 'callable=false' end), ''), '')
+$$;
+comment on function dipwell_internal.plan_text is
+    'A plan as in limits.plans. Go twin: Plan.write.';
+
+create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
+declare
+    p record;
+    v dipwell.versions;
+begin
+    for p in select * from dipwell_internal.plans_of(d.plans) loop
+        if p.name !~ '^[A-Za-z0-9_.-]{1,64}$' then
+            perform dipwell_internal.bad_limit(d.name, 'plans', format('the name "%s" of a plan is not 1 to 64 letters, digits and characters _ . -', p.name));
+        elsif p.i > 100 then
+            perform dipwell_internal.bad_limit(d.name, 'plans', 'there are more than 100');
+        elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
+            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));
+        end if;
+        v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
+        insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)
+            values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
+    end loop;
+end $$;
+comment on function dipwell_internal.put_plans is
+    'Compiles the plans of a new version of a limit.';
+
+create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
     windowed boolean := d.algorithm in ('fixed_window', 'interval');
@@ -270,7 +369,7 @@ begin
         <<found>>
         foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
-                continue when period % tick <> 0;
+                continue when period % tick <> 0 or tick <> of_tick;
                 r.every := tick;
                 r.unit := period / tick / gcd(d.rate, period / tick);
                 r.add := d.rate / gcd(d.rate, period / tick);
@@ -281,7 +380,7 @@ begin
         end loop;
         if most is null then
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
-                continue when period % tick <> 0;
+                continue when period % tick <> 0 or tick <> of_tick;
                 room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick))
                     / (period / tick / gcd(d.rate, period / tick)) - want_debt - want_charge);
             end loop;
@@ -358,4 +457,4 @@ begin
     return r;
 end $$;
 comment on function dipwell_internal.compile is
-    'Checks a definition and turns it into whole numbers. Go twin: Limit.Compile.';
+    'Checks a definition and turns it into whole numbers; a bucket with the tick of_tick, if it is given. Go twin: Limit.compile.';

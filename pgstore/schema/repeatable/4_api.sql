@@ -64,26 +64,26 @@ create type dipwell.decision as (
     reservation uuid
 );
 
-create function dipwell.check(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
+create function dipwell.check(limit_name text, key text default null, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell_internal.ask(1, limit_name, key, cost);
+    return dipwell_internal.ask(1, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell.check is
     'Returns the result that take would have, and changes nothing.';
 
-create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
+create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell_internal.ask(2, limit_name, key, cost);
+    return dipwell_internal.ask(2, limit_name, key, cost, plan);
 end $$;
 comment on function dipwell.take_up_to is
     'Takes as many whole tokens as there are, at most cost; refused if there are none. The result has their number in granted.';
 
-create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
+create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return dipwell_internal.ask(3, limit_name, key, cost);
+    return dipwell_internal.ask(3, limit_name, key, cost, plan);
 end $$;
 comment on function dipwell.reserve is
     'Takes tokens in advance, into debt up to max_debt: act after delay, or cancel(reservation) before that.';
@@ -126,8 +126,9 @@ end $$;
 comment on function dipwell.cancel is
     'Gives back what is left of a reservation, once, and only before it is due.';
 
-create function dipwell.define(name text, rate bigint, per interval, burst bigint default null, algorithm text default null,
-    max_debt bigint default null, start text default null, on_change text default null, mode text default null)
+create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
+    max_debt bigint default null, start text default null, on_change text default null, mode text default null,
+    plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -148,13 +149,82 @@ begin
     d.on_store_error := 'closed';
     d.timeout_us := 0;
     d.list_keys := false;
+    d.plans := nullif(coalesce(plans, (select l.plans from dipwell.limits l where l.name = define.name)), '');
+    d.parent := nullif(parent, '');
+    d.parts := parts;
+    d.ttl_us := dipwell_internal.period_of(ttl);
+    d.on_expire := on_expire;
     d.owner := 'sql';
     d.per := dipwell_internal.format_per(nullif(period, 0));
+    if plans <> '' then
+        d.plans := dipwell_internal.sorted_plans(plans);
+    end if;
+    if ttl is not null and d.ttl_us not between 1000 and 2678400000000 then
+        perform dipwell_internal.bad_limit(name, 'ttl', 'is not between 1ms and 31d');
+    elsif on_expire not in ('give_back', 'keep') then
+        perform dipwell_internal.bad_limit(name, 'on_expire', 'unknown; it is one of give_back, keep');
+    elsif parts not between 0 and 16 then
+        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 0 and 16', parts));
+    end if;
     r := dipwell_internal.compile(d, period);
     perform dipwell_internal.put_limit(d, r);
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals.';
+    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan.';
+
+create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
+    max_debt bigint default null, mode text default null, callable boolean default true)
+returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    period bigint := case when per is not null then dipwell_internal.period_of(per) end;
+begin
+    if plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'plan',
+            message = format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'));
+    elsif period = 0 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
+    end if;
+    perform dipwell_internal.change_plans(limit_name, plan, dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
+end $$;
+comment on function dipwell.define_plan is
+    'Adds a plan to a limit, or changes it: a named variant that a caller names, or that a key has by an override. null is the setting of the limit. mode may also be unlimited or blocked. Without callable only an override gives it.';
+
+create function dipwell.drop_plan(limit_name text, plan text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform dipwell_internal.change_plans(limit_name, plan, null);
+end $$;
+comment on function dipwell.drop_plan is
+    'Removes a plan. Keys that have it by an override are decided by the limit itself.';
+
+create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
+    burst bigint default null, until timestamptz default null, note text default null)
+returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    period bigint := case when per is not null then dipwell_internal.period_of(per) end;
+begin
+    key := dipwell_internal.check_key(key, 'key');
+    perform dipwell_internal.set_override(dipwell_internal.limit_id(limit_name, 'limit_name'), key, plan, rate, period, burst,
+        case when until < 'infinity' then (extract(epoch from until) * 1000000)::bigint end, note);
+end $$;
+comment on function dipwell.override is
+    'Lets a plan, or a rate, per and burst of its own, decide the calls of one key, until a time or for good, in place of its override if it has one. null is the setting of the limit.';
+
+create function dipwell.end_override(limit_name text, key text default null) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    return dipwell_internal.end_override(dipwell_internal.limit_id(limit_name, 'limit_name'), dipwell_internal.check_key(key, 'key'));
+end $$;
+comment on function dipwell.end_override is
+    'Ends the override of a key; false if it has none.';
+
+create view dipwell.overrides as
+    select l.name as limit_name, nullif(o.key, '') as key, o.plan, o.rate, o.per, o.burst,
+        timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note
+    from dipwell.key_overrides o join dipwell.limits l on l.id = o.limit_id
+    where o.until is null or o.until > dipwell_internal.now_us();
 
 create function dipwell.drop(name text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -177,27 +247,31 @@ comment on function dipwell.sweep is
     'Deletes at most max_rows full rows and returns how many: fewer at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in its own transaction.';
 
 create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
-    out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
+    out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
 declare
     l dipwell.limits;
     r dipwell.versions;
+    o dipwell.key_overrides;
     c record;
     held bigint;
 begin
     select * into l from dipwell.limits x where x.id = level.limit_id;
-    select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-    r := dipwell_internal.spread(r, l.name, key);
-    select * into c from dipwell_internal.carry(l.id, l.name, key, l.version, used, ts, version);
+    if version < 0 then
+        o := dipwell_internal.override_of(level.limit_id, key);
+    end if;
+    r := dipwell_internal.spread((dipwell_internal.own_definition(l, o, version, greatest(n, ts))).rule, l.name, key);
+    select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
     held := dipwell_internal.used_at(r, c.used, c.ts, greatest(n, c.ts));
+    capacity := r.burst;
     remaining := greatest(r.cap - held, 0) / r.unit;
     full_at := timestamptz 'epoch' + n * interval '1 microsecond'
         + dipwell_internal.length(case held when 0 then 0 else dipwell_internal.wait(r, held, greatest(n, c.ts), n) end);
 end $$;
 comment on function dipwell_internal.level is
-    'The whole tokens left of a bucket at n, and when it is full.';
+    'The tokens of a bucket, how many of them are left at n, and when it is full.';
 
 create view dipwell.status as
-    select l.name as limit_name, nullif(b.key, '') as key, l.cap / l.unit as capacity, s.remaining, s.full_at
+    select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
     cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, dipwell_internal.now_us()) s;

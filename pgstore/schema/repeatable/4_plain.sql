@@ -3,7 +3,7 @@
 -- keys, on rows of the current version without reservations. All others, and
 -- invalid arguments, are left to decide.
 
-create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
+create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
     x     record; -- the limit, its rule, and the row if there is one
     of    text := coalesce(key, '');
@@ -17,8 +17,8 @@ begin
         -- The clock is read in the statement that reads the row: the row may be as
         -- recent as the snapshot.
         select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, v.debt, v.max_used, b.used, b.ts,
-                l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, true)
-                    and ask.cost between case verb when 1 then 0 else 1 end
+                l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, l.overridden is not true)
+                    and ask.plan is null and ask.floor is null and ask.cost between case verb when 1 then 0 else 1 end
                         and case verb when 2 then case when v.burst > 0 then v.max_used / l.unit end when 3 then v.most when 4 then least(v.max_charge, v.max_used / l.unit) when 5 then v.max_used / l.unit else v.burst end
                     and verb <= 5 and ask.key is distinct from '' and octet_length(of) <= 512 as plain
             into x
@@ -59,12 +59,12 @@ begin
         return (true, greatest(x.cap - used, 0) / x.unit, null::interval,
             case used when 0 then interval '0' else dipwell_internal.plain_wait(used, ts, n, x.every, x.add, x.grid) end, moved, interval '0', false, null::uuid);
     end loop;
-    return dipwell_internal.ask_decide(verb, limit_name, key, cost);
+    return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell_internal.ask is
     'Decides any verb for one key; the public functions call it. It reads the limit and the row in one statement, and writes, if anything, in one other, which finds out whether the row has changed meanwhile.';
 
-create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
+create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
     a   record;
     d   dipwell.decision;
@@ -72,6 +72,9 @@ declare
     top bigint;
 begin
     perform dipwell_internal.check_cost(cost, 'cost');
+    if floor is not null then
+        perform dipwell_internal.check_cost(floor, 'floor');
+    end if;
     key := dipwell_internal.check_key(key, 'key');
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     perform dipwell_internal.check_verb(lim, verb, 'limit_name');
@@ -83,10 +86,11 @@ begin
         end if;
     end if;
     d.reservation := gen_random_uuid();
-    select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation);
+    select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation,
+        plans => array[plan], floors => array[floor]);
     if not found then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
-        return dipwell_internal.ask_decide(verb, limit_name, nullif(key, ''), cost);
+        return dipwell_internal.ask_decide(verb, limit_name, nullif(key, ''), cost, plan, floor);
     end if;
     d.allowed := a.allowed;
     d.remaining := a.remaining;
@@ -105,7 +109,7 @@ end $$;
 comment on function dipwell_internal.ask_decide is
     'Decides any verb for one key by dipwell_internal.decide.';
 
-create function dipwell_internal.ask_all(limit_names text[], keys text[], costs bigint[] default null)
+create function dipwell_internal.ask_all(limit_names text[], keys text[], costs bigint[] default null, plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid)
 language plpgsql volatile as $$
@@ -114,6 +118,8 @@ declare
     ids  int[] := '{}';
     ks   text[] := '{}';
     cs   bigint[] := '{}';
+    ps   text[] := '{}';
+    fs   bigint[] := '{}';
     op   int[] := '{}';
     id   int;
     j    int;
@@ -133,28 +139,44 @@ begin
     elsif cardinality(costs) <> k then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
             message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
+    elsif cardinality(plans) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+            message = format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k);
+    elsif cardinality(floors) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
+            message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
     end if;
     costs := coalesce(costs, array_fill(1::bigint, array[k]));
     for i in 1..k loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+        if floors[i] is not null then
+            perform dipwell_internal.check_cost(floors[i], format('floors[%s]', i));
+        end if;
         id := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
         perform dipwell_internal.check_verb(id, 0, format('limit_names[%s]', i));
         op[i] := null;
         for j in 1..cardinality(ids) loop
             if ids[j] = id and ks[j] = coalesce(keys[i], '') then
                 op[i] := j;
+                if ps[j] is distinct from plans[i] then
+                    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+                        message = format('plans[%s]: the same limit and key is asked under another plan', i);
+                end if;
                 cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
+                fs[j] := greatest(fs[j], floors[i]);
             end if;
         end loop;
         if op[i] is null then
             ids := ids || id;
             ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
             cs := cs || costs[i];
+            ps := ps || plans[i];
+            fs := fs || floors[i];
             op[i] := cardinality(ids);
         end if;
     end loop;
     for row_ in select * from dipwell_internal.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
-            array_fill(null::bigint, array[cardinality(ids)]), rid) loop
+            array_fill(null::bigint, array[cardinality(ids)]), rid, plans => ps, floors => fs) loop
         a.allowed := row_.allowed;
         a.never := row_.never;
         a.shadow := row_.shadow;
@@ -211,7 +233,7 @@ comment on function dipwell_internal.ask_all is
 --
 -- Left to ask are rows with reservations or of another version, shadow mode, limits
 -- that are not plain, and invalid arguments.
-create function dipwell.take(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
+create function dipwell.take(limit_name text, key text default null, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     n bigint := dipwell_internal.now_us();
@@ -221,6 +243,9 @@ declare
     next text;
     refused boolean;
 begin
+    if plan is not null or floor is not null then
+        return dipwell_internal.ask_decide(0, limit_name, key, cost, plan, floor);
+    end if;
     if hint = 'refused' then
         select false, greatest(l.cap - b.used, 0) / l.unit, dipwell_internal.plain_wait(b.used - (l.cap - b.units), b.ts, n, l.every, l.add, l.grid),
                 dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, l.grid), 0::bigint, interval '0', false, null::uuid
@@ -237,7 +262,7 @@ begin
         select l.id, l.version, take.cost * l.unit as units, row(true, l.cap / l.unit - take.cost, null,
                 dipwell_internal.plain_wait(take.cost * l.unit, n, n, l.every, l.add, l.grid), take.cost, interval '0', false, null)::dipwell.decision as allowed into x
             from dipwell.limits l
-            where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce'
+            where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce' and l.overridden is not true
                 and (take.key is null or octet_length(take.key) between 1 and 512);
         if found then
             insert into dipwell.buckets as b (used, ts, limit_id, version, key) values (x.units, n, x.id, x.version, coalesce(take.key, '')) on conflict do nothing;
@@ -266,7 +291,7 @@ begin
         from dipwell.limits l left join lateral (
             select y.used, y.ts, y.version, y.lows from dipwell.buckets y where y.limit_id = l.id and y.key = coalesce(take.key, '') limit 1) b on true
         where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce'
-            and (take.key is null or octet_length(take.key) between 1 and 512) and coalesce(b.version = l.version and b.lows is null, true);
+            and (take.key is null or octet_length(take.key) between 1 and 512) and coalesce(b.version = l.version and b.lows is null, l.overridden is not true);
     refused := x.used > x.cap - x.units;
     next := case when x.fresh then case hint when 'n' then 'new' else 'n' end
         when refused then case when hint = 'rrrrrrrr' then 'refused' when left(hint, 2) in ('r', 'rr') then hint || 'r' else 'r' end
@@ -350,7 +375,7 @@ begin
             where u.key is null or octet_length(u.key) between 1 and 512) q
         cross join lateral (select * from dipwell.limits x where x.name = q.name limit 1) l
         left join lateral (select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = l.id and x.key = q.key limit 1) b on true
-        where l.plain and l.mode = 'enforce' and q.cost between 1 and l.cap / l.unit and coalesce(b.version = l.version and b.lows is null, true);
+        where l.plain and l.mode = 'enforce' and q.cost between 1 and l.cap / l.unit and coalesce(b.version = l.version and b.lows is null, l.overridden is not true);
     if cardinality(parts) is distinct from cardinality(limit_names) then
         return null;
     end if;
@@ -410,7 +435,7 @@ end $$;
 comment on function dipwell_internal.parts_fit is
     'Whether all parts fit at n.';
 
-create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null)
+create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null, plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -423,7 +448,7 @@ declare
     verdict boolean;
     plain   boolean := false;
 begin
-    if k between 1 and 16 and array_ndims(limit_names) = 1 and cardinality(keys) = k and coalesce(cardinality(costs), k) = k then
+    if plans is null and floors is null and k between 1 and 16 and array_ndims(limit_names) = 1 and cardinality(keys) = k and coalesce(cardinality(costs), k) = k then
         parts := dipwell_internal.look_at_parts(limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])));
         plain := parts is not null;
     end if;
@@ -437,7 +462,7 @@ begin
         end if;
     end if;
     if not plain then
-        return query select * from dipwell_internal.ask_all(limit_names, keys, costs);
+        return query select * from dipwell_internal.ask_all(limit_names, keys, costs, plans, floors);
         return;
     end if;
     for i in 1..k loop

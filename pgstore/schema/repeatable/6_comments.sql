@@ -157,6 +157,16 @@ comment on column dipwell.migrations.version is 'The migration''s number.';
 comment on column dipwell.migrations.name is 'Name of the migration.';
 comment on column dipwell.migrations.applied_at is 'When it was applied.';
 
+comment on view dipwell.overrides is 'The overrides of keys that have not ended.';
+comment on column dipwell.overrides.limit_name is 'limits.name.';
+comment on column dipwell.overrides.key is 'The caller''s key; null: the limit''s shared bucket.';
+comment on column dipwell.overrides.plan is 'The plan that the key has; null: it has a rate, per or burst of its own.';
+comment on column dipwell.overrides.rate is 'Tokens that come back in each period per; null: the limit''s.';
+comment on column dipwell.overrides.per is 'The period of rate, as in 250ms, 1m; null: the limit''s.';
+comment on column dipwell.overrides.burst is 'Capacity in tokens; null: the limit''s.';
+comment on column dipwell.overrides.until is 'When it ends; null: never.';
+comment on column dipwell.overrides.note is 'Why it was set.';
+
 comment on view dipwell.status is 'The current state of buckets, in tokens.';
 comment on column dipwell.status.limit_name is 'limits.name.';
 comment on column dipwell.status.key is 'The caller''s key; null: the limit''s shared bucket.';

@@ -14,7 +14,11 @@ create type dipwell_internal.answer as (
     ts        bigint,
     write     boolean,
     before    bigint,
-    clipped   boolean
+    clipped   boolean,
+    rule      dipwell.versions,
+    plan      text,
+    free      boolean,
+    override  dipwell.key_overrides
 );
 comment on type dipwell_internal.answer is 'The result of a call of one key, in whole numbers. Go twin: Answer.';
 comment on column dipwell_internal.answer.allowed is 'Whether the call is allowed.';
@@ -30,47 +34,162 @@ comment on column dipwell_internal.answer.ts is 'The time of the decision, in µ
 comment on column dipwell_internal.answer.write is 'Whether used and ts must be stored.';
 comment on column dipwell_internal.answer.before is 'Units used at ts, before the call.';
 comment on column dipwell_internal.answer.clipped is 'A charge added less than its cost, because used stops growing.';
+comment on column dipwell_internal.answer.rule is 'What decided, for the key.';
+comment on column dipwell_internal.answer.plan is 'Name of the plan that decided; null: none.';
+comment on column dipwell_internal.answer.free is 'Allowed by an unlimited plan, so that nothing was taken.';
+comment on column dipwell_internal.answer.override is 'The override of the key, at the present version; null: none, or it has ended.';
 
-create function dipwell_internal.answer_one(l dipwell.limits, r dipwell.versions, key text, used bigint, ts bigint, version int,
-    n bigint, verb int, cost bigint, max_delay bigint, dry boolean) returns dipwell_internal.answer language plpgsql stable as $$
+-- The row is at used, ts and version, before any conversion.
+create function dipwell_internal.answer_one(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
+    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
+returns dipwell_internal.answer language plpgsql stable as $$
 declare
-    a dipwell_internal.answer;
-    o record;
+    a    dipwell_internal.answer;
+    d    dipwell_internal.definition := asked; -- decides
+    own  dipwell_internal.definition; -- the row's
+    r    dipwell.versions; -- the rule for the key
+    low  dipwell.versions; -- the same, less the floor
+    s    record;
+    used_ bigint := used; -- after the conversion to d
+    ts_  bigint := ts;
     held bigint;
+    t    bigint := {{later "n" "ts"}};
+    over boolean := dipwell_internal.decides(o, t);
 begin
-    if version <> r.number then
-        select c.used, c.ts into used, ts from dipwell_internal.carry(l.id, l.name, key, r.number, used, ts, version) c;
+    if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
+        own := dipwell_internal.own_definition(l, o, version, t);
+        if over then
+            d := dipwell_internal.override_definition(l, o);
+            a.override := dipwell_internal.renewed(l, o);
+        elsif verb = 4 then
+            d := own;
+        end if;
+        if d.mode = 'unlimited' and verb < 5 or d.mode = 'blocked' and verb < 4 then
+            return dipwell_internal.answer_by_mode(a, d, l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, dry);
+        elsif d.mode = 'blocked' and not over then
+            d := dipwell_internal.base_definition(l);
+        end if;
+        select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (d.rule).number, n, used, ts) c;
     end if;
-    select * into o from dipwell_internal.step(r, used, ts, n, verb, cost, max_delay);
-    a.allowed := o.allowed;
-    a.never := o.never;
+    r := dipwell_internal.spread(d.rule, l.name, key);
+    low := r;
+    if floor > 0 then
+        low.cap := r.cap - case when floor > 9007199254740992 / r.unit then 9007199254740992 else floor * r.unit end;
+    end if;
+    select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, max_delay);
+    a.never := s.never;
+    a.retry := s.retry;
+    if (own.rule).number is not null and not s.allowed then
+        if not s.never and (own.rule).number <> (d.rule).number and not over then
+            a.retry := dipwell_internal.retry_under(l, o, own, r, key, used, ts, version, n, s.before, s.short, s.retry);
+        end if;
+        if over and o.until is not null and (a.never or n + a.retry >= o.until) then
+            select x.never, x.retry into a.never, a.retry
+                from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
+        end if;
+    end if;
+    a.allowed := s.allowed;
     a.shadow := false;
     a.granted := 0;
-    a.retry := o.retry;
-    a.delay := o.delay;
-    held := o.before;
-    if not o.allowed then
-        if l.mode = 'shadow' then
+    a.delay := s.delay;
+    held := s.before;
+    if not s.allowed then
+        if d.mode = 'shadow' then
             a.allowed := true;
             a.shadow := true;
         end if;
     elsif dry then
         a.delay := 0;
     else
-        a.granted := o.granted;
-        held := o.after;
+        a.granted := s.granted;
+        held := s.after;
     end if;
     a.remaining := {{tokensLeft "held" "r.unit" "r.cap"}};
-    a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, o.t, n) end;
+    a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
     a.used := held;
-    a.ts := o.t;
-    a.write := not dry and not a.shadow and o.after <> o.before;
-    a.before := o.before;
-    a.clipped := verb = 4 and o.allowed and {{clipped "o.before" "cost * r.unit" "o.after"}};
+    a.ts := s.t;
+    a.write := not dry and not a.shadow and s.after <> s.before;
+    a.before := s.before;
+    a.clipped := verb = 4 and s.allowed and {{clipped "s.before" "cost * r.unit" "s.after"}};
+    a.rule := r;
+    a.plan := d.plan;
+    a.free := false;
     return a;
 end $$;
 comment on function dipwell_internal.answer_one is
-    'Answers one call on its row as if it stood alone. With dry nothing is charged.';
+    'Answers one call on its row as if it stood alone. With dry nothing is charged. Go twin: Op.Step.';
+
+create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
+    o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
+returns dipwell_internal.answer language plpgsql stable as $$
+declare
+    r dipwell.versions := dipwell_internal.spread(case when (d.rule).number < 0 then d.rule else (dipwell_internal.base_definition(l)).rule end, l.name, key);
+    c record;
+begin
+    select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
+    a.ts := {{later "n" "c.ts"}};
+    a.used := dipwell_internal.used_at(r, c.used, c.ts, a.ts);
+    a.before := a.used;
+    a.rule := d.rule;
+    a.plan := d.plan;
+    a.free := d.mode = 'unlimited';
+    a.shadow := false;
+    a.write := false;
+    a.clipped := false;
+    a.delay := 0;
+    a.granted := 0;
+    a.never := false;
+    a.retry := 0;
+    if d.mode = 'unlimited' then
+        a.allowed := true;
+        a.remaining := 9007199254740991;
+        a.granted := case when verb = 1 or dry then 0 else cost end;
+        a.reset := 0;
+        return a;
+    end if;
+    a.allowed := false;
+    a.remaining := {{tokensLeft "a.used" "r.unit" "r.cap"}};
+    a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
+    a.never := true;
+    if dipwell_internal.decides(o, a.ts) and o.until is not null then
+        select x.never, x.retry into a.never, a.retry
+            from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
+    end if;
+    return a;
+end $$;
+comment on function dipwell_internal.answer_by_mode is
+    'Answers a call that a plan decides which is unlimited or blocked; the row is left as it is. Go twin: Op.byMode.';
+
+create function dipwell_internal.retry_after_override(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
+    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, out never boolean, out retry bigint)
+language plpgsql stable as $$
+declare
+    a dipwell_internal.answer := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, true);
+begin
+    never := a.never and not a.allowed;
+    retry := case when never then 0 when a.allowed then o.until - n else o.until - n + a.retry end;
+end $$;
+comment on function dipwell_internal.retry_after_override is
+    'The first time from the end of the override on at which the same call would be allowed, or never. Go twin: Op.retryAfterOverride.';
+
+create function dipwell_internal.retry_under(l dipwell.limits, o dipwell.key_overrides, own dipwell_internal.definition, r dipwell.versions, key text,
+    used bigint, ts bigint, version int, n bigint, before bigint, short bigint, retry bigint) returns bigint language plpgsql stable as $$
+declare
+    c    record;
+    most bigint; -- that may be used under the row's definition so that, converted, it leaves room
+    held bigint;
+    was  dipwell.versions := dipwell_internal.spread(own.rule, l.name, key);
+begin
+    select * into c from dipwell_internal.carry(l, o, key, version, was.number, n, used, ts);
+    held := dipwell_internal.used_at(was, c.used, c.ts, {{later "n" "c.ts"}});
+    most := dipwell_internal.mul_div(greatest(before - short, 0), was.unit, r.unit, false);
+    if before >= short and held > most then
+        return dipwell_internal.wait(was, held - most, {{later "n" "c.ts"}}, n);
+    end if;
+    return greatest(retry, 1);
+end $$;
+comment on function dipwell_internal.retry_under is
+    'The retry of a refusal that leaves its row under another definition than the one that decided: the row goes on under its own. Go twin: Op.retryUnder.';
 
 -- The first pass reads, and is the last if nothing has to be written. The second
 -- locks the rows in the order of their keys, so that two groups cannot deadlock.
@@ -78,22 +197,26 @@ comment on function dipwell_internal.answer_one is
 -- passes read the rows first, then the definitions, then the clock: what was read
 -- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
-    reservation uuid default null, at bigint default null)
+    reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
-    row_used bigint, row_ts bigint, row_version int, bound boolean)
+    row_used bigint, row_ts bigint, row_version int, bound boolean,
+    row_plan text, row_override jsonb, row_unit bigint, row_free boolean)
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
     ls      dipwell.limits[] := array_fill(null::dipwell.limits, array[k]);
-    rs      dipwell.versions[] := array_fill(null::dipwell.versions, array[k]);
+    ds      dipwell_internal.definition[] := array_fill(null::dipwell_internal.definition, array[k]); -- asked for
+    os      dipwell.key_overrides[] := array_fill(null::dipwell.key_overrides, array[k]);
     l       dipwell.limits;
-    r       dipwell.versions;
+    d       dipwell_internal.definition;
+    o       dipwell.key_overrides;
     used    bigint[] := array_fill(0::bigint, array[k]);
     ts      bigint[] := used;
     version int[] := array_fill(0, array[k]);
     fresh   boolean[] := array_fill(false, array[k]);
     listed  boolean[] := fresh; -- whether the row has lows
     list    bigint[]; -- its lows
+    stale   boolean; -- a row was read before its override was set or ended
     answers dipwell_internal.answer[];
     a       dipwell_internal.answer;
     i       int;
@@ -114,9 +237,9 @@ begin
     loop
         if k > 1 and not locks then
             -- One statement, so that the rows are of one time.
-            for row_ in select o.at, b.used, b.ts, b.version, b.lows is not null as listed
-                from unnest((select limit_ids), (select keys)) with ordinality o (limit_id, key, at) left join lateral (
-                    select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = o.limit_id and x.key = o.key limit 1) b on true loop
+            for row_ in select q.at, b.used, b.ts, b.version, b.lows is not null as listed
+                from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at) left join lateral (
+                    select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = q.limit_id and x.key = q.key limit 1) b on true loop
                 used[row_.at] := coalesce(row_.used, 0);
                 ts[row_.at] := coalesce(row_.ts, -9007199254740991);
                 version[row_.at] := row_.version;
@@ -149,23 +272,31 @@ begin
                 listed[i] := false;
                 exit when not locks;
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
-                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], rs[i].number, keys[i])
+                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], ((ds[i]).rule).number, keys[i])
                     on conflict do nothing;
                 fresh[i] := found;
                 exit when found;
             end loop;
         end loop;
+        stale := false;
         for i in 1..k loop
-            continue when locks and version[i] is null or version[i] <= rs[i].number; -- as read before the lock
+            o := case when version[i] < 0 or version[i] is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
+            stale := stale or version[i] < 0 and version[i] is distinct from dipwell_internal.override_number(o.id);
+            os[i] := o;
+            continue when locks and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
             select * into l from dipwell.limits x where x.id = limit_ids[i];
             if not found then
                 return;
             end if;
-            select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-            perform dipwell_internal.check_version(l, version[i]);
+            perform dipwell_internal.check_version(l, case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end);
             ls[i] := l;
-            rs[i] := dipwell_internal.spread(r, l.name, keys[i]);
+            d := dipwell_internal.asked_definition(l, plans[i], case when k > 1 then format('plans[%s]', i) else 'plan' end);
+            ds[i] := d;
         end loop;
+        if stale and not locks then
+            locks := true;
+            continue;
+        end if;
         n := coalesce(at, dipwell_internal.now_us());
         verdict := true;
         changes := false;
@@ -174,7 +305,7 @@ begin
         short := false;
         answers := null;
         for i in 1..k loop
-            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], false);
+            a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             -- What expired holds took comes back first.
             if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
@@ -183,7 +314,7 @@ begin
             end if;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
-            if a.granted > 0 then
+            if a.granted > 0 and not a.free then
                 due := {{later "due" "a.delay"}};
                 parts := parts + 1;
             end if;
@@ -194,7 +325,7 @@ begin
             due := 0;
             for i in 1..k loop
                 if answers[i].granted > least_ then
-                    answers[i] := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], least_, max_delays[i], false);
+                    answers[i] := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], least_, floors[i], max_delays[i], false);
                 end if;
                 a := answers[i];
                 changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
@@ -207,38 +338,54 @@ begin
     for i in 1..k loop
         a := answers[i];
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
-            a := dipwell_internal.answer_one(ls[i], rs[i], keys[i], used[i], ts[i], coalesce(version[i], rs[i].number), n, verbs[i], costs[i], max_delays[i], true);
+            a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], true);
         end if;
         if not verdict then
             a.delay := 0; -- nothing is due, whichever verb set it
         end if;
         if verdict and verbs[i] = 6 then
-            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
+            if (a.override).id is null then
+                delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
+            else -- an overridden key has a row
+                update dipwell.buckets b set used = 0, ts = a.ts, version = (a.rule).number, lows = null
+                    where b.limit_id = limit_ids[i] and b.key = keys[i];
+            end if;
+            perform dipwell_internal.store_override(os[i], a.override);
             -- Parts for other keys stay until they are due; without this one nobody
             -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
             update dipwell.hold_parts x set live = false, reset = true, due = case x.parts when 1 then n else x.expires end + greatest(x.ttl, 60000000)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
-        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and due > 0) then
+        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and due > 0) then
             list := null;
             if listed[i] then
-                select c.lows, c.used into row_ from dipwell.buckets b
-                    cross join lateral dipwell_internal.carry(b.limit_id, ls[i].name, b.key, rs[i].number, b.used, b.ts, b.version, b.lows) c
+                d := dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]));
+                select c.used, c.ts, c.lows into row_ from dipwell.buckets b
+                    cross join lateral dipwell_internal.carry(ls[i], os[i], b.key, b.version, (d.rule).number, n, b.used, b.ts, b.lows) c
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
-                list := dipwell_internal.resolve_records(limit_ids[i], keys[i], rs[i].number, case when row_.used > 0 then row_.lows end, n);
+                list := dipwell_internal.resolve_records(ls[i], os[i], keys[i], (d.rule).number, case when row_.used > 0 then row_.lows end, n);
+                if list is not null and (d.rule).number <> (a.rule).number then
+                    list := (dipwell_internal.carry(ls[i], a.override, keys[i], (d.rule).number, (a.rule).number, n, row_.used, row_.ts, list)).lows;
+                end if;
                 if list is not null then
                     list := dipwell_internal.touch(list, a);
                 end if;
+                perform dipwell_internal.carry_records(ls[i], coalesce(a.override, os[i]), keys[i], (a.rule).number, n);
             end if;
-            if a.granted > 0 and due > 0 then
+            if a.granted > 0 and not a.free and due > 0 then
                 list := coalesce(list, array[('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, 1]);
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
-                    values (reservation, limit_ids[i], keys[i], a.granted * rs[i].unit, rs[i].number, n + due, n + a.delay, list[2], list[1],
-                        case when a.delay > 0 then {{slackOf "a.granted * rs[i].unit" "rs[i].cap"}} end, false, parts);
+                    values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
+                        case when a.delay > 0 then {{slackOf "a.granted * (a.rule).unit" "(a.rule).cap"}} end, false, parts);
                 list := dipwell_internal.lows_append(list, a.used);
             end if;
-            update dipwell.buckets b set used = a.used, ts = a.ts, version = rs[i].number, lows = list
+            update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number, lows = list
                 where b.limit_id = limit_ids[i] and b.key = keys[i];
+            perform dipwell_internal.store_override(os[i], a.override);
+        elsif fresh[i] and (a.override).id is not null then
+            update dipwell.buckets b set version = dipwell_internal.override_number((a.override).id)
+                where b.limit_id = limit_ids[i] and b.key = keys[i];
+            perform dipwell_internal.store_override(os[i], a.override);
         elsif fresh[i] then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i] and b.used = 0;
         end if;
@@ -252,11 +399,15 @@ begin
         delay := a.delay;
         row_used := a.used;
         row_ts := a.ts;
-        row_version := rs[i].number;
+        row_version := (a.rule).number;
+        row_plan := a.plan;
+        row_unit := (a.rule).unit;
+        row_free := a.free;
+        row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);
         if ls[i].algorithm = 'concurrency' then
-            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] - rs[i].cap, n),
+            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] - (a.rule).cap, n),
                 dipwell_internal.hold_reset(limit_ids[i], keys[i], n), retry) else retry end;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;
@@ -310,9 +461,10 @@ begin
     end if;
     delete from dipwell.versions v using dipwell.limits l
     where l.id = v.limit_id and v.number < l.version
-        and v.number < least(coalesce((select min(b.version) from dipwell.buckets b where b.limit_id = l.id), l.version),
-                             coalesce((select min(x.version) from dipwell.reservations x where x.limit_id = l.id), l.version),
-                             coalesce((select min(x.version) from dipwell.hold_parts x where x.limit_id = l.id and x.live), l.version))
+        and v.number < least(coalesce((select min(dipwell_internal.version_of(b.version)) from dipwell.buckets b where b.limit_id = l.id and b.version >= 0), l.version),
+                             coalesce((select min(dipwell_internal.version_of(x.version)) from dipwell.reservations x where x.limit_id = l.id and x.version >= 0), l.version),
+                             coalesce((select min(dipwell_internal.version_of(x.version)) from dipwell.hold_parts x where x.limit_id = l.id and x.version >= 0), l.version),
+                             coalesce((select min(x.version) from dipwell.key_overrides x where x.limit_id = l.id), l.version))
         and (select s.since from dipwell.versions s where s.limit_id = v.limit_id and s.number = v.number + 1) < oldest - minute;
     get diagnostics gone = row_count;
     if gone > 0 then
@@ -321,4 +473,4 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.retire is
-    'Deletes versions that no row, no reservation and no hold names any more, some time after they were superseded. at replaces the clock, for tests.';
+    'Deletes versions that no row, reservation, hold or override names any more, some time after they were superseded. at replaces the clock, for tests.';

@@ -98,16 +98,14 @@ end $$;
 comment on function dipwell_internal.touch is
     'The lows of a row that a call writes: the last one lowered to what was used before the call. Go twin: Op.touch.';
 
-create function dipwell_internal.resolve_records(lim int, of_key text, present int, lows bigint[], n bigint) returns bigint[]
+create function dipwell_internal.resolve_records(l dipwell.limits, o dipwell.key_overrides, of_key text, present int, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
 declare
-    p  record;
-    at int;
+    p   record;
+    at  int;
+    lim int := l.id;
 begin
-    update dipwell.reservations x set version = present,
-            units = dipwell_internal.carry_units(lim, present, x.units, x.version),
-            slack = case when x.slack is not null then dipwell_internal.carry_units(lim, present, x.slack, x.version) end
-        where x.limit_id = lim and x.key = of_key and x.version <> present;
+    perform dipwell_internal.carry_records(l, o, of_key, present, n);
     for p in select x.mark, x.number, x.slack from dipwell.reservations x
         where x.limit_id = lim and x.key = of_key and x.slack is not null and {{dueBy "x.part_due" "n"}} order by x.part_due, x.number loop
         at := case when p.mark = lows[1] then dipwell_internal.lows_cover(lows, p.number - 1) end;
@@ -120,7 +118,7 @@ begin
     return dipwell_internal.retire_records(lim, of_key, lows, n);
 end $$;
 comment on function dipwell_internal.resolve_records is
-    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the version present and returns them, or null. Go twin: Definition.Advance.';
+    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the definition present and returns them, or null. Go twin: Definition.Advance.';
 
 create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -178,6 +176,7 @@ language plpgsql volatile as $$
 declare
     l    dipwell.limits;
     r    dipwell.versions;
+    o    dipwell.key_overrides;
     b    dipwell.buckets;
     p    dipwell.reservations;
     c    record;
@@ -191,10 +190,13 @@ begin
         delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
         return;
     end if;
-    perform dipwell_internal.check_version(l, b.version);
-    select * into r from dipwell.versions v where v.limit_id = lim and v.number = l.version;
-    select * into c from dipwell_internal.carry(lim, l.name, of_key, l.version, b.used, b.ts, b.version, b.lows);
-    list := dipwell_internal.resolve_records(lim, of_key, l.version, case when {{no (isNone "c.used")}} then c.lows end, n);
+    if b.version < 0 then
+        o := dipwell_internal.override_of(lim, of_key);
+    end if;
+    perform dipwell_internal.check_version(l, case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end);
+    r := (dipwell_internal.own_definition(l, o, b.version, {{later "n" "b.ts"}})).rule;
+    select * into c from dipwell_internal.carry(l, o, of_key, b.version, r.number, n, b.used, b.ts, b.lows);
+    list := dipwell_internal.resolve_records(l, o, of_key, r.number, case when {{no (isNone "c.used")}} then c.lows end, n);
     held := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, {{later "n" "c.ts"}});
     select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
     if {{isNone "held"}} or list is null or p.mark <> list[1] then
@@ -208,9 +210,12 @@ begin
         held := {{without "held" "g.given"}};
         list := dipwell_internal.retire_records(lim, of_key, case when {{no (isNone "held")}} then g.lows end, n);
     end if;
-    update dipwell.buckets x set used = held, ts = {{later "n" "c.ts"}}, version = l.version,
+    update dipwell.buckets x set used = held, ts = {{later "n" "c.ts"}}, version = r.number,
             lows = case when {{no (isNone "held")}} then list end
         where x.limit_id = lim and x.key = of_key;
+    if o.id is not null then
+        perform dipwell_internal.store_override(o, case when dipwell_internal.decides(o, {{later "n" "c.ts"}}) then dipwell_internal.renewed(l, o) end);
+    end if;
 end $$;
 comment on function dipwell_internal.give_back_part is
     'Gives back the part of a reservation that is about one key, whose bucket is locked. Go twin: Definition.GiveBack.';

@@ -116,6 +116,7 @@ begin
     end loop;
     page := s.page;
     perform dipwell_internal.sweep_records(max_rows, n);
+    perform dipwell_internal.sweep_overrides(max_rows, n);
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
@@ -135,7 +136,6 @@ declare
     p    record;
     b    dipwell.buckets;
     l    dipwell.limits;
-    c    record;
 begin
     for p in select distinct x.limit_id, x.key from
         (select y.limit_id, y.key from dipwell.reservations y where y.due <= n order by y.due limit max_rows) x loop
@@ -147,10 +147,8 @@ begin
         select * into l from dipwell.limits x where x.id = p.limit_id;
         if b.lows is null or l.id is null then
             delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
-        elsif b.version <= l.version then
-            select * into c from dipwell_internal.carry(b.limit_id, l.name, b.key, l.version, b.used, b.ts, b.version, b.lows);
-            c.lows := dipwell_internal.resolve_records(b.limit_id, b.key, l.version, case when c.used > 0 then c.lows end, n);
-            update dipwell.buckets x set used = c.used, ts = c.ts, version = l.version, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
+        else
+            perform dipwell_internal.settle_row(l, b, n);
         end if;
     end loop;
     for p in select distinct x.limit_id, x.key from
@@ -164,3 +162,44 @@ begin
 end $$;
 comment on function dipwell_internal.sweep_records is
     'Ends the records of at most max_rows reservations and holds that are due at n, and deletes those of as many holds that have ended long ago. Skips rows that are locked.';
+
+create function dipwell_internal.settle_row(l dipwell.limits, b dipwell.buckets, n bigint) returns void language plpgsql volatile as $$
+declare
+    o dipwell.key_overrides := dipwell_internal.override_of(l.id, b.key);
+    d dipwell_internal.definition;
+    c record;
+begin
+    if coalesce(case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end, 0) > l.version then
+        return; -- the row was read after the limit
+    end if;
+    d := dipwell_internal.own_definition(l, o, b.version, {{later "n" "b.ts"}});
+    select * into c from dipwell_internal.carry(l, o, b.key, b.version, (d.rule).number, n, b.used, b.ts, b.lows);
+    if b.lows is not null then
+        c.lows := dipwell_internal.resolve_records(l, o, b.key, (d.rule).number, case when c.used > 0 then c.lows end, n);
+    end if;
+    update dipwell.buckets x set used = c.used, ts = c.ts, version = (d.rule).number, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
+    if o.id is not null then
+        perform dipwell_internal.store_override(o, case when dipwell_internal.decides(o, {{later "n" "b.ts"}}) then dipwell_internal.renewed(l, o) end);
+    end if;
+end $$;
+comment on function dipwell_internal.settle_row is
+    'Brings a locked row to its own definition at the present version, ends its records that are due at n, and its override if that has ended.';
+
+create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
+declare
+    p record;
+    b dipwell.buckets;
+    l dipwell.limits;
+begin
+    for p in select x.limit_id, x.key, x.id from dipwell.key_overrides x where x.until <= n order by x.until limit max_rows loop
+        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+        if found then
+            select * into l from dipwell.limits x where x.id = p.limit_id;
+            perform dipwell_internal.settle_row(l, b, n);
+        elsif not exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key) then
+            delete from dipwell.key_overrides x where x.limit_id = p.limit_id and x.key = p.key and x.id = p.id and x.until <= n;
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.sweep_overrides is
+    'Deletes at most max_rows overrides that have ended at n, and brings their rows to the limit itself. Skips rows that are locked.';

@@ -1,0 +1,388 @@
+-- Conversions of rows and records between the definitions of a limit: its versions,
+-- their plans, and the overrides of keys. Go twins: carry.go, override.go.
+
+create type dipwell_internal.definition as (
+    rule dipwell.versions,
+    mode text,
+    plan text
+);
+comment on type dipwell_internal.definition is 'What decides a call. Go twin: Definition.';
+comment on column dipwell_internal.definition.rule is 'The rule; its number is that of the definition, as in buckets.version.';
+comment on column dipwell_internal.definition.mode is 'enforce, shadow, unlimited or blocked.';
+comment on column dipwell_internal.definition.plan is 'Name of the plan; null: the limit itself, or an override with numbers of its own.';
+
+create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
+$$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
+    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
+comment on function dipwell_internal.same_rule is
+    'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
+
+create function dipwell_internal.version_of(number int) returns int language sql immutable as
+$$ select number & 1048575 $$;
+comment on function dipwell_internal.version_of is
+    'The version of a number that is not an override''s. Go twin: number.Version.';
+
+create function dipwell_internal.override_number(id int) returns int language sql immutable as
+$$ select (id::bigint - 2147483648)::int $$;
+comment on function dipwell_internal.override_number is
+    'What rows that an override decides have as version. Go twin: number.OfOverride.';
+
+create function dipwell_internal.decides(o dipwell.key_overrides, t bigint) returns boolean language sql immutable as
+$$ select o.id is not null and (o.until is null or t < o.until) $$;
+comment on function dipwell_internal.decides is
+    'Whether an override, or null, decides calls at t.';
+
+create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
+returns dipwell.versions language plpgsql immutable as $$
+begin
+    base.number := number;
+    base.unit := unit;
+    base.add := add;
+    base.cap := cap;
+    base.debt := debt;
+    base.max_charge := max_charge;
+    base.max_used := max_used;
+    base.burst := cap / unit;
+    base.most := (cap + debt) / unit;
+    return base;
+end $$;
+comment on function dipwell_internal.variant is
+    'The rule of a plan or an override of the version base.';
+
+create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
+declare
+    d dipwell_internal.definition;
+    r dipwell.versions;
+begin
+    select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
+    d.rule := r;
+    d.mode := l.mode;
+    return d;
+end $$;
+comment on function dipwell_internal.base_definition is
+    'The limit itself, at its present version.';
+
+create function dipwell_internal.plan_definition(l dipwell.limits, plan_name text) returns dipwell_internal.definition language plpgsql stable as $$
+declare
+    d dipwell_internal.definition;
+    p dipwell.plans;
+begin
+    select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan_name and x.version = l.version;
+    if found then
+        d := dipwell_internal.base_definition(l);
+        d.rule := dipwell_internal.variant(d.rule, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
+        d.mode := coalesce(p.mode, l.mode);
+        d.plan := p.name;
+    end if;
+    return d;
+end $$;
+comment on function dipwell_internal.plan_definition is
+    'A plan of a limit at its present version; the rule is null if it has none of this name. Go twin: Definition.WithPlan.';
+
+-- What the caller named, which must exist.
+create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
+declare
+    d dipwell_internal.definition;
+begin
+    if plan_name is null then
+        return dipwell_internal.base_definition(l);
+    end if;
+    d := dipwell_internal.plan_definition(l, plan_name);
+    if (d.rule).number is null then
+        raise exception using errcode = 'undefined_object', constraint = field,
+            message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
+    elsif not (select p.callable from dipwell.plans p where p.limit_id = l.id and p.number = (d.rule).number) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: callers may not name plan %s of limit %s; keys have it by an override alone', field, plan_name, l.name);
+    end if;
+    return d;
+end $$;
+comment on function dipwell_internal.asked_definition is
+    'The plan that a caller named, or without a name the limit itself. Raises an error that names the field unless callers may name the plan.';
+
+create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
+declare
+    r dipwell.versions := base;
+    p dipwell.plans;
+begin
+    if o.version = base.number then
+        return o;
+    end if;
+    o.version := base.number;
+    o.mode := null;
+    if o.plan is not null then
+        select * into p from dipwell.plans x where x.limit_id = o.limit_id and x.name = o.plan and x.version = base.number;
+        if found then
+            r := dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
+            o.mode := p.mode;
+        end if;
+    else
+        begin
+            r := dipwell_internal.compile_variant(case when base.number = l.version then l else dipwell_internal.limit_of(base.settings) end,
+                base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
+        exception when invalid_parameter_value then
+            r := base;
+        end;
+    end if;
+    o.unit := r.unit;
+    o.add := r.add;
+    o.cap := r.cap;
+    o.debt := r.debt;
+    o.max_charge := r.max_charge;
+    o.max_used := r.max_used;
+    return o;
+end $$;
+comment on function dipwell_internal.override_at is
+    'An override with its rule at a version of the limit. If it does not compile there, because its plan is gone or the limit has changed, the limit itself decides. Go twin: withOverride.';
+
+create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
+begin
+    if o.id is not null and o.version <> l.version then
+        o := dipwell_internal.override_at(l, o, (dipwell_internal.base_definition(l)).rule);
+        o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
+    end if;
+    return o;
+end $$;
+comment on function dipwell_internal.renewed is
+    'An override at the present version of its limit: with the next id if it was of an older one. Go twin: Definition.Renewed.';
+
+create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
+declare
+    d dipwell_internal.definition := dipwell_internal.base_definition(l);
+begin
+    o := dipwell_internal.renewed(l, o);
+    d.rule := dipwell_internal.variant(d.rule, dipwell_internal.override_number(o.id), o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
+    d.mode := coalesce(o.mode, l.mode);
+    d.plan := o.plan;
+    return d;
+end $$;
+comment on function dipwell_internal.override_definition is
+    'What an override makes of the present version of its limit. Go twin: Definition.WithOverride.';
+
+create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns dipwell_internal.definition language plpgsql stable as $$
+declare
+    d dipwell_internal.definition;
+begin
+    if number < 0 and dipwell_internal.decides(o, t) and dipwell_internal.override_number(o.id) = number then
+        return dipwell_internal.override_definition(l, o);
+    elsif number > 1048575 then
+        d := dipwell_internal.plan_definition(l, (select p.name from dipwell.plans p where p.limit_id = l.id and p.number = own_definition.number));
+        if (d.rule).number is not null then
+            return d;
+        end if;
+    end if;
+    return dipwell_internal.base_definition(l);
+end $$;
+comment on function dipwell_internal.own_definition is
+    'The definition that a row with a number is under at t, once it is converted to the present version. Go twin: Definition.Own.';
+
+create function dipwell_internal.rule_at(l dipwell.limits, o dipwell.key_overrides, v int, plan text, over boolean) returns dipwell.versions language plpgsql stable as $$
+declare
+    base dipwell.versions;
+    p    dipwell.plans;
+begin
+    select * into base from dipwell.versions x where x.limit_id = l.id and x.number = v;
+    if over then
+        o := dipwell_internal.override_at(l, o, base);
+        return dipwell_internal.variant(base, base.number, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
+    elsif plan is not null then
+        select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan and x.version = v;
+        return case when found then dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used) end;
+    end if;
+    return base;
+end $$;
+comment on function dipwell_internal.rule_at is
+    'The rule of the limit, one of its plans or an override at the version v; null if that version has no such plan. Go twin: ruleAt.';
+
+-- target is a number at the present version, or null to stay in the plan or override
+-- of the row, or if that has ended, in the limit itself.
+create function dipwell_internal.walk(l dipwell.limits, o dipwell.key_overrides, number int, ts bigint, n bigint, target int)
+returns table (known boolean, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
+declare
+    v        int;
+    plan     text;
+    over     boolean := number < 0;
+    to_plan  text;
+    to_over  boolean := coalesce(target, 0) < 0;
+    later    dipwell.versions;
+    into_    dipwell.versions;
+    ends     boolean;
+    -- of the next conversion
+    new_plan text;
+    new_over boolean;
+    policy   text;
+    since    bigint;
+begin
+    known := false;
+    if over then
+        if o.id is null or dipwell_internal.override_number(o.id) <> number then
+            return next;
+            return;
+        end if;
+        v := o.version;
+    else
+        v := dipwell_internal.version_of(number);
+        if number > 1048575 then
+            select p.name into plan from dipwell.plans p where p.limit_id = l.id and p.number = walk.number;
+        end if;
+        if number > 1048575 and plan is null or not exists (select from dipwell.versions x where x.limit_id = l.id and x.number = v) then
+            return next;
+            return;
+        end if;
+    end if;
+    if target > 1048575 then
+        select p.name into to_plan from dipwell.plans p where p.limit_id = l.id and p.number = target;
+    end if;
+    known := true;
+    was := dipwell_internal.rule_at(l, o, v, plan, over);
+    n := greatest(n, ts);
+    loop
+        ends := over and o.until <= n;
+        select * into later from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number limit 1;
+        if ends and (later.number is null or o.until <= later.since) then -- the override ends
+            new_plan := null;
+            new_over := false;
+            policy := 'keep';
+            since := o.until;
+        elsif later.number is not null then
+            v := later.number;
+            new_plan := plan;
+            new_over := over;
+            policy := later.policy;
+            since := later.since;
+        elsif target is not null and (over <> to_over or plan is distinct from to_plan) then
+            new_plan := to_plan;
+            new_over := to_over;
+            policy := 'keep';
+            since := n;
+        else
+            exit;
+        end if;
+        into_ := dipwell_internal.rule_at(l, o, v, new_plan, new_over);
+        if into_.number is null then -- the version has no such plan
+            new_plan := null;
+            policy := 'keep';
+            into_ := dipwell_internal.rule_at(l, o, v, null, new_over);
+        end if;
+        if not dipwell_internal.same_rule(was, into_) then
+            ts := greatest(ts, since);
+            r := into_;
+            r.policy := policy;
+            at := ts;
+            return next;
+        end if;
+        was := into_;
+        plan := new_plan;
+        over := new_over;
+    end loop;
+    if at is null then -- no conversion
+        r := null;
+        return next;
+    end if;
+end $$;
+comment on function dipwell_internal.walk is
+    'The conversions of a row with a number, from which rule to which and when, up to the present version and the definition target. A row without any has one result, without a rule r; known is false there if the number is unknown, so that the row is full. Go twin: Definition.walk.';
+
+create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
+    inout used bigint, inout ts bigint, inout lows bigint[] default null) language plpgsql stable as $$
+declare
+    w record;
+begin
+    if number = target and (number >= 0 or o.version = l.version) then
+        return;
+    end if;
+    for w in select * from dipwell_internal.walk(l, o, number, ts, n, target) loop
+        if not w.known then
+            used := 0;
+            lows := null;
+            return;
+        end if;
+        continue when w.r is null;
+        used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(w.was, l.name, key), used, ts, w.at), w.was, w.r, true);
+        ts := w.at;
+        if lows is not null then
+            for i in 4..cardinality(lows) by 2 loop
+                lows[i] := case when used < (w.r).max_used then dipwell_internal.convert_back(lows[i], w.was, w.r) else 0 end; -- otherwise it may have been clipped
+            end loop;
+            lows := dipwell_internal.lows_rise(lows);
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.carry is
+    'Brings a row to the present version and the definition target: steps it under each definition up to its end, and converts what is used, and lows if it has any. A row of a definition that is gone is full. The row must not be of a later version than l. Go twin: Definition.carry.';
+
+create function dipwell_internal.carry_units(l dipwell.limits, o dipwell.key_overrides, units bigint, number int, target int, n bigint) returns bigint language plpgsql stable as $$
+declare
+    w record;
+begin
+    if number = target and (number >= 0 or o.version = l.version) then
+        return units;
+    end if;
+    for w in select * from dipwell_internal.walk(l, o, number, -9007199254740991, n, target) loop
+        if not w.known then
+            return 0;
+        end if;
+        continue when w.r is null;
+        units := dipwell_internal.convert_back(units, w.was, w.r);
+    end loop;
+    return units;
+end $$;
+comment on function dipwell_internal.carry_units is
+    'Converts units that a record took under the definition with a number to the definition target at n, rounded down. Units of a definition that is gone are gone too. Go twin: Definition.CarryUnits.';
+
+create function dipwell_internal.carry_records(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
+language plpgsql volatile as $$
+begin
+    update dipwell.reservations x set version = target,
+            units = dipwell_internal.carry_units(l, o, x.units, x.version, target, n),
+            slack = case when x.slack is not null then dipwell_internal.carry_units(l, o, x.slack, x.version, target, n) end
+        where x.limit_id = l.id and x.key = of_key and x.version <> target;
+end $$;
+comment on function dipwell_internal.carry_records is
+    'Converts the records of a key to the definition target. Go twin: convertRecords.';
+
+create function dipwell_internal.override_of(lim int, of_key text) returns dipwell.key_overrides language plpgsql stable as $$
+declare
+    o dipwell.key_overrides;
+begin
+    select * into o from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
+    return o;
+end $$;
+comment on function dipwell_internal.override_of is
+    'The override of a key, or null.';
+
+create function dipwell_internal.store_override(was dipwell.key_overrides, o dipwell.key_overrides) returns void language plpgsql volatile as $$
+begin
+    if was.id is null or was.id = o.id then
+        return;
+    elsif o.id is null then
+        delete from dipwell.key_overrides x where x.limit_id = was.limit_id and x.key = was.key and x.id = was.id;
+    else
+        update dipwell.key_overrides x set (id, version, mode, unit, add, cap, debt, max_charge, max_used)
+            = (o.id, o.version, o.mode, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used)
+            where x.limit_id = was.limit_id and x.key = was.key and x.id = was.id;
+    end if;
+end $$;
+comment on function dipwell_internal.store_override is
+    'Stores what a call made of the override of a key: renewed, or null, ended.';
+
+create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
+declare
+    l dipwell.limits;
+    c record;
+    d dipwell_internal.definition;
+begin
+    select * into l from dipwell.limits where id = lim;
+    if not found then
+        return true; -- the limit was dropped
+    elsif version < 0 then
+        return not exists (select from dipwell.key_overrides x where x.limit_id = lim and x.key = is_full.key); -- sweep_overrides converts the row
+    elsif dipwell_internal.version_of(version) > l.version then
+        return false; -- the row was read after the limit
+    end if;
+    d := dipwell_internal.own_definition(l, null, version, n);
+    select * into c from dipwell_internal.carry(l, null, key, version, (d.rule).number, n, used, ts);
+    return dipwell_internal.used_at(dipwell_internal.spread(d.rule, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
+end $$;
+comment on function dipwell_internal.is_full is
+    'Whether a row is full at n, so that it may be deleted. A row that an override decides is not, and neither is one of a later version than the limit as it is read here.';

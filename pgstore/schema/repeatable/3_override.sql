@@ -1,0 +1,194 @@
+-- Plans and overrides are changed. Go twins: CheckOverride, Definition.SetOverrideIn.
+
+create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
+$$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from unnest(string_to_array(plans, '|')) p (x) $$;
+comment on function dipwell_internal.sorted_plans is
+    'The text of plans in the order of their names, which is that of their numbers.';
+
+create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns void language plpgsql volatile as $$
+declare
+    d dipwell.limits;
+    r dipwell.versions;
+begin
+    perform dipwell_internal.limit_id(limit_name, 'limit_name');
+    lock table dipwell.limits in share row exclusive mode;
+    select * into d from dipwell.limits x where x.name = limit_name;
+    if split_part(d.owner, ' ', 1) <> 'sql' then
+        perform dipwell_internal.other_owner(limit_name, d.owner);
+    elsif changed is null and not exists (select from dipwell_internal.plans_of(d.plans) p where p.name = plan) then
+        raise exception using errcode = 'undefined_object', constraint = 'plan', message = format('plan: limit %s has no plan "%s"', limit_name, plan);
+    end if;
+    d.plans := (select dipwell_internal.sorted_plans(string_agg(p.x, '|')) from (
+        select x from unnest(string_to_array(d.plans, '|')) x where split_part(x, ':', 1) <> plan
+        union all select changed where changed is not null) p (x));
+    select * into r from dipwell.versions v where v.limit_id = d.id and v.number = d.version;
+    r.settings := null;
+    r.policy := d.on_change;
+    perform dipwell_internal.put_limit(d, r);
+end $$;
+comment on function dipwell_internal.change_plans is
+    'Puts a plan in place of the one of its name, or removes it, in a new version of the limit.';
+
+create function dipwell_internal.bad_override(field text, reason text) returns void language plpgsql as $$
+begin
+    raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
+end $$;
+comment on function dipwell_internal.bad_override is
+    'Raises the error for an invalid override.';
+
+create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, n bigint) returns dipwell.key_overrides language plpgsql stable as $$
+declare
+    base dipwell.versions := (dipwell_internal.base_definition(l)).rule;
+    r    dipwell.versions;
+    p    dipwell.plans;
+    reason text;
+begin
+    if o.until <= n then
+        perform dipwell_internal.bad_override('until', 'is not in the future');
+    elsif o.until > 9007199254740991 then
+        perform dipwell_internal.bad_override('until', 'is not between now and the year 2255');
+    elsif octet_length(o.note) > 1024 then
+        perform dipwell_internal.bad_override('note', format('has %s bytes; at most 1024', octet_length(o.note)));
+    elsif o.plan is not null and (o.rate is not null or o.per is not null or o.burst is not null) then
+        perform dipwell_internal.bad_override('plan', 'stands beside rate, per or burst; an override has either a plan or numbers');
+    elsif o.plan is null and o.rate is null and o.per is null and o.burst is null then
+        perform dipwell_internal.bad_override('plan', 'is missing; an override has a plan, or rate, per or burst');
+    end if;
+    if o.plan is not null then
+        select * into p from dipwell.plans x where x.limit_id = l.id and x.name = o.plan and x.version = l.version;
+        if not found then
+            perform dipwell_internal.bad_override('plan', format('limit %s has no plan "%s"', l.name, o.plan));
+        end if;
+        o.mode := p.mode;
+        r := dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
+    else
+        begin
+            r := dipwell_internal.compile_variant(l, base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
+        exception when invalid_parameter_value then
+            get stacked diagnostics reason = message_text;
+            perform dipwell_internal.bad_override('override', substr(reason, length('limit ' || l.name || ': plans: ') + 1));
+        end;
+    end if;
+    o.version := l.version;
+    o.unit := r.unit;
+    o.add := r.add;
+    o.cap := r.cap;
+    o.debt := r.debt;
+    o.max_charge := r.max_charge;
+    o.max_used := r.max_used;
+    return o;
+end $$;
+comment on function dipwell_internal.compile_override is
+    'Checks an override that is set at n, and fills in its rule.';
+
+-- The row is locked before the override is read, as everywhere.
+create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, at bigint) returns dipwell.key_overrides
+language plpgsql volatile as $$
+declare
+    l   dipwell.limits;
+    b   dipwell.buckets;
+    was dipwell.key_overrides;
+    d   dipwell_internal.definition; -- the row's
+    e   dipwell_internal.definition; -- from now on
+    r   dipwell.versions;
+    s   dipwell.versions;
+    list bigint[];
+    c   record;
+    n   bigint := coalesce(at, dipwell_internal.now_us());
+    t   bigint;
+begin
+    if o.id is not null then -- an overridden key has a row
+        select * into l from dipwell.limits x where x.id = lim;
+        insert into dipwell.buckets (used, ts, limit_id, version, key) values (0, n, lim, l.version, of_key) on conflict do nothing;
+    end if;
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key for update;
+    select * into l from dipwell.limits x where x.id = lim;
+    if l.id is null then
+        raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
+    end if;
+    was := dipwell_internal.override_of(lim, of_key);
+    n := coalesce(at, dipwell_internal.now_us());
+    if o.id is null and was.id is null then
+        return null;
+    elsif o.id is not null then
+        o.limit_id := lim;
+        o.key := of_key;
+        o := dipwell_internal.compile_override(l, o, n);
+        o.id := (n & 2147483647)::int;
+        if o.id = 0 or o.id = (dipwell_internal.renewed(l, was)).id then
+            o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
+        end if;
+    end if;
+    if b.limit_id is not null then
+        perform dipwell_internal.check_version(l, case when b.version < 0 then was.version else dipwell_internal.version_of(b.version) end);
+        t := greatest(n, b.ts);
+        d := dipwell_internal.own_definition(l, was, b.version, t);
+        r := dipwell_internal.spread(d.rule, l.name, of_key);
+        select * into c from dipwell_internal.carry(l, was, of_key, b.version, r.number, n, b.used, b.ts, b.lows);
+        if b.lows is not null then
+            c.lows := dipwell_internal.resolve_records(l, was, of_key, r.number, case when c.used > 0 then c.lows end, n);
+        end if;
+        t := greatest(n, c.ts);
+        c.used := dipwell_internal.used_at(r, c.used, c.ts, t);
+        if o.id is not null then
+            e := dipwell_internal.override_definition(l, o);
+        else
+            e := dipwell_internal.base_definition(l);
+        end if;
+        s := e.rule;
+        s.policy := 'keep';
+        c.used := dipwell_internal.convert_used(c.used, r, s, true);
+        if c.lows is not null and c.used > 0 then
+            list := c.lows;
+            for i in 4..cardinality(list) by 2 loop
+                list[i] := dipwell_internal.convert_back(list[i], r, s);
+            end loop;
+            list := dipwell_internal.lows_rise(list);
+        end if;
+        update dipwell.reservations x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s),
+                slack = case when x.slack is not null then dipwell_internal.convert_back(x.slack, r, s) end
+            where x.limit_id = lim and x.key = of_key and x.version = r.number;
+        update dipwell.buckets x set used = c.used, ts = t, version = s.number, lows = list where x.limit_id = lim and x.key = of_key;
+    end if;
+    delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
+    if o.id is not null then
+        insert into dipwell.key_overrides select o.*;
+        return o;
+    end if;
+    return case when dipwell_internal.decides(was, n) then was end;
+end $$;
+comment on function dipwell_internal.change_override is
+    'Sets the override of a key, or ends it if o is null, and converts the row of the key in the same step. Returns the override that was set, or the one that ended.';
+
+create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null)
+returns dipwell.key_overrides language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    o dipwell.key_overrides;
+begin
+    if per = 0 then
+        perform dipwell_internal.bad_override('per', 'is not a length of time');
+    end if;
+    o.plan := plan;
+    o.rate := rate;
+    o.per := dipwell_internal.format_per(per);
+    o.burst := burst;
+    o.until := until;
+    o.note := nullif(note, '');
+    o.id := 1;
+    update dipwell.limits x set overridden = true where x.id = lim and x.overridden is not true;
+    if found then
+        update dipwell.revision x set n = x.n + 1;
+        notify dipwell;
+    end if;
+    return dipwell_internal.change_override(lim, of_key, o, at);
+end $$;
+comment on function dipwell_internal.set_override is
+    'dipwell.override by the id of the limit; per is in µs, or -months, until in µs. at replaces the clock, for tests.';
+
+create function dipwell_internal.end_override(lim int, of_key text, at bigint default null) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    return (dipwell_internal.change_override(lim, of_key, null, at)).id is not null;
+end $$;
+comment on function dipwell_internal.end_override is
+    'dipwell.end_override by the id of the limit. at replaces the clock, for tests.';
