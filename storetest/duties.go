@@ -14,7 +14,7 @@ type duty struct{ name, text, cases string }
 
 var duties = []duty{
 	{"atomic", "lock all rows of a group before reading them, and keep the locks until the group is decided and stored",
-		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant"},
+		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant levels levels-take-up-to race-levels"},
 	{"clock", "read the store's own clock, not the caller's, once for each group, after its rows are locked",
 		"two-clocks caller-clock clock-back late-writer-wipes"},
 	{"write", "store the rows for which Decide set write, with TS and Version; after a refusal or a Check store nothing",
@@ -31,7 +31,7 @@ var duties = []duty{
 	{"reservations", "if Group.Reserved is true, store Group.ID, its due time, and a Record (Op.Record) for each key with Granted > 0",
 		"reserve leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts (Definition.GiveBack); otherwise return ErrReservation",
-		"cancel-until-due cancel-group cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
+		"cancel-until-due cancel-group levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
 	{"records", "store Lows with the row, and call Definition.Advance with all its records before each write to a row that has Lows",
 		"cancel-due-limits-for-good remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},

@@ -59,6 +59,7 @@ var severalKeys = map[string]bool{
 	"plan-group": true, "floor-group": true, "hold-several": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "cancel-group": true, "race-group": true,
+	"levels": true, "levels-take-up-to": true, "levels-reserve": true, "race-levels": true,
 }
 
 // seed selects one random history. A failure's message has the number.
@@ -97,7 +98,7 @@ func Run(t *testing.T, open Open, options ...Option) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, raceCases, historyCases, goldenCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, raceCases, historyCases, goldenCases}
 }
 
 type testCase struct {

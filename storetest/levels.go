@@ -1,0 +1,124 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// levelCases test limits with parents. The Limiter makes a group of the levels of a
+// take, so that a store needs no more than all or nothing, and the least of a
+// TakeUpTo.
+var levelCases = []testCase{
+	{"levels", levels},
+	{"levels-take-up-to", levelsTakeUpTo},
+	{"levels-reserve", levelsReserve},
+	{"race-levels", raceLevels},
+}
+
+// tree defines users inside tenants inside one global limit. Cancel and refills
+// need a clock that stands still.
+func (e *env) tree(user, tenant, global int64) {
+	e.Helper()
+	e.define(store.Limit{Name: "global", Rate: global, Period: time.Hour})
+	e.define(store.Limit{Name: "tenant", Rate: tenant, Period: time.Hour, Parent: "global"})
+	e.define(store.Limit{Name: "user", Rate: user, Period: time.Hour, Parent: "tenant"})
+}
+
+// level makes a call of the limit user, and checks whether it was allowed, what was
+// granted, and what is left of the user, the tenant and the global limit.
+func (e *env) level(verb store.Verb, key string, n int64, allowed bool, granted int64, left [3]int64) dipwell.Decision {
+	e.Helper()
+	var d dipwell.Decision
+	what := fmt.Sprintf("%s user %s %d", verb, key, n)
+	if err := e.l.Do(e.ctx, &d, verb, "user", key, n); err != nil {
+		e.Fatalf("%s: %v", what, err)
+	}
+	if d.Allowed != allowed || d.Granted != granted && verb < store.VerbRefund {
+		e.Fatalf("%s: allowed %v, granted %d, want %v, %d: %+v", what, d.Allowed, d.Granted, allowed, granted, d)
+	}
+	c, err := e.l.Check(e.ctx, "user", key, 0)
+	if err != nil || len(c.Limits) != 3 {
+		e.Fatalf("%s: a check of 0 after it: %+v, %v", what, c, err)
+	}
+	for i, want := range left {
+		if got := c.Limits[i].Remaining; got != want {
+			e.Fatalf("%s leaves %d of %s, want %d", what, got, c.Limits[i].Limit, want)
+		}
+	}
+	return d
+}
+
+func levels(e *env) {
+	e.tree(5, 8, 10)
+	e.level(store.VerbTake, "acme/a", 3, true, 3, [3]int64{2, 5, 7})
+	if d := e.level(store.VerbTake, "acme/a", 3, false, 0, [3]int64{2, 5, 7}); d.Limit != "user" || d.RetryAfter != 12*time.Minute {
+		e.Fatalf("the user refuses: %+v", d)
+	}
+	e.level(store.VerbTake, "acme/b", 5, true, 5, [3]int64{0, 0, 2})
+	if d := e.level(store.VerbTake, "acme/a", 1, false, 0, [3]int64{2, 0, 2}); d.Limit != "tenant" || d.Key != "acme" || d.RetryAfter != 450*time.Second {
+		e.Fatalf("the tenant refuses: %+v", d)
+	}
+	e.level(store.VerbTake, "other/c", 2, true, 2, [3]int64{3, 6, 0})
+	if d := e.level(store.VerbCheck, "other/c", 1, false, 0, [3]int64{3, 6, 0}); d.Limit != "global" || d.Key != "" {
+		e.Fatalf("the global limit refuses: %+v", d)
+	}
+	e.level(store.VerbCharge, "other/c", 1, true, 1, [3]int64{2, 5, 0}) // global is one below empty
+	e.level(store.VerbRefund, "acme/b", 4, true, 0, [3]int64{4, 4, 3})
+	e.level(store.VerbReset, "acme/b", 0, true, 0, [3]int64{5, 4, 3})
+	for key, reason := range map[string]string{"acme": "a part too few", "acme/a/x": "a part too many", "acme/": "an empty part", dipwell.Shared: "no key"} {
+		var field *dipwell.FieldError
+		if d, err := e.l.Take(e.ctx, "user", key, 1); !errors.As(err, &field) || field.Field != "key" || d.Allowed {
+			e.Errorf("%s: %+v, %v", reason, d, err)
+		}
+	}
+	e.level(store.VerbCheck, "acme/b", 3, true, 0, [3]int64{5, 4, 3})
+}
+
+// A TakeUpTo takes from each level the least that one of them grants.
+func levelsTakeUpTo(e *env) {
+	e.tree(20, 9, 12)
+	e.level(store.VerbTakeUpTo, "a/1", 4, true, 4, [3]int64{16, 5, 8})
+	e.level(store.VerbTakeUpTo, "a/1", 10, true, 5, [3]int64{11, 0, 3})
+	e.level(store.VerbTakeUpTo, "a/1", 1, false, 0, [3]int64{11, 0, 3})
+	e.level(store.VerbTakeUpTo, "b/1", 10, true, 3, [3]int64{17, 6, 0})
+	e.level(store.VerbTakeUpTo, "b/1", 0, true, 0, [3]int64{17, 6, 0})
+	e.level(store.VerbTakeUpTo, "b/2", 1, false, 0, [3]int64{20, 6, 0})
+}
+
+// A reservation is due when the last of its levels is, and Cancel gives back to all.
+func levelsReserve(e *env) {
+	e.tree(20, 6, 12)
+	e.level(store.VerbTake, "a/1", 6, true, 6, [3]int64{14, 0, 6})
+	d := e.level(store.VerbReserve, "a/2", 2, true, 2, [3]int64{18, 0, 4})
+	if d.Delay != 20*time.Minute || d.Reservation == (store.Reservation{}) {
+		e.Fatalf("2 of a tenant that is empty, at 6 an hour: %+v", d)
+	}
+	e.must(nil, e.l.Cancel(e.ctx, d.Reservation))
+	e.level(store.VerbCheck, "a/2", 0, true, 0, [3]int64{20, 0, 6})
+	e.at(10 * time.Minute)
+	e.level(store.VerbTake, "a/2", 1, true, 1, [3]int64{19, 0, 7})
+}
+
+// Users of one tenant call at one time: what the tenant gives is taken by exactly
+// so many of them.
+func raceLevels(e *env) {
+	e.define(store.Limit{Name: "tenant", Rate: 40, Period: time.Hour, Parts: 1})
+	e.define(store.Limit{Name: "user", Rate: 3, Period: time.Hour, Parent: "tenant"})
+	for round := range e.rounds {
+		granted := race(e, 16, 4, func(caller, _ int) (int64, error) {
+			d, err := e.l.Take(e.ctx, "user", fmt.Sprintf("%d/%d", round, caller), 1)
+			return d.Granted, err
+		})
+		d, err := e.l.Check(e.ctx, "user", fmt.Sprintf("%d/0", round), 0)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if granted != 40 || d.Limits[1].Remaining != 0 {
+			e.Fatalf("round %d: %d of 40 granted to 16 users with 3 each, and the tenant has %d left", round, granted, d.Limits[1].Remaining)
+		}
+	}
+}
