@@ -46,8 +46,7 @@ type cycle struct {
 type dirtyKey struct {
 	def      *store.Definition
 	key      string
-	gaveBack bool // tokens were given back: the row on the disk may have to be deleted
-	reset    bool // the key was reset: so may its records
+	gaveBack bool // the row on the disk, or its override, may have to be deleted
 }
 
 type dirtyShard struct {
@@ -157,7 +156,7 @@ func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
 	at := f % uint64(len(sh.set))
 	for ; sh.set[at] != 0; at = (at + 1) % uint64(len(sh.set)) {
 		if old := &sh.keys[sh.set[at]-1]; old.def == k.def && old.key == k.key {
-			old.gaveBack, old.reset = old.gaveBack || k.gaveBack, old.reset || k.reset
+			old.gaveBack = old.gaveBack || k.gaveBack
 			return false
 		}
 	}

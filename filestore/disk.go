@@ -16,6 +16,8 @@ import (
 	"sync"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // Numbers in SQLite's header that identify a file of this package.
@@ -221,15 +223,27 @@ func (d *disk) connect() (err error) {
 	return nil
 }
 
-// addColumns adds the columns that a file of an older program lacks. That program can
-// still open the file, because they have defaults.
+// newColumns are the columns that files of older programs lack. These programs can open
+// a file that has them, because they have defaults.
+var newColumns = []struct{ table, name, definition string }{
+	{"versions", "settings", "text not null default ''"},
+	{"records", "hold", "text not null default ''"},
+	{"records", "expires", "integer not null default 0"},
+	{"records", "parts", "integer not null default 0"},
+}
+
 func (d *disk) addColumns() error {
-	var columns int
-	err := d.conn.QueryRowContext(background, "select count(*) from pragma_table_info('versions') where name = 'settings'").Scan(&columns)
-	if err != nil || columns > 0 {
-		return err
+	for _, c := range newColumns {
+		var n int
+		err := d.conn.QueryRowContext(background, "select count(*) from pragma_table_info(?) where name = ?", c.table, c.name).Scan(&n)
+		if err == nil && n == 0 {
+			err = d.exec("alter table " + c.table + " add column " + c.name + " " + c.definition)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return d.exec("alter table versions add column settings text not null default ''")
+	return nil
 }
 
 // readError wraps an error of opening or loading the file.
@@ -247,10 +261,13 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 			if r.state.Used == 0 {
 				_, err = d.remove.ExecContext(background, r.limit, r.key)
 			} else {
-				_, err = d.put.ExecContext(background, r.limit, r.key, r.state.Used, r.state.TS, int64(r.state.Version))
+				_, err = d.put.ExecContext(background, r.limit, r.key, r.state.Used, r.state.TS, column(r.state.Version))
 			}
 			if err == nil {
 				err = d.writeLows(r)
+			}
+			if err == nil && r.gaveBack {
+				err = d.writeOverride(r)
 			}
 			if err != nil {
 				return err
@@ -259,8 +276,13 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 		if err := d.writeRecords(g.records); err != nil {
 			return err
 		}
-		for i := range g.reservations {
-			if err := d.writeReservation(&g.reservations[i], idOf); err != nil {
+		for id, h := range g.reservations {
+			if err := d.writeReservation(id, &h, idOf); err != nil {
+				return err
+			}
+		}
+		for id, h := range g.holds {
+			if err := d.writeHold(id, &h); err != nil {
 				return err
 			}
 		}
@@ -268,18 +290,22 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 	})
 }
 
-func (d *disk) writeReservation(r *reservation, idOf func(name string) (int64, bool)) error {
-	id := r.ID.String()
-	if !r.live {
+// column returns the number of a definition as it is in the file, where those of
+// overrides are negative.
+func column(n uint32) int64 { return int64(int32(n)) }
+
+func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf func(name string) (int64, bool)) error {
+	id := of.String()
+	if len(h.Parts) == 0 {
 		return errors.Join(d.exec("update records set id = null where id = ?", id),
 			d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id))
 	}
-	for _, p := range r.Parts {
+	for _, p := range h.Parts {
 		limit, ok := idOf(p.Limit)
 		if !ok {
 			continue // of a limit that was dropped
 		}
-		if err := d.exec("update records set id = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, limit, p.Key, p.Mark, p.Number); err != nil {
+		if err := d.exec("update records set id = ?, parts = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, len(h.Parts), limit, p.Key, p.Mark, p.Number); err != nil {
 			return err
 		}
 	}

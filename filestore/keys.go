@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +39,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 			if !strings.HasPrefix(r.key, prefix) {
 				return out, nil
 			}
-			if len(out) < n && s.live(d, r.key, r.state) {
+			if len(out) < n && s.live(d, &r) {
 				out = append(out, store.KeyState{Key: r.key, State: r.state})
 			}
 		}
@@ -51,9 +52,10 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 }
 
 // live reports whether a row is not full, or cannot be stepped.
-func (s *Store) live(d *store.Definition, key string, row store.State) bool {
-	op := store.Op{Def: d, Key: key, Verb: store.VerbCheck}
-	_, _, err := op.Step(s.now(), row, true)
+func (s *Store) live(d *store.Definition, r *bucket) bool {
+	op := store.Op{Def: d, Key: r.key, Verb: store.VerbCheck}
+	r.state.Override = s.mem.Override(d, r.key)
+	_, _, err := op.Step(s.now(), r.state, true)
 	return err != nil || op.Reset > 0
 }
 
@@ -73,9 +75,11 @@ func (d *disk) page(id int64, from string, after bool, n int) (out []bucket, err
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		r := bucket{limit: id}
-		if err = rows.Scan(&r.key, &r.state.Used, &r.state.TS, &r.state.Version); err != nil {
+		var version int64
+		if err = rows.Scan(&r.key, &r.state.Used, &r.state.TS, &version); err != nil {
 			return nil, err
 		}
+		r.state.Version = uint32(version)
 		out = append(out, r)
 	}
 	return out, rows.Err()
@@ -158,11 +162,13 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 		seen := 0
 		for ; rows.Next(); seen++ {
 			var r bucket
-			if err = rows.Scan(&r.limit, &r.key, &r.state.Used, &r.state.TS, &r.state.Version); err != nil {
+			var version int64
+			if err = rows.Scan(&r.limit, &r.key, &r.state.Used, &r.state.TS, &version); err != nil {
 				return err
 			}
+			r.state.Version = uint32(version)
 			at.limit, at.key = r.limit, r.key
-			if def := defs[r.limit]; (def == nil || def.Full(r.state, now)) && len(full) < n {
+			if def := defs[r.limit]; (def == nil || s.full(def, &r, now)) && len(full) < n {
 				full = append(full, r)
 			}
 		}
@@ -180,4 +186,13 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 		return rows.Err()
 	})
 	return len(full), more, err
+}
+
+// full reports whether a row of the file is full, or of an override that has ended.
+func (s *Store) full(d *store.Definition, r *bucket, now int64) bool {
+	if !number.IsOverride(r.state.Version) {
+		return d.Full(r.state, now)
+	}
+	o := s.mem.Override(d, r.key)
+	return o == nil || o.ID != number.Override(r.state.Version)
 }

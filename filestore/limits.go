@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -196,8 +197,10 @@ func (p *limits) retire(d *store.Definition) error {
 	id, _ := p.lookupID(d.Name)
 	var oldest int64
 	err := disk.tx(func() error {
-		row := disk.conn.QueryRowContext(background, `select min(coalesce((select min(version) from buckets where limit_id = ?1), ?2),
-			coalesce((select min(version) from records where limit_id = ?1), ?2))`, id, int64(d.Number)-1)
+		row := disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
+			select version & ?3 as version from buckets where limit_id = ?1 and version > 0
+			union all select version & ?3 from records where limit_id = ?1 and version > 0
+			union all select version from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-1, number.MaxVersion)
 		if err := row.Scan(&oldest); err != nil {
 			return err
 		}
@@ -223,7 +226,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
-			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id),
+			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
 			disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
 			disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -21,7 +23,7 @@ func (s *Store) load(c Config) error {
 	if now < 0 || now > store.MaxInt {
 		return s.disk.readError(fmt.Errorf("the clock has %d", now))
 	}
-	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, NotBefore: now})
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, NotBefore: now})
 	if err != nil {
 		return fmt.Errorf("filestore: %w", err)
 	}
@@ -30,10 +32,16 @@ func (s *Store) load(c Config) error {
 		return err
 	}
 	defs := s.limits.byID(&s.limits.reg)
+	if err = s.loadOverrides(defs); err != nil {
+		return err
+	}
 	if err = s.loadRows(defs); err != nil {
 		return err
 	}
-	return s.loadReservations(defs)
+	if err = s.loadReservations(defs); err != nil {
+		return err
+	}
+	return s.loadHolds()
 }
 
 // loadChunk is the number of rows in a message from the reader.
@@ -91,7 +99,7 @@ func readRows(conn any, chunks chan<- []bucket) error {
 		used, ok2 := values[2].(int64)
 		ts, ok3 := values[3].(int64)
 		version, ok4 := values[4].(int64)
-		if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || version < 1 || version > 1<<32-1 {
+		if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || version == 0 || version != int64(int32(version)) {
 			return fmt.Errorf("a row of buckets has invalid values %v", values)
 		}
 		buckets = append(buckets, bucket{limit: limit, key: key, state: store.State{Used: used, TS: ts, Version: uint32(version)}})
@@ -129,12 +137,17 @@ func checkRow(d *store.Definition, key string, row store.State) error {
 	switch {
 	case row.Used < 0 || row.Used > store.MaxInt || row.TS < 0 || row.TS > store.MaxInt:
 		return fmt.Errorf("used %d and ts %d are out of range", row.Used, row.TS)
-	case row.Version > d.Number:
-		return fmt.Errorf("version %d of the limit does not exist", row.Version)
+	case !exists(d, row.Version):
+		return fmt.Errorf("version %d of the limit does not exist", column(row.Version))
 	case len(key) > store.MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0:
 		return errors.New("invalid key")
 	}
 	return nil
+}
+
+// exists reports whether a row can be of the definition with a number.
+func exists(d *store.Definition, n uint32) bool {
+	return number.IsOverride(n) || n != 0 && number.Version(n) <= d.Number
 }
 
 func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
@@ -142,20 +155,21 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 	if err != nil {
 		return s.disk.readError(err)
 	}
+	if err = s.readOldReservations(defs, pending, records); err != nil {
+		return s.disk.readError(err)
+	}
 	if err = s.loadRecords(defs, records); errors.Is(err, store.ErrFull) {
 		return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
 	} else if err != nil {
 		return s.disk.readError(err)
 	}
-	if err = s.readOldReservations(defs, pending); err != nil {
-		return s.disk.readError(err)
-	}
 	now := s.now()
-	for _, h := range pending {
-		if h.Due <= now {
+	for text, h := range pending {
+		id, err := store.ParseReservation(text)
+		if err != nil || h.Due <= now {
 			continue
 		}
-		if err = s.mem.PutReservation(*h); errors.Is(err, store.ErrFull) {
+		if err = s.mem.PutReservation(id, *h); errors.Is(err, store.ErrFull) {
 			return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
 		} else if err != nil {
 			return s.disk.readError(err)
@@ -167,7 +181,7 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 // readOldReservations reads the reservations of a program version without records.
 // They can be cancelled but give nothing back, because it is not known how much of
 // what they took is still used.
-func (s *Store) readOldReservations(defs map[int64]*store.Definition, pending map[string]*memory.Pending) error {
+func (s *Store) readOldReservations(defs map[int64]*store.Definition, pending map[string]*store.Pending, records map[rowKey][]store.Record) error {
 	rows, err := s.disk.conn.QueryContext(background, "select r.id, r.due, p.limit_id, p.key from reservations r join reserved p on p.id = r.id")
 	if err != nil {
 		return err
@@ -176,18 +190,19 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, pending ma
 	for rows.Next() {
 		var text string
 		var due, limit int64
-		var p memory.PendingPart
+		var p store.PendingPart
 		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
 			return err
 		}
-		id, err := store.ParseReservation(text)
 		d := defs[limit]
-		if err != nil || d == nil {
+		if d == nil {
 			continue
 		}
-		p.Limit = d.Name
+		row := rowKey{limit, p.Key}
+		p.Limit, p.Number = d.Name, -1-int64(len(records[row]))
+		records[row] = slices.Insert(records[row], 0, store.Record{Number: p.Number, Slack: -1, Version: d.Number, Due: due, Ends: due})
 		if pending[text] == nil {
-			pending[text] = &memory.Pending{ID: id, Due: due}
+			pending[text] = &store.Pending{Due: due}
 		}
 		pending[text].Parts = append(pending[text].Parts, p)
 	}

@@ -22,10 +22,7 @@ type rowKey struct {
 type recordID struct{ mark, number int64 }
 
 // collectRecords adds the changes of a key's records to the group.
-func (w *writer) collectRecords(row rowKey, c *memory.Changes, reset bool) {
-	if reset {
-		delete(w.records, row)
-	}
+func (w *writer) collectRecords(row rowKey, c *memory.Changes) {
 	if len(c.Records)+len(c.Ended) == 0 {
 		return
 	}
@@ -47,11 +44,6 @@ func (w *writer) collectRecords(row rowKey, c *memory.Changes, reset bool) {
 // equal to theirs. So a row without lows needs no delete, except after a give-back,
 // which may make it equal again.
 func (d *disk) writeLows(r *bucket) error {
-	if r.reset {
-		if err := d.exec("delete from records where limit_id = ? and key = ?", r.limit, r.key); err != nil {
-			return err
-		}
-	}
 	l := r.state.Lows
 	if l == nil {
 		if !r.gaveBack {
@@ -68,7 +60,7 @@ func (d *disk) writeLows(r *bucket) error {
 		return err
 	}
 	return d.exec("insert or replace into lows (limit_id, key, used, ts, version, mark, next, entries) values (?, ?, ?, ?, ?, ?, ?, ?)",
-		r.limit, r.key, r.state.Used, r.state.TS, int64(r.state.Version), l.Mark, l.Next, string(text))
+		r.limit, r.key, r.state.Used, r.state.TS, column(r.state.Version), l.Mark, l.Next, string(text))
 }
 
 // writeRecords writes the records that changed and deletes those that ended.
@@ -79,9 +71,9 @@ func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
 			if r == nil {
 				err = d.exec("delete from records where limit_id = ? and key = ? and mark = ? and number = ?", row.limit, row.key, id.mark, id.number)
 			} else {
-				err = d.exec(`insert into records (limit_id, key, mark, number, units, slack, version, due, ends, rest) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-					on conflict do update set units = excluded.units, slack = excluded.slack, version = excluded.version, rest = excluded.rest`,
-					row.limit, row.key, id.mark, id.number, r.Units, r.Slack, int64(r.Version), r.Due, r.Ends, r.Rest)
+				err = d.exec(`insert into records (limit_id, key, mark, number, units, slack, version, due, ends, rest, hold, expires) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+					on conflict do update set units = excluded.units, slack = excluded.slack, version = excluded.version, ends = excluded.ends, rest = excluded.rest, expires = excluded.expires`,
+					row.limit, row.key, id.mark, id.number, r.Units, r.Slack, column(r.Version), r.Due, r.Ends, r.Rest, r.Hold, r.Expires)
 			}
 			if err != nil {
 				return err
@@ -93,20 +85,23 @@ func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
 
 // readRecords returns the records of each row in order of number, and the
 // reservations that can cancel them, by id.
-func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*memory.Pending, error) {
-	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, coalesce(id, '') from records order by number")
+func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*store.Pending, error) {
+	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, hold, expires, coalesce(id, ''), parts from records order by number")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
-	records, pending := map[rowKey][]store.Record{}, map[string]*memory.Pending{}
+	records, pending, parts := map[rowKey][]store.Record{}, map[string]*store.Pending{}, map[string]int{}
 	for rows.Next() {
 		var row rowKey
 		var r store.Record
+		var version int64
+		var of int
 		var text string
-		if err = rows.Scan(&row.limit, &row.key, &r.Mark, &r.Number, &r.Units, &r.Slack, &r.Version, &r.Due, &r.Ends, &r.Rest, &text); err != nil {
+		if err = rows.Scan(&row.limit, &row.key, &r.Mark, &r.Number, &r.Units, &r.Slack, &version, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires, &text, &of); err != nil {
 			return nil, nil, err
 		}
+		r.Version = uint32(version)
 		d := defs[row.limit]
 		if d == nil {
 			continue // of a limit that was dropped; a sweep deletes it
@@ -115,31 +110,35 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 			return nil, nil, fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
 		}
 		records[row] = append(records[row], r)
-		id, err := store.ParseReservation(text)
-		if err != nil {
+		if text == "" {
 			continue // no reservation can cancel it
 		}
 		if pending[text] == nil {
-			pending[text] = &memory.Pending{ID: id, Due: r.Ends}
+			pending[text], parts[text] = &store.Pending{Due: r.Ends}, of
 		}
-		pending[text].Parts = append(pending[text].Parts, memory.PendingPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
+		pending[text].Parts = append(pending[text].Parts, store.PendingPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
+	}
+	for id, h := range pending {
+		if parts[id] > len(h.Parts) { // one of its keys was reset
+			delete(pending, id)
+		}
 	}
 	return records, pending, rows.Err()
 }
 
 func checkRecord(d *store.Definition, r *store.Record) error {
-	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1, int64(r.Version)} {
+	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1} {
 		if n < 0 || n > store.MaxInt {
 			return fmt.Errorf("record %d of list %d has a number out of range: %d", r.Number, r.Mark, n)
 		}
 	}
-	for _, at := range []int64{r.Due, r.Ends} {
+	for _, at := range []int64{r.Due, r.Ends, r.Expires} {
 		if at < 0 || at > 2*store.MaxInt { // an instant and a delay, each of at most MaxInt
 			return fmt.Errorf("record %d of list %d has an instant out of range: %d", r.Number, r.Mark, at)
 		}
 	}
-	if r.Version > d.Number {
-		return fmt.Errorf("record %d has version %d of the limit, which does not exist", r.Number, r.Version)
+	if !exists(d, r.Version) {
+		return fmt.Errorf("record %d has version %d of the limit, which does not exist", r.Number, column(r.Version))
 	}
 	return nil
 }
@@ -158,10 +157,12 @@ func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey
 		var row rowKey
 		var state store.State
 		var l store.Lows
+		var version int64
 		var text string
-		if err = rows.Scan(&row.limit, &row.key, &state.Used, &state.TS, &state.Version, &l.Mark, &l.Next, &text); err != nil {
+		if err = rows.Scan(&row.limit, &row.key, &state.Used, &state.TS, &version, &l.Mark, &l.Next, &text); err != nil {
 			return err
 		}
+		state.Version = uint32(version)
 		d := defs[row.limit]
 		if d == nil || len(records[row]) == 0 || d.Full(state, now) {
 			continue

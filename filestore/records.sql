@@ -28,7 +28,32 @@ create table if not exists records (
     ends     integer not null,
     rest     integer not null, -- 1: it was cancelled, and units are what is withheld
     id       text,             -- of the reservation that can be cancelled; null: none can
+    hold     text not null default '',   -- id of the hold that it is of; '': a reservation's
+    expires  integer not null default 0, -- when that hold expires
+    parts    integer not null default 0, -- records of the reservation id; if any is gone it cannot be cancelled
     primary key (limit_id, key, mark, number)
+) without rowid;
+
+-- What decides the calls of a key until a time.
+create table if not exists overrides (
+    limit_id integer not null,
+    key      text not null,
+    id       integer not null, -- rows that it decides have the version id - 2147483648
+    version  integer not null, -- of the limit
+    plan     text not null,    -- or rate, per and burst, of which '' or 0 is the limit's
+    rate     integer not null,
+    per      text not null,
+    burst    integer not null, -- -1: 0
+    until    integer not null, -- 0: it has no end
+    note     text not null,
+    primary key (limit_id, key)
+) without rowid;
+
+-- Holds, as JSON. Their records are those of the rows.
+create table if not exists holds (
+    id      text primary key,
+    forget  integer not null, -- when the row may be deleted
+    hold    text not null
 ) without rowid;
 
 create index if not exists records_id on records (id) where id is not null;

@@ -28,10 +28,12 @@ type Config struct {
 	// Every is how long a decision may be in memory only, and be lost by a crash:
 	// 10 ms to 1 hour, or Each for not at all. Default 100 ms.
 	Every time.Duration
-	// MaxKeys and MaxReservations are as in memstore.Config. Open fails if the file
+	// MaxKeys and those below are as in memstore.Config. Open fails if the file
 	// has more.
 	MaxKeys         int
 	MaxReservations int
+	MaxHolds        int
+	MaxOverrides    int
 	// Clock returns the time in µs since the Unix epoch. Default: the monotonic
 	// clock, starting at the wall clock's time when the store is opened, or at the
 	// last time written to the file if that is later.
@@ -124,7 +126,7 @@ func (c *Config) check() error {
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.limits.cat, Keys: s.keys, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: s, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }
@@ -133,9 +135,9 @@ func (s *Store) Abilities() store.Abilities {
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	state := s.state.Load()
 	if state&^stateEach != 0 {
-		return s.applyFailing(ctx, b)
+		return s.applyFailing(b)
 	}
-	last := s.apply(ctx, b)
+	last := s.apply(b)
 	if state&stateEach == 0 || last == nil {
 		return nil
 	}
@@ -152,66 +154,19 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 
 // apply decides in memory and adds the changed keys to dirty. It returns their last
 // cycle, or nil if nothing changed.
-func (s *Store) apply(ctx context.Context, b *store.Batch) (last *cycle) {
-	if isMulti(b) {
+func (s *Store) apply(b *store.Batch) (last *cycle) {
+	multi := isMulti(b)
+	if multi {
 		s.multi.RLock()
 		defer s.multi.RUnlock()
 	}
+	var touched [store.MaxTakes]memory.Touched
 	for i := range b.Groups {
-		if g := &b.Groups[i]; g.Cancel {
-			last = laterOf(last, s.cancel(ctx, g))
-		}
-	}
-	return laterOf(last, s.decide(ctx, b))
-}
-
-// decide is apply for the groups that are not cancellations.
-func (s *Store) decide(ctx context.Context, b *store.Batch) (last *cycle) {
-	for i := range b.Groups {
-		g := &b.Groups[i]
-		if g.Cancel {
-			continue
-		}
-		one := store.Batch{Groups: b.Groups[i : i+1]}
-		if err := s.mem.Apply(ctx, &one); err != nil {
-			g.Err = err
-		}
-		if g.Err != nil || !g.Allowed {
-			continue
-		}
-		multi := len(g.Ops) > 1 || g.Reserved // see isMulti
-		for j := range g.Ops {
-			op := &g.Ops[j]
-			gaveBack := op.Verb == store.VerbRefund || op.Verb == store.VerbReset
-			if op.Granted == 0 && !gaveBack {
-				continue
-			}
-			k := dirtyKey{op.Def, op.Key, gaveBack, op.Verb == store.VerbReset}
-			last = laterOf(last, s.dirty.addTo(k))
-			if multi || op.Verb == store.VerbReset {
+		for _, t := range s.mem.ApplyWatched(&b.Groups[i], touched[:0]) {
+			k := dirtyKey{t.Def, t.Key, t.GaveBack}
+			if last = laterOf(last, s.dirty.addTo(k)); multi {
 				s.noteMulti(k)
 			}
-		}
-	}
-	return last
-}
-
-// cancel cancels a reservation and adds its keys to dirty.
-func (s *Store) cancel(ctx context.Context, g *store.Group) (last *cycle) {
-	pending, _ := s.mem.Reservation(g.ID)
-	one := store.Batch{Groups: []store.Group{*g}}
-	err := s.mem.Apply(ctx, &one)
-	if *g = one.Groups[0]; err != nil {
-		g.Err = err
-	}
-	if g.Err != nil {
-		return nil
-	}
-	for _, p := range pending.Parts {
-		if d := s.mem.Registry().Lookup(p.Limit); d != nil {
-			k := dirtyKey{def: d, key: p.Key, gaveBack: true}
-			last = laterOf(last, s.dirty.addTo(k))
-			s.noteMulti(k)
 		}
 	}
 	return last
@@ -228,7 +183,7 @@ func (s *Store) noteMulti(m dirtyKey) {
 func isMulti(b *store.Batch) bool {
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Cancel || len(g.Ops) != 1 || g.Ops[0].Verb == store.VerbReserve || g.Ops[0].Verb == store.VerbReset || g.Ops[0].Def.Rule.Leaky {
+		if g.Cancel || g.Hold != nil || len(g.Ops) != 1 || g.Ops[0].Verb == store.VerbReserve || g.Ops[0].Verb == store.VerbReset || g.Ops[0].Def.Rule.Leaky {
 			return true
 		}
 	}
@@ -238,7 +193,7 @@ func isMulti(b *store.Batch) bool {
 // applyFailing is Apply while the store is failing, behind or closed. Groups fail,
 // unless the disk fails and all their limits have FailLocal: these are decided in
 // memory with Source store.SourceFallbackLocal.
-func (s *Store) applyFailing(ctx context.Context, b *store.Batch) error {
+func (s *Store) applyFailing(b *store.Batch) error {
 	err := s.unavailable()
 	state := s.state.Load()
 	for i := range b.Groups {
@@ -248,7 +203,7 @@ func (s *Store) applyFailing(ctx context.Context, b *store.Batch) error {
 		}
 		one := store.Batch{Groups: b.Groups[i : i+1]}
 		g.Err = nil
-		if s.apply(ctx, &one); g.Err != nil {
+		if s.apply(&one); g.Err != nil {
 			continue
 		}
 		for j := range g.Ops {
@@ -264,7 +219,7 @@ func allFailLocal(g *store.Group) bool {
 			return false
 		}
 	}
-	return !g.Cancel
+	return !g.Cancel && !g.Settles()
 }
 
 // unavailable returns the error of calls that are not decided, or nil.

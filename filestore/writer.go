@@ -12,7 +12,6 @@ import (
 
 	"modernc.org/sqlite"
 
-	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -20,9 +19,10 @@ import (
 // goroutine.
 type writer struct {
 	store          *Store
-	mu             sync.Mutex // held during a cycle; keys and limits.Put run cycles too
-	keys           []dirtyKey // of the cycle being written, and of failed ones
-	touched        map[store.Reservation]struct{}
+	mu             sync.Mutex                     // held during a cycle; keys and limits.Put run cycles too
+	keys           []dirtyKey                     // of the cycle being written, and of failed ones
+	reservations   map[store.Reservation]struct{} // that changed
+	holds          map[string]struct{}            // that changed
 	buckets        []bucket
 	records        map[rowKey]map[recordID]*store.Record // that changed; nil if it ended
 	sweepPos       sweepPos
@@ -47,7 +47,6 @@ type bucket struct {
 	key      string
 	state    store.State
 	gaveBack bool // see dirtyKey
-	reset    bool // see dirtyKey: its records are deleted first
 }
 
 const (
@@ -58,9 +57,9 @@ const (
 
 func (w *writer) start(s *Store) {
 	w.store, w.stopped = s, make(chan struct{})
-	w.touched, w.records = map[store.Reservation]struct{}{}, map[rowKey]map[recordID]*store.Record{}
+	w.reservations, w.holds, w.records = map[store.Reservation]struct{}{}, map[string]struct{}{}, map[rowKey]map[recordID]*store.Record{}
 	s.dirty.onMax = func() { s.state.Or(stateBehind) }
-	s.mem.WatchReservations()
+	s.mem.Watch()
 	w.done.Go(w.run)
 }
 
@@ -156,17 +155,14 @@ func (w *writer) flush() error {
 type group struct {
 	buckets      []bucket
 	records      map[rowKey]map[recordID]*store.Record
-	reservations []reservation
-	now          int64 // the store's time, no earlier than that of its rows
+	reservations map[store.Reservation]store.Pending
+	holds        map[string]store.Hold // without parts: to be deleted
+	now          int64                 // the store's time, no earlier than that of its rows
 }
 
-// A reservation to write, or to delete if it is no longer live.
-type reservation struct {
-	memory.Pending
-	live bool
+func (g *group) any() bool {
+	return len(g.buckets)+len(g.records)+len(g.reservations)+len(g.holds) > 0
 }
-
-func (g *group) any() bool { return len(g.buckets)+len(g.records)+len(g.reservations) > 0 }
 
 // collect reads the rows of the dirty keys from memory. A call that changes several
 // keys must be in the group completely or not at all. So the keys of such calls
@@ -174,6 +170,9 @@ func (g *group) any() bool { return len(g.buckets)+len(g.records)+len(g.reservat
 func (w *writer) collect() (g group) {
 	s := w.store
 	now := s.now()
+	for _, t := range s.mem.Swept() {
+		w.keys = append(w.keys, dirtyKey{t.Def, t.Key, t.GaveBack})
+	}
 	for i := range w.keys {
 		w.readBucket(&w.keys[i], now)
 	}
@@ -182,16 +181,22 @@ func (w *writer) collect() (g group) {
 	for i := range s.multiKeys {
 		w.readBucket(&s.multiKeys[i], now)
 	}
-	for _, id := range s.mem.TouchedReservations() {
-		w.touched[id] = struct{}{}
-	}
-	for id := range w.touched {
-		h, live := s.mem.Reservation(id)
-		h.ID = id
-		g.reservations = append(g.reservations, reservation{h, live})
-	}
+	g.reservations = changed(w.reservations, s.mem.ChangedReservations(), s.mem.Reservation)
+	g.holds = changed(w.holds, s.mem.ChangedHolds(), s.mem.Hold)
 	g.buckets, g.records, g.now = w.buckets, w.records, s.now()
 	return g
+}
+
+// changed adds ids to those that have changed, and returns their present values.
+func changed[K comparable, V any](all map[K]struct{}, ids []K, get func(K) V) map[K]V {
+	for _, id := range ids {
+		all[id] = struct{}{}
+	}
+	values := make(map[K]V, len(all))
+	for id := range all {
+		values[id] = get(id)
+	}
+	return values
 }
 
 // readBucket appends the row of a key to the group.
@@ -201,20 +206,18 @@ func (w *writer) readBucket(key *dirtyKey, now int64) {
 	if !ok {
 		return // of a limit that was dropped, with its rows
 	}
-	c := s.mem.Changes(key.def, key.key, key.reset)
-	w.collectRecords(rowKey{id, key.key}, &c, key.reset)
+	c := s.mem.Changes(key.def, key.key)
+	w.collectRecords(rowKey{id, key.key}, &c)
 	if d := s.mem.Registry().Lookup(key.def.Name); c.Found && (d == nil || d.Full(c.Row, now)) {
 		c.Found = false
 	}
+	// A row that became full as time passed is full in the file too, unless tokens were given back.
 	if !c.Found {
-		// If it became full as time passed, the file's row is full now too.
-		// After a give-back it may not be.
-		if key.gaveBack {
-			w.buckets = append(w.buckets, bucket{limit: id, key: key.key, gaveBack: true, reset: key.reset})
-		}
-		return
+		c.Row = store.State{Override: c.Row.Override}
 	}
-	w.buckets = append(w.buckets, bucket{id, key.key, c.Row, key.gaveBack, key.reset})
+	if c.Found || key.gaveBack {
+		w.buckets = append(w.buckets, bucket{id, key.key, c.Row, key.gaveBack})
+	}
 }
 
 func (s *Store) now() int64 {
@@ -227,7 +230,8 @@ func (w *writer) succeeded(c *cycle) {
 	s := w.store
 	clear(w.keys)
 	w.keys = w.keys[:0]
-	clear(w.touched)
+	clear(w.reservations)
+	clear(w.holds)
 	clear(w.records)
 	w.writing.Store(0)
 	if len(w.buckets) > 0 {
@@ -279,6 +283,8 @@ func (w *writer) failed(err error) error {
 type Stats struct {
 	Keys         int64 // in memory
 	Reservations int   // in memory
+	Holds        int   // in memory
+	Overrides    int64 // in memory
 	Bytes        int64 // of memory for keys
 
 	Dirty    int64         // keys that changed and are not on the disk
@@ -295,7 +301,7 @@ type Stats struct {
 // Stats returns the current numbers.
 func (s *Store) Stats() Stats {
 	m, w := s.mem.Stats(), &s.writer
-	st := Stats{Keys: m.Keys, Reservations: m.Reservations, Bytes: m.Bytes,
+	st := Stats{Keys: m.Keys, Reservations: m.Reservations, Holds: m.Holds, Overrides: m.Overrides, Bytes: m.Bytes,
 		Dirty: s.dirty.current.Load().keys.Load() + w.writing.Load(), Groups: w.groups.Load(), Rows: w.rows.Load(), Failures: w.failures.Load(),
 		Late: w.late.Load(), Window: time.Duration(w.window.Load()), Widest: time.Duration(w.widest.Load())}
 	if us := w.lastUS.Load(); us != 0 {
@@ -316,6 +322,8 @@ func (s *Store) metrics() []store.Metric {
 	return []store.Metric{
 		{Name: "dipwell_keys", Help: "Keys in memory.", Value: float64(st.Keys)},
 		{Name: "dipwell_reservations", Help: "Reservations in memory.", Value: float64(st.Reservations)},
+		{Name: "dipwell_holds", Help: "Holds in memory, among them those that have ended.", Value: float64(st.Holds)},
+		{Name: "dipwell_overrides", Help: "Overrides in memory.", Value: float64(st.Overrides)},
 		{Name: "dipwell_store_bytes", Help: "Memory used for keys.", Value: float64(st.Bytes)},
 		{Name: "dipwell_file_dirty_keys", Help: "Keys that changed and are not on the disk.", Value: float64(st.Dirty)},
 		{Name: "dipwell_file_window_seconds", Help: "How long the oldest decision of the last group was in memory only.", Value: st.Window.Seconds()},

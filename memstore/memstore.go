@@ -20,6 +20,14 @@ type Config struct {
 	// key. At the bound calls that would make one more fail with dipwell.ErrFull.
 	// A reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
 	MaxReservations int
+	// MaxHolds bounds the holds, among them those that have ended and whose records
+	// are kept for repeated calls; a hold of several keys counts once for each. At the
+	// bound calls that would make one more fail with dipwell.ErrFull. Default 100,000,
+	// at most 1<<28.
+	MaxHolds int
+	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
+	// fails with dipwell.ErrFull. Default 1<<21, at most 1<<28.
+	MaxOverrides int
 	// Clock returns the time in µs since the Unix epoch, for tests. Default: the
 	// wall clock at the time of New, advanced by the monotonic clock, so that
 	// setting the machine's clock changes nothing.
@@ -42,7 +50,7 @@ var ErrClosed = memory.ErrClosed
 // New makes an empty store. The error names a field of c that is out of bounds.
 // Close frees the memory.
 func New(c Config) (*Store, error) {
-	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, Clock: c.Clock, Shards: c.Shards})
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, Shards: c.Shards})
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +75,8 @@ type Stats struct {
 	Keys         int64 // in the table; buckets that are full again count until they are reclaimed
 	Refused      int64 // groups that failed with dipwell.ErrFull, since New
 	Reservations int   // held; those that are due count until they are removed
+	Holds        int   // among them those that have ended and are kept for repeated calls
+	Overrides    int64 // those that have ended count until they are removed
 	Bytes        int64 // of memory for the table and the texts of keys
 }
 

@@ -245,7 +245,7 @@ func (s *Store) forgetDropped() {
 	for name, number := range s.reserved {
 		d := s.registry.Lookup(name)
 		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == number }) {
-			s.local.ForgetReservations(name)
+			s.local.ForgetRecords(name)
 			delete(s.reserved, name)
 		}
 	}

@@ -2,11 +2,11 @@ package memory
 
 import (
 	"cmp"
-	"fmt"
 	"math/bits"
 	"sync"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -18,14 +18,17 @@ type place struct {
 	shard uint32
 }
 
-// place finds an op's shard and the identity of its key. The limit is mixed
-// into each hash.
-func (s *Store) place(p *place, op *store.Op) (err error) {
-	if p.binding, err = s.limits.bind(op); err == nil {
-		p.id, p.tag = s.hash(op.Key, p.binding)
-		p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
+// place finds the shard of a key and its identity. The limit is mixed into each hash.
+func (s *Store) place(p *place, d *store.Definition, key string) (err error) {
+	if p.binding, err = s.bind(d); err == nil {
+		p.hash(s, key)
 	}
 	return err
+}
+
+func (p *place) hash(s *Store, key string) {
+	p.id, p.tag = s.hash(key, p.binding)
+	p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
 }
 
 // hash is a key's identity, 96 bits by folded multiplication with secret
@@ -135,37 +138,40 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 	}
 	var op store.Op // set field by field: a literal would be copied
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, cost
-	if !s.single(&op) || op.Never || op.Shadow { // such an op has changed nothing
+	if !s.single(&op, true) || op.Never || op.Shadow { // such an op has changed nothing
 		return a, nil, false
 	}
 	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, nil, true
 }
 
 // single decides a batch of one op, the common case. It returns false, and
-// does nothing, if the op needs more than its row; the caller then uses group.
-func (s *Store) single(op *store.Op) (ok bool) {
-	def := op.Def
+// does nothing, if the op needs more than its row; the caller then uses group. With
+// quick, it also leaves ops that an override decides, whose answer names it.
+func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
-	if err := s.place(&p, op); err != nil || p.def != def { // gone, or superseded
+	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // gone, or superseded
 		return false
 	}
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
-	ok = !sh.closed && !p.dead.Load() && s.decide(sh, &p, op)
+	ok = !sh.closed && !p.dead.Load() && s.decide(sh, &p, op, quick)
 	sh.mu.Unlock()
 	return ok
 }
 
-func (s *Store) decide(sh *shard, p *place, op *store.Op) bool {
+func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	now := s.nowIn(sh, counter())
 	var row store.State
 	i, found := sh.find(p.id, p.tag)
 	if found {
-		if sh.at(i).handle&withLows != 0 {
-			return false
-		}
 		row = sh.state(sh.at(i), p)
 		op.Phase = cmp.Or(sh.phase(i), op.Phase)
+	} else if p.limit.overrides.Load() > 0 {
+		row.Override = sh.overrideOf(p)
+	}
+	was := row.Override
+	if row.Lows != nil || was != nil && quick || p.def.Algorithm == store.Concurrency {
+		return false
 	}
 	row, write, err := op.Step(now, row, false)
 	if found {
@@ -176,6 +182,8 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op) bool {
 		return false
 	case !write:
 		return true
+	case row.Override != was: // it has ended, or is of an older version
+		return false
 	case found:
 		sh.rewrite(i, p, op.Key, row)
 		return true
@@ -185,11 +193,11 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op) bool {
 
 // insert adds the row of a key that is new.
 func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State, now int64) bool {
-	if !sh.ready(1, op) || !s.room(sh, i, 1, now) {
+	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, 1, now) {
 		return false
 	}
 	i, _ = sh.find(p.id, p.tag) // making room moves rows
-	sh.add(i, p, op, row, now, true)
+	sh.add(i, p, op.Key, op.Phase, row, now, true)
 	sh.maintain(now)
 	return true
 }
@@ -197,13 +205,16 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State
 // state reads a row.
 func (sh *shard) state(r *slot, p *place) store.State {
 	row := store.State{Used: r.used, TS: r.ts, Version: p.def.Number}
-	handle := r.handle &^ withLows
-	if handle != p.handle {
-		row.Version = (*sh.store.limits.handles.Load())[handle].version
+	if r.handle == p.handle {
+		return row
 	}
-	if r.handle != handle {
-		if k := sh.records[rowID{r.id, r.tag}]; k != nil { // it is nil if the limit was dropped and defined again
-			row.Lows = k.lows
+	if r.handle&^withExtras != p.handle {
+		row.Version = sh.store.limits.of(r.handle).number
+	}
+	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&withExtras != 0 { // it is nil if the limit was dropped and defined again
+		row.Lows, row.Override = k.lows, k.override
+		if k.override != nil && number.IsOverride(row.Version) {
+			row.Version = number.OfOverride(k.override.ID)
 		}
 	}
 	return row
@@ -214,11 +225,8 @@ func (sh *shard) state(r *slot, p *place) store.State {
 func (sh *shard) rewrite(i int, p *place, key string, row store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
-	was := r.handle
-	if was != p.handle || row.Lows != nil {
-		r.handle = p.handle
-		sh.setLows(r, p, key, row.Lows, was&withLows != 0)
-		if was&^withLows != p.handle && p.def.ListKeys {
+	if was, handle := r.handle, sh.handle(p, &row); was != handle {
+		if r.handle = handle; p.def.ListKeys {
 			sh.keepText(i, key)
 		}
 	}
@@ -227,24 +235,24 @@ func (sh *shard) rewrite(i int, p *place, key string, row store.State) {
 	}
 }
 
-// setLows keeps the lows of a row, or ends those that it had.
-func (sh *shard) setLows(r *slot, p *place, key string, lows *store.Lows, had bool) {
-	switch {
-	case lows != nil:
-		r.handle |= withLows
-		sh.recordsOf(p, key).lows = lows
-	case had:
-		sh.endLows(rowID{r.id, r.tag})
+// handle returns the handle of a row.
+func (sh *shard) handle(p *place, row *store.State) uint32 {
+	h := p.handle
+	if row.Version != p.def.Number && row.Used != 0 {
+		h = sh.store.limits.handle(p.limit, numberOf{row.Version, p.def.ListKeys})
 	}
+	if row.Lows != nil || row.Override != nil {
+		h |= withExtras
+	}
+	return h
 }
 
 // add inserts a row. ready and room must have been called for it.
-func (sh *shard) add(i int, p *place, op *store.Op, row store.State, now int64, reclaim bool) {
-	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, p.handle}, now, reclaim)
-	sh.setPhase(i, op.Phase)
-	sh.setLows(sh.at(i), p, op.Key, row.Lows, false)
-	if op.Def.ListKeys {
-		sh.keepText(i, op.Key)
+func (sh *shard) add(i int, p *place, key string, phase int64, row store.State, now int64, reclaim bool) {
+	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, &row)}, now, reclaim)
+	sh.setPhase(i, phase)
+	if p.def.ListKeys {
+		sh.keepText(i, key)
 	}
 }
 
@@ -302,186 +310,4 @@ func (s *Store) lockAny() *shard {
 		}
 	}
 	return nil
-}
-
-// group decides several ops at one instant, all or nothing.
-func (s *Store) group(g *store.Group, now int64) error {
-	n := len(g.Ops)
-	if n > store.MaxTakes {
-		return fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
-	}
-	var places [store.MaxTakes]place
-	locks, err := s.lock(g, places[:n])
-	if err != nil {
-		return err
-	}
-	defer s.release(locks)
-	var rows [store.MaxTakes]store.State
-	var write [store.MaxTakes]bool
-	for i := range places[:n] {
-		p := &places[i]
-		sh := &s.shards[p.shard]
-		if j, found := sh.find(p.id, p.tag); found {
-			rows[i] = sh.state(sh.at(j), p)
-			g.Ops[i].Phase = cmp.Or(sh.phase(j), g.Ops[i].Phase)
-		}
-	}
-	if err := g.Decide(now, rows[:n], write[:n]); err != nil {
-		return err
-	}
-	if !g.Allowed {
-		return nil
-	}
-	for i := range g.Ops {
-		if g.Ops[i].Verb == store.VerbReset {
-			write[i] = true // also if the row is full: the clock may step back
-		} else if write[i] && rows[i].Lows != nil {
-			if err := s.advanceRow(&g.Ops[i], &places[i], &rows[i], now); err != nil {
-				return err
-			}
-		}
-	}
-	if err := s.write(g, places[:n], rows[:n], write[:n], locks, now); err != nil {
-		g.Allowed, g.Reserved = false, false
-		return err
-	}
-	for i := range g.Ops {
-		if p := &places[i]; g.Ops[i].Verb == store.VerbReset {
-			s.reservations.reset(p)
-			if sh := &s.shards[p.shard]; sh.records[rowID{p.id, p.tag}] != nil {
-				sh.dropRecords(sh.records[rowID{p.id, p.tag}])
-			}
-		}
-	}
-	return nil
-}
-
-// advanceRow brings the records of a row that is about to be written up to date,
-// if one has fallen due, and decides the op again, which changes only the lows.
-// Refusals skip this: they cost the same beside thousands of waiting calls.
-func (s *Store) advanceRow(op *store.Op, p *place, row *store.State, now int64) (err error) {
-	sh := &s.shards[p.shard]
-	k := sh.records[rowID{p.id, p.tag}]
-	if k.next > now {
-		return nil
-	}
-	sh.advanceKey(k, p.binding, now)
-	var was store.State
-	if i, found := sh.find(p.id, p.tag); found {
-		was = sh.state(sh.at(i), p)
-	}
-	*row, _, err = op.Step(now, was, false)
-	return err
-}
-
-// lock takes the locks of the group's shards, in order, and returns their set.
-func (s *Store) lock(g *store.Group, places []place) (uint64, error) {
-	for {
-		var locks uint64
-		for i := range g.Ops {
-			if err := s.place(&places[i], &g.Ops[i]); err != nil {
-				return 0, err
-			}
-			locks |= 1 << places[i].shard
-		}
-		superseded, closed := false, false
-		for left := locks; left != 0; left &= left - 1 {
-			sh := &s.shards[bits.TrailingZeros64(left)]
-			sh.mu.Lock()
-			closed = closed || sh.closed
-		}
-		for i := range places {
-			superseded = superseded || places[i].dead.Load()
-		}
-		if !closed && !superseded {
-			return locks, nil
-		}
-		s.release(locks)
-		if closed {
-			return 0, ErrClosed
-		}
-	}
-}
-
-func (s *Store) release(locks uint64) {
-	for ; locks != 0; locks &= locks - 1 {
-		s.shards[bits.TrailingZeros64(locks)].mu.Unlock()
-	}
-}
-
-// write stores the rows that a group changed, all or none.
-func (s *Store) write(g *store.Group, places []place, rows []store.State, write []bool, locks uint64, now int64) error {
-	room, err := s.prepare(g, places, rows, write, now)
-	if err != nil {
-		return err
-	}
-	var made []store.Record
-	if g.Reserved = g.Reserved && g.ID != (store.Reservation{}); g.Reserved {
-		if made = s.reserve(g, places, rows, locks, now); made == nil {
-			s.keys.Add(-room)
-			return s.fullError()
-		}
-	}
-	var grown uint64
-	for i := range places {
-		if !write[i] {
-			continue
-		}
-		p, sh := &places[i], &s.shards[places[i].shard]
-		j, found := sh.find(p.id, p.tag)
-		switch {
-		case found:
-			sh.keepPhase(j, g.Ops[i].Phase)
-			sh.rewrite(j, p, g.Ops[i].Key, rows[i])
-		case rows[i].Used != 0:
-			sh.add(j, p, &g.Ops[i], rows[i], now, false)
-			grown |= 1 << p.shard
-			room--
-		}
-	}
-	s.keys.Add(-room)
-	for i := range made {
-		if p := &places[i]; made[i].Number != 0 {
-			sh := &s.shards[p.shard]
-			sh.append(sh.recordsOf(p, g.Ops[i].Key), made[i])
-		}
-	}
-	for i := range made { // after all records are added: the lows of a key end with its last record
-		s.shards[places[i].shard].advanceDue(now, advancePerReserve)
-	}
-	for ; grown != 0; grown &= grown - 1 {
-		s.shards[bits.TrailingZeros64(grown)].maintain(now)
-	}
-	return nil
-}
-
-// prepare makes room for the group's new rows and returns their number. It
-// loops because making room may reclaim full rows of the group itself; each row
-// is reclaimed at most once, so the loop ends.
-func (s *Store) prepare(g *store.Group, places []place, rows []store.State, write []bool, now int64) (int64, error) {
-	var room int64
-	for {
-		var missing int64
-		for i := range places {
-			p, sh := &places[i], &s.shards[places[i].shard]
-			if !write[i] || rows[i].Used == 0 {
-				continue
-			}
-			if !sh.ready(len(places), &g.Ops[i]) {
-				s.keys.Add(-room)
-				return 0, s.fullError()
-			}
-			if _, found := sh.find(p.id, p.tag); !found {
-				missing++
-			}
-		}
-		if missing <= room {
-			return room, nil
-		}
-		if !s.room(&s.shards[places[0].shard], 0, missing-room, now) {
-			s.keys.Add(-room)
-			return 0, s.fullError()
-		}
-		room = missing
-	}
 }

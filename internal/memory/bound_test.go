@@ -215,8 +215,8 @@ func TestReservationsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := s.Stats().Reservations; n != 2 || len(s.reservations.byKey) != 2 || len(s.reservations.due) != 2 {
-		t.Errorf("%d reservations, %d keys, %d in the heap", n, len(s.reservations.byKey), len(s.reservations.due))
+	if n := s.Stats().Reservations; n != 2 || s.reservations.parts != 2 || len(s.reservations.due) != 2 {
+		t.Errorf("%d reservations, %d parts, %d in the heap", n, s.reservations.parts, len(s.reservations.due))
 	}
 }
 
@@ -351,14 +351,14 @@ func TestFailedReservationsTakeNoRoom(t *testing.T) {
 // number is bounded.
 func TestDefinitionsOfOneVersionAreBounded(t *testing.T) {
 	s := open(t, Config{})
-	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 1000}
+	limit := store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 10_000}
 	l := limiter(t, s, limit)
 	for i := range 10 * aliveMax {
 		limit.RetryJitter = 1 + i%100
 		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			t.Fatal(err)
 		}
-		if d := take(t, l, "l", "k", 1); !d.Allowed || d.Remaining != int64(999-i) {
+		if d := take(t, l, "l", "k", 1); !d.Allowed || d.Remaining != int64(9999-i) {
 			t.Fatalf("%d: %+v", i, d)
 		}
 	}

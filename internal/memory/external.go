@@ -1,18 +1,11 @@
 package memory
 
-import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-
-	"github.com/dipwell/dipwell/store"
-)
+import "github.com/dipwell/dipwell/store"
 
 // This file is for stores that decide in memory and also keep the rows elsewhere.
 
-// Changes is the present row of a key, and what has happened to its records since
-// the last call.
+// Changes is the present row of a key and its override, and what has happened to its
+// records since the last call.
 type Changes struct {
 	Row     store.State
 	Found   bool           // false if the table has no row: the bucket is full, or the limit is gone
@@ -21,24 +14,22 @@ type Changes struct {
 }
 
 // Changes returns the row of a key, and those of its records that changed since
-// the last call, or all of them if all is set.
-func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
-	op := store.Op{Def: d, Key: key}
-	var p place
-	if s.place(&p, &op) != nil {
+// the last call.
+func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
+	sh, p := s.lockKey(d, key)
+	if sh == nil {
 		return c
 	}
-	sh := &s.shards[p.shard]
-	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var i int
 	if i, c.Found = sh.find(p.id, p.tag); c.Found {
 		c.Row = sh.state(sh.at(i), &p)
 	}
-	if k := sh.records[rowID{p.id, p.tag}]; k != nil {
+	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
+		c.Row.Override = k.override
 		for j := range k.records {
 			id := recordID{k.records[j].Mark, k.records[j].Number}
-			if _, changed := k.changed[id]; changed || all {
+			if _, changed := k.changed[id]; changed {
 				c.Records = append(c.Records, k.records[j])
 				delete(k.changed, id)
 			}
@@ -47,38 +38,59 @@ func (s *Store) Changes(d *store.Definition, key string, all bool) (c Changes) {
 			c.Ended = append(c.Ended, [2]int64{id.mark, id.number})
 		}
 		clear(k.changed)
+		sh.dropIfEmpty(k)
 	}
 	return c
 }
 
+// lockKey finds a key and locks its shard. The shard is nil if the limit is gone.
+func (s *Store) lockKey(d *store.Definition, key string) (sh *shard, p place) {
+	if s.place(&p, d, key) != nil {
+		return nil, p
+	}
+	sh = &s.shards[p.shard]
+	sh.mu.Lock()
+	return sh, p
+}
+
 // HasRecords reports whether a key has records or lows.
 func (s *Store) HasRecords(d *store.Definition, key string) bool {
-	op := store.Op{Def: d, Key: key}
-	var p place
-	if s.place(&p, &op) != nil {
+	sh, p := s.lockKey(d, key)
+	if sh == nil {
 		return false
 	}
-	sh := &s.shards[p.shard]
-	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.records[rowID{p.id, p.tag}] != nil
+	k := sh.extras[rowID{p.id, p.tag}]
+	return k != nil && (k.lows != nil || len(k.records) > 0)
 }
 
 // PutRecords sets all records of a key, in the order of their numbers. Put the
 // row of the key first, with its lows, if it has one. The error is
 // store.ErrFull if there is no room.
 func (s *Store) PutRecords(d *store.Definition, key string, records []store.Record) error {
-	op := store.Op{Def: d, Key: key}
-	var p place
-	if err := s.place(&p, &op); err != nil {
-		return err
+	sh, p := s.lockKey(d, key)
+	if sh == nil {
+		return nil
 	}
-	sh := &s.shards[p.shard]
-	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	k := sh.recordsOf(&p, key)
+	k := sh.extrasOf(&p, key)
 	if sh.set(k, records); s.records.Load() > int64(s.reservations.max) {
-		sh.dropRecords(k)
+		sh.dropExtras(k)
+		return s.fullError()
+	}
+	return nil
+}
+
+// PutOverride sets an override with its ID and Version. Put it before the row of its
+// key. The error is store.ErrFull if there is no room.
+func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
+	sh, p := s.lockKey(d, o.Key)
+	if sh == nil {
+		return nil
+	}
+	defer sh.mu.Unlock()
+	o.Prepare()
+	if sh.setOverride(sh.extrasOf(&p, o.Key), o); s.overrides.Load() > int64(s.maxOverrides) {
 		return s.fullError()
 	}
 	return nil
@@ -94,13 +106,13 @@ func (s *Store) Install(defs []*store.Definition) error {
 	s.reg.Install(defs)
 	for _, d := range defs {
 		delete(gone, d.Name)
-		if _, err := s.limits.add(d); err != nil {
+		if _, err := s.add(d); err != nil {
 			return err
 		}
 	}
 	for name := range gone {
 		s.limits.drop(name)
-		s.ForgetReservations(name)
+		s.ForgetRecords(name)
 	}
 	if s.limits.crowded() {
 		s.collect()
@@ -108,87 +120,89 @@ func (s *Store) Install(defs []*store.Definition) error {
 	return nil
 }
 
-// Pending is a reservation that is not yet due.
-type Pending struct {
-	ID    store.Reservation
-	Due   int64 // µs on the store's clock
-	Parts []PendingPart
-}
-
-// PendingPart names the record of one key that a reservation took tokens of.
-type PendingPart struct {
-	Limit, Key   string
-	Mark, Number int64
-}
-
 // Reservation returns a reservation. One that is due is found until it is removed.
-func (s *Store) Reservation(id store.Reservation) (h Pending, found bool) {
-	r := &s.reservations
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v := r.byID[id]
-	if v == nil {
-		return h, false
+func (s *Store) Reservation(id store.Reservation) store.Pending { return s.reservations.get(id) }
+
+// Hold returns a hold. One that has ended is found until it is removed.
+func (s *Store) Hold(id string) store.Hold { return s.holds.get(id) }
+
+// Override returns the override of a key, or nil.
+func (s *Store) Override(d *store.Definition, key string) *store.Override {
+	sh, p := s.lockKey(d, key)
+	if sh == nil {
+		return nil
 	}
-	h = Pending{ID: id, Due: v.due}
-	for i := range v.parts {
-		p := &v.parts[i]
-		h.Parts = append(h.Parts, PendingPart{p.name, p.key, p.record.mark, p.record.number})
-	}
-	return h, true
+	defer sh.mu.Unlock()
+	return sh.overrideOf(&p)
 }
 
 // PutReservation adds a reservation that another store made. PutRecords adds its
-// records; a part without a record gives nothing back. The error wraps
-// store.ErrUnknownLimit if one of its limits does not exist, and is store.ErrFull
-// if there is no room.
-func (s *Store) PutReservation(h Pending) error {
-	v := &reservation{id: h.ID, due: h.Due, parts: make([]part, len(h.Parts))}
-	for i, of := range h.Parts {
-		d := s.reg.Lookup(of.Limit)
-		if d == nil {
-			return fmt.Errorf("%w %q", store.ErrUnknownLimit, of.Limit)
-		}
-		op := store.Op{Def: d, Key: of.Key}
-		var p place
-		if err := s.place(&p, &op); err != nil {
-			return err
-		}
-		v.parts[i] = part{limit: p.limit, of: v, identity: p.identity(), key: strings.Clone(of.Key), record: recordID{of.Mark, of.Number}}
-	}
-	r := &s.reservations
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.insert(v) {
+// records; a part without a record gives nothing back. The error is store.ErrFull if
+// there is no room.
+func (s *Store) PutReservation(id store.Reservation, h store.Pending) error {
+	return put(s, &s.reservations, id, h)
+}
+
+// PutHold adds a hold that another store made. PutRecords adds its records. The error
+// is store.ErrFull if there is no room.
+func (s *Store) PutHold(id string, h store.Hold) error { return put(s, &s.holds, id, h) }
+
+func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.set(id, v, s.now()) {
 		return s.fullError()
 	}
 	return nil
 }
 
-// WatchReservations starts to record which reservations and records change, for
-// TouchedReservations and Changes.
-func (s *Store) WatchReservations() {
+// Touched is a key that a call or a sweep changed.
+type Touched struct {
+	Def      *store.Definition // of the base
+	Key      string
+	GaveBack bool // it may have less in use than before, or another override
+}
+
+// Watch starts to record which keys, reservations, holds and records change, for
+// ApplyWatched, Swept, ChangedReservations, ChangedHolds and Changes.
+func (s *Store) Watch() {
+	s.reservations.watch()
+	s.holds.watch()
 	s.watched.Store(true)
-	s.reservations.mu.Lock()
-	defer s.reservations.mu.Unlock()
-	s.reservations.touched = map[store.Reservation]struct{}{}
 }
 
-// TouchedReservations returns the reservations that were added or removed since
-// the previous call.
-func (s *Store) TouchedReservations() []store.Reservation {
-	r := &s.reservations
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ids := slices.Collect(maps.Keys(r.touched))
-	clear(r.touched)
-	return ids
-}
-
-// markChanged records that a reservation was added or removed, if WatchReservations
-// was called.
-func (r *reservations) markChanged(id store.Reservation) {
-	if r.touched != nil {
-		r.touched[id] = struct{}{}
+// ApplyWatched decides a group, and appends the keys whose rows, records or overrides
+// it changed to touched.
+func (s *Store) ApplyWatched(g *store.Group, touched []Touched) []Touched {
+	if s.applySingle(g) {
+		if op := &g.Ops[0]; g.Allowed && (op.Granted > 0 || op.Verb == store.VerbRefund) {
+			touched = append(touched, Touched{op.Def.Base(), op.Key, op.Verb == store.VerbRefund})
+		}
+		return touched
 	}
+	var more []Touched
+	more, g.Err = s.group(g, s.now())
+	return append(touched, more...)
 }
+
+// Swept returns the keys that sweeps changed since the previous call.
+func (s *Store) Swept() (keys []Touched) {
+	s.sweptMu.Lock()
+	defer s.sweptMu.Unlock()
+	keys, s.swept = s.swept, nil
+	return keys
+}
+
+func (s *Store) touch(keys []Touched) {
+	if len(keys) == 0 {
+		return
+	}
+	s.sweptMu.Lock()
+	defer s.sweptMu.Unlock()
+	s.swept = append(s.swept, keys...)
+}
+
+// ChangedReservations and ChangedHolds return those that were added, changed or
+// removed since the previous call.
+func (s *Store) ChangedReservations() []store.Reservation { return s.reservations.changed() }
+func (s *Store) ChangedHolds() []string                   { return s.holds.changed() }

@@ -2,9 +2,9 @@ package memory
 
 import "github.com/dipwell/dipwell/store"
 
-// ready makes room for n more rows as the op's, and starts to grow in time.
+// ready makes room for n more rows as that of a key, and starts to grow in time.
 // Inserts that follow cannot fail.
-func (sh *shard) ready(n int, op *store.Op) bool {
+func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	if sh.size == 0 {
 		sh.size, sh.next = minSize, minSize
 	}
@@ -26,8 +26,10 @@ func (sh *shard) ready(n int, op *store.Op) bool {
 	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
 		return false
 	}
-	text := n * textSize(op)
-	return (text == 0 || sh.readyText(text)) && (!op.Def.Rule.Spread || sh.readyPhases())
+	if d.ListKeys && !sh.readyText(n*textSize(key)) {
+		return false
+	}
+	return !d.Rule.Spread || sh.readyPhases()
 }
 
 // extend allocates memory for at least n slots. It returns false if there is none.

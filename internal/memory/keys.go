@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"strings"
+	"unsafe"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -57,7 +58,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	if !d.ListKeys {
 		return nil, store.ErrNotSupported
 	}
-	page := page{most: min(max(n, 0), MaxPage)}
+	page := newPage(n, func(k *store.KeyState) string { return k.Key })
 	if page.most == 0 {
 		return nil, nil
 	}
@@ -68,16 +69,17 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 		}
 		sh := &s.shards[i]
 		sh.scan(func(p *slot, j int) {
-			h := (*s.limits.handles.Load())[p.handle&^withLows]
-			ref := sh.text(j)
-			if ref == 0 || h.limit.name != d.Name {
+			of, ref := s.limits.of(p.handle).limit, sh.text(j)
+			b := of.current.Load()
+			if ref == 0 || of.name != d.Name || b == nil {
 				return
 			}
 			key := sh.texts.get(ref)
-			if after != "" && string(key) <= after || !strings.HasPrefix(string(key), prefix) || !page.wants(key) {
+			if text := unsafe.String(unsafe.SliceData(key), len(key)); !follows(text, prefix, after) || !page.wants(text) {
 				return
 			}
-			row := store.KeyState{Key: string(key), State: store.State{Used: p.used, TS: p.ts, Version: h.version}}
+			row := store.KeyState{Key: string(key), State: sh.state(p, &place{binding: b})}
+			row.Lows = nil
 			if live(d, row, now) {
 				page.add(row)
 			}
@@ -93,49 +95,61 @@ func live(d *store.Definition, row store.KeyState, now int64) bool {
 	return err != nil || op.Reset > 0
 }
 
-// page is a heap of the keys that sort first, with the last of them on top.
-type page struct {
+// follows reports whether a list of the keys with a prefix that follow after has a key.
+func follows(key, prefix, after string) bool {
+	return (after == "" || key > after) && strings.HasPrefix(key, prefix)
+}
+
+// page is a heap of the rows whose keys sort first, with the last of them on top.
+type page[T any] struct {
 	most int
-	rows []store.KeyState
+	key  func(*T) string
+	rows []T
 }
 
-func (p *page) wants(key []byte) bool {
-	return len(p.rows) < p.most || string(key) < p.rows[0].Key
+func newPage[T any](n int, key func(*T) string) *page[T] {
+	return &page[T]{most: min(max(n, 0), MaxPage), key: key}
 }
 
-func (p *page) add(row store.KeyState) {
+func (p *page[T]) wants(key string) bool {
+	return len(p.rows) < p.most || len(p.rows) > 0 && key < p.key(&p.rows[0])
+}
+
+func (p *page[T]) add(row T) {
 	if len(p.rows) == p.most {
 		heap.Pop(p)
 	}
 	heap.Push(p, row)
 }
 
-func (p *page) sorted() []store.KeyState {
-	out := make([]store.KeyState, len(p.rows))
+func (p *page[T]) sorted() []T {
+	out := make([]T, len(p.rows))
 	for i := len(out) - 1; i >= 0; i-- {
-		out[i] = heap.Pop(p).(store.KeyState)
+		out[i] = heap.Pop(p).(T)
 	}
 	return out
 }
 
-func (p *page) Len() int           { return len(p.rows) }
-func (p *page) Less(i, j int) bool { return p.rows[i].Key > p.rows[j].Key }
-func (p *page) Swap(i, j int)      { p.rows[i], p.rows[j] = p.rows[j], p.rows[i] }
-func (p *page) Push(x any)         { p.rows = append(p.rows, x.(store.KeyState)) }
-func (p *page) Pop() any {
+func (p *page[T]) Len() int           { return len(p.rows) }
+func (p *page[T]) Less(i, j int) bool { return p.key(&p.rows[i]) > p.key(&p.rows[j]) }
+func (p *page[T]) Swap(i, j int)      { p.rows[i], p.rows[j] = p.rows[j], p.rows[i] }
+func (p *page[T]) Push(x any)         { p.rows = append(p.rows, x.(T)) }
+func (p *page[T]) Pop() any {
 	last := p.rows[len(p.rows)-1]
 	p.rows = p.rows[:len(p.rows)-1]
 	return last
 }
 
-// advanceWork is how many keys with due records are brought up to date under one
-// lock of a shard.
-const advanceWork = 256
+// sweepDueWork is how many keys with records or overrides that have ended are swept
+// under one lock of a shard.
+const sweepDueWork = 256
 
 // Sweep deletes full rows, at most n, and returns how many. It looks at every row
 // at most once, and removes records that have ended.
 func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	now := s.now()
+	s.reservations.sweep(now)
+	s.holds.sweep(now)
 	for i := range s.shards {
 		from, done := ^uint64(0), false
 		for !done && swept < n && err == nil {
@@ -151,7 +165,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 func (sh *shard) sweepFrom(from uint64, now int64, most int) (swept int, next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.advanceDue(now, advanceWork)
+	sh.sweepDue(now, sweepDueWork)
 	if len(sh.ext) == 0 {
 		return 0, 0, true
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,21 +23,24 @@ type limits struct {
 
 	mu     sync.Mutex
 	byName map[string]*limit
-	free   []uint32
 	after  int // handles at which the unused ones are looked for
+
+	handlesMu sync.RWMutex // taken after all other locks
+	free      []uint32
 }
 
-// A limit is all versions of a name.
+// A limit is all versions of a name, with their plans.
 type limit struct {
-	name     string
-	salt     [2]uint64               // mixed into the hashes of its keys
-	current  atomic.Pointer[binding] // nil: dropped, and its rows are void
-	last     uint32                  // the highest version seen
-	bindings []*binding              // alive, oldest first
-	handles  map[versionOf]uint32
+	name      string
+	salt      [2]uint64               // mixed into the hashes of its keys
+	current   atomic.Pointer[binding] // of the base definition; nil: dropped, and its rows are void
+	last      uint32                  // the highest version seen
+	bindings  []*binding              // alive, oldest first
+	handles   map[numberOf]uint32     // under handlesMu
+	overrides atomic.Int64            // keys that have one
 }
 
-// A binding is a definition that calls may use.
+// A binding is a definition that calls may use: a base or a plan.
 type binding struct {
 	def    *store.Definition
 	limit  *limit
@@ -46,18 +50,22 @@ type binding struct {
 	takeRule
 }
 
-type versionOf struct {
+// A numberOf is the number of a definition: see package number. All overrides of a
+// limit share overrideNumber, because a key has at most one.
+type numberOf struct {
 	number uint32
 	list   bool // a row of it has its key's text
 }
 
 type handleOf struct {
-	limit   *limit
-	version uint32
+	limit  *limit
+	number uint32
 }
 
+var overrideNumber = number.OfOverride(0)
+
 const (
-	aliveMax  = 8    // definitions of one version of a limit that calls may hold
+	aliveMax  = 512  // definitions of one version of a limit that calls may hold; it may have 100 plans
 	firstScan = 4096 // handles
 	manyPast  = 512  // versions after which the oldest are retired
 )
@@ -68,13 +76,13 @@ func (l *limits) init() {
 	l.handles.Store(&[]handleOf{{limit: &limit{}}})
 }
 
-// bind returns the binding of the op's definition. A definition that has been
-// superseded is replaced in the op.
-func (l *limits) bind(op *store.Op) (*binding, error) {
-	if b := l.cached(op.Def); b != nil && !b.dead.Load() {
+// bind returns the binding of a definition, or if that has been superseded, of the
+// limit's present base.
+func (s *Store) bind(d *store.Definition) (*binding, error) {
+	if b := s.limits.cached(d); b != nil && !b.dead.Load() {
 		return b, nil
 	}
-	return l.bindSlow(op)
+	return s.bindSlow(d)
 }
 
 // cached returns a recently used definition's binding, or nil. It is a
@@ -87,31 +95,35 @@ func (l *limits) cached(d *store.Definition) *binding {
 	return nil
 }
 
-func (l *limits) bindSlow(op *store.Op) (*binding, error) {
-	b, ok := l.bound.Load(op.Def)
+func (s *Store) bindSlow(d *store.Definition) (*binding, error) {
+	if number.IsOverride(d.Number) { // of an op that was decided before
+		return s.bind(d.Base())
+	}
+	l := &s.limits
+	b, ok := l.bound.Load(d)
 	if !ok {
 		var err error
-		if b, err = l.add(op.Def); err != nil {
+		if b, err = s.add(d); err != nil {
 			return nil, err
 		}
 	}
 	found := b.(*binding)
-	op.Def = found.def
-	p := uintptr(unsafe.Pointer(op.Def))
+	p := uintptr(unsafe.Pointer(found.def))
 	l.recent[(p>>6^p>>14)%256].Store(found)
 	return found, nil
 }
 
-// add binds a definition, or returns the one that has superseded it.
-func (l *limits) add(d *store.Definition) (any, error) {
+// add binds a definition, or returns the base that has superseded it.
+func (s *Store) add(d *store.Definition) (any, error) {
+	l := &s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.named(d.Name)
 	cur := of.current.Load()
-	if cur == nil && of.last >= d.Number {
+	if cur == nil && of.last >= d.Version() {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	if cur != nil && cur.def.Number > d.Number {
+	if cur != nil && cur.def.Number > d.Version() {
 		return cur, nil
 	}
 	for _, b := range of.bindings {
@@ -119,20 +131,34 @@ func (l *limits) add(d *store.Definition) (any, error) {
 			return b, nil
 		}
 	}
-	if of.last < d.Number || len(of.bindings) >= aliveMax {
+	if of.last < d.Version() || len(of.bindings) >= aliveMax {
 		l.end(of)
 	}
-	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, versionOf{d.Number, d.ListKeys}), takeRule: newTakeRule(d)}
-	of.last, of.bindings = d.Number, append(of.bindings, b)
-	of.current.Store(b)
+	of.last = d.Version()
+	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
+		of.current.Store(l.alive(of, base))
+		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept elsewhere
+			s.reg.Install(append(slices.DeleteFunc(s.reg.All(), func(d *store.Definition) bool { return d.Name == base.Name }), base))
+		}
+		if base == d {
+			return of.current.Load(), nil
+		}
+	}
+	return l.alive(of, d), nil
+}
+
+// alive adds a binding that calls may use.
+func (l *limits) alive(of *limit, d *store.Definition) *binding {
+	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, numberOf{d.Number, d.ListKeys}), takeRule: newTakeRule(d)}
+	of.bindings = append(of.bindings, b)
 	l.bound.Store(d, b)
-	return b, nil
+	return b
 }
 
 func (l *limits) named(name string) *limit {
 	of := l.byName[name]
 	if of == nil {
-		of = &limit{name: name, handles: map[versionOf]uint32{}}
+		of = &limit{name: name, handles: map[numberOf]uint32{}}
 		of.salt = [2]uint64{maphash.String(l.seed[0], name), maphash.String(l.seed[1], name)}
 		l.byName[name] = of
 	}
@@ -149,22 +175,47 @@ func (l *limits) end(of *limit) {
 	of.bindings = nil
 }
 
-func (l *limits) handle(of *limit, v versionOf) uint32 {
-	if h, ok := of.handles[v]; ok {
+// handle returns the handle of rows of a definition.
+func (l *limits) handle(of *limit, n numberOf) uint32 {
+	if number.IsOverride(n.number) {
+		n.number = overrideNumber
+	}
+	l.handlesMu.RLock()
+	h, ok := of.handles[n]
+	l.handlesMu.RUnlock()
+	if ok {
+		return h
+	}
+	l.handlesMu.Lock()
+	defer l.handlesMu.Unlock()
+	if h, ok := of.handles[n]; ok {
 		return h
 	}
 	all := *l.handles.Load()
-	h := uint32(len(all))
+	h = uint32(len(all))
 	if n := len(l.free); n > 0 {
 		h, l.free = l.free[n-1], l.free[:n-1]
 		all = slices.Clone(all)
-		all[h] = handleOf{of, v.number}
 	} else {
-		all = append(all, handleOf{of, v.number})
+		all = append(all, handleOf{})
 	}
+	all[h] = handleOf{of, n.number}
 	l.handles.Store(&all)
-	of.handles[v] = h
+	of.handles[n] = h
 	return h
+}
+
+// of returns the definition of a handle.
+func (l *limits) of(handle uint32) *handleOf { return &(*l.handles.Load())[handle&^withExtras] }
+
+// currentOf returns the present base of a limit, or nil.
+func (l *limits) currentOf(name string) *binding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of := l.byName[name]; of != nil {
+		return of.current.Load()
+	}
+	return nil
 }
 
 // drop ends a limit. Its rows no longer count.
@@ -183,7 +234,7 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	if err != nil {
 		return nil, err
 	}
-	if _, err = s.limits.add(d); err != nil {
+	if _, err = s.add(d); err != nil {
 		return nil, err
 	}
 	if len(d.Past) > manyPast || s.limits.crowded() {
@@ -198,37 +249,33 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	err := s.reg.Drop(name, owner)
 	if err == nil {
 		s.limits.drop(name)
-		s.ForgetReservations(name)
+		s.ForgetRecords(name)
 	}
 	return err
-}
-
-// ForgetReservations drops the reservations that hold tokens of a limit, and its
-// records, for a store whose definitions are kept by another.
-func (s *Store) ForgetReservations(limit string) {
-	s.reservations.drop(limit)
-	s.dropLimitRecords(limit)
 }
 
 func (l *limits) crowded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.handlesMu.RLock()
+	defer l.handlesMu.RUnlock()
 	return len(*l.handles.Load())-len(l.free) > l.after
 }
 
 // collect forgets the versions that no row names. No row can name one of them
-// later: the bindings that could write it were dead before its shard was scanned.
+// later: a call finds the present version in the registry, or has a binding that is
+// not dead, while it has the shard's lock.
 func (s *Store) collect() {
 	l := &s.limits
 	l.mu.Lock()
 	all := *l.handles.Load()
 	used := make([]bool, len(all))
 	for i := range s.shards {
-		s.shards[i].scan(func(p *slot, _ int) { used[p.handle&^withLows] = true })
+		s.shards[i].scan(func(p *slot, _ int) { used[p.handle&^withExtras] = true })
 	}
 	oldest := l.retire(used)
 	l.mu.Unlock()
-	s.eachRecord(func(limit string, version uint32) {
+	s.eachVersion(func(limit string, version uint32) {
 		if v, ok := oldest[limit]; ok && version < v {
 			oldest[limit] = version
 		}
@@ -236,29 +283,36 @@ func (s *Store) collect() {
 	for name, version := range oldest {
 		s.reg.Retire(name, version)
 		if d := s.reg.Lookup(name); d != nil {
-			_, _ = l.add(d)
+			_, _ = s.add(d)
 		}
 	}
 }
 
 // retire frees the handles that neither rows nor calls use, and returns the
-// oldest version in use of each limit that has a past.
+// oldest version in use of each limit that has a past. It keeps those of the present
+// version, because a row may get one without a binding.
 func (l *limits) retire(used []bool) map[string]uint32 {
+	l.handlesMu.Lock()
+	defer l.handlesMu.Unlock()
 	oldest := map[string]uint32{}
 	for name, of := range l.byName {
 		for _, b := range of.bindings {
 			used[b.handle] = true
 		}
-		low := of.last
-		for v, h := range of.handles {
-			if !used[h] {
-				delete(of.handles, v)
+		cur, low := of.current.Load(), of.last
+		for n, h := range of.handles {
+			switch version := number.Version(n.number); {
+			case cur != nil && (number.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // new since the scan
+			case used[h]:
+				if !number.IsOverride(n.number) {
+					low = min(low, version)
+				}
+			default:
+				delete(of.handles, n)
 				l.free = append(l.free, h)
-			} else {
-				low = min(low, v.number)
 			}
 		}
-		if cur := of.current.Load(); cur != nil && len(cur.def.Past) > 0 {
+		if cur != nil && len(cur.def.Past) > 0 {
 			oldest[name] = low
 		} else if cur == nil && len(of.handles) == 0 {
 			delete(l.byName, name)

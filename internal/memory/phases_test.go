@@ -20,9 +20,8 @@ var windows = []store.Limit{
 // row returns the place of a key's row.
 func (s *Store) row(t testing.TB, limit, key string) (sh *shard, i int, found bool) {
 	t.Helper()
-	op := store.Op{Def: s.reg.Lookup(limit), Key: key}
 	var p place
-	if err := s.place(&p, &op); err != nil {
+	if err := s.place(&p, s.reg.Lookup(limit), key); err != nil {
 		t.Fatal(err)
 	}
 	sh = &s.shards[p.shard]

@@ -1,6 +1,9 @@
 package memory
 
-import "github.com/dipwell/dipwell/store"
+import (
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/store"
+)
 
 // Put sets a key's row to one that another store returned under d, unless the
 // store holds a later row, or one of the same instant with as much or more used.
@@ -8,25 +11,20 @@ import "github.com/dipwell/dipwell/store"
 // dipwell.ErrFull if the key is new and the store is full.
 func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 	for {
-		op := store.Op{Def: d, Key: key}
 		var p place
-		err := s.place(&p, &op)
+		err := s.place(&p, d, key)
 		if err != nil {
 			return err
 		}
-		row, known := op.Def.Carry(row, key, s.now())
-		if !known {
-			return store.ErrStaleDefinition
-		}
-		if superseded, err := s.put(&p, &op, row); !superseded {
+		if superseded, err := s.put(&p, key, row); !superseded {
 			return err
 		}
 	}
 }
 
-// put stores a row of the binding's version. It returns true if the binding was
-// superseded; the caller then retries with the newer one.
-func (s *Store) put(p *place, op *store.Op, row store.State) (superseded bool, err error) {
+// put stores a row. It returns true if the binding was superseded; the caller then
+// retries with the newer one.
+func (s *Store) put(p *place, key string, row store.State) (superseded bool, err error) {
 	sh := &s.shards[p.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -37,19 +35,30 @@ func (s *Store) put(p *place, op *store.Op, row store.State) (superseded bool, e
 		return true, nil
 	}
 	now := s.now()
+	if row.Override = sh.overrideOf(p); row.Override == nil && number.IsOverride(row.Version) {
+		return false, nil // of another store's override
+	}
+	var known bool
+	if row, known = p.def.Own(row, max(now, row.TS)).Carry(row, key, now); !known {
+		return false, store.ErrStaleDefinition
+	}
 	i, found := sh.find(p.id, p.tag)
 	switch {
 	case found:
-		if present, ok := op.Def.Carry(sh.state(sh.at(i), p), op.Key, now); ok && older(row, present) {
+		present := sh.state(sh.at(i), p)
+		present.Override = row.Override
+		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(row, present) {
 			return false, nil
 		}
-		sh.rewrite(i, p, op.Key, row)
+		sh.setLows(i, p, key, row.Lows)
+		sh.rewrite(i, p, key, row)
 	case row.Used != 0:
-		if !sh.ready(1, op) || !s.room(sh, i, 1, now) {
+		if !sh.ready(1, p.def, key) || !s.room(sh, i, 1, now) {
 			return false, s.fullError()
 		}
 		i, _ = sh.find(p.id, p.tag) // making room moves rows
-		sh.add(i, p, op, row, now, true)
+		sh.add(i, p, key, 0, row, now, true)
+		sh.setLows(i, p, key, row.Lows)
 		sh.maintain(now)
 	}
 	return false, nil

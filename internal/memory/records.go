@@ -6,93 +6,139 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
-// withLows is the bit of a slot's handle that marks a row with lows. The fast path
-// of a Take then finds an unexpected handle, and leaves the call to group.
-const withLows = 1 << 31
+// withExtras is the bit of a slot's handle that marks a row whose key has lows or an
+// override. The fast path of a Take then finds an unexpected handle, and leaves the call.
+const withExtras = 1 << 31
 
 type rowID struct {
 	id  uint64
 	tag uint32
 }
 
-// keyRecords are the lows of a key's row, and the records of what was taken. The
-// lock of the key's shard guards them.
-type keyRecords struct {
+// keyExtras are what a key has besides its row: the lows of the row, the records of
+// what was taken, and an override. The lock of the key's shard guards them.
+type keyExtras struct {
 	*limit
 	rowID
-	key     string
-	lows    *store.Lows // of the row, whose handle has withLows; else nil
-	records []store.Record
-	next    int64 // µs: until then Definition.Advance changes nothing
-	index   int   // in the shard's heap
+	key      string
+	lows     *store.Lows // of the row, whose handle has withExtras; else nil
+	records  []store.Record
+	counted  int64           // records of reservations
+	override *store.Override // the handle of the row, if there is one, has withExtras
+	next     int64           // µs: until then a sweep changes nothing
+	index    int             // in the shard's heap
+	inUse    int             // calls that have read it: a sweep leaves it alone
 
-	changed map[recordID]struct{} // records that were made, changed or ended since Changes; see WatchReservations
+	changed map[recordID]struct{} // records that were made, changed or ended since Changes; see Watch
 }
 
 type recordID struct{ mark, number int64 }
 
-// nextChange returns the time in µs until which Definition.Advance does not change a record.
+// nextChange returns the time in µs until which a sweep does not change a record.
 func nextChange(r *store.Record) int64 {
 	switch {
 	case r.Rest:
 		return math.MaxInt64 // it is removed together with others
+	case r.Hold != "":
+		return r.Expires
 	case r.Slack >= 0:
 		return r.Due
 	}
 	return r.Ends
 }
 
-// recordsOf returns the records of a key, and adds an empty entry if there is none.
-func (sh *shard) recordsOf(p *place, key string) *keyRecords {
+// extrasOf returns what a key has besides its row, and makes it if there is nothing.
+func (sh *shard) extrasOf(p *place, key string) *keyExtras {
 	id := rowID{p.id, p.tag}
-	k := sh.records[id]
+	k := sh.extras[id]
 	if k == nil {
-		k = &keyRecords{limit: p.limit, rowID: id, key: strings.Clone(key), next: math.MaxInt64}
-		if sh.records == nil {
-			sh.records = map[rowID]*keyRecords{}
+		k = &keyExtras{limit: p.limit, rowID: id, key: strings.Clone(key), next: math.MaxInt64}
+		if sh.extras == nil {
+			sh.extras = map[rowID]*keyExtras{}
 		}
-		sh.records[id] = k
+		sh.extras[id] = k
 		heap.Push(&sh.due, k)
 	}
 	return k
 }
 
-// dropRecords removes the entry of a key. The caller has removed its lows from the row.
-func (sh *shard) dropRecords(k *keyRecords) {
-	sh.store.records.Add(-int64(len(k.records)))
-	delete(sh.records, k.rowID)
+// overrideOf returns the override of a key, or nil.
+func (sh *shard) overrideOf(p *place) *store.Override {
+	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
+		return k.override
+	}
+	return nil
+}
+
+// setOverride sets or ends the override of a key.
+func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
+	var n int64
+	switch {
+	case k.override == nil && o != nil:
+		n = 1
+	case k.override != nil && o == nil:
+		n = -1
+	}
+	k.override = o
+	k.overrides.Add(n)
+	sh.store.overrides.Add(n)
+	sh.reschedule(k)
+}
+
+// dropExtras removes what a key has. The caller has removed its lows from the row.
+func (sh *shard) dropExtras(k *keyExtras) {
+	sh.store.records.Add(-k.counted)
+	if k.override != nil {
+		sh.setOverride(k, nil)
+	}
+	delete(sh.extras, k.rowID)
 	heap.Remove(&sh.due, k.index)
 }
 
-// set replaces the records of a key.
-func (sh *shard) set(k *keyRecords, records []store.Record) {
+// set replaces the records of a key. New ones may follow the present ones in place.
+func (sh *shard) set(k *keyExtras, records []store.Record) {
+	if k.lows == nil {
+		records = withoutWithheld(records)
+	}
+	sh.store.records.Add(k.added(records))
+	k.counted += k.added(records)
 	if sh.store.watched.Load() {
 		k.compare(records)
 	}
-	sh.store.records.Add(int64(len(records) - len(k.records)))
-	k.records, k.next = records, math.MaxInt64
-	for i := range records {
-		k.next = min(k.next, nextChange(&records[i]))
+	k.records = records
+	sh.reschedule(k)
+}
+
+// reschedule computes when a sweep of the key is due.
+func (sh *shard) reschedule(k *keyExtras) {
+	k.next = math.MaxInt64
+	for i := range k.records {
+		k.next = min(k.next, nextChange(&k.records[i]))
+	}
+	if k.override != nil && k.override.Until != 0 {
+		k.next = min(k.next, k.override.Until)
 	}
 	heap.Fix(&sh.due, k.index)
 }
 
-// append adds a record that s.records has counted.
-func (sh *shard) append(k *keyRecords, r store.Record) {
-	if sh.store.watched.Load() {
-		k.markChanged(&r)
+// added returns how many more records of reservations there are.
+func (k *keyExtras) added(records []store.Record) (n int64) {
+	n = -k.counted
+	for i := range records {
+		if records[i].Hold == "" {
+			n++
+		}
 	}
-	k.records = append(k.records, r)
-	k.next = min(k.next, nextChange(&r))
-	heap.Fix(&sh.due, k.index)
+	return n
 }
 
 // compare marks the records that differ from the present ones as changed. Both
 // lists have the same order.
-func (k *keyRecords) compare(records []store.Record) {
+func (k *keyExtras) compare(records []store.Record) {
 	i := 0
 	for j := range k.records {
 		was := &k.records[j]
@@ -103,9 +149,12 @@ func (k *keyRecords) compare(records []store.Record) {
 		}
 		k.markChanged(was)
 	}
+	for ; i < len(records); i++ {
+		k.markChanged(&records[i])
+	}
 }
 
-func (k *keyRecords) markChanged(r *store.Record) {
+func (k *keyExtras) markChanged(r *store.Record) {
 	if k.changed == nil {
 		k.changed = map[recordID]struct{}{}
 	}
@@ -114,109 +163,139 @@ func (k *keyRecords) markChanged(r *store.Record) {
 
 // endLows removes the lows of a key whose row is removed, and the units withheld under them.
 func (sh *shard) endLows(id rowID) {
-	k := sh.records[id]
+	k := sh.extras[id]
 	if k == nil || k.lows == nil {
 		return
 	}
 	k.lows = nil
-	sh.set(k, withoutWithheld(k.records))
+	sh.set(k, k.records)
 	sh.dropIfEmpty(k)
 }
 
 // withoutWithheld returns the records without those whose reservation was cancelled.
 func withoutWithheld(records []store.Record) []store.Record {
-	return slices.DeleteFunc(slices.Clone(records), func(r store.Record) bool { return r.Rest })
-}
-
-// dropIfEmpty removes the entry of a key if it has neither lows nor records.
-func (sh *shard) dropIfEmpty(k *keyRecords) {
-	if k.lows == nil && len(k.records) == 0 && sh.records[k.rowID] == k {
-		sh.dropRecords(k)
+	rest := func(r store.Record) bool { return r.Rest }
+	if !slices.ContainsFunc(records, rest) {
+		return records
 	}
+	return slices.DeleteFunc(slices.Clone(records), rest)
 }
 
-// advanceDue brings keys whose records have fallen due up to date, at most n of them.
-func (sh *shard) advanceDue(now int64, n int) {
-	for ; n > 0 && len(sh.due) > 0 && sh.due[0].next <= now; n-- {
-		if k, b := sh.due[0], sh.due[0].current.Load(); b != nil {
-			sh.advanceKey(k, b, now)
-		} else { // the limit is gone
-			sh.dropRecords(k)
-		}
+// setLows sets the lows of a row that Put replaces, or ends those that it had.
+func (sh *shard) setLows(i int, p *place, key string, lows *store.Lows) {
+	if lows != nil {
+		sh.extrasOf(p, key).lows = lows
+	} else {
+		sh.endLows(rowID{p.id, p.tag})
 	}
 }
 
-// advanceKey brings the records and the row of a key up to date under a definition.
-func (sh *shard) advanceKey(k *keyRecords, b *binding, now int64) {
-	p := place{binding: b, id: k.id, tag: k.tag}
-	row := store.State{Version: b.def.Number}
-	i, found := sh.find(k.id, k.tag)
-	if found = found && k.lows != nil; found {
-		row = sh.state(sh.at(i), &p)
-	}
-	records := k.records
-	if sh.store.watched.Load() {
-		records = slices.Clone(records) // set compares them with the old ones
-	}
-	row, records, err := b.def.Advance(row, k.key, now, records)
-	if err != nil { // a row of a later version than the limit's: not possible here
-		k.next = math.MaxInt64
-		heap.Fix(&sh.due, k.index)
+// dropIfEmpty removes what a key has if that is nothing.
+func (sh *shard) dropIfEmpty(k *keyExtras) {
+	if k.lows != nil || len(k.records) > 0 || k.override != nil || sh.extras[k.rowID] != k {
 		return
 	}
-	sh.set(k, records)
-	if found {
-		sh.rewrite(i, &p, k.key, row)
+	if len(k.changed) == 0 {
+		sh.dropExtras(k)
+	} else if b := k.current.Load(); b != nil {
+		sh.store.touch([]Touched{{b.def, k.key, true}}) // Changes drops it
 	}
-	sh.dropIfEmpty(k)
 }
 
-// dropLimitRecords removes the records and lows of all keys of a limit.
-func (s *Store) dropLimitRecords(name string) {
+// sweepDue sweeps keys whose records or overrides have ended, at most n of them.
+func (sh *shard) sweepDue(now int64, n int) {
+	for ; n > 0 && len(sh.due) > 0 && sh.due[0].next <= now && sh.due[0].inUse == 0; n-- {
+		if k, b := sh.due[0], sh.due[0].current.Load(); b != nil {
+			sh.sweepKey(k, b, now)
+		} else { // the limit is gone
+			sh.dropExtras(k)
+		}
+	}
+}
+
+// sweepAgain is how many µs later a sweep comes back to a key with more to do.
+const sweepAgain = 1e6
+
+// sweepKey brings the records, the override and the row of a key up to date.
+func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
+	t := sh.newTxn()
+	p := place{binding: b, id: k.id, tag: k.tag, shard: sh.number}
+	t.add(now, txnRow{place: p, name: k.name, key: k.key})
+	_, err := store.SweepRow(t, &sh.store.reg, k.name, k.key, now)
+	if err == nil {
+		err = t.commit()
+	}
+	sh.store.touch(t.touched)
+	t.end()
+	if sh.extras[k.rowID] == k && (err != nil || k.next <= now) {
+		k.next = now + sweepAgain
+		heap.Fix(&sh.due, k.index)
+	}
+}
+
+// ForgetRecords drops the records, lows and overrides of all keys of a limit. Its
+// reservations and holds can then give nothing back.
+func (s *Store) ForgetRecords(limit string) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, k := range sh.records {
-			if k.name == name {
-				sh.dropRecords(k)
+		for _, k := range sh.extras {
+			if k.name == limit {
+				sh.dropExtras(k)
 			}
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// eachRecord calls do with the limit and version of every record.
-func (s *Store) eachRecord(do func(limit string, version uint32)) {
+// eachVersion calls do with the limit and version of every record and override.
+func (s *Store) eachVersion(do func(limit string, version uint32)) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, k := range sh.records {
+		for _, k := range sh.extras {
+			if k.override != nil {
+				do(k.name, k.override.Version)
+			}
 			for j := range k.records {
-				do(k.name, k.records[j].Version)
+				if n := k.records[j].Version; !number.IsOverride(n) {
+					do(k.name, number.Version(n))
+				}
 			}
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// recordHeap is a heap with the key whose records change next on top.
-type recordHeap []*keyRecords
+// extrasHeap is a heap with the key that a sweep changes next on top.
+type extrasHeap []*keyExtras
 
-func (h recordHeap) Len() int           { return len(h) }
-func (h recordHeap) Less(i, j int) bool { return h[i].next < h[j].next }
-func (h recordHeap) Swap(i, j int) {
+func (h extrasHeap) Len() int           { return len(h) }
+func (h extrasHeap) Less(i, j int) bool { return h[i].next < h[j].next }
+func (h extrasHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
-func (h *recordHeap) Push(x any) {
-	k := x.(*keyRecords)
+func (h *extrasHeap) Push(x any) {
+	k := x.(*keyExtras)
 	k.index = len(*h)
 	*h = append(*h, k)
 }
-func (h *recordHeap) Pop() any {
+func (h *extrasHeap) Pop() any {
 	old := *h
 	k := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
 	return k
+}
+
+func (s *Store) sweepShard(i int, locked bool, now int64) {
+	sh := &s.shards[i]
+	if !locked {
+		if !sh.mu.TryLock() {
+			return
+		}
+		defer sh.mu.Unlock()
+	}
+	sh.sweepDue(now, sweepDueWork)
 }

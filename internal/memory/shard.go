@@ -15,7 +15,7 @@ type slot struct {
 	used   int64
 	ts     int64
 	tag    uint32 // 32 more bits of the key's hash
-	handle uint32 // of the limit and version, never 0 in a row; and withLows
+	handle uint32 // of the limit and the number of its definition, never 0 in a row; and withExtras
 }
 
 // A shard is a part of the table under one lock: rows in the order of their
@@ -42,15 +42,17 @@ type shardFields struct {
 	ticker ticker
 	store  *Store
 
-	rows    int
-	top     int // no row is at top or beyond
-	cursor  int // while growing, rows at the cursor and beyond have moved
-	hand    int // the slot that is swept next
-	moved   int // slots moved or visited by growing and inserting, ever: for tests
-	texts   texts
-	phases  []*[extentPhases]int64 // of the row in each slot
-	records map[rowID]*keyRecords
-	due     recordHeap
+	rows   int
+	top    int // no row is at top or beyond
+	cursor int // while growing, rows at the cursor and beyond have moved
+	hand   int // the slot that is swept next
+	moved  int // slots moved or visited by growing and inserting, ever: for tests
+	texts  texts
+	phases []*[extentPhases]int64 // of the row in each slot
+	number uint32                 // in Store.shards
+	extras map[rowID]*keyExtras
+	due    extrasHeap
+	txns   []*txn // not in use
 }
 
 const cacheLine = 64 // bytes
@@ -157,7 +159,7 @@ func (sh *shard) shift(i, end int) {
 // forget drops the text, the lows and the count of the row at i. The caller then
 // overwrites the slot or closes the gap.
 func (sh *shard) forget(i int) {
-	if p := sh.at(i); p.handle&withLows != 0 {
+	if p := sh.at(i); p.handle&withExtras != 0 {
 		sh.endLows(rowID{p.id, p.tag})
 	}
 	if sh.list {
@@ -192,9 +194,9 @@ func (sh *shard) closeGap(i int) {
 
 // full reports whether a row is a full bucket, which needs no row.
 func (sh *shard) full(p *slot, now int64) bool {
-	h := &(*sh.store.limits.handles.Load())[p.handle&^withLows]
+	h := sh.store.limits.of(p.handle)
 	cur := h.limit.current.Load()
-	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.version}, now)
+	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.number}, now)
 }
 
 // sweep looks at n slots and reclaims those that are full.
@@ -225,7 +227,8 @@ func (sh *shard) maintain(now int64) {
 
 func (sh *shard) close() {
 	sh.closed, sh.list, sh.spread = true, false, false
-	sh.ext, sh.texts, sh.phases, sh.records, sh.due = nil, texts{}, nil, nil, nil
+	sh.ext, sh.texts, sh.phases, sh.extras, sh.due = nil, texts{}, nil, nil, nil
+	sh.txns = nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

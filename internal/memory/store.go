@@ -3,9 +3,11 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,8 @@ import (
 const (
 	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
 	DefaultMaxReservations = 100_000  // about 90 MB at the most, 30 MB with short keys
+	DefaultMaxHolds        = 100_000  // as many MB
+	DefaultMaxOverrides    = 2 << 20  // about 1.5 GB at the most, if all are used
 	maxKeys                = int64(1) << 36
 	maxReservations        = 1 << 28
 	maxShards              = 64 // the shards of a group fit one word
@@ -32,6 +36,14 @@ type Config struct {
 	// each. When it is reached calls that would make one more fail with
 	// dipwell.ErrFull. Default DefaultMaxReservations.
 	MaxReservations int
+	// MaxHolds bounds the holds, among them those that have ended and whose records
+	// are kept for repeated calls; one of several keys counts once for each. At the
+	// bound calls that would make one more fail with dipwell.ErrFull. Default
+	// DefaultMaxHolds.
+	MaxHolds int
+	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
+	// fails with dipwell.ErrFull. Default DefaultMaxOverrides.
+	MaxOverrides int
 	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
 	// as it was when the store was made, and the monotonic clock from then on,
 	// so that setting the machine's clock changes nothing.
@@ -57,15 +69,20 @@ type Store struct {
 	shards       []shard
 	mask         uint32 // of a shard's number
 	arena        arena
-	reservations reservations
+	reservations ledger[store.Reservation, store.Pending]
+	holds        ledger[string, store.Hold]
+	maxOverrides int
 
 	watched atomic.Bool
+	sweptMu sync.Mutex
+	swept   []Touched
 
-	_       [64]byte
-	keys    atomic.Int64
-	records atomic.Int64
-	refused atomic.Int64
-	hand    atomic.Uint32 // the shard that is swept next when the store is full
+	_         [64]byte
+	keys      atomic.Int64
+	records   atomic.Int64 // of reservations
+	overrides atomic.Int64
+	refused   atomic.Int64
+	hand      atomic.Uint32 // the shard that is swept next when the store is full
 }
 
 var (
@@ -89,9 +106,11 @@ func New(c Config) (*Store, error) {
 	}
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
-	s.reservations.max = c.MaxReservations
+	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
+	s.holds.max, s.holds.measure = c.MaxHolds, measureHold
+	s.maxOverrides = c.MaxOverrides
 	for i := range s.shards {
-		s.shards[i].store = s
+		s.shards[i].store, s.shards[i].number = s, uint32(i)
 	}
 	return s, nil
 }
@@ -103,6 +122,8 @@ func (c *Config) check() error {
 	if c.MaxReservations == 0 {
 		c.MaxReservations = DefaultMaxReservations
 	}
+	c.MaxHolds = cmp.Or(c.MaxHolds, DefaultMaxHolds)
+	c.MaxOverrides = cmp.Or(c.MaxOverrides, DefaultMaxOverrides)
 	if c.Shards == 0 {
 		c.Shards = 1
 		for c.Shards < maxShards && c.MaxKeys/c.Shards >= 512 {
@@ -114,6 +135,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
 	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
 		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)
+	case c.MaxHolds < 1 || c.MaxHolds > maxReservations:
+		return fmt.Errorf("memstore: MaxHolds: %d is not between 1 and %d", c.MaxHolds, maxReservations)
+	case c.MaxOverrides < 1 || c.MaxOverrides > maxReservations:
+		return fmt.Errorf("memstore: MaxOverrides: %d is not between 1 and %d", c.MaxOverrides, maxReservations)
 	case c.Shards < 1 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
 		return fmt.Errorf("memstore: Shards: %d is not a power of two from 1 to %d", c.Shards, maxShards)
 	}
@@ -123,22 +148,24 @@ func (c *Config) check() error {
 // Apply decides a batch at one instant of the store's clock. It waits only for
 // other calls that use the same shards.
 func (s *Store) Apply(_ context.Context, b *store.Batch) error {
-	if len(b.Groups) == 1 {
-		g := &b.Groups[0]
-		if len(g.Ops) == 1 && !g.Cancel && g.Ops[0].Verb != store.VerbReset && s.single(&g.Ops[0]) {
-			g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil
-			return nil
-		}
+	if len(b.Groups) == 1 && s.applySingle(&b.Groups[0]) {
+		return nil
 	}
 	now := s.now()
 	for i := range b.Groups {
-		if g := &b.Groups[i]; g.Cancel {
-			g.Err = s.cancel(g, now)
-		} else {
-			g.Err = s.group(g, now)
-		}
+		_, b.Groups[i].Err = s.group(&b.Groups[i], now)
 	}
 	return nil
+}
+
+// applySingle decides a group of one op that needs only its row. Otherwise it returns
+// false and does nothing.
+func (s *Store) applySingle(g *store.Group) bool {
+	if len(g.Ops) != 1 || g.Cancel || g.Hold != nil || g.Ops[0].Verb == store.VerbReset || !s.single(&g.Ops[0], false) {
+		return false
+	}
+	g.Allowed, g.Reserved, g.Err = g.Ops[0].Allowed, false, nil
+	return true
 }
 
 func (s *Store) now() int64 {
@@ -179,7 +206,8 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Holds: s.Holds, Sweep: s.Sweep,
+		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 
 func (s *Store) metrics() []store.Metric {
@@ -187,6 +215,8 @@ func (s *Store) metrics() []store.Metric {
 	return []store.Metric{
 		{Name: "dipwell_keys", Help: "Keys that the store holds.", Value: float64(st.Keys)},
 		{Name: "dipwell_reservations", Help: "Reservations that the store holds.", Value: float64(st.Reservations)},
+		{Name: "dipwell_holds", Help: "Holds that the store has, among them those that have ended.", Value: float64(st.Holds)},
+		{Name: "dipwell_overrides", Help: "Overrides that the store has.", Value: float64(st.Overrides)},
 		{Name: "dipwell_store_bytes", Help: "Memory that keys take.", Value: float64(st.Bytes)},
 	}
 }
@@ -199,12 +229,14 @@ type Stats struct {
 	Keys         int64 // held, among them such as have become full and are not yet reclaimed
 	Refused      int64 // groups that failed because the store was full
 	Reservations int   // held, not all of them still to come
+	Holds        int   // among them those that have ended and are kept for repeated calls
+	Overrides    int64
 	Bytes        int64 // of memory that the table and the texts of keys take
 }
 
 // Stats returns the store's counts.
 func (s *Store) Stats() Stats {
-	return Stats{s.keys.Load(), s.refused.Load(), s.reservations.len(), s.arena.bytes()}
+	return Stats{s.keys.Load(), s.refused.Load(), s.reservations.len(), s.holds.len(), s.overrides.Load(), s.arena.bytes()}
 }
 
 // Close gives the memory back. Calls that come later fail with ErrClosed.

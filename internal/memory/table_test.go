@@ -25,7 +25,7 @@ func bare(t testing.TB) (*Store, *shard, uint32) {
 		t.Fatal(err)
 	}
 	var p place
-	if err = s.place(&p, &store.Op{Def: d}); err != nil {
+	if err = s.place(&p, d, ""); err != nil {
 		t.Fatal(err)
 	}
 	return s, &s.shards[0], p.handle
@@ -34,7 +34,7 @@ func bare(t testing.TB) (*Store, *shard, uint32) {
 func (sh *shard) put(t testing.TB, id uint64, tag, handle uint32) {
 	t.Helper()
 	now := sh.store.now()
-	if !sh.ready(1, &store.Op{Def: &store.Definition{}}) {
+	if !sh.ready(1, &store.Definition{}, "") {
 		t.Fatal("no memory")
 	}
 	i, found := sh.find(id, tag)

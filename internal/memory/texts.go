@@ -25,13 +25,8 @@ const (
 	refsPerSlot = extentRefs / int(extentSlots)
 )
 
-// textSize is the memory that the op's key needs, in bytes.
-func textSize(op *store.Op) int {
-	if !op.Def.ListKeys {
-		return 0
-	}
-	return (2 + len(op.Key) + 3) &^ 3
-}
+// textSize is the memory that a key needs, in bytes.
+func textSize(key string) int { return (2 + len(key) + 3) &^ 3 }
 
 // readyText makes room for texts of size bytes in total. It returns false if
 // there is none.
@@ -87,7 +82,7 @@ func (sh *shard) setText(i int, ref uint32) {
 
 // keepText stores the key of the row at i, unless it is there already.
 func (sh *shard) keepText(i int, key string) {
-	if sh.text(i) == 0 && sh.readyText((2+len(key)+3)&^3) {
+	if sh.text(i) == 0 && sh.readyText(textSize(key)) {
 		sh.setText(i, sh.texts.put(key))
 	}
 }

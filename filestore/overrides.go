@@ -1,0 +1,132 @@
+package filestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/store"
+)
+
+// SetOverride sets the override of a key, as store.Overrider says. When it returns, the
+// override is on the disk.
+func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	err := s.changeOverride(d, o.Key, func() (err error) {
+		o, err = s.mem.SetOverride(ctx, d, o)
+		return err
+	})
+	return o, err
+}
+
+// EndOverride ends the override of a key, and reports whether it had one. When it
+// returns, that is on the disk.
+func (s *Store) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+	err = s.changeOverride(d, key, func() (err error) {
+		ended, err = s.mem.EndOverride(ctx, d, key)
+		return err
+	})
+	return ended, err
+}
+
+func (s *Store) changeOverride(d *store.Definition, key string, change func() error) error {
+	if s.state.Load()&^stateEach != 0 {
+		return s.unavailable()
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
+	return s.writer.flush()
+}
+
+// Overrides returns live overrides of a limit, as store.Overrider says.
+func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	return s.mem.Overrides(ctx, d, prefix, after, n)
+}
+
+func (d *disk) writeOverride(r *bucket) error {
+	o := r.state.Override
+	if o == nil {
+		return d.exec("delete from overrides where limit_id = ? and key = ?", r.limit, r.key)
+	}
+	return d.exec("insert or replace into overrides (limit_id, key, id, version, plan, rate, per, burst, until, note) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		r.limit, r.key, int64(o.ID), int64(o.Version), o.Plan, o.Rate, period.Format(o.Period), o.Burst, o.Until, o.Note)
+}
+
+// loadOverrides reads all overrides into memory, also those that have ended: their rows
+// are converted at the end.
+func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
+	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, id, version, plan, rate, per, burst, until, note from overrides")
+	if err != nil {
+		return s.disk.readError(err)
+	}
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		var limit int64
+		var per string
+		var o store.Override
+		if err = rows.Scan(&limit, &o.Key, &o.ID, &o.Version, &o.Plan, &o.Rate, &per, &o.Burst, &o.Until, &o.Note); err != nil {
+			return s.disk.readError(err)
+		}
+		d := defs[limit]
+		if d == nil {
+			continue // of a limit that was dropped
+		}
+		if per != "" {
+			o.Period, err = period.Parse(per)
+		}
+		if err == nil && (o.ID == 0 || o.ID >= 1<<31 || o.Version == 0 || o.Version > d.Number) {
+			err = fmt.Errorf("id %d or version %d is out of range", o.ID, o.Version)
+		}
+		if err == nil {
+			if err = s.mem.PutOverride(d, &o); errors.Is(err, store.ErrFull) {
+				return fmt.Errorf("file %s has more overrides than MaxOverrides", s.path)
+			}
+		}
+		if err != nil {
+			return s.disk.readError(fmt.Errorf("override of limit %s, key %q: %w", d.Name, o.Key, err))
+		}
+	}
+	if err = rows.Err(); err != nil {
+		return s.disk.readError(err)
+	}
+	return nil
+}
+
+func (d *disk) writeHold(id string, h *store.Hold) error {
+	if len(h.Parts) == 0 {
+		return d.exec("delete from holds where id = ?", id)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return d.exec("insert or replace into holds (id, forget, hold) values (?, ?, ?)", id, h.Forget, string(text))
+}
+
+func (s *Store) loadHolds() error {
+	rows, err := s.disk.conn.QueryContext(background, "select id, hold from holds")
+	if err != nil {
+		return s.disk.readError(err)
+	}
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		var id, text string
+		var h store.Hold
+		if err = rows.Scan(&id, &text); err == nil {
+			err = json.Unmarshal([]byte(text), &h)
+		}
+		if err != nil {
+			return s.disk.readError(fmt.Errorf("hold %q: %w", id, err))
+		}
+		if err = s.mem.PutHold(id, h); err != nil {
+			return fmt.Errorf("file %s has more holds than MaxHolds", s.path)
+		}
+	}
+	if err = rows.Err(); err != nil {
+		return s.disk.readError(err)
+	}
+	return nil
+}

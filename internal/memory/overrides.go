@@ -1,0 +1,112 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// SetOverride sets the override of a key from now on. The error is as in
+// store.Overrider, or store.ErrFull if there is no room.
+func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	var set *store.Override
+	err := s.override(d, o.Key, func(t *txn, d *store.Definition) (err error) {
+		set, err = d.SetOverrideIn(t, o.Key, &o, t.now)
+		return err
+	})
+	if err != nil {
+		return o, err
+	}
+	return *set, nil
+}
+
+// EndOverride ends the override of a key, and reports whether it had one.
+func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
+	err = s.override(d, key, func(t *txn, d *store.Definition) error {
+		row, _, err := t.Row(d.Name, key)
+		if ended = row.Override != nil && (row.Override.Until == 0 || t.now < row.Override.Until); err == nil && row.Override != nil {
+			_, err = d.SetOverrideIn(t, key, nil, t.now)
+		}
+		return err
+	})
+	return ended, err
+}
+
+// override changes the override of a key under the lock of its shard.
+func (s *Store) override(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
+	name, key := d.Name, strings.Clone(key)
+	b := s.limits.currentOf(name)
+	if b == nil {
+		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
+	}
+	rows := []txnRow{{place: place{binding: b}, name: name, key: key}}
+	rows[0].hash(s, key)
+	t, err := s.begin(rows, s.now())
+	if err != nil {
+		return err
+	}
+	defer s.release(t.locks)
+	defer t.end()
+	if d = s.reg.Lookup(name); d == nil {
+		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
+	}
+	if err = change(t, d); err == nil {
+		err = t.commit()
+	}
+	return err
+}
+
+// Overrides returns at most n live overrides of a limit, as store.Overrider says. A call
+// looks at the overrides of all limits.
+func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	page := newPage(n, func(o *store.Override) string { return o.Key })
+	now := s.now()
+	for i := range s.shards {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, k := range sh.extras {
+			o := k.override
+			if o == nil || k.name != d.Name || o.Until != 0 && o.Until <= now || !follows(o.Key, prefix, after) || !page.wants(o.Key) {
+				continue
+			}
+			page.add(*o)
+		}
+		sh.mu.Unlock()
+	}
+	return page.sorted(), nil
+}
+
+// Holds returns the live holds of a key, the one that expires first first.
+func (s *Store) Holds(_ context.Context, d *store.Definition, key string) (live []store.KeyHold, err error) {
+	sh, p := s.lockKey(d, key)
+	if sh == nil {
+		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
+	}
+	now := s.now()
+	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
+		for i := range k.records {
+			if r := &k.records[i]; r.Hold != "" && !r.Rest && r.Expires > now {
+				live = append(live, store.KeyHold{ID: r.Hold, Expires: r.Expires})
+			}
+		}
+	}
+	sh.mu.Unlock()
+	for i := range live {
+		for _, part := range s.holds.get(live[i].ID).Parts {
+			if part.Limit == d.Name && part.Key == key {
+				live[i].Tokens = part.Cost
+			}
+		}
+	}
+	slices.SortFunc(live, func(a, b store.KeyHold) int {
+		return cmp.Or(cmp.Compare(a.Expires, b.Expires), strings.Compare(a.ID, b.ID))
+	})
+	return live, nil
+}
