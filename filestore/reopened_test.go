@@ -27,7 +27,35 @@ type reopened struct {
 }
 
 func (r *reopened) Abilities() store.Abilities {
-	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Sweep: r.Sweep, Now: r.Now}
+	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Overrides: r, Holds: r.Holds, Sweep: r.Sweep, Now: r.Now}
+}
+
+func (r *reopened) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	r.maybeReopen()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.SetOverride(ctx, d, o)
+}
+
+func (r *reopened) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	r.maybeReopen()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.EndOverride(ctx, d, key)
+}
+
+func (r *reopened) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	r.maybeReopen()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Overrides(ctx, d, prefix, after, n)
+}
+
+func (r *reopened) Holds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+	r.maybeReopen()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.mem.Holds(ctx, d, key)
 }
 
 func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {

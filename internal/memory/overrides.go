@@ -1,10 +1,8 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell/store"
@@ -84,29 +82,19 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 }
 
 // Holds returns the live holds of a key, the one that expires first first.
-func (s *Store) Holds(_ context.Context, d *store.Definition, key string) (live []store.KeyHold, err error) {
+func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	sh, p := s.lockKey(d, key)
 	if sh == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	now := s.now()
-	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
-		for i := range k.records {
-			if r := &k.records[i]; r.Hold != "" && !r.Rest && r.Expires > now {
-				live = append(live, store.KeyHold{ID: r.Hold, Expires: r.Expires})
-			}
-		}
+	defer sh.mu.Unlock()
+	k := sh.extras[rowID{p.id, p.tag}]
+	if k == nil {
+		return nil, nil
 	}
-	sh.mu.Unlock()
-	for i := range live {
-		for _, part := range s.holds.get(live[i].ID).Parts {
-			if part.Limit == d.Name && part.Key == key {
-				live[i].Tokens = part.Cost
-			}
-		}
+	row := store.State{Version: p.def.Number, Override: k.override}
+	if i, found := sh.find(p.id, p.tag); found {
+		row = sh.state(sh.at(i), &p)
 	}
-	slices.SortFunc(live, func(a, b store.KeyHold) int {
-		return cmp.Or(cmp.Compare(a.Expires, b.Expires), strings.Compare(a.ID, b.ID))
-	})
-	return live, nil
+	return p.def.Base().KeyHolds(row, k.records, s.now()), nil
 }

@@ -207,8 +207,8 @@ func (sh *shard) sweepDue(now int64, n int) {
 	for ; n > 0 && len(sh.due) > 0 && sh.due[0].next <= now && sh.due[0].inUse == 0; n-- {
 		if k, b := sh.due[0], sh.due[0].current.Load(); b != nil {
 			sh.sweepKey(k, b, now)
-		} else { // the limit is gone
-			sh.dropExtras(k)
+		} else {
+			sh.dropOfGone(k)
 		}
 	}
 }
@@ -233,6 +233,29 @@ func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
 	}
 }
 
+// dropOfGone removes what a key of a dropped limit has, and ends the parts of holds on it.
+func (sh *shard) dropOfGone(k *keyExtras) {
+	holds := &sh.store.holds
+	now := sh.store.now()
+	for i := range k.records {
+		id := k.records[i].Hold
+		if id == "" || k.records[i].Expires <= now {
+			continue
+		}
+		holds.mu.Lock()
+		if e := holds.entries[id]; e != nil {
+			h := e.value
+			h.Parts = slices.Clone(h.Parts)
+			for j := range h.Parts {
+				h.Parts[j].Reset = h.Parts[j].Reset || h.Parts[j].Limit == k.name && h.Parts[j].Key == k.key
+			}
+			holds.set(id, h, now)
+		}
+		holds.mu.Unlock()
+	}
+	sh.dropExtras(k)
+}
+
 // ForgetRecords drops the records, lows and overrides of all keys of a limit. Its
 // reservations and holds can then give nothing back.
 func (s *Store) ForgetRecords(limit string) {
@@ -241,7 +264,7 @@ func (s *Store) ForgetRecords(limit string) {
 		sh.mu.Lock()
 		for _, k := range sh.extras {
 			if k.name == limit {
-				sh.dropExtras(k)
+				sh.dropOfGone(k)
 			}
 		}
 		sh.mu.Unlock()
