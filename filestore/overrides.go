@@ -51,8 +51,12 @@ func (d *disk) writeOverride(r *bucket) error {
 	if o == nil {
 		return d.exec("delete from overrides where limit_id = ? and key = ?", r.limit, r.key)
 	}
+	per := ""
+	if o.Period != 0 {
+		per = period.Format(o.Period)
+	}
 	return d.exec("insert or replace into overrides (limit_id, key, id, version, plan, rate, per, burst, until, note) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		r.limit, r.key, int64(o.ID), int64(o.Version), o.Plan, o.Rate, period.Format(o.Period), o.Burst, o.Until, o.Note)
+		r.limit, r.key, int64(o.ID), int64(o.Version), o.Plan, o.Rate, per, o.Burst, o.Until, o.Note)
 }
 
 // loadOverrides reads all overrides into memory, also those that have ended: their rows
