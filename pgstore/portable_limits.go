@@ -75,6 +75,9 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 		if err := reg.Drop(name, by); err != nil {
 			return err
 		}
+		if err := s.endHolds(ctx, tx, reg, ids[name], name); err != nil {
+			return err
+		}
 		for _, statement := range []string{
 			"delete from dipwell.reservations where limit_id = $1",
 			"delete from dipwell.overrides where limit_id = $1",
@@ -87,6 +90,29 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 		_, err := tx.Exec(ctx, "delete from dipwell.limits where id = $1", ids[name])
 		return err
 	})
+}
+
+// endHolds ends the parts of holds that are of a limit which reg no longer has.
+func (s portable) endHolds(ctx context.Context, tx pgx.Tx, reg *store.Registry, id int32, name string) error {
+	found, err := tx.Query(ctx, "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
+	if err != nil {
+		return err
+	}
+	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	t := s.table(ctx, tx, nil)
+	now, err := t.load(keys)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if _, err = store.SweepRow(t, reg, name, k.Key, now); err != nil {
+			return err
+		}
+	}
+	return t.flush()
 }
 
 // updateLimitSQL makes an insert of a limit that exists an update. Columns that a
@@ -104,7 +130,9 @@ func insert(ctx context.Context, tx pgx.Tx, table, conflict string, columns []st
 	var params []string
 	for i, v := range values {
 		params = append(params, "$"+strconv.Itoa(i+1))
-		values[i] = orNull(v)
+		if columns[i] != "per" { // a concurrency limit has none
+			values[i] = orNull(v)
+		}
 	}
 	_, err := tx.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")"+conflict, values...)
 	return err

@@ -449,6 +449,11 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 // decide decides a group. Nothing is written before flush.
 func (t *portableTable) decide() error {
 	g := t.group
+	if g.Hold != nil {
+		if err := store.CheckHoldID(g.Hold.ID); err != nil {
+			return err
+		}
+	}
 	if g.Settles() {
 		g.Ops = nil // of an earlier try
 	}

@@ -73,7 +73,7 @@ func recycledPool(t testing.TB, template string, prepare func(dsn string) error)
 			go pool.Close() // do not wait for a connection that is never returned
 			return
 		}
-		must(t, pool, "truncate dipwell.limits, dipwell.versions, dipwell.plans, dipwell.key_overrides, dipwell.buckets, dipwell.reservations, dipwell.hold_parts restart identity cascade; do $$ begin if to_regclass('dipwell.hold_parts') is not null then truncate dipwell.hold_parts; end if; end $$; update dipwell.revision set n = 0")
+		must(t, pool, "truncate dipwell.limits, dipwell.versions, dipwell.buckets, dipwell.reservations restart identity cascade; do $$ declare t text; begin for t in select tablename from pg_tables where schemaname = 'dipwell' and tablename in ('plans', 'key_overrides', 'hold_parts', 'holds', 'overrides') loop execute 'truncate dipwell.' || t; end loop; end $$; update dipwell.revision set n = 0")
 		idlePools.Lock()
 		defer idlePools.Unlock()
 		if idlePools.free == nil {

@@ -1,0 +1,297 @@
+package limittest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// limitsOfHistories have plans of all kinds, holds that are kept, and one that counts
+// what is held.
+var limitsOfHistories = []store.Limit{
+	{Name: "api", Rate: 5, Period: time.Second, Burst: 20, Plans: store.NewPlans(
+		store.Plan{Name: "pro", Rate: 50, Burst: 100}, store.Plan{Name: "slow", Rate: 1, Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited},
+		store.Plan{Name: "banned", Mode: store.Blocked})},
+	{Name: "day", Algorithm: store.FixedWindow, Rate: 10, Period: 10 * time.Second, Start: "0s", OnExpire: store.KeepTaken,
+		Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 40})},
+	{Name: "slots", Algorithm: store.Concurrency, Burst: 3, TTL: time.Minute},
+	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow},
+}
+
+// Agree makes n random calls with plans, floors, overrides, holds, reservations and
+// changed limits of a store with the clock *now, and compares the answers with those
+// of a Model. Calls are sent one at a time. differ, if not nil, may change both answers
+// to a call before they are compared.
+func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, differ func(call *Call, got, want *store.Group)) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 13))
+	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, differ: differ, ab: store.AbilitiesOf(s)}
+	for _, l := range limitsOfHistories {
+		h.define(l)
+	}
+	for i := range n {
+		if h.step(i); t.Failed() {
+			t.Fatalf("in step %d of the history with seed %d", i, seed)
+		}
+	}
+}
+
+// A Call is one of a history.
+type Call struct {
+	Step  int
+	Group store.Group // before it was decided
+}
+
+type history struct {
+	testing.TB
+	*rand.Rand
+	s            store.Store
+	ab           store.Abilities
+	m            *Model
+	now          *int64
+	differ       func(call *Call, got, want *store.Group)
+	reservations []store.Reservation
+	holds        []string
+	made         []store.Group // calls that make holds
+}
+
+func (h *history) define(l store.Limit) {
+	h.Helper()
+	_, err := h.ab.Limits.Define(context.Background(), l, store.OwnerCode)
+	_, want := h.m.Define(context.Background(), l, store.OwnerCode)
+	if err != nil || want != nil {
+		h.Fatal(err, want)
+	}
+}
+
+func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
+
+func (h *history) step(i int) {
+	h.Helper()
+	*h.now += []int64{0, 1, 1000, 150_000, 700_000, 3e6, 20e6}[h.IntN(7)]
+	switch h.IntN(24) {
+	case 0:
+		h.change()
+	case 1, 2, 3:
+		h.override()
+	case 4:
+		h.sweep()
+	case 5:
+		h.list()
+	default:
+		h.call(i)
+	}
+}
+
+// change gives a limit another version.
+func (h *history) change() {
+	h.Helper()
+	l := limitsOfHistories[h.IntN(2)]
+	l.Rate += h.Int64N(3)
+	l.OnChange = store.ChangePolicy(h.IntN(2))
+	if h.IntN(2) == 0 {
+		l.Plans = store.NewPlans(store.Plan{Name: "pro", Rate: 30 + h.Int64N(3)}, store.Plan{Name: "staff", Mode: store.Unlimited})
+	}
+	*h.now++
+	h.define(l)
+	*h.now++
+}
+
+func (h *history) override() {
+	h.Helper()
+	ctx := context.Background()
+	name := h.pick("api", "api", "day", "slots")
+	d, m := h.ab.Limits.Registry().Lookup(name), h.m.reg.Lookup(name)
+	key := h.pick("", "a", "b")
+	if h.IntN(3) == 0 {
+		got, err := h.ab.Overrides.EndOverride(ctx, d, key)
+		want, wrong := h.m.EndOverride(ctx, m, key)
+		if got != want || err != nil || wrong != nil {
+			h.Errorf("end override of %s %q: %v %v, want %v %v", name, key, got, err, want, wrong)
+		}
+		return
+	}
+	o := store.Override{Key: key, Plan: h.pick("", "", "pro", "staff", "banned", "slow"), Note: "n"}
+	if o.Plan == "" {
+		o.Rate, o.Burst = 1+h.Int64N(60), 1+h.Int64N(60)
+	}
+	if name == "slots" {
+		o.Plan, o.Rate, o.Burst = "", 0, 1+h.Int64N(5)
+	}
+	if h.IntN(2) == 0 {
+		o.Until = *h.now + 1 + h.Int64N(3e6)
+	}
+	got, err := h.ab.Overrides.SetOverride(ctx, d, o)
+	want, wrong := h.m.SetOverride(ctx, m, o)
+	if got.Prepare(); wrong == nil {
+		want.Prepare()
+	}
+	if same(got) != same(want) || fmt.Sprint(err) != fmt.Sprint(wrong) {
+		h.Errorf("set override %+v: %+v %v, want %+v %v", o, got, err, want, wrong)
+	}
+}
+
+// same returns what two equal overrides have in common. The ID depends on when the
+// override was renewed for a new version.
+func same(o store.Override) string {
+	return fmt.Sprintf("%q %q %d %v %d %d %q %d", o.Key, o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.Version)
+}
+
+// sweep sweeps the store and the model. A Charge of a full row is under the definition
+// of the row, and without the row under that of the caller.
+func (h *history) sweep() {
+	h.Helper()
+	h.m.Sweep()
+	if h.ab.Sweep != nil {
+		if _, err := h.ab.Sweep(context.Background(), 1000); err != nil {
+			h.Error(err)
+		}
+	}
+}
+
+func (h *history) list() {
+	h.Helper()
+	ctx := context.Background()
+	name, key := h.pick("api", "day", "slots"), h.pick("a", "b")
+	d, m := h.ab.Limits.Registry().Lookup(name), h.m.reg.Lookup(name)
+	holds, err := h.ab.Holds(ctx, d, key)
+	want, _ := h.m.holdsOf(ctx, m, key)
+	if err != nil || !slices.Equal(holds, want) {
+		h.Errorf("holds of %s %q: %v %v, want %v", name, key, holds, err, want)
+	}
+	all, err := h.ab.Overrides.Overrides(ctx, d, "", h.pick("", "a", store.Shared), 2)
+	if err != nil || len(all) > 2 {
+		h.Errorf("overrides of %s: %v %v", name, all, err)
+	}
+}
+
+// call makes a call of the store and the model.
+func (h *history) call(i int) {
+	h.Helper()
+	g := h.group()
+	c := &Call{i, clone(g)}
+	got, want := h.ask(h.s, h.ab.Limits.Registry(), g), h.ask(h.m, &h.m.reg, g)
+	if g.Hold != nil && g.Hold.Verb == store.MakeHold && want.Allowed && want.Err == nil {
+		h.holds, h.made = append(h.holds, g.Hold.ID), append(h.made, g)
+	}
+	if want.Reserved {
+		h.reservations = append(h.reservations, g.ID)
+	}
+	if h.differ != nil {
+		h.differ(c, &got, &want)
+	}
+	if a, b := text(&got), text(&want); a != b {
+		h.Errorf("%s\nat %d: got\n%s\nwant\n%s", text(&c.Group), *h.now, a, b)
+	}
+}
+
+func clone(g store.Group) store.Group {
+	g.Ops = slices.Clone(g.Ops)
+	if g.Hold != nil {
+		c := *g.Hold
+		g.Hold = &c
+	}
+	return g
+}
+
+// ask sends a copy of a group whose definitions are those of a registry.
+func (h *history) ask(s store.Store, reg *store.Registry, g store.Group) store.Group {
+	h.Helper()
+	b := store.Batch{Groups: []store.Group{clone(g)}}
+	for i := range b.Groups[0].Ops {
+		op := &b.Groups[0].Ops[i]
+		base := reg.Lookup(op.Def.Name)
+		if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // dropped since
+			op.Def = base
+		}
+	}
+	if err := s.Apply(context.Background(), &b); err != nil {
+		b.Groups[0].Err = err
+	}
+	return b.Groups[0]
+}
+
+// text writes what two equal answers have in common.
+func text(g *store.Group) string {
+	for _, class := range []error{store.ErrReservation, store.ErrUnknownHold, store.ErrHoldConflict} {
+		if errors.Is(g.Err, class) {
+			return class.Error()
+		}
+	}
+	if g.Err != nil {
+		return g.Err.Error()
+	}
+	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed, g.Reserved, g.Cancel)
+	if g.Hold != nil {
+		s += fmt.Sprintf(" hold %+v", *g.Hold)
+	}
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, op.Def.Plan, op.Def.Version(), op.Def.OfOverride(), op.Answer)
+	}
+	return s
+}
+
+// group returns a random call.
+func (h *history) group() (g store.Group) {
+	switch n := h.IntN(20); {
+	case n < 4 && len(h.holds) > 0:
+		g.Hold = &store.HoldCall{ID: h.holds[h.IntN(len(h.holds))], Verb: store.SettleHold}
+		if n == 0 {
+			g.Hold.Verb, g.Hold.TTL = store.ExtendHold, 1e6+h.Int64N(4e6)
+		} else if made := h.made[slices.Index(h.holds, g.Hold.ID)]; n > 1 {
+			for range made.Ops {
+				g.Hold.Costs = append(g.Hold.Costs, h.Int64N(6))
+			}
+		}
+		return g
+	case n == 4 && len(h.reservations) > 0:
+		g.Cancel, g.ID = true, h.reservations[h.IntN(len(h.reservations))]
+		return g
+	case n == 5 && len(h.made) > 0:
+		return clone(h.made[h.IntN(len(h.made))]) // a repeat
+	case n < 11:
+		g.Hold = &store.HoldCall{ID: fmt.Sprint("hold", h.IntN(1000)), TTL: 1e6 + h.Int64N(5e6)}
+		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "seen"}, store.VerbTake)
+		return g
+	}
+	g.ID[0] = 1
+	for i := range 8 {
+		g.ID[i+1] = byte(h.IntN(256))
+	}
+	verb := store.Verb(h.IntN(int(store.VerbReset) + 1))
+	many := 1
+	if h.IntN(3) == 0 && (verb < store.VerbTakeUpTo || verb == store.VerbReserve) {
+		many = 2
+	}
+	g.Ops = h.ops(many, []string{"api", "api", "day", "seen"}, verb)
+	return g
+}
+
+func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) {
+	h.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
+	for _, name := range limits {
+		if slices.ContainsFunc(ops, func(op store.Op) bool { return op.Def.Name == name }) || len(ops) == n {
+			continue
+		}
+		d := h.m.reg.Lookup(name)
+		op := store.Op{Def: d, Key: h.pick("", "a", "a", "b"), Verb: verb, Cost: h.Int64N(8)}
+		if op.Cost == 7 {
+			op.Cost = 30
+		}
+		if p := d.WithPlan(h.pick("", "", "pro", "staff", "banned", "slow")); p != nil {
+			op.Def = p
+		}
+		if verb <= store.VerbCheck && h.IntN(3) == 0 {
+			op.Floor = h.Int64N(4)
+		}
+		ops = append(ops, op)
+	}
+	return ops
+}
