@@ -258,7 +258,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 		return State{Version: d.Number, Override: base.renewed(o)}, true
 	}
 	var scratch Rule
-	base.walk(&s, at, o, max(now, s.TS), d, func(v *step) {
+	base.walk(&s, at, o, base.instant(&s, now), d, func(v *step) {
 		from := v.from
 		if from.Spread {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
@@ -292,21 +292,39 @@ func (d *Definition) CarryUnits(units int64, n uint32, o *Override, t int64) int
 	return units
 }
 
+// instant returns the time at which a call at now, in µs, is decided on a row. If the
+// store's clock stepped back, that is not before the row's TS, nor before the present
+// version of the limit if the row is of an older one.
+func (d *Definition) instant(s *State, now int64) int64 {
+	base := d.Base()
+	version, t := number.Version(s.Version), max(now, s.TS)
+	if number.IsOverride(s.Version) && s.Override != nil {
+		version = s.Override.Version
+	}
+	if s.Version != 0 && version < base.Number {
+		t = max(t, base.Since)
+	}
+	return t
+}
+
 // Own returns the definition that a row is under at the time t, in µs, once it is
 // converted to the present version: its plan, its override, or the base if these
 // have ended.
 func (d *Definition) Own(s State, t int64) *Definition {
 	base := d.Base()
+	t = base.instant(&s, t)
 	switch {
 	case number.IsOverride(s.Version):
 		if o := s.Override; o.decides(t) && o.ID == number.Override(s.Version) {
 			return base.WithOverride(o)
 		}
 	case number.Index(s.Version) > 0:
-		if at, known := base.place(s.Version, nil); known {
-			if v := base.WithPlan(at.plan); v != nil {
-				return v
-			}
+		at, known := base.place(s.Version, nil)
+		for i := at.i + 1; known && i < len(base.Past); i++ { // a version without the plan ended it
+			known = base.Past[i].Limit.Plans.has(at.plan)
+		}
+		if v := base.WithPlan(at.plan); known && v != nil {
+			return v
 		}
 	}
 	return base

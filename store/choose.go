@@ -34,7 +34,7 @@ func (op *Op) choose(row State, t int64) {
 // is, but for a hold of an unlimited concurrency limit, which counts what is held.
 func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	own := op.Def
-	if !number.IsOverride(own.Number) {
+	if !own.OfOverride() {
 		own = own.Base()
 	}
 	row, ok := own.Carry(row, op.Key, now)
@@ -49,7 +49,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if op.Def.Mode == Blocked {
 		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
 		op.Never = true
-		if o := row.Override; o.decides(t) && o.Until != 0 {
+		if op.Def.OfOverride() && row.Override.Until != 0 {
 			op.retryAfterOverride(row, now)
 		}
 		return row, false, nil
@@ -103,7 +103,7 @@ func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, no
 			}
 		}
 	}
-	if ov := own.Override; ov.decides(max(now, own.TS)) && ov.Until != 0 && (o.Never || now+o.Retry >= ov.Until) {
+	if ov := own.Override; ov.decides(op.Def.instant(&own, now)) && ov.Until != 0 && (o.Never || now+o.Retry >= ov.Until) {
 		a := *op
 		a.retryAfterOverride(own, now)
 		o.Never, o.Retry = a.Never, a.Retry

@@ -59,6 +59,11 @@ func (p Plans) All() []Plan {
 	return plans
 }
 
+// has reports whether there is a plan of a name.
+func (p Plans) has(name string) bool {
+	return slices.ContainsFunc(p.All(), func(plan Plan) bool { return plan.Name == name })
+}
+
 func (p Plans) parse() (out []Plan, err error) {
 	if p.text == "" {
 		return nil, nil

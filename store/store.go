@@ -157,7 +157,7 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	own := row // of the definition that the row is under: not converted to another plan
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
-		op.choose(row, max(now, row.TS))
+		op.choose(row, op.Def.instant(&row, now))
 		switch {
 		case op.Def.Mode > Shadow && op.Verb < VerbCharge || op.Def.Mode == Unlimited && op.Verb == VerbCharge:
 			return op.byMode(now, row, dry)

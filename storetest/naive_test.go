@@ -80,7 +80,7 @@ func TestFailuresNameDuties(t *testing.T) {
 	slices.Sort(named)
 	named = slices.Compact(named)
 	named = slices.DeleteFunc(named, func(d string) bool { return d == "versions" }) // race-change fails only if a call is concurrent with a change
-	if want := []string{"all", "cancel", "concurrency", "drop", "holds", "overrides", "records", "reservations", "reset"}; !slices.Equal(named, want) {
+	if want := []string{"all", "cancel", "concurrency", "drop", "holds", "overrides", "plans", "records", "reservations", "reset"}; !slices.Equal(named, want) {
 		t.Errorf("duties named: %v, want %v\n%s", named, want, out)
 	}
 }

@@ -1,0 +1,532 @@
+package store_test
+
+import (
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// This file compares histories of one key, with plans, overrides, new versions and a
+// clock that steps back, with a reference in exact rationals. The reference shares no
+// arithmetic with the package.
+
+// refLimit is a version of the limit: what decides calls under each name.
+type refLimit struct {
+	since  int64
+	policy store.ChangePolicy
+	defs   map[string]refDef // by plan; "" is the base
+}
+
+type refDef struct {
+	mode        store.Mode
+	rate, per   int64 // per in µs
+	burst, debt int64
+	window      bool
+}
+
+func (d refDef) unit() int64 {
+	if d.window {
+		return 1
+	}
+	g := new(big.Int).GCD(nil, nil, big.NewInt(d.rate), big.NewInt(d.per)).Int64()
+	return d.per / g
+}
+
+// refKey is the reference of one key.
+type refKey struct {
+	used     *big.Rat // tokens at ts
+	ts       int64
+	version  int    // index into versions
+	kind     string // plan, or "override"
+	versions []refLimit
+	override *refOverride
+}
+
+type refOverride struct {
+	plan  string // or else the numbers
+	rate  int64
+	burst int64
+	until int64
+}
+
+const overridden = "override"
+
+// def returns the definition of a kind at a version; of a plan that the version does
+// not have it is the base.
+func (k *refKey) def(kind string, version int) refDef {
+	l := k.versions[version]
+	if kind == overridden {
+		o := k.override
+		if o.plan != "" {
+			return k.def(o.plan, version)
+		}
+		d := l.defs[""]
+		if o.rate > 0 {
+			d.rate = o.rate
+		}
+		if o.burst > 0 {
+			d.burst = o.burst
+		}
+		if d.debt < 0 {
+			d.debt = d.burst
+		}
+		return d
+	}
+	d, ok := l.defs[kind]
+	if !ok {
+		d = l.defs[""]
+	}
+	if d.debt < 0 { // one burst
+		d.debt = d.burst
+	}
+	return d
+}
+
+func (k *refKey) decides(t int64) bool {
+	return k.override != nil && (k.override.until == 0 || t < k.override.until)
+}
+
+// instant returns when a call is decided: not before the row, nor before the version
+// that it is converted to.
+func (k *refKey) instant(now int64) int64 {
+	t := max(now, k.ts)
+	if last := len(k.versions) - 1; k.used.Sign() > 0 && k.version < last {
+		t = max(t, k.versions[last].since)
+	}
+	return t
+}
+
+// after returns what is used at t, if used tokens were at ts.
+func (d refDef) after(used *big.Rat, ts, t int64) *big.Rat {
+	if t <= ts {
+		return used
+	}
+	back := new(big.Rat).Mul(big.NewRat(d.rate, d.per), new(big.Rat).SetInt64(t-ts))
+	if d.window {
+		back.SetInt64((floor(t, d.per) - floor(ts, d.per)) * d.rate)
+	}
+	if back.Cmp(used) >= 0 {
+		return new(big.Rat)
+	}
+	return new(big.Rat).Sub(used, back)
+}
+
+func floor(a, b int64) int64 { return new(big.Int).Div(big.NewInt(a), big.NewInt(b)).Int64() }
+
+// convert converts used tokens from one definition to the next, rounded up to a unit.
+func convert(used *big.Rat, policy store.ChangePolicy, from, to refDef) *big.Rat {
+	out := new(big.Rat).Set(used)
+	switch {
+	case policy == store.StartOver:
+		return new(big.Rat)
+	case policy == store.Proportional && from.burst > 0:
+		out.Mul(out, big.NewRat(to.burst, from.burst))
+	}
+	unit := new(big.Rat).SetInt64(to.unit())
+	out.Mul(out, unit)
+	n := new(big.Int).Add(out.Num(), new(big.Int).Sub(out.Denom(), big.NewInt(1)))
+	return out.Quo(out.SetInt(n.Div(n, out.Denom())), unit)
+}
+
+// own returns the row at now, in its plan or override at the present version.
+func (k *refKey) own(now int64) (used *big.Rat, t int64, kind string) {
+	used, t, kind = k.carried(now)
+	end := max(now, t)
+	return k.def(kind, len(k.versions)-1).after(used, t, end), end, kind
+}
+
+// carried is own at the time of the last conversion.
+func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
+	if k.used.Sign() == 0 { // no row
+		return k.used, now, ""
+	}
+	used, t, kind = k.used, k.ts, k.kind
+	v, end := k.version, k.instant(now)
+	change := func(to string, version int, policy store.ChangePolicy, at int64) {
+		from, next := k.def(kind, v), k.def(to, version)
+		if _, ok := k.versions[version].defs[to]; !ok && to != overridden {
+			to = ""
+		}
+		if from.mode, next.mode = 0, 0; from != next { // the same rule goes on
+			at = max(t, at)
+			used, t = convert(from.after(used, t, at), policy, from, next), at
+		}
+		kind, v = to, version
+	}
+	ended := func(by int64) bool {
+		return kind == overridden && k.override.until != 0 && k.override.until <= by
+	}
+	for v < len(k.versions)-1 {
+		next := k.versions[v+1]
+		if ended(end) && k.override.until <= next.since {
+			change("", v, store.Keep, k.override.until)
+			continue
+		}
+		policy := next.policy
+		if _, ok := next.defs[kind]; !ok && kind != overridden {
+			policy = store.Keep // the plan is gone
+		}
+		change(kind, v+1, policy, next.since)
+	}
+	if ended(end) {
+		change("", v, store.Keep, k.override.until)
+	}
+	return used, t, kind
+}
+
+type refAnswer struct {
+	allowed, never, shadow bool
+	granted, remaining     int64
+	delay                  int64
+}
+
+// call decides a call at now. It writes only if write is set.
+func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens int64, write bool) (a refAnswer) {
+	used, t, kind := k.own(now)
+	last := len(k.versions) - 1
+	target := plan
+	if verb == store.VerbCharge {
+		target = kind
+	}
+	if k.decides(k.instant(now)) {
+		target = overridden
+	}
+	d := k.def(target, last)
+	if d.mode == store.Unlimited || d.mode == store.Blocked && verb != store.VerbCharge && verb != store.VerbRefund {
+		if d.mode == store.Unlimited && verb != store.VerbRefund {
+			granted := n
+			if verb == store.VerbCheck {
+				granted = 0
+			}
+			return refAnswer{allowed: true, granted: granted, remaining: store.MaxInt}
+		}
+		if d.mode == store.Blocked {
+			return refAnswer{never: true, remaining: -1}
+		}
+	}
+	if target != kind {
+		if from := k.def(kind, last); from != d {
+			used = convert(used, store.Keep, from, d)
+		}
+	}
+	tokens := func(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
+	fits := func(n, bound int64) bool { return new(big.Rat).Add(used, tokens(n)).Cmp(tokens(bound)) <= 0 }
+	after := used
+	switch verb {
+	case store.VerbTake, store.VerbCheck:
+		a.never = n+floorTokens > d.burst
+		if a.allowed = fits(n+floorTokens, d.burst); a.allowed && verb == store.VerbTake {
+			a.granted, after = n, new(big.Rat).Add(used, tokens(n))
+		}
+	case store.VerbTakeUpTo:
+		if n == 0 {
+			a.allowed = fits(0, d.burst)
+			break
+		}
+		a.never = d.burst < 1
+		for a.granted < n && fits(a.granted+1, d.burst) {
+			a.granted++
+		}
+		a.allowed, after = a.granted > 0, new(big.Rat).Add(used, tokens(a.granted))
+	case store.VerbReserve:
+		most := d.burst
+		if n > 0 {
+			most += d.debt
+		}
+		a.never = n > most
+		if a.allowed = fits(n, most); a.allowed {
+			a.granted, after = n, new(big.Rat).Add(used, tokens(n))
+			for !fits(n, d.burst) { // the first instant at which it is covered
+				a.delay = d.wait(new(big.Rat).Sub(after, tokens(d.burst)), t, now)
+				break
+			}
+		}
+	case store.VerbCharge:
+		a.allowed, a.granted, after = true, n, new(big.Rat).Add(used, tokens(n))
+	case store.VerbRefund:
+		a.allowed, after = true, new(big.Rat).Sub(used, tokens(n))
+		if after.Sign() < 0 {
+			after = new(big.Rat)
+		}
+	}
+	if !a.allowed && d.mode == store.Shadow {
+		a.shadow, a.allowed = true, true
+		after = used
+	}
+	free := new(big.Rat).Sub(tokens(d.burst), after)
+	if a.remaining = floorRat(free); a.remaining < 0 {
+		a.remaining = 0
+	}
+	if write && after.Cmp(used) != 0 {
+		k.set(after, t, target, max(now, k.ts))
+	}
+	return a
+}
+
+// set writes the row. A full one is none.
+func (k *refKey) set(used *big.Rat, t int64, kind string, now int64) {
+	k.used, k.ts, k.version, k.kind = used, t, len(k.versions)-1, kind
+	if kind == overridden && !k.decides(t) {
+		panic("an override that has ended")
+	}
+	if !k.decides(t) {
+		k.override = nil
+	}
+	if used.Sign() == 0 {
+		k.ts, k.kind = 0, ""
+	}
+}
+
+// wait returns the time from now until units have come back since t.
+func (d refDef) wait(tokens *big.Rat, t, now int64) int64 {
+	if d.window {
+		n := new(big.Rat).Quo(tokens, new(big.Rat).SetInt64(d.rate))
+		return (floor(t, d.per)+ceilRat(n))*d.per - now
+	}
+	return t + ceilRat(new(big.Rat).Mul(tokens, big.NewRat(d.per, d.rate))) - now
+}
+
+func floorRat(r *big.Rat) int64 { return new(big.Int).Div(r.Num(), r.Denom()).Int64() }
+func ceilRat(r *big.Rat) int64  { return -floorRat(new(big.Rat).Neg(r)) }
+
+// setOverride sets or ends the override.
+func (k *refKey) setOverride(o *refOverride, now int64) {
+	used, t, kind := k.own(now)
+	old := k.def(kind, len(k.versions)-1)
+	none := k.used.Sign() == 0
+	k.override = o
+	kind = ""
+	if o != nil {
+		kind = overridden
+	}
+	if next := k.def(kind, len(k.versions)-1); !none {
+		if next != old {
+			used = convert(used, store.Keep, old, next)
+		}
+		k.used, k.ts, k.version, k.kind = used, t, len(k.versions)-1, kind
+		if used.Sign() == 0 {
+			k.ts, k.kind = 0, ""
+		}
+	}
+}
+
+func TestPlansReference(t *testing.T) {
+	n := uint64(3000)
+	if testing.Short() {
+		n = 600
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { planHistory(t, rand.New(rand.NewPCG(seed, 13))) })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// drawLimit returns a version of the limit, as a Limit and for the reference.
+func drawLimit(rnd *rand.Rand, window bool, per time.Duration) (store.Limit, refLimit) {
+	l := store.Limit{Name: "l", Rate: 1 + rnd.Int64N(9), Period: per, Burst: 1 + rnd.Int64N(20), OnChange: store.ChangePolicy(rnd.IntN(3))}
+	if window {
+		l.Algorithm, l.Start = store.FixedWindow, "0s"
+	}
+	r := refLimit{policy: l.OnChange, defs: map[string]refDef{}}
+	base := refDef{rate: l.Rate, per: per.Microseconds(), burst: l.Burst, debt: -1, window: window}
+	r.defs[""] = base
+	var plans []store.Plan
+	for _, name := range []string{"big", "fast", "free", "none", "seen"} {
+		if rnd.IntN(6) == 0 {
+			continue
+		}
+		p, d := store.Plan{Name: name}, base
+		switch name {
+		case "big":
+			p.Burst = 1 + rnd.Int64N(60)
+			d.burst = p.Burst
+		case "fast":
+			p.Rate, p.Burst = 1+rnd.Int64N(50), 1+rnd.Int64N(20)
+			d.rate, d.burst = p.Rate, p.Burst
+			if !window && rnd.IntN(2) == 0 {
+				p.Period = time.Duration(1+rnd.Int64N(20)) * 500 * time.Millisecond
+				d.per = p.Period.Microseconds()
+			}
+		case "free":
+			p.Mode = store.Unlimited
+			d.mode = p.Mode
+		case "none":
+			p.Mode = store.Blocked
+			d.mode = p.Mode
+		case "seen":
+			p.Mode, p.MaxDebt = store.Shadow, store.NoDebt
+			d.mode, d.debt = p.Mode, 0
+		}
+		plans = append(plans, p)
+		r.defs[name] = d
+	}
+	l.Plans = store.NewPlans(plans...)
+	return l, r
+}
+
+type planWorld struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	table *mapTable
+	reg   store.Registry
+	k     refKey
+	now   int64
+	log   []string
+}
+
+func (w *planWorld) define(window bool, per time.Duration) {
+	l, r := drawLimit(w.rnd, window, per)
+	d, err := w.reg.Define(w.now, l, store.OwnerCode)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if r.since = d.Since; int(d.Number) == len(w.k.versions)+1 {
+		w.k.versions = append(w.k.versions, r)
+	}
+	w.logf("%d: define %s (version %d)", w.now, l, d.Number)
+}
+
+func (w *planWorld) logf(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *planWorld) errorf(format string, args ...any) {
+	w.t.Helper()
+	for _, l := range w.log {
+		w.t.Log(l)
+	}
+	w.t.Fatalf(format, args...)
+}
+
+func planHistory(t *testing.T, rnd *rand.Rand) {
+	w := &planWorld{t: t, rnd: rnd, table: newMapTable(), now: 1e15, k: refKey{used: new(big.Rat)}}
+	window := rnd.IntN(4) == 0
+	per := time.Duration(1+rnd.Int64N(20)) * 500 * time.Millisecond
+	w.define(window, per)
+	for range 10 + rnd.IntN(40) {
+		if rnd.IntN(3) > 0 {
+			w.now += rnd.Int64N(5 * second)
+		}
+		if rnd.IntN(30) == 0 {
+			w.now -= rnd.Int64N(5 * second)
+		}
+		switch rnd.IntN(16) {
+		case 0:
+			w.define(window, per)
+		case 1, 2:
+			w.setOverride()
+		case 3:
+			w.sweep()
+		default:
+			w.call()
+		}
+	}
+}
+
+func (w *planWorld) setOverride() {
+	d := w.reg.Lookup("l")
+	var o *store.Override
+	var r *refOverride
+	if w.rnd.IntN(4) > 0 {
+		o, r = &store.Override{Key: "k"}, &refOverride{}
+		plans := d.Plans.All()
+		if len(plans) > 0 && w.rnd.IntN(3) > 0 {
+			r.plan = plans[w.rnd.IntN(len(plans))].Name
+		} else {
+			r.rate, r.burst = w.rnd.Int64N(10), 1+w.rnd.Int64N(30)
+		}
+		if w.rnd.IntN(3) > 0 {
+			r.until = w.now + 1 + w.rnd.Int64N(10*second)
+		}
+		o.Plan, o.Rate, o.Burst, o.Until = r.plan, r.rate, r.burst, r.until
+	}
+	w.logf("%d: override %+v", w.now, r)
+	if _, err := d.SetOverrideIn(w.table, "k", o, w.now); err != nil {
+		w.errorf("%v", err)
+	}
+	w.k.setOverride(r, w.now)
+}
+
+func (w *planWorld) sweep() {
+	w.logf("%d: sweep", w.now)
+	gone, err := store.SweepRow(w.table, &w.reg, "l", "k", w.now)
+	if err != nil {
+		w.errorf("%v", err)
+	}
+	used, t, kind := w.k.carried(w.now)
+	left, _, _ := w.k.own(w.now)
+	if w.k.override != nil && !w.k.decides(w.k.instant(w.now)) {
+		w.k.used, w.k.ts, w.k.version, w.k.kind = used, t, len(w.k.versions)-1, kind
+		w.k.override = nil
+	}
+	if gone != (left.Sign() == 0) && w.k.override == nil || gone && left.Sign() > 0 {
+		w.errorf("gone %v with %v used", gone, left)
+	}
+	if row := w.table.rows["l/k"]; row == (store.State{}) {
+		w.k.used, w.k.ts, w.k.kind = new(big.Rat), 0, ""
+	}
+}
+
+func (w *planWorld) call() {
+	rnd, d := w.rnd, w.reg.Lookup("l")
+	verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve, store.VerbCharge, store.VerbRefund}[rnd.IntN(8)]
+	plan, n, floorTokens := "", rnd.Int64N(25), int64(0)
+	if plans := d.Plans.All(); len(plans) > 0 && rnd.IntN(2) == 0 && verb < store.VerbCharge {
+		plan = plans[rnd.IntN(len(plans))].Name
+	}
+	if verb <= store.VerbCheck && rnd.IntN(3) == 0 {
+		floorTokens = rnd.Int64N(10)
+	}
+	if verb == store.VerbCharge {
+		n %= 10
+	}
+	w.logf("%d: %s %q %d %d", w.now, verb, plan, n, floorTokens)
+	g := &store.Group{Ops: []store.Op{{Def: d.WithPlan(plan), Key: "k", Verb: verb, Cost: n, Floor: floorTokens}}}
+	before := w.k
+	if err := g.DecideIn(w.table, &w.reg, w.now); err != nil {
+		w.errorf("%v", err)
+	}
+	want := w.k.call(w.now, verb, plan, n, floorTokens, true)
+	op := &g.Ops[0]
+	got := refAnswer{op.Allowed, want.never, op.Shadow, op.Granted, op.Remaining, op.Delay}
+	if want.remaining < 0 { // blocked: not a matter of this test
+		want.remaining = op.Remaining
+	}
+	if !want.allowed || want.shadow {
+		got.granted, want.granted = op.Granted, 0
+	}
+	if got != want {
+		w.errorf("got %+v\nwant %+v\nrow %+v", op.Answer, want, w.table.rows["l/k"])
+	}
+	if !op.Allowed || op.Shadow {
+		w.checkRetry(op, before, verb, plan, n, floorTokens)
+	}
+}
+
+// checkRetry checks that the call is allowed at the retry time, and not before.
+func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens int64) {
+	allowed := func(at int64) bool {
+		a := k.call(at, verb, plan, n, floorTokens, false)
+		return a.allowed && !a.shadow
+	}
+	if op.Never != (op.Retry == 0) {
+		w.errorf("never %v, retry %d", op.Never, op.Retry)
+	}
+	at := w.now + op.Retry
+	if op.Never {
+		at = w.now + 3600*second
+	} else if !allowed(at) && !(k.override != nil && k.override.until == at) { // from then on a shadow may allow it
+		w.errorf("refused at the retry time, %d µs from now", op.Retry)
+	}
+	for _, early := range []int64{1, 2, 1000, 1 + w.rnd.Int64N(at-w.now), 1 + w.rnd.Int64N(at-w.now)} {
+		if t := at - early; t >= w.now && allowed(t) {
+			w.errorf("allowed %d µs before the retry time, %d µs from now", early, op.Retry)
+		}
+	}
+}
