@@ -99,6 +99,10 @@ func (p *pipeline) addRow(row *merge.Row) {
 // addGroup adds a group of several ops, or a cancellation.
 func (p *pipeline) addGroup(g *store.Group) {
 	var known [store.MaxTakes]*entry
+	if needsGo(g) {
+		p.single = append(p.single, g)
+		return
+	}
 	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
@@ -182,7 +186,7 @@ func (p *pipeline) add(c call, settle func(call, error)) {
 // rows may have records. A group that needs more than one call is left for
 // later.
 func (p *pipeline) addDecide(g *store.Group, records bool) {
-	if g.Cancel || p.s.names.cluster && mayReserve(g) {
+	if g.Cancel || needsGo(g) || p.s.names.cluster && mayReserve(g) {
 		p.single = append(p.single, g)
 		return
 	}

@@ -1,7 +1,11 @@
 package redisstore
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -55,4 +59,73 @@ func decodeHold(text string) (h store.Hold, err error) {
 		h.Parts[i] = store.HoldPart(v.Parts[i])
 	}
 	return h, nil
+}
+
+// openHold has the hold of a group read. In a cluster, the key of a hold is in the slot
+// of its rows, and the id that callers see is id@slot: openHold takes the slot off, and
+// the result of openHold puts it back.
+func (t *table) openHold(g *store.Group) (restore func(), err error) {
+	h, n := g.Hold, &t.s.names
+	if n.cluster {
+		id, at, tagged := cutSlot(h.ID)
+		if h.Verb == store.MakeHold {
+			known := make([]*entry, len(g.Ops))
+			for i := range g.Ops {
+				known[i] = t.s.limits.entry(g.Ops[i].Def.Name)
+			}
+			if err = n.oneSlot(g, known); err != nil {
+				return nil, err
+			}
+			if here := slot(known[0].row(g.Ops[0].Key)); !tagged || here != at {
+				id, at = h.ID, here
+			}
+			if most := store.MaxHoldID - len("@16383"); len(id) > most {
+				return nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
+			}
+		} else if !tagged {
+			return nil, store.ErrUnknownHold
+		}
+		t.tag, h.ID = slotTags()[at], id
+		restore = func() { h.ID = handle(id, at) }
+	} else {
+		restore = func() {}
+	}
+	t.wantHold(h.ID)
+	return restore, nil
+}
+
+// handle returns what callers in a cluster see as the id of a hold.
+func handle(id string, slot uint16) string { return id + "@" + strconv.Itoa(int(slot)) }
+
+// cutSlot takes the slot off a handle.
+func cutSlot(text string) (id string, at uint16, ok bool) {
+	i := strings.LastIndexByte(text, '@')
+	if i < 0 {
+		return text, 0, false
+	}
+	n, err := strconv.ParseUint(text[i+1:], 10, 16)
+	if err != nil || n >= slots || text[i+1:] != strconv.FormatUint(n, 10) {
+		return text, 0, false
+	}
+	return text[:i], uint16(n), true
+}
+
+// keyHolds returns the live holds of a key.
+func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (list []store.KeyHold, err error) {
+	e := s.limits.entry(d.Name)
+	if e == nil {
+		return nil, s.limits.reg.Missing(d.Name)
+	}
+	t := s.newTable()
+	t.want(d.Name, key)
+	err = t.update(ctx, func() error {
+		list = e.def.KeyHolds(t.rows[0].state, t.rows[0].list, t.now)
+		return nil
+	}, func() error { return nil }, false)
+	for i := range list {
+		if s.names.cluster {
+			list[i].ID = handle(list[i].ID, slot(e.row(key)))
+		}
+	}
+	return list, err
 }

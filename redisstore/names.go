@@ -2,7 +2,9 @@ package redisstore
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -76,8 +78,13 @@ func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, 
 	return args
 }
 
-// hold returns the name of a hold.
-func (n *names) hold(id string) string { return n.holds + id }
+// hold returns the name of a hold, in a slot of the cluster if tag is not empty.
+func (n *names) hold(tag, id string) string {
+	if tag != "" {
+		id = "{" + tag + "}" + id
+	}
+	return n.holds + id
+}
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
@@ -149,6 +156,19 @@ func (n *names) oneSlot(g *store.Group, known []*entry) error {
 }
 
 const slots = 16384
+
+// slotTags returns for each slot a tag in it.
+var slotTags = sync.OnceValue(func() *[slots]string {
+	var tags [slots]string
+	for i, found := 0, 0; found < slots; i++ {
+		tag := strconv.Itoa(i)
+		if at := slot(tag); tags[at] == "" {
+			tags[at] = tag
+			found++
+		}
+	}
+	return &tags
+})
 
 // slot returns the cluster slot of a name: CRC16 (XMODEM) of the text in its
 // first pair of braces, or of the whole name if there is none or it is empty.

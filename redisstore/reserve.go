@@ -54,7 +54,7 @@ func partsJSON(g *store.Group, may func(*store.Op) bool) string {
 }
 
 func hasCost(op *store.Op) bool    { return op.Cost > 0 }
-func wasGranted(op *store.Op) bool { return op.Granted > 0 && op.Def.Mode != store.Unlimited }
+func wasGranted(op *store.Op) bool { return op.Took() > 0 }
 
 // registerReservation stores the parts of a reservation in a cluster, where its
 // key is in another slot than its buckets. It is done before any tokens are

@@ -30,6 +30,7 @@ type table struct {
 
 	rows  []*tableRow
 	holds []*tableHold
+	tag   string            // of the keys of holds, in a cluster
 	id    store.Reservation // the reservation to make or cancel
 	parts []reservationPart // of the reservation to cancel
 
@@ -141,6 +142,15 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		t.missing = true
 		return store.Hold{}, errMissing
 	}
+	for _, p := range h.hold.Parts {
+		if t.row(p.Limit, p.Key) == nil {
+			t.want(p.Limit, p.Key)
+			t.missing = true
+		}
+	}
+	if t.missing {
+		return store.Hold{}, errMissing
+	}
 	return h.hold, nil
 }
 
@@ -201,7 +211,10 @@ func (t *table) keys() []any {
 		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key))
 	}
 	for _, h := range t.holds {
-		args = append(args, n.hold(h.id))
+		if n.cluster && t.tag == "" {
+			t.tag = slotTags()[slot(n.key("", t.rows[0].key))]
+		}
+		args = append(args, n.hold(t.tag, h.id))
 	}
 	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shz", len(t.rows)) + strings.Repeat("s", len(t.holds)))
 	if t.id != (store.Reservation{}) && !n.cluster {
@@ -364,14 +377,26 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 		t.want(p.Limit, p.Key)
 	}
 	if g.Hold != nil {
-		t.wantHold(g.Hold.ID)
+		restore, err := t.openHold(g)
+		if err != nil {
+			return err
+		}
+		defer restore()
 	}
-	return t.update(ctx, func() error {
+	again := func() {
+		g.Ops = g.Ops[:len(asked)] // settle and extend set them
 		for i := range asked {
 			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
 		}
+	}
+	err := t.update(ctx, func() error {
+		again()
 		return g.DecideIn(t, &s.limits.reg, t.now)
-	}, func() error { return t.register(ctx, g) }, !g.Cancel && !resets(g))
+	}, func() error { return t.register(ctx, g) }, !g.Cancel && !resets(g) && (g.Hold == nil || g.Hold.Verb == store.MakeHold))
+	if err != nil {
+		again() // the caller may try again
+	}
+	return err
 }
 
 // register prepares to store a reservation. In a cluster its key is in another slot
@@ -416,9 +441,6 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 		locked = writes > 0
 		switch err = decide(); {
 		case t.missing:
-			if !t.oneSlot() {
-				return errSlots
-			}
 			continue
 		case errors.Is(err, store.ErrStaleDefinition):
 			if err = t.s.cat.Load(ctx); err != nil {
@@ -446,19 +468,6 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 		return storeError(ctx.Err(), false)
 	}
 	return fmt.Errorf("%w: gave up, because rows were changed in between %d times; nothing was charged", store.ErrStore, maxWrites)
-}
-
-var errSlots = fmt.Errorf("%w: the keys of a hold lie in different slots of the cluster", store.ErrStore)
-
-// oneSlot reports whether all rows are in one slot of a cluster.
-func (t *table) oneSlot() bool {
-	n := &t.s.names
-	for _, r := range t.rows {
-		if n.cluster && slot(n.key("", r.key)) != slot(n.key("", t.rows[0].key)) {
-			return false
-		}
-	}
-	return true
 }
 
 // unlock ends the wait of others. If it fails, they go on after lockFor.
@@ -581,7 +590,10 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	}
 	list = changes(list, "HSET", "HDEL", t.recordsKey(i), r.records, fields)
 	if len(fields) > 0 {
-		list = t.expire(list, t.recordsKey(i), max(till, held))
+		if holds {
+			till = max(till, held, lives) // an expired one is given back when somebody needs it
+		}
+		list = t.expire(list, t.recordsKey(i), till)
 	}
 	list = changes(list, "ZADD", "ZREM", t.dueKey(i), r.due, set)
 	if len(set) > 0 {

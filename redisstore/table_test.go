@@ -7,11 +7,14 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -104,10 +107,13 @@ type history struct {
 	keys   []string
 	oneKey bool
 	log    []string
+
+	lastHold *store.Group
+	handles  map[string]string
 }
 
 func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, seed uint64) *history {
-	h := &history{t: t, r: rand.New(rand.NewPCG(seed, 1)), table: newMapTable(), now: 1_800_000_000_000_000, keys: []string{"", "a", "b"}}
+	h := &history{t: t, handles: map[string]string{}, r: rand.New(rand.NewPCG(seed, 1)), table: newMapTable(), now: 1_800_000_000_000_000, keys: []string{"", "a", "b"}}
 	c.Clock, c.Poll = func() int64 { return h.now }, -1
 	h.s = newStore(t, db, c)
 	h.over = h.s.Abilities().Overrides
@@ -119,6 +125,8 @@ func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, see
 		{Name: "month", Algorithm: store.Interval, Rate: 10, Period: store.Month, Start: "00:00 Europe/Rome", Plans: plans},
 		{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 10, Period: time.Second, MaxDebt: 8},
 		{Name: "plain", Rate: 3, Period: time.Second, Burst: 9},
+		{Name: "kept", Rate: 3, Period: time.Second, Burst: 9, OnExpire: store.KeepTaken},
+		{Name: "jobs", Algorithm: store.Concurrency, Burst: 6, Plans: store.NewPlans(store.Plan{Name: "many", Burst: 12}, store.Plan{Name: "free", Mode: store.Unlimited})},
 	}
 	for _, l := range h.limits {
 		h.define(l)
@@ -144,15 +152,54 @@ func (h *history) step() {
 		h.override()
 	case n == 6 && h.r.IntN(3) == 0:
 		l := &h.limits[h.r.IntN(len(h.limits))]
-		l.Rate = 1 + h.r.Int64N(20)
-		l.OnChange = store.ChangePolicy(h.r.IntN(3))
+		if l.Algorithm == store.Concurrency {
+			l.Burst = 1 + h.r.Int64N(9)
+		} else {
+			l.Rate = 1 + h.r.Int64N(20)
+			l.OnChange = store.ChangePolicy(h.r.IntN(3))
+		}
 		h.say("define %+v", *l)
 		h.define(*l)
 	case n == 7 && len(h.ids) > 0:
 		h.both(store.Group{Cancel: true, ID: h.ids[h.r.IntN(len(h.ids))]})
+	case n < 13:
+		h.hold()
 	default:
 		h.call()
 	}
+}
+
+// hold makes, settles or extends a hold.
+func (h *history) hold() {
+	g := store.Group{Hold: &store.HoldCall{Verb: store.MakeHold, ID: fmt.Sprint("hold", h.r.IntN(8), h.keys[h.r.IntN(len(h.keys))]), TTL: 1000 + h.r.Int64N(3_000_000)}}
+	switch n := h.r.IntN(5); {
+	case n < 2:
+		g.Hold.Verb = store.SettleHold
+		if had := h.table.holds[g.Hold.ID]; h.r.IntN(3) > 0 {
+			for range had.Parts {
+				g.Hold.Costs = append(g.Hold.Costs, h.r.Int64N(12))
+			}
+		}
+	case n == 2:
+		g.Hold.Verb = store.ExtendHold
+	default:
+		if last := h.lastHold; h.r.IntN(4) == 0 && last != nil {
+			g = *last
+			c := *last.Hold
+			g.Hold, g.Ops = &c, append([]store.Op(nil), last.Ops...)
+			break
+		}
+		g.Ops = h.ops(store.VerbTake)
+		if h.oneKey { // an id belongs to a slot
+			g.Hold.ID = fmt.Sprint("hold", h.r.IntN(8), g.Ops[0].Key)
+		}
+		last := g
+		last.Ops = append([]store.Op(nil), g.Ops...)
+		c := *g.Hold
+		last.Hold = &c
+		h.lastHold = &last
+	}
+	h.both(g)
 }
 
 // def returns a definition that a caller may name.
@@ -181,32 +228,46 @@ func (h *history) op() store.Op {
 func (h *history) call() {
 	g := store.Group{ID: store.Reservation{1, byte(len(h.ids)), 2: byte(len(h.ids) >> 8), 8: 1, 15: byte(len(h.ids) + 1)}}
 	h.ids = append(h.ids, g.ID)
+	g.Ops = h.ops(h.op().Verb)
+	h.both(g)
+}
+
+// ops returns the ops of a call of a verb.
+func (h *history) ops(verb store.Verb) (ops []store.Op) {
 	seen := map[[2]string]bool{}
 	for range 1 + h.r.IntN(2)*h.r.IntN(3) {
 		op := h.op()
-		if h.oneKey && len(g.Ops) > 0 {
-			op.Key = g.Ops[0].Key
+		if h.oneKey && len(ops) > 0 {
+			op.Key = ops[0].Key
 		}
-		if len(g.Ops) > 0 { // all of one verb, as those of a caller
-			if op.Verb = g.Ops[0].Verb; op.Verb != store.VerbTake && op.Verb != store.VerbCheck {
-				op.Floor = 0
-			}
-			if op.Verb == store.VerbTakeUpTo || op.Verb == store.VerbReset {
-				op.Cost = g.Ops[0].Cost
-			}
+		if op.Verb = verb; verb != store.VerbTake && verb != store.VerbCheck {
+			op.Floor = 0
+		}
+		if len(ops) > 0 && (verb == store.VerbTakeUpTo || verb == store.VerbReset) {
+			op.Cost = ops[0].Cost
 		}
 		if name := [2]string{op.Def.Name, op.Key}; !seen[name] {
 			seen[name] = true
-			g.Ops = append(g.Ops, op)
+			ops = append(ops, op)
 		}
 	}
-	h.both(g)
+	return ops
 }
 
 // both decides a group on the store and on the table, and compares the answers.
 func (h *history) both(g store.Group) {
 	want := g
 	want.Ops = append([]store.Op(nil), g.Ops...)
+	if g.Hold != nil {
+		c := *g.Hold
+		want.Hold = &c
+		if had := h.table.holds[c.ID]; h.oneKey && c.Verb != store.MakeHold { // the store's ids have a slot
+			if had.Parts == nil {
+				return
+			}
+			g.Hold.ID = h.handles[c.ID]
+		}
+	}
 	h.say("%s", groupText(&g))
 	want.Err = want.DecideIn(h.table, h.s.Registry(), h.now)
 	got := apply(h.t, h.s, g)[0]
@@ -216,6 +277,16 @@ func (h *history) both(g store.Group) {
 	case got.Err != nil:
 	case !g.Cancel && got.Allowed != want.Allowed || got.Reserved != want.Reserved:
 		h.t.Errorf("allowed %v, reserved %v; want %v, %v", got.Allowed, got.Reserved, want.Allowed, want.Reserved)
+	}
+	if h.oneKey && g.Hold != nil && got.Err == nil {
+		h.handles[want.Hold.ID] = g.Hold.ID
+	}
+	switch {
+	case got.Err != nil || g.Hold == nil:
+	case len(got.Ops) != len(want.Ops):
+		h.t.Errorf("%d ops, not %d", len(got.Ops), len(want.Ops))
+	case g.Hold.Expires != want.Hold.Expires || g.Hold.Repeated != want.Hold.Repeated:
+		h.t.Errorf("%+v, not %+v", *g.Hold, *want.Hold)
 	}
 	for i := range got.Ops {
 		a, b := &got.Ops[i], &want.Ops[i]
@@ -227,6 +298,9 @@ func (h *history) both(g store.Group) {
 
 func groupText(g *store.Group) string {
 	text := fmt.Sprintf("cancel %v %v", g.Cancel, g.ID)
+	if g.Hold != nil {
+		text = fmt.Sprintf("hold %+v", *g.Hold)
+	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		text += fmt.Sprintf("; %v %d of %s:%s %q floor %d", op.Verb, op.Cost, op.Def.Name, op.Def.Plan, op.Key, op.Floor)
@@ -312,5 +386,113 @@ func TestOverrideUnderLoad(t *testing.T) {
 	list, err := over.Overrides(context.Background(), l.Limit("hot"), "", "", 10)
 	if err != nil || len(list) != 1 || list[0].Key != "k" || list[0].Burst != 2_000_049 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestHotHeldKey checks that 64 callers who take, hold and settle on one key have no
+// error, and that never more is held than may be.
+func TestHotHeldKey(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{"server": redistest.Shared(t).URL(), "cluster": redistest.SharedCluster(t).URL()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, connect(t, url), redisstore.Config{})
+			tokens := drained("tokens", 1_000_000)
+			l := limiter(t, s, tokens, store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10})
+			var inFlight, held, taken atomic.Int64
+			var wg sync.WaitGroup
+			ctx, stop := context.WithTimeout(context.Background(), testTimeout)
+			defer stop()
+			for worker := range 64 {
+				wg.Go(func() {
+					for i := 0; i < 4; {
+						d, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "tokens", Key: "k", Cost: 10}, dipwell.Take{Limit: "jobs", Key: "k", Cost: 1})
+						if err != nil {
+							t.Errorf("worker %d: hold: %v", worker, err)
+							return
+						}
+						if !d.Allowed {
+							_ = await.Sleep(ctx, time.Millisecond)
+							continue
+						}
+						i++
+						if n := inFlight.Add(1); n > 10 {
+							t.Errorf("%d jobs at a time", n)
+						}
+						if _, err = l.Take(ctx, "tokens", "k", 1); err != nil {
+							t.Errorf("worker %d: take: %v", worker, err)
+						}
+						taken.Add(1)
+						inFlight.Add(-1)
+						if d, err = l.Settle(ctx, d.Hold, 3, 0); err != nil || !d.Allowed {
+							t.Errorf("worker %d: settle: %+v, %v", worker, d, err)
+						}
+						held.Add(3)
+					}
+				})
+			}
+			wg.Wait()
+			if n := left(t, l, "tokens", "k"); n != 1_000_000-held.Load()-taken.Load() {
+				t.Errorf("%d left after %d and %d", n, held.Load(), taken.Load())
+			}
+			if holds, err := l.Holds(ctx, "jobs", "k"); err != nil || len(holds) > 0 {
+				t.Errorf("%+v, %v", holds, err)
+			}
+		})
+	}
+}
+
+// TestHoldersDie checks that what holders held who never settle is free again as soon
+// as their holds have expired, at the first call.
+func TestHoldersDie(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, client(t), redisstore.Config{})
+	l := limiter(t, s, drained("tokens", 100), store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 20})
+	for range 20 {
+		if d, err := l.Hold(t.Context(), 300*time.Millisecond, "", dipwell.Take{Limit: "tokens", Key: "k", Cost: 5}, dipwell.Take{Limit: "jobs", Key: "k", Cost: 1}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	var id string
+	eventually(t, "free", func() bool {
+		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "tokens", Key: "k", Cost: 100}, dipwell.Take{Limit: "jobs", Key: "k", Cost: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = d.Hold
+		return d.Allowed
+	})
+	if holds, err := l.Holds(t.Context(), "jobs", "k"); err != nil || len(holds) != 1 || holds[0].ID != id || holds[0].Tokens != 20 {
+		t.Errorf("%+v, %v", holds, err)
+	}
+}
+
+// TestHoldAcrossSlots checks that a hold of several keys of a cluster needs one slot,
+// and that a long id is refused there, which would not leave room for the slot.
+func TestHoldAcrossSlots(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{})
+	l := limiter(t, s, drained("tokens", 100))
+	for field, c := range map[string]struct {
+		id   string
+		keys []string
+	}{"takes": {"", []string{"a", "b"}}, "id": {strings.Repeat("x", 59), []string{"a"}}} {
+		var takes []dipwell.Take
+		for _, key := range c.keys {
+			takes = append(takes, dipwell.Take{Limit: "tokens", Key: key, Cost: 2})
+		}
+		var bad *store.FieldError
+		if _, err := l.Hold(t.Context(), time.Minute, c.id, takes...); !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if d, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "tokens", Key: "a", Cost: 2}); err != nil || d.Hold != fmt.Sprint("id@", redisstore.Slot("a")) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := l.Settle(t.Context(), "id"); !errors.Is(err, store.ErrUnknownHold) {
+		t.Error(err)
+	}
+	if d, err := l.Hold(t.Context(), time.Minute, fmt.Sprint("id@", redisstore.Slot("a")), dipwell.Take{Limit: "tokens", Key: "a", Cost: 2}); err != nil || !d.Repeated {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
