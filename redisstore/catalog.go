@@ -302,18 +302,16 @@ func registryOf(d *store.Definition) *store.Registry {
 	return reg
 }
 
-// Drop ends a limit and its overrides. Its buckets expire.
+// Drop ends a limit with its overrides and its parts of holds. Its buckets expire.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	overridden := false
 	err := l.change(ctx, name, func(old *store.Definition, _ string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
-		overridden = old.Overridden
 		return encodeDropped(old.Number), nil
 	})
-	if err == nil && overridden {
-		err = l.s.dropOverrides(ctx, name)
+	if err == nil {
+		err = l.s.forget(ctx, name)
 	}
 	return changeError(err, true)
 }

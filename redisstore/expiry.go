@@ -101,6 +101,53 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
+// sweep gives back expired holds, and deletes what is full then. It reads the names of
+// all keys, so it does nothing unless this program has met holds since the last sweep.
+func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
+	if !s.held.Swap(false) {
+		return 0, nil
+	}
+	err = s.sweepRecords(ctx, "", &s.limits.reg, func(gone bool) bool {
+		if gone {
+			swept++
+		}
+		return swept < n
+	})
+	if err != nil || swept >= n {
+		s.held.Store(true) // there may be more
+	}
+	return swept, err
+}
+
+// sweepRecords calls SweepRow for the keys of a limit that have records, or of all
+// limits if it is "", until more returns false.
+func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
+	begin, going := s.names.records, true
+	if limit != "" {
+		begin = s.names.recordsPrefix(limit)
+	}
+	err := s.scanNames(ctx, s.names.pattern(begin, ""), func(_ redis.UniversalClient, names []string) error {
+		for _, name := range names {
+			limit, key, ok := s.names.rowOf(strings.TrimPrefix(name, s.names.records))
+			if !going || !ok {
+				continue
+			}
+			t, gone := s.newTable(), false
+			t.want(limit, key)
+			err := t.update(ctx, func() (err error) {
+				gone, err = store.SweepRow(t, limits, limit, key, t.now)
+				return err
+			}, func() error { return nil }, false)
+			if err != nil {
+				return err
+			}
+			going = more(gone)
+		}
+		return nil
+	})
+	return storeError(err, false)
+}
+
 // A bucket is a row found by scan.
 type bucket struct {
 	store.KeyState

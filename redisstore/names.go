@@ -44,6 +44,8 @@ func newNames(c Config, cluster bool) names {
 
 var escapes = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
+var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "}")
+
 // bucketPrefix returns the start of the names of a limit's buckets.
 func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
 
@@ -51,9 +53,10 @@ func (n *names) dueSet(limit, key string) string {
 	return n.key(n.due+escapes.Replace(limit)+":", key)
 }
 
-func (n *names) recordsOf(limit, key string) string {
-	return n.key(n.records+escapes.Replace(limit)+":", key)
-}
+// recordsPrefix returns the start of the names of the records of a limit's buckets.
+func (n *names) recordsPrefix(limit string) string { return n.records + escapes.Replace(limit) + ":" }
+
+func (n *names) recordsOf(limit, key string) string { return n.key(n.recordsPrefix(limit), key) }
 
 // overridePrefix returns the start of the names of a limit's overrides.
 func (n *names) overridePrefix(limit string) string {
@@ -117,6 +120,13 @@ func (n *names) keyOf(rest string) (key string, ok bool) {
 		return strings.CutPrefix(key, shared)
 	}
 	return "", false
+}
+
+// rowOf returns the limit and the key in the rest of a name.
+func (n *names) rowOf(rest string) (limit, key string, ok bool) {
+	limit, rest, _ = strings.Cut(rest, ":")
+	key, ok = n.keyOf(rest)
+	return unescapes.Replace(limit), key, ok
 }
 
 // pattern returns a SCAN pattern for the names that have begin and then a key that

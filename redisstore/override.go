@@ -187,10 +187,13 @@ func firstOverrides(page []store.Override, n int) []store.Override {
 	return page[:min(n, len(page))]
 }
 
-// dropOverrides deletes all overrides of a limit.
-func (s *Store) dropOverrides(ctx context.Context, limit string) error {
-	begin := s.names.overridePrefix(limit)
-	return s.scanNames(ctx, s.names.pattern(begin, ""), func(node redis.UniversalClient, names []string) error {
+// forget deletes the overrides of a limit that was dropped, and ends its part of holds
+// and reservations.
+func (s *Store) forget(ctx context.Context, limit string) error {
+	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
+		return err
+	}
+	return s.scanNames(ctx, s.names.pattern(s.names.overridePrefix(limit), ""), func(node redis.UniversalClient, names []string) error {
 		for _, name := range names {
 			if err := node.Del(ctx, name).Err(); err != nil {
 				return err

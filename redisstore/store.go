@@ -102,6 +102,7 @@ type Store struct {
 	names     names
 	scripts   *scripts
 	overrides decodedOverrides
+	held      atomic.Bool // rows may have expired holds
 	clock     func() int64
 	limits    *limits
 	cat       *catalog.Catalog
@@ -237,12 +238,12 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 	return v[0], nil
 }
 
-// Abilities returns what the store can do besides Apply. Rows expire, so there is
-// nothing to sweep. All lanes are the store itself: its client has a pool.
+// Abilities returns what the store can do besides Apply. Rows expire, so there are
+// only expired holds to sweep. All lanes are the store itself: its client has a pool.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: s, Holds: s.keyHolds,
+		Overrides: s, Holds: s.keyHolds, Sweep: s.sweep,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},

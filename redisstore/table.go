@@ -313,6 +313,7 @@ func (r *tableRow) decode(s *Store) (err error) {
 		}
 		var one store.Record
 		if strings.HasPrefix(field, holdField) {
+			s.held.Store(true)
 			one, err = parseHoldRecord(text)
 		} else {
 			one, err = parseRecord(text, version)
@@ -542,11 +543,10 @@ const leastLife = 2_000_000
 
 // rowCommands appends the commands that store a row and its records.
 func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
-	e := t.s.limits.entry(r.limit)
-	if e == nil {
-		return list
+	base := t.s.limits.reg.Lookup(r.limit)
+	if base == nil { // was dropped
+		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.dueKey(i)})
 	}
-	base := e.def
 	fields, set, till, holds := r.encode()
 	till = max(till, t.now)
 	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
@@ -555,6 +555,9 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 		if one := &r.list[j]; one.Hold != "" {
 			held = max(held, one.Expires)
 		}
+	}
+	if holds {
+		t.s.held.Store(true)
 	}
 	row, begin, version := "", "", r.state.Version
 	if version == 0 {

@@ -14,13 +14,14 @@ import (
 type caller struct {
 	*env
 	limits map[string]*store.Definition
+	holds  map[string]string // by the id of the call: the id that the store has for the hold
 	calls  uint64
 }
 
 // newCaller returns a caller, and defines limits in the form of store.ParseLimit.
 func newCaller(e *env, limits ...string) *caller {
 	e.Helper()
-	b := &caller{env: e, limits: map[string]*store.Definition{}}
+	b := &caller{env: e, limits: map[string]*store.Definition{}, holds: map[string]string{}}
 	for _, l := range limits {
 		b.define(l)
 	}
@@ -102,15 +103,22 @@ func (b *caller) tryHold(id string, ttl int64, calls ...string) (*store.Group, e
 	for _, c := range calls {
 		g.Ops = append(g.Ops, b.op(store.VerbTake, c))
 	}
-	return b.decide(g)
+	g, err := b.decide(g)
+	if err == nil && g.Allowed {
+		b.holds[id] = g.Hold.ID
+	}
+	return g, err
 }
 
+// handle returns the id that the store has for a hold.
+func (b *caller) handle(id string) string { return cmp.Or(b.holds[id], id) }
+
 func (b *caller) trySettle(id string, costs ...int64) (*store.Group, error) {
-	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs}})
+	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: b.handle(id), Costs: costs}})
 }
 
 func (b *caller) tryExtend(id string, ttl int64) (*store.Group, error) {
-	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl}})
+	return b.decide(&store.Group{Hold: &store.HoldCall{Verb: store.ExtendHold, ID: b.handle(id), TTL: ttl}})
 }
 
 // hold makes a hold that must be allowed.

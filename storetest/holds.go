@@ -62,7 +62,7 @@ var holdCases = []testCase{
 		b.settle("h5", 1)
 		b.wait(10 * time.Second)
 		got, err := list(b.ctx, b.limits["a"], "k")
-		want := []store.KeyHold{{ID: "h2", Tokens: 2, Expires: b.clock.Load() + 10*second}, {ID: "h1", Tokens: 4, Expires: b.clock.Load() + 20*second}}
+		want := []store.KeyHold{{ID: b.handle("h2"), Tokens: 2, Expires: b.clock.Load() + 10*second}, {ID: b.handle("h1"), Tokens: 4, Expires: b.clock.Load() + 20*second}}
 		if err != nil || !slices.Equal(got, want) {
 			b.Errorf("%v, %v; want %v", got, err, want)
 		}
