@@ -20,6 +20,8 @@ func (s *Store) Abilities() store.Abilities {
 	if d := s.limits.dialect.Load(); d != nil {
 		p := portable{s, d}
 		ab.Overrides, ab.Holds = p, p.keyHolds
+	} else {
+		ab.Holds = functions{s}.keyHolds
 	}
 	return ab
 }

@@ -460,7 +460,8 @@ func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, li
 	p.optimistic, p.writeBack = false, nil // from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
-	if !write && p.Groups[0].Err == nil && !clips { // a Charge that adds nothing may still end the lows
+	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // expired holds may have to be given back
+	if !write && p.Groups[0].Err == nil && !clips && !short {                                                      // a Charge that adds nothing may still end the lows
 		return true
 	}
 	n := 0

@@ -198,7 +198,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
-	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky}
+	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky && d.Algorithm != store.Concurrency}
 	if old != nil && old.id == id && old.def.Number == d.Number {
 		e.statements = old.statements
 	} else {

@@ -11,7 +11,7 @@ import (
 
 // decideSQL decides any group: all verbs, several keys, calendar limits, and
 // rows of older versions.
-const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version
+const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, bound
 from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
 
 func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) error {
@@ -45,7 +45,7 @@ func readDecided(rows pgx.Rows, g *store.Group) error {
 	var a store.Answer
 	var version uint32
 	i := 0
-	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version, &a.Bound}, func() error {
 		if version != g.Ops[i].Def.Number { // the row is of a newer version than op.Def
 			a.Used, a.TS = 0, 0
 		}

@@ -55,8 +55,6 @@ func (s *Store) engine() engine {
 	return functions{s}
 }
 
-func (functions) settle(context.Context, *store.Group) error { return store.ErrNotSupported }
-
 func (functions) hasFunctions() bool { return true }
 func (portable) hasFunctions() bool  { return false }
 

@@ -110,8 +110,11 @@ func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (boo
 	if errors.Is(err, pgx.ErrNoRows) { // no row: a full bucket at any time
 		row, err = store.State{}, nil
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, storeError(err, false)
+	case row.TS != 0 && row.Version == 0: // listed, so that expired holds may have to be given back
+		return false, nil
 	}
 	return s.answerFrom(g, e, now, row)
 }

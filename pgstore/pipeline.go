@@ -103,7 +103,7 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 // if the function is not the way to decide the group.
 func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
 	var known [store.MaxTakes]*entry
-	if g.Cancel || s.resolve(ctx, g, known[:]) != nil {
+	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known[:]) != nil {
 		return false
 	}
 	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == store.VerbCheck || op.Verb == store.VerbTake && !op.Def.Rule.Leaky) {

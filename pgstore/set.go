@@ -350,13 +350,13 @@ func takesLess(g *store.Group, op *store.Op) bool {
 // canUseSet reports whether set.sql can decide a group, and looks up its
 // limits.
 func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) bool {
-	if g.Cancel || s.resolve(ctx, g, known) != nil {
+	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known) != nil {
 		return false
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		switch r := &op.Def.Rule; {
-		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
+		case op.Def.Algorithm == store.Concurrency, r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false

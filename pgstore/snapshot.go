@@ -57,6 +57,12 @@ type recordMeta struct {
 // result for rows that have not changed. No lock is held in between. It returns
 // the groups that are still undecided.
 func (s *Store) decideOptimistic(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
+	groups = slices.DeleteFunc(slices.Clone(groups), func(g *store.Group) bool {
+		if g.Hold != nil {
+			rest = append(rest, g)
+		}
+		return g.Hold != nil
+	})
 	for some := range slices.Chunk(groups, maxOptimistic) {
 		for wave := 0; wave < maxSnapshotRounds && len(some) >= s.minOptimistic; wave++ {
 			k, err := s.readSnapshot(ctx, some)
@@ -143,7 +149,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 			b.def = s.limits.byID(id)
 			k.defs[id] = b.def
 		}
-		b.needsFunction = b.def == nil || current == nil || uint32(*current) != b.def.Number || b.def.Rule.Every == 0 || len(r.numbers) > maxSnapshotRecords
+		b.needsFunction = b.def == nil || current == nil || uint32(*current) != b.def.Number || b.def.Rule.Every == 0 || b.def.Algorithm == store.Concurrency || len(r.numbers) > maxSnapshotRecords
 		if used != nil {
 			b.ctid, b.xmin = *ctid, *xmin
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}

@@ -5,7 +5,7 @@
 --
 -- A row of the result is a bucket or, if parts is not null, a part of a
 -- reservation. place and made (ctid and xmin) identify the version of the row for
--- snapshot_write.sql.
+-- snapshot_write.sql. The version of the limit is null if the row has holds.
 with c as materialized (select coalesce($4::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n),
 held as materialized (
     select u.i, x.* from unnest((select $3::uuid[])) with ordinality u (id, i) cross join c
@@ -15,7 +15,9 @@ held as materialized (
 asked as materialized (
     select * from unnest((select $1::int[]), (select $2::text[])) a (limit_id, key) union select limit_id, key from held
 )
-select c.n, a.limit_id, a.key, b.used, b.ts, b.version, b.lows, b.place, b.made, l.version, null::int as parts, 0::bigint as i,
+select c.n, a.limit_id, a.key, b.used, b.ts, b.version, b.lows, b.place, b.made,
+    case when b.lows is null or not exists (select from dipwell.hold_parts x where x.limit_id = a.limit_id and x.key = a.key and x.live) then l.version end,
+    null::int as parts, 0::bigint as i,
     r.ids, r.numbers, r.marks, r.units, r.slacks, r.versions, r.dues, r.ends, r.rests
 from asked a cross join c
 left join lateral (select l.version from dipwell.limits l where l.id = a.limit_id limit 1) l on true

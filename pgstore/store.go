@@ -227,10 +227,14 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 // under the lock.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
 	switch op := &g.Ops[0]; {
+	case g.Hold != nil:
+		return s.hold(ctx, g, known)
 	case !first:
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
 		return s.takeAll(ctx, g, known)
+	case op.Def.Algorithm == store.Concurrency:
+		return s.decide(ctx, g, known)
 	case op.Def.Rule.Every == 0:
 	case op.Verb == store.VerbCheck, known[0].plain && readOnly(op):
 		return s.decideRead(ctx, g, known[0])

@@ -56,13 +56,13 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 		now = fmt.Sprintf("$%d::bigint", params+1)
 		reads, lookNow = now, "$2::bigint"
 	}
-	s.read = fmt.Sprintf(`select %s, b.used, b.ts, b.version from (select 1) one
+	s.read = fmt.Sprintf(`select %s, b.used, b.ts, case when b.lows is null then b.version else 0 end from (select 1) one
 left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, id)
 	s.noRefusals, s.newKeys, s.windows = new(streak), new(newKeyRate), new(windows)
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
-	s.readExisting = fmt.Sprintf("select %s, used, ts, version from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
+	s.readExisting = fmt.Sprintf("select %s, used, ts, case when lows is null then version else 0 end from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
 	seen := "statement_timestamp()"
 	if testClock {
 		seen = now
@@ -285,11 +285,14 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			s.noteSeen(e, op.Key, false)
 			met = true
 		}
+		if !plain { // it has reservations or holds, and a refusal first gives back expired holds
+			return s.decide(ctx, g, []*entry{e})
+		}
 		done, err := s.answerFrom(g, e, now, row)
 		if done || err != nil {
 			return err
 		}
-		if row.Version != op.Def.Number || !plain { // a row with reservations, or of another version
+		if row.Version != op.Def.Number {
 			return s.decide(ctx, g, []*entry{e})
 		}
 		if !gotFullCost(op) {
@@ -370,6 +373,9 @@ func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error 
 	var row store.State
 	if used != nil {
 		row = store.State{Used: *used, TS: *ts, Version: *version}
+	}
+	if used != nil && row.Version == 0 { // it has reservations or holds, and a refusal first gives back expired holds
+		return s.decide(ctx, g, []*entry{e})
 	}
 	_, _, err = op.Step(now, row, false)
 	g.Allowed, g.Reserved = op.Allowed, false

@@ -131,7 +131,9 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	}
 	for i := range g.Ops {
 		op, e := &g.Ops[i], &entries[i]
-		op.answerHolds(e.row, e.records, now)
+		if op.Verb != VerbReset || !g.Allowed {
+			op.answerHolds(e.row, e.records, now)
+		}
 		took := op.Took()
 		if g.Reserved && took > 0 {
 			r := op.Record(&rows[i], g.ID, now, h.Due)
@@ -145,6 +147,9 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 				r := op.HoldRecord(&rows[i], g.Hold.ID, now, hold.Expires)
 				e.records, write[i] = append(slices.Clip(e.records), r), true
 				part.Number, part.Mark = r.Number, r.Mark
+				if op.Def.Algorithm == Concurrency {
+					op.Reset = max(op.Reset, g.Hold.TTL)
+				}
 			}
 			hold.Parts = append(hold.Parts, part)
 		}

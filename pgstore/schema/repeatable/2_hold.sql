@@ -62,7 +62,7 @@ declare
     o     dipwell.key_overrides;
 begin
     if p.number = 0 then
-        update dipwell.buckets x set used = greatest(x.used - units, 0), ts = greatest(n, x.ts)
+        update dipwell.buckets x set used = greatest(x.used - units, 0)
             where x.limit_id = p.limit_id and x.key = p.key;
         return;
     end if;
@@ -192,7 +192,7 @@ comment on function dipwell_internal.hold_state is
 
 -- The first pass finds a hold with this id. If another call makes it at the same
 -- time, the insert fails, what was taken is rolled back, and the next pass finds it.
-create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint, call text default null,
+create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint,
     at bigint default null, plans text[] default null, floors bigint[] default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
 declare
@@ -207,7 +207,11 @@ declare
     verdict boolean;
     units bigint[]; -- of a token
     free  boolean[]; -- nothing was taken
+    call_ text; -- the plans and floors, if any
 begin
+    if exists (select from unnest(plans) x where x is not null) or exists (select from unnest(floors) x where x > 0) then
+        call_ := format('%s %s', plans, floors);
+    end if;
     for round in 1..16 loop
         select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
         n := coalesce(at, dipwell_internal.now_us());
@@ -218,7 +222,7 @@ begin
         end if;
         if ps is not null then
             if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> costs
-                    or array_agg(x.takes order by x.part) <> hold_group.takes or max(x.ttl) <> hold_group.ttl or max(x.call) is distinct from hold_group.call from unnest(ps) x) then
+                    or array_agg(x.takes order by x.part) <> hold_group.takes or max(x.ttl) <> hold_group.ttl or max(x.call) is distinct from call_ from unnest(ps) x) then
                 perform dipwell_internal.hold_conflict('the id is of another call');
             elsif (select bool_or(x.settled) or max(x.expires) <= n or bool_and(x.reset) from unnest(ps) x) then
                 perform dipwell_internal.hold_conflict('has ended');
@@ -262,6 +266,9 @@ begin
                 h.repeated := false;
                 if verdict then
                     select * into l from dipwell.limits x where x.id = limit_ids[i];
+                    if l.algorithm = 'concurrency' and h.granted > 0 then
+                        h.reset := greatest(h.reset, ttl);
+                    end if;
                     p := null;
                     p.id := hold;
                     p.part := i;
@@ -280,7 +287,7 @@ begin
                     p.keep := l.on_expire is not distinct from 'keep';
                     p.reset := false;
                     p.settled := false;
-                    p.call := call;
+                    p.call := call_;
                     p.number := 0;
                     p.mark := 0;
                     if p.live and l.algorithm <> 'concurrency' then
@@ -388,7 +395,7 @@ begin
         p := ps[i];
         select * into l from dipwell.limits x where x.id = p.limit_id;
         continue when not found or p.free or p.reset or l.algorithm = 'concurrency';
-        c := p.cost - case when expired and not p.keep then 0 else p.tokens end;
+        c := p.cost - case when (expired or p.units > 0 and not p.live) and not p.keep then 0 else p.tokens end;
         continue when c <= 0;
         select v.max_charge into top from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
         if c > top then

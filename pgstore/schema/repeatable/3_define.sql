@@ -8,6 +8,8 @@ declare
     same boolean := false;
 begin
     lock table dipwell.limits in share row exclusive mode;
+    d.per := coalesce(d.per, ''); -- a concurrency limit has none
+    r.per := coalesce(r.per, '');
     n := coalesce(at, dipwell_internal.now_us());
     select * into old from dipwell.limits x where x.name = d.name;
     if found then

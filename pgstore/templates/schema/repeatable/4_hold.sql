@@ -40,8 +40,8 @@ comment on function dipwell_internal.micros is
 
 -- The insert of the hold and the charge are one statement. If the id is in use, the
 -- charge is undone while the row is locked, and hold_decide answers.
-create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null)
-returns dipwell.held
+create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
+    plan text default null, floor bigint default null) returns dipwell.held
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     n    bigint := dipwell_internal.now_us();
@@ -49,7 +49,7 @@ declare
     name text := coalesce(id, gen_random_uuid()::text);
     x    record;
 begin
-    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' then
+    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 then
         with b as (
             update dipwell.buckets b
             set used = {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks)" "hold.cost * l.unit"}}, ts = {{later "n" "b.ts"}},
@@ -79,27 +79,30 @@ begin
                 where b.limit_id = x.limit_id and b.key = coalesce(hold.key, '');
         end if;
     end if;
-    return dipwell_internal.hold_decide(limit_name, key, cost, us, name);
+    return dipwell_internal.hold_decide(limit_name, key, cost, us, name, plan, floor);
 end $$;
 comment on function dipwell.hold is
     'Takes cost tokens if there are enough, and keeps them until the hold is settled, or until ttl has passed, when they come back. The same call with the same id returns the same hold while it lives.';
 
-create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text) returns dipwell.held
+create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text, plan text, floor bigint) returns dipwell.held
 language plpgsql volatile as $$
 declare
     h dipwell_internal.held;
     lim int;
 begin
     perform dipwell_internal.check_cost(cost, 'cost');
+    if floor is not null then
+        perform dipwell_internal.check_cost(floor, 'floor');
+    end if;
     key := dipwell_internal.check_key(key, 'key');
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     perform dipwell_internal.check_holdable(lim, 'limit_name');
     perform dipwell_internal.check_ttl(ttl, lim);
     perform dipwell_internal.check_hold_id(id, 'id');
-    select * into h from dipwell_internal.hold_group(array[lim], array[key], array[cost], array[1], id, ttl);
+    select * into h from dipwell_internal.hold_group(array[lim], array[key], array[cost], array[1], id, ttl, null, array[plan], array[floor]);
     if not found then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
-        return dipwell_internal.hold_decide(limit_name, nullif(key, ''), cost, ttl, id);
+        return dipwell_internal.hold_decide(limit_name, nullif(key, ''), cost, ttl, id, plan, floor);
     end if;
     return dipwell_internal.held_row(h, id);
 end $$;
@@ -140,7 +143,8 @@ end $$;
 comment on function dipwell_internal.check_holdable is
     'Raises an error that names the field if nothing can be held of a limit.';
 
-create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null)
+create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
+    plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid, hold text, expires timestamptz, repeated boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -150,6 +154,8 @@ declare
     ks    text[] := '{}';
     cs    bigint[] := '{}';
     bits  int[] := '{}';
+    ps    text[] := '{}';
+    fs    bigint[] := '{}';
     op    int[] := '{}';
     lim   int;
     us    bigint := dipwell_internal.micros(ttl);
@@ -157,12 +163,15 @@ declare
     h     dipwell_internal.held;
     row_  dipwell.held;
 begin
-    perform dipwell_internal.check_lists(limit_names, keys, costs);
+    perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
     costs := coalesce(costs, array_fill(1::bigint, array[k]));
     id := coalesce(id, gen_random_uuid()::text);
     perform dipwell_internal.check_hold_id(id, 'id');
     for i in 1..k loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
+        if floors[i] is not null then
+            perform dipwell_internal.check_cost(floors[i], format('floors[%s]', i));
+        end if;
         lim := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
         perform dipwell_internal.check_holdable(lim, format('limit_names[%s]', i));
         perform dipwell_internal.check_ttl(us, lim);
@@ -170,6 +179,11 @@ begin
         for j in 1..cardinality(ids) loop
             if ids[j] = lim and ks[j] = coalesce(keys[i], '') then
                 op[i] := j;
+                if ps[j] is distinct from plans[i] then
+                    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+                        message = format('plans[%s]: the same limit and key is asked under another plan', i);
+                end if;
+                fs[j] := greatest(fs[j], floors[i]);
                 cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
                 bits[j] := bits[j] | (1 << (i - 1));
             end if;
@@ -179,10 +193,12 @@ begin
             ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
             cs := cs || costs[i];
             bits := bits || (1 << (i - 1));
+            ps := ps || plans[i];
+            fs := fs || floors[i];
             op[i] := cardinality(ids);
         end if;
     end loop;
-    select array_agg(g) into hs from dipwell_internal.hold_group(ids, ks, cs, bits, id, us) g;
+    select array_agg(g) into hs from dipwell_internal.hold_group(ids, ks, cs, bits, id, us, null, ps, fs) g;
     if hs is null then
         raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
     end if;
@@ -207,7 +223,7 @@ end $$;
 comment on function dipwell.hold_all is
     'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them; returns a row for each limit, in the order asked.';
 
-create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[]) returns void language plpgsql immutable as $$
+create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql immutable as $$
 declare
     k int := cardinality(limit_names);
 begin
@@ -220,6 +236,12 @@ begin
     elsif cardinality(costs) <> k then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
             message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
+    elsif cardinality(plans) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+            message = format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k);
+    elsif cardinality(floors) <> k then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
+            message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
     end if;
 end $$;
 comment on function dipwell_internal.check_lists is
@@ -249,7 +271,8 @@ begin
             t := {{later "n" "x.ts"}};
             held := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
             if x.number = 0 then
-                held := {{refunded "held" "x.units"}};
+                held := {{refunded "x.used" "x.units"}};
+                t := x.ts;
             else
                 back := {{without "x.units" "x.cost * x.unit"}};
                 list := x.lows;

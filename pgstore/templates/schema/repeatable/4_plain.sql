@@ -129,22 +129,7 @@ declare
     verdict boolean := true;
     due  boolean := false;
 begin
-    if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
-            message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
-    elsif cardinality(keys) is distinct from k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
-            message = format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k);
-    elsif cardinality(costs) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
-            message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
-    elsif cardinality(plans) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-            message = format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k);
-    elsif cardinality(floors) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
-            message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
-    end if;
+    perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
     costs := coalesce(costs, array_fill(1::bigint, array[k]));
     for i in 1..k loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));

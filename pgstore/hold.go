@@ -1,0 +1,194 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// heldColumns are those of dipwell_internal.held that a held reads.
+const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
+    h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated`
+
+// Holds of one limit in full go by the public functions, which are faster than those
+// that decide any hold.
+const (
+	holdOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
+    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated
+from dipwell.hold($1::text, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
+	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
+	settleOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, 0, dipwell_internal.micros(h.reset_after),
+    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated
+from dipwell.hold_parts p cross join lateral dipwell.settle(p.id, $2::bigint) h where p.id = $1::text and p.part = 1 and p.parts = 1`
+	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
+	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
+	keyHoldsSQL   = `select p.id, p.tokens, p.expires from dipwell.hold_parts p
+where p.limit_id = $1 and p.key = $2 and p.live and p.expires > coalesce($3::bigint, dipwell_internal.now_us()) order by p.expires, p.id`
+)
+
+// A held is the answer for one limit and key of a hold.
+type held struct {
+	store.Answer
+	used, ts *int64
+	version  *uint32
+	id       int32
+	key      string
+	takes    uint16
+	cost     int64
+	expires  int64
+	repeated bool
+}
+
+func readHeld(rows pgx.Rows) (all []held, err error) {
+	var h held
+	_, err = pgx.ForEachRow(rows, []any{&h.Allowed, &h.Never, &h.Shadow, &h.Granted, &h.Remaining, &h.Retry, &h.Reset, &h.used, &h.ts, &h.version, &h.Bound,
+		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated}, func() error {
+		all = append(all, h)
+		return nil
+	})
+	return all, err
+}
+
+func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held, error) {
+	rows, err := s.db.Query(ctx, sql, args...)
+	var all []held
+	if err == nil {
+		all, err = readHeld(rows)
+	}
+	return all, holdError(err)
+}
+
+// hold makes a hold.
+func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
+	c := g.Hold
+	if err := store.CheckHoldID(c.ID); err != nil {
+		return err
+	}
+	n := len(g.Ops)
+	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
+	plans, floors := make([]*string, n), make([]int64, n)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Takes == 0 { // the ops are the takes
+			op.Takes = 1 << i
+		}
+		err := op.Def.CheckVerb(op.Verb, true)
+		if err == nil {
+			err = op.Def.CheckTTL(c.TTL)
+		}
+		if err != nil {
+			return err
+		}
+		ids[i], keys[i], costs[i], takes[i] = known[i].id, op.Key, op.Cost, int32(op.Takes)
+		if floors[i] = op.Floor; op.Def.Plan != "" {
+			plans[i] = &op.Def.Plan
+		}
+	}
+	sql, args := makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}
+	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
+		sql, args = holdOneSQL, []any{op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID}
+	}
+	all, err := s.askHeld(ctx, sql, args...)
+	switch {
+	case err != nil:
+		return err
+	case len(all) < n:
+		return store.ErrStaleDefinition // a limit was dropped
+	}
+	g.Allowed, g.Reserved, c.Expires, c.Repeated = true, false, all[0].expires, all[0].repeated
+	for i, h := range all {
+		g.Ops[i].Answer = h.answer(g.Ops[i].Def)
+		g.Allowed = g.Allowed && h.Allowed
+	}
+	return nil
+}
+
+func keyOrNull(key string) *string {
+	if key == "" {
+		return nil
+	}
+	return &key
+}
+
+// answer returns the answer of an op under def. Without a version, or if it is another
+// one, it does not say what is used.
+func (h *held) answer(def *store.Definition) store.Answer {
+	a := h.Answer
+	if h.version != nil && *h.version == def.Number && h.ts != nil {
+		a.Used, a.TS = *h.used, *h.ts
+	}
+	return a
+}
+
+// settle settles or extends a hold.
+func (s functions) settle(ctx context.Context, g *store.Group) error {
+	c := g.Hold
+	if err := store.CheckHoldID(c.ID); err != nil {
+		return err
+	}
+	var all []held
+	var err error
+	switch {
+	case c.Verb == store.ExtendHold:
+		all, err = s.askHeld(ctx, extendHoldSQL, c.ID, c.TTL, s.testNow())
+	case s.clock == nil && len(c.Costs) < 2:
+		var cost *int64
+		if len(c.Costs) == 1 {
+			cost = &c.Costs[0]
+		}
+		if all, err = s.askHeld(ctx, settleOneSQL, c.ID, cost); err != nil || len(all) > 0 {
+			break
+		}
+		fallthrough
+	default:
+		all, err = s.askHeld(ctx, settleHoldSQL, c.ID, c.Costs, s.testNow())
+	}
+	if err != nil {
+		return err
+	}
+	g.Ops, g.Allowed, g.Reserved, c.Repeated = nil, true, false, false
+	for _, h := range all {
+		c.Expires, c.Repeated = h.expires, h.repeated
+		if def := s.limits.byID(h.id); def != nil {
+			g.Ops = append(g.Ops, store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost, Answer: h.answer(def)})
+		}
+	}
+	return nil
+}
+
+// keyHolds returns the live holds of a key.
+func (s functions) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+	var known [1]*entry
+	g := store.Group{Ops: []store.Op{{Def: d.Base(), Key: key}}}
+	if err := s.resolve(ctx, &g, known[:]); err != nil {
+		return nil, err
+	}
+	rows, err := s.db.Query(ctx, keyHoldsSQL, known[0].id, key, s.testNow())
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[store.KeyHold])
+	return list, storeError(err, false)
+}
+
+// holdError returns the error of a call about a hold.
+func holdError(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.ConstraintName != "" {
+		_, reason, _ := strings.Cut(pg.Message, ": ")
+		switch pg.Code {
+		case "P0002":
+			return store.ErrUnknownHold
+		case "55000":
+			return store.ErrHoldConflict
+		case "22023":
+			return &store.FieldError{Field: pg.ConstraintName, Reason: reason}
+		}
+	}
+	return storeError(err, true)
+}
