@@ -6,6 +6,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -79,15 +80,19 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	if a.rule == nil {
 		return
 	}
-	if a.rule.unlimited {
+	def := a.overridden()
+	if a.rule.unlimited || def != nil && def.Mode == store.Unlimited {
 		st.LimitRemaining = math.MaxUint32
 		return
 	}
 	st.CurrentLimit = a.rule.answer
+	if def != nil {
+		st.CurrentLimit = currentLimit(def, a.rule.answer)
+	}
 	if !a.d.Allowed {
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
-	if !a.rule.none {
+	if !a.rule.none || def != nil {
 		st.LimitRemaining = uint32(min(a.d.Remaining, math.MaxUint32))
 	}
 	if d, ok := a.reset(); ok {
@@ -96,12 +101,58 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	}
 }
 
+// overridden returns the definition of the override that decided, or nil.
+func (a *ask) overridden() *dipwell.Definition {
+	if a.d != nil {
+		if def := a.d.Definition(); def != nil && def.OfOverride() {
+			return def
+		}
+	}
+	return nil
+}
+
+// currentLimit returns the limit of a key with an override, in place of that of its
+// rule.
+func currentLimit(def *dipwell.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
+	out := &pb.RateLimitResponse_RateLimit{Name: rule.Name, Unit: rule.Unit, UnitMultiplier: rule.UnitMultiplier,
+		RequestsPerUnit: uint32(min(def.Rate, math.MaxUint32))}
+	if length := unitLength(rule.Unit) * time.Duration(max(1, rule.UnitMultiplier.GetValue())); length == def.Period {
+		return out
+	}
+	out.Unit, out.UnitMultiplier = pb.RateLimitResponse_RateLimit_UNKNOWN, nil // a bucket of another period
+	for _, u := range periodUnits {
+		if n := def.Period / unitLength(u); def.Period%unitLength(u) == 0 && n <= math.MaxUint32 {
+			if out.Unit = u; n > 1 {
+				out.UnitMultiplier = wrapperspb.UInt32(uint32(n))
+			}
+			break
+		}
+	}
+	return out
+}
+
+// periodUnits are the units of currentLimit, the longest first.
+var periodUnits = []pb.RateLimitResponse_RateLimit_Unit{pb.RateLimitResponse_RateLimit_WEEK, pb.RateLimitResponse_RateLimit_DAY,
+	pb.RateLimitResponse_RateLimit_HOUR, pb.RateLimitResponse_RateLimit_MINUTE, pb.RateLimitResponse_RateLimit_SECOND}
+
+// near returns how many hits are not yet near the limit.
+func (a *ask) near() int64 {
+	def := a.overridden()
+	if def == nil {
+		return a.rule.near
+	}
+	return int64(float64(a.rule.near) / float64(def.Base().Rule.Burst) * float64(a.d.Capacity))
+}
+
 // reset returns the time until a retry can succeed or, for an allowed descriptor,
 // until the limit is full. For windows it is the time to the window's end, in whole
 // seconds rounded up. It returns false if waiting does not help or the time is not
 // known.
 func (a *ask) reset() (time.Duration, bool) {
 	over := !a.d.Allowed || a.d.Shadow
+	if def := a.overridden(); def != nil && def.Mode == store.Blocked {
+		return a.d.RetryAfter, !a.d.Never
+	}
 	if a.d.Source == store.SourceFallbackOpen || a.d.Source == store.SourceFallbackClosed {
 		return 0, false
 	}

@@ -372,6 +372,9 @@ func (b *limitBlock) complete() {
 	switch r.windowed = l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval; {
 	case l.Algorithm == dipwell.LeakyBucket:
 		b.Fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
+	case l.Algorithm == dipwell.Concurrency:
+		b.Fail(b.values["algorithm"], b.where+".algorithm", "concurrency counts what is held at a time, and this protocol has no call that releases it; the HTTP API and httplimit have")
+		l.Algorithm = dipwell.FixedWindow // one mistake is enough
 	case r.windowed && l.Start == "":
 		l.Start = "0s"
 	}

@@ -147,7 +147,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	}
 	for i := range asks {
 		if a := &asks[i]; a.d != nil && !a.refund {
-			a.counts.add(a.rule.near, a.d, a.hits)
+			a.counts.add(a.near(), a.d, a.hits)
 		}
 	}
 	return s.answer(asks), nil
