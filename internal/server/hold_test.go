@@ -1,0 +1,394 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
+	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
+	"github.com/dipwell/dipwell/store"
+)
+
+// ofPlans is an API over limits with plans, parents and holds, at a time that the test
+// sets.
+func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
+	t.Helper()
+	w := &fixture{t: t, now: 1e15}
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return w.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	w.flaky = &flaky{inner: st}
+	var limits []dipwell.Limit
+	for _, text := range []string{
+		"api=5/1m,burst=20,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
+		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
+		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org",
+	} {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits = append(limits, l)
+	}
+	if w.limiter, err = dipwell.New(w.flaky, limits...); err != nil {
+		t.Fatal(err)
+	}
+	w.server = server.New(w.limiter, c)
+	w.api = w.server.API(at)
+	return w
+}
+
+func TestPlansAndFloors(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.want(w.post("take", `{"limit":"api","key":"k","plan":"pro","cost":10}`), 200, `"plan":"pro"`, `"capacity":1000`, `"remaining":990`)
+	w.want(w.post("take", "limit=api&key=k2&plan=pro&floor=5&cost=995"), 200, `"remaining":5`)
+	w.want(w.post("take", "limit=api&key=k2&plan=pro&floor=5"), 429, `"retry_after_us":100000`)
+	w.want(w.post("check", `{"limit":"api","key":"k2","plan":"pro","floor":4}`), 200)
+	w.want(w.post("take", `{"limit":"api","key":"k2","plan":"pro","floor":1000}`), 429, `"never":true`)
+	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k3","plan":"pro"},{"limit":"tokens","key":"k3","floor":99}]}`), 200, `"plan":"pro"`)
+	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k3"},{"limit":"tokens","key":"k3","floor":99}]}`), 429)
+	w.want(w.post("take_up_to", "limit=api&key=k4&plan=pro&cost=2000"), 200, `"granted":1000`)
+	w.want(w.post("reserve", "limit=api&key=k5&plan=pro&cost=1001"), 200, `"delay_us":100000`)
+	w.want(w.post("wait", "limit=api&key=k6&plan=pro&cost=1000&timeout=1s"), 200, `"plan":"pro"`)
+	w.want(w.post("take", "limit=api&key=k7&plan=vip&cost=500"), 200, `"capacity":9007199254740991`, `"remaining":9007199254740991`)
+	w.want(w.post("take", "limit=api&key=k8&plan=banned"), 429, `"never":true`, "the key is blocked; no wait will help")
+	for body, field := range map[string]string{
+		`{"limit":"api","key":"k","plan":"staff"}`:                   "plan",
+		`{"limit":"api","key":"k","plan":""}`:                        "plan",
+		`{"limit":"api","key":"k","plan":7}`:                         "plan",
+		`{"limit":"api","key":"k","plan":"pro","plan":"pro"}`:        "plan",
+		`{"limit":"api","key":"k","Plan":"pro"}`:                     "Plan",
+		`{"limit":"api","key":"k","floor":-1}`:                       "floor",
+		`{"limit":"api","key":"k","floor":1.5}`:                      "floor",
+		`{"limit":"api","floor":1,"takes":[{"limit":"api"}]}`:        "takes",
+		`{"takes":[{"limit":"api","key":"k","floor":-1}]}`:           "takes[0].floor",
+		`{"takes":[{"limit":"api","key":"k","plan":""}]}`:            "takes[0].plan",
+		`{"takes":[{"limit":"api","key":"k","ttl":"1s"}]}`:           "takes[0].ttl",
+		`{"limit":"api","key":"k","ttl":"1s"}`:                       "ttl",
+		`{"limit":"slots","key":"k"}`:                                "limit",
+		`limit=api&key=k&floor=x`:                                    "floor",
+		`limit=api&key=k&plan=`:                                      "plan",
+		`{"limit":"user","key":"acme"}`:                              "key",
+		`{"limit":"user","key":"acme/u7/x"}`:                         "key",
+		`{"limit":"user","key":["acme",""]}`:                         "key",
+		`{"limit":"user","key":[]}`:                                  "key",
+		`{"limit":"user","key":["acme",7]}`:                          "key",
+		`{"limit":"user","key":["acme","u7"`:                         "body",
+		`{"limit":"api","key":[""]}`:                                 "key",
+		`{"limit":"api","key":["\u0000"]}`:                           "key",
+		`{"limit":"api","key":["` + strings.Repeat("%", 200) + `"]}`: "key",
+	} {
+		w.want(w.post("take", body), 400, `"field":"`+field+`"`)
+	}
+	w.want(w.post("take", `{"limit":"api","key":"k","plan":"prro"}`), 404, `"field":"plan"`)
+	w.want(w.post("take", `{"limit":"tokens","key":"k","plan":"pro"}`), 404, `"field":"plan"`)
+	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k","plan":"prro"}]}`), 404, `"field":"takes[0].plan"`)
+	w.want(w.post("charge", "limit=api&key=k&plan=pro"), 400, `"field":"plan"`)
+	w.want(w.post("take_up_to", "limit=api&key=k&floor=1"), 400, `"field":"floor"`)
+}
+
+// A key may be the parts of a path. The answer names the parents too.
+func TestPaths(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.want(w.post("take", `{"limit":"user","key":["acme","a/b%"],"cost":6}`), 200, `"key":"acme/a%2Fb%25"`, `"limits":[{`, `"limit":"org","key":"acme"`)
+	w.want(w.post("take", `{"limit":"user","key":"acme/u8","cost":5}`), 429, `"violated-policies":["org"]`, `"limit":"org"`, `"retry_after_us":1000000`)
+	w.want(w.post("check", `{"limit":"org","key":["acme"]}`), 200, `"remaining":4`)
+}
+
+func TestHolds(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	body := `{"takes":[{"limit":"tokens","key":"acme","cost":30},{"limit":"slots","key":"acme"}],"ttl":"30s","id":"req-1"}`
+	w.want(w.post("hold", body), 200, `"hold":"req-1"`, `"expires_us":1000000030000000`, `"limits":[`)
+	w.want(w.post("hold", body), 200, `"repeated":true`, `"hold":"req-1"`)
+	w.want(w.post("hold", strings.Replace(body, "30}", "31}", 1)), 409, `"field":"id"`)
+	w.want(w.post("check", "limit=tokens&key=acme&cost=0"), 200, `"remaining":70`)
+	w.want(w.do("GET", "/v1/limits/tokens/holds?key=acme", ""), 200, `{"holds":[{"hold":"req-1","tokens":30,"expires_us":1000000030000000}]}`)
+	w.want(w.do("GET", "/v1/limits/tokens/holds", ""), 200, `{"holds":[]}`)
+	w.want(w.do("GET", "/v1/limits/slots/keys?key=acme", ""), 200, `"remaining":1`, `"holds":[{"hold":"req-1"`)
+
+	rec := w.post("hold", "limit=slots&key=acme&ttl=5m")
+	var d struct{ Hold string }
+	if err := json.Unmarshal(rec.Body.Bytes(), &d); err != nil || len(d.Hold) < 16 {
+		t.Fatal(err, rec.Body)
+	}
+	w.want(w.post("hold", "limit=slots&key=acme&ttl=1m"), 429, `"retry_is_bound":true`, `"retry_after_us":30000000`)
+	w.want(w.post("extend", `{"hold":"req-1","ttl":"2m"}`), 200, `"expires_us":1000000120000000`)
+	w.want(w.post("hold", "limit=slots&key=acme&ttl=1m"), 429, `"retry_after_us":120000000`)
+	w.want(w.post("settle", `{"hold":"`+d.Hold+`","cost":0}`), 200)
+	w.want(w.post("settle", `{"hold":"req-1","costs":[20,1]}`), 200, `"limits":[`)
+	w.want(w.post("settle", `hold=req-1&costs=20,1`), 200, `"repeated":true`)
+	w.want(w.post("settle", `{"hold":"req-1","costs":[21,1]}`), 409, `"field":"hold"`)
+	w.want(w.post("settle", `{"hold":"req-1"}`), 409)
+	w.want(w.post("extend", `hold=req-1&ttl=1m`), 409, `"field":"hold"`)
+	w.want(w.post("hold", body), 409, `"field":"id"`)
+	w.want(w.post("check", "limit=tokens&key=acme&cost=0"), 200, `"remaining":80`)
+	w.want(w.post("check", "limit=slots&key=acme&cost=2"), 200, `"remaining":2`)
+	w.want(w.post("settle", `{"hold":"nobody"}`), 404, `"field":"hold"`)
+	w.want(w.post("extend", `{"hold":"nobody","ttl":"1s"}`), 404, `"field":"hold"`)
+	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="slots",result="refused"} 2`)
+
+	w.want(w.post("hold", `{"limit":"tokens","key":"b","cost":50,"ttl":"30s","id":"b"}`), 200)
+	w.want(w.post("settle", `{"hold":"b","cost":251}`), 400, `"field":"cost"`, "250")
+	w.want(w.post("settle", `{"hold":"b","cost":150}`), 200, `"remaining":0`) // in debt
+	w.want(w.post("check", "limit=tokens&key=b"), 429, `"retry_after_us":51000000`)
+}
+
+func TestHoldBadInput(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.want(w.post("hold", "limit=tokens&key=k&ttl=1m&id=x&cost=5"), 200)
+	for _, tc := range []struct{ path, body, field string }{
+		{"hold", `{"limit":"tokens","key":"k"}`, "ttl"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"0s"}`, "ttl"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"366d"}`, "ttl"},
+		{"hold", `{"limit":"slots","key":"k","ttl":"6m"}`, "ttl"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":30}`, "ttl"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","id":""}`, "id"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","id":"` + strings.Repeat("x", 65) + `"}`, "id"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","id":"a b"}`, "id"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","id":7}`, "id"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","costs":[1]}`, "costs"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","cost":-1}`, "cost"},
+		{"hold", `{"limit":"tokens","key":"k","ttl":"1s","floor":-1}`, "floor"},
+		{"hold", `{"takes":[],"ttl":"1s"}`, "takes"},
+		{"hold", `{"takes":[{"limit":"tokens","key":"k","cost":-1}],"ttl":"1s"}`, "takes[0].cost"},
+		{"hold", `ttl=1s`, "limit"},
+		{"settle", `{}`, "hold"},
+		{"settle", `{"hold":""}`, "hold"},
+		{"settle", `{"hold":"` + strings.Repeat("x", 65) + `"}`, "hold"},
+		{"settle", `{"hold":"x","cost":-1}`, "cost"},
+		{"settle", `{"hold":"x","cost":1,"costs":[1]}`, "costs"},
+		{"settle", `{"hold":"x","costs":[]}`, "costs"},
+		{"settle", `{"hold":"x","costs":[1,2]}`, "costs"},
+		{"settle", `{"hold":"x","costs":[1,-2]}`, "costs[1]"},
+		{"settle", `{"hold":"x","costs":1}`, "costs"},
+		{"settle", `{"hold":"x","costs":["1"]}`, "costs[0]"},
+		{"settle", `{"hold":"x","costs":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}`, "costs"},
+		{"settle", `hold=x&costs=1,x`, "costs[1]"},
+		{"settle", `hold=x&costs=`, "costs[0]"},
+		{"settle", `hold=x&limit=tokens`, "limit"},
+		{"extend", `{"hold":"x"}`, "ttl"},
+		{"extend", `{"ttl":"1s"}`, "hold"},
+		{"extend", `{"hold":"x","ttl":"0s"}`, "ttl"},
+		{"extend", `{"hold":"x","ttl":"366d"}`, "ttl"},
+	} {
+		rec := w.post(tc.path, tc.body)
+		if w.want(rec, 400, `"field":"`+tc.field+`"`); t.Failed() {
+			t.Fatal(tc.path, tc.body)
+		}
+	}
+	w.want(w.do("GET", "/v1/limits/tokens/holds?key=k", ""), 200, `"tokens":5,"expires_us":1000000060000000}`)
+	w.want(w.do("GET", "/v1/limits/tokens/holds?key=", ""), 400, `"field":"key"`)
+	w.want(w.do("GET", "/v1/limits/tokens/holds?n=1", ""), 400, `"field":"n"`)
+	w.want(w.do("GET", "/v1/limits/nobody/holds?key=k", ""), 404, `"field":"limit"`)
+}
+
+func TestOverrides(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	path := "/v1/limits/api/overrides"
+	w.want(w.post("take", "limit=api&key=c7&cost=20"), 200)
+	w.want(w.do("PUT", path, `{"key":"c7","plan":"pro","for":"1h","note":"ticket 81"}`), 200,
+		`{"limit":"api","key":"c7","plan":"pro","until":"2001-09-09T02:46:40Z","note":"ticket 81"}`)
+	w.want(w.post("take", "limit=api&key=c7&cost=900"), 200, `"plan":"pro"`, `"capacity":1000`)
+	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":0,"until":"2001-09-09T02:00:00.5Z"}`), 400)
+	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`), 200,
+		`{"limit":"api","key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`)
+	w.want(w.do("PUT", path+"?plan=banned", ""), 200, `"key":null,"plan":"banned","until":null}`) // the shared bucket
+	w.want(w.do("PUT", path, "key=c9&plan=staff"), 200)                                           // which callers may not name
+	w.want(w.post("take", "limit=api"), 429, `"never":true`)
+	w.want(w.post("take", "limit=api&key=c9&cost=50"), 200, `"plan":"staff"`)
+	w.want(w.do("GET", path, ""), 200, `{"overrides":[{"limit":"api","key":null`, `"key":"c7"`, `"key":"c8"`, `"key":"c9"`, `"next":null`)
+	w.want(w.do("GET", path+"?n=2", ""), 200, `"next":"c7"`)
+	w.want(w.do("GET", path+"?n=1", ""), 200, `"next":""`)
+	w.want(w.do("GET", path+"?n=2&after=", ""), 200, `{"overrides":[{"limit":"api","key":"c7"`, `"next":"c8"`)
+	w.want(w.do("GET", path+"?prefix=c8", ""), 200, `{"overrides":[{"limit":"api","key":"c8"`)
+	w.want(w.do("GET", path+"?key=c8", ""), 200, `{"limit":"api","key":"c8"`)
+	w.want(w.do("GET", path+"?key=c", ""), 404, `"field":"key"`)
+	w.want(w.do("GET", "/v1/limits/api/keys?key=c7", ""), 200, `"plan":"pro"`, `"override":{"limit":"api","key":"c7"`)
+
+	w.now += 3600e6 - 1
+	w.want(w.post("check", "limit=api&key=c7&cost=900"), 200, `"plan":"pro"`)
+	w.now++
+	w.want(w.post("check", "limit=api&key=c7&cost=20"), 200, `"capacity":20`)
+	w.want(w.do("GET", path+"?key=c7", ""), 404)
+
+	w.want(w.do("DELETE", path+"?key=c9", ""), 204)
+	w.want(w.do("DELETE", path+"?key=c9", ""), 404, `"field":"key"`)
+	w.want(w.do("DELETE", path, ""), 204)
+	w.want(w.post("take", "limit=api"), 200)
+	for body, field := range map[string]string{
+		``:                                  "plan",
+		`{"key":"k"}`:                       "plan",
+		`{"key":"k","plan":""}`:             "plan",
+		`{"key":"k","plan":"prro"}`:         "plan",
+		`{"key":"k","plan":"pro","rate":5}`: "plan",
+		`{"key":"","plan":"pro"}`:           "key",
+		`{"key":"` + strings.Repeat("k", 513) + `","plan":"pro"}`:            "key",
+		`{"key":"k","plan":"pro","until":"2001-09-09T01:46:40Z"}`:            "until",
+		`{"key":"k","plan":"pro","until":"soon"}`:                            "until",
+		`{"key":"k","plan":"pro","for":"0s"}`:                                "for",
+		`{"key":"k","plan":"pro","for":"1h","until":"2030-01-01T00:00:00Z"}`: "for",
+		`{"key":"k","plan":"pro","note":7}`:                                  "note",
+		`{"key":"k","plan":"pro","plan":"pro"}`:                              "plan",
+		`{"key":"k","plan":"pro","Note":"x"}`:                                "Note",
+		`{"key":"k","rate":0}`:                                               "rate",
+		`{"key":"k","rate":-5}`:                                              "rate",
+		`{"key":"k","rate":5,"per":"soon"}`:                                  "per",
+		`{"key":"k","plan":"pro"} x`:                                         "body",
+		`key=k&plan=pro&note=` + strings.Repeat("n", 1025):                   "note",
+		`key=k&plan=pro&nonsense=1`:                                          "nonsense",
+	} {
+		w.want(w.do("PUT", path, body), 400, `"field":"`+field+`"`)
+	}
+	w.want(w.do("GET", path+"?key=k", ""), 404)
+	w.want(w.do("PUT", "/v1/limits/nobody/overrides", "key=k&plan=pro"), 404, `"field":"limit"`)
+	w.want(w.do("GET", path+"?n=0", ""), 400, `"field":"n"`)
+	w.want(w.do("DELETE", path+"?prefix=c", ""), 400, `"field":"prefix"`)
+
+	remote := ofPlans(t, server.Config{}, server.Site{})
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		remote.want(remote.do(method, path+"?key=k", ""), 403)
+	}
+	remote.want(remote.do("GET", "/v1/limits/api/holds?key=k", ""), 403)
+	remote.want(remote.post("hold", "limit=slots&key=k&ttl=1m&id=h"), 200)
+	remote.want(remote.post("settle", "hold=h"), 200)
+}
+
+// without is a store that cannot do what memory can.
+type without struct{ dipwell.Store }
+
+func (s without) Abilities() store.Abilities { return store.Abilities{} }
+
+func TestStoreWithoutHolds(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.limiter = w.limiter.With(without{w.flaky})
+	w.api = server.New(w.limiter, server.Config{}).API(local)
+	w.want(w.post("hold", "limit=tokens&key=k&ttl=1m"), 501)
+	w.want(w.post("settle", "hold=x"), 501)
+	w.want(w.do("GET", "/v1/limits/tokens/holds?key=k", ""), 501)
+	w.want(w.do("GET", "/v1/limits/api/overrides", ""), 501)
+	w.want(w.do("PUT", "/v1/limits/api/overrides", "key=k&plan=pro"), 501)
+	w.want(w.do("DELETE", "/v1/limits/api/overrides?key=k", ""), 501)
+	w.want(w.do("GET", "/v1/limits/api/keys?key=k", ""), 200, `"remaining":20`)
+}
+
+func TestGRPCHoldsAndOverrides(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	conn, _ := w.serveGRPC(local)
+	c := dipwellv1.NewLimiterClient(conn)
+	ctx := t.Context()
+	key := "acme"
+	code := func(what string, err error, want codes.Code) {
+		t.Helper()
+		if status.Code(err) != want {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	d, err := c.Take(ctx, &dipwellv1.Call{Limit: "api", Key: &key, Plan: "pro", Floor: 5})
+	if err != nil || d.Plan != "pro" || d.Remaining != 999 {
+		t.Error(d, err)
+	}
+	_, err = c.Take(ctx, &dipwellv1.Call{Limit: "api", Key: &key, Plan: "prro"})
+	code("an unknown plan", err, codes.NotFound)
+	_, err = c.Charge(ctx, &dipwellv1.Call{Limit: "api", Key: &key, Plan: "pro"})
+	code("charge with a plan", err, codes.InvalidArgument)
+	d, err = c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "api", Key: &key, Plan: "pro"})
+	if err != nil || !d.Allowed || d.Remaining != 998 {
+		t.Error(d, err)
+	}
+	_, err = c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "api", Key: &key, TimeoutUs: -1})
+	code("a negative timeout", err, codes.InvalidArgument)
+
+	hold := &dipwellv1.HoldRequest{Takes: []*dipwellv1.Take{{Limit: "tokens", Key: &key}, {Limit: "slots", Key: &key}}, TtlUs: 30e6, Id: "r"}
+	d, err = c.Hold(ctx, hold)
+	if err != nil || d.Hold != "r" || d.ExpiresUs != 1e15+30e6 || len(d.Limits) != 2 {
+		t.Error(d, err)
+	}
+	if d, err = c.Hold(ctx, hold); err != nil || !d.Repeated {
+		t.Error(d, err)
+	}
+	hold.TtlUs++
+	_, err = c.Hold(ctx, hold)
+	code("another hold", err, codes.FailedPrecondition)
+	holds, err := c.Holds(ctx, &dipwellv1.HoldsRequest{Limit: "slots", Key: &key})
+	if err != nil || len(holds.Holds) != 1 || holds.Holds[0].Hold != "r" || holds.Holds[0].Tokens != 1 {
+		t.Error(holds, err)
+	}
+	if d, err = c.Extend(ctx, &dipwellv1.ExtendRequest{Hold: "r", TtlUs: 60e6}); err != nil || d.ExpiresUs != 1e15+60e6 {
+		t.Error(d, err)
+	}
+	if d, err = c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "r", Costs: []int64{5, 1}}); err != nil || d.Repeated {
+		t.Error(d, err)
+	}
+	if d, err = c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "r", Costs: []int64{5, 1}}); err != nil || !d.Repeated {
+		t.Error(d, err)
+	}
+	_, err = c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "r"})
+	code("another settle", err, codes.FailedPrecondition)
+	_, err = c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "nobody"})
+	code("an unknown hold", err, codes.NotFound)
+	_, err = c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens", Key: &key})
+	code("a hold without ttl", err, codes.InvalidArgument)
+
+	burst := int64(0)
+	o, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "banned", Note: "n"}, ForUs: 1e6})
+	if err != nil || o.UntilUs != 1e15+1e6 || o.Plan != "banned" || o.Note != "n" || o.GetKey() != key || o.Burst != nil {
+		t.Error(o, err)
+	}
+	if d, err = c.Check(ctx, &dipwellv1.Call{Limit: "api", Key: &key}); err != nil || d.Allowed || d.GetRetryAfterUs() != 1e6 {
+		t.Error(d, err)
+	}
+	for what, bad := range map[string]*dipwellv1.SetOverrideRequest{
+		"none":         {},
+		"no plan":      {Override: &dipwellv1.Override{Limit: "api", Key: &key}},
+		"burst 0":      {Override: &dipwellv1.Override{Limit: "api", Key: &key, Rate: 5, Burst: &burst, UntilUs: 5}},
+		"for, until":   {Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro", UntilUs: 2e15}, ForUs: 1},
+		"rate below 0": {Override: &dipwellv1.Override{Limit: "api", Key: &key, Rate: -1}},
+	} {
+		_, err = c.SetOverride(ctx, bad)
+		code(what, err, codes.InvalidArgument)
+	}
+	list, err := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
+	if err != nil || len(list.Overrides) != 1 || list.Overrides[0].GetKey() != key {
+		t.Error(list, err)
+	}
+	if _, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key}); err != nil {
+		t.Error(err)
+	}
+	_, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key})
+	code("no override", err, codes.NotFound)
+
+	remote, _ := w.serveGRPC(server.Site{})
+	c = dipwellv1.NewLimiterClient(remote)
+	for what, call := range map[string]func(context.Context) error{
+		"Holds": func(ctx context.Context) error {
+			_, err := c.Holds(ctx, &dipwellv1.HoldsRequest{Limit: "api"})
+			return err
+		},
+		"Overrides": func(ctx context.Context) error {
+			_, err := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
+			return err
+		},
+		"SetOverride": func(ctx context.Context) error {
+			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{})
+			return err
+		},
+		"EndOverride": func(ctx context.Context) error {
+			_, err := c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api"})
+			return err
+		},
+	} {
+		code(what, call(ctx), codes.PermissionDenied)
+	}
+	if d, err = c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "slots", Key: &key, TtlUs: 1e6}); err != nil || d.Hold == "" {
+		t.Error(d, err)
+	}
+}
