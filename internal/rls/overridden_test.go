@@ -1,0 +1,52 @@
+package rls_test
+
+import (
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/rls"
+)
+
+// A key with an override is decided by it, and the answer has its numbers.
+func TestOverriddenKeys(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: all}, `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 5}
+  - key: bucket
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket}
+`)
+		set := func(limit string, o dipwell.Override) {
+			t.Helper()
+			if _, err := w.limiter.SetOverride(t.Context(), limit, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.spend("d", 5, desc("user=a"))
+		w.want("d", over, descs{desc("user=a")}, over)
+		set("rls/d.user", dipwell.Override{Key: "user=a", Rate: 600, Until: noon + time.Minute.Microseconds()})
+		st := w.want("d", ok, descs{desc("user=a")}, ok).Statuses[0]
+		if st.CurrentLimit.GetRequestsPerUnit() != 600 || st.CurrentLimit.Unit != pb.RateLimitResponse_RateLimit_MINUTE || st.LimitRemaining != 594 {
+			t.Errorf("raised: %v", st)
+		}
+		w.want("d", ok, descs{desc("user=b")}, ok)
+		w.pass(time.Minute)
+		if st = w.want("d", ok, descs{desc("user=a")}, ok).Statuses[0]; st.CurrentLimit.GetRequestsPerUnit() != 5 {
+			t.Errorf("after its end: %v", st)
+		}
+
+		set("rls/d.bucket", dipwell.Override{Key: "bucket=a", Rate: 90, Period: 90 * time.Second, Burst: 100})
+		st = w.want("d", ok, descs{desc("bucket=a")}, ok).Statuses[0]
+		if c := st.CurrentLimit; c.GetRequestsPerUnit() != 90 || c.Unit != pb.RateLimitResponse_RateLimit_SECOND || c.UnitMultiplier.GetValue() != 90 || st.LimitRemaining != 99 {
+			t.Errorf("another period: %v", st)
+		}
+		if n := counted(t, w)["near_limit d.bucket"]; n != 0 {
+			t.Errorf("%v hits near the limit", n)
+		}
+	}
+}
