@@ -81,6 +81,8 @@ func TestClientExitCodes(t *testing.T) {
 		{"wait jobs w --timeout 1h", 2, "timeout: must be from 1ms to 10m"},
 		{"take jobs p --plan pro --floor 1", 0, "allowed: jobs p (plan pro): 3 of 4 remaining"},
 		{"check jobs p --plan pro --floor 3", 1, "refused: jobs p (plan pro): 3 of 4 remaining, retry after 500ms"},
+		{"take jobs p --plan banned", 1, "the key is blocked; no wait will help"},
+		{"take jobs p --plan staff --cost 99", 0, "allowed: jobs p (plan staff): unlimited"},
 		{"take jobs p --plan prro", 2, `plan: limit jobs has no plan "prro"`},
 		{"take jobs p --plan inner", 2, "plan: callers may not name plan inner"},
 		{"take jobs p --floor -1", 2, "floor"},
@@ -292,6 +294,90 @@ func TestHowMany(t *testing.T) {
 	for n, want := range []string{"0 warnings", "1 warning", "2 warnings"} {
 		if got := howMany(n, "warning"); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestClientHoldsAndOverrides(t *testing.T) {
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "tokens=60/1m,burst=100,plans=pro:burst=1000|banned:mode=blocked", "slots=1,algorithm=concurrency"))
+	for _, tc := range []struct {
+		args string
+		code int
+		want string // in standard output, or in standard error for code 2
+	}{
+		{"hold tokens acme --cost 30 --ttl 30s --id req-1", 0, "allowed: tokens acme: 70 of 100 remaining, hold req-1 until 2001-09-09 01:47:10Z"},
+		{"hold tokens acme --cost 30 --ttl 30s --id req-1", 0, "repeated: the call was made before"},
+		{"hold tokens acme --cost 31 --ttl 30s --id req-1", 2, "made or settled by another call"},
+		{"holds tokens acme", 0, "req-1: 30 tokens until 2001-09-09 01:47:10Z\n"},
+		{"holds tokens acme --json", 0, `{"holds":[{"hold":"req-1","tokens":30`},
+		{"holds tokens", 0, ""},
+		{"inspect tokens acme", 0, "hold: req-1: 30 tokens until"},
+		{"extend req-1 --ttl 1m", 0, "until 2001-09-09 01:47:40Z"},
+		{"settle req-1 --cost 20", 0, "allowed: tokens acme: 80 of 100 remaining"},
+		{"settle req-1 --cost 20 --json", 0, `"repeated":true`},
+		{"settle req-1 --cost 21", 2, "another call"},
+		{"settle req-1 --cost 20 --cost 1", 2, "costs"},
+		{"settle nobody", 2, "unknown hold"},
+		{"extend req-1 --ttl 1m", 2, "ended"},
+		{"extend req-1", 2, "--ttl"},
+		{"hold tokens acme --ttl 0s", 2, "ttl"},
+		{"hold tokens acme --cost 81 --ttl 1m", 1, "refused"},
+		{"hold slots acme --ttl 1m --id s", 0, "allowed: slots acme: 0 of 1 remaining, hold s"},
+		{"hold slots acme --ttl 1m", 1, "retry after 1m0s or when a hold ends"},
+		{"take slots acme", 2, "only hold, check and reset are possible"},
+		{"settle s", 0, "slots acme: 1 of 1 remaining"},
+
+		{"override set tokens c7 --plan pro --for 1h --note ticket", 0, "tokens c7: plan pro until 2001-09-09T02:46:40Z (ticket)"},
+		{"override set tokens c8 --rate 600/1m --burst 700 --until 2030-01-31T18:00:00Z", 0, "tokens c8: rate 600/1m burst 700 until 2030-01-31T18:00:00Z"},
+		{"override set tokens c9 --plan banned --json", 0, `{"limit":"tokens","key":"c9","plan":"banned","until":null,"asked":`},
+		{"override list tokens", 0, "tokens c7: plan pro until 2001-09-09T02:46:40Z (ticket)\ntokens c8: rate 600/1m burst 700"},
+		{"override list tokens -n 1", 0, `there may be more: --after "c7"`},
+		{"override list tokens --prefix c9", 0, "tokens c9: plan banned\n"},
+		{"take tokens c7 --cost 500", 0, "allowed: tokens c7 (plan pro): 500 of 1000 remaining"},
+		{"inspect tokens c7", 0, "override: tokens c7: plan pro until 2001-09-09T02:46:40Z (ticket)"},
+		{"inspect tokens c7 --json", 0, `"override":{"limit":"tokens","key":"c7","plan":"pro"`},
+		{"take tokens c9", 1, "the key is blocked"},
+		{"override end tokens c9", 0, "ended; asked "},
+		{"override end tokens c9", 2, "no override"},
+		{"take tokens c9", 0, "allowed"},
+		{"override set tokens c7", 2, "plan"},
+		{"override set tokens c7 --plan prro", 2, `no plan "prro"`},
+		{"override set tokens c7 --plan pro --rate 5/1m", 2, "either a plan or numbers"},
+		{"override set tokens c7 --plan pro --for 1h --until 2030-01-31T18:00:00Z", 2, "give one of them"},
+		{"override set tokens c7 --plan pro --until 2001-01-31T18:00:00Z", 2, "not in the future"},
+		{"override set nobody c7 --plan pro", 2, "unknown limit"},
+	} {
+		code, stdout, stderr := program(t, strings.Fields(tc.args)...)
+		got := stdout
+		if tc.code == 2 {
+			got = stderr
+		}
+		if code != tc.code || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
+		}
+	}
+}
+
+// With --store, holds and overrides live in the store.
+func TestDirectHoldsAndOverrides(t *testing.T) {
+	t.Setenv("DIPWELL_STORE", "file:"+filepath.Join(t.TempDir(), "dipwell.db"))
+	const limit = "slots=1,algorithm=concurrency"
+	for _, tc := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"hold", "slots", "--limit", limit, "--ttl", "1h", "--id", "a"}, 0},
+		{[]string{"hold", "slots", "--ttl", "1h", "--id", "b"}, 1},
+		{[]string{"holds", "slots"}, 0},
+		{[]string{"settle", "a"}, 0},
+		{[]string{"hold", "slots", "--ttl", "1h", "--id", "b"}, 0},
+		{[]string{"override", "set", "slots", "--burst", "2", "--for", "1h"}, 0},
+		{[]string{"hold", "slots", "--ttl", "1h", "--id", "c"}, 0},
+		{[]string{"override", "end", "slots"}, 0},
+		{[]string{"hold", "slots", "--ttl", "1h"}, 1},
+	} {
+		if code, stdout, stderr := program(t, tc.args...); code != tc.code {
+			t.Errorf("%q: %d, want %d: %s%s", tc.args, code, tc.code, stdout, stderr)
 		}
 	}
 }
