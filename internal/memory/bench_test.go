@@ -108,6 +108,25 @@ func BenchmarkTwo(b *testing.B) {
 	}
 }
 
+// BenchmarkGroups measures TakeAll of two and four keys that are allowed.
+func BenchmarkGroups(b *testing.B) {
+	for _, n := range []int{2, 4} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			l, keys := filled(b, n)
+			takes := make([]dipwell.Take, n)
+			for i := range takes {
+				takes[i] = dipwell.Take{Limit: "api", Key: keys[i], Cost: 1}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := l.TakeAll(ctx, takes...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // filled returns a limiter from which each key was taken once, and the keys in
 // random order.
 func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
