@@ -263,7 +263,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 		if from.Spread {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
 		}
-		s.Used, s.TS = v.policy.convert(from.usedAt(s, v.at), v.from, v.to, true), v.at
+		s.Used, s.TS = v.policy.convert(from.usedAt(&s, v.at), v.from, v.to, true), v.at
 		if s.Lows != nil {
 			s.Lows = s.Lows.carry(func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) })
 			if s.Used == v.to.MaxUsed {

@@ -44,7 +44,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	t := max(now, row.TS)
 	var scratch Rule
 	rule := own.ruleFor(op.Key, &op.Phase, &scratch)
-	used := rule.usedAt(row, t)
+	used := rule.usedAt(&row, t)
 	op.Answer = Answer{Used: used, TS: t}
 	if op.Def.Mode == Blocked {
 		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
@@ -92,7 +92,7 @@ func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, no
 			var scratch Rule
 			r := from.RuleFor(op.Key, &scratch)
 			t := max(now, row.TS)
-			used := r.usedAt(row, t)
+			used := r.usedAt(&row, t)
 			// The most that may be used under from so that, converted, it leaves room.
 			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed)
 			most := mulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
@@ -111,7 +111,7 @@ func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, no
 }
 
 // applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.
-func (r *Rule) applyFloor(o *Outcome, row State, now int64, op *Op) {
+func (r *Rule) applyFloor(o *Outcome, row *State, now int64, op *Op) {
 	units := unitsOf(op.Floor, r.Unit)
 	if units > r.Cap {
 		o.TS = max(now, row.TS)

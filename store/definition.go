@@ -106,7 +106,7 @@ func phaseOf(phase *int64, name, key string) int64 {
 // never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
-		return d.Rule.mostUsedAt(s, max(now, s.TS)) == 0
+		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0
 	}
 	if number.IsOverride(s.Version) {
 		return false
@@ -120,8 +120,8 @@ func (d *Definition) Full(s State, now int64) bool {
 		return true
 	}
 	t := max(now, s.TS)
-	r := base.walk(&s, at, nil, t, nil, func(v *step) { s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(s, v.at), v.from, v.to, true), v.at })
-	return r.mostUsedAt(s, max(t, s.TS)) == 0
+	r := base.walk(&s, at, nil, t, nil, func(v *step) { s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(&s, v.at), v.from, v.to, true), v.at })
+	return r.mostUsedAt(&s, max(t, s.TS)) == 0
 }
 
 // next returns the version that follows Past[i].

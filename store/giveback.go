@@ -177,7 +177,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 	}
 	var scratch Rule
 	t := later(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(row, t), t; isNone(row.Used) {
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
 		row.Lows = nil
 	}
 	if i < 0 {

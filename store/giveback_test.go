@@ -294,15 +294,15 @@ func (l *ledger) compare(now int64) {
 		if c.gone {
 			continue
 		}
-		s.Used, s.TS = r.usedAt(s, c.at), c.at
+		s.Used, s.TS = r.usedAt(&s, c.at), c.at
 		if c.verb == VerbRefund {
 			s.Used = max(0, s.Used-c.units)
 		} else {
 			s.Used += c.units
 		}
 	}
-	want := r.usedAt(s, now)
-	got := r.usedAt(l.row, max(now, l.row.TS))
+	want := r.usedAt(&s, now)
+	got := r.usedAt(&l.row, max(now, l.row.TS))
 	if got < want {
 		l.t.Errorf("at %d: %d units used, %d without the cancelled calls: too few", now, got, want)
 	}

@@ -73,12 +73,12 @@ type Outcome struct {
 // If the call is refused, After is Before. Stores call Op.Step or Group.Decide,
 // which also convert rows of older versions and set the Answer.
 func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
-	r.apply(&o, s, now, verb, cost)
+	r.apply(&o, &s, now, verb, cost)
 	return o
 }
 
 // apply is Apply into a zero Outcome, which saves a copy.
-func (r *Rule) apply(o *Outcome, s State, now int64, verb Verb, cost int64) {
+func (r *Rule) apply(o *Outcome, s *State, now int64, verb Verb, cost int64) {
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
 	var short, ahead int64
@@ -116,7 +116,7 @@ func (r *Rule) fullIn(used, t, now int64) int64 {
 }
 
 // usedAt returns the units in use at t, which must not be before s.TS.
-func (r *Rule) usedAt(s State, t int64) int64 {
+func (r *Rule) usedAt(s *State, t int64) int64 {
 	if s.Used == 0 || t == s.TS {
 		return s.Used
 	}
@@ -128,7 +128,7 @@ func (r *Rule) usedAt(s State, t int64) int64 {
 
 // mostUsedAt returns at least what usedAt returns for any key. A spread key's origin
 // moves each boundary later by less than a window, so one tick fewer may have passed.
-func (r *Rule) mostUsedAt(s State, t int64) int64 {
+func (r *Rule) mostUsedAt(s *State, t int64) int64 {
 	if !r.Spread || s.Used == 0 {
 		return r.usedAt(s, t)
 	}

@@ -154,19 +154,28 @@ func (b *Batch) Single() (*Group, *Op) {
 // key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
 // later version than Def.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
-	own := row // of the definition that the row is under: not converted to another plan
+	write, err := op.StepRow(now, &row, dry)
+	return row, write, err
+}
+
+// StepRow is Step that replaces row by the row to store. It saves copies, which cost
+// more than the rest of a common call.
+func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
+	var own State // row under its own definition: not converted to another plan
 	var from *Definition
-	if row.Override != nil || row.Version != op.Def.Number && row != (State{}) || op.Def.Mode > Shadow {
-		op.choose(row, op.Def.instant(&row, now))
+	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
+		own = *row
+		op.choose(own, op.Def.instant(&own, now))
 		switch {
 		case op.Def.Mode > Shadow && op.Verb < VerbCharge || op.Def.Mode == Unlimited && op.Verb == VerbCharge:
-			return op.byMode(now, row, dry)
+			*row, write, err = op.byMode(now, own, dry)
+			return write, err
 		case op.Def.Mode == Blocked && !number.IsOverride(op.Def.Number):
 			op.Def = op.Def.Base()
 		}
 		var ok bool
-		if row, ok = op.Def.carry(row, op.Key, &op.Phase, now); !ok {
-			return row, false, ErrStaleDefinition
+		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now); !ok {
+			return false, ErrStaleDefinition
 		}
 		from = op.Def.Own(own, max(now, own.TS))
 	}
@@ -185,15 +194,17 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 		op.retryUnder(&o, from, own, rule, now)
 	}
 	op.fill(&o, rule, now, dry)
-	next := State{Used: o.After, TS: o.TS, Version: op.Def.Number}
-	if row.Override.decides(o.TS) {
-		next.Override = row.Override
+	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
+	if !row.Override.decides(o.TS) {
+		row.Override = nil
 	}
-	write := !dry && !op.Shadow && o.After != o.Before
-	if row.Lows != nil && !dry && (write || op.clipped(&o)) {
-		next.Lows, write = op.touch(row.Lows, &o), true
+	write = !dry && !op.Shadow && o.After != o.Before
+	if l := row.Lows; l != nil {
+		if row.Lows = nil; !dry && (write || op.clipped(&o)) {
+			row.Lows, write = op.touch(l, &o), true
+		}
 	}
-	return next, write, nil
+	return write, nil
 }
 
 // touch returns the lows of a row that is written. A row that was full, or is now,
@@ -267,7 +278,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var err error
-		if rows[i], write[i], err = op.Step(now, rows[i], false); err != nil {
+		if write[i], err = op.StepRow(now, &rows[i], false); err != nil {
 			return err
 		}
 		g.Allowed = g.Allowed && op.Allowed

@@ -331,7 +331,7 @@ func (d *Definition) override(row State, records []Record, was *Override, key st
 	t := max(now, row.TS)
 	var scratch Rule
 	r := from.RuleFor(key, &scratch)
-	row.Used, row.TS = Keep.convert(r.usedAt(row, t), &from.Rule, &d.Rule, true), t
+	row.Used, row.TS = Keep.convert(r.usedAt(&row, t), &from.Rule, &d.Rule, true), t
 	give := func(units int64) int64 { return Keep.giveBack(units, &from.Rule, &d.Rule) }
 	if row.Lows != nil {
 		row.Lows = row.Lows.carry(give)
@@ -414,7 +414,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	var scratch Rule
 	own := e.own(now)
-	if gone = !own.OfOverride() && isNone(own.RuleFor(key, &scratch).usedAt(e.row, later(now, e.row.TS))); gone {
+	if gone = !own.OfOverride() && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
 		e.row.Used = 0
 	}
 	return gone, e.write(t, now)

@@ -164,7 +164,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	var row store.State
 	i, found := sh.find(p.id, p.tag)
 	if found {
-		row = sh.state(sh.at(i), p)
+		sh.state(&row, sh.at(i), p)
 		op.Phase = cmp.Or(sh.phase(i), op.Phase)
 	} else if p.limit.overrides.Load() > 0 {
 		row.Override = sh.overrideOf(p)
@@ -173,7 +173,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	if row.Lows != nil || was != nil && quick || p.def.Algorithm == store.Concurrency {
 		return false
 	}
-	row, write, err := op.Step(now, row, false)
+	write, err := op.StepRow(now, &row, false)
 	if found {
 		sh.keepPhase(i, op.Phase)
 	}
@@ -185,14 +185,14 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	case row.Override != was: // it has ended, or is of an older version
 		return false
 	case found:
-		sh.rewrite(i, p, op.Key, row)
+		sh.rewrite(i, p, op.Key, &row)
 		return true
 	}
-	return s.insert(sh, i, p, op, row, now)
+	return s.insert(sh, i, p, op, &row, now)
 }
 
 // insert adds the row of a key that is new.
-func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State, now int64) bool {
+func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.State, now int64) bool {
 	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, 1, now) {
 		return false
 	}
@@ -202,11 +202,11 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row store.State
 	return true
 }
 
-// state reads a row.
-func (sh *shard) state(r *slot, p *place) store.State {
-	row := store.State{Used: r.used, TS: r.ts, Version: p.def.Number}
+// state reads a row into the zero State.
+func (sh *shard) state(row *store.State, r *slot, p *place) {
+	row.Used, row.TS, row.Version = r.used, r.ts, p.def.Number
 	if r.handle == p.handle {
-		return row
+		return
 	}
 	if r.handle&^withExtras != p.handle {
 		row.Version = sh.store.limits.of(r.handle).number
@@ -217,15 +217,14 @@ func (sh *shard) state(r *slot, p *place) store.State {
 			row.Version = number.OfOverride(k.override.ID)
 		}
 	}
-	return row
 }
 
 // rewrite changes the row at i, or removes it if nothing is used: a missing row
 // means a full bucket.
-func (sh *shard) rewrite(i int, p *place, key string, row store.State) {
+func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
-	if was, handle := r.handle, sh.handle(p, &row); was != handle {
+	if was, handle := r.handle, sh.handle(p, row); was != handle {
 		if r.handle = handle; p.def.ListKeys {
 			sh.keepText(i, key)
 		}
@@ -248,8 +247,8 @@ func (sh *shard) handle(p *place, row *store.State) uint32 {
 }
 
 // add inserts a row. ready and room must have been called for it.
-func (sh *shard) add(i int, p *place, key string, phase int64, row store.State, now int64, reclaim bool) {
-	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, &row)}, now, reclaim)
+func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State, now int64, reclaim bool) {
+	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, row)}, now, reclaim)
 	sh.setPhase(i, phase)
 	if p.def.ListKeys {
 		sh.keepText(i, key)

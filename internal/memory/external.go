@@ -23,7 +23,7 @@ func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
 	defer sh.mu.Unlock()
 	var i int
 	if i, c.Found = sh.find(p.id, p.tag); c.Found {
-		c.Row = sh.state(sh.at(i), &p)
+		sh.state(&c.Row, sh.at(i), &p)
 	}
 	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
 		c.Row.Override = k.override

@@ -78,7 +78,8 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 			if text := unsafe.String(unsafe.SliceData(key), len(key)); !follows(text, prefix, after) || !page.wants(text) {
 				return
 			}
-			row := store.KeyState{Key: string(key), State: sh.state(p, &place{binding: b})}
+			row := store.KeyState{Key: string(key)}
+			sh.state(&row.State, p, &place{binding: b})
 			row.Lows = nil
 			if live(d, row, now) {
 				page.add(row)

@@ -94,7 +94,8 @@ func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]sto
 	}
 	row := store.State{Version: p.def.Number, Override: k.override}
 	if i, found := sh.find(p.id, p.tag); found {
-		row = sh.state(sh.at(i), &p)
+		row = store.State{}
+		sh.state(&row, sh.at(i), &p)
 	}
 	return p.def.Base().KeyHolds(row, k.records, s.now()), nil
 }

@@ -45,19 +45,20 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	i, found := sh.find(p.id, p.tag)
 	switch {
 	case found:
-		present := sh.state(sh.at(i), p)
+		var present store.State
+		sh.state(&present, sh.at(i), p)
 		present.Override = row.Override
 		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(row, present) {
 			return false, nil
 		}
 		sh.setLows(i, p, key, row.Lows)
-		sh.rewrite(i, p, key, row)
+		sh.rewrite(i, p, key, &row)
 	case row.Used != 0:
 		if !sh.ready(1, p.def, key) || !s.room(sh, i, 1, now) {
 			return false, s.fullError()
 		}
 		i, _ = sh.find(p.id, p.tag) // making room moves rows
-		sh.add(i, p, key, 0, row, now, true)
+		sh.add(i, p, key, 0, &row, now, true)
 		sh.setLows(i, p, key, row.Lows)
 		sh.maintain(now)
 	}

@@ -220,7 +220,7 @@ func (t *txn) read(r *txnRow) {
 	}
 	sh := &t.s.shards[r.shard]
 	if i, found := sh.find(r.id, r.tag); found {
-		r.state = sh.state(sh.at(i), &r.place)
+		sh.state(&r.state, sh.at(i), &r.place)
 		if r.op != nil {
 			r.op.Phase = cmp.Or(sh.phase(i), r.op.Phase)
 		}
@@ -445,13 +445,13 @@ func (t *txn) store(r *txnRow) (added bool) {
 		if r.op != nil {
 			sh.keepPhase(i, r.op.Phase)
 		}
-		sh.rewrite(i, &r.place, r.key, r.state)
+		sh.rewrite(i, &r.place, r.key, &r.state)
 	case r.state.Used != 0:
 		var phase int64
 		if r.op != nil {
 			phase = r.op.Phase
 		}
-		sh.add(i, &r.place, r.key, phase, r.state, t.now, false)
+		sh.add(i, &r.place, r.key, phase, &r.state, t.now, false)
 		added = true
 	}
 	if k != nil {
