@@ -14,6 +14,9 @@ import (
 // *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.Sweep, Now: s.now, Ready: s.ready}
+	if s.limits.dialect.Load() == nil {
+		ab.Overrides = functions{s}
+	}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}

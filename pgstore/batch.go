@@ -52,11 +52,22 @@ where b.version = %[3]d and b.lows is null and %[8]s
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
 			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)))
 	}
-	s.takeManyUnchecked, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
-	s.takeMany = take(fmt.Sprintf(`
+	missing := "true"
+	if d.Overridden {
+		missing = fmt.Sprintf("not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key)", id)
+	}
+	checked := func(bound int64) string {
+		return take(fmt.Sprintf(`
 where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
-    from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), true)`, id, d.Number,
-		fitsSQL(r, before, sqlexpr.Op("q.units"), sqlexpr.Int(r.Cap))), r.Cap)
+    from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), %[4]s)`, id, d.Number,
+			fitsSQL(r, before, sqlexpr.Op("q.units"), sqlexpr.Int(bound)), missing), bound)
+	}
+	s.takeMany = checked(r.Cap)
+	if d.Overridden {
+		s.takeManyUnchecked, s.chargeMany = s.takeMany, checked(r.MaxUsed)
+	} else {
+		s.takeManyUnchecked, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
+	}
 	lookNow := readNow
 	if testClock {
 		lookNow = "$2::bigint"
@@ -428,7 +439,7 @@ func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (r
 	var i, now int64
 	var state store.State
 	var listed bool
-	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, &state.Version, &listed, &now}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, (*rowVersion)(&state.Version), &listed, &now}, func() error {
 		row := rows[i-1]
 		asked := row.tried > 0
 		done := row.decideRead(p, state, now, listed)
@@ -457,7 +468,11 @@ func failRows(rows []*pendingRow, err error) {
 // them in full, they are charged by addition, which does not depend on the row
 // being unchanged. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
-	p.optimistic, p.writeBack = false, nil // from an earlier round
+	if p.writeBack = nil; of.needsOverride(found) {
+		p.optimistic = true
+		return false
+	}
+	p.optimistic = false // from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // expired holds may have to be given back

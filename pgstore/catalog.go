@@ -42,7 +42,8 @@ type entry struct {
 	statements
 	id    int32
 	def   *store.Definition
-	plain bool // a Take is arithmetic on the row
+	plain bool     // a Take is arithmetic on the row
+	plans sync.Map // by name: *entry
 }
 
 func newLimits(s *Store) *limits {
@@ -109,10 +110,16 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
-		if out[i] = e; op.Asked().Plan == "" {
-			op.Def = e.def
-		} else if op.Def = e.def.WithPlan(op.Asked().Plan); op.Def == nil {
-			return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Asked().Plan)}
+		plan := op.Asked().Plan
+		op.Def, out[i] = e.def, e
+		if plan != "" {
+			p := e.planEntry(l, plan)
+			if p == nil {
+				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", op.Def.Name, plan), Err: store.ErrUnknownPlan}
+			}
+			if op.Def = p.def; l.dialect.Load() == nil {
+				out[i] = p
+			}
 		}
 	}
 	return nil
@@ -199,7 +206,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 
 func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
 	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky && d.Algorithm != store.Concurrency}
-	if old != nil && old.id == id && old.def.Number == d.Number {
+	if old != nil && old.id == id && old.def.Number == d.Number && old.def.Overridden == d.Overridden {
 		e.statements = old.statements
 	} else {
 		e.statements = l.s.engine().statements(id, d)
@@ -234,9 +241,9 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 	var id int32
 	var by string
 	var number uint32
+	var overridden bool
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	var overridden bool
 	fields := []any{&read.Revision, &id, &by, &number, &overridden}
 	for i := range values {
 		fields = append(fields, &values[i])

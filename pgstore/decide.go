@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -11,29 +12,55 @@ import (
 
 // decideSQL decides any group: all verbs, several keys, calendar limits, and
 // rows of older versions.
-const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, bound
-from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint)`
+const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, bound, row_plan, row_override
+from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint, $8::text[], $9::bigint[])`
 
 func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) error {
 	rows, err := s.db.Query(ctx, decideSQL, s.decideArgs(g, entries)...)
 	if err == nil {
 		err = readDecided(rows, g)
 	}
-	return storeError(err, writes(g))
+	if err == nil && len(g.Ops) == 1 && (entries[0].def.Overridden || g.Ops[0].Def.OfOverride()) {
+		s.overridden.note(bucketKey{entries[0].id, g.Ops[0].Key}, g.Ops[0].Def)
+	}
+	return decideError(err, writes(g))
+}
+
+// decideError wraps an error of the function.
+func decideError(err error, writes bool) error {
+	err = fieldError(err)
+	if field := (*store.FieldError)(nil); errors.As(err, &field) {
+		return err
+	}
+	return storeError(err, writes)
 }
 
 func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	n := len(g.Ops)
 	ids, keys, verbs := make([]int32, n), make([]string, n), make([]int32, n)
 	costs, delays := make([]int64, n), make([]*int64, n)
+	var plans []*string
+	var floors []int64
+	if hasVariant(g) {
+		plans = make([]*string, n)
+	}
+	if special(g) {
+		floors = make([]int64, n)
+	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		ids[i], keys[i], verbs[i], costs[i] = entries[i].id, op.Key, int32(op.Verb), op.Cost
 		if op.Bounded {
 			delays[i] = &op.MaxDelay
 		}
+		if plans != nil && op.Def.Plan != "" && !op.Def.OfOverride() {
+			plans[i] = &op.Def.Plan
+		}
+		if floors != nil {
+			floors[i] = op.Floor
+		}
 	}
-	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow()}
+	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow(), plans, floors}
 }
 
 // uuidOf returns a parameter that pgx can encode without knowing the server's
@@ -43,10 +70,12 @@ func uuidOf(id store.Reservation) pgtype.UUID { return pgtype.UUID{Bytes: id, Va
 // readDecided fills in the answers of a group.
 func readDecided(rows pgx.Rows, g *store.Group) error {
 	var a store.Answer
-	var version uint32
+	var version rowVersion
+	var plan *string
+	var override []byte
 	i := 0
-	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version, &a.Bound}, func() error {
-		if version != g.Ops[i].Def.Number { // the row is of a newer version than op.Def
+	_, err := pgx.ForEachRow(rows, []any{&a.Allowed, &a.Never, &a.Shadow, &a.Granted, &a.Remaining, &a.Retry, &a.Reset, &a.Delay, &a.Used, &a.TS, &version, &a.Bound, &plan, &override}, func() error {
+		if !setDecider(&g.Ops[i], uint32(version), plan, override) {
 			a.Used, a.TS = 0, 0
 		}
 		g.Ops[i].Answer = a

@@ -33,11 +33,12 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 		return nil, storeError(err, false)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.KeyState, err error) {
-		var version int32
-		err = row.Scan(&k.Key, &k.Used, &k.TS, &version)
-		k.Version = uint32(version)
+		err = row.Scan(&k.Key, &k.Used, &k.TS, (*rowVersion)(&k.Version))
 		return k, err
 	})
+	if err == nil && s.limits.dialect.Load() == nil {
+		err = s.withOverrides(ctx, e.id, out)
+	}
 	return out, storeError(err, false)
 }
 

@@ -106,7 +106,7 @@ func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (boo
 	op := &g.Ops[0]
 	var row store.State
 	var now int64
-	err := s.db.QueryRow(ctx, e.readExisting, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, &row.Version)
+	err := s.db.QueryRow(ctx, e.readExisting, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, (*rowVersion)(&row.Version))
 	if errors.Is(err, pgx.ErrNoRows) { // no row: a full bucket at any time
 		row, err = store.State{}, nil
 	}

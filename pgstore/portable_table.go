@@ -170,17 +170,20 @@ func scanOverride(row pgx.Row) (*store.Override, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Plan, o.Note, o.Rate, o.Until = orZero(plan), orZero(note), orZero(rate), orZero(until)
-	o.ID, o.Version = uint32(id), uint32(version)
-	if burst != nil {
-		if o.Burst = *burst; o.Burst == 0 {
-			o.Burst = store.NoBurst
-		}
+	return newOverride(store.Override{Key: o.Key, Note: orZero(note), Until: orZero(until), ID: uint32(id), Version: uint32(version)}, plan, rate, per, burst)
+}
+
+// newOverride returns an override with the settings of its columns, of which null is
+// the limit's.
+func newOverride(o store.Override, plan *string, rate *int64, per *string, burst *int64) (_ *store.Override, err error) {
+	o.Plan, o.Rate, o.Burst = orZero(plan), orZero(rate), orZero(burst)
+	if burst != nil && *burst == 0 {
+		o.Burst = store.NoBurst
 	}
 	if per != nil {
 		o.Period, err = period.Parse(*per)
 	}
-	return o, err
+	return &o, err
 }
 
 func orZero[T any](p *T) (v T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -63,7 +64,7 @@ func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form,
 		w.add(s.clock())
 	}
 	row, now, err = w.send(ctx, t)
-	if err != nil && w.forget(rawKey{e.id, f}, err) {
+	if err != nil && w.forget(rawKeyOf(e, f), err) {
 		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
 	return row, now, err
@@ -91,11 +92,14 @@ type rawConn struct {
 	numbers    []byte
 }
 
-// A rawKey identifies a statement of a limit, for any version of the limit.
+// A rawKey identifies a statement of a limit, for any version of the limit or a plan.
 type rawKey struct {
 	limit int32
+	plan  int // number.Index
 	form  form
 }
+
+func rawKeyOf(e *entry, f form) rawKey { return rawKey{e.id, number.Index(e.def.Number), f} }
 
 // form selects one of a version's statements for a call of one key.
 type form int
@@ -182,7 +186,7 @@ func instantOf(oid uint32, v []byte) int64 {
 // should send it. Each limit has one statement name per form, so that old
 // versions do not pile up.
 func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement, error) {
-	key, sql := rawKey{e.id, f}, e.sqlOf(f)
+	key, sql := rawKeyOf(e, f), e.sqlOf(f)
 	t := w.statements[key]
 	if t != nil && t.sql == sql {
 		return t, nil
@@ -191,6 +195,9 @@ func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement,
 		return nil, nil
 	}
 	name := [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_"}[f] + strconv.Itoa(int(e.id))
+	if key.plan > 0 {
+		name += "_" + strconv.Itoa(key.plan)
+	}
 	pg := w.conn.PgConn()
 	if t != nil {
 		delete(w.statements, key)

@@ -12,9 +12,9 @@ with q as materialized (
         with ordinality q(grp, limit_id, key, version, i)
 ),
 seen as materialized (
-    select q.*, b.used, b.ts, b.place, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version, false)
+    select q.*, b.used, b.ts, b.place, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575 and coalesce(b.version >= 0, true), false)
             and (select x.number from dipwell.reservations x where x.limit_id = q.limit_id and x.key = q.key limit 1) is null as plain
-    from q left join lateral (select b.used, b.ts, b.ctid as place from dipwell.buckets b
+    from q left join lateral (select b.used, b.ts, b.version, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
 candidates as materialized (

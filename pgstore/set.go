@@ -350,13 +350,15 @@ func takesLess(g *store.Group, op *store.Op) bool {
 // canUseSet reports whether set.sql can decide a group, and looks up its
 // limits.
 func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) bool {
-	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known) != nil {
+	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known) != nil || special(g) {
 		return false
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		switch r := &op.Def.Rule; {
-		case op.Def.Algorithm == store.Concurrency, r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
+		case op.Def.Algorithm == store.Concurrency, r.Every == 0 && op.Def.Plan != "", op.Verb == store.VerbReset && op.Def.Overridden:
+			return false
+		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false
@@ -432,7 +434,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	_, err = pgx.ForEachRow(rows, []any{&i, &used, &ts, &now, &plain, &done, &gone, &held}, func() error {
 		p := places[i-1]
 		p.usedNow = held
-		p.now, p.unsupported, p.skipped, p.done = now, p.unsupported || !plain, p.skipped || gone, p.done && done
+		p.now, p.unsupported, p.skipped, p.done = now, p.unsupported || !plain || used == nil && p.def.Overridden, p.skipped || gone, p.done && done
 		if p.found = (store.State{}); used != nil {
 			p.found = store.State{Used: *used, TS: *ts, Version: p.def.Number}
 		}
@@ -501,7 +503,7 @@ func (b *bundle) answer() (again, other bool) {
 // insertable reports whether the rows can be inserted with their charges.
 func (b *bundle) insertable() bool {
 	return !b.noInsert && !b.mixed && !b.writeBack && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
-		return row.def.Mode == store.Shadow || row.cost == 0 || row.cost > row.bound()
+		return row.def.Mode == store.Shadow || row.def.Overridden || row.cost == 0 || row.cost > row.bound()
 	})
 }
 

@@ -113,7 +113,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 			continue
 		}
 		var known [store.MaxTakes]*entry
-		if s.resolve(ctx, g, known[:]) != nil {
+		if s.resolve(ctx, g, known[:]) != nil || special(g) || hasVariant(g) {
 			continue // decided alone, which returns the error
 		}
 		for i := range g.Ops {
@@ -155,6 +155,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
 			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number
 		}
+		b.needsFunction = b.needsFunction || used == nil && b.def.Overridden
 		b.before, b.meta = r.records()
 		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // records of a version without numbers
 		b.after = slices.Clone(b.before)

@@ -81,6 +81,7 @@ type Store struct {
 	refused       *keySet       // keys that were recently refused or granted in part; these are read first
 	noRefusals    *streak       // counts statements of set.sql
 	combos        *combinations // statements for limits that are taken together
+	overridden    *overridden   // definitions of overridden keys
 	seen          *keySet       // keys that have, or recently had, a row
 	minOptimistic int           // number of groups from which decideOptimistic is used
 	inLane        bool          // after a lock timeout a statement is not divided
@@ -105,7 +106,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
@@ -226,10 +227,15 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 // that changes often may have a new version again, and the function reads it
 // under the lock.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
+	if first && g.Hold == nil && len(g.Ops) == 1 && known[0].def.Overridden {
+		if done, err := s.decideOverridden(ctx, g, known[0]); done || err != nil {
+			return err
+		}
+	}
 	switch op := &g.Ops[0]; {
 	case g.Hold != nil:
 		return s.hold(ctx, g, known)
-	case !first:
+	case !first, special(g):
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
 		return s.takeAll(ctx, g, known)

@@ -73,7 +73,9 @@ func recycledPool(t testing.TB, template string, prepare func(dsn string) error)
 			go pool.Close() // do not wait for a connection that is never returned
 			return
 		}
-		must(t, pool, "truncate dipwell.limits, dipwell.versions, dipwell.buckets, dipwell.reservations restart identity cascade; do $$ declare t text; begin for t in select tablename from pg_tables where schemaname = 'dipwell' and tablename in ('plans', 'key_overrides', 'hold_parts', 'holds', 'overrides') loop execute 'truncate dipwell.' || t; end loop; end $$; update dipwell.revision set n = 0")
+		must(t, pool, `do $$ begin execute (select 'truncate ' || string_agg(c.oid::regclass::text, ', ') || ' restart identity' from pg_class c
+			where c.relnamespace = 'dipwell'::regnamespace and c.relkind = 'r' and c.relname not in ('migrations', 'revision', 'sweep_state')); end $$;
+			update dipwell.revision set n = 0`)
 		idlePools.Lock()
 		defer idlePools.Unlock()
 		if idlePools.free == nil {

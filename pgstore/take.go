@@ -31,6 +31,7 @@ type statements struct {
 	take, upsert, insertNew, insertOrRead string
 	read, readExisting                    string
 	takeMany, takeManyUnchecked, readMany string
+	takeOverridden                        string // of a base whose keys may have overrides
 	chargeMany                            string
 	noRefusals                            *streak // of the statements for many keys
 	newKeys                               *newKeyRate
@@ -69,30 +70,38 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	}
 	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
 	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
+	values, unlessOverridden := "values (%s)", ""
+	if d.Overridden { // a row is made only for a key without an override
+		unlessOverridden = fmt.Sprintf(" not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
+		values = "select %s where" + unlessOverridden
+		unlessOverridden = " and" + unlessOverridden
+		s.takeOverridden = takeOverriddenSQL(id, testClock)
+	}
 	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
 	within := fitsRoomSQL(r, ticks, room)
-	s.upsert = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %[2]s, %[3]d, %[4]d, $1::text)
+	s.upsert = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) %[7]s
 on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
 where b.version = %[4]d and b.lows is null and %[5]s
-returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen)
+returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen,
+		fmt.Sprintf(values, fmt.Sprintf("$2::bigint, %s, %d, %d, $1::text", reads, id, d.Number)))
 	newNow, newSeen := reads, seen
 	if testClock {
 		newNow = "$3::bigint"
 		newSeen = newNow
 	}
-	s.insertNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) values ($2::bigint, %s, %d, %d, $1::text)
+	s.insertNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) %s
 on conflict do nothing
-returning b.used, b.ts, %s`, newNow, id, d.Number, newSeen)
+returning b.used, b.ts, %s`, fmt.Sprintf(values, fmt.Sprintf("$2::bigint, %s, %d, %d, $1::text", newNow, id, d.Number)), newSeen)
 	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
-    select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)
+    select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)%[6]s
     on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
     where b.version = %[4]d and b.lows is null and %[5]s
     returning b.used, b.ts)
 select i.used, i.ts, %[4]d, c.n, true, true from i, c
-union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits)
+union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden)
 	newManySQL(&s, id, d, testClock)
 	return s
 }
@@ -270,7 +279,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			continue
 		}
 		var taken, plain bool
-		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, &row.Version, &now, &taken, &plain)
+		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, (*rowVersion)(&row.Version), &now, &taken, &plain)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // a concurrent call inserted the row
 			continue
@@ -312,6 +321,9 @@ func (s *Store) noteSeen(e *entry, key string, isNew bool) {
 // granted in full. done is false if something has to be written.
 func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State) (done bool, err error) {
 	op := &g.Ops[0]
+	if op.Answer = (store.Answer{}); e.needsOverride(row) {
+		return false, nil
+	}
 	_, write, err := op.Step(now, row, false)
 	if err != nil {
 		return false, err
@@ -365,14 +377,17 @@ func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error 
 	op := &g.Ops[0]
 	var now int64
 	var used, ts *int64
-	var version *uint32
+	var version *rowVersion
 	err := s.db.QueryRow(ctx, e.read, s.withClock([]any{op.Key})...).Scan(&now, &used, &ts, &version)
 	if err != nil {
 		return storeError(err, false)
 	}
 	var row store.State
 	if used != nil {
-		row = store.State{Used: *used, TS: *ts, Version: *version}
+		row = store.State{Used: *used, TS: *ts, Version: uint32(*version)}
+	}
+	if e.needsOverride(row) {
+		return s.decide(ctx, g, []*entry{e})
 	}
 	if used != nil && row.Version == 0 { // it has reservations or holds, and a refusal first gives back expired holds
 		return s.decide(ctx, g, []*entry{e})

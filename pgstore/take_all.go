@@ -72,7 +72,7 @@ type takeAllRow struct {
 // takeAllRows fills in the buckets of a group in the order of limit and key. It
 // returns 0 if takeAll cannot decide the group.
 func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) int {
-	if len(g.Ops) > len(parts) || !s.autocommit() {
+	if len(g.Ops) > len(parts) || !s.autocommit() || special(g) {
 		return 0
 	}
 	for i := range g.Ops {

@@ -11,6 +11,10 @@ func (op *Op) Asked() *Definition {
 	return op.Def
 }
 
+// SetDecider sets Def to the definition that decided the op, for stores whose server
+// decides. Asked stays what it is.
+func (op *Op) SetDecider(d *Definition) { op.asked, op.Def = op.Asked(), d }
+
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of
 // the override of the key; or else the one that the caller named. Charge keeps the
 // row under its own definition.

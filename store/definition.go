@@ -43,6 +43,7 @@ type Definition struct {
 	overrideOnly bool // callers may not name the plan
 
 	base  *Definition // of a plan or an override
+	until int64       // of an override
 	plans *planSet    // of a base
 }
 

@@ -32,6 +32,9 @@ type Override struct {
 // MaxNote is the length of the longest note of an override, in bytes.
 const MaxNote = 1024
 
+// OverrideUntil returns the Until of the override that d was made of, or 0.
+func (d *Definition) OverrideUntil() int64 { return d.until }
+
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
 
@@ -102,6 +105,7 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	if v == nil {
 		v = d.variant(&Plan{})
 	}
+	v.until = o.Until
 	return v
 }
 

@@ -33,7 +33,7 @@ with q as materialized (
 -- Groups refused according to the snapshot are answered from it: they lock nothing
 -- and use no transaction id.
 seen as materialized (
-    select q.*, b.used, b.ts, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version
+    select q.*, b.used, b.ts, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575
             and not (q.calendar and (c.n < q.grid or c.n >= q.grid + q.every))
             and coalesce(b.version = q.version and b.lows is null, true), false) as plain,
         case when q.calendar and b.ts < q.grid then (select dipwell_internal.used_at(dipwell_internal.spread(v, (select x.name from dipwell.limits x where x.id = q.limit_id), q.key), b.used, b.ts, c.n)
