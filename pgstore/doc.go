@@ -63,7 +63,10 @@
 // only if the row, once it is locked, has the same version. Otherwise
 // dipwell_internal.decide reads the definition under the lock and converts the
 // row. So a row is never charged by numbers that were read before a wait for its
-// lock. A program notices a change or drop of a limit within [Config.Poll]; until
+// lock. A plan has statements of its own; a row of another plan is left to the
+// function too, and so is one that an override decides (its version is negative),
+// unless the store remembers the override: then one statement has its numbers as
+// parameters (takeOverridden). A program notices a change or drop of a limit within [Config.Poll]; until
 // then it charges rows that are still of the old version.
 //
 // # New keys

@@ -159,15 +159,27 @@ end $$;
 comment on function dipwell_internal.override_definition is
     'What an override makes of the present version of its limit. Go twin: Definition.WithOverride.';
 
+create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
+begin
+    if (case when number < 0 then coalesce(o.version, l.version) else number & 1048575 end) < l.version then
+        return greatest(t, (select v.since from dipwell.versions v where v.limit_id = l.id and v.number = l.version));
+    end if;
+    return t;
+end $$;
+comment on function dipwell_internal.instant is
+    'The time at which a call at t, which is not before the row''s ts, is decided on a row with a number: not before the present version of the limit if the row is of an older one. Go twin: Definition.instant.';
+
 create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
 begin
-    if number < 0 and dipwell_internal.decides(o, t) and dipwell_internal.override_number(o.id) = number then
+    if number < 0 and dipwell_internal.decides(o, dipwell_internal.instant(l, o, number, t)) and dipwell_internal.override_number(o.id) = number then
         return dipwell_internal.override_definition(l, o);
     elsif number > 1048575 then
         d := dipwell_internal.plan_definition(l, (select p.name from dipwell.plans p where p.limit_id = l.id and p.number = own_definition.number));
-        if (d.rule).number is not null then
+        if (d.rule).number is not null and not exists (select from dipwell.versions v -- that ended it
+                where v.limit_id = l.id and v.number > dipwell_internal.version_of(own_definition.number) and v.number < l.version
+                    and not exists (select from dipwell.plans p where p.limit_id = l.id and p.name = d.plan and p.version = v.number)) then
             return d;
         end if;
     end if;
@@ -235,7 +247,7 @@ begin
     end if;
     known := true;
     was := dipwell_internal.rule_at(l, o, v, plan, over);
-    n := greatest(n, ts);
+    n := dipwell_internal.instant(l, o, number, greatest(n, ts));
     loop
         ends := over and o.until <= n;
         select * into later from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number limit 1;

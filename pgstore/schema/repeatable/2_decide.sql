@@ -55,7 +55,7 @@ declare
     ts_  bigint := ts;
     held bigint;
     t    bigint := greatest(n, ts);
-    over boolean := dipwell_internal.decides(o, t);
+    over boolean := o.id is not null and dipwell_internal.decides(o, dipwell_internal.instant(l, o, version, t));
 begin
     if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
         own := dipwell_internal.own_definition(l, o, version, t);
@@ -152,7 +152,7 @@ begin
     a.remaining := greatest(r.cap - a.used, 0) / r.unit;
     a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
-    if dipwell_internal.decides(o, a.ts) and o.until is not null then
+    if (d.rule).number < 0 and o.until is not null then
         select x.never, x.retry into a.never, a.retry
             from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
     end if;

@@ -276,20 +276,24 @@ comment on function dipwell_internal.plan_text is
 
 create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
 declare
-    p record;
-    v dipwell.versions;
+    p    record;
+    v    dipwell.versions;
+    last text;
 begin
     for p in select * from dipwell_internal.plans_of(d.plans) loop
         if p.name !~ '^[A-Za-z0-9_.-]{1,64}$' then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('the name "%s" of a plan is not 1 to 64 letters, digits and characters _ . -', p.name));
         elsif p.i > 100 then
             perform dipwell_internal.bad_limit(d.name, 'plans', 'there are more than 100');
+        elsif p.name = last then
+            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s is there twice', p.name));
         elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));
         end if;
         v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
         insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)
             values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
+        last := p.name;
     end loop;
 end $$;
 comment on function dipwell_internal.put_plans is

@@ -1,0 +1,280 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// overriddenStore returns a store whose limit api has plans.
+func overriddenStore(t *testing.T, db pgstore.DB, pool *pgxpool.Pool) (*pgstore.Store, *store.Definition) {
+	t.Helper()
+	must(t, pool, "select dipwell.define('api', 1, interval '1 hour', burst => 5)")
+	must(t, pool, "select dipwell.define_plan('api', 'pro', burst => 20), dipwell.define_plan('api', 'staff', mode => 'unlimited', callable => false), dipwell.define_plan('api', 'banned', mode => 'blocked')")
+	s := newStore(t, db, pgstore.Config{Poll: -1})
+	return s, s.Registry().Lookup("api")
+}
+
+func takeOf(t testing.TB, s store.Store, d *store.Definition, key string, verb store.Verb, cost int64) *store.Op {
+	t.Helper()
+	var b store.Batch
+	g, op := b.Single()
+	*op = store.Op{Def: d, Key: key, Verb: verb, Cost: cost}
+	if err := s.Apply(t.Context(), &b); err != nil || g.Err != nil {
+		t.Fatal(err, g.Err)
+	}
+	return op
+}
+
+// TestOverridesOfSQL checks that the functions and the store answer the same for keys
+// under the limit, a plan and overrides, whoever has set them.
+func TestOverridesOfSQL(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	s, d := overriddenStore(t, pool, pool)
+	overrides := s.Abilities().Overrides
+	if _, err := overrides.SetOverride(t.Context(), d, store.Override{Key: "numbers", Rate: 2, Period: time.Minute, Burst: 7, Note: "ticket 81"}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, "select dipwell.override('api', 'raised', plan => 'pro', until => now() + interval '1 hour'), dipwell.override('api', 'staff', plan => 'staff'), dipwell.override('api', 'banned', plan => 'banned', until => now() + interval '1 hour'), dipwell.override('api', 'ended', plan => 'pro')")
+	must(t, pool, "select dipwell.end_override('api', 'ended')")
+	for key, burst := range map[string]int64{"plain": 5, "numbers": 7, "raised": 20, "staff": store.MaxInt, "banned": 0, "ended": 5} {
+		for _, first := range []int64{0, 3} {
+			if first > 0 && burst > 0 {
+				if op := takeOf(t, s, d, key, store.VerbTake, first); !op.Allowed {
+					t.Errorf("%s: %+v", key, op.Answer)
+				}
+			}
+			op := takeOf(t, s, d, key, store.VerbCheck, 1)
+			var allowed, never bool
+			var left int64
+			if err := pool.QueryRow(t.Context(), "select allowed, remaining, never from dipwell.check('api', $1)", key).Scan(&allowed, &left, &never); err != nil {
+				t.Fatal(err)
+			}
+			if op.Allowed != allowed || op.Remaining != left || op.Never != never {
+				t.Errorf("%s: the store answers %+v, SQL %v, %d left, never %v", key, op.Answer, allowed, left, never)
+			}
+			if want := burst - first; burst > 0 && burst < store.MaxInt && left != want {
+				t.Errorf("%s: %d left, want %d", key, left, want)
+			}
+		}
+	}
+	if op := takeOf(t, s, d.WithPlan("pro"), "plain", store.VerbTake, 17); !op.Allowed || op.Remaining != 0 || op.Def.Plan != "pro" {
+		t.Errorf("under the plan: %+v", op.Answer)
+	}
+	keys, err := s.Abilities().Keys(t.Context(), d, "", "", 10)
+	if err != nil || len(keys) != 6 {
+		t.Fatal(keys, err)
+	}
+	for _, k := range keys {
+		if own := k.Override; (own != nil) != (k.Key == "numbers" || k.Key == "raised" || k.Key == "staff" || k.Key == "banned") {
+			t.Errorf("key %s has the override %+v", k.Key, own)
+		}
+	}
+	var listed string
+	if err := pool.QueryRow(t.Context(), "select string_agg(concat_ws(' ', key, plan, rate, per, burst, note), ', ' order by key) from dipwell.overrides").Scan(&listed); err != nil ||
+		listed != "banned banned, numbers 2 1m 7 ticket 81, raised pro, staff staff" {
+		t.Errorf("listed: %s %v", listed, err)
+	}
+}
+
+// A statementsDB counts statements.
+type statementsDB struct {
+	pgstore.DB
+	n *atomic.Int64
+}
+
+func (c statementsDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	c.n.Add(1)
+	return c.DB.QueryRow(ctx, sql, args...)
+}
+
+func (c statementsDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.n.Add(1)
+	return c.DB.Query(ctx, sql, args...)
+}
+
+// TestOverriddenKeyIsOneStatement checks that a key with an override needs one
+// statement, as others do, and that what the store remembers of it never decides.
+func TestOverriddenKeyIsOneStatement(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', 1, interval '1 hour', burst => 5)")
+	must(t, pool, "select dipwell.override('api', 'k', burst => 100)")
+	n := new(atomic.Int64)
+	s := newStore(t, statementsDB{pool, n}, pgstore.Config{Poll: -1})
+	d := s.Registry().Lookup("api")
+	takeOf(t, s, d, "k", store.VerbTake, 1)
+	for range 5 {
+		before := n.Load()
+		if op := takeOf(t, s, d, "k", store.VerbTake, 1); !op.Allowed || op.Def.Limit.Burst != 100 || n.Load() != before+1 {
+			t.Fatalf("%+v after %d statements", op.Answer, n.Load()-before)
+		}
+	}
+	must(t, pool, "select dipwell.override('api', 'k', burst => 10)")
+	if op := takeOf(t, s, d, "k", store.VerbTake, 5); op.Allowed || op.Def.Limit.Burst != 10 {
+		t.Errorf("after another override: %+v", op.Answer)
+	}
+	must(t, pool, "select dipwell.end_override('api', 'k')")
+	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Limit.Burst != 5 {
+		t.Errorf("after its end: %+v", op.Answer)
+	}
+	must(t, pool, "select dipwell.override('api', 'k', burst => 10, until => now() + interval '0.2 seconds')")
+	takeOf(t, s, d, "k", store.VerbTake, 1)
+	var over bool
+	for !over {
+		if err := pool.QueryRow(t.Context(), "select not exists (select from dipwell.overrides)").Scan(&over); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Limit.Burst != 5 {
+		t.Errorf("at its end: %+v", op.Answer)
+	}
+}
+
+// TestOverridesWhileTaken sets and ends overrides of keys while others take. However
+// they come and go, a key grants at most the largest burst.
+func TestOverridesWhileTaken(t *testing.T) {
+	t.Parallel()
+	const keys = 20
+	pool := newPool(t)
+	s, d := overriddenStore(t, pool, pool)
+	overrides := s.Abilities().Overrides
+	var granted [keys]atomic.Int64
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				def := d
+				if i%3 == 0 {
+					def = d.WithPlan("pro")
+				}
+				var b store.Batch
+				b.Groups = []store.Group{{Ops: []store.Op{{Def: def, Key: fmt.Sprint(i % keys), Verb: store.VerbTake, Cost: 1}}}}
+				if i%5 == 0 {
+					b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint(i % keys), Verb: store.VerbTake, Cost: 2}}})
+				}
+				if err := s.Apply(t.Context(), &b); err != nil {
+					t.Error(err)
+					return
+				}
+				for j := range b.Groups {
+					if g := &b.Groups[j]; g.Err != nil {
+						t.Error(g.Err)
+						return
+					} else if g.Allowed {
+						granted[i%keys].Add(g.Ops[0].Granted)
+					}
+				}
+			}
+		})
+	}
+	for i := range 1000 {
+		key := fmt.Sprint(i % keys)
+		var err error
+		if i%7 == 6 {
+			_, err = overrides.EndOverride(t.Context(), d, key)
+		} else {
+			_, err = overrides.SetOverride(t.Context(), d, store.Override{Key: key, Burst: 1 + int64(i%20)})
+		}
+		if err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	close(done)
+	wg.Wait()
+	for key := range granted {
+		if n := granted[key].Load(); n > 20 {
+			t.Errorf("key %d was granted %d tokens; at most 20", key, n)
+		}
+	}
+}
+
+// TestOverrideRoles checks who may define plans and set overrides, and that others may
+// name plans and meet overrides.
+func TestOverrideRoles(t *testing.T) {
+	pool := newPool(t)
+	s, d := overriddenStore(t, pool, pool)
+	for _, who := range []string{"dipwell_app", "dipwell_service", "dipwell_admin"} {
+		for _, sql := range []string{"dipwell.override('api', 'k', plan => 'pro')", "dipwell.end_override('api', 'k')", "dipwell.define_plan('api', 'more', burst => 30)", "dipwell.drop_plan('api', 'more')"} {
+			inTx(t, pool, func(tx pgx.Tx) {
+				must(t, tx, "set local role "+who)
+				_, err := tx.Exec(t.Context(), "select "+sql)
+				if may := who == "dipwell_admin"; err != nil && strings.Contains(err.Error(), "42501") == may || err == nil && !may {
+					t.Errorf("%s, %s: %v", who, sql, err)
+				}
+			})
+		}
+	}
+	must(t, pool, "select dipwell.override('api', 'k', plan => 'staff')")
+	inTx(t, pool, func(tx pgx.Tx) {
+		must(t, tx, "set local role dipwell_app")
+		must(t, tx, "select dipwell.take('api', 'l', 2, plan => 'pro', floor => 1), dipwell.take('api', 'k', 100)")
+	})
+	inTx(t, pool, func(tx pgx.Tx) {
+		must(t, tx, "set local role dipwell_service")
+		if op := takeOf(t, s.With(tx), d, "k", store.VerbTake, 100); !op.Allowed || op.Def.Plan != "staff" {
+			t.Errorf("%+v", op.Answer)
+		}
+	})
+	inTx(t, pool, func(tx pgx.Tx) {
+		must(t, tx, "set local role dipwell_service")
+		if _, err := s.With(tx).Abilities().Overrides.SetOverride(t.Context(), d, store.Override{Key: "k", Burst: 9}); !errors.Is(err, store.ErrDenied) {
+			t.Errorf("an override by a service: %v", err)
+		}
+	})
+}
+
+// TestPlanErrorsSQL checks the errors of the functions: each names the field.
+func TestPlanErrorsSQL(t *testing.T) {
+	pool := newPool(t)
+	overriddenStore(t, pool, pool)
+	must(t, pool, "select dipwell.define('window', 3, interval '1 minute', algorithm => 'fixed_window')")
+	for sql, want := range map[string]string{
+		"take('api', 'k', plan => 'gold')":                                    `plan: limit api has no plan "gold"`,
+		"take('api', 'k', plan => 'staff')":                                   "plan: callers may not name plan staff of limit api",
+		"take('api', 'k', floor => -1)":                                       "floor: -1 is not between",
+		"take_all('{api}', '{k}', plans => '{gold}')":                         `plan: limit api has no plan "gold"`,
+		"take_all('{api}', '{k}', floors => '{1,2}')":                         "floors: 2 entries",
+		"define_plan('api', 'a b')":                                           "plan: \"a b\" is not 1 to 64",
+		"define_plan('api', 'p', rate => 0)":                                  "limit api: plans: plan p: rate: 0 is not between",
+		"define_plan('api', 'p', mode => 'off')":                              "limit api: plans: plan p: mode: unknown",
+		"define_plan('window', 'p', per => interval '1 hour')":                "limit window: plans: plan p: per: a plan of a window",
+		"define_plan('none', 'p')":                                            `limit_name: unknown limit "none"`,
+		"drop_plan('api', 'gold')":                                            `plan: limit api has no plan "gold"`,
+		"override('api', 'k')":                                                "plan: is missing",
+		"override('api', 'k', plan => 'gold')":                                `plan: limit api has no plan "gold"`,
+		"override('api', 'k', plan => 'pro', burst => 3)":                     "plan: stands beside",
+		"override('api', 'k', burst => -3)":                                   "override: plan override: burst: -3 is not",
+		"override('api', 'k', burst => 3, until => now())":                    "until: is not in the future",
+		"override('api', 'k', burst => 3, note => repeat('x', 1025))":         "note: has 1025 bytes",
+		"override('api', repeat('k', 513), burst => 3)":                       "key: has 513 bytes",
+		"override('api', '', burst => 3)":                                     "key: is empty",
+		"override('none', 'k', burst => 3)":                                   `limit_name: unknown limit "none"`,
+		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
+	} {
+		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", sql, err, want)
+		}
+	}
+	if n := number(t, pool, "select count(*) from dipwell.key_overrides"); n != 0 {
+		t.Errorf("%d overrides were set", n)
+	}
+}
