@@ -35,7 +35,7 @@ where p.limit_id = $1 and p.key = $2 and p.live and p.expires > coalesce($3::big
 type held struct {
 	store.Answer
 	used, ts *int64
-	version  *uint32
+	version  *rowVersion
 	id       int32
 	key      string
 	takes    uint16
@@ -119,7 +119,7 @@ func keyOrNull(key string) *string {
 // one, it does not say what is used.
 func (h *held) answer(def *store.Definition) store.Answer {
 	a := h.Answer
-	if h.version != nil && *h.version == def.Number && h.ts != nil {
+	if h.version != nil && uint32(*h.version) == def.Number && h.ts != nil {
 		a.Used, a.TS = *h.used, *h.ts
 	}
 	return a
