@@ -6,25 +6,32 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A limitCache remembers limits of call sites that differ in their fields from the
-// current definition but mean the same. It is direct-mapped, so its size is fixed.
+// A limitCache remembers what limits of call sites mean, if they differ in their fields
+// from the current definition. It is direct-mapped, so its size is fixed.
 type limitCache [16]atomic.Pointer[cachedLimit]
 
 type cachedLimit struct {
 	def   *store.Definition
 	limit Limit
+	means *store.Definition
 }
 
-// checkSame returns nil if a limit means the same as the current definition, and
-// the error of Definition.Differs otherwise.
-func (c *limitCache) checkSame(def *store.Definition, limit *Limit) error {
-	cell := &c[(len(def.Name)+int(def.Name[0])+3*int(def.Name[len(def.Name)-1]))%len(c)]
+// definition returns the definition that a limit means: the current one if both mean
+// the same, or with sites one of the call site. Otherwise the error is that of
+// Definition.Differs.
+func (c *limitCache) definition(def *store.Definition, limit *Limit, sites bool) (*store.Definition, error) {
+	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
+	cell := &c[uint(at)%uint(len(c))]
 	if last := cell.Load(); last != nil && last.def == def && last.limit == *limit {
-		return nil
+		return last.means, nil
 	}
-	if err := def.Differs(*limit); err != nil {
-		return err
+	means, err := def, def.Differs(*limit)
+	if err != nil && sites {
+		means, err = def.CallSite(*limit)
 	}
-	cell.Store(&cachedLimit{def, *limit})
-	return nil
+	if err != nil {
+		return nil, err
+	}
+	cell.Store(&cachedLimit{def, *limit, means})
+	return means, nil
 }

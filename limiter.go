@@ -121,9 +121,12 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 }
 
 // TakeWith is Take with a limit that the caller defines. The first call defines the
-// limit in the store. Later ones must pass the same settings: otherwise the error is
-// a *LimitError that names the setting that differs, and nothing is taken. The store
-// keeps the limit, so its name must not come from a request.
+// limit in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is
+// decided under its own settings, as under a plan without a name: the limit changes for
+// nobody else. At most 256 definitions of a limit differ. Any other setting that differs
+// is a *LimitError, and nothing is taken; so is every difference where the store cannot
+// keep such definitions, which only memstore can. The store keeps the limit, so its name
+// must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {
@@ -161,8 +164,8 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 	return l.ensureSlow(ctx, def, limit)
 }
 
-// ensureSlow defines a limit that does not exist. If it exists with other settings,
-// it returns an error unless both mean the same.
+// ensureSlow defines a limit that does not exist. If it exists with other settings, it
+// returns it if both mean the same, or else a definition of the call site.
 func (l *Limiter) ensureSlow(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
 	if def == nil {
 		var err error
@@ -170,7 +173,7 @@ func (l *Limiter) ensureSlow(ctx context.Context, def *Definition, limit *Limit)
 			return def, err
 		}
 	}
-	return def, l.same.checkSame(def, limit)
+	return l.same.definition(def, limit, l.abilities.CallSites)
 }
 
 // take decides a Take into a zero Decision. It asks Quick before it checks the
@@ -321,6 +324,9 @@ func (d *Decision) setCall(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	d.Plan, d.Reservation, d.Limits = def.Plan, Reservation{}, nil
 	d.Hold, d.Expires, d.Repeated, d.RetryIsBound = "", time.Time{}, false, false
+	if d.Plan != "" && def.IsCallSite() {
+		d.Plan = ""
+	}
 }
 
 // us returns n µs, or the longest Duration. n may be that large after the store's

@@ -198,6 +198,9 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 		if verb > store.VerbReserve {
 			return op, badField("plan", "%s has none", verb)
 		}
+		if t.With != nil {
+			return op, badField("plan", "stands beside a definition of the call site, which is a plan without a name")
+		}
 		op.Def, err = op.Def.NamedPlan(t.Plan)
 	}
 	if err == nil && t.Floor != 0 {

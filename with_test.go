@@ -90,3 +90,84 @@ func TestShortestTimeoutOfSeveral(t *testing.T) {
 		}
 	})
 }
+
+// TestCallSites checks that at most 256 definitions of call sites differ, that those
+// which compile to the same are one, and that none has a name.
+func TestCallSites(t *testing.T) {
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2})}
+	l, err := dipwell.New(st, api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := store.Limit{Name: "api", Rate: 1, Period: time.Hour}
+	for range 2 {
+		for burst := int64(11); burst < 11+256; burst++ {
+			site.Burst, site.MaxDebt = burst, 0
+			if d, err := l.TakeWith(t.Context(), site, "k", 0); err != nil || d.Capacity != burst || d.Plan != "" {
+				t.Fatalf("a burst of %d: %+v, %v", burst, d, err)
+			}
+			site.MaxDebt = burst // the default
+			if d, err := l.TakeWith(t.Context(), site, "k", 0); err != nil || d.Capacity != burst {
+				t.Fatalf("a burst of %d: %+v, %v", burst, d, err)
+			}
+		}
+	}
+	site.Burst, site.MaxDebt = 5, 0
+	var bad *dipwell.LimitError
+	if _, err = l.TakeWith(t.Context(), site, "k", 1); !errors.As(err, &bad) {
+		t.Errorf("one more: %v", err)
+	}
+	site.Burst = 10
+	if d, err := l.TakeWith(t.Context(), site, "k", 0); err != nil || d.Capacity != 10 {
+		t.Errorf("the limit itself: %+v, %v", d, err)
+	}
+	site.Burst = 1 << 53
+	if _, err = l.TakeWith(t.Context(), site, "k", 1); !errors.As(err, &bad) || bad.Field != "burst" {
+		t.Errorf("no limit: %v", err)
+	}
+	var field *dipwell.FieldError
+	if _, err = l.TakeAll(t.Context(), dipwell.Take{With: &api, Key: "k", Plan: "pro"}); !errors.As(err, &field) || field.Field != "takes[0].plan" {
+		t.Errorf("with a named plan: %v", err)
+	}
+	for _, name := range []string{"#0", "#"} {
+		if _, err = l.TakeAll(t.Context(), dipwell.Take{Limit: "api", Key: "k", Plan: name}); !errors.Is(err, dipwell.ErrUnknownPlan) {
+			t.Errorf("plan %s: %v", name, err)
+		}
+		if _, err = l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Plan: name}); !errors.As(err, &field) || field.Field != "plan" {
+			t.Errorf("an override of plan %s: %v", name, err)
+		}
+	}
+	if d, err := l.Check(t.Context(), "api", "k", 10); err != nil || !d.Allowed {
+		t.Errorf("something was taken: %+v, %v", d, err)
+	}
+}
+
+// TestCallSitesKeepThePromise checks that callers who alternate between definitions of
+// a limit get no more than the largest capacity.
+func TestCallSitesKeepThePromise(t *testing.T) {
+	st, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 7, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var granted int64
+	for i := range 300 {
+		d, err := l.TakeWith(t.Context(), store.Limit{Name: "api", Rate: []int64{7, 60, 13}[i%3], Period: time.Hour}, "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted += d.Granted
+	}
+	if granted != 60 {
+		t.Errorf("%d were granted, want the largest burst, 60", granted)
+	}
+}

@@ -66,7 +66,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.
 // is not needed: full rows are reclaimed when their room is.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
-	ab.Store = s
+	ab.Store, ab.CallSites = s, true
 	return ab
 }
 

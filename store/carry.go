@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/dipwell/dipwell/internal/number"
 )
@@ -31,8 +33,11 @@ func (d *Definition) OfOverride() bool { return number.IsOverride(d.Number) }
 // of this name. Without a name it is the base definition.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
-	if name == "" {
+	switch {
+	case name == "":
 		return base
+	case strings.HasPrefix(name, sitePrefix):
+		return base.siteNamed(name)
 	}
 	defs := base.planDefs()
 	if i, found := slices.BinarySearchFunc(defs, name, func(p *Definition, name string) int { return cmp.Compare(p.Plan, name) }); found {
@@ -46,7 +51,7 @@ func (d *Definition) WithPlan(name string) *Definition {
 func (d *Definition) NamedPlan(name string) (*Definition, error) {
 	plan := d.WithPlan(name)
 	switch {
-	case plan == nil:
+	case plan == nil || plan.IsCallSite():
 		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: ErrUnknownPlan}
 	case plan.overrideOnly:
 		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
@@ -70,6 +75,9 @@ func (d *Definition) planDefs() []*Definition {
 func (d *Definition) publish() {
 	if d.plans == nil || d.plans.number != d.Number {
 		d.plans = &planSet{number: d.Number}
+	}
+	if d.sites == nil {
+		d.sites = new(callSites)
 	}
 }
 
@@ -131,6 +139,11 @@ func (d *Definition) place(n uint32, o *Override) (place, bool) {
 		}
 		limit = &d.Past[at.i].Limit
 	}
+	if index >= number.FirstCallSite {
+		at.plan = sitePrefix + strconv.Itoa(index-number.FirstCallSite)
+		_, _, ok := d.sites.plan(at.plan)
+		return at, ok
+	}
 	if index > 0 {
 		plans := limit.Plans.All()
 		if index > len(plans) {
@@ -164,7 +177,12 @@ func (d *Definition) ruleAt(at place, o *Override) *Rule {
 	if at.override {
 		return &old.withOverride(o).Rule
 	}
-	for _, p := range past.Limit.Plans.All() {
+	plans := past.Limit.Plans.All()
+	if p, _, ok := d.sites.plan(at.plan); ok && strings.HasPrefix(at.plan, sitePrefix) {
+		p.Name = at.plan
+		plans = []Plan{p}
+	}
+	for _, p := range plans {
 		if p.Name == at.plan {
 			if v := old.variant(&p); v != nil {
 				return &v.Rule

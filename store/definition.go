@@ -45,6 +45,7 @@ type Definition struct {
 	base  *Definition // of a plan or an override
 	until int64       // of an override
 	plans *planSet    // of a base
+	sites *callSites  // of a base, and shared by its versions
 }
 
 // A planSet has the definitions of a limit's plans, compiled when they are first used.

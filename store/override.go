@@ -1,6 +1,7 @@
 package store
 
 import (
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -124,7 +125,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("note", "has %d bytes; at most %d", len(o.Note), MaxNote)
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
-	case o.Plan != "" && base.WithPlan(o.Plan) == nil:
+	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):
 		return badField("plan", "limit %s has no plan %q", base.Name, o.Plan)
 	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")

@@ -130,7 +130,7 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		if (old.Algorithm == Concurrency) != (l.Algorithm == Concurrency) {
 			return nil, &LimitError{l.Name, "algorithm", fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
 		}
-		d.Overridden = old.Overridden
+		d.Overridden, d.sites = old.Overridden, old.sites
 		d.setVersion(old, now)
 		if d.Number > number.MaxVersion {
 			return nil, &LimitError{l.Name, "version", "was changed 1048575 times; drop it and define it again"}
