@@ -32,7 +32,8 @@ var pages = []page{
 	{"docs/tutorial/sql.md", "", nil},
 	{"docs/how-to/limits-by-plan.md", `create table customers (id int primary key, plan text not null);
 		insert into customers values (7, 'pro');
-		select dipwell.define('api-pro', rate => 600, per => interval '1 minute', burst => 1000);`, nil},
+		select dipwell.define('api', rate => 60, per => interval '1 minute', burst => 10);
+		select dipwell.define_plan('api', 'pro', rate => 600, burst => 1000);`, nil},
 	{"README.md", "", nil},
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 var ctx = context.Background()
@@ -127,6 +128,35 @@ func Example_languageModel() {
 	// 1m30s <nil> the reservation is unknown, spent, due or reset
 }
 
+// Requests and tokens a minute: the estimate is held, and settled to what was used.
+func Example_holdTheEstimate() {
+	l := newLimiter(
+		dipwell.Limit{Name: "requests", Rate: 500, Period: time.Minute},
+		dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute},
+	)
+	ask := func(_ context.Context, used int64) (int64, error) { return used, nil }
+	call := func(customer string, estimate, used int64) error {
+		d, err := l.Holding(ctx, 30*time.Second, []dipwell.Take{
+			{Limit: "requests", Key: customer, Cost: 1},
+			{Limit: "tokens", Key: customer, Cost: estimate},
+		}, func(ctx context.Context) ([]int64, error) {
+			used, err := ask(ctx, used) // the model, which says what it used
+			return []int64{1, used}, err
+		})
+		if err == nil {
+			err = d.Err() // a refusal
+		}
+		return err
+	}
+	fmt.Println(call("acme", 50_000, 20_000))
+	fmt.Println(call("acme", 35_000, 39_000)) // more than estimated is charged
+	fmt.Println(call("acme", 35_000, 35_000))
+	// Output:
+	// <nil>
+	// <nil>
+	// rate limited by tokens: retry after 34s
+}
+
 // A call of a model counts against two limits: requests and tokens. Both are
 // reserved together, and the tokens are corrected when the answer is there.
 func Example_requestsAndTokens() {
@@ -167,54 +197,47 @@ func Example_requestsAndTokens() {
 	// limit tokens: again in 1m42s
 }
 
-// A limit for each plan. The program knows the customer's plan and names the
-// limit by it.
+// One limit, with a plan for each kind of customer.
 func Example_limitsByPlan() {
-	l := newLimiter(
-		dipwell.Limit{Name: "api-free", Rate: 60, Period: time.Minute, Burst: 10},
-		dipwell.Limit{Name: "api-pro", Rate: 600, Period: time.Minute, Burst: 1000},
-	)
-	plans := map[string]string{"bob": "free", "acme": "pro"}
+	l := newLimiter(dipwell.Limit{Name: "api", Rate: 60, Period: time.Minute, Burst: 10, Plans: dipwell.NewPlans(
+		dipwell.Plan{Name: "pro", Rate: 600, Burst: 1000},
+		dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited, OverrideOnly: true},
+		dipwell.Plan{Name: "banned", Mode: dipwell.Blocked},
+	)})
+	plans := map[string]string{"bob": "", "acme": "pro"}
 	for _, customer := range []string{"bob", "acme"} {
-		d, err := l.TakeUpTo(ctx, "api-"+plans[customer], customer, 50)
+		var d dipwell.Decision
+		err := l.DoTake(ctx, &d, store.VerbTakeUpTo, dipwell.Take{Limit: "api", Key: customer, Cost: 50, Plan: plans[customer]})
 		fmt.Println(customer, d.Granted, d.Remaining, err)
 	}
-	plans["bob"] = "pro" // an upgrade: his bucket under the other limit is full
-	d, err := l.TakeUpTo(ctx, "api-"+plans["bob"], "bob", 50)
+	plans["bob"] = "pro" // an upgrade: what he has used stays used
+	d, err := l.TakeAll(ctx, dipwell.Take{Limit: "api", Key: "bob", Cost: 50, Plan: plans["bob"]})
 	fmt.Println("bob", d.Granted, d.Remaining, err)
 	// Output:
 	// bob 10 0 <nil>
 	// acme 50 950 <nil>
-	// bob 50 950 <nil>
+	// bob 50 940 <nil>
 }
 
-// The middleware of a plan is made once, at the start; each request goes through
-// the one of its customer's plan.
+// One middleware for all plans.
 func Example_middlewareByPlan() {
-	limiter := newLimiter(
-		dipwell.Limit{Name: "api-free", Rate: 60, Period: time.Minute, Burst: 1},
-		dipwell.Limit{Name: "api-pro", Rate: 600, Period: time.Minute, Burst: 2},
-	)
+	limiter := newLimiter(dipwell.Limit{Name: "api", Rate: 60, Period: time.Minute, Burst: 1,
+		Plans: dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 600, Burst: 2})})
 	plans := map[string]string{"acme": "pro"}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 
-	byPlan := map[string]http.Handler{}
-	for _, plan := range []string{"free", "pro"} {
-		wrap, err := httplimit.New(limiter, httplimit.Config{Limits: []httplimit.Limit{
-			{Name: "api-" + plan, Key: httplimit.Header("X-Account")},
-		}})
-		if err != nil {
-			panic(err)
-		}
-		byPlan[plan] = wrap(handler)
-	}
-	limited := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		plan := plans[r.Header.Get("X-Account")] // of an account that you have authenticated
-		if plan == "" {
-			plan = "free"
-		}
-		byPlan[plan].ServeHTTP(w, r)
+	wrap, err := httplimit.New(limiter, httplimit.Config{
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		Limits: []httplimit.Limit{{
+			Name: "api",
+			Key:  httplimit.Header("X-Account"), // of an account that you have authenticated
+			Plan: func(r *http.Request) string { return plans[r.Header.Get("X-Account")] },
+		}},
 	})
+	if err != nil {
+		panic(err)
+	}
+	limited := wrap(handler)
 
 	for _, account := range []string{"bob", "bob", "acme", "acme", "acme"} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -229,6 +252,30 @@ func Example_middlewareByPlan() {
 	// acme 200
 	// acme 200
 	// acme 429
+}
+
+// A customer is raised for an hour. Nothing else about the limit changes.
+func Example_raiseOneCustomer() {
+	l := newLimiter(dipwell.Limit{Name: "api", Rate: 60, Period: time.Minute, Burst: 10})
+	for range 10 {
+		_, _ = l.Take(ctx, "api", "cust-7", 1)
+	}
+	d, err := l.Take(ctx, "api", "cust-7", 1)
+	fmt.Println(d.Allowed, d.RetryAfter, err)
+	now := time.UnixMicro(1_800_000_000_000_000) // time.Now()
+	o, err := l.SetOverride(ctx, "api", dipwell.Override{Key: "cust-7", Rate: 600, Burst: 1000,
+		Until: now.Add(time.Hour).UnixMicro(), Note: "ticket 81"})
+	if err != nil {
+		panic(err)
+	}
+	d, err = l.Take(ctx, "api", o.Key, 1)
+	fmt.Println(d.Allowed, d.Capacity, d.Remaining, err)
+	ended, err := l.EndOverride(ctx, "api", "cust-7")
+	fmt.Println(ended, err)
+	// Output:
+	// false 1s <nil>
+	// true 1000 989 <nil>
+	// true <nil>
 }
 
 // Costs are whole numbers. Where a cheap call costs half of a dear one, count
