@@ -14,10 +14,11 @@ import (
 
 // authCall is the query of /v1/auth.
 type authCall struct {
-	limit, key, header string
-	ip                 bool
-	cost               int64
-	deny               int
+	limit, plan, key, header string
+
+	ip          bool
+	cost, floor int64
+	deny        int
 }
 
 // auth answers a proxy that asks whether to allow a request: 200, or the deny
@@ -49,7 +50,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	var d dipwell.Decision
 	start := time.Now()
-	err = a.limiter.Do(r.Context(), &d, store.VerbTake, q.limit, key, q.cost)
+	err = a.limiter.DoTake(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(store.VerbTake, &d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)
@@ -130,13 +131,19 @@ func (q *authCall) set(name, value string) (err error) {
 		}
 	case "cost":
 		q.cost, err = parseCost(name, value)
+	case "plan":
+		if q.plan = value; value == "" {
+			return bad(name, "is empty; leave it out for the limit itself")
+		}
+	case "floor":
+		q.floor, err = parseCost(name, value)
 	case "deny":
 		q.deny, err = strconv.Atoi(value)
 		if err != nil || q.deny != 401 && q.deny != 403 && q.deny != 429 && q.deny != 503 {
 			return bad(name, "must be 401, 403, 429 or 503")
 		}
 	default:
-		return bad(name, "unknown parameter; known are limit, key, key_header, key_ip, cost, deny")
+		return bad(name, "unknown parameter; known are limit, key, key_header, key_ip, cost, plan, floor, deny")
 	}
 	return err
 }

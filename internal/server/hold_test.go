@@ -29,7 +29,7 @@ func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
 	w.flaky = &flaky{inner: st}
 	var limits []dipwell.Limit
 	for _, text := range []string{
-		"api=5/1m,burst=20,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
+		"api=5/1m,burst=20,auth=true,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
 		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
 		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org",
 	} {
@@ -94,6 +94,17 @@ func TestPlansAndFloors(t *testing.T) {
 	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k","plan":"prro"}]}`), 404, `"field":"takes[0].plan"`)
 	w.want(w.post("charge", "limit=api&key=k&plan=pro"), 400, `"field":"plan"`)
 	w.want(w.post("take_up_to", "limit=api&key=k&floor=1"), 400, `"field":"floor"`)
+}
+
+func TestAuthPlan(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.want(w.do("GET", "/v1/auth?limit=api&key=k&plan=pro&floor=999", ""), 200, `"plan":"pro"`)
+	w.want(w.do("GET", "/v1/auth?limit=api&key=k&plan=pro&floor=999", ""), 429)
+	w.want(w.do("GET", "/v1/auth?limit=api&key=k&plan=pro", ""), 200)
+	w.want(w.do("GET", "/v1/auth?limit=api&key=k&plan=prro", ""), 404, `"field":"plan"`)
+	for _, bad := range []string{"plan=", "plan=pro&plan=pro", "floor=", "floor=-1"} {
+		w.want(w.do("GET", "/v1/auth?limit=api&key=k&"+bad, ""), 400)
+	}
 }
 
 // A key may be the parts of a path. The answer names the parents too.
