@@ -35,9 +35,10 @@ type entry struct {
 	begin string // of its buckets' names
 	even  bool   // its windows are as long as one another, and a take takes
 	plans map[string]*entry
+	parts int // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
 }
 
-func (e *entry) row(key string) string { return e.names.key(e.begin, key) }
+func (e *entry) row(key string) string { return e.names.keyWith(e.begin, key, e.parts) }
 
 func newLimits(s *Store, c Config) *limits {
 	l := &limits{s: s, config: c}
@@ -162,8 +163,9 @@ func (l *limits) Install(read *catalog.Limits) error {
 	l.reg.Install(read.Defs)
 	entries := map[string]*entry{}
 	for _, d := range read.Defs {
+		d = l.reg.Lookup(d.Name) // Install may have made another
 		e := l.entry(d.Name)
-		if e == nil || e.def != d {
+		if e == nil || e.def != d || e.parts != l.parts(d) {
 			e = l.newEntry(d)
 		}
 		entries[d.Name] = e
@@ -173,7 +175,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{constArgs: newConstArgs(d), def: d, names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
+	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
 		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
 	for _, p := range d.Limit.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
@@ -184,6 +186,21 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 		}
 	}
 	return e
+}
+
+// parts returns how many parts of the keys of a limit are those of the topmost limit
+// above it, in a cluster; or wholeKey if it has no parent.
+func (l *limits) parts(d *store.Definition) int {
+	if !l.s.names.cluster || d.Parent == "" {
+		return wholeKey
+	}
+	top := d
+	for range store.MaxLevels {
+		if parent := l.reg.Lookup(top.Parent); parent != nil {
+			top = parent
+		}
+	}
+	return int(top.Parts)
 }
 
 // swap changes one field of the hash unless somebody else has: then ok is false.
@@ -223,6 +240,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 // version is published the expiry of all buckets of the limit is lengthened.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
+	var moved bool
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
 		if err != nil {
@@ -244,8 +262,12 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 				return "", err
 			}
 		}
+		moved = old != nil && d.Parent != old.Parent && l.s.names.cluster
 		return encodeDefinition(d), nil
 	})
+	if moved && err == nil {
+		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
+	}
 	if longer != nil && err == nil {
 		l.s.lengthenExpiryLater(longer)
 	}

@@ -126,7 +126,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 	if limit != "" {
 		begin = s.names.recordsPrefix(limit)
 	}
-	err := s.scanNames(ctx, s.names.pattern(begin, ""), func(_ redis.UniversalClient, names []string) error {
+	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
 		for _, name := range names {
 			limit, key, ok := s.names.rowOf(strings.TrimPrefix(name, s.names.records))
 			if !going || !ok {
@@ -158,7 +158,7 @@ type bucket struct {
 // at a time, from every master. A bucket may come twice.
 func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket) error) error {
 	begin := s.names.bucketPrefix(limit)
-	return s.scanNames(ctx, s.names.pattern(begin, prefix), func(node redis.UniversalClient, names []string) error {
+	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(node redis.UniversalClient, names []string) error {
 		rows, err := s.readRows(ctx, node, limit, names)
 		if err != nil || len(rows) == 0 {
 			return err
@@ -226,7 +226,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 	var overrides []string
 	for i, name := range names {
 		rest, ok := strings.CutPrefix(name, s.names.bucketPrefix(limit))
-		key, ok2 := s.names.keyOf(rest)
+		key, ok2 := s.names.keyOf(limit, rest)
 		row, ok3 := parseRow(texts[i])
 		if !ok || !ok2 || !ok3 {
 			continue

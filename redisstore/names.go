@@ -24,12 +24,16 @@ import (
 // at the second colon. The key follows unescaped, between braces; the last brace
 // ends the name. The shared bucket of a limit is {shared}. with a full stop,
 // because empty braces are not a hash tag; a key that starts with a closing brace
-// follows {shared} too. With TagAll the prefix is in braces instead, and the key
+// follows {shared} too. In a cluster, the keys of a limit with a parent are tagged by
+// the part of them that is a key of the topmost limit, so that a tree lies in one slot:
+// {acme}/user:7/ for the key acme/user:7. With TagAll the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
 	base, due, records, overrides, locks, reservations, holds, limits string
 	tagged                                                            bool // keys are in braces
 	cluster                                                           bool // buckets may be in different slots
+
+	partsOf func(limit string) int // in a cluster: see entry.parts
 }
 
 func newNames(c Config, cluster bool) names {
@@ -50,24 +54,28 @@ var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "
 func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
 
 func (n *names) dueSet(limit, key string) string {
-	return n.key(n.due+escapes.Replace(limit)+":", key)
+	return n.key(n.due+escapes.Replace(limit)+":", limit, key)
 }
 
 // recordsPrefix returns the start of the names of the records of a limit's buckets.
 func (n *names) recordsPrefix(limit string) string { return n.records + escapes.Replace(limit) + ":" }
 
-func (n *names) recordsOf(limit, key string) string { return n.key(n.recordsPrefix(limit), key) }
+func (n *names) recordsOf(limit, key string) string { return n.key(n.recordsPrefix(limit), limit, key) }
 
 // overridePrefix returns the start of the names of a limit's overrides.
 func (n *names) overridePrefix(limit string) string {
 	return n.overrides + escapes.Replace(limit) + ":"
 }
 
-func (n *names) overrideOf(limit, key string) string { return n.key(n.overridePrefix(limit), key) }
+func (n *names) overrideOf(limit, key string) string {
+	return n.key(n.overridePrefix(limit), limit, key)
+}
 
 func (n *names) lockOf(limit, key string) string {
-	return n.key(n.locks+escapes.Replace(limit)+":", key)
+	return n.key(n.locks+escapes.Replace(limit)+":", limit, key)
 }
+
+func (n *names) bucket(limit, key string) string { return n.key(n.bucketPrefix(limit), limit, key) }
 
 // appendLists appends the names of the reservation sets of some buckets, then
 // those of their record hashes.
@@ -91,30 +99,70 @@ func (n *names) hold(tag, id string) string {
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
-// Used around keys that cannot be in braces.
+// Used around keys that cannot be in braces, or not as a whole.
 const (
 	shared    = "{shared}"
 	sharedEnd = "."
+	pathEnd   = "/"
 )
 
-// key appends a key to the start of a name.
-func (n *names) key(begin, key string) string {
-	switch {
+// wholeKey is the number of parts of a key that are in braces if all are.
+const wholeKey = -1
+
+// parts returns how many parts of a limit's keys are in braces, or wholeKey.
+func (n *names) parts(limit string) int {
+	if n.partsOf == nil {
+		return wholeKey
+	}
+	return n.partsOf(limit)
+}
+
+// key appends a key of a limit to the start of a name.
+func (n *names) key(begin, limit, key string) string { return n.keyWith(begin, key, n.parts(limit)) }
+
+func (n *names) keyWith(begin, key string, parts int) string {
+	switch at := endOfParts(key, parts); {
 	case !n.tagged:
 		return begin + key
-	case key == "" || key[0] == '}':
+	case key == "" || key[0] == '}' || parts == 0:
 		return begin + shared + key + sharedEnd
+	case at < len(key):
+		return begin + "{" + key[:at] + "}" + key[at:] + pathEnd
 	}
 	return begin + "{" + key + "}"
 }
 
-// keyOf returns the key in the rest of a name.
-func (n *names) keyOf(rest string) (key string, ok bool) {
+// endOfParts returns the length of the first parts of a key.
+func endOfParts(key string, parts int) int {
+	if parts < 0 {
+		return len(key)
+	}
+	for i := range len(key) {
+		if key[i] == '/' {
+			if parts--; parts <= 0 {
+				return i
+			}
+		}
+	}
+	return len(key)
+}
+
+// keyOf returns the key of a limit in the rest of a name.
+func (n *names) keyOf(limit, rest string) (key string, ok bool) {
 	if !n.tagged {
 		return rest, true
 	}
+	parts := n.parts(limit)
 	if key, ok = strings.CutSuffix(rest, "}"); ok {
-		return strings.CutPrefix(key, "{")
+		key, ok = strings.CutPrefix(key, "{")
+		return key, ok && endOfParts(key, parts) == len(key) && parts != 0
+	}
+	if key, ok = strings.CutSuffix(rest, pathEnd); ok && parts > 0 {
+		key, ok = strings.CutPrefix(key, "{")
+		if at := endOfParts(key, parts); ok && at < len(key) && at > 0 && key[at-1] == '}' {
+			return key[:at-1] + key[at:], true
+		}
+		return "", false
 	}
 	if key, ok = strings.CutSuffix(rest, sharedEnd); ok {
 		return strings.CutPrefix(key, shared)
@@ -125,19 +173,22 @@ func (n *names) keyOf(rest string) (key string, ok bool) {
 // rowOf returns the limit and the key in the rest of a name.
 func (n *names) rowOf(rest string) (limit, key string, ok bool) {
 	limit, rest, _ = strings.Cut(rest, ":")
-	key, ok = n.keyOf(rest)
-	return unescapes.Replace(limit), key, ok
+	limit = unescapes.Replace(limit)
+	key, ok = n.keyOf(limit, rest)
+	return limit, key, ok
 }
 
-// pattern returns a SCAN pattern for the names that have begin and then a key that
-// starts with prefix. It may match others too.
-func (n *names) pattern(begin, prefix string) string {
-	switch {
+// pattern returns a SCAN pattern for the names that have begin and then a key of a
+// limit that starts with prefix. It may match others too.
+func (n *names) pattern(begin, limit, prefix string) string {
+	switch parts := n.parts(limit); {
 	case !n.tagged:
 		begin += prefix
 	case prefix == "":
-	case prefix[0] == '}':
+	case prefix[0] == '}' || parts == 0:
 		begin += shared + prefix
+	case endOfParts(prefix, parts) < len(prefix):
+		begin += "{" + prefix[:endOfParts(prefix, parts)] + "}" + prefix[endOfParts(prefix, parts):]
 	default:
 		begin += "{" + prefix
 	}

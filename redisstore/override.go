@@ -156,11 +156,11 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 	}
 	var page []store.Override
 	begin := s.names.overridePrefix(d.Name)
-	err = s.scanNames(ctx, s.names.pattern(begin, prefix), func(node redis.UniversalClient, names []string) error {
+	err = s.scanNames(ctx, s.names.pattern(begin, d.Name, prefix), func(node redis.UniversalClient, names []string) error {
 		texts, err := getAll(ctx, node, names)
 		for i, name := range names {
 			rest, ok := strings.CutPrefix(name, begin)
-			key, ok2 := s.names.keyOf(rest)
+			key, ok2 := s.names.keyOf(d.Name, rest)
 			if !ok || !ok2 || err != nil || !strings.HasPrefix(key, prefix) || after != "" && key <= after {
 				continue
 			}
@@ -193,7 +193,7 @@ func (s *Store) forget(ctx context.Context, limit string) error {
 	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
 		return err
 	}
-	return s.scanNames(ctx, s.names.pattern(s.names.overridePrefix(limit), ""), func(node redis.UniversalClient, names []string) error {
+	return s.scanNames(ctx, s.names.pattern(s.names.overridePrefix(limit), limit, ""), func(node redis.UniversalClient, names []string) error {
 		for _, name := range names {
 			if err := node.Del(ctx, name).Err(); err != nil {
 				return err

@@ -128,6 +128,14 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 		s.scripts = givenClockScripts
 	}
 	s.limits = newLimits(s, c)
+	if s.names.cluster {
+		s.names.partsOf = func(limit string) int {
+			if e := s.limits.entry(limit); e != nil {
+				return e.parts
+			}
+			return wholeKey
+		}
+	}
 	s.cat = s.limits.catalog()
 	if err := s.cat.Open(ctx); err != nil && c.Lazy {
 		return nil, err

@@ -205,14 +205,14 @@ func (t *table) keys() []any {
 		args = append(args, n.lockOf(r.limit, r.key))
 	}
 	for _, r := range t.rows {
-		args = append(args, n.key(n.bucketPrefix(r.limit), r.key))
+		args = append(args, n.bucket(r.limit, r.key))
 	}
 	for _, r := range t.rows {
 		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key))
 	}
 	for _, h := range t.holds {
 		if n.cluster && t.tag == "" {
-			t.tag = slotTags()[slot(n.key("", t.rows[0].key))]
+			t.tag = slotTags()[slot(n.bucket(t.rows[0].limit, t.rows[0].key))]
 		}
 		args = append(args, n.hold(t.tag, h.id))
 	}
@@ -258,7 +258,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 		r.text, r.override = textOf(values[t.rowKey(i)-1]), textOf(values[o])
 		r.records, r.due = pairsOf(values[o+1]), pairsOf(values[o+2])
 		if err := r.decode(t.s); err != nil {
-			return false, fmt.Errorf("%w: the key %s %w", store.ErrStore, t.s.names.key(t.s.names.bucketPrefix(r.limit), r.key), err)
+			return false, fmt.Errorf("%w: the key %s %w", store.ErrStore, t.s.names.bucket(r.limit, r.key), err)
 		}
 	}
 	for i, h := range t.holds {

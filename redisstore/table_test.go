@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -494,5 +495,72 @@ func TestHoldAcrossSlots(t *testing.T) {
 	}
 	if d, err := l.Hold(t.Context(), time.Minute, fmt.Sprint("id@", redisstore.Slot("a")), dipwell.Take{Limit: "tokens", Key: "a", Cost: 2}); err != nil || !d.Repeated {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestParentsInCluster checks that limits with parents are decided together in a cluster,
+// that their keys are listed as they are, and that giving a limit a parent is said.
+func TestParentsInCluster(t *testing.T) {
+	t.Parallel()
+	var warnings atomic.Pointer[error]
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{OnError: func(err error) { warnings.Store(&err) }})
+	tenant, region := drained("tenant", 10), drained("region", 10)
+	tenant.Parts, region.Parts = 1, 2
+	user, call, site := drained("user", 8), drained("call", 6), drained("site", 8)
+	user.Parent, call.Parent, site.Parent = "tenant", "user", "region"
+	globe, shop := drained("globe", 10), drained("shop", 8)
+	shop.Parent = "globe"
+	l := limiter(t, s, tenant, user, call, region, site, globe, shop)
+	for _, c := range []struct {
+		limit, key, parent, above string
+	}{
+		{"user", "acme/u7", "tenant", "acme"}, {"call", "acme/u8/list", "user", "acme/u8"}, {"call", "a}b/u8/l.", "user", "a}b/u8"}, {"call", "}b/u8/l}", "user", "}b/u8"},
+		{"site", "eu/it/rome", "region", "eu/it"}, {"shop", "x/", "", ""}, {"shop", "x", "globe", dipwell.Shared}, {"user", "{acme}/u7.", "tenant", "{acme}"},
+	} {
+		if c.parent == "" {
+			if _, err := l.Take(t.Context(), c.limit, c.key, 1); err == nil {
+				t.Errorf("%s %q was taken", c.limit, c.key)
+			}
+			continue
+		}
+		before := left(t, l, c.parent, c.above)
+		if d, err := l.Take(t.Context(), c.limit, c.key, 3); err != nil || !d.Allowed {
+			t.Errorf("%s %q: %+v, %v", c.limit, c.key, d, err)
+			continue
+		}
+		if n := left(t, l, c.parent, c.above); n != before-3 {
+			t.Errorf("%s %q: %d left of the parent, of %d", c.limit, c.key, n, before)
+		}
+		for _, prefix := range []string{"", c.key[:1], c.key[:strings.LastIndexByte(c.key, '/')+1], c.key} {
+			rows, err := s.Abilities().Keys(t.Context(), l.Limit(c.limit), prefix, "", 10)
+			if err != nil || !slices.ContainsFunc(rows, func(r store.KeyState) bool { return r.Key == c.key }) {
+				t.Errorf("%s %q is not listed under %q: %+v, %v", c.limit, c.key, prefix, rows, err)
+			}
+		}
+		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: c.limit, Key: c.key, Cost: 1})
+		if err != nil || !d.Allowed {
+			t.Errorf("%s %q: hold %+v, %v", c.limit, c.key, d, err)
+			continue
+		}
+		if d, err = l.Settle(t.Context(), d.Hold, 0); err != nil || !d.Allowed {
+			t.Errorf("%s %q: settle %+v, %v", c.limit, c.key, d, err)
+		}
+	}
+	plain := drained("plain", 5)
+	if _, err := l.Define(t.Context(), plain, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Take(t.Context(), "plain", "fresh/u7", 5); err != nil {
+		t.Fatal(err)
+	}
+	plain.Parent = "tenant"
+	if _, err := l.Define(t.Context(), plain, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(t, l, "plain", "fresh/u7"); n != 5 {
+		t.Errorf("%d left after the limit got a parent", n)
+	}
+	if w := warnings.Load(); w == nil || !strings.Contains((*w).Error(), "plain") {
+		t.Errorf("no warning: %v", w)
 	}
 }
