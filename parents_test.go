@@ -182,3 +182,33 @@ func TestReserveWithParents(t *testing.T) {
 		t.Errorf("after Cancel: %+v, %v", d, err)
 	}
 }
+
+// TestPlanAndFloorOfOneLevel checks that a plan, a floor and an override mean the limit
+// that is named, and that an unlimited plan frees its own level only.
+func TestPlanAndFloorOfOneLevel(t *testing.T) {
+	l := tree(t, dipwell.Limit{Name: "seat", Rate: 3, Period: time.Minute, Parent: "tenant", Plans: dipwell.NewPlans(
+		dipwell.Plan{Name: "free", Mode: dipwell.Unlimited}, dipwell.Plan{Name: "wide", Burst: 7})})
+	do := func(verb store.Verb, n int64, plan string, floor int64, allowed bool, seat, tenant int64) {
+		t.Helper()
+		var d dipwell.Decision
+		err := l.DoTake(t.Context(), &d, verb, dipwell.Take{Limit: "seat", Key: "acme/1", Cost: n, Plan: plan, Floor: floor})
+		if err != nil || d.Allowed != allowed || len(d.Limits) != 3 || d.Limits[0].Remaining != seat || d.Limits[1].Remaining != tenant || d.Limits[0].Plan != plan || d.Limits[1].Plan != "" {
+			t.Errorf("%s %d of plan %q with a floor of %d: %+v, %v", verb, n, plan, floor, d, err)
+		}
+	}
+	do(store.VerbTake, 2, "", 2, false, 3, 8)
+	do(store.VerbTake, 1, "", 2, true, 2, 7) // the tenant has no floor
+	do(store.VerbTake, 4, "wide", 0, true, 2, 3)
+	do(store.VerbTake, 1, "free", 0, true, store.MaxInt, 2)
+	do(store.VerbTakeUpTo, 9, "free", 0, true, store.MaxInt, 0)
+	do(store.VerbTake, 1, "free", 0, false, store.MaxInt, 0)
+	if _, err := l.SetOverride(t.Context(), "seat", dipwell.Override{Key: "acme", Plan: "free"}); err == nil {
+		t.Error("an override of a key that is no seat's")
+	}
+	if _, err := l.SetOverride(t.Context(), "seat", dipwell.Override{Key: "acme/1", Plan: "free"}); err != nil {
+		t.Error(err)
+	}
+	if d, err := l.Take(t.Context(), "seat", "acme/1", 1); err != nil || d.Allowed || d.Limit != "tenant" || d.Limits[0].Plan != "free" {
+		t.Errorf("an override of one level: %+v, %v", d, err)
+	}
+}
