@@ -100,6 +100,23 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 	return row, rs, nil
 }
 
+// isAdvanced reports whether Advance would change neither a row nor its records. A key
+// may have thousands of them.
+func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
+	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Version() || (row.Lows == nil) != (d.Algorithm == Concurrency) {
+		return false
+	}
+	live := row.Lows == nil
+	for i := range rs {
+		r := &rs[i]
+		if r.Version != d.Number || r.Rest || r.Slack < 0 && dueBy(r.Ends, now) || r.Slack >= 0 && dueBy(r.Due, now) {
+			return false
+		}
+		live = live || r.Mark == row.Lows.Mark
+	}
+	return live && !isNone(row.Used)
+}
+
 // advance is Advance on lows that may be changed. Lows without entries are none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	for i := range rs {
@@ -163,9 +180,11 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 // giveBack is GiveBack of num/den of what the record that is found took; the rest
 // stays taken.
 func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
-	row, rs, err := d.Advance(row, key, now, rs)
-	if err != nil {
-		return row, rs, err
+	var err error
+	if !d.isAdvanced(&row, rs, now) {
+		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
+			return row, rs, err
+		}
 	}
 	i := slices.IndexFunc(rs, find)
 	if d.Algorithm == Concurrency { // it has no lows: all comes back

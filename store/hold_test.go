@@ -13,14 +13,14 @@ const second = int64(1e6)
 
 // A bench decides calls in a mapTable, in virtual time.
 type bench struct {
-	t     *testing.T
+	t     testing.TB
 	table *mapTable
 	reg   store.Registry
 	now   int64
 }
 
 // newBench returns a bench with some limits, in the form of ParseLimit.
-func newBench(t *testing.T, limits ...string) *bench {
+func newBench(t testing.TB, limits ...string) *bench {
 	b := &bench{t: t, table: newMapTable(), now: 1e15}
 	for _, l := range limits {
 		b.define(l)

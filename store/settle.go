@@ -144,6 +144,7 @@ func (e *entry) settle(def *Definition, p *HoldPart, h *Hold, id string, cost, n
 	}
 	if i >= 0 {
 		var err error
+		e.copyRecords()
 		if e.row, e.records, err = own.giveBack(e.row, p.Key, now, e.records, func(r Record) bool { return p.names(r, id) }, back, p.Cost); err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (e *entry) settle(def *Definition, p *HoldPart, h *Hold, id string, cost, n
 	case !op.Allowed:
 		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is more than limit %s lets it be now, %d", cost, p.Limit, counted+op.Def.Rule.MaxCharge)
 	case write:
-		op.Def.convertRecords(e.records, e.override, now)
+		e.convertRecords(op.Def, now)
 		e.row, e.changed = row, true
 	}
 	return nil
@@ -189,6 +190,7 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 			if j < 0 { // given back before the store's clock stepped back
 				return ErrHoldConflict
 			}
+			e.copyRecords()
 			r := &e.records[j]
 			if r.Expires, e.changed = h.Expires, true; p.Keep {
 				r.Ends = h.Expires

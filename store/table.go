@@ -15,7 +15,7 @@ import (
 // Definition.Advance and Definition.GiveBack itself, as DecideIn does.
 type Table interface {
 	// Row returns the row of a key and its records, in the order in which SetRow
-	// got them. It returns the zero State if there is no row. In both cases it sets
+	// got them. DecideIn does not change them in place, but may append to them. It returns the zero State if there is no row. In both cases it sets
 	// the Override of the State to the one that SetOverride got for the key.
 	Row(limit, key string) (State, []Record, error)
 
@@ -137,7 +137,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		took := op.Took()
 		if g.Reserved && took > 0 {
 			r := op.Record(&rows[i], g.ID, now, h.Due)
-			e.records, write[i] = append(slices.Clip(e.records), r), true
+			e.records, write[i] = append(e.records, r), true
 			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
 		}
 		if hold.Expires > 0 {
@@ -145,7 +145,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 				Free: took < op.Cost, Keep: op.Def.OnExpire == KeepTaken}
 			if took > 0 {
 				r := op.HoldRecord(&rows[i], g.Hold.ID, now, hold.Expires)
-				e.records, write[i] = append(slices.Clip(e.records), r), true
+				e.records, write[i] = append(e.records, r), true
 				part.Number, part.Mark = r.Number, r.Mark
 				if op.Def.Algorithm == Concurrency {
 					op.Reset = max(op.Reset, g.Hold.TTL)
@@ -160,7 +160,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 			}
 			e.row, e.records = State{Override: e.row.Override}, nil
 		case write[i]:
-			op.Def.convertRecords(e.records, e.override, now)
+			e.convertRecords(op.Def, now)
 			e.row = rows[i]
 		case !e.changed || op.Verb == VerbCheck:
 			continue
@@ -212,6 +212,7 @@ type entry struct {
 	records  []Record
 	override *Override // in the table
 	changed  bool      // the row or a record was changed
+	copied   bool      // the records are not those of the table
 }
 
 // read reads an entry, and converts it to the present version of its limit if it has
@@ -222,10 +223,18 @@ func (e *entry) read(t Table, def *Definition, key string, now int64) (err error
 		return err
 	}
 	e.override = e.row.Override
-	if e.row.Lows != nil || len(e.records) > 0 {
-		e.row, e.records, err = e.own(now).Advance(e.row, key, now, slices.Clone(e.records))
+	if own := e.own(now); (e.row.Lows != nil || len(e.records) > 0) && !own.isAdvanced(&e.row, e.records, now) {
+		e.copyRecords()
+		e.row, e.records, err = own.Advance(e.row, key, now, e.records)
 	}
 	return err
+}
+
+// copyRecords makes the records of the entry its own, so that they may be changed.
+func (e *entry) copyRecords() {
+	if !e.copied {
+		e.records, e.copied = slices.Clone(e.records), true
+	}
 }
 
 // own returns the definition that the row is under.
@@ -233,9 +242,24 @@ func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.
 
 // expire gives back at most n expired holds, and reports whether there were any.
 func (e *entry) expire(now int64, n int) (gave bool, err error) {
+	if !slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) }) {
+		return false, nil
+	}
+	e.copyRecords()
 	row, rs, count, err := e.own(now).expire(e.row, e.key, now, e.records, n)
 	e.row, e.records, e.changed = row, rs, e.changed || count > 0
 	return count > 0, err
+}
+
+// convertRecords converts the records to a definition.
+func (e *entry) convertRecords(d *Definition, now int64) {
+	for i := range e.records {
+		if e.records[i].Version != d.Number {
+			e.copyRecords()
+			d.convertRecords(e.records, e.override, now)
+			return
+		}
+	}
 }
 
 // write stores the row and its records, and the override of the key if it has ended or
@@ -377,6 +401,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 		if !slices.ContainsFunc(e.records, p.names) {
 			return ErrReservation
 		}
+		e.copyRecords()
 		if e.row, e.records, err = e.own(now).GiveBack(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
 			return err
 		}
@@ -405,6 +430,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 		return false, err
 	}
 	if e.row.Version != 0 {
+		e.copyRecords()
 		if e.row, e.records, err = e.own(now).Advance(e.row, key, now, e.records); err != nil {
 			return false, err
 		}
