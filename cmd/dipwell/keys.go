@@ -42,6 +42,8 @@ func (c *KeysCmd) Run(e *env) error {
 	var page struct {
 		Keys []struct {
 			Key        *string
+			Plan       string
+			Override   bool
 			Remaining  int64
 			ResetAfter int64 `json:"reset_after_us"`
 		}
@@ -55,7 +57,14 @@ func (c *KeysCmd) Run(e *env) error {
 		if k.Key != nil {
 			name = *k.Key
 		}
-		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", name, k.Remaining, fullIn(k.ResetAfter))
+		more := ""
+		if k.Plan != "" {
+			more = ", plan " + k.Plan
+		}
+		if k.Override {
+			more += ", override"
+		}
+		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s%s\n", name, k.Remaining, fullIn(k.ResetAfter), more)
 	}
 	if page.Next != nil {
 		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)

@@ -29,7 +29,7 @@ func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
 	w.flaky = &flaky{inner: st}
 	var limits []dipwell.Limit
 	for _, text := range []string{
-		"api=5/1m,burst=20,auth=true,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
+		"api=5/1m,burst=20,auth=true,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
 		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
 		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org",
 	} {
@@ -225,6 +225,8 @@ func TestOverrides(t *testing.T) {
 	w.want(w.do("GET", path+"?key=c", ""), 404, `"field":"key"`)
 	w.want(w.do("GET", "/v1/limits/api/keys?key=c7", ""), 200, `"plan":"pro"`, `"override":{"limit":"api","key":"c7"`)
 
+	w.want(w.post("take", "limit=api&key=c1&plan=pro"), 200)
+	w.want(w.do("GET", "/v1/limits/api/keys?prefix=c", ""), 200, `{"key":"c1","plan":"pro","remaining":999,`, `{"key":"c7","plan":"pro","override":true,"remaining":80,`)
 	w.now += 3600e6 - 1
 	w.want(w.post("check", "limit=api&key=c7&cost=900"), 200, `"plan":"pro"`)
 	w.now++

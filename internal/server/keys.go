@@ -84,7 +84,11 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Defi
 	}
 	b := []byte(`{"keys":[`)
 	for i, row := range rows {
-		op := store.Op{Def: def, Key: row.Key, Verb: store.VerbCheck}
+		own := def.Own(row.State, now) // the plan that the row was last decided by
+		if own.OfOverride() {
+			own = def // Step finds the override
+		}
+		op := store.Op{Def: own, Key: row.Key, Verb: store.VerbCheck}
 		if _, _, err := op.Step(now, row.State, true); err != nil {
 			a.fail(w, err)
 			return
@@ -109,6 +113,12 @@ func appendKey(b []byte, op *store.Op) []byte {
 		b = append(b, "null"...)
 	} else {
 		b = jsontext.AppendString(b, op.Key)
+	}
+	if op.Def.Plan != "" {
+		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
+	}
+	if op.Def.OfOverride() {
+		b = append(b, `,"override":true`...)
 	}
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
 	b = strconv.AppendInt(append(b, `,"reset_after_us":`...), op.Reset, 10)

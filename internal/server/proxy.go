@@ -48,6 +48,9 @@ func (p *Proxy) Use(limits []string) error {
 	}
 	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe, Failed: p.failed}
 	for _, name := range limits {
+		if def := p.server.limiter.Limit(name); def != nil && def.Paths {
+			return fmt.Errorf("limit %s: its keys are paths, since it has a parent or is one, and the proxy's keys are not", name)
+		}
 		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
 	}
 	wrap, err := httplimit.New(p.server.limiter, c)

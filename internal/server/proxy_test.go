@@ -323,6 +323,18 @@ func TestProxyConnections(t *testing.T) {
 }
 
 // The final response has the limits' header fields even after a 1xx response.
+// The keys of a proxy are no paths.
+func TestProxyRefusesParents(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	p, err := w.server.Proxy(server.Upstream{URL: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = p.Use([]string{"user"}); err == nil || !strings.Contains(err.Error(), "paths") {
+		t.Error(err)
+	}
+}
+
 func TestProxyAnnounces(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>")
