@@ -8,8 +8,10 @@
 // The commonest calls have scripts of their own: take_one.lua for one bucket,
 // take_all.lua for a group, take_many.lua for a batch; all only for buckets that
 // refill continuously or in windows of equal length. set.lua decides any batch of
-// plain buckets, and decide.lua any group: reservations that wait, leaky buckets,
-// calendars, and rows of older versions.
+// plain buckets, and decide.lua reservations that wait, leaky buckets and calendars.
+// Go decides the rest, in two calls, one that reads and one that writes if nothing has
+// changed in between: holds, concurrency limits, and rows of an older version, of
+// another plan or of an override.
 //
 // In a cluster, the buckets of a group must be in one slot: see [TagKey] and
 // [TagAll].

@@ -564,3 +564,46 @@ func TestParentsInCluster(t *testing.T) {
 		t.Errorf("no warning: %v", w)
 	}
 }
+
+// TestExpiryOfPlans checks that a bucket lives until it is full: under its plan, under
+// the base once its override has ended, and under a plan that has become slower.
+func TestExpiryOfPlans(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	s := newStore(t, db, redisstore.Config{Prefix: "expiry"})
+	limit := drained("a", 10)
+	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 3_600_000}, store.Plan{Name: "slower", Rate: 2})
+	l := limiter(t, s, limit)
+	lives := func(what, key string, least, most time.Duration) {
+		t.Helper()
+		if ttl := db.PTTL(t.Context(), "expiry:a:{"+key+"}").Val(); ttl < least || ttl > most {
+			t.Errorf("%s: the bucket lives for %v; want %v to %v", what, ttl, least, most)
+		}
+	}
+	for _, plan := range []string{"fast", "slower"} {
+		if d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: "a", Key: plan, Plan: plan, Cost: 10}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	lives("a fast plan", "fast", time.Second, 3*time.Second)
+	lives("a slow plan", "slower", 5*time.Hour-time.Minute, 5*time.Hour+time.Minute)
+	now, err := s.Abilities().Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "o", Rate: 3_600, Until: now + 2_000_000}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(t.Context(), "a", "o", 10); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	lives("an override that ends", "o", 7*time.Hour, 11*time.Hour)
+	if ttl := db.PTTL(t.Context(), "expiry.override:a:{o}").Val(); ttl < 7*time.Hour {
+		t.Errorf("the override lives for %v, shorter than its bucket", ttl)
+	}
+	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 3_600_000}, store.Plan{Name: "slower", Rate: 1})
+	if _, err = l.Define(t.Context(), limit, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	lives("a plan that became slower", "slower", 9*time.Hour, 11*time.Hour)
+}
