@@ -20,9 +20,9 @@ import (
 // once the hold has ended, fails with ErrHoldConflict. With the id "" a random one is
 // made.
 //
-// If the store fails, the failure modes of the limits decide as for Take. There is no
-// hold then: Decision.Hold is "", and there is nothing to settle. The error is
-// ErrNotSupported if the store keeps no holds.
+// If the store fails, the failure modes of the limits decide as for Take. Where one
+// fails open there is no hold: Decision.Hold is "", and there is nothing to settle. The
+// error is ErrNotSupported if the store keeps no holds.
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
@@ -108,7 +108,7 @@ func (l *Limiter) decideHold(ctx context.Context, h *store.HoldCall, ops []store
 // setHold sets the fields of a Decision about a hold.
 func (d *Decision) setHold(g *store.Group) {
 	for i := range g.Ops {
-		if g.Ops[i].Source >= store.SourceFallbackOpen {
+		if s := g.Ops[i].Source; s == store.SourceFallbackOpen || s == store.SourceFallbackClosed {
 			return // nothing is held
 		}
 	}

@@ -152,7 +152,7 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	if d.Base() == e.def.Base() && d.Mode <= store.Shadow && op.Floor == 0 && e.takeOverridden != "" && ticksNeedNoClamp(&d.Rule) && !s.refused.has(e.id, op.Key) {
 		op.Def = d
 		if tokens, bound := fullCost(op); tokens > 0 {
-			units, until := tokens*d.Rule.Unit, d.OverrideUntil()
+			units, until := tokens*d.Rule.Unit, d.Override().Until
 			if until == 0 {
 				until = store.MaxInt
 			}

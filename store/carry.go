@@ -29,6 +29,9 @@ func (d *Definition) Version() uint32 { return d.Base().Number }
 // OfOverride reports whether d is the definition that an override makes.
 func (d *Definition) OfOverride() bool { return number.IsOverride(d.Number) }
 
+// Override returns the override that d is the definition of, or nil.
+func (d *Definition) Override() *Override { return d.by }
+
 // WithPlan returns the definition of a plan of the limit, or nil if it has no plan
 // of this name. Without a name it is the base definition.
 func (d *Definition) WithPlan(name string) *Definition {

@@ -43,7 +43,7 @@ type Definition struct {
 	overrideOnly bool // callers may not name the plan
 
 	base  *Definition // of a plan or an override
-	until int64       // of an override
+	by    *Override   // of the definition that an override makes
 	plans *planSet    // of a base
 	sites *callSites  // of a base, and shared by its versions
 }

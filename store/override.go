@@ -33,9 +33,6 @@ type Override struct {
 // MaxNote is the length of the longest note of an override, in bytes.
 const MaxNote = 1024
 
-// OverrideUntil returns the Until of the override that d was made of, or 0.
-func (d *Definition) OverrideUntil() int64 { return d.until }
-
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
 
@@ -54,7 +51,7 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 		}
 	}
 	v := base.withOverride(o)
-	v.Number = number.OfOverride(base.Renewed(o).ID)
+	v.Number, v.by = number.OfOverride(base.Renewed(o).ID), o
 	if o.compiled != nil {
 		o.compiled.Store(v)
 	}
@@ -106,7 +103,6 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	if v == nil {
 		v = d.variant(&Plan{})
 	}
-	v.until = o.Until
 	return v
 }
 

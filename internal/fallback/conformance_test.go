@@ -137,7 +137,24 @@ type failingStore struct {
 func (a failingStore) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(a.Store)
 	ab.Limits, ab.Keys, ab.Sweep = a, a.local.Keys, a.local.Sweep
+	ab.Overrides, ab.Holds = localOverrides{a}, a.local.Holds
 	return ab
+}
+
+// localOverrides sets overrides in the local table, as answers of the store do.
+type localOverrides struct{ a failingStore }
+
+func (o localOverrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
+	o.a.rememberRecords([]store.Op{{Def: d}})
+	return o.a.local.SetOverride(ctx, o.a.def(d), v)
+}
+
+func (o localOverrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	return o.a.local.EndOverride(ctx, o.a.def(d), key)
+}
+
+func (o localOverrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	return o.a.local.Overrides(ctx, o.a.def(d), prefix, after, n)
 }
 
 // Define defines the limit in the local table at once. With a clock that steps back,
@@ -155,6 +172,8 @@ func (a failingStore) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.allLocal.Apply(ctx, b)
 	if g := &b.Groups[0]; g.Cancel && errors.Is(g.Err, errAway) {
 		g.Err = store.ErrReservation
+	} else if g.Settles() && errors.Is(g.Err, errAway) {
+		g.Err = store.ErrUnknownHold
 	}
 	return err
 }

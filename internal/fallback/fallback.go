@@ -14,6 +14,11 @@
 // never ahead of it. A changed definition is seen with the first call that uses it.
 // A call that failed although the store charged it is charged twice.
 //
+// Plans decide here as in the store, and so does the override of a key, if the store
+// has told of it with an answer. Holds that are made here are known only here, and are
+// settled and extended here, also after the store is back; a concurrency limit starts
+// empty. To settle or extend a hold of the store while it is away is an error.
+//
 // A call with several keys is all or nothing here too. If one of its limits fails
 // closed, the call fails. Limits that fail open allow their part. A reservation
 // made here is known only here. It can be cancelled even after the store is back,
@@ -55,9 +60,11 @@ type Store struct {
 	guess  int64        // µs from clock to the wall clock; replaces offset until that is known
 	offset atomic.Int64 // µs from clock to the inner store's clock, or less; unknown before its first answer
 
+	overrides overrides
+
 	registry *store.Registry // of the inner store's limits; nil if it has none
 	mu       sync.Mutex
-	reserved map[string]uint32 // limits with reservations made here, and the version of the last reservation
+	reserved map[string]uint32 // limits with reservations and holds made here, or overrides, and the version of the last one
 }
 
 var _ store.Store = (*Store)(nil)
@@ -145,16 +152,28 @@ func (s *Store) remember(g *store.Group, sent int64) {
 		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
 			continue
 		}
-		s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
+		if op.Def.Algorithm == store.Concurrency { // its rows mean nothing without the holds
+			continue
+		}
+		if op.Def.Mode <= store.Shadow {
+			s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
+		}
+		number, ok := s.numberOf(op)
+		if !ok {
+			continue
+		}
 		// If the table is full, the key starts full on a failure; memory counts it.
-		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number})
+		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: number})
 	}
 }
 
 // decide decides a group that failed with why, or returns the error of the group.
 func (s *Store) decide(g *store.Group, why error) error {
-	if g.Cancel {
+	switch {
+	case g.Cancel:
 		return s.cancel(g, why)
+	case g.Settles():
+		return s.settle(g, why)
 	}
 	if !storeFailed(why) {
 		return why
@@ -162,7 +181,7 @@ func (s *Store) decide(g *store.Group, why error) error {
 	var local store.Batch
 	var ops [store.MaxTakes]store.Op
 	group, _ := local.Single()
-	group.Ops, group.ID = ops[:0], g.ID
+	group.Ops, group.ID, group.Hold = ops[:0], g.ID, g.Hold
 	for i := range g.Ops {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
 		case store.FailClosed:
@@ -178,8 +197,8 @@ func (s *Store) decide(g *store.Group, why error) error {
 	if err := s.applyLocal(&local); err != nil {
 		return fmt.Errorf("%w (and not locally: %w)", why, err)
 	}
-	if group.Reserved {
-		s.rememberReservation(group.Ops)
+	if group.Reserved || group.Hold != nil && group.Allowed {
+		s.rememberRecords(group.Ops)
 	}
 	copyAnswers(g, group)
 	return nil
@@ -222,20 +241,43 @@ func (s *Store) cancel(g *store.Group, why error) error {
 	return why
 }
 
-// rememberReservation records which limits have reservations here.
-func (s *Store) rememberReservation(ops []store.Op) {
+// settle settles or extends a hold that was made here, or returns why.
+func (s *Store) settle(g *store.Group, why error) error {
+	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
+		return why
+	}
+	var b store.Batch
+	group, _ := b.Single()
+	group.Ops, group.Hold = nil, g.Hold
+	s.forgetDropped()
+	switch err := s.applyLocal(&b); {
+	case errors.Is(err, store.ErrUnknownHold):
+		return why
+	case err != nil:
+		return err
+	}
+	g.Err, g.Allowed, g.Reserved = nil, group.Allowed, false
+	g.Ops = slices.DeleteFunc(group.Ops, func(op store.Op) bool { return s.registry != nil && s.registry.Lookup(op.Def.Name) == nil })
+	for i := range g.Ops {
+		g.Ops[i].Source = store.SourceFallbackLocal
+	}
+	return nil
+}
+
+// rememberRecords records which limits have reservations, holds or overrides here.
+func (s *Store) rememberRecords(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reserved == nil {
 		s.reserved = map[string]uint32{}
 	}
 	for i := range ops {
-		s.reserved[ops[i].Def.Name] = ops[i].Def.Number
+		s.reserved[ops[i].Def.Name] = ops[i].Def.Version()
 	}
 }
 
-// forgetDropped removes the reservations of limits that were dropped since. A
-// definition without the reservation's version is another limit of the same name.
+// forgetDropped removes the reservations, holds and overrides of limits that were dropped since. A
+// definition without their version is another limit of the same name.
 func (s *Store) forgetDropped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,6 +288,7 @@ func (s *Store) forgetDropped() {
 		d := s.registry.Lookup(name)
 		if d == nil || d.Number != number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == number }) {
 			s.local.ForgetRecords(name)
+			s.overrides.forget(name)
 			delete(s.reserved, name)
 		}
 	}
@@ -257,5 +300,6 @@ func storeFailed(err error) bool {
 	var field *store.FieldError
 	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&
 		!errors.Is(err, store.ErrUnknownLimit) && !errors.Is(err, store.ErrNotSupported) &&
+		!errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) &&
 		!errors.Is(err, context.Canceled)
 }

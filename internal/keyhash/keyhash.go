@@ -121,13 +121,15 @@ type overrides struct {
 
 func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
 	if err := d.CheckOverride(&v, 0); err != nil { // the hash of a long key is short
-		return v, err
+		return store.Override{}, err
 	}
 	key := v.Key
 	v.Key = o.s.hash(d, key)
-	v, err := o.Overrider.SetOverride(ctx, d, v)
-	v.Key = key
-	return v, err
+	set, err := o.Overrider.SetOverride(ctx, d, v)
+	if err == nil {
+		set.Key = key
+	}
+	return set, err
 }
 
 func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {

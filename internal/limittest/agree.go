@@ -59,6 +59,7 @@ type history struct {
 	reservations []store.Reservation
 	holds        []string
 	made         []store.Group // calls that make holds
+	last         []store.Op
 }
 
 func (h *history) define(l store.Limit) {
@@ -74,7 +75,7 @@ func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 func (h *history) step(i int) {
 	h.Helper()
-	*h.now += []int64{0, 1, 1000, 150_000, 700_000, 3e6, 20e6}[h.IntN(7)]
+	*h.now += []int64{0, 0, 1, 1000, 1000, 50_000, 150_000, 700_000, 3e6, 20e6}[h.IntN(10)]
 	switch h.IntN(24) {
 	case 0:
 		h.change()
@@ -261,6 +262,11 @@ func (h *history) group() (g store.Group) {
 		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "seen"}, store.VerbTake)
 		return g
 	}
+	if h.IntN(2) == 0 && len(h.last) > 0 { // the same again, which may be refused
+		g.Ops = slices.Clone(h.last)
+		g.Ops[0].Cost += h.Int64N(3)
+		return g
+	}
 	g.ID[0] = 1
 	for i := range 8 {
 		g.ID[i+1] = byte(h.IntN(256))
@@ -271,6 +277,9 @@ func (h *history) group() (g store.Group) {
 		many = 2
 	}
 	g.Ops = h.ops(many, []string{"api", "api", "day", "seen"}, verb)
+	if verb < store.VerbCharge && verb != store.VerbReserve {
+		h.last = slices.Clone(g.Ops)
+	}
 	return g
 }
 

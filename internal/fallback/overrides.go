@@ -1,0 +1,99 @@
+package fallback
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// maxOverrides bounds the overrides that are copied. Other overridden keys are decided
+// by their limits while the store is away.
+const maxOverrides = 1 << 16
+
+// overrides are those of the inner store that its answers have told of. They are set
+// in the local table too.
+type overrides struct {
+	n    atomic.Int64 // len(keys), read without mu
+	mu   sync.Mutex
+	keys map[keyOf]copied
+}
+
+type keyOf struct{ limit, key string }
+
+// copied is an override of the inner store, and the number of local rows under it.
+type copied struct {
+	store.Override
+	number uint32
+}
+
+// numberOf returns the number of the local row of an answer. It sets or ends the local
+// override of the key first, if the answer says that it is another one. It returns
+// false if the row cannot be copied.
+func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
+	o := op.Def.Override()
+	switch {
+	case o != nil:
+		return s.setOverride(op, o)
+	case op.Def.OfOverride(): // the store does not say which
+		return 0, false
+	case s.overrides.n.Load() > 0:
+		s.endOverride(op)
+	}
+	if op.Def.Mode > store.Shadow { // it leaves rows under the base
+		return op.Def.Version(), true
+	}
+	return op.Def.Number, true
+}
+
+// setOverride sets the local override of a key, unless it is set already.
+func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, ok bool) {
+	v, k := &s.overrides, keyOf{op.Def.Name, op.Key}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	have, found := v.keys[k]
+	switch {
+	case found && have.ID == o.ID && have.Version == o.Version:
+		return have.number, true
+	case !found && len(v.keys) >= maxOverrides:
+		return 0, false
+	case v.keys == nil:
+		v.keys = map[keyOf]copied{}
+	}
+	base, local := op.Def.Base(), *o
+	local.Key = op.Key
+	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows limits that have had a row
+		return 0, false
+	}
+	set, err := s.local.SetOverride(context.Background(), base, local)
+	if err != nil {
+		return 0, false
+	}
+	number = base.WithOverride(&set).Number
+	v.keys[k] = copied{*o, number}
+	v.n.Store(int64(len(v.keys)))
+	s.rememberRecords([]store.Op{*op})
+	return number, true
+}
+
+// endOverride ends the local override of a key.
+func (s *Store) endOverride(op *store.Op) {
+	v, k := &s.overrides, keyOf{op.Def.Name, op.Key}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, found := v.keys[k]; found {
+		delete(v.keys, k)
+		v.n.Store(int64(len(v.keys)))
+		_, _ = s.local.EndOverride(context.Background(), op.Def.Base(), op.Key)
+	}
+}
+
+// forget forgets the overrides of a limit.
+func (v *overrides) forget(limit string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	maps.DeleteFunc(v.keys, func(k keyOf, _ copied) bool { return k.limit == limit })
+	v.n.Store(int64(len(v.keys)))
+}
