@@ -78,7 +78,6 @@ const there = store.SourceStore
 
 var errDown = errors.New("connection refused")
 
-
 func TestPlansWhileTheStoreIsAway(t *testing.T) {
 	p := beginPlans(t)
 	p.take("k", "pro", 60, true, there)

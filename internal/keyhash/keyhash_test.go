@@ -50,15 +50,15 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		texts := new(sync.Map)
-		list := func(op *store.Op) string {
-			texts.Store(h.Hash(op.Def.Name, op.Key), op.Key)
-			return op.Key
+		list := func(limit, key string) string {
+			texts.Store(h.Hash(limit, key), key)
+			return key
 		}
-		back := func(op *store.Op) string {
-			text, ok := texts.Load(op.Key)
+		back := func(_, key string) string {
+			text, ok := texts.Load(key)
 			if !ok {
-				t.Errorf("the store saw the key %q", op.Key)
-				return op.Key
+				t.Errorf("the store saw the key %q", key)
+				return key
 			}
 			return text.(string)
 		}
@@ -69,23 +69,54 @@ func TestStore(t *testing.T) {
 // mapped is a decorator that replaces keys.
 type mapped struct {
 	inner store.Store
-	to    func(*store.Op) string
+	to    func(limit, key string) string
 }
 
-func (m *mapped) Abilities() store.Abilities { return store.AbilitiesOf(m.inner) }
+func (m *mapped) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(m.inner)
+	inner := ab.Holds
+	ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+		return inner(ctx, d, m.key(d, key))
+	}
+	ab.Overrides = mappedOverrides{ab.Overrides, m}
+	return ab
+}
+
+func (m *mapped) key(d *store.Definition, key string) string {
+	if key == "" {
+		return ""
+	}
+	return m.to(d.Name, key)
+}
+
+type mappedOverrides struct {
+	store.Overrider
+	m *mapped
+}
+
+func (o mappedOverrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
+	v.Key = o.m.key(d, v.Key)
+	return o.Overrider.SetOverride(ctx, d, v)
+}
+
+func (o mappedOverrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	return o.Overrider.EndOverride(ctx, d, o.m.key(d, key))
+}
 
 func (m *mapped) Apply(ctx context.Context, b *store.Batch) error {
 	var keys []string
 	for i := range b.Groups {
 		for j := range b.Groups[i].Ops {
 			op := &b.Groups[i].Ops[j]
-			if keys = append(keys, op.Key); op.Key != "" {
-				op.Key = m.to(op)
-			}
+			keys = append(keys, op.Key)
+			op.Key = m.key(op.Def, op.Key)
 		}
 	}
 	err := m.inner.Apply(ctx, b)
 	for i := range b.Groups {
+		if b.Groups[i].Settles() {
+			continue
+		}
 		for j := range b.Groups[i].Ops {
 			b.Groups[i].Ops[j].Key, keys = keys[0], keys[1:]
 		}
