@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,17 +14,17 @@ import (
 
 // heldColumns are those of dipwell_internal.held that a held reads.
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
-    h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated`
+    h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, '')`
 
 // Holds of one limit in full go by the public functions, which are faster than those
 // that decide any hold.
 const (
 	holdOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated
+    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, ''
 from dipwell.hold($1::text, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
 	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, 0, dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated
+    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated, coalesce(p.plan, '')
 from dipwell.hold_parts p cross join lateral dipwell.settle(p.id, $2::bigint) h where p.id = $1::text and p.part = 1 and p.parts = 1`
 	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
 	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
@@ -42,12 +43,13 @@ type held struct {
 	cost     int64
 	expires  int64
 	repeated bool
+	plan     string
 }
 
 func readHeld(rows pgx.Rows) (all []held, err error) {
 	var h held
 	_, err = pgx.ForEachRow(rows, []any{&h.Allowed, &h.Never, &h.Shadow, &h.Granted, &h.Remaining, &h.Retry, &h.Reset, &h.used, &h.ts, &h.version, &h.Bound,
-		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated}, func() error {
+		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated, &h.plan}, func() error {
 		all = append(all, h)
 		return nil
 	})
@@ -131,6 +133,11 @@ func (s functions) settle(ctx context.Context, g *store.Group) error {
 	if err := store.CheckHoldID(c.ID); err != nil {
 		return err
 	}
+	for i, cost := range c.Costs {
+		if cost < 0 || cost > store.MaxInt {
+			return &store.FieldError{Field: costField(len(c.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
+		}
+	}
 	var all []held
 	var err error
 	switch {
@@ -154,7 +161,14 @@ func (s functions) settle(ctx context.Context, g *store.Group) error {
 	g.Ops, g.Allowed, g.Reserved, c.Repeated = nil, true, false, false
 	for _, h := range all {
 		c.Expires, c.Repeated = h.expires, h.repeated
-		if def := s.limits.byID(h.id); def != nil {
+		def := s.limits.byID(h.id)
+		if def == nil && s.loadForCall(ctx) == nil { // defined since the limits were read
+			def = s.limits.byID(h.id)
+		}
+		if def != nil {
+			if plan := def.WithPlan(h.plan); plan != nil {
+				def = plan
+			}
 			g.Ops = append(g.Ops, store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost, Answer: h.answer(def)})
 		}
 	}
@@ -176,6 +190,14 @@ func (s functions) keyHolds(ctx context.Context, d *store.Definition, key string
 	return list, storeError(err, false)
 }
 
+// costField returns the name of the cost of a take, if a call has n.
+func costField(n, i int) string {
+	if n == 1 {
+		return "cost"
+	}
+	return fmt.Sprintf("costs[%d]", i)
+}
+
 // holdError returns the error of a call about a hold.
 func holdError(err error) error {
 	var pg *pgconn.PgError
@@ -187,7 +209,11 @@ func holdError(err error) error {
 		case "55000":
 			return store.ErrHoldConflict
 		case "22023":
-			return &store.FieldError{Field: pg.ConstraintName, Reason: reason}
+			field, n := pg.ConstraintName, 0
+			if _, err := fmt.Sscanf(field, "costs[%d]", &n); err == nil { // in SQL from 1
+				field = costField(n+1, n-1)
+			}
+			return &store.FieldError{Field: field, Reason: reason}
 		}
 	}
 	return storeError(err, true)

@@ -177,7 +177,7 @@ func (m *holdRun) ask(g store.Group) {
 	b := store.Batch{Groups: []store.Group{g}}
 	apply := m.sql.Store.Apply
 	way := "Go"
-	if g.Hold == nil && m.IntN(2) == 0 {
+	if m.IntN(2) == 0 {
 		apply, way = m.sql.Apply, "SQL"
 	}
 	if e := apply(m.t.Context(), &b); e != nil {

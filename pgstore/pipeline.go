@@ -106,7 +106,7 @@ func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgty
 	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known[:]) != nil {
 		return false
 	}
-	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Verb == store.VerbCheck || op.Verb == store.VerbTake && !op.Def.Rule.Leaky) {
+	if op := &g.Ops[0]; op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && (op.Verb == store.VerbCheck || op.Verb == store.VerbTake && !op.Def.Rule.Leaky) {
 		return false
 	}
 	var b pgx.ExtendedQueryBuilder

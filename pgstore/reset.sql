@@ -1,6 +1,6 @@
 -- Deletes buckets, in groups (grp) of which all or none are deleted. The parameters
 -- have a row for each bucket, sorted by limit and key. A group is not done if a
--- limit has another version, if a key has reservations, which must be deleted with
+-- limit has another version, if a key has reservations or holds, which must end with
 -- its bucket, or if a bucket was changed before it was locked, and so may have
 -- reservations now. A bucket without a row is done. $5 is the clock of a test, or
 -- null.
@@ -13,7 +13,8 @@ with q as materialized (
 ),
 seen as materialized (
     select q.*, b.used, b.ts, b.place, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575 and coalesce(b.version >= 0, true), false)
-            and (select x.number from dipwell.reservations x where x.limit_id = q.limit_id and x.key = q.key limit 1) is null as plain
+            and (select x.number from dipwell.reservations x where x.limit_id = q.limit_id and x.key = q.key limit 1) is null
+            and (select x.part from dipwell.hold_parts x where x.limit_id = q.limit_id and x.key = q.key and x.live limit 1) is null as plain
     from q left join lateral (select b.used, b.ts, b.version, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),

@@ -38,14 +38,15 @@ func openSQL(t testing.TB, now func() int64) store.Store {
 			as $$ select coalesce(nullif(current_setting('test.now', true), '')::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint) $$`)
 	})
 	inner := newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
-	return &sqlStore{Store: inner, pool: pool, now: now}
+	return &sqlStore{Store: inner, clockless: newStore(t, pool, pgstore.Config{Poll: -1}), pool: pool, now: now}
 }
 
 // sqlStore keeps limits through the Go store and decides through SQL.
 type sqlStore struct {
 	*pgstore.Store
-	pool *pgxpool.Pool
-	now  func() int64
+	clockless *pgstore.Store
+	pool      *pgxpool.Pool
+	now       func() int64
 }
 
 func (s *sqlStore) Apply(ctx context.Context, b *store.Batch) error {
@@ -57,6 +58,11 @@ func (s *sqlStore) Apply(ctx context.Context, b *store.Batch) error {
 
 func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	switch {
+	case g.Hold != nil:
+		return s.hold(ctx, g)
+	case slices.ContainsFunc(g.Ops, func(op store.Op) bool {
+		return op.Floor > 0 || op.Def.Plan != "" || op.Def.Algorithm == store.Concurrency
+	}): // with named arguments, or errors of SQL
 	case g.Cancel:
 		err := s.call(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
@@ -74,6 +80,25 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	err := s.Store.Apply(ctx, &b)
 	*g = b.Groups[0]
 	return errors.Join(err, g.Err)
+}
+
+// hold decides a group about a hold by a Go store without a clock of its own, which
+// calls the public functions where it can, with that of the transaction.
+func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err = tx.Exec(ctx, "select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10)); err != nil {
+		return err
+	}
+	b := store.Batch{Groups: []store.Group{*g}}
+	err = s.clockless.With(tx).Apply(ctx, &b)
+	if *g = b.Groups[0]; err != nil || g.Err != nil {
+		return errors.Join(err, g.Err)
+	}
+	return tx.Commit(ctx)
 }
 
 // exceedsMaxCharge reports whether SQL answers a charge with an error, as a
@@ -119,18 +144,33 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 	}
 	defer rows.Close()
 	g.Allowed, g.Reserved = true, false
+	var bound []*store.Op
 	for i := 0; rows.Next(); i++ {
 		a, id, err := scan(rows)
 		if err != nil {
 			return err
 		}
 		s.answer(&g.Ops[i], a)
+		bound = append(bound, &g.Ops[i])
 		g.Allowed = g.Allowed && a.Allowed
 		if id.Valid {
 			g.Reserved, g.ID = true, id.Bytes
 		}
 	}
-	return rows.Err()
+	if err = rows.Err(); err != nil {
+		return err
+	}
+	rows.Close()
+	for _, op := range bound { // SQL does not return it
+		if op.Retry > 0 {
+			held, err := s.Abilities().Holds(ctx, op.Def, op.Key)
+			if err != nil {
+				return err
+			}
+			op.Bound = len(held) > 0
+		}
+	}
+	return nil
 }
 
 // answer fills in the answer of an op. In SQL, an allowed call with a retry

@@ -220,6 +220,11 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	if err := s.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
+	for i := range g.Ops {
+		if err := g.Ops[i].Def.CheckVerb(g.Ops[i].Verb, g.Hold != nil); err != nil {
+			return err
+		}
+	}
 	return s.engine().group(ctx, g, known[:len(g.Ops)], first)
 }
 

@@ -75,6 +75,7 @@ create /*unlogged*/ table dipwell.hold_parts (
     settled  boolean not null,
     id       text collate "C" not null,
     key      text collate "C" not null,
+    plan     text collate "C",             -- that the call named
     call     text collate "C",             -- what else a repeated call must agree in; null: nothing
     cost     bigint,                       -- that it was settled to
     primary key (id, part)

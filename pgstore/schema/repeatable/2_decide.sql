@@ -146,6 +146,12 @@ begin
         a.remaining := 9007199254740991;
         a.granted := case when verb = 1 or dry then 0 else cost end;
         a.reset := 0;
+        if l.algorithm = 'concurrency' and a.granted > 0 then -- it counts without a bound
+            a.used := least(a.used + cost, r.max_used);
+            a.write := true;
+            a.free := false;
+            a.rule := r;
+        end if;
         return a;
     end if;
     a.allowed := false;
@@ -356,7 +362,7 @@ begin
             -- Parts for other keys stay until they are due; without this one nobody
             -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
-            update dipwell.hold_parts x set live = false, reset = true, due = case x.parts when 1 then n else x.expires end + greatest(x.ttl, 60000000)
+            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then n else x.expires end + greatest(x.ttl, 60000000)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
         elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and due > 0) then
             list := null;
@@ -409,7 +415,7 @@ begin
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);
         if ls[i].algorithm = 'concurrency' then
-            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] - (a.rule).cap, n),
+            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] + coalesce(floors[i], 0) - (a.rule).cap, n),
                 dipwell_internal.hold_reset(limit_ids[i], keys[i], n), retry) else retry end;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;

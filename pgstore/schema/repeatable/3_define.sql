@@ -19,6 +19,11 @@ begin
             return old.id;
         end if;
         perform dipwell_internal.check_owner(d.name, old.owner, d.owner);
+        if (old.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
+            raise exception using errcode = 'invalid_parameter_value', constraint = 'algorithm', detail = format(
+                    '%s cannot become %s, because what is used means something else; drop the limit first', old.algorithm, d.algorithm),
+                message = format('limit %s: algorithm: %s cannot become %s, because what is used means something else; drop the limit first', d.name, old.algorithm, d.algorithm);
+        end if;
         select * into was from dipwell.versions v where v.limit_id = old.id and v.number = old.version;
         r.limit_id := old.id;
         r.number := old.version;
@@ -299,6 +304,53 @@ end $$;
 comment on function dipwell_internal.put_plans is
     'Compiles the plans of a new version of a limit.';
 
+create function dipwell_internal.compile_concurrency(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
+declare
+    m constant bigint := 9007199254740991;
+    r dipwell.versions;
+begin
+    if d.rate <> 0 then
+        perform dipwell_internal.bad_limit(d.name, 'rate', 'is not for a concurrency limit; its tokens come back when holds end');
+    elsif period <> 0 then
+        perform dipwell_internal.bad_limit(d.name, 'per', 'is not for a concurrency limit; its tokens come back when holds end');
+    elsif d.burst is null or d.burst < 1 or d.burst > m then
+        perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not between 1 and 2^53-1', greatest(coalesce(d.burst, 0), 0)));
+    elsif d.max_debt <> 0 then
+        perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is not for a concurrency limit');
+    elsif d.max_charge is not null then
+        perform dipwell_internal.bad_limit(d.name, 'max_charge', 'is not for a concurrency limit');
+    elsif d.start <> '' then
+        perform dipwell_internal.bad_limit(d.name, 'start', 'is for windows and intervals');
+    elsif d.on_change <> 'keep' then
+        perform dipwell_internal.bad_limit(d.name, 'on_change', 'is keep for a concurrency limit');
+    elsif d.on_expire = 'keep' then
+        perform dipwell_internal.bad_limit(d.name, 'on_expire', 'is give_back for a concurrency limit');
+    elsif d.mode not in ('enforce', 'shadow') then
+        perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
+    end if;
+    r.policy := 'keep';
+    r.unit := 1;
+    r.every := m;
+    r.add := m;
+    r.cap := d.burst;
+    r.origin := 0;
+    r.burst := d.burst;
+    r.debt := 0;
+    r.most := d.burst;
+    r.max_charge := d.burst;
+    r.max_used := m;
+    r.leaky := false;
+    r.spread := false;
+    r.months := 0;
+    r.days := 0;
+    r.clock := 0;
+    r.zone := '';
+    r.per := '';
+    return r;
+end $$;
+comment on function dipwell_internal.compile_concurrency is
+    'Compiles a limit that counts what is held. Go twins: compiler.checkConcurrency, compiler.concurrency.';
+
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -324,8 +376,10 @@ begin
         perform dipwell_internal.bad_limit(null, 'name', format('has %s bytes; at most 128', octet_length(d.name)));
     elsif d.name ~ '[^ -~]' or d.name ~ '^ | $' then
         perform dipwell_internal.bad_limit(null, 'name', format('"%s" is not printable ASCII without spaces at its ends', d.name));
-    elsif d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket') then
-        perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket');
+    elsif d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
+        perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency');
+    elsif d.algorithm = 'concurrency' then
+        return dipwell_internal.compile_concurrency(d, period);
     elsif d.rate is null or d.rate < 1 or d.rate > m then
         perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
     elsif period < 0 and not windowed then

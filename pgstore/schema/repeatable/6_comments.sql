@@ -5,7 +5,7 @@ comment on schema dipwell_internal is 'Helpers of schema dipwell, which may chan
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
 comment on column dipwell.limits.id is 'Identifies the limit in other tables. A limit that is dropped and defined again gets a new id.';
 comment on column dipwell.limits.name is 'Printable ASCII, at most 128 bytes.';
-comment on column dipwell.limits.algorithm is 'token_bucket, fixed_window, interval or leaky_bucket.';
+comment on column dipwell.limits.algorithm is 'token_bucket, fixed_window, interval, leaky_bucket or concurrency.';
 comment on column dipwell.limits.rate is 'Tokens that come back in each period per.';
 comment on column dipwell.limits.per is 'The period of rate, as in 250ms, 1m, 3mo.';
 comment on column dipwell.limits.burst is 'Capacity in tokens; null: the rate.';
@@ -136,6 +136,7 @@ comment on column dipwell.hold_parts.keep is 'Whether nothing is given back when
 comment on column dipwell.hold_parts.reset is 'Whether it ended with a reset of its key.';
 comment on column dipwell.hold_parts.settled is 'Whether the hold was settled.';
 comment on column dipwell.hold_parts.cost is 'What it was settled to, in tokens; null if it was not.';
+comment on column dipwell.hold_parts.plan is 'The plan that the call named; null: none.';
 comment on column dipwell.hold_parts.call is 'What a repeated call must agree in besides the columns: plans, floors and the like; null: nothing.';
 
 comment on table dipwell.revision is 'One row, changed with every limit, for programs without notifications.';

@@ -132,7 +132,8 @@ create type dipwell_internal.held as (
     takes     int,
     cost      bigint,
     expires   bigint,
-    repeated  boolean
+    repeated  boolean,
+    plan      text
 );
 comment on type dipwell_internal.held is 'The result of a call about a hold for one limit and key.';
 comment on column dipwell_internal.held.allowed is 'Whether the call is allowed.';
@@ -151,6 +152,7 @@ comment on column dipwell_internal.held.key is 'buckets.key.';
 comment on column dipwell_internal.held.takes is 'hold_parts.takes.';
 comment on column dipwell_internal.held.cost is 'Tokens asked for, or settled to.';
 comment on column dipwell_internal.held.expires is 'When the hold expires, in µs since the Unix epoch.';
+comment on column dipwell_internal.held.plan is 'The plan that the call named; null: none.';
 comment on column dipwell_internal.held.repeated is 'The same call was made before, and nothing was changed now.';
 
 create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
@@ -168,7 +170,9 @@ begin
         h.retry := 0;
         h.remaining := 0;
         h.reset := 0;
-        select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at);
+        select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at,
+            array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)]);
+        continue when not found; -- the limit was dropped
         if found then
             h.remaining := a.remaining;
             h.reset := a.reset;
@@ -183,6 +187,7 @@ begin
         h.granted := case when p.free or p.reset then 0 else h.cost end;
         h.expires := p.expires;
         h.repeated := repeated;
+        h.plan := p.plan;
         return next h;
     end loop;
 end $$;
@@ -263,6 +268,7 @@ begin
                 h.cost := costs[i];
                 h.expires := case when verdict then n + ttl end;
                 h.repeated := false;
+                h.plan := plans[i];
                 if verdict then
                     select * into l from dipwell.limits x where x.id = limit_ids[i];
                     if l.algorithm = 'concurrency' and h.granted > 0 then
@@ -287,6 +293,7 @@ begin
                     p.reset := false;
                     p.settled := false;
                     p.call := call_;
+                    p.plan := plans[i];
                     p.number := 0;
                     p.mark := 0;
                     if p.live and l.algorithm <> 'concurrency' then
@@ -367,8 +374,9 @@ declare
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
     select max(length(ltrim(x.takes::bit(16)::text, '0'))) into k from unnest(ps) x;
+    field := case when k = 1 then 'cost' else field end;
     if cardinality(costs) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = case when field = 'cost'
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs', message = case when cardinality(costs) = 1
             then format('cost: the hold is of %s takes; use settle_all', k)
             else format('costs: %s, but the hold is of %s', dipwell_internal.entries(cardinality(costs)), case k when 1 then '1 take' else k || ' takes' end) end;
     end if;
@@ -399,6 +407,7 @@ begin
         select v.max_charge into top from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
         if c > top then
             top := p.cost - c + top;
+            field := case when k = 1 then 'cost' else format('costs[%s]', length(p.takes::bit(16)::text) - length(rtrim(p.takes::bit(16)::text, '0')) + 1) end;
             raise exception using errcode = 'invalid_parameter_value', constraint = field,
                 message = format('%s: %s is more than limit %s lets this hold be settled to, %s', field, p.cost, l.name, top);
         end if;
