@@ -122,6 +122,10 @@ declare
     l dipwell.limits;
 begin
     select * into l from dipwell.limits x where x.id = lim;
+    if l.parent is not null and verb <> 6 then
+        raise exception using errcode = 'feature_not_supported', constraint = field,
+            message = format('%s: %s has a parent, from which the SQL functions cannot take; use the Go library or the service', field, l.name);
+    end if;
     if l.algorithm = 'concurrency' and verb not in (1, 6) then
         raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s counts what is held; only hold, check and reset are possible, not %s',
             field, l.name, (array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'])[verb + 1]);
@@ -135,6 +139,10 @@ declare
     l dipwell.limits;
 begin
     select * into l from dipwell.limits x where x.id = lim;
+    if l.parent is not null then
+        raise exception using errcode = 'feature_not_supported', constraint = field,
+            message = format('%s: %s has a parent, from which the SQL functions cannot take; use the Go library or the service', field, l.name);
+    end if;
     if l.algorithm = 'leaky_bucket' then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
             message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
