@@ -62,13 +62,33 @@ func strictMembers(dec *json.Decoder, top bool) (*dipwell.Take, []dipwell.Take, 
 			take.Limit = v
 		case name == "key" && isString && v != "\x00" && !strings.ContainsRune(v, utf8.RuneError):
 			take.Key = v
-		case name == "cost":
+		case name == "key" && value == json.Delim('['):
+			var parts []string
+			for dec.More() {
+				t, err := dec.Token()
+				part, isString := t.(string)
+				if err != nil || !isString || part == "" || strings.ContainsRune(part, utf8.RuneError) {
+					return nil, nil, false
+				}
+				parts = append(parts, part)
+			}
+			_, _ = dec.Token()
+			if take.Key = dipwell.Key(parts...); take.Key == dipwell.Shared {
+				return nil, nil, false
+			}
+		case name == "plan" && isString && v != "" && !strings.ContainsRune(v, utf8.RuneError):
+			take.Plan = v
+		case name == "cost" || name == "floor":
 			n, isNumber := value.(json.Number)
 			cost, err := strconv.ParseInt(string(n), 10, 64)
 			if !isNumber || err != nil || cost < 0 || cost > store.MaxInt || n[0] == '-' {
 				return nil, nil, false
 			}
-			take.Cost = cost
+			if name == "cost" {
+				take.Cost = cost
+			} else {
+				take.Floor = cost
+			}
 		case name == "takes" && top && value == json.Delim('['):
 			list = []dipwell.Take{}
 			for dec.More() {
@@ -103,7 +123,8 @@ func strictMembers(dec *json.Decoder, top bool) (*dipwell.Take, []dipwell.Take, 
 
 // The scanner accepts the same bodies as the oracle, with the same result.
 func FuzzTakeBody(f *testing.F) {
-	for _, s := range []string{`{"limit":"login","key":"user:7","cost":3}`, `{"limit":"a","cost":0}`, `{"limit":"\u00e9\ud83d\ude00"}`,
+	for _, s := range []string{`{"limit":"login","key":"user:7","cost":3}`, `{"limit":"a","plan":"pro","floor":5}`, `{"limit":"a","key":["a/b","c"]}`, `{"limit":"a","key":["a",""]}`,
+		`{"limit":"a","key":[]}`, `{"limit":"a","plan":""}`, `{"takes":[{"limit":"a","key":["b"],"plan":"c","floor":1}]}`, `{"limit":"a","cost":0}`, `{"limit":"\u00e9\ud83d\ude00"}`,
 		`{"takes":[{"limit":"a","key":"b","cost":1},{"limit":"c"}]}`, `{"takes":[]}`, `{"limit":"a","limit":"b"}`, `{"limit":"a","cost":1e3}`,
 		`{"limit":"\ud800"}`, ` { "limit" : "a" } `, `{"limit":"a"}x`, `{"limit":"a","cost":00}`, `{"limit":"a","cost":-0}`, `{}`, `{"key":null}`,
 		`{"limit":"a","key":"\u0000"}`, `{"limit":"a","cost":9007199254740991}`, `{"limit":"a","cost":9007199254740992}`, "{\"limit\":\"\xff\"}"} {
