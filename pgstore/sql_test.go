@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,9 +71,18 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 			return store.ErrReservation
 		}
 		return err
-	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]):
+	case g.Hold != nil:
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]) && (g.Ops[0].Asked().Plan == "" || g.Ops[0].Verb < store.VerbCharge):
 		op := &g.Ops[0]
-		return s.call(ctx, g, "select * from dipwell."+op.Verb.String()+"($1, $2, $3)", op.Def.Name, key(op.Key), op.Cost)
+		args := []any{op.Def.Name, key(op.Key), op.Cost}
+		sql := "select * from dipwell." + op.Verb.String() + "($1, $2, $3"
+		if plan := op.Asked().Plan; plan != "" {
+			sql, args = sql+", plan => $4", append(args, plan)
+		}
+		if op.Floor > 0 {
+			sql, args = sql+fmt.Sprintf(", floor => $%d", len(args)+1), append(args, op.Floor)
+		}
+		return s.call(ctx, g, sql+")", args...)
 	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake }):
 		return s.all(ctx, g)
 	}
@@ -110,13 +120,15 @@ func exceedsMaxCharge(op *store.Op) bool {
 func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 	var limits []string
 	var keys []*string
-	var costs []int64
+	var plans []*string
+	var costs, floors []int64
 	for i := range g.Ops {
 		op := &g.Ops[i]
+		plans, floors = append(plans, key(op.Asked().Plan)), append(floors, op.Floor)
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}
 	return s.call(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
-		from dipwell.take_all($1, $2, $3)`, limits, keys, costs)
+		from dipwell.take_all($1, $2, $3, $4, $5)`, limits, keys, costs, plans, floors)
 }
 
 // call sets the clock and runs a statement in one round trip and transaction.
@@ -150,7 +162,7 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 		if err != nil {
 			return err
 		}
-		s.answer(&g.Ops[i], a)
+		s.answer(ctx, &g.Ops[i], a)
 		bound = append(bound, &g.Ops[i])
 		g.Allowed = g.Allowed && a.Allowed
 		if id.Valid {
@@ -175,9 +187,14 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 
 // answer fills in the answer of an op. In SQL, an allowed call with a retry
 // time is in shadow mode.
-func (s *sqlStore) answer(op *store.Op, a store.Answer) {
+func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 	if d := s.Registry().Lookup(op.Def.Name); d != nil {
-		op.Def = d
+		if plan := d.WithPlan(op.Asked().Plan); plan != nil {
+			op.SetDecider(plan)
+		}
+		if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); d.Overridden && err == nil && len(list) > 0 && list[0].Key == op.Key {
+			op.SetDecider(d.WithOverride(&list[0]))
+		}
 	}
 	op.Answer = a
 	if a.Allowed && (a.Retry > 0 || a.Never) {

@@ -194,6 +194,48 @@ end $$;
 comment on function dipwell_internal.ask_all is
     'take_all by dipwell_internal.decide. The costs of a limit and key named twice are added up.';
 
+-- Two variants of the UPDATE of take: by a plan, and by the override of the key. The
+-- result is null if that charged nothing.
+create function dipwell_internal.take_plan(limit_name text, of_key text, cost bigint, plan text, n bigint) returns dipwell.decision language plpgsql volatile as $$
+declare
+    d dipwell.decision;
+begin
+    update dipwell.buckets b
+    set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "p.add" unbounded) "cost * p.unit"}}, ts = {{later "n" "b.ts"}}
+    from dipwell.limits l, dipwell.plans p
+    where l.name = limit_name and l.plain and l.every = 1 and p.limit_id = l.id and p.version = l.version and p.name = plan and p.callable
+        and coalesce(p.mode, l.mode) = 'enforce' and p.add <= 256 and cost between 1 and p.cap / p.unit
+        and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(of_key, '') end and b.lows is null and b.version = p.number
+        and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "p.add" unbounded "cost * p.unit" "p.cap"}}
+    returning true, (p.cap - b.used) / p.unit, null::interval,
+        (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "p.add"}}) * interval '1 microsecond',
+        cost, interval '0', false, null::uuid
+    into d;
+    return d;
+end $$;
+comment on function dipwell_internal.take_plan is
+    'Takes by a plan if there are enough tokens and the row of the key is under the plan; null otherwise.';
+
+create function dipwell_internal.take_overridden(limit_name text, of_key text, cost bigint, n bigint) returns dipwell.decision language plpgsql volatile as $$
+declare
+    d dipwell.decision;
+begin
+    update dipwell.buckets b
+    set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "o.add" unbounded) "cost * o.unit"}}, ts = {{later "n" "b.ts"}}
+    from dipwell.limits l, dipwell.key_overrides o
+    where l.name = limit_name and l.plain and l.every = 1 and o.limit_id = l.id and o.version = l.version and o.key = coalesce(of_key, '')
+        and coalesce(o.mode, l.mode) = 'enforce' and o.add <= 256 and cost between 1 and o.cap / o.unit
+        and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(of_key, '') end and b.lows is null and b.version = dipwell_internal.override_number(o.id) and (o.until is null or greatest(n, b.ts) < o.until)
+        and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "o.add" unbounded "cost * o.unit" "o.cap"}}
+    returning true, (o.cap - b.used) / o.unit, null::interval,
+        (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "o.add"}}) * interval '1 microsecond',
+        cost, interval '0', false, null::uuid
+    into d;
+    return d;
+end $$;
+comment on function dipwell_internal.take_overridden is
+    'Takes by the override of the key if there are enough tokens; null otherwise.';
+
 -- Takes cost tokens if there are enough. The common case is one UPDATE of a bucket
 -- with ticks of 1 µs, with as few expressions as possible, because starting each of
 -- them costs more than the row. Both conditions on the bucket's key depend on the
@@ -213,6 +255,8 @@ comment on function dipwell_internal.ask_all is
 --  refused        more refusals: first a statement that can only refuse, which
 --                 costs a tenth less than the one that reads everything, and
 --                 four times as much if the key is not refused
+--  override       a key with an override was charged: the UPDATE by its override comes
+--                 first
 --  new            new keys: an INSERT comes first, which costs a third less
 --
 -- Left to ask are rows with reservations or of another version, shadow mode, limits
@@ -227,6 +271,12 @@ declare
     next text;
     refused boolean;
 begin
+    if plan is not null and floor is null and key is distinct from '' then
+        d := dipwell_internal.take_plan(limit_name, key, cost, plan, n);
+        if d.allowed then
+            return d;
+        end if;
+    end if;
     if plan is not null or floor is not null then
         return dipwell_internal.ask_decide(0, limit_name, key, cost, plan, floor);
     end if;
@@ -254,6 +304,11 @@ begin
                 return x.allowed;
             end if;
         end if;
+    elsif hint = 'override' then
+        d := dipwell_internal.take_overridden(limit_name, key, cost, n);
+        if d.allowed then
+            return d;
+        end if;
     elsif hint = '' then
         update dipwell.buckets b
         set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
@@ -276,8 +331,15 @@ begin
             select y.used, y.ts, y.version, y.lows from dipwell.buckets y where y.limit_id = l.id and y.key = coalesce(take.key, '') limit 1) b on true
         where l.name = limit_name and l.plain and take.cost between 1 and l.cap / l.unit and l.mode = 'enforce'
             and (take.key is null or octet_length(take.key) between 1 and 512) and coalesce(b.version = l.version and b.lows is null, l.overridden is not true);
+    if x.id is null and hint <> 'override' and key is distinct from '' then -- the row is of another definition
+        d := dipwell_internal.take_overridden(limit_name, key, cost, n);
+        if d.allowed then
+            perform set_config('dipwell.read_first', 'override', false);
+            return d;
+        end if;
+    end if;
     refused := {{no (fits "x.used" "x.units" "x.cap")}};
-    next := case when x.fresh then case hint when 'n' then 'new' else 'n' end
+    next := case when x.id is null then hint when x.fresh then case hint when 'n' then 'new' else 'n' end
         when refused then case when hint = 'rrrrrrrr' then 'refused' when left(hint, 2) in ('r', 'rr') then hint || 'r' else 'r' end
         when not x.fresh and x.every = 1 and x.add <= 256 then '' else 'r' end;
     if next <> hint then
