@@ -8,7 +8,8 @@ declare
     same boolean := false;
 begin
     lock table dipwell.limits in share row exclusive mode;
-    d.per := coalesce(d.per, ''); -- a concurrency limit has none
+    d.rate := coalesce(d.rate, 0); -- a concurrency limit has none
+    d.per := coalesce(d.per, '');
     r.per := coalesce(r.per, '');
     n := coalesce(at, dipwell_internal.now_us());
     select * into old from dipwell.limits x where x.name = d.name;
