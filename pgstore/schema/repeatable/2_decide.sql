@@ -415,8 +415,13 @@ begin
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);
         if ls[i].algorithm = 'concurrency' then
-            retry := case when bound then coalesce(dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used + costs[i] + coalesce(floors[i], 0) - (a.rule).cap, n),
-                dipwell_internal.hold_reset(limit_ids[i], keys[i], n), retry) else retry end;
+            if bound then
+                retry := case when os[i].mode is distinct from 'blocked' then
+                    dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used, costs[i] + coalesce(floors[i], 0), (a.rule).cap, n) end;
+                if dipwell_internal.decides(os[i], greatest(n, ts[i])) and os[i].until is not null and coalesce(n + retry >= os[i].until, true) then
+                    retry := greatest(os[i].until - n, dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used, costs[i] + coalesce(floors[i], 0), ((ds[i]).rule).cap, n));
+                end if;
+            end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;
         return next;

@@ -99,13 +99,18 @@ end $$;
 comment on function dipwell_internal.expire_holds is
     'Gives back what the holds of a key that expired first took, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
 
-create function dipwell_internal.hold_retry(lim int, of_key text, units bigint, n bigint) returns bigint language plpgsql stable as $$
+create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
-    return greatest(0, (select y.expires from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
-        where x.limit_id = lim and x.key = of_key and x.live) y where y.back >= hold_retry.units order by y.expires limit 1) - n);
+    if need > cap then
+        return null;
+    elsif used <= cap - need then
+        return 0;
+    end if;
+    return greatest(0, coalesce((select min(y.expires) from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
+        where x.limit_id = lim and x.key = of_key and x.live) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
 comment on function dipwell_internal.hold_retry is
-    'The time in µs from n until holds that took so many units have expired; null if there are not so many.';
+    'The time in µs from n until enough holds of a key have expired for need more tokens of a concurrency limit to fit; null if that is more than its cap. Go twin: Op.answerConcurrency.';
 
 create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
 begin
