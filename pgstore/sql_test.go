@@ -127,6 +127,9 @@ func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 		plans, floors = append(plans, key(op.Asked().Plan)), append(floors, op.Floor)
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}
+	if !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Floor > 0 || op.Asked().Plan != "" }) {
+		plans, floors = nil, nil // null, for which there are faster statements
+	}
 	return s.call(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
 		from dipwell.take_all($1, $2, $3, $4, $5)`, limits, keys, costs, plans, floors)
 }
