@@ -228,7 +228,7 @@ func text(g *store.Group) string {
 	if g.Err != nil {
 		return g.Err.Error()
 	}
-	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed, g.Reserved, g.Cancel)
+	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed || g.Cancel, g.Reserved, g.Cancel) // of a cancellation Err alone says it
 	if g.Hold != nil {
 		s += fmt.Sprintf(" hold %+v", *g.Hold)
 	}
