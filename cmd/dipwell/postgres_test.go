@@ -96,7 +96,7 @@ func TestMigrate(t *testing.T) {
 		{"migrate print", 0, "create table dipwell.buckets ("},
 		{"migrate print --from 5", 0, "create function dipwell.take("},
 		{"migrate print --from 6", 0, "create table dipwell.sweep_state ("},
-		{"migrate print --from 8", 2, "from: 8 is not a version from 0 to 7"},
+		{"migrate print --from 9", 2, "from: 9 is not a version from 0 to 8"},
 		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
 		{"migrate print --citus", 0, "create_distributed_table"},
 		{"migrate print --store cockroach://h/d", 0, "create table"},
