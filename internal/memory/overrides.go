@@ -41,14 +41,14 @@ func (s *Store) override(d *store.Definition, key string, change func(t *txn, d 
 	if b == nil {
 		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 	}
-	rows := []txnRow{{place: place{binding: b}, name: name, key: key}}
-	rows[0].hash(s, key)
-	t, err := s.begin(rows, s.now())
+	t := s.newTxn(s.now())
+	defer t.end()
+	t.place(b, name, key, nil)
+	err := t.lock()
 	if err != nil {
 		return err
 	}
-	defer s.release(t.locks)
-	defer t.end()
+	defer t.unlock()
 	if d = s.reg.Lookup(name); d == nil {
 		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 	}

@@ -218,14 +218,16 @@ const sweepAgain = 1e6
 
 // sweepKey brings the records, the override and the row of a key up to date.
 func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
-	t := sh.newTxn()
-	p := place{binding: b, id: k.id, tag: k.tag, shard: sh.number}
-	t.add(now, txnRow{place: p, name: k.name, key: k.key})
+	t := sh.store.newTxn(now)
+	t.place(b, k.name, k.key, nil)
+	t.use(1)
 	_, err := store.SweepRow(t, &sh.store.reg, k.name, k.key, now)
 	if err == nil {
 		err = t.commit()
 	}
 	sh.store.touch(t.touched)
+	t.use(-1)
+	t.unlockHolds()
 	t.end()
 	if sh.extras[k.rowID] == k && (err != nil || k.next <= now) {
 		k.next = now + sweepAgain

@@ -52,7 +52,6 @@ type shardFields struct {
 	number uint32                 // in Store.shards
 	extras map[rowID]*keyExtras
 	due    extrasHeap
-	txns   []*txn // not in use
 }
 
 const cacheLine = 64 // bytes
@@ -228,7 +227,6 @@ func (sh *shard) maintain(now int64) {
 func (sh *shard) close() {
 	sh.closed, sh.list, sh.spread = true, false, false
 	sh.ext, sh.texts, sh.phases, sh.extras, sh.due = nil, texts{}, nil, nil, nil
-	sh.txns = nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

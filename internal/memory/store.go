@@ -110,7 +110,7 @@ func New(c Config) (*Store, error) {
 	s.holds.max, s.holds.measure = c.MaxHolds, measureHold
 	s.maxOverrides = c.MaxOverrides
 	for i := range s.shards {
-		s.shards[i].store, s.shards[i].number = s, uint32(i)
+		s.shards[i].store = s
 	}
 	return s, nil
 }

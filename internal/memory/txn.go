@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -13,7 +14,6 @@ import (
 // keeps what is written until commit, so that a call that fails changes nothing.
 type txn struct {
 	s     *Store
-	home  *shard // that keeps the txn while it is not in use
 	now   int64
 	locks uint64 // shards
 	rows  []txnRow
@@ -62,18 +62,17 @@ func (s *Store) group(g *store.Group, now int64) ([]Touched, error) {
 }
 
 func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
-	var rows [store.MaxTakes]txnRow
-	n, err := s.placeRows(g, &rows)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.begin(rows[:n], now)
-	if err != nil {
-		return nil, err
-	}
-	defer s.release(t.locks)
+	t := s.newTxn(now)
 	defer t.end()
-	if err = g.DecideIn(t, &s.reg, now); err == nil {
+	if err := t.placeGroup(g); err != nil {
+		return nil, err
+	}
+	if err := t.lock(); err != nil {
+		return nil, err
+	}
+	defer t.unlock()
+	err := g.DecideIn(t, &s.reg, now)
+	if err == nil {
 		err = t.commit()
 	}
 	if err != nil {
@@ -82,103 +81,96 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 	return t.touched, err
 }
 
-// placeRows sets the keys of a group, and returns their number.
-func (s *Store) placeRows(g *store.Group, rows *[store.MaxTakes]txnRow) (n int, err error) {
-	add := func(limit, key string) {
-		r := &rows[n]
-		r.name, r.key = limit, key
-		if r.binding = s.limits.currentOf(limit); r.binding != nil {
-			r.place.hash(s, key)
-		}
-		n++
-	}
+// placeGroup sets the keys of a group.
+func (t *txn) placeGroup(g *store.Group) (err error) {
 	switch {
 	case g.Cancel:
-		for _, p := range s.reservations.get(g.ID).Parts {
-			add(p.Limit, p.Key)
+		for _, p := range t.s.reservations.get(g.ID).Parts {
+			t.placeNamed(p.Limit, p.Key)
 		}
 	case g.Settles():
-		for _, p := range s.holds.get(g.Hold.ID).Parts {
-			add(p.Limit, p.Key)
+		for _, p := range t.s.holds.get(g.Hold.ID).Parts {
+			t.placeNamed(p.Limit, p.Key)
+		}
+	default:
+		for i := range g.Ops {
+			op := &g.Ops[i]
+			b, err := t.s.bind(op.Def)
+			if err != nil {
+				return err
+			}
+			t.place(b, op.Def.Name, op.Key, op)
 		}
 	}
-	for i := range g.Ops {
-		op, r := &g.Ops[i], &rows[n]
-		if r.binding, err = s.bind(op.Def); err != nil {
-			return 0, err
-		}
-		r.name, r.key, r.op = op.Def.Name, op.Key, op
-		r.place.hash(s, op.Key)
-		n++
-	}
-	return n, nil
+	return nil
 }
 
-// begin locks the shards of rows, in order, and returns a txn on copies of rows.
-func (s *Store) begin(rows []txnRow, now int64) (*txn, error) {
-	var locks uint64
-	for i := range rows {
-		if rows[i].binding != nil {
-			locks |= 1 << rows[i].shard
-		}
+// placeNamed adds a key of a limit that may have been dropped.
+func (t *txn) placeNamed(limit, key string) {
+	t.place(t.s.limits.currentOf(limit), limit, key, nil)
+}
+
+func (t *txn) place(b *binding, limit, key string, op *store.Op) {
+	n := len(t.rows)
+	t.rows = t.rows[:n+1]
+	r := &t.rows[n]
+	r.name, r.key, r.op = limit, key, op
+	if r.binding = b; b != nil {
+		r.place.hash(t.s, key)
+		t.locks |= 1 << r.shard
 	}
-	if locks == 0 {
-		locks = 1
+}
+
+// lock locks the shards of the keys, in order.
+func (t *txn) lock() error {
+	if t.locks == 0 { // no limit exists
+		t.locks = 1
 	}
 	closed := false
-	for left := locks; left != 0; left &= left - 1 {
-		sh := &s.shards[bits.TrailingZeros64(left)]
+	for left := t.locks; left != 0; left &= left - 1 {
+		sh := &t.s.shards[bits.TrailingZeros64(left)]
 		sh.mu.Lock()
 		closed = closed || sh.closed
 	}
 	if closed {
-		s.release(locks)
-		return nil, ErrClosed
+		t.s.release(t.locks)
+		return ErrClosed
 	}
-	t := s.shards[bits.TrailingZeros64(locks)].newTxn()
-	t.locks = locks
-	t.add(now, rows...)
-	return t, nil
+	t.use(1)
+	return nil
 }
 
-// add adds keys, whose shards are locked.
-func (t *txn) add(now int64, rows ...txnRow) {
-	t.now = now
-	t.rows = append(t.rows, rows...)
+func (t *txn) unlock() {
+	t.use(-1)
+	t.unlockHolds()
+	t.s.release(t.locks)
+}
+
+// use counts the txn among the calls that use its keys, or no longer.
+func (t *txn) use(n int) {
 	for i := range t.rows {
 		if k := t.rows[i].extra(t.s); k != nil {
-			k.inUse++
+			k.inUse = max(0, k.inUse+n)
 		}
 	}
 }
 
-// newTxn returns a txn without keys. The shard has spare ones, so that a call
-// allocates none.
-func (sh *shard) newTxn() *txn {
-	if n := len(sh.txns); n > 0 {
-		t := sh.txns[n-1]
-		sh.txns = sh.txns[:n-1]
-		return t
-	}
-	return &txn{s: sh.store, home: sh}
+var txns = sync.Pool{New: func() any { return &txn{rows: make([]txnRow, 0, store.MaxTakes)} }}
+
+// newTxn returns a txn without keys.
+func (s *Store) newTxn(now int64) *txn {
+	t := txns.Get().(*txn)
+	t.s, t.now = s, now
+	return t
 }
 
-// end ends the txn, but leaves the shards locked.
+// end keeps the txn for another call.
 func (t *txn) end() {
-	for i := range t.rows {
-		if k := t.rows[i].extra(t.s); k != nil && k.inUse > 0 {
-			k.inUse--
-		}
-	}
-	if t.holdsLocked {
-		t.s.holds.mu.Unlock()
-	}
 	clear(t.rows)
 	clear(t.pending)
 	clear(t.holds)
-	sh := t.home
-	*t = txn{s: t.s, home: sh, rows: t.rows[:0], pending: t.pending[:0], holds: t.holds[:0]}
-	sh.txns = append(sh.txns, t)
+	*t = txn{rows: t.rows[:0], pending: t.pending[:0], holds: t.holds[:0]}
+	txns.Put(t)
 }
 
 func (s *Store) release(locks uint64) {
@@ -294,6 +286,13 @@ func (t *txn) lockHolds() {
 	}
 }
 
+func (t *txn) unlockHolds() {
+	if t.holdsLocked {
+		t.s.holds.mu.Unlock()
+		t.holdsLocked = false
+	}
+}
+
 // commit stores what was written, all or nothing.
 func (t *txn) commit() error {
 	room, err := t.room()
@@ -318,6 +317,7 @@ func (t *txn) commit() error {
 	for ; grown != 0; grown &= grown - 1 {
 		t.s.shards[bits.TrailingZeros64(grown)].maintain(t.now)
 	}
+	t.unlockHolds() // sweeps lock them
 	for ; recorded != 0; recorded &= recorded - 1 {
 		t.s.shards[bits.TrailingZeros64(recorded)].sweepDue(t.now, sweepsPerRecord)
 	}
@@ -360,7 +360,7 @@ func (t *txn) room() (int64, error) {
 // records that have ended, in the shards that are locked and in those whose lock is free.
 func (t *txn) recordRoom(n int64) bool {
 	for i := -1; i < len(t.s.shards); i++ {
-		if i >= 0 {
+		if i >= 0 && !t.holdsLocked { // sweeps lock them
 			t.s.sweepShard(i, t.locks&(1<<i) != 0, t.now)
 		}
 		if t.s.records.Load()+n <= int64(t.s.reservations.max) {
@@ -394,7 +394,7 @@ func (t *txn) rowRoom() (room int64, err error) {
 		if missing <= room {
 			return room, nil
 		}
-		if !s.room(t.home, 0, missing-room, t.now) {
+		if !s.room(&s.shards[bits.TrailingZeros64(t.locks)], 0, missing-room, t.now) {
 			s.keys.Add(-room)
 			return 0, s.fullError()
 		}
