@@ -122,6 +122,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 // writeIn writes the rows, records and reservation or hold of a group that was
 // decided.
 func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write []bool) error {
+	g.Reserved = g.Reserved && g.ID != (Reservation{})
 	h := Pending{Due: now + g.Due()}
 	var hold Hold
 	if g.Hold != nil && g.Allowed {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
@@ -111,6 +112,11 @@ func (sh *shard) set(k *keyExtras, records []store.Record) {
 	}
 	k.records = records
 	sh.reschedule(k)
+}
+
+// same reports whether two lists of records are the same memory.
+func same(a, b []store.Record) bool {
+	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
 // reschedule computes when a sweep of the key is due.
