@@ -99,7 +99,7 @@ func (t *txn) decidePlain(g *store.Group) (done bool, err error) {
 			return false, nil
 		}
 		t.read(r)
-		if k := r.extra(t.s); k != nil && (k.next <= t.now || k.override != nil || k.counted < int64(len(k.records)) || r.state.Version != r.def.Number) {
+		if k := r.extra(t.s); k != nil && (k.override != nil || k.counted < int64(len(k.records)) || r.state.Version != r.def.Number) {
 			return false, nil
 		}
 		rows[i] = r.state
@@ -107,6 +107,11 @@ func (t *txn) decidePlain(g *store.Group) (done bool, err error) {
 	err = g.Decide(t.now, rows[:len(t.rows)], write[:])
 	if err != nil || g.Reserved {
 		return false, nil
+	}
+	for i := range t.rows { // a refusal writes nothing, so that it need not look at records that are due
+		if k := t.rows[i].extra(t.s); write[i] && k != nil && k.next <= t.now {
+			return false, nil
+		}
 	}
 	for i := range t.rows {
 		if write[i] {
