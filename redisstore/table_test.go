@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -413,7 +413,7 @@ func TestHotHeldKey(t *testing.T) {
 							return
 						}
 						if !d.Allowed {
-							_ = await.Sleep(ctx, time.Millisecond)
+							runtime.Gosched()
 							continue
 						}
 						i++
