@@ -62,8 +62,8 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	case g.Hold != nil:
 		return s.hold(ctx, g)
 	case slices.ContainsFunc(g.Ops, func(op store.Op) bool {
-		return op.Floor > 0 || op.Def.Plan != "" || op.Def.Algorithm == store.Concurrency
-	}): // with named arguments, or errors of SQL
+		return op.Def.Algorithm == store.Concurrency || op.Def.Parent != ""
+	}): // take is an error on a concurrency limit; limits with parents are for Go alone
 	case g.Cancel:
 		err := s.call(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
@@ -71,7 +71,6 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 			return store.ErrReservation
 		}
 		return err
-	case g.Hold != nil:
 	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]) && (g.Ops[0].Asked().Plan == "" || g.Ops[0].Verb < store.VerbCharge):
 		op := &g.Ops[0]
 		args := []any{op.Def.Name, key(op.Key), op.Cost}
@@ -141,11 +140,17 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 	b.Queue("select set_config('test.now', $1, true)", strconv.FormatInt(s.now(), 10))
 	b.Queue(sql, args...)
 	results := s.pool.SendBatch(ctx, &b)
-	defer func() {
+	open := true
+	end := func() { // once: what follows takes another connection
+		if !open {
+			return
+		}
 		if e := results.Close(); err == nil {
 			err = e
 		}
-	}()
+		open = false
+	}
+	defer end()
 	if _, err = results.Exec(); err != nil {
 		return err
 	}
@@ -159,14 +164,13 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 	}
 	defer rows.Close()
 	g.Allowed, g.Reserved = true, false
-	var bound []*store.Op
-	for i := 0; rows.Next(); i++ {
+	var answers []store.Answer
+	for rows.Next() {
 		a, id, err := scan(rows)
 		if err != nil {
 			return err
 		}
-		s.answer(ctx, &g.Ops[i], a)
-		bound = append(bound, &g.Ops[i])
+		answers = append(answers, a)
 		g.Allowed = g.Allowed && a.Allowed
 		if id.Valid {
 			g.Reserved, g.ID = true, id.Bytes
@@ -176,8 +180,13 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 		return err
 	}
 	rows.Close()
-	for _, op := range bound { // SQL does not return it
-		if op.Retry > 0 {
+	if end(); err != nil {
+		return err
+	}
+	for i, a := range answers {
+		op := &g.Ops[i]
+		s.answer(ctx, op, a)
+		if op.Retry > 0 { // SQL does not return Bound
 			held, err := s.Abilities().Holds(ctx, op.Def, op.Key)
 			if err != nil {
 				return err
@@ -195,8 +204,10 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 		if plan := d.WithPlan(op.Asked().Plan); plan != nil {
 			op.SetDecider(plan)
 		}
-		if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); d.Overridden && err == nil && len(list) > 0 && list[0].Key == op.Key {
-			op.SetDecider(d.WithOverride(&list[0]))
+		if d.Overridden {
+			if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); err == nil && len(list) > 0 && list[0].Key == op.Key {
+				op.SetDecider(d.WithOverride(&list[0]))
+			}
 		}
 	}
 	op.Answer = a
