@@ -118,16 +118,16 @@ func TestOverriddenKeyIsOneStatement(t *testing.T) {
 	takeOf(t, s, d, "k", store.VerbTake, 1)
 	for range 5 {
 		before := n.Load()
-		if op := takeOf(t, s, d, "k", store.VerbTake, 1); !op.Allowed || op.Def.Limit.Burst != 100 || n.Load() != before+1 {
+		if op := takeOf(t, s, d, "k", store.VerbTake, 1); !op.Allowed || op.Def.Burst != 100 || n.Load() != before+1 {
 			t.Fatalf("%+v after %d statements", op.Answer, n.Load()-before)
 		}
 	}
 	must(t, pool, "select dipwell.override('api', 'k', burst => 10)")
-	if op := takeOf(t, s, d, "k", store.VerbTake, 5); op.Allowed || op.Def.Limit.Burst != 10 {
+	if op := takeOf(t, s, d, "k", store.VerbTake, 5); op.Allowed || op.Def.Burst != 10 {
 		t.Errorf("after another override: %+v", op.Answer)
 	}
 	must(t, pool, "select dipwell.end_override('api', 'k')")
-	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Limit.Burst != 5 {
+	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Burst != 5 {
 		t.Errorf("after its end: %+v", op.Answer)
 	}
 	must(t, pool, "select dipwell.override('api', 'k', burst => 10, until => now() + interval '0.2 seconds')")
@@ -138,7 +138,7 @@ func TestOverriddenKeyIsOneStatement(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Limit.Burst != 5 {
+	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Burst != 5 {
 		t.Errorf("at its end: %+v", op.Answer)
 	}
 }

@@ -177,7 +177,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 func (l *limits) newEntry(d *store.Definition) *entry {
 	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
 		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
-	for _, p := range d.Limit.Plans.All() {
+	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
 			if e.plans == nil {
 				e.plans = map[string]*entry{}

@@ -24,7 +24,7 @@ const (
 // than by the old.
 func slower(old, d *store.Definition) bool {
 	from, to, policy := &old.Rule, &d.Rule, d.Policy
-	if old.Overridden || old.Limit.Plans != (store.Plans{}) {
+	if old.Overridden || old.Plans != (store.Plans{}) {
 		return true // possibly
 	}
 	if policy == store.StartOver {

@@ -45,7 +45,6 @@ type table struct {
 // A tableRow is the row of a key with its records and its override.
 type tableRow struct {
 	limit, key string
-	begin      string // of the row's name
 
 	text     string // of the row as read; "" if there is none
 	records  map[string]string

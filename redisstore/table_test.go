@@ -206,7 +206,7 @@ func (h *history) hold() {
 // def returns a definition that a caller may name.
 func (h *history) def() *store.Definition {
 	d := h.s.Registry().Lookup(h.limits[h.r.IntN(len(h.limits))].Name)
-	if plans := d.Limit.Plans.All(); len(plans) > 0 && h.r.IntN(2) == 0 {
+	if plans := d.Plans.All(); len(plans) > 0 && h.r.IntN(2) == 0 {
 		return d.WithPlan(plans[h.r.IntN(len(plans))].Name)
 	}
 	return d
@@ -316,8 +316,8 @@ func (h *history) override() {
 	switch n := h.r.IntN(5); {
 	case n == 0:
 		o = nil
-	case n < 3 && d.Limit.Plans != (store.Plans{}):
-		plans := d.Limit.Plans.All()
+	case n < 3 && d.Plans != (store.Plans{}):
+		plans := d.Plans.All()
 		o = &store.Override{Key: key, Plan: plans[h.r.IntN(len(plans))].Name}
 	}
 	if o != nil && h.r.IntN(2) == 0 {

@@ -59,7 +59,7 @@ func (d *Definition) CallSite(l Limit) (*Definition, error) {
 		}
 	}
 	site := base.sitePlan(&l)
-	compiled, rule, err := base.Limit.compileVariant(&site, base.Rule.Every)
+	compiled, rule, err := base.compileVariant(&site, base.Rule.Every)
 	if err != nil {
 		return nil, err
 	}

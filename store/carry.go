@@ -64,7 +64,7 @@ func (d *Definition) NamedPlan(name string) (*Definition, error) {
 
 // planDefs returns the definitions of the plans of a base.
 func (d *Definition) planDefs() []*Definition {
-	if d.Limit.Plans == (Plans{}) {
+	if d.Plans == (Plans{}) {
 		return nil
 	}
 	if d.plans == nil || d.plans.number != d.Number { // not published by a Registry: made by hand, as in tests
@@ -85,7 +85,7 @@ func (d *Definition) publish() {
 }
 
 func (d *Definition) compilePlans() (out []*Definition) {
-	plans := d.Limit.Plans.All()
+	plans := d.Plans.All()
 	for i := range plans {
 		if v := d.variant(&plans[i]); v != nil {
 			v.Number = number.Of(i+1, d.Number)
@@ -98,7 +98,7 @@ func (d *Definition) compilePlans() (out []*Definition) {
 // variant returns the definition of a plan, without its number, or nil if it does
 // not compile.
 func (d *Definition) variant(p *Plan) *Definition {
-	l, r, err := d.Limit.compileVariant(p, d.Rule.Every)
+	l, r, err := d.compileVariant(p, d.Rule.Every)
 	if err != nil {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (c *compiler) checkPlans() error {
 		if i > 0 && p.Name == plans[i-1].Name {
 			return c.bad("plans", "plan %s is there twice", p.Name)
 		}
-		if _, _, err := c.Limit.compileVariant(p, c.r.Every); err != nil {
+		if _, _, err := c.compileVariant(p, c.r.Every); err != nil {
 			return err
 		}
 	}

@@ -149,9 +149,6 @@ func (p *HoldPart) names(r Record, id string) bool {
 	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 }
 
-// hasRecord reports whether there is a record on the row of a part until it ends.
-func (p *HoldPart) hasRecord() bool { return !p.Reset && !p.Free && p.Cost > 0 }
-
 // HoldRecord returns a record of what op took for the hold with an id, and adds it to
 // the Lows of row, which is the row that Step returned. now is the time of the
 // decision, and expires that at which the hold expires, both in µs.

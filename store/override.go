@@ -75,7 +75,7 @@ func (d *Definition) Renewed(o *Override) *Override {
 	}
 	c := *o
 	c.Version, c.compiled = base.Number, nil
-	if c.ID = c.ID + 1; number.IsOverride(c.ID) {
+	if c.ID++; number.IsOverride(c.ID) {
 		c.ID = 1
 	}
 	if o.compiled != nil {
@@ -90,7 +90,7 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	p := Plan{Name: o.Plan, Rate: o.Rate, Period: o.Period, Burst: o.Burst}
 	if o.Plan != "" {
 		found := false
-		for _, named := range d.Limit.Plans.All() {
+		for _, named := range d.Plans.All() {
 			if named.Name == o.Plan {
 				p, found = named, true
 			}
@@ -128,7 +128,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	}
 	if o.Plan == "" {
 		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
-		if _, _, err := base.Limit.compileVariant(&p, base.Rule.Every); err != nil {
+		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*LimitError); ok { //nolint:errorlint // compileVariant returns it as it is
 				return &FieldError{Field: "override", Reason: le.Reason}
 			}

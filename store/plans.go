@@ -187,7 +187,7 @@ func checkPlanName(name string) string {
 		return fmt.Sprintf("the name of plan %s has %d bytes; at most %d", name, len(name), maxPlanName)
 	}
 	for _, c := range []byte(name) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-') {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
 			return fmt.Sprintf("the name of plan %q has other characters than letters, digits and _ . -", name)
 		}
 	}

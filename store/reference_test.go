@@ -521,7 +521,7 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 	at := w.now + op.Retry
 	if op.Never {
 		at = w.now + 3600*second
-	} else if !allowed(at) && !(k.override != nil && k.override.until == at) { // from then on a shadow may allow it
+	} else if !allowed(at) && (k.override == nil || k.override.until != at) { // from then on a shadow may allow it
 		w.errorf("refused at the retry time, %d µs from now", op.Retry)
 	}
 	for _, early := range []int64{1, 2, 1000, 1 + w.rnd.Int64N(at-w.now), 1 + w.rnd.Int64N(at-w.now)} {

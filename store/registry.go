@@ -230,6 +230,6 @@ func sameCounting(a, b *Definition) bool {
 		return false
 	}
 	// Plans and overrides change what is written, not what was compiled from it.
-	return !a.Overridden && !b.Overridden && a.Limit.Plans == (Plans{}) && b.Limit.Plans == (Plans{}) ||
-		a.Limit.Plans == b.Limit.Plans && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
+	return !a.Overridden && !b.Overridden && a.Plans == (Plans{}) && b.Plans == (Plans{}) ||
+		a.Plans == b.Plans && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
 }

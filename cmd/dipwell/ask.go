@@ -17,7 +17,7 @@ type (
 	TakeUpToCmd struct{ planCall }
 	ReserveCmd  struct{ planCall }
 	WaitCmd     struct {
-		floorCall `embed:"" set:"timeout=30s" set:"for=until the tokens are there"`
+		floorCall `embed:"" kong:"set='timeout=30s',set='for=until the tokens are there'"`
 	}
 	ChargeCmd struct{ call }
 	RefundCmd struct{ call }

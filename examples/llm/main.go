@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log"
 	"net"
 	"net/http"
@@ -15,12 +16,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
 	limiter, err := dipwell.New(store, limits...)
 	if err != nil {
 		log.Fatal(err)
 	}
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	socket, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range b.Groups {
-		g, before := &b.Groups[i], m.table.clone()
+		g, before := &b.Groups[i], m.clone()
 		if g.Err = g.DecideIn(&m.table, &m.reg, m.now()); g.Err != nil {
 			m.table = before
 		}

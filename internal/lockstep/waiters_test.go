@@ -82,7 +82,7 @@ func TestWaiters(t *testing.T) {
 									inversions++
 								}
 								last = max(last, turn)
-								if most := burst + int64(time.Since(begin).Microseconds())*rate/1e6; used > most {
+								if most := burst + time.Since(begin).Microseconds()*rate/1e6; used > most {
 									t.Errorf("after %v %d tokens were granted, which is more than %d", time.Since(begin), used, most)
 								}
 								mu.Unlock()

@@ -51,7 +51,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(row, present) {
 			return false, nil
 		}
-		sh.setLows(i, p, key, row.Lows)
+		sh.setLows(p, key, row.Lows)
 		sh.rewrite(i, p, key, &row)
 	case row.Used != 0:
 		if !sh.ready(1, p.def, key) || !s.room(sh, i, 1, now) {
@@ -59,7 +59,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		}
 		i, _ = sh.find(p.id, p.tag) // making room moves rows
 		sh.add(i, p, key, 0, &row, now, true)
-		sh.setLows(i, p, key, row.Lows)
+		sh.setLows(p, key, row.Lows)
 		sh.maintain(now)
 	}
 	return false, nil

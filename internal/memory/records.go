@@ -188,7 +188,7 @@ func withoutWithheld(records []store.Record) []store.Record {
 }
 
 // setLows sets the lows of a row that Put replaces, or ends those that it had.
-func (sh *shard) setLows(i int, p *place, key string, lows *store.Lows) {
+func (sh *shard) setLows(p *place, key string, lows *store.Lows) {
 	if lows != nil {
 		sh.extrasOf(p, key).lows = lows
 	} else {

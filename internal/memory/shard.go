@@ -49,7 +49,6 @@ type shardFields struct {
 	moved  int // slots moved or visited by growing and inserting, ever: for tests
 	texts  texts
 	phases []*[extentPhases]int64 // of the row in each slot
-	number uint32                 // in Store.shards
 	extras map[rowID]*keyExtras
 	due    extrasHeap
 }

@@ -71,8 +71,8 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 		return nil, err
 	}
 	defer t.unlock()
-	done, err := t.decidePlain(g)
-	if !done {
+	var err error
+	if !t.decidePlain(g) {
 		err = g.DecideIn(t, &s.reg, now)
 	}
 	if err == nil {
@@ -87,30 +87,29 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 // decidePlain decides a group of which no key has a record or an override that matters
 // now, as DecideIn would, in half the time, and beside thousands of records that wait
 // in a thousandth. Otherwise it returns false, and the group is not decided.
-func (t *txn) decidePlain(g *store.Group) (done bool, err error) {
+func (t *txn) decidePlain(g *store.Group) bool {
 	if g.Hold != nil || g.Cancel {
-		return false, nil
+		return false
 	}
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
 	for i := range t.rows {
 		r := &t.rows[i]
 		if r.def != r.op.Def || r.dead.Load() || r.op.Verb == store.VerbReset || r.def.Algorithm == store.Concurrency {
-			return false, nil
+			return false
 		}
 		t.read(r)
 		if k := r.extra(t.s); k != nil && (k.override != nil || k.counted < int64(len(k.records)) || r.state.Version != r.def.Number) {
-			return false, nil
+			return false
 		}
 		rows[i] = r.state
 	}
-	err = g.Decide(t.now, rows[:len(t.rows)], write[:])
-	if err != nil || g.Reserved {
-		return false, nil
+	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil || g.Reserved {
+		return false
 	}
 	for i := range t.rows { // a refusal writes nothing, so that it need not look at records that are due
 		if k := t.rows[i].extra(t.s); write[i] && k != nil && k.next <= t.now {
-			return false, nil
+			return false
 		}
 	}
 	for i := range t.rows {
@@ -118,7 +117,7 @@ func (t *txn) decidePlain(g *store.Group) (done bool, err error) {
 			t.rows[i].state, t.rows[i].wrote = rows[i], true
 		}
 	}
-	return true, nil
+	return true
 }
 
 // placeGroup sets the keys of a group.
@@ -156,7 +155,7 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	r := &t.rows[n]
 	r.name, r.key, r.op = limit, key, op
 	if r.binding = b; b != nil {
-		r.place.hash(t.s, key)
+		r.hash(t.s, key)
 		t.locks |= 1 << r.shard
 	}
 }
