@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/load"
+	"github.com/dipwell/dipwell/store"
+	"github.com/jackc/pgx/v5"
+)
+
+func init() {
+	register("holds", (*bench).holds)
+	register("levels", (*bench).levels)
+}
+
+const (
+	besideLimit = "beside" // each key has many live holds
+	slotsLimit  = "slots"  // of the algorithm concurrency
+)
+
+const (
+	besideKeys  = 50
+	besideHolds = 1000
+)
+
+// holds measures holds beside takes.
+func (b *bench) holds(ctx context.Context) error {
+	fmt.Fprintf(&b.out, "## Holds, unlogged, %d keys\n\n", b.keys)
+	fmt.Fprintf(&b.out, "Each decision is two calls, a hold and its settle, at half of the cost. \"beside %d\" is on %d keys with so many live holds each. A limit of which others hold, but not on the key that is asked, is \"%s\".\n\n",
+		besideHolds, besideKeys, besideLimit)
+	for _, l := range []dipwell.Limit{
+		{Name: besideLimit, Rate: perSecond, Period: time.Second, Burst: burst},
+		{Name: slotsLimit, Algorithm: dipwell.Concurrency, Burst: 1_000_000},
+	} {
+		if _, err := b.fast.limiter.Define(ctx, l, store.OwnerCode); err != nil {
+			return err
+		}
+	}
+	if err := b.fast.fill(ctx, besideLimit, b.keys); err != nil {
+		return err
+	}
+	err := withConn(ctx, b.fast.dsn, func(c *conn) error {
+		return c.once(ctx, "select count(dipwell.hold($1, 'user:' || k, 1, interval '1 hour')) from generate_series(0, $2::int - 1) k, generate_series(1, $3::int)",
+			besideLimit, strconv.Itoa(besideKeys), strconv.Itoa(besideHolds))
+	})
+	if err != nil {
+		return err
+	}
+	take, few := b.fast.take(), b.fast.take()
+	few.name, few.keys = fmt.Sprintf("%s, %d keys", takeName, besideKeys), besideKeys
+	free := contender{name: "beside others' holds", ours: true, open: b.fast.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.Take(ctx, besideLimit, key+"0", 1) // none of besideKeys
+		return d.Allowed, err
+	})}
+	held := contender{name: "hold and settle", ours: true, open: b.fast.onConn(holdAndSettle(apiLimit))}
+	beside := contender{name: fmt.Sprintf("beside %d holds", besideHolds), ours: true, keys: besideKeys, open: b.fast.onConn(holdAndSettle(besideLimit))}
+	slots := contender{name: "acquire and release", ours: true, open: b.fast.onConn(holdAndSettle(slotsLimit))}
+	cs := []contender{take, few, free, held, beside, slots}
+	for _, clients := range []int{1, 8} {
+		title := plural(clients, "client")
+		fs, err := b.rounds(ctx, "holds, "+title, load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{take.name})
+		b.reach(free.name, take.name, fs, 0.97)
+		for _, c := range [][2]string{{held.name, take.name}, {beside.name, few.name}, {slots.name, take.name}} {
+			b.costs(c[0], c[1], fs, 2.4)
+		}
+	}
+	return nil
+}
+
+var holdIDs atomic.Int64
+
+// holdAndSettle makes a hold and settles it.
+func holdAndSettle(limit string) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		id := "bench-" + strconv.FormatInt(holdIDs.Add(1), 36)
+		d, err := l.Hold(ctx, time.Minute, id, dipwell.Take{Limit: limit, Key: key, Cost: 2})
+		if err != nil || !d.Allowed {
+			return d.Allowed, err
+		}
+		d, err = l.Settle(ctx, id, 1)
+		return d.Allowed, err
+	}
+}
+
+// costs writes a target for the processor time and the rate of a contender: both are
+// at most so many times those of another.
+func (b *bench) costs(ours, theirs string, fs map[string]*figures, most float64) {
+	spent, slower := fs[ours].spent()/fs[theirs].spent(), fs[theirs].rate()/fs[ours].rate()
+	fmt.Fprintf(&b.out, "%s: %.2f × the processor time of %s, and %.2f × its time; target ≤ %g: %s\n\n", ours, spent, theirs, slower, most,
+		b.reached(spent <= most && slower <= most))
+}
+
+// levels measures a limit with a parent and a grandparent, whose row all calls share.
+func (b *bench) levels(ctx context.Context) error {
+	fmt.Fprintf(&b.out, "## Three levels, unlogged, %d keys\n\nEach call takes from a user, its tenant (of %d) and one row that all calls share. \"%s\" takes from the last alone.\n\n", b.keys, tenants, hotName)
+	for _, l := range []dipwell.Limit{
+		{Name: "everybody", Rate: perSecond, Period: time.Second, Burst: burst},
+		{Name: "of-tenant", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "everybody"},
+		{Name: "of-user", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "of-tenant"},
+	} {
+		if _, err := b.fast.limiter.Define(ctx, l, store.OwnerCode); err != nil {
+			return err
+		}
+	}
+	paths := make(map[string]string, b.keys)
+	for i := range b.keys {
+		key := load.Key(i)
+		paths[key] = dipwell.Key("tenant"+strconv.Itoa(i%tenants), key)
+		if _, err := b.fast.shared.Take(ctx, "of-user", paths[key], 1); err != nil {
+			return err
+		}
+	}
+	take, hot := b.fast.take(), b.fast.take()
+	hot.name, hot.keys = hotName, 1
+	three := func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.Take(ctx, "of-user", paths[key], 1)
+		return d.Allowed, err
+	}
+	levels := contender{name: "three levels", ours: true, open: b.fast.onConn(three)}
+	cs := []contender{take, hot, levels}
+	for _, c := range []struct {
+		clients int
+		most    float64
+	}{{1, 2.6}, {8, 2.2}} {
+		title := plural(c.clients, "client")
+		fs, err := b.rounds(ctx, "levels, "+title, load.Load{Clients: c.clients, Keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{levels.name})
+		b.costs(levels.name, take.name, fs, c.most)
+	}
+	coalesced := b.fast.coalesced()
+	shared := contender{name: "three levels, coalesced", ours: true, open: func(context.Context) (load.Session, error) {
+		return load.Session{Close: func() {}, Take: func(ctx context.Context, key string) (bool, error) { return three(ctx, b.fast.shared, nil, key) }}, nil
+	}}
+	cs = []contender{shared, coalesced}
+	for _, clients := range []int{64, 512} {
+		title := fmt.Sprintf("%d goroutines, coalesced", clients)
+		fs, err := b.rounds(ctx, "levels, "+title, load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(title, fs, names(cs), []string{shared.name}, target{coalescedName, 0.25})
+	}
+	return nil
+}
+
+const (
+	tenants = 100
+	hotName = takeName + ", one hot key"
+)
