@@ -372,6 +372,12 @@ func TestManyVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err = s.SetOverride(ctx, l.Limit("api"), store.Override{Key: "raised", Burst: 9000}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "api", "raised", 8000); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
 	for i := range 1200 {
 		limit.Rate = int64(1 + i%2)
 		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
@@ -392,6 +398,9 @@ func TestManyVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, err := l.Check(ctx, "api", "k", 1); err != nil || d.Remaining != 3800 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := l.Check(ctx, "api", "raised", 1); err != nil || d.Remaining != 1000 {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

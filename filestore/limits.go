@@ -190,6 +190,7 @@ func (p *limits) write(d *store.Definition) error {
 // retire deletes the versions that no row or reservation names. It first writes all
 // dirty keys, so that no row in memory has an older version than in the file.
 func (p *limits) retire(d *store.Definition) error {
+	p.s.mem.Renew()
 	if err := p.s.writer.flush(); err != nil {
 		return err
 	}

@@ -182,6 +182,40 @@ func TestManyVersions(t *testing.T) {
 	}
 }
 
+// TestManyVersionsBesideOverrides does so while keys have overrides, whose rows and
+// records name no version.
+func TestManyVersionsBesideOverrides(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	limit := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
+	l := limiter(t, s, limit)
+	for _, key := range []string{"row", "hold", "no row"} {
+		if _, err := s.SetOverride(ctx, l.Limit("api"), store.Override{Key: key, Rate: 2, Burst: 40}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(t, l, "api", "row", 40)
+	h, err := l.Hold(ctx, time.Hour, "", dipwell.Take{Limit: "api", Key: "hold", Cost: 40})
+	if err != nil || !h.Allowed {
+		t.Fatal(h, err)
+	}
+	for i := range 4 * manyPast {
+		limit.Rate = int64(2 - i%2)
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+			t.Fatal(i, err)
+		}
+		take(t, l, "api", "other", 0)
+	}
+	for key, want := range map[string]int64{"row": 0, "hold": 0, "no row": 40} {
+		if d, err := l.Check(ctx, "api", key, 0); err != nil || d.Remaining != want || d.Capacity != 40 {
+			t.Errorf("%s: %+v, %v; want %d remaining", key, d, err, want)
+		}
+	}
+	if d, err := l.Settle(ctx, h.Hold, 10); err != nil || d.Remaining != 30 {
+		t.Errorf("settled: %+v, %v", d, err)
+	}
+}
+
 func TestReservationsAreBounded(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now, MaxReservations: 2})

@@ -266,6 +266,7 @@ func (l *limits) crowded() bool {
 // later: a call finds the present version in the registry, or has a binding that is
 // not dead, while it has the shard's lock.
 func (s *Store) collect() {
+	s.Renew()
 	l := &s.limits
 	l.mu.Lock()
 	all := *l.handles.Load()
@@ -275,9 +276,9 @@ func (s *Store) collect() {
 	}
 	oldest := l.retire(used)
 	l.mu.Unlock()
-	s.eachVersion(func(limit string, version uint32) {
-		if v, ok := oldest[limit]; ok && version < v {
-			oldest[limit] = version
+	s.eachExtras(func(_ *shard, k *keyExtras) {
+		if v, ok := oldest[k.name]; ok {
+			oldest[k.name] = min(v, k.oldest())
 		}
 	})
 	for name, version := range oldest {

@@ -38,9 +38,12 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	if row.Override = sh.overrideOf(p); row.Override == nil && number.IsOverride(row.Version) {
 		return false, nil // of another store's override
 	}
-	var known bool
-	if row, known = p.def.Own(row, max(now, row.TS)).Carry(row, key, now); !known {
+	carried, known := p.def.Own(row, max(now, row.TS)).Carry(row, key, now)
+	if !known {
 		return false, store.ErrStaleDefinition
+	}
+	if !number.IsOverride(row.Version) || number.Override(row.Version) != row.Override.ID {
+		row = carried // else it stays at the version of its override, which is not changed here
 	}
 	i, found := sh.find(p.id, p.tag)
 	switch {
@@ -48,7 +51,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		var present store.State
 		sh.state(&present, sh.at(i), p)
 		present.Override = row.Override
-		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(row, present) {
+		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(carried, present) {
 			return false, nil
 		}
 		sh.setLows(p, key, row.Lows)

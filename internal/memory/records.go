@@ -267,35 +267,49 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 // ForgetRecords drops the records, lows and overrides of all keys of a limit. Its
 // reservations and holds can then give nothing back.
 func (s *Store) ForgetRecords(limit string) {
+	s.eachExtras(func(sh *shard, k *keyExtras) {
+		if k.name == limit {
+			sh.dropOfGone(k)
+		}
+	})
+}
+
+// eachExtras calls do, under the lock of the shard, with every key that has records, lows
+// or an override.
+func (s *Store) eachExtras(do func(sh *shard, k *keyExtras)) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, k := range sh.extras {
-			if k.name == limit {
-				sh.dropOfGone(k)
-			}
+			do(sh, k)
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// eachVersion calls do with the limit and version of every record and override.
-func (s *Store) eachVersion(do func(limit string, version uint32)) {
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
-		for _, k := range sh.extras {
-			if k.override != nil {
-				do(k.name, k.override.Version)
-			}
-			for j := range k.records {
-				if n := k.records[j].Version; !number.IsOverride(n) {
-					do(k.name, number.Version(n))
-				}
-			}
-		}
-		sh.mu.Unlock()
+// oldest returns the lowest version of the limit that an override or a record names.
+func (k *keyExtras) oldest() uint32 {
+	oldest := uint32(number.MaxVersion)
+	if k.override != nil {
+		oldest = k.override.Version
 	}
+	for i := range k.records {
+		if n := k.records[i].Version; !number.IsOverride(n) {
+			oldest = min(oldest, number.Version(n))
+		}
+	}
+	return oldest
+}
+
+// Renew converts keys with overrides or records that name a version so old that it
+// keeps others from being retired. An override may stand for years without a call.
+func (s *Store) Renew() {
+	now := s.now()
+	s.eachExtras(func(sh *shard, k *keyExtras) {
+		if b := k.current.Load(); b != nil && k.oldest()+manyPast/2 < b.def.Number {
+			sh.sweepKey(k, b, now)
+		}
+	})
 }
 
 // extrasHeap is a heap with the key that a sweep changes next on top.
