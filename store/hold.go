@@ -31,7 +31,7 @@ const MaxHoldID = 64
 // the present state of its row.
 type HoldCall struct {
 	Verb  HoldVerb
-	ID    string  // 1 to 64 bytes of printable ASCII without spaces
+	ID    string  // 1 to 64 bytes of printable ASCII without spaces; MakeHold may set another, by which the hold is settled and extended
 	TTL   int64   // µs from now until it expires; of MakeHold and ExtendHold
 	Costs []int64 // of SettleHold: tokens, one for each take of the hold; nil: as held
 

@@ -80,7 +80,8 @@ func (w *waiter) recycle() {
 func (w *waiter) answer(g *store.Group) {
 	g.Err, g.Allowed, g.Reserved = w.group.Err, w.group.Allowed, w.group.Reserved
 	if g.Hold != nil {
-		g.Hold.Expires, g.Hold.Repeated = w.group.Hold.Expires, w.group.Hold.Repeated
+		h := w.group.Hold
+		g.Hold.ID, g.Hold.Expires, g.Hold.Repeated = h.ID, h.Expires, h.Repeated
 		if g.Settles() {
 			g.Ops = w.group.Ops
 			return

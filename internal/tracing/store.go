@@ -37,9 +37,6 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	ctx, span := s.tracer.tracer.Start(ctx, name(g), trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
 	err := s.inner.Apply(ctx, b)
-	if err == nil {
-		err = g.Err
-	}
 	if len(g.Ops) == 1 {
 		span.SetAttributes(s.tracer.about(&g.Ops[0])...)
 	} else {

@@ -1,0 +1,19 @@
+package breaker_test
+
+import (
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/store"
+)
+
+// TestEveryFieldCrosses checks calls while the breaker is closed.
+func TestEveryFieldCrosses(t *testing.T) {
+	limittest.Crossing{Wrap: func(inner store.Store) store.Store {
+		s, err := breaker.New(inner, breaker.Config{})
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		return s
+	}}.Run(t)
+}
