@@ -324,7 +324,7 @@ func (d *Decision) setCall(def *Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	d.Plan, d.Reservation, d.Limits = def.Plan, Reservation{}, nil
 	d.Hold, d.Expires, d.Repeated, d.RetryIsBound = "", time.Time{}, false, false
-	if d.Plan != "" && def.IsCallSite() {
+	if def.Unnamed {
 		d.Plan = ""
 	}
 }

@@ -201,7 +201,7 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 		if t.With != nil {
 			return op, badField("plan", "stands beside a definition of the call site, which is a plan without a name")
 		}
-		op.Def, err = op.Def.NamedPlan(t.Plan)
+		op.Def, err = namedPlan(op.Def, t.Plan)
 	}
 	if err == nil && t.Floor != 0 {
 		err = checkFloor(op.Def, verb, t.Floor)
@@ -263,6 +263,19 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 		d.Reservation = g.ID
 		d.Delay = us(g.Due())
 	}
+}
+
+// namedPlan returns the definition of a plan that a caller names. The error is a
+// *FieldError, which wraps ErrUnknownPlan if the limit has no such plan.
+func namedPlan(d *Definition, name string) (*Definition, error) {
+	plan := d.WithPlan(name)
+	switch {
+	case plan == nil || plan.Unnamed:
+		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: ErrUnknownPlan}
+	case plan.OverrideOnly:
+		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
+	}
+	return plan, nil
 }
 
 // decideBy sets d to the decision of the limit that decides a group.

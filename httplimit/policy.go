@@ -25,7 +25,7 @@ const maxPolicies = 1024
 var policies atomic.Pointer[map[*dipwell.Definition]*policy]
 
 func policyOf(def *dipwell.Definition) *policy {
-	if def.OfOverride() { // there may be one for each key
+	if def.Override != nil { // there may be one for each key
 		return newPolicy(def)
 	}
 	old := policies.Load()

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,7 +111,7 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
-		plan := op.Asked().Plan
+		plan := cmp.Or(op.Asked, op.Def).Plan
 		op.Def, out[i] = e.def, e
 		if plan != "" {
 			p := e.planEntry(l, plan)

@@ -20,7 +20,7 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 	if err == nil {
 		err = readDecided(rows, g)
 	}
-	if err == nil && len(g.Ops) == 1 && (entries[0].def.Overridden || g.Ops[0].Def.OfOverride()) {
+	if err == nil && len(g.Ops) == 1 && (entries[0].def.Overridden || g.Ops[0].Def.Override != nil) {
 		s.overridden.note(bucketKey{entries[0].id, g.Ops[0].Key}, g.Ops[0].Def)
 	}
 	return decideError(err, writes(g))
@@ -53,7 +53,7 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 		if op.Bounded {
 			delays[i] = &op.MaxDelay
 		}
-		if plans != nil && op.Def.Plan != "" && !op.Def.OfOverride() {
+		if plans != nil && op.Def.Plan != "" && op.Def.Override == nil {
 			plans[i] = &op.Def.Plan
 		}
 		if floors != nil {

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,7 @@ func hasVariant(g *store.Group) bool {
 // returned: the number of the rule, the name of the plan and the override. It returns
 // false if that is of a version that this program does not know.
 func setDecider(op *store.Op, version uint32, plan *string, override []byte) bool {
-	base := op.Def.Base()
+	base, decider := op.Def.Base(), op.Def
 	switch {
 	case override != nil:
 		o, err := parseOverride(override)
@@ -77,19 +78,18 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 			return false
 		}
 		o.Prepare()
-		op.SetDecider(base.WithOverride(o))
+		decider = base.WithOverride(o)
 	case version == op.Def.Number:
 	case version == base.Number:
-		op.SetDecider(base)
+		decider = base
 	case plan != nil:
-		d := base.WithPlan(*plan)
-		if d == nil || d.Number != version {
+		if decider = base.WithPlan(*plan); decider == nil || decider.Number != version {
 			return false
 		}
-		op.SetDecider(d)
 	default:
 		return false
 	}
+	op.Asked, op.Def = cmp.Or(op.Asked, op.Def), decider
 	return true
 }
 
@@ -130,7 +130,7 @@ func (m *overridden) note(k bucketKey, d *store.Definition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case !d.OfOverride():
+	case d.Override == nil:
 		delete(m.defs, k)
 		return
 	case m.defs == nil || len(m.defs) >= maxOverridden:
@@ -152,7 +152,7 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	if d.Base() == e.def.Base() && d.Mode <= store.Shadow && op.Floor == 0 && e.takeOverridden != "" && ticksNeedNoClamp(&d.Rule) && !s.refused.has(e.id, op.Key) {
 		op.Def = d
 		if tokens, bound := fullCost(op); tokens > 0 {
-			units, until := tokens*d.Rule.Unit, d.Override().Until
+			units, until := tokens*d.Rule.Unit, d.Override.Until
 			if until == 0 {
 				until = store.MaxInt
 			}

@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,11 +72,11 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 			return store.ErrReservation
 		}
 		return err
-	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]) && (g.Ops[0].Asked().Plan == "" || g.Ops[0].Verb < store.VerbCharge):
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]) && (cmp.Or(g.Ops[0].Asked, g.Ops[0].Def).Plan == "" || g.Ops[0].Verb < store.VerbCharge):
 		op := &g.Ops[0]
 		args := []any{op.Def.Name, key(op.Key), op.Cost}
 		sql := "select * from dipwell." + op.Verb.String() + "($1, $2, $3"
-		if plan := op.Asked().Plan; plan != "" {
+		if plan := cmp.Or(op.Asked, op.Def).Plan; plan != "" {
 			sql, args = sql+", plan => $4", append(args, plan)
 		}
 		if op.Floor > 0 {
@@ -123,10 +124,10 @@ func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 	var costs, floors []int64
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		plans, floors = append(plans, key(op.Asked().Plan)), append(floors, op.Floor)
+		plans, floors = append(plans, key(cmp.Or(op.Asked, op.Def).Plan)), append(floors, op.Floor)
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}
-	if !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Floor > 0 || op.Asked().Plan != "" }) {
+	if !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Floor > 0 || cmp.Or(op.Asked, op.Def).Plan != "" }) {
 		plans, floors = nil, nil // null, for which there are faster statements
 	}
 	return s.call(ctx, g, `select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation
@@ -201,12 +202,12 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 // time is in shadow mode.
 func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 	if d := s.Registry().Lookup(op.Def.Name); d != nil {
-		if plan := d.WithPlan(op.Asked().Plan); plan != nil {
-			op.SetDecider(plan)
+		if plan := d.WithPlan(cmp.Or(op.Asked, op.Def).Plan); plan != nil {
+			op.Asked, op.Def = cmp.Or(op.Asked, op.Def), plan
 		}
 		if d.Overridden {
 			if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); err == nil && len(list) > 0 && list[0].Key == op.Key {
-				op.SetDecider(d.WithOverride(&list[0]))
+				op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d.WithOverride(&list[0])
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 	b := e.windows.read.Load()
 	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.covers(s.estimateNow(b)) {
 		b = &boundaries{asked: time.Now()}
-		if s.db.QueryRow(ctx, windowsSQL, e.id, int32(e.def.Version()), s.testNow(), windowsAhead).Scan(&b.now, &b.at) != nil {
+		if s.db.QueryRow(ctx, windowsSQL, e.id, int32(e.def.Base().Number), s.testNow(), windowsAhead).Scan(&b.now, &b.at) != nil {
 			return false
 		}
 		if !sameWindows(e.def.Limit, b.at) {

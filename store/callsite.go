@@ -106,7 +106,7 @@ func (d *Definition) sitePlan(l *Limit) Plan {
 func (d *Definition) site(i int) *Definition {
 	v := d.variant(&d.sites.plans[i])
 	if v != nil {
-		v.Plan, v.Number = sitePrefix+strconv.Itoa(i), number.Of(number.FirstCallSite+i, d.Number)
+		v.Plan, v.Unnamed, v.Number = sitePrefix+strconv.Itoa(i), true, number.Of(number.FirstCallSite+i, d.Number)
 	}
 	return v
 }
@@ -121,6 +121,3 @@ func (d *Definition) siteNamed(name string) *Definition {
 	defer d.sites.mu.Unlock()
 	return d.site(i)
 }
-
-// IsCallSite reports whether a call site made the definition: its Plan is no name.
-func (d *Definition) IsCallSite() bool { return strings.HasPrefix(d.Plan, sitePrefix) }

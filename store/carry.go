@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,16 +21,6 @@ func (d *Definition) Base() *Definition {
 	return d
 }
 
-// Version returns the version of the limit that d is of. Number is the same for a
-// base definition; for a plan or an override it also says which.
-func (d *Definition) Version() uint32 { return d.Base().Number }
-
-// OfOverride reports whether d is the definition that an override makes.
-func (d *Definition) OfOverride() bool { return number.IsOverride(d.Number) }
-
-// Override returns the override that d is the definition of, or nil.
-func (d *Definition) Override() *Override { return d.by }
-
 // WithPlan returns the definition of a plan of the limit, or nil if it has no plan
 // of this name. Without a name it is the base definition.
 func (d *Definition) WithPlan(name string) *Definition {
@@ -47,19 +36,6 @@ func (d *Definition) WithPlan(name string) *Definition {
 		return defs[i]
 	}
 	return nil
-}
-
-// NamedPlan returns the definition of a plan that a caller names: WithPlan, or a
-// *FieldError, which wraps ErrUnknownPlan if the limit has no such plan.
-func (d *Definition) NamedPlan(name string) (*Definition, error) {
-	plan := d.WithPlan(name)
-	switch {
-	case plan == nil || plan.IsCallSite():
-		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: ErrUnknownPlan}
-	case plan.overrideOnly:
-		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
-	}
-	return plan, nil
 }
 
 // planDefs returns the definitions of the plans of a base.
@@ -103,7 +79,7 @@ func (d *Definition) variant(p *Plan) *Definition {
 		return nil
 	}
 	l.Plans = Plans{}
-	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, overrideOnly: p.OverrideOnly, base: d}
+	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, OverrideOnly: p.OverrideOnly, base: d}
 }
 
 // A place is a definition that a row may be under: the base, a plan or the key's
@@ -296,10 +272,10 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 	return s, true
 }
 
-// CarryUnits converts units that a record took under the definition with a number to
+// carryUnits converts units that a record took under the definition with a number to
 // d at the time t, in µs, rounded down. o is the override of the key, or nil. It
 // returns 0 if that definition is unknown.
-func (d *Definition) CarryUnits(units int64, n uint32, o *Override, t int64) int64 {
+func (d *Definition) carryUnits(units int64, n uint32, o *Override, t int64) int64 {
 	base := d.Base()
 	if n == d.Number && (o == nil || o.Version == base.Number) {
 		return units

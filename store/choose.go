@@ -2,26 +2,13 @@ package store
 
 import "github.com/dipwell/dipwell/internal/number"
 
-// Asked returns the definition that the caller named: Def, unless an override or a
-// Charge has replaced it in an earlier try.
-func (op *Op) Asked() *Definition {
-	if op.asked != nil {
-		return op.asked
-	}
-	return op.Def
-}
-
-// SetDecider sets Def to the definition that decided the op, for stores whose server
-// decides. Asked stays what it is.
-func (op *Op) SetDecider(d *Definition) { op.asked, op.Def = op.Asked(), d }
-
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of
 // the override of the key; or else the one that the caller named. Charge keeps the
 // row under its own definition.
 func (op *Op) choose(row State, t int64) {
-	if op.Def.OfOverride() { // set by an earlier call of choose
-		if op.Def = op.Def.Base(); op.asked != nil {
-			op.Def = op.asked
+	if op.Def.Override != nil { // set by an earlier call of choose
+		if op.Def = op.Def.Base(); op.Asked != nil {
+			op.Def = op.Asked
 		}
 	}
 	asked := op.Def
@@ -31,14 +18,14 @@ func (op *Op) choose(row State, t int64) {
 	case op.Verb == VerbCharge:
 		op.Def = asked.Own(row, t)
 	}
-	op.asked = asked
+	op.Asked = asked
 }
 
 // byMode decides an op under a plan that is unlimited or blocked. The row stays as it
 // is, but for a hold of an unlimited concurrency limit, which counts what is held.
 func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	own := op.Def
-	if !own.OfOverride() {
+	if own.Override == nil {
 		own = own.Base()
 	}
 	row, ok := own.Carry(row, op.Key, now)
@@ -53,7 +40,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if op.Def.Mode == Blocked {
 		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
 		op.Never = true
-		if op.Def.OfOverride() && row.Override.Until != 0 {
+		if op.Def.Override != nil && row.Override.Until != 0 {
 			op.retryAfterOverride(row, now)
 		}
 		return row, false, nil
@@ -75,7 +62,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 func (op *Op) retryAfterOverride(row State, now int64) {
 	until := row.Override.Until
 	later := *op
-	later.Def, later.Answer = op.asked, Answer{}
+	later.Def, later.Answer = op.Asked, Answer{}
 	_, _, err := later.Step(until, row, true)
 	op.Never, op.Retry = false, until-now
 	switch {

@@ -128,9 +128,9 @@ func (c *compiler) check() error {
 		return c.bad("parts", "%d is not between 0 and %d", c.Parts, maxParts)
 	case c.Parent != "" && c.Parts != 0:
 		return c.bad("parts", "is for a limit without a parent; the keys of this one have one part more than those of %s", c.Parent)
-	case c.TTL < 0 || c.TTL > MaxTTL:
+	case c.TTL < 0 || c.TTL > maxTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
-	case c.TTL > 0 && c.TTL < MinTTL:
+	case c.TTL > 0 && c.TTL < minTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case int(c.OnExpire) >= len(expiries):
 		return c.bad("on_expire", "unknown; it is one of give_back, keep")
@@ -194,9 +194,9 @@ func (c *compiler) checkConcurrency() error {
 
 // Bounds of holds and parents.
 const (
-	MinTTL     = time.Millisecond
-	MaxTTL     = 31 * 24 * time.Hour
-	DefaultTTL = 24 * time.Hour
+	minTTL     = time.Millisecond
+	maxTTL     = 31 * 24 * time.Hour
+	defaultTTL = 24 * time.Hour
 	maxParts   = 16
 )
 

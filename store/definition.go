@@ -30,7 +30,7 @@ type Definition struct {
 	// one before it makes the row of a key.
 	Overridden bool
 
-	Number uint32 // of the present version; for the numbers of plans and overrides see Definition.Version
+	Number uint32 // of the present version; plans and overrides have numbers of their own, and Base().Number is the version
 	Since  int64  // µs on the store's clock
 	Rule   Rule
 	Policy ChangePolicy // how rows of the version before are converted to the present one
@@ -40,10 +40,11 @@ type Definition struct {
 	// one: see Registry.CheckKey. A Registry sets it.
 	Paths bool
 
-	overrideOnly bool // callers may not name the plan
+	OverrideOnly bool      // callers may not name the plan: keys have it by an override alone
+	Unnamed      bool      // a call site made the plan, and Plan is no name: see CallSite
+	Override     *Override // that makes the definition; nil: none does
 
 	base  *Definition // of a plan or an override
-	by    *Override   // of the definition that an override makes
 	plans *planSet    // of a base
 	sites *callSites  // of a base, and shared by its versions
 }

@@ -103,7 +103,7 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 // isAdvanced reports whether Advance would change neither a row nor its records. A key
 // may have thousands of them.
 func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
-	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Version() || (row.Lows == nil) != (d.Algorithm == Concurrency) {
+	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Base().Number || (row.Lows == nil) != (d.Algorithm == Concurrency) {
 		return false
 	}
 	live := row.Lows == nil
@@ -121,9 +121,9 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	for i := range rs {
 		r := &rs[i]
-		r.Units = d.CarryUnits(r.Units, r.Version, o, now)
+		r.Units = d.carryUnits(r.Units, r.Version, o, now)
 		if r.Slack >= 0 {
-			r.Slack = d.CarryUnits(r.Slack, r.Version, o, now)
+			r.Slack = d.carryUnits(r.Slack, r.Version, o, now)
 		}
 		r.Version = d.Number
 	}

@@ -103,7 +103,7 @@ func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold
 	own := d.Own(row, max(now, row.TS))
 	for _, r := range rs {
 		if r.holds(now) {
-			units := own.CarryUnits(r.Units, r.Version, row.Override, now)
+			units := own.carryUnits(r.Units, r.Version, row.Override, now)
 			list = append(list, KeyHold{r.Hold, units / own.Rule.Unit, r.Expires})
 		}
 	}
@@ -149,10 +149,10 @@ func (p *HoldPart) names(r Record, id string) bool {
 	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 }
 
-// HoldRecord returns a record of what op took for the hold with an id, and adds it to
+// holdRecord returns a record of what op took for the hold with an id, and adds it to
 // the Lows of row, which is the row that Step returned. now is the time of the
 // decision, and expires that at which the hold expires, both in µs.
-func (op *Op) HoldRecord(row *State, id string, now, expires int64) Record {
+func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 	mark := holdMark(id, now)
 	r := Record{Number: 1, Mark: mark, Units: op.Granted, Slack: -1, Version: row.Version, Due: now}
 	if op.Def.Algorithm != Concurrency {
@@ -225,11 +225,11 @@ func CheckHoldID(id string) error {
 func (d *Definition) CheckTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {
-		most = DefaultTTL
+		most = defaultTTL
 	}
 	switch {
-	case ttl < MinTTL.Microseconds():
-		return badField("ttl", "%d µs is less than %v", ttl, MinTTL)
+	case ttl < minTTL.Microseconds():
+		return badField("ttl", "%d µs is less than %v", ttl, minTTL)
 	case ttl > most.Microseconds():
 		return badField("ttl", "is longer than limit %s lets a hold be, %v", d.Name, most)
 	}
@@ -289,7 +289,7 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 	}
 	look.answerHolds(row, records, now)
 	a := look.Answer
-	op.Def, op.asked, op.Phase = look.Def, look.asked, look.Phase
+	op.Def, op.Asked, op.Phase = look.Def, look.Asked, look.Phase
 	op.Answer = Answer{Allowed: true, Granted: granted, Remaining: a.Remaining, Reset: a.Reset, Used: a.Used, TS: a.TS}
 	return nil
 }
@@ -372,7 +372,7 @@ func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool)
 	}
 	at := fits(op.Def)
 	if o := row.Override; o.decides(max(now, row.TS)) && o.Until != 0 && (at < 0 || at >= o.Until) {
-		if at = fits(op.asked); at >= 0 {
+		if at = fits(op.Asked); at >= 0 {
 			at = max(at, o.Until)
 		}
 	}

@@ -30,8 +30,8 @@ type Override struct {
 	compiled *atomic.Pointer[Definition] // by WithOverride, for the present base
 }
 
-// MaxNote is the length of the longest note of an override, in bytes.
-const MaxNote = 1024
+// maxNote is the length of the longest note of an override, in bytes.
+const maxNote = 1024
 
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
@@ -41,8 +41,7 @@ func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t
 func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 
 // WithOverride returns the definition that an override makes of the present version
-// of the limit. If o is of an older version, the definition has the next ID; see
-// Renewed.
+// of the limit. If o is of an older version, the definition has the next ID.
 func (d *Definition) WithOverride(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {
@@ -51,26 +50,18 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 		}
 	}
 	v := base.withOverride(o)
-	v.Number, v.by = number.OfOverride(base.Renewed(o).ID), o
+	v.Number, v.Override = number.OfOverride(base.renewed(o).ID), o
 	if o.compiled != nil {
 		o.compiled.Store(v)
 	}
 	return v
 }
 
-// renewed is Renewed of an override that may be nil.
+// renewed returns an override at the limit's present version: o, or a copy with
+// another ID if o is of an older version. It returns nil if o is nil.
 func (d *Definition) renewed(o *Override) *Override {
-	if o == nil {
-		return nil
-	}
-	return d.Renewed(o)
-}
-
-// Renewed returns an override at the limit's present version: o, or a copy with
-// another ID if o is of an older version.
-func (d *Definition) Renewed(o *Override) *Override {
 	base := d.Base()
-	if o.Version == base.Number {
+	if o == nil || o.Version == base.Number {
 		return o
 	}
 	c := *o
@@ -117,8 +108,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("until", "is not in the future")
 	case o.Until < 0 || o.Until > MaxInt:
 		return badField("until", "is not between now and the year 2255")
-	case len(o.Note) > MaxNote:
-		return badField("note", "has %d bytes; at most %d", len(o.Note), MaxNote)
+	case len(o.Note) > maxNote:
+		return badField("note", "has %d bytes; at most %d", len(o.Note), maxNote)
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
 	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):
@@ -138,9 +129,9 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	return nil
 }
 
-// NewOverrideID returns the ID of an override that is set at the time now, in µs. It
+// newOverrideID returns the ID of an override that is set at the time now, in µs. It
 // differs from the ID of the key's last override, before, or 0 if there was none.
-func NewOverrideID(now int64, before uint32) uint32 {
+func newOverrideID(now int64, before uint32) uint32 {
 	id := uint32(now) &^ (1 << 31)
 	if id == 0 || id == before {
 		id++

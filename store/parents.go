@@ -111,7 +111,7 @@ func (r *Registry) CheckKey(d *Definition, key string) error {
 		}
 		top, parts = parent, parts+1
 	}
-	return CheckPath(d.Name, key, parts+int(top.Parts))
+	return checkPath(d.Name, key, parts+int(top.Parts))
 }
 
 func (r *Registry) names() (out []string) {

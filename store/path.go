@@ -33,9 +33,9 @@ var partEscapes = strings.NewReplacer("%", "%25", "/", "%2F")
 // bucket, of a key of one part.
 func ParentKey(key string) string { return key[:max(strings.LastIndexByte(key, '/'), 0)] }
 
-// CheckPath checks that a key has a number of parts, and that none of them is empty.
+// checkPath checks that a key has a number of parts, and that none of them is empty.
 // The shared bucket, "", has none. The error is a *FieldError.
-func CheckPath(limit, key string, parts int) error {
+func checkPath(limit, key string, parts int) error {
 	n := 0
 	for rest, more := key, key != ""; more; n++ {
 		var part string

@@ -74,7 +74,9 @@ type Op struct {
 	// to 0 when you change Key, or Def to another limit.
 	Phase int64
 
-	asked *Definition // Def as the caller set it, if an override has replaced it
+	// Asked is the definition that the caller named, once the store has decided the op
+	// and set Def to that which decided, such as that of an override. Nil: Def.
+	Asked *Definition
 
 	Answer
 }
@@ -101,12 +103,6 @@ type Answer struct {
 // RuleFor returns the rule for the op's key as Definition.RuleFor does. It sets
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
-
-// CopyAnswer copies what a store has set in other: the answer, and the definition that
-// decided. other is a copy of op that was sent in its place.
-func (op *Op) CopyAnswer(other *Op) {
-	op.Answer, op.Def, op.asked = other.Answer, other.Def, other.asked
-}
 
 // A Source says what decided: the store, a decorator, or nothing.
 type Source uint8

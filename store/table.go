@@ -142,10 +142,10 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
 		}
 		if hold.Expires > 0 {
-			part := HoldPart{Limit: op.Def.Name, Key: op.Key, Plan: op.asked.Plan, Cost: op.Cost, Takes: op.Takes,
+			part := HoldPart{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
 				Free: took < op.Cost, Keep: op.Def.OnExpire == KeepTaken}
 			if took > 0 {
-				r := op.HoldRecord(&rows[i], g.Hold.ID, now, hold.Expires)
+				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
 				e.records, write[i] = append(e.records, r), true
 				part.Number, part.Mark = r.Number, r.Mark
 				if op.Def.Algorithm == Concurrency {
@@ -182,17 +182,17 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 // refresh sets Def to the present definition of the limit.
 func (op *Op) refresh(limits *Registry, hold bool) error {
 	if number.IsOverride(op.Def.Number) { // set by an earlier call
-		op.Def = op.asked
+		op.Def = op.Asked
 	}
 	switch d := limits.Lookup(op.Def.Name); {
 	case d == nil && limits.hasDropped(op.Def):
 		return limits.Missing(op.Def.Name)
-	case d != nil && d.Version() > op.Def.Version():
+	case d != nil && d.Base().Number > op.Def.Base().Number:
 		if op.Def = d.WithPlan(op.Def.Plan); op.Def == nil {
 			return badField("plan", "limit %s has no such plan any more", d.Name)
 		}
 	}
-	op.asked = op.Def
+	op.Asked = op.Def
 	return op.Def.CheckVerb(op.Verb, hold)
 }
 
@@ -270,7 +270,7 @@ func (e *entry) write(t Table, now int64) error {
 	if !o.decides(max(now, e.row.TS)) {
 		o = nil
 	} else {
-		o = e.def.Renewed(o)
+		o = e.def.renewed(o)
 	}
 	if err := setRow(t, e.def.Name, e.key, e.row, e.records); err != nil || o == e.override {
 		return err
@@ -286,8 +286,8 @@ func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
 		if r.Version == d.Number {
 			continue
 		}
-		if r.Units = d.CarryUnits(r.Units, r.Version, o, now); r.Slack >= 0 {
-			r.Slack = d.CarryUnits(r.Slack, r.Version, o, now)
+		if r.Units = d.carryUnits(r.Units, r.Version, o, now); r.Slack >= 0 {
+			r.Slack = d.carryUnits(r.Slack, r.Version, o, now)
 		}
 		r.Version = d.Number
 	}
@@ -322,9 +322,9 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 	to := base
 	if o != nil {
 		if o.Version = base.Number; was == nil {
-			o.ID = NewOverrideID(now, 0)
+			o.ID = newOverrideID(now, 0)
 		} else {
-			o.ID = NewOverrideID(now, base.Renewed(was).ID)
+			o.ID = newOverrideID(now, base.renewed(was).ID)
 		}
 		o.Prepare()
 		to = base.WithOverride(o)
@@ -441,7 +441,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	var scratch Rule
 	own := e.own(now)
-	if gone = !own.OfOverride() && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
+	if gone = own.Override == nil && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
 		e.row.Used = 0
 	}
 	return gone, e.write(t, now)

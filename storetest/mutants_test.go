@@ -507,9 +507,11 @@ func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, rec
 
 func givesAll(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
+	_, converted, _ := def.Advance(row, p.key, now, slices.Clone(recs))
+	back := converted[slices.IndexFunc(converted, p.is)].Units
 	row, _ = def.Carry(row, p.key, now)
 	o := def.Rule.Apply(row, now, store.VerbCheck, 0)
-	row.Used, row.TS = max(0, o.Before-def.CarryUnits(recs[i].Units, recs[i].Version, nil, now)), o.TS
+	row.Used, row.TS = max(0, o.Before-back), o.TS
 	return row, slices.Delete(recs, i, i+1)
 }
 

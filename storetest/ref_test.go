@@ -95,7 +95,7 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	var recs [store.MaxTakes][]store.Record
 	var write [store.MaxTakes]bool
 	for i := range g.Ops {
-		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Version() > g.Ops[i].Def.Version() {
+		if d := s.reg.Lookup(g.Ops[i].Def.Name); d != nil && d.Base().Number > g.Ops[i].Def.Base().Number {
 			g.Ops[i].Def = d.WithPlan(g.Ops[i].Def.Plan) // the limit changed while the call waited for the lock
 		}
 		rows[i] = s.rows[s.keyOf(&g.Ops[i])]

@@ -88,7 +88,8 @@ func (w *waiter) answer(g *store.Group) {
 		}
 	}
 	for i := range g.Ops {
-		g.Ops[i].CopyAnswer(&w.group.Ops[i])
+		op, o := &g.Ops[i], &w.group.Ops[i]
+		op.Answer, op.Def, op.Asked = o.Answer, o.Def, o.Asked
 	}
 }
 

@@ -41,7 +41,8 @@ func (refused refusals) merge(g, others *store.Group) {
 	next := 0
 	for i := range g.Ops {
 		if refused>>i&1 == 0 {
-			g.Ops[i].CopyAnswer(&others.Ops[next])
+			op, o := &g.Ops[i], &others.Ops[next]
+			op.Answer, op.Def, op.Asked = o.Answer, o.Def, o.Asked
 			next++
 		}
 	}

@@ -272,7 +272,7 @@ func (s *Store) rememberRecords(ops []store.Op) {
 		s.reserved = map[string]uint32{}
 	}
 	for i := range ops {
-		s.reserved[ops[i].Def.Name] = ops[i].Def.Version()
+		s.reserved[ops[i].Def.Name] = ops[i].Def.Base().Number
 	}
 }
 

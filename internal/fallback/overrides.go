@@ -33,17 +33,15 @@ type copied struct {
 // override of the key first, if the answer says that it is another one. It returns
 // false if the row cannot be copied.
 func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
-	o := op.Def.Override()
+	o := op.Def.Override
 	switch {
 	case o != nil:
 		return s.setOverride(op, o)
-	case op.Def.OfOverride(): // the store does not say which
-		return 0, false
 	case s.overrides.n.Load() > 0:
 		s.endOverride(op)
 	}
 	if op.Def.Mode > store.Shadow { // it leaves rows under the base
-		return op.Def.Version(), true
+		return op.Def.Base().Number, true
 	}
 	return op.Def.Number, true
 }

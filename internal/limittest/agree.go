@@ -234,7 +234,7 @@ func text(g *store.Group) string {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, op.Def.Plan, op.Def.Version(), op.Def.OfOverride(), op.Answer)
+		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, op.Def.Plan, op.Def.Base().Number, op.Def.Override != nil, op.Answer)
 	}
 	return s
 }

@@ -120,10 +120,10 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	defer l.mu.Unlock()
 	of := l.named(d.Name)
 	cur := of.current.Load()
-	if cur == nil && of.last >= d.Version() {
+	if cur == nil && of.last >= d.Base().Number {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	if cur != nil && cur.def.Number > d.Version() {
+	if cur != nil && cur.def.Number > d.Base().Number {
 		return cur, nil
 	}
 	for _, b := range of.bindings {
@@ -131,10 +131,10 @@ func (s *Store) add(d *store.Definition) (any, error) {
 			return b, nil
 		}
 	}
-	if of.last < d.Version() || len(of.bindings) >= aliveMax {
+	if of.last < d.Base().Number || len(of.bindings) >= aliveMax {
 		l.end(of)
 	}
-	of.last = d.Version()
+	of.last = d.Base().Number
 	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
 		of.current.Store(l.alive(of, base))
 		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept elsewhere

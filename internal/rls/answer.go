@@ -104,7 +104,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 // overridden returns the definition of the override that decided, or nil.
 func (a *ask) overridden() *dipwell.Definition {
 	if a.d != nil {
-		if def := a.d.Definition(); def != nil && def.OfOverride() {
+		if def := a.d.Definition(); def != nil && def.Override != nil {
 			return def
 		}
 	}

@@ -85,7 +85,7 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Defi
 	b := []byte(`{"keys":[`)
 	for i, row := range rows {
 		own := def.Own(row.State, now) // the plan that the row was last decided by
-		if own.OfOverride() {
+		if own.Override != nil {
 			own = def // Step finds the override
 		}
 		op := store.Op{Def: own, Key: row.Key, Verb: store.VerbCheck}
@@ -117,7 +117,7 @@ func appendKey(b []byte, op *store.Op) []byte {
 	if op.Def.Plan != "" {
 		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
 	}
-	if op.Def.OfOverride() {
+	if op.Def.Override != nil {
 		b = append(b, `,"override":true`...)
 	}
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
