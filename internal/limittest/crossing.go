@@ -1,6 +1,7 @@
 package limittest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,7 +141,7 @@ func (in *inner) fillGroup(g *store.Group, answer string) {
 		op := &g.Ops[i]
 		in.fill(&op.Answer, answer)
 		if answer != "zero" {
-			op.SetDecider(in.decides)
+			op.Asked, op.Def = cmp.Or(op.Asked, op.Def), in.decides
 		}
 	}
 	if answer == "failed" {
@@ -211,8 +212,8 @@ func (in *inner) sameOps(what string, got, want *store.Group, of ...string) {
 		a, b := &got.Ops[i], &want.Ops[i]
 		in.same(what, a, b, of...)
 		in.same(what, &a.Answer, &b.Answer, of...)
-		if a.Asked() != b.Asked() {
-			in.t.Errorf("%s, of the %s: Op.asked is %q, want %q", in.answer, what, a.Asked().Plan, b.Asked().Plan)
+		if a, b := cmp.Or(a.Asked, a.Def), cmp.Or(b.Asked, b.Def); a != b {
+			in.t.Errorf("%s, of the %s: Op.Asked is %q, want %q", in.answer, what, a.Plan, b.Plan)
 		}
 	}
 }
