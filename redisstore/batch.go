@@ -65,18 +65,18 @@ func (p *pipeline) run() {
 // addRow adds the calls of a row.
 func (p *pipeline) addRow(row *merge.Row) {
 	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
-		var known [1]*entry
-		if err := p.s.limits.resolve(p.ctx, row.Groups[0], known[:]); err != nil {
+		e, err := p.s.limits.named(p.ctx, &row.Groups[0].Ops[0])
+		if err != nil {
 			failGroups(row.Groups, err)
 			return
 		}
-		p.lastEntry = known[0]
+		p.lastEntry = e
 	}
 	e, plain := p.lastEntry, true
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
 		op.Def = e.def
-		plain = plain && e.canUseSet(op, true)
+		plain = plain && e.canUseSet(op, true) && p.s.limits.overriding(e, op) == nil
 	}
 	if !plain {
 		for _, g := range row.Groups {
@@ -192,6 +192,10 @@ func (p *pipeline) addDecide(g *store.Group, records bool) {
 	}
 	var known [store.MaxTakes]*entry
 	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
+		return
+	}
+	if needsGo(g) { // under an override
+		p.single = append(p.single, g)
 		return
 	}
 	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.estimateNow(), nil, records)

@@ -35,7 +35,10 @@ type entry struct {
 	begin string // of its buckets' names
 	even  bool   // its windows are as long as one another, and a take takes
 	plans map[string]*entry
-	parts int // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
+	until any // for scripts: the time at which override ends, or forever; "" if there is none
+
+	override *store.Override // whose definition def is, or nil
+	parts    int             // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
 }
 
 func (e *entry) row(key string) string { return e.names.keyWith(e.begin, key, e.parts) }
@@ -68,28 +71,48 @@ var errUnread = fmt.Errorf("%w: Redis could not be reached yet", store.ErrStore)
 
 func (l *limits) entry(name string) *entry { return (*l.entries.Load())[name] }
 
-// resolve finds the entries of a group's limits. Definitions of another store,
-// or older ones, are replaced by what this one holds.
-func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) error {
+// resolve finds the entries that decide a group, as far as this program knows: those of
+// overrides that it remembers, or those that the ops name.
+func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) (err error) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		e := l.entry(op.Def.Name)
-		if e == nil {
-			if err := l.s.cat.LoadForCall(ctx); err != nil {
-				return err
-			}
-			if e = l.entry(op.Def.Name); e == nil {
-				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
-			}
+		if out[i], err = l.named(ctx, op); err != nil {
+			return err
 		}
-		if out[i] = e; op.Def.Plan != "" {
-			if out[i] = e.plans[op.Def.Plan]; out[i] == nil {
-				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan)}
-			}
+		if e := l.overriding(out[i], op); e != nil {
+			out[i] = e
+			op.Asked, op.Def = op.Def, e.def
 		}
-		op.Def = out[i].def
 	}
 	return nil
+}
+
+// named finds the entry that an op names. A definition of another store, or an older
+// one, is replaced by what this one holds.
+func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
+	e := l.entry(op.Def.Name)
+	if e == nil {
+		if err := l.s.cat.LoadForCall(ctx); err != nil {
+			return nil, err
+		}
+		if e = l.entry(op.Def.Name); e == nil {
+			return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
+		}
+	}
+	if op.Def.Override != nil { // set by an earlier try
+		if op.Def = op.Def.Base(); op.Asked != nil {
+			op.Def = op.Asked
+		}
+	}
+	if op.Def.Plan != "" {
+		plan := e.plans[op.Def.Plan]
+		if plan == nil {
+			return nil, &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan)}
+		}
+		e = plan
+	}
+	op.Def = e.def
+	return e, nil
 }
 
 // Prepare looks at the server.
@@ -175,7 +198,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 }
 
 func (l *limits) newEntry(d *store.Definition) *entry {
-	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name),
+	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
 		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {

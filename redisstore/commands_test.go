@@ -49,6 +49,18 @@ func TestCallsPerDecision(t *testing.T) {
 	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
 		store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
 	ctx := t.Context()
+	pro := drained("o", 10)
+	pro.Plans = store.NewPlans(store.Plan{Name: "pro", Burst: 50})
+	if _, err := l.Define(ctx, pro, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	now, err := s.Abilities().Now(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.SetOverride(ctx, "o", dipwell.Override{Key: "vip", Burst: 20, Until: now + 3600e6}); err != nil {
+		t.Fatal(err)
+	}
 	takes := func(limit string, keys ...string) func() error {
 		return func() error {
 			y := newTally(keys...)
@@ -80,6 +92,7 @@ func TestCallsPerDecision(t *testing.T) {
 		{"warm, several limits", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "b", Key: "warm", Cost: 1}, dipwell.Take{Limit: "b", Key: "warmer", Cost: 1})
 		}), ""},
+		{"warm, override", one(func() (dipwell.Decision, error) { return l.Take(ctx, "o", "vip", 1) }), ""},
 		{"warm, calendar window", one(func() (dipwell.Decision, error) { return l.Check(ctx, "w", "warm", 1) }), ""},
 		{"first call", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 1) }), "evalsha 1, get 1, set 1, time 1"},
 		{"admitted", one(func() (dipwell.Decision, error) { return l.Take(ctx, "a", "k", 4) }), "evalsha 1, get 1, set 1, time 1"},
@@ -97,6 +110,19 @@ func TestCallsPerDecision(t *testing.T) {
 		{"50 of them refused", takes("a", same...), "evalsha 1, get 1, set 1, time 1"},
 		{"50 more", takes("a", same...), "evalsha 1, get 1, time 1"},
 		{"128 buckets", takes("b", many...), "evalsha 2, mget 2, set 128, time 2"},
+		{"beside overrides, first call", one(func() (dipwell.Decision, error) { return l.Take(ctx, "o", "first", 1) }), "evalsha 1, get 1, set 1, time 1"},
+		{"beside overrides, 50 callers of one bucket", takes("o", same...), "evalsha 1, get 1, set 1, time 1"},
+		{"under an override", one(func() (dipwell.Decision, error) { return l.Take(ctx, "o", "vip", 1) }), "evalsha 1, get 1, set 1, time 1"},
+		{"under an override, refused", one(func() (dipwell.Decision, error) { return l.Take(ctx, "o", "vip", 21) }), "evalsha 1, get 1, time 1"},
+		{"under an override, two limits", one(func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "vip", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Cost: 1})
+		}), "evalsha 1, get 2, set 2, time 1"},
+		{"under a plan, first call", one(func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "planned", Plan: "pro", Cost: 1})
+		}), "evalsha 1, get 1, set 1, time 1"},
+		{"under a plan", one(func() (dipwell.Decision, error) {
+			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "planned", Plan: "pro", Cost: 1})
+		}), "evalsha 1, get 1, set 1, time 1"},
 	} {
 		do(t, server, "config", "resetstat")
 		if err := c.call(); err != nil {

@@ -89,7 +89,7 @@ func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *c
 	if err := s.names.oneSlot(g, entries); err != nil {
 		return nil, err
 	}
-	d.args = append(make([]any, 0, 3+3*n+1+4+13*n), nil, nil, nil)
+	d.args = append(make([]any, 0, 3+3*n+1+4+14*n), nil, nil, nil)
 	for _, row := range d.rows {
 		d.args = append(d.args, row)
 	}
@@ -109,7 +109,7 @@ func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *c
 		if hint != nil && hint.op != i {
 			h = nil
 		}
-		d.args = appendOp(d.args, &g.Ops[i], &d.rules[i], entries[i].version, now, h)
+		d.args = appendOp(d.args, &g.Ops[i], &d.rules[i], entries[i], now, h)
 	}
 	d.args = s.withClock(d.args)
 	return d, nil
@@ -120,23 +120,20 @@ func (d *decision) call(ctx context.Context) call {
 }
 
 // appendOp appends the arguments of an op.
-func appendOp(args []any, op *store.Op, r *store.Rule, version any, now int64, hint *calendarBoundary) []any {
+func appendOp(args []any, op *store.Op, r *store.Rule, e *entry, now int64, hint *calendarBoundary) []any {
 	kind, units, room, flags, most := opTerms(op, r)
 	if op.Def.Mode == store.Shadow {
 		flags += "s"
 	}
-	if op.Def.Overridden {
-		flags += "o"
-	}
 	if r.Every > 0 {
-		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, version, flags, most, "", "", "")
+		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, e.version, flags, most, "", "", "", e.until)
 	}
 	start, end := algebra.Window(r, now)
 	list := ""
 	if strings.Contains(flags, "d") {
 		list = listBoundaries(r, now, hint)
 	}
-	return append(args, kind, units, room, r.Cap, 0, start, r.Add, version, flags, most, end, longestWindow(r), list)
+	return append(args, kind, units, room, r.Cap, 0, start, r.Add, e.version, flags, most, end, longestWindow(r), list, e.until)
 }
 
 // opTerms translates an op into the arguments of decide.lua, in the way of
@@ -232,7 +229,7 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
 	for i := range g.Ops {
-		rows[i] = store.State{Used: v[3+4*i], TS: v[4+4*i], Version: uint32(v[5+4*i])}
+		rows[i] = store.State{Used: v[3+4*i], TS: v[4+4*i], Version: uint32(v[5+4*i]), Override: d.entries[i].override}
 	}
 	if err = g.Decide(now, rows[:len(g.Ops)], write[:len(g.Ops)]); err != nil {
 		return false, err

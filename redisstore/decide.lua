@@ -11,12 +11,13 @@
 --  units: of the cost; for u the tokens
 --  room: how many units may be used; for u the units of a token; for c where used stops growing
 --  cap, every, origin (with a calendar the start of the current window), add, version
---  flags: w charges, s shadow mode, d may be delayed, o the key may have an override if it has no row
+--  flags: w charges, s shadow mode, d may be delayed
 --  most: the longest delay, or empty
 --  with a calendar: the end of the current window, the longest window, and boundaries: start and end of a window, the number of the first boundary after it, and the times
+--  if an override decides, the time at which it ends; otherwise empty. The row then has to be there, and keeps its expiry
 -- Returns a code, now, and
 --  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list
---  1: Go must decide: a row has another version or window, or begins with 00, or its key may have an override; nothing was done
+--  1: Go must decide: a row has another version or window, or has holds or is locked, or its override has ended; nothing was done
 --  2: now is in another window than the one given
 --  3: a boundary was missing; index of the op, number of the boundary counted from the window of a time, and that time
 --  4: a row to be written has a list, and its keys were not given
@@ -30,13 +31,14 @@ local found, ops, ready, listed = {}, {}, true, #KEYS > 2 * n
 local allowed, due, reserved = true, 0, false
 
 for i = 1, n do
-  local a = 5 + (i - 1) * 13
+  local a = 5 + (i - 1) * 14
   local op = {
     kind = ARGV[a], units = tonumber(ARGV[a + 1]), room = tonumber(ARGV[a + 2]), cap = tonumber(ARGV[a + 3]),
     every = tonumber(ARGV[a + 4]), origin = tonumber(ARGV[a + 5]), add = tonumber(ARGV[a + 6]), version = ARGV[a + 7],
     writes = string.find(ARGV[a + 8], 'w', 1, true), shadow = string.find(ARGV[a + 8], 's', 1, true),
     delays = string.find(ARGV[a + 8], 'd', 1, true), most = tonumber(ARGV[a + 9]),
     ends = tonumber(ARGV[a + 10]), longest = tonumber(ARGV[a + 11]), bounds = ARGV[a + 12],
+    override = tonumber(ARGV[a + 13]),
   }
   ops[i] = op
   local used, ts, version, has = 0, 0, op.version, ''
@@ -53,7 +55,7 @@ for i = 1, n do
     return {2, now}
   end
   if version ~= op.version or op.every == 0 and used > 0 and ts < op.origin
-    or rows[i] and string.sub(rows[i], 1, 2) == '00' or not rows[i] and string.find(ARGV[a + 8], 'o', 1, true) then
+    or rows[i] and string.sub(rows[i], 1, 2) == '00' or op.override and (not rows[i] or max(now, ts) >= op.override) then
     ready = false
   else
     local t = max(now, ts)
@@ -226,7 +228,12 @@ if allowed then
           redis.call('DEL', KEYS[i]) -- needs no memory; the writes after a first one are not refused for lack of memory
         end
         local before = listed and prepareList(op, KEYS[n + i], KEYS[2 * n + i]) or ''
-        put(KEYS[i], string.format('%s%d %d %s', before, op.after, op.t, op.version), full)
+        local row = string.format('%s%d %d %s', before, op.after, op.t, op.version)
+        if op.override then
+          redis.call('SET', KEYS[i], row, 'KEEPTTL')
+        else
+          put(KEYS[i], row, full)
+        end
       end
     end
   end

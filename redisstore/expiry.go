@@ -50,8 +50,14 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 			if full == 0 {
 				continue
 			}
-			args := []any{nil, nil, 1, b.name, strconv.FormatInt(full/1000+1, 10)}
-			calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock(args)))
+			names := []string{b.name}
+			if b.Override != nil { // without it the row would be full
+				names = append(names, s.names.overrideOf(d.Name, b.Key))
+			}
+			for _, name := range names {
+				args := []any{nil, nil, 1, name, strconv.FormatInt(full/1000+1, 10)}
+				calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock(args)))
+			}
 		}
 		for _, err := range s.runMany(ctx, calls) {
 			if err != nil {

@@ -60,7 +60,7 @@ func live(d *store.Definition, row store.KeyState, now int64) bool {
 
 // parseRow decodes "used ts version".
 func parseRow(text string) (row store.State, ok bool) {
-	used, rest, ok1 := strings.Cut(text, " ")
+	used, rest, ok1 := strings.Cut(strings.TrimLeft(text, heldBegin+heldLocked), " ")
 	ts, version, ok2 := strings.Cut(rest, " ")
 	if !ok1 || !ok2 {
 		return row, false

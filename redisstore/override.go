@@ -45,29 +45,60 @@ func decodeOverride(key, text string) (*store.Override, error) {
 	return &store.Override{Key: key, Plan: v.Plan, Rate: v.Rate, Period: v.Period, Burst: v.Burst, Until: v.Until, Note: v.Note, ID: v.ID, Version: v.Version}, nil
 }
 
-// maxDecoded bounds the overrides that a program keeps decoded.
-const maxDecoded = 4096
+// maxKnown bounds the overrides that a program remembers.
+const maxKnown = 4096
 
-// decodedOverrides keeps overrides of which the definition is compiled.
-type decodedOverrides struct {
+// knownOverrides remembers overrides that were read, and their compiled definitions.
+type knownOverrides struct {
 	mu    sync.Mutex
-	byRow map[[2]string]decodedOverride
+	byRow map[[2]string]*knownOverride
 }
 
-type decodedOverride struct {
+type knownOverride struct {
 	text     string
 	override *store.Override
+	entry    *entry // of its definition, when it was used last
+}
+
+// forever is a time at which an override without an end ends, in scripts.
+const forever = "9e18"
+
+// overriding returns the entry of the override that decides an op, if this program
+// remembers one. It may have been replaced or have ended: a script that gets the entry
+// does nothing then, because the row has another number. An override of an older
+// version of the limit is not used, since it and its renewal by another program may
+// have the same number.
+func (l *limits) overriding(e *entry, op *store.Op) *entry {
+	if !e.def.Overridden || op.Verb >= store.VerbCharge {
+		return nil
+	}
+	k := &l.s.overrides
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, base := k.byRow[[2]string{e.def.Name, op.Key}], e.def.Base()
+	if known == nil || known.override.Version != base.Number {
+		return nil
+	}
+	if d := base.WithOverride(known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
+		known.entry = l.newEntry(d)
+		known.entry.override, known.entry.until = known.override, forever
+		if until := known.override.Until; until != 0 {
+			known.entry.until = until
+		}
+	}
+	return known.entry
 }
 
 // decode is decodeOverride for a key of a limit, with its result prepared.
-func (d *decodedOverrides) decode(limit, key, text string) (*store.Override, error) {
-	if text == "" {
-		return nil, nil
-	}
+func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	row := [2]string{limit, key}
-	if known := d.byRow[row]; known.text == text {
+	if text == "" {
+		delete(d.byRow, row)
+		return nil, nil
+	}
+	if known := d.byRow[row]; known != nil && known.text == text {
 		return known.override, nil
 	}
 	o, err := decodeOverride(key, text)
@@ -76,15 +107,15 @@ func (d *decodedOverrides) decode(limit, key, text string) (*store.Override, err
 	}
 	o.Prepare()
 	if d.byRow == nil {
-		d.byRow = map[[2]string]decodedOverride{}
+		d.byRow = map[[2]string]*knownOverride{}
 	}
 	for other := range d.byRow {
-		if len(d.byRow) < maxDecoded {
+		if len(d.byRow) < maxKnown {
 			break
 		}
 		delete(d.byRow, other)
 	}
-	d.byRow[row] = decodedOverride{text, o}
+	d.byRow[row] = &knownOverride{text: text, override: o}
 	return o, nil
 }
 
@@ -195,8 +226,10 @@ func (s *Store) forget(ctx context.Context, limit string) error {
 	}
 	return s.scanNames(ctx, s.names.pattern(s.names.overridePrefix(limit), limit, ""), func(node redis.UniversalClient, names []string) error {
 		for _, name := range names {
-			if err := node.Del(ctx, name).Err(); err != nil {
-				return err
+			if key, ok := s.names.keyOf(limit, strings.TrimPrefix(name, s.names.overridePrefix(limit))); ok {
+				if err := node.Del(ctx, name, s.names.bucket(limit, key)).Err(); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

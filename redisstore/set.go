@@ -154,10 +154,10 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 // canUseSet reports whether set.lua can decide the op. alone tells that it is
 // the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
-	return op.Floor == 0 && !e.def.Overridden && e.canUseScript(op, alone)
+	return op.Floor == 0 && e.override == nil && e.canUseScript(op, alone)
 }
 
-// canUseScript is canUseSet for take_one.lua, which knows floors and overrides.
+// canUseScript is canUseSet for take_one.lua, which can decide under floors and overrides.
 func (e *entry) canUseScript(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false

@@ -103,8 +103,9 @@ type Store struct {
 	db        redis.UniversalClient
 	names     names
 	scripts   *scripts
-	overrides decodedOverrides
+	overrides knownOverrides
 	held      atomic.Bool // rows may have expired holds
+	turns     turns
 	clock     func() int64
 	limits    *limits
 	cat       *catalog.Catalog
@@ -125,7 +126,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}

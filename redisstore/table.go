@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -300,7 +302,7 @@ func (r *tableRow) decode(s *Store) (err error) {
 			return errNoBucket
 		}
 		if listed(r.text) {
-			if r.state.Lows, err = parseLows(r.records[""]); err != nil {
+			if r.state.Lows, err = parseLows(r.records[""]); err != nil { // nil if there is none
 				return fmt.Errorf("has records that cannot be read: %w", err)
 			}
 		}
@@ -340,22 +342,22 @@ func (r *tableRow) decode(s *Store) (err error) {
 	return err
 }
 
-// Beginnings of rows, before what is used. Only what the scripts of one call decide
-// begins otherwise.
+// Beginnings of rows, before what is used, of rows that are not plain. A lock writes
+// another zero before a listed row, three before a plain one, and the capital before one
+// with holds. Programs before the first version with holds cannot read those with holds.
 const (
-	heldListed  = "00"  // has holds or is locked, and has a list
-	heldPlain   = "000" // has no list
-	listedBegin = "0"
+	listedBegin = "0" // has reservations and their list
+	heldBegin   = "h" // has holds, and may have reservations and a list
+	heldLocked  = "H"
 )
 
-// listed reports whether a row has a valid list.
+// listed reports whether a row has a list, if one is stored.
 func listed(text string) bool {
 	zeros := len(text) - len(strings.TrimLeft(text, "0"))
-	return zeros == len(listedBegin) || zeros == len(heldListed)
+	return zeros == 1 || zeros == 2 || strings.HasPrefix(text, heldBegin) || strings.HasPrefix(text, heldLocked)
 }
 
-// Bounds of the tries of a decision in Go. A caller whose write fails, because
-// somebody else was faster, asks the others to wait.
+// Bounds of the tries of a decision in Go.
 const (
 	maxWrites    = 100
 	maxLockPause = 8 * time.Millisecond
@@ -419,61 +421,90 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 // update reads the keys, calls decide, and writes what it has set, until nothing has
 // changed in between. before is called before each write; grows tells whether the
 // write may need memory.
+//
+// A caller that is too late once waits for its turn among those of this program, in the
+// order of arrival, and locks its keys then, so that only other programs compete with it.
 func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
-	locked, pause, began := false, time.Millisecond, time.Now()
+	turn, locked, pause := await.Gate(nil), false, time.Millisecond
+	waiting, stop := context.WithTimeout(ctx, maxLockWait)
+	defer stop()
 	defer func() {
 		if locked {
 			t.unlock(ctx)
 		}
+		if turn != nil {
+			turn.Leave()
+		}
 	}()
 	for writes := 0; writes < maxWrites; {
-		ok, err := t.read(ctx, writes > 0)
+		ok, err := t.read(ctx, turn != nil)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			if time.Since(began) > maxLockWait || await.Sleep(ctx, rand.N(pause)) != nil {
-				break
+		if locked = turn != nil && ok; ok {
+			switch err = decide(); {
+			case t.missing:
+				continue
+			case errors.Is(err, store.ErrStaleDefinition):
+				if err = t.s.cat.Load(ctx); err != nil {
+					return storeError(err, false)
+				}
+				writes++
+				continue
+			case err != nil:
+				return err
 			}
-			pause = min(2*pause, maxLockPause)
-			continue
-		}
-		locked = writes > 0
-		switch err = decide(); {
-		case t.missing:
-			continue
-		case errors.Is(err, store.ErrStaleDefinition):
-			if err = t.s.cat.Load(ctx); err != nil {
-				return storeError(err, false)
+			if err = before(); err != nil {
+				return err
+			}
+			commands := t.commands(grows)
+			if commands == nil {
+				return nil
+			}
+			if ok, err = t.write(ctx, commands); ok || err != nil {
+				locked = locked && !ok
+				return err
 			}
 			writes++
-			continue
-		case err != nil:
-			return err
 		}
-		if err = before(); err != nil {
-			return err
+		if turn == nil {
+			if gate := t.s.turns.of(t.rows[0]); gate.Enter(waiting) == nil {
+				turn = gate
+				continue
+			}
 		}
-		commands := t.commands(grows)
-		if commands == nil {
-			return nil
+		if turn == nil || !ok && await.Sleep(waiting, rand.N(pause)) != nil {
+			if ctx.Err() != nil {
+				return storeError(ctx.Err(), false)
+			}
+			return fmt.Errorf("%w: other calls kept limit %s with key %q locked for %v; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, maxLockWait)
 		}
-		if ok, err = t.write(ctx, commands); ok || err != nil {
-			locked = locked && !ok
-			return err
-		}
-		writes++
+		pause = min(2*pause, maxLockPause)
 	}
-	if ctx.Err() != nil {
-		return storeError(ctx.Err(), false)
+	return fmt.Errorf("%w: gave up, because limit %s with key %q was changed in between %d times; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, maxWrites)
+}
+
+// turns are the gates at which the callers of a key wait for their turn; keys may share
+// one.
+type turns [64]await.Gate
+
+func newTurns() (g turns) {
+	for i := range g {
+		g[i] = make(await.Gate, 1)
 	}
-	return fmt.Errorf("%w: gave up, because rows were changed in between %d times; nothing was charged", store.ErrStore, maxWrites)
+	return g
+}
+
+func (g *turns) of(r *tableRow) await.Gate {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(r.limit + " " + r.key))
+	return g[h.Sum32()%uint32(len(g))]
 }
 
 // unlock ends the wait of others. If it fails, they go on after lockFor.
 func (t *table) unlock(ctx context.Context) {
-	args := t.keys()[:3+len(t.rows)]
-	args[2] = len(t.rows)
+	args := t.keys()[:3+2*len(t.rows)]
+	args[2] = 2 * len(t.rows)
 	_, _ = t.s.run(context.WithoutCancel(ctx), newCall(ctx, t.s.scripts.unlock, false, t.s.withClock(append(args, t.token))))
 }
 
@@ -518,9 +549,10 @@ func (t *table) commands(grows bool) (list [][]any) {
 	return list
 }
 
-// expiring appends the time of expiry to a SET, unless the clock is a test's.
+// expiring appends the time of expiry to a SET, unless it is never or the clock is a
+// test's.
 func (t *table) expiring(command []any, at int64) []any {
-	if t.s.clock != nil {
+	if t.s.clock != nil || at == math.MaxInt64 {
 		return command
 	}
 	return append(command, "PXAT", milliseconds(at))
@@ -558,32 +590,11 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	if holds {
 		t.s.held.Store(true)
 	}
-	row, begin, version := "", "", r.state.Version
-	if version == 0 {
-		version = base.Number
+	o, full := r.state.Override, lives
+	if o != nil {
+		lives = max(lives, t.s.fullAfter(base, o, r.key))
 	}
-	switch {
-	case r.state.Used > 0 && r.state.Lows != nil:
-		begin = listedBegin
-		if holds {
-			begin = heldListed
-		}
-	case holds:
-		begin = heldPlain
-	}
-	if o := r.state.Override; o != nil {
-		version = base.WithOverride(o).Number
-	}
-	if r.state.Used > 0 || holds || r.state.Override != nil {
-		ts := r.state.TS
-		if r.state.Used == 0 {
-			ts, begin = t.now, strings.TrimSuffix(begin, "0") // the number itself is a 0
-		} else {
-			version = r.state.Version
-		}
-		row = fmt.Sprintf("%s%d %d %d", begin, r.state.Used, ts, version)
-	}
-	key := t.rowKey(i)
+	row, key := r.rowText(base, holds, t.now), t.rowKey(i)
 	if row == "" || !grows {
 		list = append(list, []any{"DEL", key}) // needs no memory
 	}
@@ -593,7 +604,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	list = changes(list, "HSET", "HDEL", t.recordsKey(i), r.records, fields)
 	if len(fields) > 0 {
 		if holds {
-			till = max(till, held, lives) // an expired one is given back when somebody needs it
+			till = max(till, held, full) // an expired one is given back when somebody needs it
 		}
 		list = t.expire(list, t.recordsKey(i), till)
 	}
@@ -601,10 +612,33 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	if len(set) > 0 {
 		list = t.expire(list, t.dueKey(i), lastScore(set))
 	}
-	if o := r.state.Override; o != nil && o.Until != 0 {
-		list = t.expire(list, t.overrideKey(i), max(o.Until, lives, held))
+	if o != nil && o.Until != 0 {
+		list = t.expire(list, t.overrideKey(i), max(lives, held))
 	}
 	return list
+}
+
+// rowText encodes the row; "" means that it is full, and that no hold or override needs it.
+func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string {
+	begin, row := "", r.state
+	switch {
+	case holds:
+		begin = heldBegin
+	case row.Used > 0 && row.Lows != nil:
+		begin = listedBegin
+	}
+	if row.Used == 0 {
+		row.TS, row.Version = now, base.Number
+		switch o := row.Override; {
+		case o != nil:
+			if row.Version = base.WithOverride(o).Number; !holds && base.Algorithm != store.Concurrency {
+				row.Used, row.TS = 1, 0 // it came back long ago; the scripts of one call know no row with 0
+			}
+		case !holds:
+			return ""
+		}
+	}
+	return fmt.Sprintf("%s%d %d %d", begin, row.Used, row.TS, row.Version)
 }
 
 func lastScore(set map[string]string) (last int64) {
@@ -666,6 +700,24 @@ func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bo
 		fields[""] = lowsText(r.state.Lows, till)
 	}
 	return fields, set, till, holds
+}
+
+// fullAfter returns the latest time at which a row that an override decides is full
+// under the base, after the end of the override, unless it was charged beyond its debt.
+// As long as it lives, the row names the override; without it, calls would not look for
+// one.
+func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string) int64 {
+	if o.Until == 0 {
+		return math.MaxInt64
+	}
+	d, present := base.WithOverride(o), *o
+	present.ID, present.Version = number.Override(d.Number), base.Number
+	row, ok := base.Carry(store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
+	if !ok || base.Algorithm == store.Concurrency {
+		return o.Until
+	}
+	var scratch store.Rule
+	return o.Until + algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
 }
 
 // sameScore returns the text of a score: as it was read, if it means the same.

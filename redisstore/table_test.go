@@ -271,7 +271,15 @@ func (h *history) both(g store.Group) {
 	}
 	h.say("%s", groupText(&g))
 	want.Err = want.DecideIn(h.table, h.s.Registry(), h.now)
-	got := apply(h.t, h.s, g)[0]
+	groups, at := []store.Group{g}, h.r.IntN(2)
+	if h.r.IntN(2) == 0 {
+		beside := store.Group{Ops: []store.Op{{Def: h.s.Registry().Lookup("plain"), Key: "beside", Verb: store.VerbCheck}}}
+		groups, at = []store.Group{beside, beside, beside}, at+1
+		groups[at] = g
+	} else {
+		at = 0
+	}
+	got := apply(h.t, h.s, groups...)[at]
 	switch {
 	case (got.Err == nil) != (want.Err == nil) || want.Err != nil && !errors.Is(got.Err, want.Err) && got.Err.Error() != want.Err.Error():
 		h.t.Errorf("the error is %v, not %v", got.Err, want.Err)
@@ -597,7 +605,7 @@ func TestExpiryOfPlans(t *testing.T) {
 	if d, err := l.Take(t.Context(), "a", "o", 10); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
-	lives("an override that ends", "o", 7*time.Hour, 11*time.Hour)
+	lives("an override that ends", "o", 7*time.Hour, 21*time.Hour) // of all that may be used
 	if ttl := db.PTTL(t.Context(), "expiry.override:a:{o}").Val(); ttl < 7*time.Hour {
 		t.Errorf("the override lives for %v, shorter than its bucket", ttl)
 	}

@@ -40,20 +40,22 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
-	if op.Def.Overridden {
-		args[2], args = boxedTwo, append(args, s.names.overrideOf(op.Def.Name, op.Key))
+	if e.override != nil {
+		args[2], args = boxedTwo, append(args, args[3])
 	}
 	units, room := e.one, e.room
 	if op.Cost != 1 || op.Floor > 0 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
 		units, room = takeOneArgs(op)
 	}
-	args = append(args, e.version, e.add, units, room)
+	if args = append(args, e.version, e.add, units, room); e.override != nil {
+		args = append(args, e.until)
+	}
 	c, err := s.process(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
 	if err != nil {
 		return err
 	}
 	if row, other := strings.CutPrefix(c.str(), "-"); other {
-		if strings.HasPrefix(row, listedBegin) && listed(row) && !strings.HasPrefix(row, heldListed) {
+		if listed(row) && row[0] == '0' && row[1] != '0' {
 			return s.decide(ctx, g, []*entry{e}, true)
 		}
 		return s.decideInGo(ctx, g, nil)
@@ -62,6 +64,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	if !ok {
 		return fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
 	}
+	row.Override = e.override
 	next, wrote, err := op.Step(now, row, false)
 	g.Allowed, g.Reserved = op.Allowed, false
 	switch {

@@ -1,12 +1,14 @@
 -- A take from one bucket that refills continuously: the most common call. It is
 -- set.lua for one row with ticks of 1 µs.
 --
--- KEYS: row; if the limit has overrides, the key's override. ARGV: version, add, units, and how many units may be used before.
+-- KEYS: row; if an override decides, the row again. ARGV: version, add, units, and how
+-- many units may be used before; if an override decides, the time at which it ends. The
+-- row then has to be there, and keeps its expiry.
 -- Returns one string: seconds and microseconds of the clock, and the row as found,
--- if there is one. Or a - and the row: it has another version or records, or there
--- is an override and no row, and nothing was done. A reply that is a list or a formatted number costs
--- the server more; so does every function call and captured string, which is why
--- this script does not call put.
+-- if there is one. Or a - and the row: it has another version or records, or the
+-- override has ended, and nothing was done. A reply that is a list or a formatted
+-- number costs the server more; so does every function call and captured string, which
+-- is why this script does not call put.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
 local row = call('GET', key)
 if row then
@@ -16,12 +18,15 @@ if row then
     return '-' .. row
   end
   used, ts = used + 0, ts + 0
-elseif KEYS[2] and call('GET', KEYS[2]) then
+elseif KEYS[2] then
   return '-'
 end
 local add, t, left, ceil = ARGV[2] + 0, now, used, math.ceil
 if ts > t then
   t = ts
+end
+if KEYS[2] and t >= ARGV[5] + 0 then
+  return '-' .. row
 end
 if used > 0 then
   {{statements 2 "leftAfter" "used" (ticksUpTo "ts" "t" "" 1) "add" unbounded "left"}}
@@ -29,7 +34,9 @@ end
 if left <= ARGV[4] + 0 then
   left = left + ARGV[3]
   local format, full = string.format, {{dueAt "t" (ticksFor "left" "add") "" 1}}
-  if not expires then
+  if KEYS[2] then
+    call('SET', key, format('%d %d %s', left, t, version), 'KEEPTTL')
+  elseif not expires then
     put(key, format('%d %d %s', left, t, version), full)
   else
     if full < now + 2000000 then
