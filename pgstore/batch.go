@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/merge"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
@@ -112,6 +113,7 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.decideLimit(ctx, p)...)
+		groups = append(groups, s.learnOverrides(ctx, p)...)
 		decided = append(decided, p.writeBack...)
 		lists = append(lists, p.optimistic...)
 	}
@@ -132,6 +134,7 @@ type pendingRow struct {
 	units int64      // of the first tried groups
 	rule  store.Rule // with the key's own origin, if origins are spread
 
+	override   uint32  // number of the row, if an override decides it that is not remembered
 	optimistic bool    // decideOptimistic decides its groups
 	writeBack  *bundle // its groups are decided and the result must be written
 }
@@ -144,6 +147,7 @@ type limitBatch struct {
 	toRead     []*pendingRow // refused recently, or not asking for tokens: read before any charge
 	oneByOne   []*store.Group
 	optimistic []*store.Group // groups for decideOptimistic: their rows have lows, or they have to wait
+	overridden []*pendingRow  // their overrides must be read
 	writeBack  []*bundle      // decided, to be written
 
 	failed   error // error of the statement for toCharge that chargeLimits sent
@@ -170,7 +174,7 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, c
 		p.rule = *row.Groups[0].Ops[0].RuleFor(&p.rule)
 		asks, bound, ok := summable(row)
 		switch {
-		case !e.plain || !ok:
+		case !e.plain || !ok || s.overridden.of(e, row.Key) != nil:
 			takes.oneByOne = append(takes.oneByOne, row.Groups...)
 		case !asks:
 			takes.toRead = append(takes.toRead, p)
@@ -399,12 +403,14 @@ func (p *pendingRow) answerCharged(row store.State, now int64) {
 func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 	return slices.DeleteFunc(rows, func(row *pendingRow) bool {
 		switch {
+		case row.override != 0:
+			p.overridden = append(p.overridden, row)
 		case row.optimistic:
 			p.optimistic = append(p.optimistic, row.Groups...)
 		case row.writeBack != nil:
 			p.writeBack = append(p.writeBack, row.writeBack)
 		}
-		return row.optimistic || row.writeBack != nil
+		return row.override != 0 || row.optimistic || row.writeBack != nil
 	})
 }
 
@@ -469,7 +475,9 @@ func failRows(rows []*pendingRow, err error) {
 // being unchanged. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
 	if p.writeBack = nil; of.needsOverride(found) {
-		p.optimistic = true
+		if p.optimistic = true; of.def.Overridden && number.IsOverride(found.Version) {
+			p.override = found.Version
+		}
 		return false
 	}
 	p.optimistic = false // from an earlier round

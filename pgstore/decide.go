@@ -20,8 +20,10 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 	if err == nil {
 		err = readDecided(rows, g)
 	}
-	if err == nil && len(g.Ops) == 1 && (entries[0].def.Overridden || g.Ops[0].Def.Override != nil) {
-		s.overridden.note(bucketKey{entries[0].id, g.Ops[0].Key}, g.Ops[0].Def)
+	for i := range g.Ops {
+		if op := &g.Ops[i]; err == nil && (entries[i].def.Overridden || op.Def.Override != nil) {
+			s.overridden.note(entries[i].id, op.Key, op.Def)
+		}
 	}
 	return decideError(err, writes(g))
 }

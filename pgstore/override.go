@@ -13,7 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -107,85 +110,187 @@ func parseOverride(text []byte) (*store.Override, error) {
 	return newOverride(store.Override{Until: v.Until, ID: v.ID, Version: v.Version}, v.Plan, v.Rate, v.Per, v.Burst)
 }
 
-// maxOverridden bounds the keys whose override a store remembers, each with some
-// hundred bytes.
-const maxOverridden = 1 << 14
+// maxOverridden bounds the keys whose override a store remembers, each with about a
+// kilobyte.
+const maxOverridden = 1 << 15
 
 // overridden remembers the definitions that overrides make of the limits of keys, so
 // that a call of one of them needs a single round trip. What it has may be outdated:
-// the statement compares the number of the row.
+// the statement compares the number of the row, and its time with the end of the
+// override. When the map of recent keys is half of the bound, it replaces that of
+// older ones.
 type overridden struct {
-	mu   sync.RWMutex
-	defs map[bucketKey]*store.Definition
+	mu            sync.RWMutex
+	recent, older map[bucketKey]*store.Definition
 }
 
-func (m *overridden) of(k bucketKey) *store.Definition {
+// of returns the definition that an override makes for a key of a limit, or nil if
+// none is remembered.
+func (m *overridden) of(e *entry, key string) *store.Definition {
+	if !e.def.Overridden {
+		return nil
+	}
+	k := bucketKey{e.id, key}
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.defs[k]
+	d, older := m.recent[k], false
+	if d == nil {
+		d, older = m.older[k], true
+	}
+	m.mu.RUnlock()
+	if d == nil || d.Base() != e.def.Base() {
+		return nil
+	}
+	if older {
+		m.note(e.id, key, d)
+	}
+	return d
 }
 
 // note remembers the definition that decided a call, if it is that of an override.
-func (m *overridden) note(k bucketKey, d *store.Definition) {
+func (m *overridden) note(id int32, key string, d *store.Definition) {
+	k := bucketKey{id, key}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case d.Override == nil:
-		delete(m.defs, k)
+		delete(m.recent, k)
+		delete(m.older, k)
 		return
-	case m.defs == nil || len(m.defs) >= maxOverridden:
-		m.defs = map[bucketKey]*store.Definition{}
+	case m.recent == nil:
+		m.recent = map[bucketKey]*store.Definition{}
+	case len(m.recent) >= maxOverridden/2:
+		m.recent, m.older = map[bucketKey]*store.Definition{}, m.recent
 	}
-	m.defs[k] = d
+	m.recent[k] = d
 }
 
-// decideOverridden decides a call of a key whose override is remembered. It returns
-// false if none is, and leaves the call to others.
+// learn remembers the override of a key that was read, and returns its definition. It
+// returns nil if the row has to be converted first.
+func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
+	base := e.def.Base()
+	if o == nil || o.Version != base.Number || o.ID != number.Override(row.Version) {
+		return nil
+	}
+	o.Prepare()
+	d := base.WithOverride(o)
+	m.note(e.id, key, d)
+	return d
+}
+
+// learnOverrides reads and remembers the overrides of rows, and returns their groups.
+// If that fails, the groups are decided without.
+func (s *Store) learnOverrides(ctx context.Context, p *limitBatch) (groups []*store.Group) {
+	rows := make([]store.KeyState, len(p.overridden))
+	for i, row := range p.overridden {
+		rows[i] = store.KeyState{Key: row.Key, State: store.State{Version: row.override}}
+		groups = append(groups, row.Groups...)
+	}
+	if err := s.withOverrides(ctx, p.id, rows); err == nil {
+		for i := range rows {
+			s.overridden.learn(p.entry, rows[i].State, rows[i].Override, rows[i].Key)
+		}
+	}
+	return groups
+}
+
+// overriddenBy returns the entry of a key whose override is remembered.
+func (e *entry) overriddenBy(d *store.Definition) *entry {
+	return &entry{statements: e.statements, id: e.id, def: d, plain: e.plain}
+}
+
+// endOf returns when an override ends, in µs.
+func endOf(d *store.Definition) int64 {
+	if o := d.Override; o != nil && o.Until != 0 {
+		return o.Until
+	}
+	return store.MaxInt
+}
+
+// decideOverridden decides a call of a key whose override is remembered, with one
+// statement in the usual case. It returns false if none is, and leaves the call to
+// others.
 func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
-	k := bucketKey{e.id, op.Key}
-	d := s.overridden.of(k)
-	if d == nil {
+	d := s.overridden.of(e, op.Key)
+	if d == nil || op.Def.Algorithm == store.Concurrency || op.Def.Rule.Every == 0 || op.Verb == store.VerbReset {
 		return false, nil
 	}
-	asked := op.Def
-	if d.Base() == e.def.Base() && d.Mode <= store.Shadow && op.Floor == 0 && e.takeOverridden != "" && ticksNeedNoClamp(&d.Rule) && !s.refused.has(e.id, op.Key) {
-		op.Def = d
-		if tokens, bound := fullCost(op); tokens > 0 {
-			units, until := tokens*d.Rule.Unit, d.Override.Until
-			if until == 0 {
-				until = store.MaxInt
-			}
-			var row store.State
-			var now instant
-			err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock([]any{op.Key, units, bound - units, d.Rule.Add, int32(d.Number), until})...).Scan(&row.Used, &row.TS, &now) //nolint:gosec // the column has 32 bits
-			if err == nil {
-				grant(g, &d.Rule, tokens, row, int64(now))
-				return true, nil
-			}
-			if !errors.Is(err, pgx.ErrNoRows) {
-				return true, storeError(err, true)
-			}
+	if d.Mode <= store.Shadow && op.Floor == 0 && !s.refused.has(e.id, op.Key) {
+		done, err = s.takeOverridden(ctx, g, e, d)
+		if done || err != nil {
+			return done, err
 		}
-		op.Def = asked
 	}
-	if err = s.decide(ctx, g, []*entry{e}); err == nil {
-		s.refused.note(e.id, op.Key, !op.Allowed)
+	row, now, plain, err := s.readRow(ctx, e, op.Key)
+	switch {
+	case err != nil:
+		return false, err
+	case !plain || row.Version != d.Number:
+		return false, nil
 	}
-	return true, err
+	row.Override = d.Override
+	_, write, err := op.Step(now, row, false)
+	if err != nil {
+		return false, err
+	}
+	s.refused.note(e.id, op.Key, !op.Allowed)
+	if g.Allowed, g.Reserved = op.Allowed, false; !write && op.Verb != store.VerbCharge {
+		return true, nil
+	}
+	if len(s.set(ctx, []*store.Group{g})) == 0 {
+		return true, g.Err
+	}
+	return false, nil
+}
+
+// takeOverridden charges a call of a key with an override in full, if that fits.
+func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d *store.Definition) (done bool, err error) {
+	op, asked := &g.Ops[0], g.Ops[0].Def
+	op.Def = d
+	tokens, bound := fullCost(op)
+	op.Def = asked
+	if tokens == 0 || e.takeOverridden == "" || d.Rule.Leaky {
+		return false, nil
+	}
+	var scratch store.Rule
+	rule := d.RuleFor(op.Key, &scratch)
+	units := tokens * rule.Unit
+	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.EnoughTicks(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
+	if rule.Every > 1 {
+		args = append(args, gridOf(rule.Origin, rule.Every))
+	}
+	var row store.State
+	var now instant
+	err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
+	switch {
+	case err == nil:
+		op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d
+		grant(g, rule, tokens, row, int64(now))
+		return true, nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	}
+	return true, storeError(err, true)
 }
 
 // takeOverriddenSQL returns a statement that charges the row of a key that an override
-// decides. Its numbers are parameters, because each override has its own.
-func takeOverriddenSQL(id int32, testClock bool) string {
-	now, seen := stmtNow, "statement_timestamp()"
-	if testClock {
-		now, seen = "$7::bigint", "$7::bigint"
+// decides. What an override may change is a parameter: of the rule the units added and
+// when a row is full.
+func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
+	now, seen, params := stmtNow, "statement_timestamp()", 7
+	if r.Every > 1 {
+		params = 8
 	}
-	return fmt.Sprintf(`update dipwell.buckets b set used = greatest(b.used - greatest(%[2]s - b.ts, 0) * $4::bigint, 0) + $2::bigint, ts = greatest(%[2]s, b.ts)
+	if testClock {
+		now = fmt.Sprintf("$%d::bigint", params+1)
+		seen = now
+	}
+	ticks, add, enough := ticksSQL(r, "b.ts", now, sqlexpr.Op("$8::bigint")), sqlexpr.Op("$4::bigint"), sqlexpr.Op("$7::bigint")
+	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts)
 where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and b.lows is null and greatest(%[2]s, b.ts) < $6::bigint
-    and b.used - greatest(%[2]s - b.ts, 0) * $4::bigint <= $3::bigint
-returning b.used, b.ts, %[3]s`, id, now, seen)
+    and %[5]s
+returning b.used, b.ts, %[3]s`, id, now, seen, sqlstep.LeftAfter(used, ticks, add, enough),
+		sqlexpr.Le(sqlexpr.Sub(used, sqlstep.Returned(ticks, add, enough)), sqlexpr.Op("$3::bigint")))
 }
 
 var _ store.Overrider = functions{}

@@ -105,6 +105,11 @@ func (c statementsDB) Query(ctx context.Context, sql string, args ...any) (pgx.R
 	return c.DB.Query(ctx, sql, args...)
 }
 
+func (c statementsDB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	c.n.Add(1)
+	return c.DB.SendBatch(ctx, b)
+}
+
 // TestOverriddenKeyIsOneStatement checks that a key with an override needs one
 // statement, as others do, and that what the store remembers of it never decides.
 func TestOverriddenKeyIsOneStatement(t *testing.T) {
@@ -130,7 +135,7 @@ func TestOverriddenKeyIsOneStatement(t *testing.T) {
 	if op := takeOf(t, s, d, "k", store.VerbTake, 1); op.Allowed || op.Def.Burst != 5 {
 		t.Errorf("after its end: %+v", op.Answer)
 	}
-	must(t, pool, "select dipwell.override('api', 'k', burst => 10, until => now() + interval '0.2 seconds')")
+	must(t, pool, "select dipwell.override('api', 'k', burst => 10, until => now() + interval '2 seconds')")
 	takeOf(t, s, d, "k", store.VerbTake, 1)
 	var over bool
 	for !over {
@@ -306,4 +311,166 @@ func TestTakeVariantsSQL(t *testing.T) {
 			must(t, tx, "rollback to a")
 		}
 	})
+}
+
+// TestOverriddenKeysCost checks how many statements calls of overridden keys need, and
+// that they take what the overrides allow: alone, in groups and in batches, for limits
+// of all kinds and plans of all modes.
+func TestOverriddenKeysCost(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	for _, limit := range []string{
+		"'bucket', 1, interval '1 hour', burst => 5",
+		"'fast', 1000000, interval '1 second', burst => 5, max_debt => 0",
+		"'coarse', 1000000000000, interval '1 day', burst => 5",
+		"'window', 5, interval '1 hour', algorithm => 'fixed_window', start => '0s'",
+		"'spread', 5, interval '1 hour', algorithm => 'fixed_window'",
+		"'interval', 5, interval '1 hour', algorithm => 'interval', burst => 5",
+	} {
+		name := strings.Trim(strings.Split(limit, ",")[0], "'")
+		must(t, pool, "select dipwell.define("+limit+")")
+		must(t, pool, fmt.Sprintf("select dipwell.define_plan('%[1]s', 'staff', mode => 'unlimited'), dipwell.define_plan('%[1]s', 'banned', mode => 'blocked')", name))
+		must(t, pool, fmt.Sprintf("select dipwell.override('%[1]s', 'k', burst => 100), dipwell.override('%[1]s', 'staff', plan => 'staff'), dipwell.override('%[1]s', 'banned', plan => 'banned'), dipwell.override('%[1]s', 'low', burst => 1)", name))
+	}
+	n := new(atomic.Int64)
+	clock := new(atomic.Int64)
+	clock.Store(time.Now().UnixMicro())
+	s := newStore(t, statementsDB{pool, n}, pgstore.Config{Poll: -1, Clock: clock.Load})
+	for _, d := range s.Registry().All() {
+		t.Run(d.Name, func(t *testing.T) {
+			costs := func(what string, most int64, allowed bool, ops ...store.Op) {
+				t.Helper()
+				for round := range 4 {
+					var b store.Batch
+					for range 3 {
+						g := store.Group{Ops: append([]store.Op(nil), ops...)}
+						if b.Groups = append(b.Groups, g); !strings.HasPrefix(what, "batch") {
+							break
+						}
+					}
+					before := n.Load()
+					if err := s.Apply(t.Context(), &b); err != nil {
+						t.Fatal(err)
+					}
+					for i := range b.Groups {
+						if g := &b.Groups[i]; g.Err != nil || g.Allowed != allowed {
+							t.Fatalf("%s: %v, %+v", what, g.Err, g.Ops[0].Answer)
+						}
+					}
+					if got := n.Load() - before; round > 1 && got > most {
+						t.Errorf("%s: %d statements; at most %d", what, got, most)
+					}
+				}
+			}
+			of := func(key string, verb store.Verb, cost int64) store.Op {
+				return store.Op{Def: d, Key: key, Verb: verb, Cost: cost}
+			}
+			costs("take", 1, true, of("k", store.VerbTake, 6))
+			costs("up to", 1, true, of("k", store.VerbTakeUpTo, 2))
+			costs("check", 1, true, of("k", store.VerbCheck, 6))
+			costs("too much", 1, false, of("k", store.VerbTake, 99))
+			costs("take after a refusal", 2, true, of("k", store.VerbTake, 1))
+			costs("unlimited", 1, true, of("staff", store.VerbTake, 1000))
+			costs("blocked", 1, false, of("banned", store.VerbTake, 1))
+			costs("group", 1, true, of("k", store.VerbTake, 1), of("plain", store.VerbTake, 1))
+			costs("group with one that is unlimited", 1, true, of("k", store.VerbCheck, 1), of("staff", store.VerbTake, 1))
+			costs("group that is refused", 1, false, of("k", store.VerbTake, 1), of("banned", store.VerbTake, 1))
+			costs("batch", 1, true, of("k", store.VerbTake, 1))
+			costs("batch of a key that is blocked", 1, false, of("banned", store.VerbTake, 1))
+			if op := takeOf(t, s, d, "k", store.VerbTake, 0); op.Def.Burst != 100 || op.Remaining > 100-24-8-4-4-12 {
+				t.Errorf("in the end: %d of %d left", op.Remaining, op.Def.Burst)
+			}
+		})
+	}
+}
+
+// TestRememberedOverrideEnds checks that an override that the process remembers ends to
+// the microsecond, for single calls, groups and batches.
+func TestRememberedOverrideEnds(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', 1, interval '1 hour', burst => 5), dipwell.define('window', 5, interval '1 hour', algorithm => 'fixed_window', start => '0s')")
+	clock := new(atomic.Int64)
+	start := time.Now().Truncate(time.Hour).UnixMicro()
+	clock.Store(start)
+	s := newStore(t, pool, pgstore.Config{Poll: -1, Clock: clock.Load})
+	until := start + 1_000_000
+	for _, d := range s.Registry().All() {
+		for i, ask := range map[string]func(key string, cost int64) bool{
+			"one": func(key string, cost int64) bool {
+				return takeOf(t, s, s.Registry().Lookup(d.Name), key, store.VerbTake, cost).Allowed
+			},
+			"group": func(key string, cost int64) bool {
+				return allowedAll(t, s, 1, store.Op{Def: s.Registry().Lookup(d.Name), Key: key, Cost: cost}, store.Op{Def: s.Registry().Lookup(d.Name), Key: "beside " + key, Cost: 0, Verb: store.VerbCheck})
+			},
+			"batch": func(key string, cost int64) bool {
+				return allowedAll(t, s, 2, store.Op{Def: s.Registry().Lookup(d.Name), Key: key, Cost: cost / 2})
+			},
+		} {
+			key := "k" + i
+			clock.Store(start)
+			if _, err := s.Abilities().Overrides.SetOverride(t.Context(), d, store.Override{Key: key, Burst: 1000, Until: until}); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if !ask(key, 6) {
+					t.Errorf("%s, %s: refused under the override", d.Name, i)
+				}
+			}
+			if clock.Store(until - 1); !ask(key, 6) {
+				t.Errorf("%s, %s: refused 1 µs before the end", d.Name, i)
+			}
+			if clock.Store(until); ask(key, 6) {
+				t.Errorf("%s, %s: allowed at the end", d.Name, i)
+			}
+		}
+	}
+}
+
+// allowedAll asks n times for a group in one batch, and reports whether all were allowed.
+func allowedAll(t *testing.T, s store.Store, n int, ops ...store.Op) bool {
+	t.Helper()
+	var b store.Batch
+	for range n {
+		b.Groups = append(b.Groups, store.Group{Ops: append([]store.Op(nil), ops...)})
+	}
+	if err := s.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	all := true
+	for i := range b.Groups {
+		if b.Groups[i].Err != nil {
+			t.Fatal(b.Groups[i].Err)
+		}
+		all = all && b.Groups[i].Allowed
+	}
+	return all
+}
+
+// TestPlansOfAKeyInABatch checks that calls of a key under several plans in one batch
+// are counted one after the other, each under its own.
+func TestPlansOfAKeyInABatch(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', 1, interval '1 hour', burst => 5)")
+	must(t, pool, "select dipwell.define_plan('api', 'pro', rate => 7, burst => 20), dipwell.define_plan('api', 'gold', rate => 1000, burst => 20)")
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	d := s.Registry().Lookup("api")
+	for _, first := range []string{"pro", "gold", ""} {
+		key := "k" + first
+		granted := takeOf(t, s, d.WithPlan(first), key, store.VerbTake, 1).Granted
+		var b store.Batch
+		for _, plan := range []string{first, "gold", "pro"} {
+			b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d.WithPlan(plan), Key: key, Cost: 4}}})
+		}
+		if err := s.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			granted += b.Groups[i].Ops[0].Granted
+		}
+		if op := takeOf(t, s, d.WithPlan("pro"), key, store.VerbCheck, 1); op.Remaining > 20-granted {
+			t.Errorf("after %d of 20 tokens, first by %q, %d are left", granted, first, op.Remaining)
+		}
+	}
 }

@@ -33,6 +33,27 @@ var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key
 var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
+// setOverriddenSQL decides keys with overrides as well. $16 is when those end: from then
+// on the groups are left to other statements.
+var (
+	setOverriddenSQL           = withEnds.Replace(setSQL)
+	setOverriddenSkipLockedSQL = withEnds.Replace(setSkipLockedSQL)
+)
+
+var withEnds = strings.NewReplacer(
+	"(select $14::boolean[]))", "(select $14::boolean[]), (select $16::bigint[]))",
+	"shadow, calendar, i)", "shadow, calendar, ends, i)",
+	"(select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575\n", "(q.version < 0 or (select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575)\n            and greatest(c.n, b.ts) < q.ends\n",
+	"l.plain and not", "l.plain and greatest(c.n, l.ts) < q.ends and not",
+)
+
+// overriddenRows reports whether a row of bundles is decided by an override.
+func overriddenRows(bundles []*bundle) bool {
+	return slices.ContainsFunc(bundles, func(b *bundle) bool {
+		return slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.def.Override != nil })
+	})
+}
+
 // replaceMarked replaces the parts of a statement between "-- look {" and "--
 // }".
 func replaceMarked(sql string, instead ...string) string {
@@ -54,11 +75,12 @@ const (
 // A bundle is groups that share rows. One statement decides them as if they
 // were one group.
 type bundle struct {
-	groups  []*store.Group
-	index   [][]int  // by group and op: index in buckets
-	buckets []bucket // without duplicates
-	mixed   bool     // the groups have several verbs, so their costs cannot be added
-	resets  bool     // a group resets
+	groups   []*store.Group
+	index    [][]int  // by group and op: index in buckets
+	buckets  []bucket // without duplicates
+	mixed    bool     // the groups have several verbs, or a plan that charges nothing, so their costs cannot be added
+	resets   bool     // a group resets
+	switches bool     // a row is asked under several definitions
 
 	now         int64
 	unsupported bool // set.sql cannot decide one of the rows
@@ -130,7 +152,11 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 		for _, b := range bundles {
 			b.insert, b.noInsert = false, true
 		}
-		err, locked = s.askSet(ctx, setSkipLockedSQL, bundles), err
+		sql := setSkipLockedSQL
+		if overriddenRows(bundles) {
+			sql = setOverriddenSkipLockedSQL
+		}
+		err, locked = s.askSet(ctx, sql, bundles), err
 	}
 	if err != nil {
 		return nil, s.failBundles(bundles, err)
@@ -172,6 +198,8 @@ func (s *Store) setSQL(bundles []*bundle) string {
 		return setFirstSQL
 	case bundles[0].resets:
 		return resetSQL
+	case overriddenRows(bundles):
+		return setOverriddenSQL
 	case !s.noRefusals.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
 		return setSQL
 	}
@@ -278,10 +306,11 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 	inside := !s.autocommit()
 	all = slices.DeleteFunc(all, func(b *bundle) bool {
 		b.noInsert = inside
-		if b.mixed && b.resets {
+		other := b.switches || b.mixed && b.resets
+		if other {
 			rest = append(rest, b.groups...)
 		}
-		return len(b.groups) == 0 || b.mixed && b.resets
+		return len(b.groups) == 0 || other
 	})
 	s.markNew(all)
 	return all, rest
@@ -310,7 +339,7 @@ func (b *bundle) join(other *bundle, of map[bucketKey]bundleRef) {
 		of[bucketKey{row.id, row.op.Key}] = bundleRef{b, shift + i}
 	}
 	b.mixed = b.mixed || other.mixed || b.verb() != other.verb()
-	b.resets = b.resets || other.resets
+	b.resets, b.switches = b.resets || other.resets, b.switches || other.switches
 	b.groups, b.index, b.buckets = append(b.groups, other.groups...), append(b.index, other.index...), append(b.buckets, other.buckets...)
 	other.groups = nil
 }
@@ -335,7 +364,8 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 		} else {
 			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
 		}
-		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb || takesLess(g, op)
+		b.switches = b.switches || row.def != e.def
+		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb || takesLess(g, op) || e.def.Mode > store.Shadow
 		b.resets = b.resets || op.Verb == store.VerbReset
 	}
 	b.groups, b.index = append(b.groups, g), append(b.index, places)
@@ -354,16 +384,19 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		return false
 	}
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		switch r := &op.Def.Rule; {
-		case op.Def.Algorithm == store.Concurrency, r.Every == 0 && op.Def.Plan != "", op.Verb == store.VerbReset && op.Def.Overridden:
+		op, d := &g.Ops[i], g.Ops[i].Def
+		if by := s.overridden.of(known[i], op.Key); by != nil {
+			d, known[i] = by, known[i].overriddenBy(by)
+		}
+		switch r := &d.Rule; {
+		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset && d.Overridden:
 			return false
 		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false
 		case op.Verb == store.VerbCharge && op.Cost > r.MaxCharge,
-			(op.Verb == store.VerbReserve || r.Leaky) && op.Def.Mode == store.Shadow:
+			(op.Verb == store.VerbReserve || r.Leaky) && d.Mode == store.Shadow:
 			return false
 		}
 	}
@@ -376,6 +409,7 @@ type setArgs struct {
 	keys                                            []string
 	costs, bounds, units, every, add, grids, enough []int64
 	shadow, calendar                                []bool
+	ends                                            []int64
 }
 
 // askSet runs the statement and reads the result of each bundle.
@@ -422,6 +456,9 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 	} else if bundles[0].resets {
 		rows, err = s.db.Query(ctx, sql, s.withCustomPlan(a.groups, a.limits, a.keys, a.versions, at)...)
 	} else {
+		if overriddenRows(bundles) {
+			args = append(args, a.ends)
+		}
 		rows, err = s.db.Query(ctx, sql, args...)
 	}
 	if err != nil {
@@ -436,7 +473,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 		p.usedNow = held
 		p.now, p.unsupported, p.skipped, p.done = now, p.unsupported || !plain || used == nil && p.def.Overridden, p.skipped || gone, p.done && done
 		if p.found = (store.State{}); used != nil {
-			p.found = store.State{Used: *used, TS: *ts, Version: p.def.Number}
+			p.found = store.State{Used: *used, TS: *ts, Version: p.def.Number, Override: p.def.Override}
 		}
 		return nil
 	})
@@ -470,7 +507,7 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	a.costs, a.bounds, a.units = append(a.costs, cost), append(a.bounds, bound), append(a.units, unit)
 	a.every, a.add, a.grids, a.enough = append(a.every, every), append(a.add, adds), append(a.grids, grid), append(a.enough, enough)
 	a.shadow = append(a.shadow, row.def.Mode == store.Shadow && !b.writeBack && len(b.groups) == 1)
-	a.calendar = append(a.calendar, r.Every == 0 && !b.writeBack)
+	a.calendar, a.ends = append(a.calendar, r.Every == 0 && !b.writeBack), append(a.ends, endOf(row.def))
 }
 
 // answer fills in the answers of the groups from the rows that the statement

@@ -232,7 +232,7 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 // that changes often may have a new version again, and the function reads it
 // under the lock.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
-	if first && g.Hold == nil && len(g.Ops) == 1 && known[0].def.Overridden {
+	if first && g.Hold == nil && len(g.Ops) == 1 {
 		if done, err := s.decideOverridden(ctx, g, known[0]); done || err != nil {
 			return err
 		}

@@ -70,12 +70,14 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	}
 	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
 	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
-	values, unlessOverridden := "values (%s)", ""
+	values, unlessOverridden, override, none := "values (%s)", "", "", ""
 	if d.Overridden { // a row is made only for a key without an override
 		unlessOverridden = fmt.Sprintf(" not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
 		values = "select %s where" + unlessOverridden
 		unlessOverridden = " and" + unlessOverridden
-		s.takeOverridden = takeOverriddenSQL(id, testClock)
+		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
+		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
+		none = ", null"
 	}
 	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
@@ -100,8 +102,8 @@ i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
     where b.version = %[4]d and b.lows is null and %[5]s
     returning b.used, b.ts)
-select i.used, i.ts, %[4]d, c.n, true, true from i, c
-union all select r.used, r.ts, r.version, c.n, false, r.plain from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden)
+select i.used, i.ts, %[4]d, c.n, true, true%[8]s from i, c
+union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden, override, none)
 	newManySQL(&s, id, d, testClock)
 	return s
 }
@@ -279,7 +281,12 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			continue
 		}
 		var taken, plain bool
-		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(&row.Used, &row.TS, (*rowVersion)(&row.Version), &now, &taken, &plain)
+		var override []byte
+		found := []any{&row.Used, &row.TS, (*rowVersion)(&row.Version), &now, &taken, &plain, &override}
+		if e.takeOverridden == "" {
+			found = found[:6]
+		}
+		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(found...)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows): // a concurrent call inserted the row
 			continue
@@ -295,6 +302,15 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			met = true
 		}
 		if !plain { // it has reservations or holds, and a refusal first gives back expired holds
+			return s.decide(ctx, g, []*entry{e})
+		}
+		if override != nil {
+			o, err := parseOverride(override)
+			if err == nil && s.overridden.learn(e, row, o, op.Key) != nil {
+				if done, err := s.decideOverridden(ctx, g, e); done || err != nil {
+					return err
+				}
+			}
 			return s.decide(ctx, g, []*entry{e})
 		}
 		done, err := s.answerFrom(g, e, now, row)
@@ -375,24 +391,28 @@ func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now
 // decideRead decides an op that writes nothing, with one read.
 func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
-	var now int64
-	var used, ts *int64
-	var version *rowVersion
-	err := s.db.QueryRow(ctx, e.read, s.withClock([]any{op.Key})...).Scan(&now, &used, &ts, &version)
-	if err != nil {
-		return storeError(err, false)
-	}
-	var row store.State
-	if used != nil {
-		row = store.State{Used: *used, TS: *ts, Version: uint32(*version)}
-	}
-	if e.needsOverride(row) {
-		return s.decide(ctx, g, []*entry{e})
-	}
-	if used != nil && row.Version == 0 { // it has reservations or holds, and a refusal first gives back expired holds
+	row, now, plain, err := s.readRow(ctx, e, op.Key)
+	switch {
+	case err != nil:
+		return err
+	case !plain || e.needsOverride(row):
 		return s.decide(ctx, g, []*entry{e})
 	}
 	_, _, err = op.Step(now, row, false)
 	g.Allowed, g.Reserved = op.Allowed, false
 	return err
+}
+
+// readRow reads the row of a key; that of none is zero. plain is false if it has
+// reservations or holds: a refusal first gives back expired holds.
+func (s *Store) readRow(ctx context.Context, e *entry, key string) (row store.State, now int64, plain bool, err error) {
+	var used, ts *int64
+	var version *rowVersion
+	if err = s.db.QueryRow(ctx, e.read, s.withClock([]any{key})...).Scan(&now, &used, &ts, &version); err != nil {
+		return row, now, false, storeError(err, false)
+	}
+	if used != nil {
+		row = store.State{Used: *used, TS: *ts, Version: uint32(*version)}
+	}
+	return row, now, used == nil || row.Version != 0, nil
 }

@@ -81,7 +81,7 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 		if p.plain {
 			p.tokens, p.bound = fullCost(p.op)
 		}
-		if p.tokens == 0 || takesLess(g, p.op) || s.refused.has(p.id, p.op.Key) || p.newKeys.mostlyNew() && !s.seen.has(p.id, p.op.Key) {
+		if p.tokens == 0 || takesLess(g, p.op) || s.overridden.of(p.entry, p.op.Key) != nil || s.refused.has(p.id, p.op.Key) || p.newKeys.mostlyNew() && !s.seen.has(p.id, p.op.Key) {
 			return 0
 		}
 	}
