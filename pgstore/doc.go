@@ -64,10 +64,11 @@
 // dipwell_internal.decide reads the definition under the lock and converts the
 // row. So a row is never charged by numbers that were read before a wait for its
 // lock. A plan has statements of its own; a row of another plan is left to the
-// function too, and so is one that an override decides (its version is negative),
-// unless the store remembers the override: then one statement has its numbers as
-// parameters (takeOverridden). A program notices a change or drop of a limit within [Config.Poll]; until
-// then it charges rows that are still of the old version.
+// function too. A row that an override decides has a negative version, the number of
+// the override. A store remembers the overrides of some thousand keys that it met
+// last: then one statement has their numbers and their ends as parameters
+// (takeOverridden, setOverriddenSQL). A program notices a change or drop of a limit
+// within [Config.Poll]; until then it charges rows that are still of the old version.
 //
 // # New keys
 //

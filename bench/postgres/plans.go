@@ -3,58 +3,95 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/jackc/pgx/v5"
 )
 
 func init() { register("plans", (*bench).plans) }
 
 // Limits of scenario plans: besides apiLimit, which has neither plans nor overrides.
 const (
-	raisedLimit = "raised" // 100,000 other keys have an override
+	raisedLimit = "raised" // otherOverrides other keys have an override
 	ownLimit    = "own"    // every key has an override
 	plansLimit  = "plans"  // has a plan, which callers name
+	manyLimit   = "many"   // manyOverrides keys have an override
 )
 
-const otherOverrides = 100_000
+const (
+	otherOverrides = 100_000
+	manyOverrides  = 1_000_000
+	bareName       = "Limiter.Take, a database without overrides"
+)
 
 // plans measures takes of limits with plans and overrides beside those of one without.
 func (b *bench) plans(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Plans and overrides, unlogged, %d keys\n\n", b.keys)
-	fmt.Fprintf(&b.out, "%d other keys of the limit \"%s\" have an override, and every key of the limit \"%s\".\n\n", otherOverrides, raisedLimit, ownLimit)
-	err := withConn(ctx, b.fast.dsn, func(c *conn) error {
-		for _, name := range []string{raisedLimit, ownLimit, plansLimit} {
+	fmt.Fprintf(&b.out, "%d other keys of the limit \"%s\" have an override, every key of the limit \"%s\", and %d keys of the limit \"%s\". "+
+		"Each key was taken from once before, so that it has a row, and the program remembers its override.\n\n", otherOverrides, raisedLimit, ownLimit, manyOverrides, manyLimit)
+	bare, err := b.newSchema(ctx, "bench_bare", "unlogged")
+	if err != nil {
+		return err
+	}
+	defer bare.close()
+	if err := b.fillPlans(ctx); err != nil {
+		return err
+	}
+	if err := b.plansFromGo(ctx, bare); err != nil {
+		return err
+	}
+	if err := b.plansFromSQL(ctx); err != nil {
+		return err
+	}
+	return b.overridesInMemory(ctx)
+}
+
+// fillPlans makes the limits with their plans and overrides.
+func (b *bench) fillPlans(ctx context.Context) error {
+	return withConn(ctx, b.fast.dsn, func(c *conn) error {
+		for _, name := range []string{raisedLimit, ownLimit, plansLimit, manyLimit} {
 			if err := c.once(ctx, "select dipwell.define($1, $2::bigint, interval '1 second', burst => $3::bigint)", name, fmt.Sprint(perSecond), fmt.Sprint(burst)); err != nil {
 				return err
 			}
 		}
-		for _, sql := range []string{
-			fmt.Sprintf("select dipwell.override('%s', 'other' || i, burst => %d) from generate_series(1, %d) i", raisedLimit, burst, otherOverrides),
-			fmt.Sprintf("select dipwell.override('%s', key, burst => %d) from dipwell.buckets where limit_id = (select id from dipwell.limits where name = '%s')", ownLimit, burst, apiLimit),
-			fmt.Sprintf("select dipwell.define_plan('%s', 'pro', burst => %d)", plansLimit, burst),
-		} {
-			if err := c.once(ctx, sql); err != nil {
+		if err := c.once(ctx, "select dipwell.define_plan($1, 'pro', burst => $2::bigint)", plansLimit, fmt.Sprint(burst)); err != nil {
+			return err
+		}
+		for _, of := range []struct {
+			limit, prefix string
+			n             int
+		}{{raisedLimit, "other:", otherOverrides}, {ownLimit, "user:", b.keys}, {manyLimit, "user:", manyOverrides}} {
+			if err := c.once(ctx, "select dipwell.override($1, 'first', burst => $2::bigint)", of.limit, fmt.Sprint(burst)); err != nil {
+				return err
+			}
+			if err := c.once(ctx, sqlFile("dipwell_overrides.sql"), of.limit, of.prefix, fmt.Sprint(of.n)); err != nil {
 				return err
 			}
 		}
-		return nil
+		return c.once(ctx, sqlFile("dipwell_fill.sql"), raisedLimit, fmt.Sprint(b.keys))
 	})
-	if err != nil {
-		return err
-	}
-	if err = b.fast.fill(ctx, raisedLimit, b.keys); err != nil {
-		return err
-	}
-	ordinary := b.fast.take()
+}
+
+func (b *bench) plansFromGo(ctx context.Context, bare *schema) error {
+	ordinary, beside := b.fast.take(), bare.take()
+	beside.name = bareName
 	take := func(name, limit, plan string) contender {
 		return contender{name: name, ours: true, open: b.fast.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 			d, err := l.TakeAll(ctx, dipwell.Take{Limit: limit, Key: key, Cost: 1, Plan: plan})
 			return d.Allowed, err
 		})}
 	}
-	cs := []contender{ordinary, take("beside overrides", raisedLimit, ""), take("overridden", ownLimit, ""), take("by a plan", plansLimit, "pro")}
+	cs := []contender{ordinary, take("beside overrides", raisedLimit, ""), take("overridden", ownLimit, ""), take("by a plan", plansLimit, "pro"), beside}
+	for _, of := range []dipwell.Take{{Limit: ownLimit}, {Limit: plansLimit, Plan: "pro"}, {Limit: raisedLimit}} {
+		if err := b.touch(ctx, b.fast.limiter, of, b.keys, 8); err != nil {
+			return err
+		}
+	}
 	for _, clients := range []int{1, 8} {
 		fs, err := b.rounds(ctx, "plans, "+plural(clients, "client"), load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
@@ -63,6 +100,73 @@ func (b *bench) plans(ctx context.Context) error {
 		for i, ratio := range []float64{0.97, 0.9, 0.95} {
 			b.compare(plural(clients, "client")+", "+cs[i+1].name, fs, names([]contender{cs[i+1], ordinary}), []string{cs[i+1].name}, target{ordinary.name, ratio})
 		}
+		b.compare(fmt.Sprintf("%s, beside %d overrides of other limits", plural(clients, "client"), manyOverrides), fs, names([]contender{ordinary, beside}), []string{ordinary.name}, target{beside.name, 0.97})
+	}
+	return nil
+}
+
+// plansFromSQL measures the SQL function take.
+func (b *bench) plansFromSQL(ctx context.Context) error {
+	take := func(name, script string) contender {
+		return contender{name: name, script: script, database: b.fast.dsn, ours: true}
+	}
+	cs := []contender{take("dipwell.take", "dipwell.pgbench"), take("overridden", "dipwell_overridden.pgbench"), take("by a plan", "dipwell_plan.pgbench")}
+	for _, clients := range []int{1, 8} {
+		fs, err := b.rounds(ctx, "plans in SQL, "+plural(clients, "client"), load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
+		if err != nil {
+			return err
+		}
+		for _, c := range cs[1:] {
+			b.compare("SQL, "+plural(clients, "client")+", "+c.name, fs, names([]contender{c, cs[0]}), []string{c.name}, target{cs[0].name, 0.75})
+		}
+	}
+	return nil
+}
+
+// overridesInMemory measures the memory of a program that has met manyOverrides keys
+// with an override.
+func (b *bench) overridesInMemory(ctx context.Context) error {
+	const most = 64 << 20
+	before := heap()
+	if err := b.touch(ctx, b.fast.shared, dipwell.Take{Limit: manyLimit}, manyOverrides, 512); err != nil {
+		return err
+	}
+	used := max(heap()-before, 0)
+	fmt.Fprintf(&b.out, "### Memory\n\nA program that has taken from %d keys with an override uses %s more than before; target ≤ %s: %s\n\n",
+		manyOverrides, size(used), size(most), b.reached(used <= most))
+	return nil
+}
+
+// heap returns how many bytes are in use after a collection.
+func heap() float64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}
+
+// touch takes a token of each of the first n keys.
+func (b *bench) touch(ctx context.Context, l *dipwell.Limiter, take dipwell.Take, n, clients int) error {
+	progress("limit %s: %d keys", take.Limit, n)
+	defer progress("")
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			take := take
+			take.Cost = 1
+			for i := int(next.Add(1)) - 1; i < n && failed.Load() == nil; i = int(next.Add(1)) - 1 {
+				take.Key = load.Key(i)
+				if _, err := l.TakeAll(ctx, take); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
