@@ -15,10 +15,8 @@ import (
 //
 // It reads only the fields that it needs.
 type combined struct {
-	times clfTimes
-	by    int   // field with the key
-	cost  int   // field with the cost, or -1
-	fixed int64 // cost of every line if there is no field
+	times  clfTimes
+	fields []int
 }
 
 // combinedFields are the names of fields for --by and --cost. The first name of
@@ -35,7 +33,6 @@ var combinedFields = [][]string{
 	{"bytes", "size"}, // 512
 	{"referer", "referrer"},
 	{"agent", "user_agent"},
-	{"none"},
 }
 
 const (
@@ -50,20 +47,18 @@ const (
 	fieldBytes
 	fieldReferer
 	fieldAgent
-	fieldNone
 )
 
-func newCombined(o *Options) (parser, error) {
-	c := &combined{cost: -1}
-	var constant bool
-	var err error
-	if c.by, err = combinedField("by", o.By); err != nil {
-		return nil, err
+func newCombined(_ *Options, list []field) (parser, error) {
+	c := &combined{}
+	for _, f := range list {
+		i, err := combinedField(f.option, f.name)
+		if err != nil {
+			return nil, err
+		}
+		c.fields = append(c.fields, i)
 	}
-	if c.fixed, constant, err = constantCost(o.Cost); err == nil && !constant {
-		c.cost, err = combinedField("cost", o.Cost)
-	}
-	return c, err
+	return c, nil
 }
 
 func combinedField(option, name string) (int, error) {
@@ -77,33 +72,24 @@ func combinedField(option, name string) (int, error) {
 	return 0, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q is no field of a combined log; they are %s", name, strings.Join(known, ", "))}
 }
 
-func (c *combined) parse(line []byte, rec *record) (err error) {
-	open, end := c.findTime(line, rec)
+func (c *combined) parse(line []byte, t *int64, values []value) error {
+	us, open, end := c.findTime(line)
 	if end == 0 {
 		if open < 0 {
 			return errNoTime
 		}
 		return errBadTime
 	}
-	if c.by != fieldIP {
-		rec.key, err = field(c.by, line[:open], line[end:])
-	} else if at := bytes.IndexByte(line[:open], ' '); at > 0 {
-		rec.key = line[:at]
-	} else {
-		err = malformed("there is no address before its time")
+	*t = us
+	for i, which := range c.fields {
+		values[i].text, values[i].err = fieldOf(which, line[:open], line[end:])
 	}
-	if rec.cost = c.fixed; c.cost >= 0 && err == nil {
-		var b []byte
-		if b, err = field(c.cost, line[:open], line[end:]); err == nil {
-			rec.cost, err = parseCost(b)
-		}
-	}
-	return err
+	return nil
 }
 
 // findTime finds the first bracket followed by a time, since names of users may
 // have brackets too. It tries at most 8 brackets. end is 0 if there is no time.
-func (c *combined) findTime(line []byte, rec *record) (open, end int) {
+func (c *combined) findTime(line []byte) (us int64, open, end int) {
 	open = -1
 	for at, tries := 0, 0; tries < 8; tries++ {
 		i := bytes.IndexByte(line[at:], '[')
@@ -113,25 +99,22 @@ func (c *combined) findTime(line []byte, rec *record) (open, end int) {
 		open = at + i
 		t, n, ok := c.times.parse(line[open+1:])
 		if at = open + 1 + n; ok && at < len(line) && line[at] == ']' {
-			rec.t = t
-			return open, at + 1
+			return t, open, at + 1
 		}
 		at = open + 1
 	}
-	return open, 0
+	return 0, open, 0
 }
 
-// field returns a field, given the parts of the line before and after the time.
-func field(which int, before, after []byte) ([]byte, error) {
+// fieldOf returns a field, given the parts of the line before and after the time.
+func fieldOf(which int, before, after []byte) ([]byte, error) {
 	switch which {
-	case fieldNone:
-		return nil, nil
 	case fieldIP:
-		ip, _, ok := bytes.Cut(before, []byte{' '})
-		if !ok || len(ip) == 0 {
+		at := bytes.IndexByte(before, ' ')
+		if at <= 0 {
 			return nil, malformed("there is no address before its time")
 		}
-		return ip, nil
+		return before[:at], nil
 	case fieldUser:
 		_, rest, _ := bytes.Cut(before, []byte{' '})
 		_, user, _ := bytes.Cut(rest, []byte{' '})

@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell"
@@ -11,16 +12,16 @@ import (
 // csvLines reads comma-, semicolon- or tab-separated values with a header. Each
 // line is a record, so that a missing closing quote affects only one line.
 type csvLines struct {
-	o              *Options
-	times          textTimes
-	sep            byte // 0 until the header has been read
-	time, by, cost int  // columns, or -1
-	fixed          int64
-	buf            []byte // for fields with doubled quotes
+	o       *Options
+	list    []field
+	times   textTimes
+	sep     byte   // 0 until the header has been read
+	columns []int  // of the time, and then of the fields
+	buf     []byte // for fields with doubled quotes
 }
 
-func newCSV(o *Options) (parser, error) {
-	c := &csvLines{o: o}
+func newCSV(o *Options, list []field) (parser, error) {
+	c := &csvLines{o: o, list: list}
 	if o.Columns == "" {
 		return c, nil
 	}
@@ -39,20 +40,15 @@ func (c *csvLines) header(line []byte) error {
 		}
 		names = append(names, strings.TrimSpace(string(name)))
 	}
-	var err error
-	if c.time, err = column("time-field", orDefault(c.o.TimeField, "time"), names); err != nil {
-		return err
-	}
-	if c.by = -1; c.o.By != "none" {
-		if c.by, err = column("by", c.o.By, names); err != nil {
+	c.columns = c.columns[:0]
+	for _, f := range append([]field{{"time-field", orDefault(c.o.TimeField, "time")}}, c.list...) {
+		i, err := column(f.option, f.name, names)
+		if err != nil {
 			return err
 		}
+		c.columns = append(c.columns, i)
 	}
-	fixed, constant, err := constantCost(c.o.Cost)
-	if c.fixed, c.cost = fixed, -1; err == nil && !constant {
-		c.cost, err = column("cost", c.o.Cost, names)
-	}
-	return err
+	return nil
 }
 
 // column returns the column whose header is the first of the field's aliases.
@@ -79,7 +75,7 @@ func separator(line []byte) byte {
 	return best
 }
 
-func (c *csvLines) parse(line []byte, rec *record) error {
+func (c *csvLines) parse(line []byte, t *int64, values []value) (err error) {
 	if c.sep == 0 {
 		if len(bytes.TrimSpace(line)) == 0 {
 			return errHeader
@@ -90,38 +86,27 @@ func (c *csvLines) parse(line []byte, rec *record) error {
 		return errHeader
 	}
 	c.buf = c.buf[:0]
-	var at, key, cost []byte
-	last := max(c.time, c.by, c.cost)
+	var at []byte
+	last := slices.Max(c.columns)
 	for i, rest := 0, line; i <= last; i++ {
 		if rest == nil {
 			return malformed(fmt.Sprintf("it has %s; %d are needed", count(int64(i), "field"), last+1))
 		}
-		value, more, err := c.cut(rest)
+		text, more, err := c.cut(rest)
 		if err != nil {
 			return err
 		}
-		if i == c.time {
-			at = value
+		if i == c.columns[0] {
+			at = text
 		}
-		if i == c.by {
-			key = value
-		}
-		if i == c.cost {
-			cost = value
+		for k, column := range c.columns[1:] {
+			if i == column {
+				values[k].text = text
+			}
 		}
 		rest = more
 	}
-	return c.fill(rec, at, key, cost)
-}
-
-func (c *csvLines) fill(rec *record, at, key, cost []byte) (err error) {
-	if rec.t, err = c.times.parse(bytes.TrimSpace(at)); err != nil {
-		return err
-	}
-	rec.key, rec.cost = key, c.fixed
-	if c.cost >= 0 {
-		rec.cost, err = parseCost(bytes.TrimSpace(cost))
-	}
+	*t, err = c.times.parse(bytes.TrimSpace(at))
 	return err
 }
 

@@ -29,6 +29,9 @@ func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	} else {
 		b = jsontext.AppendString(b, op.Key)
 	}
+	if op.Def.Plan != "" {
+		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
+	}
 	b = strconv.AppendBool(append(b, `,"allowed":`...), allowed)
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
 	b = append(b, `,"retry_after_us":`...)

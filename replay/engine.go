@@ -1,6 +1,9 @@
 package replay
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
@@ -8,26 +11,59 @@ import (
 // engine decides records in virtual time, with its own rows and the step of the
 // stores.
 type engine struct {
-	defs  []*dipwell.Definition
-	all   bool
-	table *table
-	sums  []sums // by limit
-	group store.Group
-	rows  []store.State // scratch of decideAll
-	write []bool
-	out   *decisionWriter
+	limits []judged
+	sets   []*keySet
+	ops    []store.Op    // by limit
+	groups []store.Group // of ops
+	rows   []store.State // scratch of decideAll
+	write  []bool
+	out    *decisionWriter
 
 	first, last int64 // times of requests
 }
 
-func newEngine(defs []*dipwell.Definition, o *Options) *engine {
-	n := len(defs)
-	e := &engine{defs: defs, all: o.All, table: newTable(n, o.MaxKeys), sums: make([]sums, n)}
-	e.first = -1
-	e.group.Ops = make([]store.Op, n)
-	e.rows, e.write = make([]store.State, n), make([]bool, n)
-	for i, d := range defs {
-		e.group.Ops[i].Def = d
+// judged is a limit with its rows and results.
+type judged struct {
+	*target
+	set    *keySet
+	at     int // index among the limits of the set
+	sums   sums
+	byPlan []PlanResult // by record.plan
+}
+
+// keySet has the keys of the limits whose keys lack the same number of parts.
+type keySet struct {
+	up    int
+	defs  []*dipwell.Definition
+	table *table
+
+	id  int32 // of the present record's key
+	key string
+}
+
+func newEngine(l *lineup, o *Options) *engine {
+	n := len(l.limits)
+	e := &engine{first: -1, limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]store.State, n), write: make([]bool, n)}
+	for i := range l.limits {
+		j := &e.limits[i]
+		j.target = &l.limits[i]
+		at := slices.IndexFunc(e.sets, func(s *keySet) bool { return s.up == j.up })
+		if at < 0 {
+			at = len(e.sets)
+			e.sets = append(e.sets, &keySet{up: j.up})
+		}
+		j.set = e.sets[at]
+		j.at = len(j.set.defs)
+		j.set.defs = append(j.set.defs, j.def)
+		if len(o.Plan) > 0 && j.plans != nil {
+			j.byPlan = make([]PlanResult, len(j.plans))
+		}
+	}
+	for _, s := range e.sets {
+		s.table = newTable(len(s.defs), o.MaxKeys)
+	}
+	for _, g := range l.groups {
+		e.groups = append(e.groups, store.Group{Ops: e.ops[g[0]:g[1]:g[1]]})
 	}
 	if o.Decisions != nil {
 		e.out = newDecisionWriter(o.Decisions)
@@ -35,36 +71,73 @@ func newEngine(defs []*dipwell.Definition, o *Options) *engine {
 	return e
 }
 
+func (j *judged) table() *table { return j.set.table }
+
+func (j *judged) row() *row {
+	rows, _ := j.set.table.of(j.set.id)
+	return &rows[j.at]
+}
+
+// find sets the present key, which is that of the record without its last parts.
+func (s *keySet) find(rec *record) {
+	key := rec.key
+	for range s.up {
+		key = key[:max(bytes.LastIndexByte(key, '/'), 0)]
+	}
+	id, ok := s.table.find(key)
+	if !ok {
+		if s.table.full() {
+			s.table.forget(s.defs, rec.t)
+		}
+		id = s.table.insert(key)
+	}
+	s.id, s.key = id, s.table.keys[id]
+}
+
 // decide takes the record's cost from every limit.
 func (e *engine) decide(rec *record) error {
-	id, ok := e.table.find(rec.key)
-	if !ok {
-		if e.table.full() {
-			e.table.forget(e.defs, rec.t)
-		}
-		id = e.table.insert(rec.key)
-	}
 	if e.last = rec.t; e.first < 0 {
 		e.first = rec.t
 	}
-	key := e.table.keys[id]
-	rows, counts := e.table.of(id)
-	for i := range e.group.Ops {
-		op := &e.group.Ops[i]
-		op.Key, op.Phase, op.Cost = key, 0, rec.cost
+	for _, s := range e.sets {
+		s.find(rec)
 	}
-	if e.all {
-		if err := e.decideAll(rec, rows); err != nil {
+	for i := range e.ops {
+		op, l := &e.ops[i], &e.limits[i]
+		op.Def, op.Key, op.Phase, op.Cost = l.definition(rec), l.set.key, 0, rec.cost
+		if l.times > 1 {
+			op.Cost = min(rec.cost, store.MaxInt/l.times) * l.times
+		}
+	}
+	for i, first := 0, 0; i < len(e.groups); i++ {
+		g := &e.groups[i]
+		if err := e.decideGroup(rec, g, e.limits[first:]); err != nil {
 			return err
 		}
-	} else if err := e.decideEach(rec, rows); err != nil {
+		first += len(g.Ops)
+	}
+	return nil
+}
+
+// decideGroup decides a group, whose limits are the first of limits, and counts it.
+func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged) (err error) {
+	if len(g.Ops) == 1 {
+		err = decideAlone(g, rec.t, limits[0].row())
+	} else {
+		err = e.decideAll(rec.t, g, limits)
+	}
+	if err != nil {
 		return err
 	}
-	for i := range e.group.Ops {
-		op := &e.group.Ops[i]
-		v := e.verdict(op)
-		e.sums[i].add(rec, op, v)
-		counts[i].add(rec.t, op.Retry, v)
+	for i := range g.Ops {
+		op, l := &g.Ops[i], &limits[i]
+		v := verdictOf(g, op)
+		l.sums.add(rec.t, op, v)
+		_, counts := l.set.table.of(l.set.id)
+		counts[l.at].add(rec.t, op.Retry, v)
+		if l.byPlan != nil {
+			l.byPlan[rec.plan].add(v)
+		}
 		if e.out != nil {
 			if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
 				return err
@@ -74,31 +147,28 @@ func (e *engine) decide(rec *record) error {
 	return nil
 }
 
-// decideEach decides each limit independently.
-func (e *engine) decideEach(rec *record, rows []row) error {
-	for i := range e.group.Ops {
-		next, write, err := e.group.Ops[i].Step(rec.t, rows[i].state(e.defs[i]), false)
-		if err != nil {
-			return err
-		}
-		if write {
-			rows[i] = rowOf(next)
-		}
+// decideAlone decides a group of one limit.
+func decideAlone(g *store.Group, t int64, r *row) error {
+	state := r.state()
+	write, err := g.Ops[0].StepRow(t, &state, false)
+	if g.Allowed = g.Ops[0].Allowed; write && err == nil {
+		*r = rowOf(state)
 	}
-	return nil
+	return err
 }
 
-// decideAll decides all limits at once, all or nothing.
-func (e *engine) decideAll(rec *record, rows []row) error {
-	for i, d := range e.defs {
-		e.rows[i] = rows[i].state(d)
+// decideAll decides a group of several limits, all or nothing.
+func (e *engine) decideAll(t int64, g *store.Group, limits []judged) error {
+	n := len(g.Ops)
+	for i := range n {
+		e.rows[i] = limits[i].row().state()
 	}
-	if err := e.group.Decide(rec.t, e.rows, e.write); err != nil {
+	if err := g.Decide(t, e.rows[:n], e.write); err != nil {
 		return err
 	}
-	for i := range rows {
+	for i := range n {
 		if e.write[i] {
-			rows[i] = rowOf(e.rows[i])
+			*limits[i].row() = rowOf(e.rows[i])
 		}
 	}
 	return nil
@@ -114,11 +184,11 @@ const (
 	refusedByOther         // allowed by this limit but refused by another; only with Options.All
 )
 
-func (e *engine) verdict(op *store.Op) verdict {
+func verdictOf(g *store.Group, op *store.Op) verdict {
 	switch {
 	case !op.Allowed:
 		return refused
-	case e.all && !e.group.Allowed:
+	case !g.Allowed:
 		return refusedByOther
 	case op.Shadow:
 		return shadowed
@@ -143,27 +213,27 @@ type sums struct {
 	bins                                    bins
 }
 
-func (s *sums) add(rec *record, op *store.Op, v verdict) {
-	s.bins.add(rec.t, v)
+func (s *sums) add(t int64, op *store.Op, v verdict) {
+	s.bins.add(t, v)
 	if v == granted {
 		s.granted++
-		s.grantedCost.add(rec.cost)
+		s.grantedCost.add(op.Cost)
 		if op.Delay > 0 {
 			s.delayed++
 			s.longestDelay = max(s.longestDelay, op.Delay)
 		}
 		return
 	}
-	s.refusedCost.add(rec.cost)
+	s.refusedCost.add(op.Cost)
 	if v == refusedByOther {
 		s.refusedByOther++
 		return
 	}
 	if s.refused == 0 {
-		s.first = rec.t
+		s.first = t
 	}
 	s.refused++
-	s.last = rec.t
+	s.last = t
 	s.longestWait = max(s.longestWait, op.Retry)
 	if op.Never {
 		s.never++

@@ -10,10 +10,8 @@ import (
 // jsonLines reads a JSON object in each line. It stops scanning when it has found
 // the members that it needs.
 type jsonLines struct {
-	times          textTimes
-	time, by, cost want
-	fixed          int64
-	shared         bool
+	times textTimes
+	wants []want // the time, and then the fields
 }
 
 // aliases are the names of fields in the logs of common programs, in order of
@@ -58,46 +56,36 @@ func (w *want) offer(name, value []byte) {
 	}
 }
 
-func newJSONLines(o *Options) (parser, error) {
-	j := &jsonLines{time: wantField(orDefault(o.TimeField, "time")), by: wantField(o.By), shared: o.By == "none"}
-	fixed, constant, err := constantCost(o.Cost)
-	if j.fixed = fixed; !constant {
-		j.cost = wantField(o.Cost)
+func newJSONLines(o *Options, list []field) (parser, error) {
+	j := &jsonLines{wants: []want{wantField(orDefault(o.TimeField, "time"))}}
+	for _, f := range list {
+		j.wants = append(j.wants, wantField(f.name))
 	}
-	if j.shared {
-		j.by = want{}
-	}
-	return j, err
+	return j, nil
 }
 
-func (j *jsonLines) parse(line []byte, rec *record) (err error) {
-	j.time.clear()
-	j.by.clear()
-	j.cost.clear()
+func (j *jsonLines) parse(line []byte, t *int64, values []value) error {
+	for i := range j.wants {
+		j.wants[i].clear()
+	}
 	line = bytes.TrimLeft(line, " \t")
 	if len(line) == 0 || line[0] != '{' {
 		return malformed("it is not a JSON object")
 	}
 	broken := j.scan(line[1:], nil, 0)
-	if j.time.value == nil {
+	if j.wants[0].value == nil {
 		return because(broken, errNoTime)
 	}
-	b, err := text(j.time.value)
+	b, err := text(j.wants[0].value)
 	if err == nil {
-		rec.t, err = j.times.parse(b)
+		*t, err = j.times.parse(b)
 	}
-	if rec.key = nil; err == nil && !j.shared {
-		if j.by.value == nil {
-			return because(broken, "there is no "+malformed(j.by.names[0])+" in it")
-		}
-		rec.key, err = text(j.by.value)
-	}
-	if rec.cost = j.fixed; err == nil && j.cost.names != nil {
-		if j.cost.value == nil {
-			return because(broken, "there is no "+malformed(j.cost.names[0])+" in it")
-		}
-		if b, err = text(j.cost.value); err == nil {
-			rec.cost, err = parseCost(b)
+	for i := range values {
+		v, w := &values[i], &j.wants[i+1]
+		if w.value == nil {
+			v.text, v.err = nil, because(broken, "there is no "+malformed(w.names[0])+" in it")
+		} else {
+			v.text, v.err = text(w.value)
 		}
 	}
 	return err
@@ -110,7 +98,14 @@ func because(broken bool, why malformed) error {
 	return why
 }
 
-func (j *jsonLines) done() bool { return j.time.rank == 0 && j.by.rank == 0 && j.cost.rank == 0 }
+func (j *jsonLines) done() bool {
+	for i := range j.wants {
+		if j.wants[i].rank != 0 {
+			return false
+		}
+	}
+	return true
+}
 
 const maxDepth = 4 // of nested objects
 
@@ -140,9 +135,9 @@ func (j *jsonLines) scan(b, prefix []byte, depth int) (broken bool) {
 		if value[0] == '{' && depth < maxDepth && len(name) < len(nameBuf) {
 			j.scan(value[1:], append(name, '.'), depth+1)
 		} else {
-			j.time.offer(name, value)
-			j.by.offer(name, value)
-			j.cost.offer(name, value)
+			for i := range j.wants {
+				j.wants[i].offer(name, value)
+			}
 		}
 		if b = space(b[n:]); len(b) == 0 || b[0] != ',' {
 			return len(b) == 0 || b[0] != '}'
@@ -227,20 +222,14 @@ func text(value []byte) ([]byte, error) {
 			return nil, malformed("its JSON is broken")
 		}
 		return []byte(s), nil
-	case c == '{' || c == '[' || string(value) == "null":
-		return nil, "a field is " + kind(c) + " and not text or a number"
+	case string(value) == "null":
+		return nil, errNull
+	case c == '{':
+		return nil, malformed("a field is an object and not text or a number")
+	case c == '[':
+		return nil, malformed("a field is an array and not text or a number")
 	case c == '-' || c >= '0' && c <= '9' || slices.Contains([]string{"true", "false"}, string(value)):
 		return value, nil
 	}
 	return nil, malformed("its JSON is broken")
-}
-
-func kind(c byte) malformed {
-	switch c {
-	case '{':
-		return "an object"
-	case '[':
-		return "an array"
-	}
-	return "null"
 }

@@ -13,7 +13,7 @@ const columns = 900
 type track struct {
 	key    string
 	points []point
-	rule   *store.Rule
+	def    *dipwell.Definition
 	row    store.State
 	from   int64 // µs
 	width  int64 // of a column
@@ -30,38 +30,39 @@ type point struct {
 // levels replays the log again, for the worst keys of each limit, and records
 // their levels.
 func (r *run) levels() error {
-	if r.log.lines == r.log.malformed+r.log.headers {
+	first := r.engine
+	if first.first < 0 {
 		return nil
 	}
-	first := r.engine
-	r.tracks = make([][]*track, len(r.defs))
-	follow := map[string][][]*track{} // of a key, by limit
-	for i, d := range r.defs {
-		for _, id := range first.table.worst(i, r.o.Levels, true) {
-			t := newTrack(first.table.keys[id], d, first.first, first.last)
+	r.tracks = make([][]*track, len(first.limits))
+	follow := map[string][]int{} // of a key, indexes in first.limits
+	for i := range first.limits {
+		l := &first.limits[i]
+		for _, id := range l.table().worst(l.at, r.o.Levels, true) {
+			t := newTrack(l.table().keys[id], l.def, first.first, first.last)
 			r.tracks[i] = append(r.tracks[i], t)
-			if follow[t.key] == nil {
-				follow[t.key] = make([][]*track, len(r.defs))
-			}
-			follow[t.key][i] = append(follow[t.key][i], t)
+			follow[t.key] = append(follow[t.key], i)
 		}
 	}
 	o := r.o
 	o.Decisions = nil
-	again := newEngine(r.defs, &o)
+	again := newEngine(r.lineup, &o)
 	err := r.each("plot", func(rec *record) error {
-		tracks, ok := follow[string(rec.key)]
-		if !ok {
+		if _, ok := follow[string(rec.key)]; !ok && len(again.sets) == 1 { // parents depend on all keys
 			return nil
 		}
 		if err := again.decide(rec); err != nil {
 			return err
 		}
-		id, _ := again.table.find(rec.key)
-		rows, _ := again.table.of(id)
-		for i := range tracks {
-			for _, t := range tracks[i] {
-				t.add(rec.t, rows[i].state(r.defs[i]))
+		for _, set := range again.sets {
+			for _, i := range follow[set.key] {
+				if l := &again.limits[i]; l.set == set {
+					for _, t := range r.tracks[i] {
+						if t.key == set.key {
+							t.add(rec.t, l.row().state())
+						}
+					}
+				}
 			}
 		}
 		return nil
@@ -75,8 +76,7 @@ func (r *run) levels() error {
 }
 
 func newTrack(key string, d *dipwell.Definition, from, to int64) *track {
-	rule := *d.RuleFor(key, new(store.Rule))
-	return &track{key: key, rule: &rule, from: from, width: max(1, (to-from)/columns+1)}
+	return &track{key: key, def: d, from: from, width: max(1, (to-from)/columns+1)}
 }
 
 // add records the row after a request at t.
@@ -104,8 +104,10 @@ func (k *track) end(t int64) {
 }
 
 func (k *track) level(t int64) float64 {
-	used := k.rule.Apply(k.row, t, store.VerbCheck, 0).Before
-	return float64(k.rule.Cap-used) / float64(k.rule.Unit)
+	var scratch store.Rule
+	rule := k.def.Own(k.row, t).RuleFor(k.key, &scratch)
+	used := rule.Apply(k.row, t, store.VerbCheck, 0).Before
+	return float64(rule.Cap-used) / float64(rule.Unit)
 }
 
 func (k *track) put(p point) {

@@ -19,12 +19,13 @@ type record struct {
 	line int64  // number in the log, from 1
 	cost int64  // tokens
 	key  []byte // valid until the next record
+	plan uint16 // index + 1 of its name in fields.names; 0: the limits themselves
 }
 
-// parser parses a line into a record. It returns errHeader for a line that is not a
-// request, and another malformed for a line that is left out.
+// parser sets the time of a line and the values of its fields. It returns errHeader for
+// a line that is not a request, and another malformed for a line that is left out.
 type parser interface {
-	parse(line []byte, rec *record) error
+	parse(line []byte, t *int64, values []value) error
 }
 
 // malformed is the reason why a line is left out.
@@ -33,11 +34,13 @@ type malformed string
 func (m malformed) Error() string { return string(m) }
 
 const (
-	errHeader  malformed = "is the header"
-	errEmpty   malformed = "the line is empty"
-	errNoTime  malformed = "there is no time in it"
-	errBadTime malformed = "its time cannot be read"
-	errEra     malformed = "its time lies before 1970 or after 2255"
+	errHeader   malformed = "is the header"
+	errFiltered malformed = "does not match"
+	errEmpty    malformed = "the line is empty"
+	errNoTime   malformed = "there is no time in it"
+	errBadTime  malformed = "its time cannot be read"
+	errEra      malformed = "its time lies before 1970 or after 2255"
+	errNull     malformed = "a field is null and not text or a number"
 )
 
 // maxShown is how many malformed lines a report shows.
@@ -47,41 +50,43 @@ const maxShown = 10
 type reader struct {
 	*lineReader
 	parser
+	fields *fields
+	values []value
 	format string
-	shared bool // all requests share one bucket: a line needs no key
 
 	lines, malformed int64
 	headers          int64 // lines that are not requests
+	filtered         int64 // lines that do not match Options.Where
 	disorder         int64 // records that are earlier than the record before
 	last             int64 // time of the record before
 	shown            []BadLine
 }
 
-func openReader(in Input, o *Options) (*reader, error) {
+func openReader(in Input, o *Options, f *fields) (*reader, error) {
 	l, err := openLines(in)
 	if err != nil {
 		return nil, err
 	}
 	l.skipMark()
-	r := &reader{lineReader: l, shared: o.By == "none", last: -1}
+	r := &reader{lineReader: l, fields: f, values: make([]value, len(f.list)), last: -1}
 	if r.format = o.Format; r.format == "" {
 		r.format = detect(l.head(detectBytes))
 	}
-	if r.parser, err = newParser(r.format, o); err != nil {
+	if r.parser, err = newParser(r.format, o, f.list); err != nil {
 		l.close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func newParser(format string, o *Options) (parser, error) {
+func newParser(format string, o *Options, list []field) (parser, error) {
 	switch format {
 	case "combined":
-		return newCombined(o)
+		return newCombined(o, list)
 	case "json":
-		return newJSONLines(o)
+		return newJSONLines(o, list)
 	case "csv":
-		return newCSV(o)
+		return newCSV(o, list)
 	}
 	return nil, &dipwell.FieldError{Field: "format", Reason: fmt.Sprintf("%q is not one of combined, json, csv", format)}
 }
@@ -98,9 +103,8 @@ func (r *reader) next(rec *record) (bool, error) {
 		}
 		r.lines++
 		rec.line = r.lines
-		err = r.parse(line, rec)
-		if err == nil && !r.shared {
-			err = checkKey(rec.key)
+		if err = r.parse(line, &rec.t, r.values); err == nil {
+			err = r.fields.fill(rec, r.values)
 		}
 		if err == nil && uint64(rec.t) > store.MaxInt {
 			err = errEra
@@ -122,8 +126,12 @@ func (r *reader) next(rec *record) (bool, error) {
 }
 
 func (r *reader) reject(line []byte, why malformed) {
-	if why == errHeader {
+	switch why {
+	case errHeader:
 		r.headers++
+		return
+	case errFiltered:
+		r.filtered++
 		return
 	}
 	if len(line) == 0 {

@@ -8,13 +8,18 @@ import (
 	"os"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // Options configure a replay. Only Limits is required.
 type Options struct {
-	// Limits are 1 to 16 limits of different names.
+	// Limits are limits of different names, with the parents that they have. A limit
+	// that is the parent of another is asked with it, for the key without its last part.
 	Limits []dipwell.Limit
+
+	// Ask has the names of 1 to 16 of Limits that are asked, with their parents.
+	// Default: all that are not the parent of another, but for concurrency limits and
+	// those whose keys have another number of parts than By; see Report.NotJudged.
+	Ask []string
 
 	// All takes each request from all limits, all or nothing. By default each
 	// limit decides every request independently of the others.
@@ -23,9 +28,22 @@ type Options struct {
 	// Format is combined, json or csv. Default: detected from the first lines.
 	Format string
 
-	// By is the field with the key of a request, or none: all requests share
-	// one bucket. Default: ip.
+	// By is the field with the key of a request, or several with + between them, which
+	// make a key as dipwell.Key does. none: all requests share one bucket. The key of a
+	// limit that has a parent, or is one, is a path with a part for each field.
+	// Default: ip.
 	By string
+
+	// Where are conditions, FIELD=VALUE or FIELD~PATTERN, with a regular expression
+	// that matches anywhere in the field. Lines that do not meet all of them are left
+	// out. Default: none.
+	Where []string
+
+	// Plan says which plan a request names: FIELD, whose value is its name, or the
+	// request has none if it is empty, - or null; or FIELD=VALUE:PLAN or
+	// FIELD~PATTERN:PLAN. The first that applies counts. A limit without a plan of the
+	// name is asked as it is; a line whose plan no limit has is malformed. Default: none.
+	Plan []string
 
 	// Cost is a whole number of tokens, or the field with that number. Default: 1.
 	Cost string
@@ -80,11 +98,18 @@ const (
 // sorted, if a write to Decisions fails, or if ctx ends. A malformed line is not
 // an error; the report counts it.
 func Run(ctx context.Context, in Input, o Options) (*Report, error) {
-	defs, err := o.check()
+	r := &run{ctx: ctx, in: in}
+	var err error
+	if err = o.check(); err == nil {
+		r.lineup, err = newLineup(&o)
+	}
+	if err == nil {
+		r.fields, err = newFields(&o, r.lineup.paths, r.lineup.plans)
+	}
 	if err != nil {
 		return nil, err
 	}
-	r := &run{ctx: ctx, in: in, o: o, defs: defs}
+	r.o = o
 	defer r.close()
 	if err := r.decide(); err != nil {
 		return nil, err
@@ -97,18 +122,13 @@ func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 	return r.report(), nil
 }
 
-func (o *Options) check() ([]*dipwell.Definition, error) {
-	bad := func(field, format string, args ...any) ([]*dipwell.Definition, error) {
-		return nil, &dipwell.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
-	}
-	if n := len(o.Limits); n < 1 || n > store.MaxTakes {
-		return bad("limit", "is given %d times; from 1 to %d", n, store.MaxTakes)
-	}
+// check checks and sets the options that are not about limits and fields.
+func (o *Options) check() error {
 	switch {
 	case o.Levels < 0 || o.Levels > maxLevels:
-		return bad("levels", "%d is not between 0 and %d", o.Levels, maxLevels)
+		return badOption("levels", "%d is not between 0 and %d", o.Levels, maxLevels)
 	case o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0 || o.SortRecords > 1<<24:
-		return bad("options", "a count is negative or too large")
+		return badOption("options", "a count is negative or too large")
 	}
 	o.By = orDefault(o.By, "ip")
 	o.Cost = orDefault(o.Cost, "1")
@@ -116,20 +136,7 @@ func (o *Options) check() ([]*dipwell.Definition, error) {
 	o.MaxKeys = orDefault(o.MaxKeys, maxKeys)
 	o.SortRecords = orDefault(o.SortRecords, sortRecords)
 	o.TempDir = orDefault(o.TempDir, os.TempDir())
-	var defs []*dipwell.Definition
-	for _, l := range o.Limits {
-		for _, d := range defs {
-			if d.Name == l.Name {
-				return bad("limit", "%s is given twice", l.Name)
-			}
-		}
-		d, err := store.NewDefinition(l)
-		if err != nil {
-			return nil, err
-		}
-		defs = append(defs, d)
-	}
-	return defs, nil
+	return nil
 }
 
 func orDefault[T comparable](v, def T) T {
@@ -142,10 +149,11 @@ func orDefault[T comparable](v, def T) T {
 
 // run is one replay.
 type run struct {
-	ctx  context.Context
-	in   Input
-	o    Options
-	defs []*dipwell.Definition
+	ctx    context.Context
+	in     Input
+	o      Options
+	lineup *lineup
+	fields *fields
 
 	log    *reader // the last reading of the log
 	engine *engine
@@ -158,14 +166,14 @@ var errOutOfOrder = errors.New("the log is out of order")
 // decide decides the log. If the log can be read again, decide first assumes that
 // it is in order, and starts again with a sort if it is not.
 func (r *run) decide() error {
-	r.engine = newEngine(r.defs, &r.o)
+	r.engine = newEngine(r.lineup, &r.o)
 	reset, resettable := r.o.Decisions.(interface{ Reset() error })
 	if r.in.Again && (resettable || r.o.Decisions == nil) {
 		err := r.read(r.engine.decide, true)
 		if !errors.Is(err, errOutOfOrder) {
 			return errors.Join(err, r.engine.flush())
 		}
-		r.engine = newEngine(r.defs, &r.o)
+		r.engine = newEngine(r.lineup, &r.o)
 		if resettable {
 			if err := reset.Reset(); err != nil {
 				return fmt.Errorf("start the decisions again: %w", err)
@@ -184,7 +192,7 @@ func (r *run) decide() error {
 
 // read reads the log from its beginning and calls do for each record.
 func (r *run) read(do func(*record) error, inOrder bool) error {
-	log, err := openReader(r.in, &r.o)
+	log, err := openReader(r.in, &r.o, r.fields)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,11 @@ type Report struct {
 	Cost      string    `json:"cost"`
 	All       bool      `json:"all"`
 	Lines     int64     `json:"lines"`
-	Requests  int64     `json:"requests"` // lines that are not malformed
+	Requests  int64     `json:"requests"` // lines that are neither malformed nor filtered
 	Malformed int64     `json:"malformed"`
+	Filtered  int64     `json:"filtered"` // lines that do not meet Where
+	Where     []string  `json:"where,omitempty"`
+	Plan      []string  `json:"plan,omitempty"`
 	BadLines  []BadLine `json:"malformed_lines"` // the first 10
 	Disorder  int64     `json:"out_of_order"`    // requests that are earlier than the request before
 	First     *int64    `json:"first_us"`
@@ -25,6 +28,8 @@ type Report struct {
 	Keys      int64     `json:"keys"`           // too high by at most Forgotten
 	Forgotten int64     `json:"keys_forgotten"` // keys whose counts were dropped while idle; they count as new when they return
 	Limits    []Limit   `json:"limits"`
+
+	NotJudged []NotJudged `json:"not_judged,omitempty"`
 
 	tracks [][]*track
 }
@@ -39,6 +44,7 @@ type BadLine struct {
 // Limit is the result of one limit.
 type Limit struct {
 	Limit          string `json:"limit"`
+	ParentOf       string `json:"parent_of,omitempty"` // the limit that is asked; this one is asked with it
 	Warning        string `json:"warning,omitempty"`
 	Shadow         bool   `json:"shadow,omitempty"`
 	Granted        int64  `json:"granted"`
@@ -56,9 +62,26 @@ type Limit struct {
 	Missed         int64  `json:"missed"`       // the count of a key in Worst may be too low by this
 	Worst          []Key  `json:"worst"`
 
+	Plans []PlanResult `json:"plans,omitempty"` // with Options.Plan
+
 	name string
 	bins bins
 	cap  int64
+}
+
+// PlanResult is the result of the requests that named one plan.
+type PlanResult struct {
+	Plan    string `json:"plan"` // "" is none, or one that the limit does not have
+	Granted int64  `json:"granted"`
+	Refused int64  `json:"refused"` // by this limit or another
+}
+
+func (p *PlanResult) add(v verdict) {
+	if v == granted {
+		p.Granted++
+	} else {
+		p.Refused++
+	}
 }
 
 // Key is the result of one key at a limit.
@@ -87,30 +110,44 @@ func (r *Report) Write(w io.Writer, format string) error {
 }
 
 func (r *run) report() *Report {
-	t := r.engine.table
 	rep := &Report{
 		Log: r.in.Name, Format: r.log.format, By: r.o.By, Cost: r.o.Cost, All: r.o.All,
 		Lines: r.log.lines - r.log.headers, Malformed: r.log.malformed, BadLines: append([]BadLine{}, r.log.shown...), Disorder: r.log.disorder,
-		Keys: int64(len(t.keys)) + t.forgotten, Forgotten: t.forgotten, tracks: r.tracks,
+		Filtered: r.log.filtered, Where: r.o.Where, Plan: r.o.Plan, NotJudged: r.lineup.left, tracks: r.tracks,
 	}
-	rep.Requests = rep.Lines - rep.Malformed
+	for _, s := range r.engine.sets {
+		if rep.Forgotten += s.table.forgotten; s.up == 0 {
+			rep.Keys = int64(len(s.table.keys)) + s.table.forgotten
+		}
+	}
+	rep.Requests = rep.Lines - rep.Malformed - rep.Filtered
 	if rep.Requests > 0 {
 		rep.First, rep.Last = &r.engine.first, &r.engine.last
 	}
-	for i, d := range r.defs {
-		rep.Limits = append(rep.Limits, r.limit(i, d))
+	for i := range r.engine.limits {
+		rep.Limits = append(rep.Limits, r.limit(&r.engine.limits[i]))
 	}
 	return rep
 }
 
-func (r *run) limit(i int, d *dipwell.Definition) Limit {
-	s, t := &r.engine.sums[i], r.engine.table
+func (r *run) limit(j *judged) Limit {
+	s, t, d, i := &j.sums, j.table(), j.def, j.at
 	l := Limit{
-		Limit: d.String(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
+		Limit: d.String(), ParentOf: j.of, Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
 		Granted: s.granted, Refused: s.refused, RefusedByOther: s.refusedByOther, Never: s.never,
 		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
 		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],
 		name: d.Name, bins: s.bins, cap: d.Rule.Burst,
+	}
+	for plan, p := range j.byPlan {
+		d := j.plans[plan]
+		if p.Plan = d.Plan; p.Plan == "" && plan > 0 { // a plan of another limit
+			l.Plans[0].Granted += p.Granted
+			l.Plans[0].Refused += p.Refused
+		} else {
+			l.Plans = append(l.Plans, p)
+		}
+		l.cap = max(l.cap, d.Rule.Burst)
 	}
 	l.Worst = []Key{}
 	if s.refused > 0 {

@@ -82,11 +82,12 @@ func (r *runs) mergeLevel() error {
 }
 
 // write appends a record to the open run: the differences of time and line to the
-// record before, the cost and the key.
+// record before, the cost, the plan and the key.
 func (r *runs) write(rec *record) error {
 	b := binary.AppendUvarint(r.buf[:0], uint64(rec.t-r.last.t))
 	b = binary.AppendVarint(b, rec.line-r.last.line)
 	b = binary.AppendUvarint(b, uint64(rec.cost))
+	b = binary.AppendUvarint(b, uint64(rec.plan))
 	b = binary.AppendUvarint(b, uint64(len(rec.key)))
 	b = append(b, rec.key...)
 	r.last.t, r.last.line, r.buf = rec.t, rec.line, b
@@ -155,13 +156,14 @@ func (c *cursor) next() (bool, error) {
 	}
 	line, err2 := binary.ReadVarint(c.in)
 	cost, err3 := binary.ReadUvarint(c.in)
-	n, err4 := binary.ReadUvarint(c.in)
-	if err := errors.Join(err, err2, err3, err4); err != nil {
+	plan, err4 := binary.ReadUvarint(c.in)
+	n, err5 := binary.ReadUvarint(c.in)
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return false, fmt.Errorf("sort the log: %w", err)
 	}
 	c.rec.t += int64(dt)
 	c.rec.line += line
-	c.rec.cost = int64(cost)
+	c.rec.cost, c.rec.plan = int64(cost), uint16(plan)
 	if cap(c.rec.key) < int(n) {
 		c.rec.key = make([]byte, n)
 	}

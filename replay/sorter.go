@@ -26,6 +26,7 @@ type sortRecord struct {
 	t, line, cost int64
 	at            int32
 	len           uint16 // at most MaxKey
+	plan          uint16
 }
 
 // keyBytes is the room for keys in the buffer, per record.
@@ -54,7 +55,7 @@ func (s *sorter) add(rec *record) error {
 		s.inOrder = false
 	}
 	s.precision.add(rec.t, len(s.recs) == 0)
-	s.recs = append(s.recs, sortRecord{rec.t, rec.line, rec.cost, int32(len(s.texts)), uint16(len(rec.key))})
+	s.recs = append(s.recs, sortRecord{rec.t, rec.line, rec.cost, int32(len(s.texts)), uint16(len(rec.key)), rec.plan})
 	s.texts = append(s.texts, rec.key...)
 	s.count++
 	return nil
@@ -101,7 +102,7 @@ func (s *sorter) buffered(do func(*record) error) error {
 			at = int(s.order[i].at)
 		}
 		r := &s.recs[at]
-		rec = record{r.t, r.line, r.cost, s.texts[r.at : int(r.at)+int(r.len)]}
+		rec = record{r.t, r.line, r.cost, s.texts[r.at : int(r.at)+int(r.len)], r.plan}
 		if err := do(&rec); err != nil {
 			return err
 		}

@@ -29,15 +29,16 @@ type table struct {
 	missed    []int64 // by limit; see Limit.Missed
 }
 
-// row is a store.State without version and reservations. It has no pointers,
+// row is a store.State without reservations and overrides. It has no pointers,
 // because there may be millions of rows for the garbage collector to scan.
-type row struct{ used, ts int64 }
-
-func rowOf(s store.State) row { return row{s.Used, s.TS} }
-
-func (r row) state(d *dipwell.Definition) store.State {
-	return store.State{Used: r.used, TS: r.ts, Version: d.Number}
+type row struct {
+	used, ts int64
+	number   uint32
 }
+
+func rowOf(s store.State) row { return row{s.Used, s.TS, s.Version} }
+
+func (r row) state() store.State { return store.State{Used: r.used, TS: r.ts, Version: r.number} }
 
 // counts are the results of a key at one limit.
 type counts struct {
@@ -175,11 +176,7 @@ func (t *table) rebuild(ids []int32) {
 func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
 	rows, _ := t.of(id)
 	for i, d := range defs {
-		if rows[i].used == 0 {
-			continue
-		}
-		var scratch store.Rule
-		if d.RuleFor(t.keys[id], &scratch).Apply(rows[i].state(d), now, store.VerbCheck, 0).Before > 0 {
+		if rows[i].used > 0 && !d.Full(rows[i].state(), now) {
 			return false
 		}
 	}

@@ -17,6 +17,12 @@ func (r *Report) writeText(w io.Writer) error {
 	for i := range r.Limits {
 		r.Limits[i].write(out)
 	}
+	for i, n := range r.NotJudged {
+		if i == 0 {
+			fmt.Fprintln(out, "\nnot judged:")
+		}
+		fmt.Fprintf(out, "  %s\n", n.Reason)
+	}
 	return out.Flush()
 }
 
@@ -39,6 +45,9 @@ func (r *Report) head(w io.Writer) {
 	if r.Forgotten > 0 {
 		fmt.Fprintf(w, "%s forgotten while idle to bound memory; one that comes back is counted as new\n", are(r.Forgotten, "key"))
 	}
+	if r.Filtered > 0 || len(r.Where) > 0 {
+		fmt.Fprintf(w, "%s left out: not %s\n", are(r.Filtered, "line"), strings.Join(r.Where, " and "))
+	}
 	if r.Malformed > 0 {
 		fmt.Fprintf(w, "%s malformed and left out:\n", are(r.Malformed, "line"))
 		for _, b := range r.BadLines {
@@ -52,6 +61,9 @@ func (r *Report) head(w io.Writer) {
 
 func (l *Limit) write(w io.Writer) {
 	fmt.Fprintf(w, "\nlimit %s\n", l.Limit)
+	if l.ParentOf != "" {
+		fmt.Fprintf(w, "  asked with limit %s, as its parent\n", l.ParentOf)
+	}
 	if l.Warning != "" {
 		fmt.Fprintf(w, "  warning: %s\n", l.Warning)
 	}
@@ -65,8 +77,17 @@ func (l *Limit) write(w io.Writer) {
 	if l.RefusedByOther > 0 {
 		fmt.Fprintf(w, "  %-16s %s\n", "refused by other", share(l.RefusedByOther, all))
 	}
+	for _, p := range l.Plans {
+		if p.Granted+p.Refused > 0 {
+			fmt.Fprintf(w, "  %-16s %s granted, %s refused\n", planName(p.Plan), thousands(p.Granted), thousands(p.Refused))
+		}
+	}
 	if l.Never > 0 {
-		fmt.Fprintf(w, "  %s cost more than the limit can ever hold\n", thousands(l.Never))
+		or := ""
+		if len(l.Plans) > 1 {
+			or = ", or are blocked by their plan"
+		}
+		fmt.Fprintf(w, "  %s cost more than the limit can ever hold%s\n", thousands(l.Never), or)
 	}
 	if l.GrantedCost != l.Granted || l.RefusedCost != l.Refused+l.RefusedByOther {
 		fmt.Fprintf(w, "  %-16s %s granted, %s refused\n", "cost", thousands(l.GrantedCost), thousands(l.RefusedCost))
@@ -99,6 +120,13 @@ func (l *Limit) keys(w io.Writer) {
 	if more := l.KeysRefused - int64(len(l.Worst)); more > 0 {
 		fmt.Fprintf(w, "  and %s more\n", count(more, "key"))
 	}
+}
+
+func planName(plan string) string {
+	if plan == "" {
+		return "without a plan"
+	}
+	return "plan " + plan
 }
 
 // shown returns a key for a table, cut, and quoted if it has control characters.

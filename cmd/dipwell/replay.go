@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,14 +16,19 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/suggest"
 	"github.com/dipwell/dipwell/replay"
 )
 
 // ReplayCmd decides an access log by limits, in virtual time.
 type ReplayCmd struct {
 	Log       string   `required:"" placeholder:"FILE" help:"Access log: combined, JSON lines or CSV, gzipped or not; - is standard input."`
-	Limit     []string `required:"" sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. May be given again."`
-	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or a name from a JSON or CSV log; none is one bucket for all. Default ip."`
+	Config    string   `placeholder:"FILE" help:"Judge by the limits of a configuration file, with their plans and parents."`
+	Limit     []string `sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. With --config: the name of a limit of the file; default all that are not a parent. May be given again."`
+	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or a name from a JSON or CSV log; none is one bucket for all. Several with + between them make a key of several parts, such as tenant+user. Default ip."`
+	Where     []string `sep:"none" placeholder:"CONDITION" help:"FIELD=VALUE, or FIELD~PATTERN with a regular expression: leave out the lines that do not match. May be given again."`
+	Plan      []string `sep:"none" placeholder:"FIELD" help:"The field with the name of a request's plan; or FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN, for those that match. May be given again; the first that applies counts."`
 	Cost      string   `default:"1" placeholder:"N|FIELD" help:"Tokens that a request costs: a number, or a field such as bytes. Default 1."`
 	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit judges by itself."`
 	Format    string   `placeholder:"FORMAT" help:"combined, json or csv. Default: by the look of the log."`
@@ -39,7 +45,8 @@ type ReplayCmd struct {
 // Help is shown by --help.
 func (c *ReplayCmd) Help() string {
 	return `Example:
-  dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg`
+  dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg
+  dipwell replay --log api.jsonl --config dipwell.yaml --by tenant+user --plan tier --where 'path~^/v1/'`
 }
 
 // plotLevels is for how many keys of a limit a plot shows the level.
@@ -76,12 +83,8 @@ func (c *ReplayCmd) Run(e *env) error {
 }
 
 func (c *ReplayCmd) options() (o replay.Options, err error) {
-	for _, s := range c.Limit {
-		l, err := dipwell.ParseLimit(s)
-		if err != nil {
-			return o, fmt.Errorf("--limit: %w", err)
-		}
-		o.Limits = append(o.Limits, l)
+	if o.Limits, o.Ask, err = c.limits(); err != nil {
+		return o, err
 	}
 	switch {
 	case c.Plot == "":
@@ -104,8 +107,41 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 		}
 	}
 	o.All, o.Format, o.By, o.Cost, o.TimeField, o.Columns = c.All, c.Format, c.By, c.Cost, c.TimeField, c.Columns
+	o.Where, o.Plan = c.Where, c.Plan
 	o.Worst, o.MaxKeys, o.TempDir = c.Worst, c.MaxKeys, c.TempDir
 	return o, nil
+}
+
+// limits returns the limits of --config, and the names that --limit asks of them; or
+// without --config, the limits of --limit.
+func (c *ReplayCmd) limits() (limits []dipwell.Limit, ask []string, err error) {
+	if c.Config == "" {
+		if len(c.Limit) == 0 {
+			return nil, nil, errors.New("--limit or --config is missing")
+		}
+		for _, s := range c.Limit {
+			l, err := dipwell.ParseLimit(s)
+			if err != nil {
+				return nil, nil, fmt.Errorf("--limit: %w", err)
+			}
+			limits = append(limits, l)
+		}
+		return limits, nil, nil
+	}
+	f, err := config.Load(c.Config)
+	if err != nil {
+		return nil, nil, inFile(c.Config, err)
+	}
+	var names []string
+	for _, l := range f.Limits {
+		names = append(names, l.Name)
+	}
+	for _, name := range c.Limit {
+		if !slices.Contains(names, name) {
+			return nil, nil, fmt.Errorf("--limit: %s has no limit %s%s", c.Config, name, suggest.Name(name, names))
+		}
+	}
+	return f.Limits, c.Limit, nil
 }
 
 // flag adds the name of the flag to an error about an option.

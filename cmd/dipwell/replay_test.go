@@ -10,7 +10,10 @@ import (
 	"testing"
 )
 
-const exampleLog = "../../testdata/access.log"
+const (
+	exampleLog    = "../../testdata/access.log"
+	exampleLimits = "../../examples/replay.yaml"
+)
 
 // replayRun runs the program as from a shell.
 func replayRun(stdin string, args ...string) (code int, stdout, stderr string) {
@@ -32,6 +35,44 @@ func TestReplayReports(t *testing.T) {
 	}
 	if b, err := os.ReadFile(plot); err != nil || !bytes.Contains(b, []byte("</svg>")) {
 		t.Errorf("%v %.200s", err, b)
+	}
+}
+
+// replay --config judges by the limits of a file, with plans and parents, and asks no
+// store.
+func TestReplayConfig(t *testing.T) {
+	const file = exampleLimits
+	code, out, errs := replayRun("", "--log", exampleLog, "--config", file, "--plan", "ip=2001:db8::77:banned", "--plan", "agent~curl:script", "--where", "method~^(GET|POST)$", "--json")
+	var rep struct {
+		Requests, Filtered, Malformed int
+		Limits                        []struct {
+			Limit          string
+			ParentOf       string `json:"parent_of"`
+			Granted        int
+			Refused        int
+			RefusedByOther int `json:"refused_by_other"`
+			Plans          []struct {
+				Plan             string
+				Granted, Refused int
+			}
+		}
+		NotJudged []struct{ Limit string } `json:"not_judged"`
+	}
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || code != 0 || errs != "" || len(rep.Limits) != 2 || len(rep.NotJudged) != 1 {
+		t.Fatalf("%d %v\n%s%s", code, err, out, errs)
+	}
+	page, all := rep.Limits[0], rep.Limits[1]
+	if !strings.HasPrefix(page.Limit, "page=") || all.ParentOf != "page" || page.Granted != all.Granted || page.Refused != all.RefusedByOther || rep.NotJudged[0].Limit != "jobs" {
+		t.Errorf("%+v", rep)
+	}
+	for _, p := range page.Plans {
+		if p.Plan == "banned" && (p.Granted != 0 || p.Refused != 62) {
+			t.Errorf("%+v", p)
+		}
+	}
+	code, out, errs = replayRun("", "--log", exampleLog, "--config", file, "--limit", "page", "--worst", "1")
+	if code != 0 || errs != "" || !strings.Contains(out, "asked with limit page, as its parent") || strings.Contains(out, "not judged") {
+		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }
 
@@ -63,6 +104,10 @@ func TestReplayNamesTheBadFlag(t *testing.T) {
 	if b, err := os.ReadFile(exampleLog); err != nil || os.WriteFile(log, b, 0o600) != nil {
 		t.Fatal(err)
 	}
+	file, bad := exampleLimits, filepath.Join(dir, "bad.yaml")
+	if os.WriteFile(bad, []byte("limits: [{name: page}]\n"), 0o600) != nil {
+		t.Fatal(bad)
+	}
 	limit := "--limit=page=12/1m"
 	for _, c := range []struct {
 		want string
@@ -71,6 +116,17 @@ func TestReplayNamesTheBadFlag(t *testing.T) {
 		{"--log", []string{limit}},
 		{"--limit", []string{"--log", log}},
 		{"--limit: limit page: per:", []string{"--log", log, "--limit", "page=12/never"}},
+		{"--limit or --config is missing", []string{"--log", log}},
+		{"--limit: " + file + " has no limit pag; did you mean page?", []string{"--log", log, "--config", file, "--limit", "pag"}},
+		{"--by: limit page has keys of 1 part", []string{"--log", log, "--config", file, "--limit", "page", "--by", "ip+user"}},
+		{"--limit: jobs is a concurrency limit", []string{"--log", log, "--config", file, "--limit", "jobs"}},
+		{"config: open " + file + ".gone", []string{"--log", log, "--config", file + ".gone"}},
+		{bad + ":1", []string{"--log", log, "--config", bad}},
+		{"--where: ", []string{"--log", log, limit, "--where", "ip"}},
+		{"--where: ", []string{"--log", log, limit, "--where", "shoe=1"}},
+		{"--where: ", []string{"--log", log, limit, "--where", "ip~("}},
+		{"--plan: ", []string{"--log", log, limit, "--plan", "ip=192.0.2.7:gold"}},
+		{"--plan: ", []string{"--log", log, limit, "--plan", "shoe"}},
 		{"--limit: page is given twice", []string{"--log", log, limit, limit}},
 		{"--log: open", []string{"--log", log + ".gone", limit}},
 		{"--log: " + dir + " is a directory", []string{"--log", dir, limit}},

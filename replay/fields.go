@@ -1,0 +1,247 @@
+package replay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// value is a field of a line. A parser sets those of fields.list.
+type value struct {
+	text []byte
+	err  error // why there is no text
+}
+
+// field is a field of the log that an option names.
+type field struct{ option, name string }
+
+// fields are the fields that are read from each line, and what is made of them.
+type fields struct {
+	list  []field
+	by    []int // indexes in list; empty: all requests share one bucket
+	path  bool  // the key is a path: '/' and '%' inside its parts are escaped
+	cost  int   // index in list, or -1
+	fixed int64 // cost of every line if there is no field
+	where []condition
+	plans []planRule
+	names []string // of plans; a record has an index + 1
+
+	key []byte // buffer
+}
+
+// condition is FIELD=VALUE or FIELD~PATTERN.
+type condition struct {
+	field   int
+	value   string
+	pattern *regexp.Regexp
+}
+
+// planRule says which requests name a plan.
+type planRule struct {
+	field     int        // whose value is the name of the plan
+	condition *condition // or what the requests of a plan have in common
+	plan      uint16
+}
+
+// newFields reads the options By, Cost, Where and Plan. plans are the names of the
+// plans that the limits have.
+func newFields(o *Options, path bool, plans []string) (*fields, error) {
+	f := &fields{cost: -1, names: plans}
+	parts := strings.Split(o.By, "+")
+	f.path = path || len(parts) > 1
+	for _, name := range parts {
+		if o.By == "none" {
+			break
+		}
+		if name == "" || name == "none" {
+			return nil, &dipwell.FieldError{Field: "by", Reason: fmt.Sprintf("%q is not a field, or fields with + between them", o.By)}
+		}
+		f.by = append(f.by, f.index("by", name))
+	}
+	var constant bool
+	var err error
+	if f.fixed, constant, err = constantCost(o.Cost); err != nil {
+		return nil, err
+	} else if !constant {
+		f.cost = f.index("cost", o.Cost)
+	}
+	for _, text := range o.Where {
+		c, err := f.condition("where", text)
+		if err != nil {
+			return nil, err
+		}
+		f.where = append(f.where, *c)
+	}
+	for _, text := range o.Plan {
+		if err := f.plan(text); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// index returns the index of a field, which it adds to the list.
+func (f *fields) index(option, name string) int {
+	if i := slices.IndexFunc(f.list, func(x field) bool { return x.name == name }); i >= 0 {
+		return i
+	}
+	f.list = append(f.list, field{option, name})
+	return len(f.list) - 1
+}
+
+func (f *fields) condition(option, text string) (*condition, error) {
+	at := strings.IndexAny(text, "=~")
+	if at < 1 {
+		return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q is neither FIELD=VALUE nor FIELD~PATTERN", text)}
+	}
+	c := &condition{field: f.index(option, text[:at]), value: text[at+1:]}
+	if text[at] == '~' {
+		var err error
+		if c.pattern, err = regexp.Compile(c.value); err != nil {
+			return nil, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("%q: %v", text, err)}
+		}
+	}
+	return c, nil
+}
+
+// plan reads FIELD, FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN. In FIELD=PLAN the value
+// is the name of the plan too.
+func (f *fields) plan(text string) (err error) {
+	if name := strings.TrimPrefix(text, "field="); name != "" && !strings.ContainsAny(name, "=~") {
+		f.plans = append(f.plans, planRule{field: f.index("plan", name)})
+		return nil
+	}
+	var r planRule
+	condition, plan, ok := text, "", false
+	if at := strings.LastIndexByte(text, ':'); at >= 0 {
+		condition, plan, ok = text[:at], text[at+1:], true
+	}
+	if r.condition, err = f.condition("plan", condition); err != nil {
+		return err
+	}
+	if !ok {
+		plan = r.condition.value
+	}
+	if r.plan, ok = f.planIndex(plan); !ok {
+		return &dipwell.FieldError{Field: "plan", Reason: fmt.Sprintf("%s: no limit has a plan %q%s", text, plan, f.known())}
+	}
+	f.plans = append(f.plans, r)
+	return nil
+}
+
+func (f *fields) known() string {
+	if len(f.names) == 0 {
+		return "; they have none"
+	}
+	return "; they have " + strings.Join(f.names, ", ")
+}
+
+// planIndex returns what a record has for a plan: its index + 1.
+func (f *fields) planIndex(name string) (uint16, bool) {
+	i, ok := slices.BinarySearch(f.names, name)
+	return uint16(i + 1), ok
+}
+
+// fill sets the key, plan and cost of a record. It returns errFiltered if the line
+// does not match Options.Where, or another malformed if the line must be left out.
+func (f *fields) fill(rec *record, values []value) (err error) {
+	for i := range f.where {
+		if !f.where[i].matches(values) {
+			return errFiltered
+		}
+	}
+	if rec.key, err = f.keyOf(values); err != nil {
+		return err
+	}
+	rec.cost = f.fixed
+	if f.cost >= 0 {
+		v := &values[f.cost]
+		if v.err != nil {
+			return v.err
+		}
+		if rec.cost, err = parseCost(bytes.TrimSpace(v.text)); err != nil {
+			return err
+		}
+	}
+	rec.plan, err = f.planOf(values)
+	return err
+}
+
+// matches reports whether a line meets the condition. One in which the field is
+// missing or cannot be read does not.
+func (c *condition) matches(values []value) bool {
+	v := &values[c.field]
+	switch {
+	case v.err != nil:
+		return false
+	case c.pattern != nil:
+		return c.pattern.Match(v.text)
+	}
+	return string(v.text) == c.value
+}
+
+func (f *fields) keyOf(values []value) ([]byte, error) {
+	if len(f.by) == 0 {
+		return nil, nil
+	}
+	if v := &values[f.by[0]]; !f.path {
+		return v.text, orCheck(v.err, v.text)
+	}
+	f.key = f.key[:0]
+	for i, at := range f.by {
+		v := &values[at]
+		if v.err != nil {
+			return nil, v.err
+		}
+		if len(v.text) == 0 && len(f.by) > 1 {
+			return nil, "the " + malformed(f.list[at].name) + " in the key is empty"
+		}
+		if i > 0 {
+			f.key = append(f.key, '/')
+		}
+		if bytes.ContainsAny(v.text, "/%") {
+			f.key = append(f.key, store.Key(string(v.text))...)
+		} else {
+			f.key = append(f.key, v.text...)
+		}
+	}
+	return f.key, checkKey(f.key)
+}
+
+func orCheck(err error, key []byte) error {
+	if err == nil {
+		err = checkKey(key)
+	}
+	return err
+}
+
+// planOf returns the index of the plan that a line names, or 0.
+func (f *fields) planOf(values []value) (uint16, error) {
+	for i := range f.plans {
+		r := &f.plans[i]
+		if r.condition != nil {
+			if r.condition.matches(values) {
+				return r.plan, nil
+			}
+			continue
+		}
+		v := &values[r.field]
+		if text := string(v.text); v.err == nil && text != "" && text != "-" {
+			plan, ok := f.planIndex(text)
+			if !ok {
+				return 0, malformed(fmt.Sprintf("no limit has a plan %.80q", text))
+			}
+			return plan, nil
+		}
+		if v.err != nil && !errors.Is(v.err, errNull) {
+			return 0, v.err
+		}
+	}
+	return 0, nil
+}

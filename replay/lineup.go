@@ -1,0 +1,165 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// lineup is what a replay asks: limits, each followed by its parents.
+type lineup struct {
+	limits []target
+	groups [][2]int // ranges of limits that decide a request together, all or nothing
+	plans  []string // names of plans of the limits that are asked, sorted
+	paths  bool     // keys are paths
+	left   []NotJudged
+}
+
+// target is a limit that is asked, or a parent of one.
+type target struct {
+	def   *dipwell.Definition
+	plans []*dipwell.Definition // by record.plan; nil for a parent, which is asked under its base alone
+	of    string                // of a parent: the limit that is asked
+	up    int                   // how many parts its keys lack of the keys of the log
+	times int64                 // how often a request takes its cost: with Options.All several limits may have the same parent
+}
+
+// NotJudged is a limit that Run was not told to judge by name, and cannot judge.
+type NotJudged struct {
+	Limit  string `json:"limit"`
+	Reason string `json:"reason"`
+}
+
+// newLineup checks the limits of the options, and says what is asked. The error is a
+// *dipwell.FieldError or a *dipwell.LimitError.
+func newLineup(o *Options) (*lineup, error) {
+	var limits store.Registry
+	defs := make([]*dipwell.Definition, 0, len(o.Limits))
+	for i, l := range o.Limits {
+		if slices.ContainsFunc(o.Limits[:i], func(x dipwell.Limit) bool { return x.Name == l.Name }) {
+			return nil, badOption("limit", "%s is given twice", l.Name)
+		}
+		d, err := store.NewDefinition(l)
+		if err != nil {
+			return nil, err
+		}
+		defs = append(defs, d)
+	}
+	if errs := store.CheckParents(o.Limits); len(errs) > 0 {
+		return nil, errs[0]
+	}
+	limits.Install(defs)
+	names := o.Ask
+	for _, l := range o.Limits {
+		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // no limit has it as parent
+			names = append(names, l.Name)
+		}
+	}
+	l := &lineup{}
+	for i, name := range names {
+		d := limits.Lookup(name)
+		if d == nil || slices.Contains(names[:i], name) {
+			return nil, badOption("limit", "%s is given twice, or is not there", name)
+		}
+		bad := l.ask(&limits, d, o)
+		if bad != nil && len(names) > 1 && len(o.Ask) == 0 {
+			l.left = append(l.left, NotJudged{name, bad.Reason})
+		} else if bad != nil {
+			return nil, bad
+		}
+	}
+	if asked := len(names) - len(l.left); asked < 1 || asked > store.MaxTakes || o.All && len(l.limits) > store.MaxTakes {
+		return nil, badOption("limit", "%d limits are to be judged; from 1 to %d, with their parents if all are asked together%s", asked, store.MaxTakes, l.reasons())
+	}
+	if o.All {
+		l.groups = [][2]int{{0, len(l.limits)}}
+	}
+	slices.Sort(l.plans)
+	l.plans = slices.Compact(l.plans)
+	for i := range l.limits {
+		l.limits[i].compile(l.plans)
+	}
+	return l, nil
+}
+
+func badOption(field, format string, args ...any) *dipwell.FieldError {
+	return &dipwell.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+func (l *lineup) reasons() string {
+	var b strings.Builder
+	for _, n := range l.left[:min(len(l.left), 3)] {
+		b.WriteString("; " + n.Reason)
+	}
+	return b.String()
+}
+
+// ask adds a limit and its parents.
+func (l *lineup) ask(limits *store.Registry, d *dipwell.Definition, o *Options) *dipwell.FieldError {
+	if d.Algorithm == dipwell.Concurrency {
+		return badOption("limit", "%s is a concurrency limit: its tokens come back when holds end, which a log does not say", d.Name)
+	}
+	chain := []target{{def: d, times: 1}}
+	for top := d; top.Parent != ""; {
+		top = limits.Lookup(top.Parent)
+		chain = append(chain, target{def: top, of: d.Name, up: len(chain), times: 1})
+	}
+	if d.Paths {
+		has, parts := 0, len(chain)-1+int(chain[len(chain)-1].def.Parts)
+		if o.By != "none" {
+			has = strings.Count(o.By, "+") + 1
+		}
+		if has != parts {
+			return badOption("by", "limit %s has keys of %s, as in %s, and %s makes %d", d.Name, count(int64(parts), "part"), exampleBy(parts), o.By, has)
+		}
+		l.paths = true
+	}
+	for _, p := range d.Plans.All() {
+		l.plans = append(l.plans, p.Name)
+	}
+	from := len(l.limits)
+	for _, level := range chain {
+		same := slices.IndexFunc(l.limits, func(x target) bool { return o.All && x.def == level.def })
+		if same >= 0 {
+			l.limits[same].times++
+		} else {
+			l.limits = append(l.limits, level)
+		}
+	}
+	l.groups = append(l.groups, [2]int{from, len(l.limits)})
+	return nil
+}
+
+// exampleBy returns an example of Options.By for keys of n parts.
+func exampleBy(n int) string {
+	if n == 0 {
+		return "none"
+	}
+	return strings.Join(append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)[:n], "+")
+}
+
+// compile sets plans, by the index + 1 of their names.
+func (l *target) compile(names []string) {
+	if l.of != "" {
+		return
+	}
+	l.plans = []*dipwell.Definition{l.def}
+	for _, name := range names {
+		d := l.def.WithPlan(name)
+		if d == nil { // a plan of another limit
+			d = l.def
+		}
+		l.plans = append(l.plans, d)
+	}
+}
+
+// definition returns the definition that decides a record.
+func (l *target) definition(rec *record) *dipwell.Definition {
+	if l.plans == nil {
+		return l.def
+	}
+	return l.plans[rec.plan]
+}
