@@ -1,6 +1,8 @@
 package dipwell
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/dipwell/dipwell/store"
@@ -17,17 +19,18 @@ type cachedLimit struct {
 }
 
 // definition returns the definition that a limit means: the current one if both mean
-// the same, or with sites one of the call site. Otherwise the error is that of
-// Definition.Differs.
-func (c *limitCache) definition(def *store.Definition, limit *Limit, sites bool) (*store.Definition, error) {
+// the same, or what site returns. Without one the error is that of Definition.Differs.
+func (c *limitCache) definition(ctx context.Context, def *store.Definition, limit *Limit, site func(context.Context, *store.Definition, Limit) (*store.Definition, error)) (*store.Definition, error) {
 	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
 	cell := &c[uint(at)%uint(len(c))]
 	if last := cell.Load(); last != nil && last.def == def && last.limit == *limit {
 		return last.means, nil
 	}
 	means, err := def, def.Differs(*limit)
-	if err != nil && sites {
-		means, err = def.CallSite(*limit)
+	if err != nil && site != nil {
+		if made, e := site(ctx, def, *limit); !errors.Is(e, store.ErrNotSupported) {
+			means, err = made, e
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -173,7 +173,7 @@ func (l *Limiter) ensureSlow(ctx context.Context, def *Definition, limit *Limit)
 			return def, err
 		}
 	}
-	return l.same.definition(def, limit, l.abilities.CallSites)
+	return l.same.definition(ctx, def, limit, l.abilities.CallSite)
 }
 
 // take decides a Take into a zero Decision. It asks Quick before it checks the

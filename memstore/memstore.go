@@ -66,7 +66,10 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.
 // is not needed: full rows are reclaimed when their room is.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
-	ab.Store, ab.CallSites = s, true
+	ab.Store = s
+	ab.CallSite = func(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
+		return d.CallSite(l, nil)
+	}
 	return ab
 }
 

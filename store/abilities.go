@@ -38,10 +38,11 @@ type Abilities struct {
 	// Overrides keeps overrides of keys. If it is nil, the store has none.
 	Overrides Overrider
 
-	// CallSites is set if the definitions in Limits live as long as the rows, so that
-	// rows may name one that Definition.CallSite has made. If it is not set, a call
-	// site must define a limit as it is in force.
-	CallSites bool
+	// CallSite returns the definition that a call site makes of a limit, as
+	// Definition.CallSite does: rows may name it as long as they live. If it is nil,
+	// or its error is ErrNotSupported, a call site must define a limit as it is in
+	// force.
+	CallSite func(ctx context.Context, d *Definition, l Limit) (*Definition, error)
 
 	// Holds returns the live holds of a key, the one that expires first first.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)

@@ -17,8 +17,8 @@ const maxCallSites = 256
 const sitePrefix = "#"
 
 // callSites are the definitions that call sites have made of a limit, as plans without
-// a name. All versions of the limit share them, and none is ever removed, so that rows
-// can be converted from them.
+// a name, by their index. All versions of the limit share them. A plan without a rate
+// is none; one that is OverrideOnly has ended: rows may still be converted from it.
 type callSites struct {
 	mu    sync.Mutex
 	plans []Plan
@@ -32,18 +32,58 @@ func (c *callSites) plan(name string) (p Plan, index int, ok bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if index >= len(c.plans) {
+	if index >= len(c.plans) || c.plans[index].Rate == 0 {
 		return p, 0, false
 	}
 	return c.plans[index], index, true
 }
 
+func (c *callSites) set(index int, p Plan) {
+	for len(c.plans) <= index {
+		c.plans = append(c.plans, Plan{})
+	}
+	p.Name = ""
+	c.plans[index] = p
+}
+
+// SetCallSites sets the definitions that call sites have made of the limit, for a store
+// that keeps them: plans whose names are the indexes at which CallSite got them. One
+// that is OverrideOnly has ended: rows under it are converted from it, and CallSite
+// does not return it. Call it before others use d.
+func (d *Definition) SetCallSites(sites Plans) error {
+	d.sites = new(callSites)
+	for _, p := range sites.All() {
+		index, err := strconv.Atoi(p.Name)
+		if err != nil || index < 0 || index > number.MaxIndex-number.FirstCallSite {
+			return fmt.Errorf("definition %q of a call site", p.Name)
+		}
+		d.sites.set(index, p)
+	}
+	return nil
+}
+
+// knowsSite reports whether the definition that rows with a number are under is known,
+// if a call site made it.
+func (d *Definition) knowsSite(n uint32) bool {
+	if number.IsOverride(n) || number.Index(n) < number.FirstCallSite {
+		return true
+	}
+	_, _, ok := d.sites.plan(siteName(number.Index(n) - number.FirstCallSite))
+	return ok
+}
+
+// siteName returns the Definition.Plan of the definition at an index.
+func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
+
 // CallSite returns the definition that a call site makes of the limit: the limit
 // itself if both count alike, or a plan without a name, with the rate, per, burst and
 // max_debt of l, and its mode if that is Shadow. What else l says must be as in the
-// limit. It is an ability of stores whose definitions live as long as their rows; see
-// Abilities.CallSites. The error is a *LimitError.
-func (d *Definition) CallSite(l Limit) (*Definition, error) {
+// limit. It is an ability of stores: see Abilities.CallSite. The error is a *LimitError.
+//
+// A store that keeps these definitions outside this process has keep, which is called
+// with one that is not known here. It returns the index of the definition, and the
+// definition at that index: site, or another one that counts alike.
+func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Plan, err error)) (*Definition, error) {
 	base := d.Base()
 	if _, err := NewDefinition(l); err != nil {
 		return nil, err
@@ -72,15 +112,29 @@ func (d *Definition) CallSite(l Limit) (*Definition, error) {
 	base.sites.mu.Lock()
 	defer base.sites.mu.Unlock()
 	for i := range base.sites.plans {
-		if v := base.site(i); v != nil && v.Mode == compiled.Mode && sameRule(&v.Rule, &rule) {
+		if v := base.site(i); v != nil && !v.OverrideOnly && v.Mode == compiled.Mode && sameRule(&v.Rule, &rule) {
 			return v, nil
 		}
 	}
-	if len(base.sites.plans) == maxCallSites {
-		return nil, &LimitError{l.Name, "rate", fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", maxCallSites)}
+	index := len(base.sites.plans)
+	switch {
+	case keep != nil:
+		base.sites.mu.Unlock()
+		index, site, err = keep(site)
+		if base.sites.mu.Lock(); err != nil {
+			return nil, err
+		}
+	case index == maxCallSites:
+		return nil, ErrCallSites(l.Name)
 	}
-	base.sites.plans = append(base.sites.plans, site)
-	return base.site(len(base.sites.plans) - 1), nil
+	base.sites.set(index, site)
+	return base.site(index), nil
+}
+
+// ErrCallSites returns the error of CallSite for a limit of which call sites have made
+// as many definitions as there may be.
+func ErrCallSites(limit string) error {
+	return &LimitError{limit, "rate", fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", maxCallSites)}
 }
 
 // sitePlan returns the plan that a call site's limit is of a base. A zero Burst or

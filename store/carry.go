@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/number"
@@ -119,7 +118,7 @@ func (d *Definition) place(n uint32, o *Override) (place, bool) {
 		limit = &d.Past[at.i].Limit
 	}
 	if index >= number.FirstCallSite {
-		at.plan = sitePrefix + strconv.Itoa(index-number.FirstCallSite)
+		at.plan = siteName(index - number.FirstCallSite)
 		_, _, ok := d.sites.plan(at.plan)
 		return at, ok
 	}
@@ -231,7 +230,8 @@ func sameRule(a, b *Rule) bool {
 // from the row's own on, it computes what is used when the version ends under its
 // rule, and converts that by the policy of the next. Between plans and overrides it
 // converts at the time at which the override ended, or else now. It returns false
-// if the row is of a later version than d; the store must then read the limit again.
+// if the row is of a later version than d, or under a definition of a call site that d
+// does not know; the store must then read the limit again.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now)
@@ -247,7 +247,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 		if o != nil && o.Version > base.Number {
 			return s, false
 		}
-	} else if number.Version(s.Version) > base.Number {
+	} else if number.Version(s.Version) > base.Number || !base.knowsSite(s.Version) {
 		return s, false
 	}
 	at, known := base.place(s.Version, o)

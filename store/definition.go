@@ -115,7 +115,7 @@ func (d *Definition) Full(s State, now int64) bool {
 		return false
 	}
 	base := d.Base()
-	if number.Version(s.Version) > base.Number {
+	if number.Version(s.Version) > base.Number || !base.knowsSite(s.Version) {
 		return false
 	}
 	at, ok := base.place(s.Version, nil)

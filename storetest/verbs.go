@@ -334,7 +334,7 @@ func callSite(e *env) {
 	if d, err = e.l.TakeWith(e.ctx, same, "k", 1); err != nil || d.Allowed {
 		e.Fatalf("the same definition with a default written out: %+v, %v", d, err)
 	}
-	sites := store.AbilitiesOf(e.store).CallSites
+	sites := store.AbilitiesOf(e.store).CallSite != nil
 	if !sites {
 		e.differs(l, "rate", "10 here and 1 in force", func(l *store.Limit) { l.Rate = 10 })
 		e.differs(l, "burst", "8 here and 5 in force", func(l *store.Limit) { l.Burst = 8 })

@@ -253,7 +253,7 @@ var lost = []string{"Store", "Quick", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {
-	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Metrics: func() []store.Metric { return nil }, CallSites: true, InProcess: true,
+	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return []store.KeyHold{{ID: d.Name, Tokens: 3, Expires: 4}}, errors.New("of the inner store")
 		}}
