@@ -242,8 +242,9 @@ func (g *Group) call() string {
 	fmt.Fprint(h, g.Hold.TTL)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		site := max(number.Index(op.Def.Number), number.FirstCallSite-1) // the index of a named plan may change
-		fmt.Fprintf(h, " %q %q %d %q %d %d %d", op.Def.Name, op.Key, op.Cost, op.Def.Plan, op.Floor, op.Takes, site)
+		d := cmp.Or(op.Asked, op.Def)                               // not the override of the key
+		site := max(number.Index(d.Number), number.FirstCallSite-1) // the index of a named plan may change
+		fmt.Fprintf(h, " %q %q %d %q %d %d %d", d.Name, op.Key, op.Cost, d.Plan, op.Floor, op.Takes, site)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }

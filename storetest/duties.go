@@ -54,8 +54,8 @@ var duties = []duty{
 			"override-reservation override-list override-bad-input override-drop"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-again " +
-			"hold-expires settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-ended " +
-			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-nothing hold-unlimited hold-shadow hold-plan hold-blocked " +
+			"hold-expires settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-override hold-again-ended " +
+			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-check hold-sweep hold-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-clock-back hold-before-later"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",

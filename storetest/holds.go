@@ -202,6 +202,18 @@ var holdCases = []testCase{
 		b.wantErr(store.ErrHoldConflict, err)
 		b.free("a k", 6)
 	})},
+	// Also if an override decides the key, or the plan is unlimited.
+	{"hold-again-override", onHolds(func(b *caller) {
+		b.override("c", store.Override{Key: "k", Burst: 20})
+		b.hold("h", 30*second, "c:free k 12")
+		if g := b.hold("h", 30*second, "c:free k 12"); !g.Hold.Repeated || g.Ops[0].Granted != 12 || g.Ops[0].Remaining != 8 {
+			b.Errorf("%+v %+v", g, g.Hold)
+		}
+		b.hold("i", 30*second, "c:free l 12")
+		if g := b.hold("i", 30*second, "c:free l 12"); !g.Hold.Repeated || g.Ops[0].Granted != 12 || g.Ops[0].Remaining != store.MaxInt {
+			b.Errorf("%+v %+v", g, g.Hold)
+		}
+	})},
 	// Once it has ended it is an error until the record goes.
 	{"hold-again-ended", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
@@ -264,6 +276,15 @@ var holdCases = []testCase{
 		b.free("b k", 9)
 		b.settle("i", 0)
 		b.free("a k", 5)
+	})},
+	// Reset of an expired hold does not keep its record longer.
+	{"hold-reset-forgotten", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.wait(80 * time.Second)
+		b.do(store.VerbReset, "a k 0")
+		b.wait(10 * time.Second)
+		_, err := b.trySettle("h", 1)
+		b.wantErr(store.ErrUnknownHold, err)
 	})},
 	// Reset of the last part ends the hold.
 	{"hold-reset-all", onHolds(func(b *caller) {

@@ -26,7 +26,7 @@ var directions = map[string]string{
 	"HoldCall.Expires": "out", "HoldCall.Repeated": "out",
 
 	"Op.Def": "both", "Op.Key": "in", "Op.Verb": "in", "Op.Cost": "in", "Op.Bounded": "in", "Op.MaxDelay": "in", "Op.Floor": "in", "Op.Takes": "in",
-	"Op.Phase": "in", "Op.asked": "own", "Op.Answer": "own",
+	"Op.Phase": "in", "Op.Asked": "own", "Op.Answer": "own",
 
 	"Answer.Allowed": "out", "Answer.Never": "out", "Answer.Shadow": "out", "Answer.Source": "out", "Answer.Granted": "out", "Answer.Remaining": "out",
 	"Answer.Retry": "out", "Answer.Reset": "out", "Answer.Delay": "out", "Answer.Bound": "out", "Answer.Used": "out", "Answer.TS": "out",

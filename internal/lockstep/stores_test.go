@@ -36,13 +36,14 @@ var stores = []struct {
 	open storetest.Open
 
 	served bool // walks in lockstep over HTTP as well
+	sweeps bool // sweeps by itself, beside calls
 }{
-	{"memstore", openMemory, true},
-	{"filestore", openFile, false},
-	{"filestore each", openFileEach, false},
-	{"pgstore", openPostgres, true},
-	{"redisstore", openRedis, false},
-	{"redisstore cluster", openCluster, false},
+	{"memstore", openMemory, true, true},
+	{"filestore", openFile, false, true},
+	{"filestore each", openFileEach, false, true},
+	{"pgstore", openPostgres, true, false},
+	{"redisstore", openRedis, false, false},
+	{"redisstore cluster", openCluster, false, false},
 }
 
 // decorators are those that can be used with any store. all has them in the

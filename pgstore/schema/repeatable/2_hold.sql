@@ -190,7 +190,10 @@ begin
         h.key := p.key;
         h.takes := p.takes;
         h.cost := coalesce(p.cost, p.tokens);
-        h.granted := case when p.free or p.reset then 0 else h.cost end;
+        h.granted := case
+            when repeated and not p.settled then case when p.free and a.remaining < 9007199254740991 then 0 else h.cost end -- a repeated hold; unlimited grants all
+            when p.free or p.reset then 0
+            else h.cost end;
         h.expires := p.expires;
         h.repeated := repeated;
         h.plan := p.plan;

@@ -361,7 +361,7 @@ begin
             -- Parts for other keys stay until they are due; without this one nobody
             -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
-            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then n else x.expires end + greatest(x.ttl, 60000000)
+            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + greatest(x.ttl, 60000000)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
         elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and due > 0) then
             list := null;

@@ -1,0 +1,39 @@
+package lockstep
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/store"
+)
+
+// TestAgreesWithModel plays random histories of plans, floors, overrides, holds,
+// concurrency and levels on every store. DIPWELL_LONG=1 plays more of them.
+func TestAgreesWithModel(t *testing.T) {
+	seeds, steps := uint64(4), 250
+	if os.Getenv("DIPWELL_LONG") != "" {
+		seeds, steps = 60, 1000
+	}
+	for _, s := range stores {
+		for seed := range seeds {
+			t.Run(fmt.Sprint(s.name, " ", seed), func(t *testing.T) {
+				t.Parallel()
+				now := epoch
+				limittest.Agree(t, s.open(t, func() int64 { return now }), &now, seed, steps, func(_ *limittest.Call, got, want *store.Group) {
+
+					for i := range min(len(got.Ops), len(want.Ops)) {
+						a, w := &got.Ops[i], &want.Ops[i]
+						if got.Hold != nil && s.name == "pgstore" { // the answer to a hold does not name the override that decided
+							a.Def = w.Def
+						}
+						if s.sweeps && a.Allowed && a.Remaining > w.Remaining { // it has given back expired holds
+							a.Remaining, a.Reset, a.Used, a.TS = w.Remaining, w.Reset, w.Used, w.TS
+						}
+					}
+				})
+			})
+		}
+	}
+}
