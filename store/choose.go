@@ -4,7 +4,8 @@ import "github.com/dipwell/dipwell/internal/number"
 
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of
 // the override of the key; or else the one that the caller named. Charge keeps the
-// row under its own definition.
+// row under its own definition, unless it is full: then it is as none, because a sweep
+// may have deleted it.
 func (op *Op) choose(row State, t int64) {
 	if op.Def.Override != nil { // set by an earlier call of choose
 		if op.Def = op.Def.Base(); op.Asked != nil {
@@ -16,9 +17,18 @@ func (op *Op) choose(row State, t int64) {
 	case row.Override.decides(t):
 		op.Def = asked.WithOverride(row.Override)
 	case op.Verb == VerbCharge:
-		op.Def = asked.Own(row, t)
+		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
+			op.Def = own
+		}
 	}
 	op.Asked = asked
+}
+
+// isEmpty reports whether a row that is under d at t, in µs, is a full bucket then.
+func (d *Definition) isEmpty(row State, key string, phase *int64, t int64) bool {
+	row, ok := d.carry(row, key, phase, t)
+	var scratch Rule
+	return ok && isNone(d.ruleFor(key, phase, &scratch).usedAt(&row, later(t, row.TS)))
 }
 
 // byMode decides an op under a plan that is unlimited or blocked. The row stays as it
@@ -86,13 +96,22 @@ func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, no
 			used := r.usedAt(&row, t)
 			// The most that may be used under from so that, converted, it leaves room.
 			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed)
+			if op.bounded() {
+				short = max(short, op.tooLate(rule, o.Before))
+			}
 			most := mulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
-			if o.Before >= short && used > most {
+			switch {
+			case o.Before >= short && used > most:
 				o.Retry = r.wait(used-most, t, now)
-			} else {
+			case op.bounded():
+				o.Retry = 0
+			default:
 				o.Retry = max(o.Retry, 1)
 			}
 		}
+	}
+	if !o.Never && op.bounded() {
+		op.retryBounded(o, own, now)
 	}
 	if ov := own.Override; ov.decides(op.Def.instant(&own, now)) && ov.Until != 0 && (o.Never || now+o.Retry >= ov.Until) {
 		a := *op

@@ -185,11 +185,12 @@ type refAnswer struct {
 }
 
 // call decides a call at now. It writes only if write is set.
-func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens int64, write bool) (a refAnswer) {
+// within bounds the delay of a Reserve; -1 does not.
+func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, within int64, write bool) (a refAnswer) {
 	used, t, kind := k.own(now)
 	last := len(k.versions) - 1
 	target := plan
-	if verb == store.VerbCharge {
+	if verb == store.VerbCharge && used.Sign() > 0 { // a full row is as none
 		target = kind
 	}
 	if k.decides(k.instant(now)) {
@@ -210,6 +211,8 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens in
 	}
 	if target != kind {
 		if from := k.def(kind, last); from != d {
+			end := max(t, k.instant(now))
+			used, t = from.after(used, t, end), end
 			used = convert(used, store.Keep, from, d)
 		}
 	}
@@ -243,6 +246,9 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens in
 			for !fits(n, d.burst) { // the first instant at which it is covered
 				a.delay = d.wait(new(big.Rat).Sub(after, tokens(d.burst)), t, now)
 				break
+			}
+			if within >= 0 && a.delay > within {
+				a, after = refAnswer{}, used
 			}
 		}
 	case store.VerbCharge:
@@ -486,13 +492,17 @@ func (w *planWorld) call() {
 	if verb == store.VerbCharge {
 		n %= 10
 	}
-	w.logf("%d: %s %q %d %d", w.now, verb, plan, n, floorTokens)
-	g := &store.Group{Ops: []store.Op{{Def: d.WithPlan(plan), Key: "k", Verb: verb, Cost: n, Floor: floorTokens}}}
+	within := int64(-1)
+	if verb == store.VerbReserve && rnd.IntN(2) == 0 {
+		within = rnd.Int64N(5 * second)
+	}
+	w.logf("%d: %s %q %d %d %d", w.now, verb, plan, n, floorTokens, within)
+	g := &store.Group{Ops: []store.Op{{Def: d.WithPlan(plan), Key: "k", Verb: verb, Cost: n, Floor: floorTokens, Bounded: within >= 0, MaxDelay: max(0, within)}}}
 	before := w.k
 	if err := g.DecideIn(w.table, &w.reg, w.now); err != nil {
 		w.errorf("%v", err)
 	}
-	want := w.k.call(w.now, verb, plan, n, floorTokens, true)
+	want := w.k.call(w.now, verb, plan, n, floorTokens, within, true)
 	op := &g.Ops[0]
 	got := refAnswer{op.Allowed, want.never, op.Shadow, op.Granted, op.Remaining, op.Delay}
 	if want.remaining < 0 { // blocked: not a matter of this test
@@ -505,14 +515,14 @@ func (w *planWorld) call() {
 		w.errorf("got %+v\nwant %+v\nrow %+v", op.Answer, want, w.table.rows["l/k"])
 	}
 	if !op.Allowed || op.Shadow {
-		w.checkRetry(op, before, verb, plan, n, floorTokens)
+		w.checkRetry(op, before, verb, plan, n, floorTokens, within)
 	}
 }
 
 // checkRetry checks that the call is allowed at the retry time, and not before.
-func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens int64) {
+func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens, within int64) {
 	allowed := func(at int64) bool {
-		a := k.call(at, verb, plan, n, floorTokens, false)
+		a := k.call(at, verb, plan, n, floorTokens, within, false)
 		return a.allowed && !a.shadow
 	}
 	if op.Never != (op.Retry == 0) {

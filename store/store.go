@@ -183,11 +183,13 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	} else {
 		rule.apply(&o, row, now, op.Verb, op.Cost)
 	}
-	if op.Bounded && op.Verb == VerbReserve {
+	if op.bounded() {
 		bound(&o, rule, op, now)
 	}
-	if from != nil && !o.Allowed {
+	if !o.Allowed && from != nil {
 		op.retryUnder(&o, from, own, rule, now)
+	} else if !o.Allowed && !o.Never && op.bounded() {
+		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
@@ -222,25 +224,43 @@ func (op *Op) clipped(o *Outcome) bool {
 	return op.Verb == VerbCharge && o.Allowed && clipped(o.Before, unitsOf(op.Cost, op.Def.Rule.Unit), o.After)
 }
 
-// bound refuses a reservation with a delay above MaxDelay. The time at which it
-// would be due does not change unless others call, so Retry is the time until it
-// is near enough. It is never allowed if even a full bucket would be due too late.
+// bounded reports whether MaxDelay bounds the delay of the op.
+func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
+
+// bound refuses a reservation with a delay above MaxDelay. It is never allowed if even
+// a full bucket would be due too late. Retry is at most the time until it is near
+// enough; see retryBounded.
 func bound(o *Outcome, r *Rule, op *Op, now int64) {
-	if o.Never {
-		return
-	}
-	units, delay := unitsOf(op.Cost, r.Unit), o.Delay
-	if !o.Allowed {
-		delay = r.wait(o.Before+units-r.Cap, o.TS, now)
-	}
-	if delay <= op.MaxDelay {
+	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
 	}
 	late := Outcome{Before: o.Before, After: o.Before, TS: o.TS}
-	if late.Never = soonest(units, r.Cap, r.shortest(), r.Add) > op.MaxDelay; !late.Never {
-		late.Retry = max(o.Retry, delay-op.MaxDelay)
+	if late.Never = soonest(unitsOf(op.Cost, r.Unit), r.Cap, r.shortest(), r.Add) > op.MaxDelay; !late.Never {
+		if late.Retry = o.Retry; op.tooLate(r, o.Before) > 0 {
+			late.Retry = max(o.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
+		}
 	}
 	*o = late
+}
+
+// tooLate returns how many units must come back before a reservation may be due within
+// MaxDelay.
+func (op *Op) tooLate(r *Rule, used int64) int64 {
+	return excess(used, unitsOf(op.Cost, r.Unit), r.Cap) - returned(ticksFor(op.MaxDelay, r.shortest()), r.Add, r.Enough)
+}
+
+// retryBounded moves the retry of a bounded reservation on to the first time at which
+// its delay is at most MaxDelay: within the tick of the retry, or in a later one that is
+// shorter than others, as a month may be. row is that before the op.
+func (op *Op) retryBounded(o *Outcome, row State, now int64) {
+	for tries := 0; tries < 16; tries++ {
+		then := *op
+		then.Bounded = false
+		if _, _, err := then.Step(now+o.Retry, row, false); err != nil || then.Delay <= op.MaxDelay {
+			return
+		}
+		o.Retry += then.Delay - op.MaxDelay
+	}
 }
 
 func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {

@@ -196,10 +196,10 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	return op.Def.CheckVerb(op.Verb, hold)
 }
 
-// Took returns the tokens that an op took of its row: Granted, or 0 if it is under an
-// unlimited plan.
+// Took returns the tokens that an op took of its row and that can be given back: Granted,
+// or 0 of a Charge, or if the op is under an unlimited plan.
 func (op *Op) Took() int64 {
-	if op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
+	if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
 		return 0
 	}
 	return op.Granted

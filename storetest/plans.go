@@ -91,6 +91,20 @@ var planCases = []testCase{
 		b.wait(time.Second)
 		b.free("a:pro k", 5)
 	})},
+	// A full row is as none: whether a sweep deleted it makes no difference.
+	{"plan-charge-full", onPlans(func(b *caller) {
+		for _, key := range []string{"k", "l"} {
+			b.at(0)
+			b.take("a:pro "+key+" 10", true)
+			b.wait(3 * time.Second)
+			if key == "l" {
+				b.sweep()
+			}
+			b.do(store.VerbCharge, "a "+key+" 8")
+			b.wait(2 * time.Second)
+			b.free("a "+key, 4)
+		}
+	})},
 	{"plan-reserve", onPlans(func(b *caller) {
 		b.take("a k 10", true)
 		g := b.do(store.VerbReserve, "a:pro k 50")

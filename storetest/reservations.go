@@ -12,11 +12,29 @@ var reservationCases = []testCase{
 	{"reserve", reserveCase},
 	{"cancel-until-due", cancelUntilDue},
 	{"cancel-group", cancelGroup},
+	{"cancel-beside-charge", cancelBesideCharge},
 	{"cancel-after-reset", cancelAfterReset},
 	{"cancel-after-drop", cancelAfterDrop},
 	{"cancel-refill", cancelRefill},
 	{"cancel-clock-back", cancelClockBack},
 	{"reserve-many", reserveMany},
+}
+
+// cancelBesideCharge checks that a Charge in a group that reserves is not given back.
+func cancelBesideCharge(e *env) {
+	b := newCaller(e, "a=1/1s,burst=5,max_debt=10", "w=1/1s,burst=5,max_debt=10")
+	b.take("w k 5", true)
+	g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{b.op(store.VerbCharge, "a k 3"), b.op(store.VerbReserve, "w k 2")}}
+	g, err := b.decide(g)
+	if err != nil || !g.Reserved {
+		b.Fatalf("%+v, %v", g, err)
+	}
+	if _, err = b.decide(&store.Group{ID: g.ID, Cancel: true}); err != nil {
+		b.Fatal(err)
+	}
+	b.free("a k", 2)
+	b.wait(time.Second)
+	b.free("w k", 1)
 }
 
 func (e *env) work(name string) {

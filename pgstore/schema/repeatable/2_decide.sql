@@ -63,7 +63,11 @@ begin
             d := dipwell_internal.override_definition(l, o);
             a.override := dipwell_internal.renewed(l, o);
         elsif verb = 4 then
-            d := own;
+            -- A full row is as none, which a sweep may have made it.
+            select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (own.rule).number, n, used, ts) c;
+            if dipwell_internal.used_at(dipwell_internal.spread(own.rule, l.name, key), used_, ts_, greatest(n, ts_)) > 0 then
+                d := own;
+            end if;
         end if;
         if d.mode = 'unlimited' and verb < 5 or d.mode = 'blocked' and verb < 4 then
             return dipwell_internal.answer_by_mode(a, d, l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, dry);
@@ -322,7 +326,7 @@ begin
             end if;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
-            if a.granted > 0 and not a.free then
+            if a.granted > 0 and not a.free and verbs[i] <> 4 then
                 due := greatest(due, a.delay);
                 parts := parts + 1;
             end if;
@@ -364,7 +368,7 @@ begin
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
             update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + greatest(x.ttl, 60000000)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
-        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and due > 0) then
+        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
             list := null;
             if listed[i] then
                 d := dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]));
@@ -380,7 +384,7 @@ begin
                 end if;
                 perform dipwell_internal.carry_records(ls[i], coalesce(a.override, os[i]), keys[i], (a.rule).number, n);
             end if;
-            if a.granted > 0 and not a.free and due > 0 then
+            if a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0 then
                 list := coalesce(list, array[('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, 1]);
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
                     values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
