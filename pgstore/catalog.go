@@ -270,8 +270,20 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
+	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
+		return read, err
+	}
+	if rows, err = db.Query(ctx, emptySQL); err != nil {
+		return nil, err
+	}
+	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
+		return readLimits(ctx, db) // there are some now
+	}
 	return read, err
 }
+
+// emptySQL reads the revision if there are no limits, of which loadSQL would tell it.
+const emptySQL = "select n from dipwell.revision where not exists (select from dipwell.limits)"
 
 // byID finds a limit's definition, or nil.
 func (l *limits) byID(id int32) *store.Definition {

@@ -30,7 +30,7 @@ func Statements(t testing.TB) map[string][]string {
 	out := map[string][]string{}
 	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
-		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, keysSQL,
+		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, emptySQL, keysSQL,
 			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, dueRowsSQL, deleteDueSQL, endedSQL, forgetSQL,
 			overrideSQL, insertOverrideSQL, deleteOverrideSQL, overridesSQL, holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL)
 		list = append(list, portableDown...)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
@@ -123,5 +124,35 @@ func drop(t *testing.T, s *pgstore.Store, name string) {
 	t.Helper()
 	if err := s.Drop(context.Background(), name, store.OwnerCode); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestEmptySnapshot checks that a transaction whose snapshot is older than every limit
+// does not take the limits away from the rest of the program.
+func TestEmptySnapshot(t *testing.T) {
+	t.Parallel()
+	for name, newPool := range map[string]func(testing.TB) *pgxpool.Pool{"functions": newPool, "portable": portablePool} {
+		t.Run(name, func(t *testing.T) {
+			pool := newPool(t)
+			s := newStore(t, pool, pgstore.Config{Poll: -1})
+			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			var n int
+			if err := tx.QueryRow(t.Context(), "select count(*) from dipwell.limits").Scan(&n); err != nil || n != 0 {
+				t.Fatal(n, err)
+			}
+			defineX(t, s)
+			pgstore.ForgetLimits(s)
+			var b store.Batch
+			_, op := b.Single()
+			*op = store.Op{Def: limittest.Definition(limitX), Key: "k", Cost: 1}
+			_ = s.With(tx).Apply(t.Context(), &b)
+			if s.Registry().Lookup("x") == nil {
+				t.Error("the limit is gone")
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,7 @@ type Catalog struct {
 
 	installs sync.Mutex   // held without asking b
 	revision atomic.Int64 // changed under installs, as bad is
+	unsure   atomic.Bool  // the transaction that has read the limits of revision may roll back
 	bad      atomic.Pointer[map[string]error]
 
 	ctx  context.Context // of what is done in the background
@@ -244,28 +246,42 @@ func (c *Catalog) prepare(ctx context.Context) error {
 		}
 	}
 	c.pending = denied
+	c.noteDenied()
+	return nil
+}
+
+// noteDenied sets denied to the pending limits that were denied.
+func (c *Catalog) noteDenied() {
 	why := map[string]error{}
-	for _, p := range denied {
-		why[p.limit.Name] = p.denied
+	for _, p := range c.pending {
+		if p.denied != nil {
+			why[p.limit.Name] = p.denied
+		}
 	}
 	c.denied.Store(&why)
-	return nil
 }
 
 // forget ends the wait of a pending limit.
 func (c *Catalog) forget(name string) {
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
+	c.noteDenied()
 }
 
 // Install puts limits in force that were read in a caller's transaction, unless
-// they are older than those in force. It waits for no reading.
+// they are older than those in force. It waits for no reading. If they are newer, they
+// are read again at the next look: the transaction may have changed them and roll back.
 func (c *Catalog) Install(l *Limits) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
-	if l.Revision >= 0 && l.Revision < c.Revision() {
+	was := c.Revision()
+	if l.Revision >= 0 && l.Revision < was {
 		return nil
 	}
-	return c.install(l)
+	err := c.install(l)
+	if l.Revision != was {
+		c.unsure.Store(true)
+	}
+	return err
 }
 
 // installAfter puts limits in force if revision still is. Otherwise others were
@@ -277,7 +293,10 @@ func (c *Catalog) installAfter(revision int64, l *Limits) (done bool, err error)
 	if c.Revision() != revision {
 		return false, nil
 	}
-	return true, c.install(l)
+	if err = c.install(l); err == nil {
+		c.unsure.Store(false)
+	}
+	return true, err
 }
 
 // install is called under installs.
@@ -311,7 +330,7 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer c.gate.Leave()
-	if revision == c.Revision() && !slices.ContainsFunc(c.pending, pending.due) {
+	if revision == c.Revision() && !c.unsure.Load() && !slices.ContainsFunc(c.pending, pending.due) {
 		return nil
 	}
 	return c.load(ctx)
@@ -379,7 +398,7 @@ func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, 
 }
 
 // Drop ends a limit.
-func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
+func (c *Catalog) Drop(ctx context.Context, name, by string) error {
 	if err := c.gate.Enter(ctx); err != nil {
 		return c.Error(err)
 	}
@@ -393,9 +412,20 @@ func (c *Catalog) Drop(ctx context.Context, name, owner string) error {
 	if err := c.reg.CheckDrop(name); err != nil {
 		return err
 	}
-	if err := c.b.Drop(ctx, name, owner); err != nil {
+	waits := slices.IndexFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
+	if waits >= 0 {
+		if was := c.pending[waits].owner; owner.Name(was) != owner.Name(by) {
+			return &owner.Error{Limit: name, Owner: was}
+		}
+		c.forget(name)
+	}
+	err := c.b.Drop(ctx, name, by)
+	switch {
+	case err == nil:
+	case waits >= 0 && c.reg.Lookup(name) == nil && (errors.Is(err, store.ErrUnknownLimit) || c.Denied(err)):
+		return nil // it was not stored yet
+	default:
 		return err
 	}
-	c.forget(name)
 	return c.Error(c.load(ctx))
 }

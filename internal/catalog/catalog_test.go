@@ -514,6 +514,94 @@ func TestPendingIsDenied(t *testing.T) {
 	})
 }
 
+// TestDropOfPending: a pending limit that was denied does not wait any more once its
+// owner has dropped it, whatever the back end says to that.
+func TestDropOfPending(t *testing.T) {
+	for what, drop := range map[string]error{"is not there": nil, "is denied": errRights} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(&table{})
+			m.always(errGone)
+			c := m.catalog(Config{Lazy: true, WaitForAccess: true})
+			mustOpen(t, c)
+			mustDefine(t, c, limit("ours", 1), owner.Code)
+			m.fail(func(method string) error {
+				switch method {
+				case "put ours":
+					return errRights
+				case "drop ours":
+					return drop
+				}
+				return nil
+			})
+			mustRefresh(t, c)
+			if err := c.Drop(t.Context(), "ours", owner.API); !errors.Is(err, store.ErrOwner) || len(c.pending) != 1 {
+				t.Errorf("%s, dropped by another: %v, %v", what, err, c.pending)
+			}
+			if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || len(c.pending) != 0 {
+				t.Errorf("%s: %v, %v", what, err, c.pending)
+			}
+			if err := c.Registry().Missing("ours"); !errors.Is(err, store.ErrUnknownLimit) {
+				t.Errorf("%s, a call afterwards: %v", what, err)
+			}
+			m.works()
+			time.Sleep(retryDenied)
+			mustRefresh(t, c)
+			if len(names(&m.there.reg)) > 0 {
+				t.Errorf("%s: %v was stored", what, names(&m.there.reg))
+			}
+			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, store.ErrUnknownLimit) {
+				t.Errorf("%s, dropped again: %v", what, err)
+			}
+		})
+	}
+	t.Run("an older version is there", func(t *testing.T) {
+		m := newMemory(&table{})
+		m.there.define(t, limit("ours", 1))
+		c := m.catalog(Config{Lazy: true, WaitForAccess: true})
+		mustOpen(t, c)
+		m.always(errRights)
+		mustDefine(t, c, limit("ours", 2), owner.Code)
+		m.fail(func(method string) error {
+			if method == "put ours" || method == "drop ours" {
+				return errRights
+			}
+			return nil
+		})
+		if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errRights) || len(c.pending) != 0 {
+			t.Errorf("%v, %v", err, c.pending)
+		}
+	})
+}
+
+// TestRolledBack: limits that a transaction has read, of which nobody else sees the
+// revision, do not hide those that others store under the same revision.
+func TestRolledBack(t *testing.T) {
+	there := &table{}
+	there.define(t, limit("old", 1))
+	m := newMemory(there)
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	mine, err := store.NewDefinition(limit("mine", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Install(&Limits{Defs: []*store.Definition{mine}, Revision: there.at() + 1}); err != nil || c.Registry().Lookup("mine") == nil {
+		t.Fatal(err)
+	}
+	there.define(t, limit("theirs", 1)) // that transaction has rolled back
+	mustRefresh(t, c)
+	if got, want := names(c.Registry()), []string{"old", "theirs"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	reads := m.count("read")
+	if err := c.Install(&Limits{Defs: there.reg.All(), Revision: there.at()}); err != nil {
+		t.Fatal(err)
+	}
+	if mustRefresh(t, c); m.count("read") != reads {
+		t.Error("limits were read again that a transaction has read unchanged")
+	}
+}
+
 func names(reg *store.Registry) (out []string) {
 	for _, d := range reg.All() {
 		out = append(out, d.Name)
