@@ -40,11 +40,11 @@ type Decision struct {
 	// RetryAfter, when one of them is settled.
 	RetryIsBound bool
 
-	def *Definition
+	def *store.Definition
 }
 
 // Definition returns the definition that decided, or nil for a zero Decision.
-func (d *Decision) Definition() *Definition { return d.def }
+func (d *Decision) Definition() *store.Definition { return d.def }
 
 // Err returns nil if the call was allowed, and a *RefusedError otherwise.
 func (d *Decision) Err() error {

@@ -149,9 +149,9 @@ func TestDoWaitDoesNotPassTheQueue(t *testing.T) {
 	}, "work=100/1s,max_debt=0")
 }
 
-// TestWaitAll checks waits for several limits: they reserve if all have debt, and take
+// TestWaitSeveral checks waits for several limits: they reserve if all have debt, and take
 // in turn otherwise; callers of the same keys in another order do not block each other.
-func TestWaitAll(t *testing.T) {
+func TestWaitSeveral(t *testing.T) {
 	virtual(t, func(t *testing.T, l *dipwell.Limiter) {
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -161,7 +161,8 @@ func TestWaitAll(t *testing.T) {
 				names = []string{"other", "plain"}
 			}
 			wg.Go(func() {
-				if d, err := l.WaitAll(t.Context(), takes(names...)...); err != nil || !d.Allowed || len(d.Limits) != 2 {
+				var d dipwell.Decision
+				if err := l.DoWait(t.Context(), &d, takes(names...), forever); err != nil || !d.Allowed || len(d.Limits) != 2 {
 					t.Error(d, err)
 				}
 			})
@@ -171,12 +172,13 @@ func TestWaitAll(t *testing.T) {
 			t.Errorf("10 calls at 1 a second took %v", took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		d, err := l.WaitAll(ctx, takes("debt", "day")...)
+		var d dipwell.Decision
+		err := l.DoWait(ctx, &d, takes("debt", "day"), forever)
 		if err != nil || !d.Allowed || d.Delay != 0 {
 			t.Error(d, err)
 		}
 		time.AfterFunc(time.Millisecond, cancel)
-		if d, err = l.WaitAll(ctx, takes("debt", "day")...); !errors.Is(err, context.Canceled) || d.Allowed {
+		if err = l.DoWait(ctx, &d, takes("debt", "day"), forever); !errors.Is(err, context.Canceled) || d.Allowed {
 			t.Error(d, err)
 		}
 		if d, err = l.Check(t.Context(), "day", "k", 99); err != nil || !d.Allowed {
@@ -198,11 +200,13 @@ func TestWaitErrors(t *testing.T) {
 			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1, Plan: "pro"}}, "plan"},
 		} {
 			var field *dipwell.FieldError
-			if d, err := l.WaitAll(t.Context(), c.takes...); !errors.As(err, &field) || field.Field != c.field || d.Allowed {
+			var d dipwell.Decision
+			if err := l.DoWait(t.Context(), &d, c.takes, forever); !errors.As(err, &field) || field.Field != c.field || d.Allowed {
 				t.Errorf("%+v: %v, want %s", c.takes, err, c.field)
 			}
 		}
-		if d, err := l.WaitAll(t.Context(), dipwell.Take{Limit: "plain", Key: "k", Cost: 1, Floor: 1}); err != nil || d.Allowed || !d.Never {
+		d := dipwell.Decision{}
+		if err := l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "plain", Key: "k", Cost: 1, Floor: 1}}, forever); err != nil || d.Allowed || !d.Never {
 			t.Errorf("a floor of the whole burst: %+v, %v", d, err)
 		}
 	}, "debt=1/1s,burst=1,max_debt=9", "plain=1/1s,burst=1,max_debt=0")

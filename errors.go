@@ -7,7 +7,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Classes of errors, for errors.Is. Those of a store wrap ErrStore.
+// Classes of errors, for errors.Is. Those of a store wrap ErrStore. Package store has
+// more: ErrLocked and ErrNoSpace say that a call was not charged, ErrOwner and ErrDenied
+// why a limit was not defined, ErrNotSupported what a store cannot do.
 var (
 	// ErrStore: the store failed to decide. Unless the error also wraps a class below
 	// that says so, it is not known whether the call was charged.
@@ -16,12 +18,6 @@ var (
 	ErrFull = store.ErrFull
 	// ErrOutcomeUnknown: the store may or may not have charged this call.
 	ErrOutcomeUnknown = store.ErrOutcomeUnknown
-	// ErrLocked: the wait for the row ran into the lock timeout or the statement
-	// timeout, probably because another transaction has locked it. The call was not
-	// charged.
-	ErrLocked = store.ErrLocked
-	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
-	ErrNoSpace = store.ErrNoSpace
 	// ErrReservation: the reservation is unknown, cancelled already, due or reset.
 	ErrReservation = store.ErrReservation
 	// ErrUnknownLimit: no limit of that name is defined.
@@ -34,12 +30,6 @@ var (
 	ErrHoldConflict = store.ErrHoldConflict
 	// ErrRefused: the limit refused the call. Only Decision.Err returns it.
 	ErrRefused = errors.New("rate limited")
-	// ErrDenied: this program may not define limits in the store. Nothing was changed.
-	ErrDenied = store.ErrDenied
-	// ErrOwner: the limit has another owner.
-	ErrOwner = store.ErrOwner
-	// ErrNotSupported: the store does not have this ability.
-	ErrNotSupported = store.ErrNotSupported
 )
 
 // A FieldError reports invalid input: the field and what is wrong with it. Nothing

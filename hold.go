@@ -83,7 +83,7 @@ func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision
 	}
 	limits := make([]Decision, len(g.Ops))
 	for i := range limits {
-		limits[i].Fill(&g.Ops[i])
+		limits[i].fill(&g.Ops[i])
 	}
 	if len(limits) > 0 {
 		d.decideBy(g, limits)
@@ -123,7 +123,7 @@ func (d *Decision) setHold(g *store.Group) {
 
 func (l *Limiter) checkHold(id string) error {
 	if l.abilities.Holds == nil {
-		return fmt.Errorf("holds: %w", ErrNotSupported)
+		return fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
 	return store.CheckHoldID(id)
 }
@@ -140,7 +140,7 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 		return nil, err
 	}
 	if l.abilities.Holds == nil {
-		return nil, fmt.Errorf("holds: %w", ErrNotSupported)
+		return nil, fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
 	return l.abilities.Holds(ctx, def, key)
 }

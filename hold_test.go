@@ -314,7 +314,7 @@ func TestStoreWithoutHolds(t *testing.T) {
 		_, err7 := l.EndOverride(t.Context(), "tokens", "k")
 		_, err8 := l.Overrides(t.Context(), "tokens", "", "", 10)
 		for i, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8} {
-			if !errors.Is(err, dipwell.ErrNotSupported) {
+			if !errors.Is(err, store.ErrNotSupported) {
 				t.Errorf("call %d: %v", i+1, err)
 			}
 		}
@@ -439,7 +439,7 @@ func TestHoldingOfALostHold(t *testing.T) {
 func TestPlansAndFloors(t *testing.T) {
 	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
 		do := func(verb store.Verb, n int64, plan string, floor int64) (d dipwell.Decision, err error) {
-			err = l.DoTake(t.Context(), &d, verb, dipwell.Take{Limit: "tokens", Key: "k", Cost: n, Plan: plan, Floor: floor})
+			err = l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "tokens", Key: "k", Cost: n, Plan: plan, Floor: floor})
 			return
 		}
 		if d, err := do(store.VerbTake, 80, "", 30); err != nil || d.Allowed || !d.Never || d.Remaining != 100 {
@@ -483,7 +483,7 @@ func TestPlansAndFloors(t *testing.T) {
 				t.Errorf("%s with a floor: %v", verb, err)
 			}
 		}
-		if err = l.DoTake(t.Context(), new(dipwell.Decision), store.VerbTake, dipwell.Take{Limit: "calls", Key: "k", Plan: "pro"}); !errors.Is(err, dipwell.ErrUnknownPlan) {
+		if err = l.Do(t.Context(), new(dipwell.Decision), store.VerbTake, dipwell.Take{Limit: "calls", Key: "k", Plan: "pro"}); !errors.Is(err, dipwell.ErrUnknownPlan) {
 			t.Errorf("a plan of another limit: %v", err)
 		}
 	})

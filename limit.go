@@ -8,20 +8,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Store decides calls and keeps the buckets: memstore, filestore, pgstore or
-// redisstore, or one of these behind a decorator. Package store documents what a
-// store must do.
-type Store = store.Store
-
 // A Limit defines one rate limit. The zero value of a field is the default that
 // the field's comment names, except for Name, Rate and Period, which have none.
 // New and Define check the whole limit, and return a *LimitError that names the
 // first setting that is out of bounds or contradicts another.
 type Limit = store.Limit
-
-// A Definition is a Limit as a store keeps it, with its owner and its versions.
-// It never changes: a change of the limit makes a new Definition.
-type Definition = store.Definition
 
 // Algorithms of a Limit.
 const (
@@ -45,11 +36,9 @@ const (
 // A Plan is a named variant of a limit: Limit.Plans.
 type Plan = store.Plan
 
-// Plans is a list of plans, as a comparable value.
-type Plans = store.Plans
-
-// NewPlans returns a list of plans for Limit.Plans.
-func NewPlans(plans ...Plan) Plans { return store.NewPlans(plans...) }
+// NewPlans returns a list of plans for Limit.Plans, sorted by name. New and Define check
+// them: a limit has at most 100.
+func NewPlans(plans ...Plan) store.Plans { return store.NewPlans(plans...) }
 
 // Values for fields of a Limit whose zero means the default.
 const (
@@ -77,34 +66,30 @@ const Shared = store.Shared
 // parts it returns Shared. A part that is empty makes a key that calls refuse.
 func Key(parts ...string) string { return store.Key(parts...) }
 
-// What happens to the tokens in use when a limit is redefined: Limit.OnChange.
+// What happens to the tokens in use when a limit is redefined: Limit.OnChange. By
+// default the same number of tokens stays used.
 const (
-	Keep         = store.Keep         // the same number of tokens stays used; the default
 	Proportional = store.Proportional // the same fraction of Burst stays used
 	StartOver    = store.StartOver    // every bucket is full again
 )
 
-// Whether a limit refuses: Limit.Mode.
+// Whether a limit refuses: Limit.Mode. By default it does.
 const (
-	Enforce = store.Enforce // refuses; the default
-	Shadow  = store.Shadow  // allows every call; Decision.Shadow marks those that Enforce would refuse
+	Shadow = store.Shadow // allows every call; Decision.Shadow marks those that would be refused
 
 	Unlimited = store.Unlimited // of a Plan: allows every call and charges nothing
 	Blocked   = store.Blocked   // of a Plan: refuses every call
-	Enforced  = store.Enforced  // of a Plan: refuses, although its limit has the mode Shadow
 )
 
-// What happens to what a hold took when it expires: Limit.OnExpire.
-const (
-	GiveBack  = store.GiveBack  // all of it is given back; the default
-	KeepTaken = store.KeepTaken // nothing is given back
-)
+// KeepTaken, as Limit.OnExpire, gives nothing back of what a hold took when the hold
+// expires. By default all of it is given back.
+const KeepTaken = store.KeepTaken
 
-// What a caller is told if the store cannot decide: Limit.OnStoreError.
+// What a caller is told if the store cannot decide: Limit.OnStoreError. By default it is
+// the error, and a Decision that refuses.
 const (
-	FailClosed = store.FailClosed // the error, and a Decision that refuses; the default
-	FailOpen   = store.FailOpen   // a Decision that allows, with Source fallback-open
-	FailLocal  = store.FailLocal  // a Decision from this process's own memory, with Source fallback-local
+	FailOpen  = store.FailOpen  // a Decision that allows, with Source fallback-open
+	FailLocal = store.FailLocal // a Decision from this process's own memory, with Source fallback-local
 )
 
 // A Reservation identifies tokens that were taken ahead of time. Pass it to

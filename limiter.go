@@ -21,7 +21,7 @@ import (
 // input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
 // 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
 type Limiter struct {
-	store     Store
+	store     store.Store
 	definer   store.Definer
 	registry  *store.Registry
 	same      *limitCache
@@ -33,18 +33,12 @@ type Limiter struct {
 const newTimeout = 30 * time.Second
 
 // New returns a Limiter over a store, and defines limits in the store with the owner
-// store.OwnerCode. Limits that are already in the store can be used too. New fails
-// after 30 seconds; NewContext sets another bound. The error is a *LimitError, or
-// wraps ErrOwner or ErrStore.
-func New(s Store, limits ...Limit) (*Limiter, error) {
+// store.OwnerCode, parents before the limits that have them. Limits that are already in
+// the store can be used too. New fails after 30 seconds; Define takes a context
+// instead. The error is a *LimitError, or wraps ErrOwner or ErrStore.
+func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
-	return NewContext(ctx, s, limits...)
-}
-
-// NewContext is New with a context in place of the bound of 30 seconds.
-// Parents are defined before the limits that have them.
-func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error) {
 	l := newLimiter(s)
 	for _, limit := range store.ParentsFirst(limits, func(l *Limit) *Limit { return l }) {
 		if _, err := l.definer.Define(ctx, limit, store.OwnerCode); err != nil {
@@ -54,7 +48,7 @@ func NewContext(ctx context.Context, s Store, limits ...Limit) (*Limiter, error)
 	return l, nil
 }
 
-func newLimiter(s Store) *Limiter {
+func newLimiter(s store.Store) *Limiter {
 	l := (&Limiter{same: new(limitCache), queues: new(queues)}).With(s)
 	if l.definer = l.abilities.Limits; l.definer == nil {
 		l.definer = &localLimits{now: l.abilities.Now}
@@ -65,14 +59,14 @@ func newLimiter(s Store) *Limiter {
 
 // With returns a Limiter with the same limits over another store, for instance one
 // that is bound to the caller's transaction.
-func (l *Limiter) With(s Store) *Limiter {
+func (l *Limiter) With(s store.Store) *Limiter {
 	c := *l
 	c.store, c.abilities = s, store.AbilitiesOf(s)
 	return &c
 }
 
 // Store returns the store of the limiter.
-func (l *Limiter) Store() Store { return l.store }
+func (l *Limiter) Store() store.Store { return l.store }
 
 // Take takes n tokens if all of them are free, and otherwise none.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
@@ -82,14 +76,14 @@ func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decis
 
 // Check returns what Take would return, and changes nothing.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbCheck, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbCheck, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
 // number. It is refused if no whole token is free.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbTakeUpTo, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbTakeUpTo, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
@@ -97,26 +91,26 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 // caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
 // It is refused if that would be more debt than MaxDebt.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbReserve, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
 // afterwards. It is a *FieldError if n is more than the limit's MaxCharge.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbCharge, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbCharge, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Refund gives n tokens back. A full bucket stays full.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbRefund, limit, key, n)
+	err = l.Do(ctx, &d, store.VerbRefund, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Reset makes a bucket full, and ends its reservations.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
-	err = l.Do(ctx, &d, store.VerbReset, limit, key, 0)
+	err = l.Do(ctx, &d, store.VerbReset, Take{Limit: limit, Key: key})
 	return
 }
 
@@ -134,7 +128,7 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 	}
 	if def.Paths || def.Algorithm == store.Concurrency {
 		with := limit // only here does the limit escape to the heap
-		err = l.DoTake(ctx, &d, store.VerbTake, Take{With: &with, Key: key, Cost: n})
+		err = l.doTake(ctx, &d, store.VerbTake, &Take{With: &with, Key: key, Cost: n})
 		return
 	}
 	err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)
@@ -142,21 +136,24 @@ func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64
 }
 
 // Do is Take, Check, TakeUpTo, Reserve, Charge, Refund or Reset, with the verb as an
-// argument. It sets *d, which may be reused for many calls. If it returns an error,
-// *d is not a decision.
-func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, limit, key string, n int64) error {
-	def := l.registry.Lookup(limit)
+// argument, and with the plan and floor of t. It sets *d, which may be reused for many
+// calls. If it returns an error, *d is not a decision.
+func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
+	if t.With != nil || t.Plan != "" || t.Floor != 0 {
+		return l.doTake(ctx, d, verb, &t)
+	}
+	def := l.registry.Lookup(t.Limit)
 	if def == nil {
-		return l.registry.Missing(limit)
+		return l.registry.Missing(t.Limit)
 	}
 	if def.Paths || def.Algorithm == store.Concurrency {
-		return l.DoTake(ctx, d, verb, Take{Limit: limit, Key: key, Cost: n})
+		return l.doTake(ctx, d, verb, &t)
 	}
-	return l.doDefined(ctx, d, verb, def, key, n)
+	return l.doDefined(ctx, d, verb, def, t.Key, t.Cost)
 }
 
 // ensure returns the current definition of a call site's limit.
-func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error) {
+func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*store.Definition, error) {
 	def := l.registry.Lookup(limit.Name)
 	if def != nil && def.Limit == *limit {
 		return def, nil
@@ -166,7 +163,7 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*Definition, error)
 
 // ensureSlow defines a limit that does not exist. If it exists with other settings, it
 // returns it if both mean the same, or else a definition of the call site.
-func (l *Limiter) ensureSlow(ctx context.Context, def *Definition, limit *Limit) (*Definition, error) {
+func (l *Limiter) ensureSlow(ctx context.Context, def *store.Definition, limit *Limit) (*store.Definition, error) {
 	if def == nil {
 		var err error
 		if def, err = l.definer.Define(ctx, *limit, owner.CallSite); err != nil || def.Limit == *limit {
@@ -184,7 +181,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		return l.registry.Missing(limit)
 	}
 	if def.Paths || def.Algorithm == store.Concurrency {
-		return l.DoTake(ctx, d, store.VerbTake, Take{Limit: limit, Key: key, Cost: n})
+		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
 	}
 	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
 		d.setCall(def, key, n) // before the call: the processor writes it while the store works
@@ -202,7 +199,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 }
 
 // doDefined is Do with the definition of the limit.
-func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n int64) error {
 	key, err := check(def, verb, key, n)
 	if err != nil {
 		return err
@@ -211,7 +208,7 @@ func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, d
 }
 
 // doChecked is doDefined for a cost and key that were checked.
-func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n int64) error {
+func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n int64) error {
 	if l.abilities.Quick != nil {
 		d.setCall(def, key, n)
 		if a, held, ok := l.abilities.Quick(def, key, verb, n, true); ok {
@@ -223,7 +220,7 @@ func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, d
 }
 
 // check checks a cost and key, and returns the key for the store.
-func check(def *Definition, verb store.Verb, key string, n int64) (string, error) {
+func check(def *store.Definition, verb store.Verb, key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt || verb == store.VerbCharge {
 		if err := checkCost(def, verb, n); err != nil {
 			return "", err
@@ -235,7 +232,7 @@ func check(def *Definition, verb store.Verb, key string, n int64) (string, error
 var batches = sync.Pool{New: func() any { return new(store.Batch) }}
 
 // doBatch sends one op to the store.
-func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *Definition, key string, n, floor int64) error {
+func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n, floor int64) error {
 	b := batches.Get().(*store.Batch)
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost, op.Floor = def, key, verb, n, floor
@@ -243,7 +240,7 @@ func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def
 		g.ID = newReservation()
 	}
 	err := l.decide(ctx, b, def.Timeout)
-	d.Fill(op)
+	d.fill(op)
 	if g.Reserved {
 		d.Reservation = g.ID
 	}
@@ -296,8 +293,8 @@ func fail(g *store.Group, err error) error {
 	return err
 }
 
-// Fill sets d to the decision of an op that a store has answered.
-func (d *Decision) Fill(op *store.Op) {
+// fill sets d to the decision of an op that a store has answered.
+func (d *Decision) fill(op *store.Op) {
 	d.setCall(op.Def, op.Key, op.Cost)
 	a := &op.Answer
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Allowed, a.Never, a.Shadow, a.Source
@@ -320,7 +317,7 @@ func (d *Decision) setAnswer(a store.QuickAnswer, held *sync.Mutex) {
 
 // setCall sets the fields that describe the call, and clears those that answers may
 // leave unset.
-func (d *Decision) setCall(def *Definition, key string, cost int64) {
+func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	d.Plan, d.Reservation, d.Limits = def.Plan, Reservation{}, nil
 	d.Hold, d.Expires, d.Repeated, d.RetryIsBound = "", time.Time{}, false, false
@@ -348,7 +345,7 @@ func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
 	return g.Err
 }
 
-func checkCost(def *Definition, verb store.Verb, n int64) error {
+func checkCost(def *store.Definition, verb store.Verb, n int64) error {
 	if n < 0 || n > store.MaxInt {
 		return badField("cost", "%d is not between 0 and 2^53-1", n)
 	}
@@ -359,7 +356,7 @@ func checkCost(def *Definition, verb store.Verb, n int64) error {
 }
 
 // checkKey checks a key of a limit and returns it, or "" for Shared.
-func (l *Limiter) checkKey(def *Definition, key string) (string, error) {
+func (l *Limiter) checkKey(def *store.Definition, key string) (string, error) {
 	key, err := checkKey(key)
 	if err == nil && def.Paths {
 		err = l.registry.CheckKey(def, key)

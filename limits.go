@@ -7,15 +7,15 @@ import (
 )
 
 // Limit returns the definition of a limit, or nil if there is none.
-func (l *Limiter) Limit(name string) *Definition { return l.registry.Lookup(name) }
+func (l *Limiter) Limit(name string) *store.Definition { return l.registry.Lookup(name) }
 
 // Limits returns all definitions, sorted by name.
-func (l *Limiter) Limits() []*Definition { return l.registry.All() }
+func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
 // Define adds or changes a limit. A change takes effect at the next call; keys in
 // use are converted as OnChange says. A limit has one owner: a change by another
 // one fails with ErrOwner. An invalid limit is a *LimitError.
-func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*Definition, error) {
+func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store.Definition, error) {
 	return l.definer.Define(ctx, limit, owner)
 }
 
@@ -34,7 +34,7 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 		return nil, l.registry.Missing(limit)
 	}
 	if l.abilities.Keys == nil {
-		return nil, ErrNotSupported
+		return nil, store.ErrNotSupported
 	}
 	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
@@ -49,7 +49,7 @@ var _ store.Definer = (*localLimits)(nil)
 
 func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
-func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*Definition, error) {
+func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {
 	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err

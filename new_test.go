@@ -27,7 +27,7 @@ func (h *hangingDefiner) Define(ctx context.Context, _ store.Limit, _ string) (*
 }
 
 // TestNewIsBounded checks that New over a store that hangs returns after 30 seconds,
-// whatever the number of limits, and NewContext when its context ends.
+// whatever the number of limits, and Define when its context ends.
 func TestNewIsBounded(t *testing.T) {
 	limits := []store.Limit{{Name: "a", Rate: 1, Period: time.Second}, {Name: "b", Rate: 1, Period: time.Second}}
 	for bound, build := range map[time.Duration]func() error{
@@ -35,7 +35,10 @@ func TestNewIsBounded(t *testing.T) {
 		time.Second: func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			_, err := dipwell.NewContext(ctx, new(hangingDefiner), limits...)
+			l, err := dipwell.New(new(hangingDefiner))
+			if err == nil {
+				_, err = l.Define(ctx, limits[0], store.OwnerCode)
+			}
 			return err
 		},
 	} {

@@ -50,13 +50,13 @@ func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n 
 	return overrides.Overrides(ctx, def, prefix, after, n)
 }
 
-func (l *Limiter) overrider(limit string) (*Definition, store.Overrider, error) {
+func (l *Limiter) overrider(limit string) (*store.Definition, store.Overrider, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
 		return nil, nil, l.registry.Missing(limit)
 	}
 	if l.abilities.Overrides == nil {
-		return nil, nil, fmt.Errorf("overrides: %w", ErrNotSupported)
+		return nil, nil, fmt.Errorf("overrides: %w", store.ErrNotSupported)
 	}
 	return def, l.abilities.Overrides, nil
 }

@@ -70,7 +70,7 @@ func TestParentsTakeTogether(t *testing.T) {
 	}
 	for i, s := range steps {
 		var d dipwell.Decision
-		err := l.Do(t.Context(), &d, s.verb, "user", s.key, s.n)
+		err := l.Do(t.Context(), &d, s.verb, dipwell.Take{Limit: "user", Key: s.key, Cost: s.n})
 		if err != nil || d.Allowed != s.allowed || d.Limit != s.top || d.Granted != s.granted && s.verb != store.VerbRefund {
 			t.Errorf("step %d: %+v, %v", i, d, err)
 		}
@@ -126,7 +126,7 @@ func TestPathErrors(t *testing.T) {
 		for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbReset, store.VerbCharge} {
 			var d dipwell.Decision
 			var field *dipwell.FieldError
-			if err := l.Do(t.Context(), &d, verb, c.limit, c.key, 1); !errors.As(err, &field) || field.Field != "key" || !strings.Contains(field.Reason, c.reason) {
+			if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: c.limit, Key: c.key, Cost: 1}); !errors.As(err, &field) || field.Field != "key" || !strings.Contains(field.Reason, c.reason) {
 				t.Errorf("%s of %s %q: %v", verb, c.limit, c.key, err)
 			}
 		}
@@ -191,7 +191,7 @@ func TestPlanAndFloorOfOneLevel(t *testing.T) {
 	do := func(verb store.Verb, n int64, plan string, floor int64, allowed bool, seat, tenant int64) {
 		t.Helper()
 		var d dipwell.Decision
-		err := l.DoTake(t.Context(), &d, verb, dipwell.Take{Limit: "seat", Key: "acme/1", Cost: n, Plan: plan, Floor: floor})
+		err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "seat", Key: "acme/1", Cost: n, Plan: plan, Floor: floor})
 		if err != nil || d.Allowed != allowed || len(d.Limits) != 3 || d.Limits[0].Remaining != seat || d.Limits[1].Remaining != tenant || d.Limits[0].Plan != plan || d.Limits[1].Plan != "" {
 			t.Errorf("%s %d of plan %q with a floor of %d: %+v, %v", verb, n, plan, floor, d, err)
 		}

@@ -32,22 +32,9 @@ func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err e
 	return
 }
 
-// CheckAll returns what TakeAll would return, and changes nothing.
-func (l *Limiter) CheckAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoAll(ctx, &d, store.VerbCheck, takes)
-	return
-}
-
-// ReserveAll reserves all costs, or none of them. The call has one Reservation, and
-// its Delay is the longest of its limits'.
-func (l *Limiter) ReserveAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoAll(ctx, &d, store.VerbReserve, takes)
-	return
-}
-
-// DoTake is Do with a Take, which may have a Plan and a Floor.
-func (l *Limiter) DoTake(ctx context.Context, d *Decision, verb store.Verb, t Take) error {
-	op, err := l.newOp(ctx, verb, &t)
+// doTake is Do for any Take.
+func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
+	op, err := l.newOp(ctx, verb, t)
 	if err == nil {
 		err = op.Def.CheckVerb(verb, false)
 	}
@@ -56,7 +43,7 @@ func (l *Limiter) DoTake(ctx context.Context, d *Decision, verb store.Verb, t Ta
 	}
 	switch {
 	case op.Def.Parent != "" && verb != store.VerbReset:
-		takes := [1]Take{t}
+		takes := [1]Take{*t}
 		c := call{alone: true}
 		return l.doGroup(ctx, d, &c, verb, takes[:])
 	case op.Floor == 0 && op.Def.Mode <= store.Shadow:
@@ -65,8 +52,9 @@ func (l *Limiter) DoTake(ctx context.Context, d *Decision, verb store.Verb, t Ta
 	return l.doBatch(ctx, d, verb, op.Def, op.Key, op.Cost, op.Floor)
 }
 
-// DoAll is TakeAll, CheckAll or ReserveAll, with the verb as an argument. With one take
-// it is any verb. It sets *d, as Do does, with Limits.
+// DoAll is TakeAll with VerbTake, VerbCheck or VerbReserve as verb. VerbCheck changes
+// nothing. With VerbReserve the call has one Reservation, and its Delay is the longest
+// of its limits'. With one take it is any verb. DoAll sets *d, as Do does, with Limits.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
 	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)
@@ -215,7 +203,7 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 	return op, err
 }
 
-func checkFloor(def *Definition, verb store.Verb, floor int64) error {
+func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 	switch {
 	case floor < 0 || floor > store.MaxInt:
 		return badField("floor", "%d is not between 0 and 2^53-1", floor)
@@ -244,7 +232,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	var isOwn [store.MaxTakes]bool
 	for i := range takes {
 		e := &limits[i]
-		e.Fill(&g.Ops[own[i]])
+		e.fill(&g.Ops[own[i]])
 		e.Cost = takes[i].Cost
 		e.Granted = min(e.Granted, e.Cost)
 		isOwn[own[i]] = true
@@ -252,7 +240,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	for i := range g.Ops {
 		if !isOwn[i] {
 			limits = append(limits, Decision{})
-			limits[len(limits)-1].Fill(&g.Ops[i])
+			limits[len(limits)-1].fill(&g.Ops[i])
 		}
 	}
 	d.decideBy(g, limits)
@@ -267,7 +255,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 
 // namedPlan returns the definition of a plan that a caller names. The error is a
 // *FieldError, which wraps ErrUnknownPlan if the limit has no such plan.
-func namedPlan(d *Definition, name string) (*Definition, error) {
+func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	plan := d.WithPlan(name)
 	switch {
 	case plan == nil || plan.Unnamed:

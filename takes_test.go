@@ -53,7 +53,7 @@ func TestDoResetsTheDecision(t *testing.T) {
 		if err := l.DoAll(t.Context(), &d, store.VerbReserve, []dipwell.Take{{Limit: "api", Key: "k", Cost: 3}}); err != nil || d.Reservation == (store.Reservation{}) {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		if err := l.Do(t.Context(), &d, verb, "api", "k", 1); err != nil || d.Reservation != (store.Reservation{}) || d.Limits != nil {
+		if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "api", Key: "k", Cost: 1}); err != nil || d.Reservation != (store.Reservation{}) || d.Limits != nil {
 			t.Errorf("%v: reservation %v and %d limits, %v", verb, d.Reservation, len(d.Limits), err)
 		}
 	}

@@ -21,20 +21,15 @@ import (
 // gets ErrFull. Only the first of the queue asks the store, again after each
 // RetryAfter. A caller whose context ends in the queue gets the context's error and
 // took nothing.
-func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (Decision, error) {
-	return l.WaitAll(ctx, Take{Limit: limit, Key: key, Cost: n})
-}
-
-// WaitAll is Wait for 1 to 16 takes, all or nothing. It reserves if all of their limits
-// and the parents of these have debt. Otherwise the caller queues for the key of each
-// take.
-func (l *Limiter) WaitAll(ctx context.Context, takes ...Take) (d Decision, err error) {
-	err = l.DoWait(ctx, &d, takes, math.MaxInt64)
+func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
+	err = l.DoWait(ctx, &d, []Take{{Limit: limit, Key: key, Cost: n}}, math.MaxInt64)
 	return
 }
 
-// DoWait is WaitAll for a caller who waits no longer than within, even if the context
-// has no deadline: then it sets *d to a refusal, without an error. Limits are set if
+// DoWait is Wait for 1 to 16 takes, all or nothing, and for a caller who waits no longer
+// than within, even if the context has no deadline: then it sets *d to a refusal,
+// without an error. It reserves if all limits of the takes and the parents of these have
+// debt. Otherwise the caller queues for the key of each take. Decision.Limits is set if
 // there are several takes or parents.
 func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within time.Duration) error {
 	*d = Decision{}
@@ -190,7 +185,7 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 // ask asks the store for the takes with the present definitions of their limits.
 func (w *wait) ask(ctx context.Context, verb store.Verb) error {
 	if w.c.alone {
-		return w.DoTake(ctx, w.d, verb, w.takes[0])
+		return w.Do(ctx, w.d, verb, w.takes[0])
 	}
 	return w.DoAll(ctx, w.d, verb, w.takes)
 }

@@ -61,7 +61,7 @@ func TestWaitsLongerThanADuration(t *testing.T) {
 	now = 0
 	for _, verb := range []store.Verb{store.VerbTake, store.VerbReserve} {
 		var d dipwell.Decision
-		if err := l.Do(t.Context(), &d, verb, "slow", "k", 1); err != nil || d.Allowed || d.RetryAfter <= 0 || d.ResetAfter <= 0 {
+		if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "slow", Key: "k", Cost: 1}); err != nil || d.Allowed || d.RetryAfter <= 0 || d.ResetAfter <= 0 {
 			t.Errorf("%v: retry after %v, reset after %v, %v", verb, d.RetryAfter, d.ResetAfter, err)
 		}
 	}

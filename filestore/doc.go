@@ -1,4 +1,4 @@
-// Package filestore is a durable dipwell.Store in one file: calls are decided in
+// Package filestore is a durable store.Store in one file: calls are decided in
 // memory, and rows are kept in SQLite.
 //
 // Rows that changed are written to the file in groups, one transaction for all

@@ -255,7 +255,8 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := l.ReserveAll(ctx, dipwell.Take{Limit: "jobs", Key: "r", Cost: 4}, dipwell.Take{Limit: "bucket", Key: "r", Cost: 3})
+	var held dipwell.Decision
+	err = l.DoAll(ctx, &held, store.VerbReserve, []dipwell.Take{{Limit: "jobs", Key: "r", Cost: 4}, {Limit: "bucket", Key: "r", Cost: 3}})
 	if err != nil || held.Delay == 0 {
 		t.Fatal(held, err)
 	}

@@ -203,7 +203,7 @@ func TestHeadersOfPlans(t *testing.T) {
 			if with { // Decision.Limits
 				err = l.DoAll(t.Context(), &d, store.VerbTake, takes)
 			} else {
-				err = l.DoTake(t.Context(), &d, store.VerbTake, takes[0])
+				err = l.Do(t.Context(), &d, store.VerbTake, takes[0])
 			}
 			if got := fields(httplimit.IETF, &d); err != nil || got != tc.want {
 				t.Errorf("plan %q: %v\n%swant\n%s", tc.plan, err, got, tc.want)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
 	"github.com/go-chi/chi/v5"
 )
 
@@ -228,7 +229,7 @@ func TestMiddlewareChooses(t *testing.T) {
 // A store that keeps no holds cannot have concurrency limits.
 func TestConcurrencyNeedsHolds(t *testing.T) {
 	l, _ := newLimiter(t, "slots=2,algorithm=concurrency")
-	if _, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "slots"}}}); !errors.Is(err, dipwell.ErrNotSupported) {
+	if _, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "slots"}}}); !errors.Is(err, store.ErrNotSupported) {
 		t.Error(err)
 	}
 }

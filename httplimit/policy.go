@@ -15,16 +15,16 @@ type policy struct {
 	header []string // the one value of RateLimit-Policy
 	item   string   // the limit's name as a structured string, followed by `;r=`
 	window int64    // w of RateLimit-Policy, in seconds; 0: it has none
-	def    *dipwell.Definition
+	def    *store.Definition
 }
 
 // maxPolicies bounds the cache. A full cache is emptied, which also drops the
 // policies of definitions that have been replaced.
 const maxPolicies = 1024
 
-var policies atomic.Pointer[map[*dipwell.Definition]*policy]
+var policies atomic.Pointer[map[*store.Definition]*policy]
 
-func policyOf(def *dipwell.Definition) *policy {
+func policyOf(def *store.Definition) *policy {
 	if def.Override != nil { // there may be one for each key
 		return newPolicy(def)
 	}
@@ -35,7 +35,7 @@ func policyOf(def *dipwell.Definition) *policy {
 		}
 	}
 	p := newPolicy(def)
-	next := map[*dipwell.Definition]*policy{def: p}
+	next := map[*store.Definition]*policy{def: p}
 	if old != nil && len(*old) < maxPolicies {
 		for k, v := range *old {
 			next[k] = v
@@ -45,7 +45,7 @@ func policyOf(def *dipwell.Definition) *policy {
 	return p
 }
 
-func newPolicy(def *dipwell.Definition) *policy {
+func newPolicy(def *store.Definition) *policy {
 	name := appendString(nil, def.Name)
 	p := &policy{item: string(name) + ";r=", def: def}
 	b := appendParam(name, ";q=", def.Rule.Burst)
@@ -105,14 +105,14 @@ func (p *policy) boundary(reset time.Duration) int64 {
 	return max(1, seconds(reset))
 }
 
-func windowed(def *dipwell.Definition) bool {
+func windowed(def *store.Definition) bool {
 	return def.Algorithm == dipwell.FixedWindow || def.Algorithm == dipwell.Interval
 }
 
 // policyWindow returns w in seconds: the time in which a whole burst comes back,
 // or the period of a window or interval. w is a hint, so a month counts as 30
 // days and a year as 365.
-func policyWindow(def *dipwell.Definition) int64 {
+func policyWindow(def *store.Definition) int64 {
 	const day = 24 * 3600
 	switch months := -int64(def.Period); {
 	case !windowed(def):

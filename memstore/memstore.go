@@ -62,7 +62,7 @@ func New(c Config) (*Store, error) {
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.Apply(ctx, b) }
 
 // Abilities returns what the store can do besides Apply. It lists the keys of
-// limits with ListKeys; for others Keys fails with dipwell.ErrNotSupported. Sweep
+// limits with ListKeys; for others Keys fails with store.ErrNotSupported. Sweep
 // is not needed: full rows are reclaimed when their room is.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()

@@ -365,12 +365,12 @@ func TestPortableCut(t *testing.T) {
 		_, near := openURL(t, server.DSN("postgres"), drained(name, 100))
 		var d dipwell.Decision
 		for range 2 {
-			if err := l.Do(ctx, &d, c.verb, name, "k", 1); err != nil {
+			if err := l.Do(ctx, &d, c.verb, dipwell.Take{Limit: name, Key: "k", Cost: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		p.cut.Store(c.cut)
-		err := l.Do(ctx, &d, c.verb, name, "k", 1)
+		err := l.Do(ctx, &d, c.verb, dipwell.Take{Limit: name, Key: "k", Cost: 1})
 		if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) != c.unknown {
 			t.Errorf("%s: %v", name, err)
 		}

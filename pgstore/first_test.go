@@ -76,7 +76,7 @@ func firstCalls(t *testing.T, force func(*pgstore.Store)) {
 	first := func(l *dipwell.Limiter, i int) {
 		t.Helper()
 		var d dipwell.Decision
-		if err := l.Do(ctx, &d, verbs[i%len(verbs)], "x", fmt.Sprint("new", i), 3); err != nil || !d.Allowed || d.Granted != 3 || d.Remaining != 7 {
+		if err := l.Do(ctx, &d, verbs[i%len(verbs)], dipwell.Take{Limit: "x", Key: fmt.Sprint("new", i), Cost: 3}); err != nil || !d.Allowed || d.Granted != 3 || d.Remaining != 7 {
 			t.Fatal(i, d, err)
 		}
 	}

@@ -39,7 +39,7 @@ func checkMode(t *testing.T, s *pgstore.Store) {
 		for verb, want := range []int64{store.VerbTake: 1, store.VerbCheck: 0, store.VerbTakeUpTo: 1, store.VerbReserve: 1, store.VerbCharge: 1, store.VerbRefund: 0} {
 			verb := store.Verb(verb)
 			var d dipwell.Decision
-			if err := l.Do(ctx, &d, verb, limit, key, 1); err != nil || !d.Allowed || d.Granted != want {
+			if err := l.Do(ctx, &d, verb, dipwell.Take{Limit: limit, Key: key, Cost: 1}); err != nil || !d.Allowed || d.Granted != want {
 				t.Error(limit, verb, d, err)
 			}
 		}

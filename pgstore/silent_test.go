@@ -68,8 +68,11 @@ func TestNewOverAHungServer(t *testing.T) {
 	if err := server.SignalAll(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	checkEnds(t, "NewContext", func(ctx context.Context) error {
-		_, err := dipwell.NewContext(ctx, s, drained("late", 5))
+	checkEnds(t, "Define", func(ctx context.Context) error {
+		l, err := dipwell.New(s)
+		if err == nil {
+			_, err = l.Define(ctx, drained("late", 5), store.OwnerCode)
+		}
 		if err != nil && !errors.Is(err, store.ErrStore) {
 			t.Errorf("%v is no error of the store", err)
 		}

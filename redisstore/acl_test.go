@@ -134,7 +134,7 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 		for verb := store.VerbTake; verb <= store.VerbReset; verb++ {
 			var d dipwell.Decision
 			for range 3 {
-				if err := l.Do(t.Context(), &d, verb, limit, "k", 4); err != nil {
+				if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: limit, Key: "k", Cost: 4}); err != nil {
 					t.Errorf("%v of %s: %v", verb, limit, err)
 				}
 			}

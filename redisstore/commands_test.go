@@ -225,7 +225,8 @@ func TestReservationsExpireWhenDue(t *testing.T) {
 		{{Limit: "a", Key: "k", Cost: 3}},
 	} {
 		before := time.Now()
-		d, err := l.ReserveAll(t.Context(), takes...)
+		var d dipwell.Decision
+		err := l.DoAll(t.Context(), &d, store.VerbReserve, takes)
 		if err != nil || d.Delay == 0 {
 			t.Fatalf("%+v, %v", d, err)
 		}

@@ -32,8 +32,11 @@ func TestNewOverAHungServer(t *testing.T) {
 			_, err := redisstore.New(ctx, db, redisstore.Config{Poll: -1})
 			return err
 		},
-		"NewContext": func(ctx context.Context) error {
-			_, err := dipwell.NewContext(ctx, s, store.Limit{Name: "late", Rate: 1, Period: time.Second})
+		"Define": func(ctx context.Context) error {
+			l, err := dipwell.New(s)
+			if err == nil {
+				_, err = l.Define(ctx, store.Limit{Name: "late", Rate: 1, Period: time.Second}, store.OwnerCode)
+			}
 			return err
 		},
 	} {

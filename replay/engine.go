@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -34,7 +33,7 @@ type judged struct {
 // keySet has the keys of the limits whose keys lack the same number of parts.
 type keySet struct {
 	up    int
-	defs  []*dipwell.Definition
+	defs  []*store.Definition
 	table *table
 
 	id  int32 // of the present record's key

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -13,7 +12,7 @@ const columns = 900
 type track struct {
 	key    string
 	points []point
-	def    *dipwell.Definition
+	def    *store.Definition
 	row    store.State
 	from   int64 // µs
 	width  int64 // of a column
@@ -75,7 +74,7 @@ func (r *run) levels() error {
 	return err
 }
 
-func newTrack(key string, d *dipwell.Definition, from, to int64) *track {
+func newTrack(key string, d *store.Definition, from, to int64) *track {
 	return &track{key: key, def: d, from: from, width: max(1, (to-from)/columns+1)}
 }
 

@@ -20,11 +20,11 @@ type lineup struct {
 
 // target is a limit that is asked, or a parent of one.
 type target struct {
-	def   *dipwell.Definition
-	plans []*dipwell.Definition // by record.plan; nil for a parent, which is asked under its base alone
-	of    string                // of a parent: the limit that is asked
-	up    int                   // how many parts its keys lack of the keys of the log
-	times int64                 // how often a request takes its cost: with Options.All several limits may have the same parent
+	def   *store.Definition
+	plans []*store.Definition // by record.plan; nil for a parent, which is asked under its base alone
+	of    string              // of a parent: the limit that is asked
+	up    int                 // how many parts its keys lack of the keys of the log
+	times int64               // how often a request takes its cost: with Options.All several limits may have the same parent
 }
 
 // NotJudged is a limit that Run was not told to judge by name, and cannot judge.
@@ -37,7 +37,7 @@ type NotJudged struct {
 // *dipwell.FieldError or a *dipwell.LimitError.
 func newLineup(o *Options) (*lineup, error) {
 	var limits store.Registry
-	defs := make([]*dipwell.Definition, 0, len(o.Limits))
+	defs := make([]*store.Definition, 0, len(o.Limits))
 	for i, l := range o.Limits {
 		if slices.ContainsFunc(o.Limits[:i], func(x dipwell.Limit) bool { return x.Name == l.Name }) {
 			return nil, badOption("limit", "%s is given twice", l.Name)
@@ -98,7 +98,7 @@ func (l *lineup) reasons() string {
 }
 
 // ask adds a limit and its parents.
-func (l *lineup) ask(limits *store.Registry, d *dipwell.Definition, o *Options) *dipwell.FieldError {
+func (l *lineup) ask(limits *store.Registry, d *store.Definition, o *Options) *dipwell.FieldError {
 	if d.Algorithm == dipwell.Concurrency {
 		return badOption("limit", "%s is a concurrency limit: its tokens come back when holds end, which a log does not say", d.Name)
 	}
@@ -146,7 +146,7 @@ func (l *target) compile(names []string) {
 	if l.of != "" {
 		return
 	}
-	l.plans = []*dipwell.Definition{l.def}
+	l.plans = []*store.Definition{l.def}
 	for _, name := range names {
 		d := l.def.WithPlan(name)
 		if d == nil { // a plan of another limit
@@ -157,7 +157,7 @@ func (l *target) compile(names []string) {
 }
 
 // definition returns the definition that decides a record.
-func (l *target) definition(rec *record) *dipwell.Definition {
+func (l *target) definition(rec *record) *store.Definition {
 	if l.plans == nil {
 		return l.def
 	}

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -131,7 +130,7 @@ func (c *counts) add(at, wait int64, v verdict) {
 // refusals first, until half of the budget is free. The next call is after at
 // least as many inserts as there are live keys, so that its cost per insert is
 // constant.
-func (t *table) forget(defs []*dipwell.Definition, now int64) {
+func (t *table) forget(defs []*store.Definition, now int64) {
 	var live, idle []int32
 	for id := range int32(len(t.keys)) {
 		if t.idle(id, defs, now) {
@@ -173,7 +172,7 @@ func (t *table) rebuild(ids []int32) {
 }
 
 // idle reports whether all buckets of a key are full.
-func (t *table) idle(id int32, defs []*dipwell.Definition, now int64) bool {
+func (t *table) idle(id int32, defs []*store.Definition, now int64) bool {
 	rows, _ := t.of(id)
 	for i, d := range defs {
 		if rows[i].used > 0 && !d.Full(rows[i].state(), now) {

@@ -17,6 +17,7 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/stack"
+	"github.com/dipwell/dipwell/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(withPostgres{m}) }
@@ -113,7 +114,7 @@ func TestPostgresInTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	within := s.With(tx)
-	if inner := build(t, within, stack.Options{}); inner.Store != dipwell.Store(within) || inner.Lanes != 0 {
+	if inner := build(t, within, stack.Options{}); inner.Store != store.Store(within) || inner.Lanes != 0 {
 		t.Errorf("%T with %d lanes is around a transaction", inner.Store, inner.Lanes)
 	}
 	if d, err := limiter.With(within).Take(ctx, limit.Name, "k", 3); err != nil || !d.Allowed {

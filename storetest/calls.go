@@ -14,7 +14,7 @@ import (
 func (e *env) do(verb store.Verb, limit, key string, n int64) dipwell.Decision {
 	e.Helper()
 	var d dipwell.Decision
-	if err := e.l.Do(e.ctx, &d, verb, limit, key, n); err != nil {
+	if err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: limit, Key: key, Cost: n}); err != nil {
 		e.Fatalf("%s %s %q %d at %s: %v", verb, limit, key, n, e.since(), err)
 	}
 	a := e.m.call(e.clock.Load(), verb, []dipwell.Take{{Limit: limit, Key: key, Cost: n}})

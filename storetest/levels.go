@@ -34,7 +34,7 @@ func (e *env) level(verb store.Verb, key string, n int64, allowed bool, granted 
 	e.Helper()
 	var d dipwell.Decision
 	what := fmt.Sprintf("%s user %s %d", verb, key, n)
-	if err := e.l.Do(e.ctx, &d, verb, "user", key, n); err != nil {
+	if err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: "user", Key: key, Cost: n}); err != nil {
 		e.Fatalf("%s: %v", what, err)
 	}
 	if d.Allowed != allowed || d.Granted != granted && verb < store.VerbRefund {

@@ -208,7 +208,7 @@ func negativeMints(e *env) {
 	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		var d dipwell.Decision
 		for _, n := range []int64{-1, -1 << 63, store.MaxInt + 1, 1<<63 - 1} {
-			if err := e.l.Do(e.ctx, &d, verb, "pos", "k", n); err == nil {
+			if err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: "pos", Key: "k", Cost: n}); err == nil {
 				e.Fatalf("%s of %d was accepted", verb, n)
 			}
 		}
@@ -282,7 +282,7 @@ func overflowBypass(e *env) {
 	e.refused("odd", "k", 999983, 30*24*time.Hour)
 	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		var d dipwell.Decision
-		if err := e.l.Do(e.ctx, &d, verb, "odd", "k", most+1); err == nil {
+		if err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: "odd", Key: "k", Cost: most + 1}); err == nil {
 			e.Fatalf("%s of 2^53 was accepted", verb)
 		}
 	}

@@ -271,7 +271,7 @@ func badInput(e *env) {
 		for verb := store.VerbTake; verb <= store.VerbReset; verb++ {
 			var d dipwell.Decision
 			var field *store.FieldError
-			err := e.l.Do(e.ctx, &d, verb, c.limit, c.key, c.cost)
+			err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: c.limit, Key: c.key, Cost: c.cost})
 			if !errors.As(err, &field) || field.Field != c.field || d.Allowed {
 				e.Fatalf("%s, %s: %v, want an error about %s", verb, name, err, c.field)
 			}

@@ -98,7 +98,7 @@ func (w *schema) open(ctx context.Context, tables string) (err error) {
 }
 
 func (w *schema) openLanes(ctx context.Context, n int) error {
-	var stores []dipwell.Store
+	var stores []store.Store
 	for range n {
 		p, err := pool(ctx, w.dsn, 1)
 		if err != nil {

@@ -124,17 +124,17 @@ func (b *bench) openPostgres(ctx context.Context) error {
 	if _, err = pgstore.Migrate(ctx, pool, pgstore.MigrateOptions{Tables: "unlogged"}); err != nil {
 		return err
 	}
-	store, err := pgstore.New(ctx, pool, pgstore.Config{})
+	pg, err := pgstore.New(ctx, pool, pgstore.Config{})
 	if err != nil {
 		return err
 	}
-	b.later(func() { _ = store.Close() })
-	return b.add(store, "", postgresName, func() (dipwell.Store, error) {
+	b.later(func() { _ = pg.Close() })
+	return b.add(pg, "", postgresName, func() (store.Store, error) {
 		lane, err := b.pool(ctx, dsn, 1)
 		if err != nil {
 			return nil, err
 		}
-		return store.With(lane), nil
+		return pg.With(lane), nil
 	})
 }
 
@@ -151,13 +151,13 @@ func (b *bench) pool(ctx context.Context, dsn string, conns int32) (*pgxpool.Poo
 	return p, err
 }
 
-func same(s dipwell.Store) func() (dipwell.Store, error) {
-	return func() (dipwell.Store, error) { return s, nil }
+func same(s store.Store) func() (store.Store, error) {
+	return func() (store.Store, error) { return s, nil }
 }
 
 // add adds a store as two contenders, directly if single is not empty and
 // behind coalesce.
-func (b *bench) add(s dipwell.Store, single, coalesced string, lane func() (dipwell.Store, error)) error {
+func (b *bench) add(s store.Store, single, coalesced string, lane func() (store.Store, error)) error {
 	l, err := dipwell.New(s, limits...)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (b *bench) add(s dipwell.Store, single, coalesced string, lane func() (dipw
 		b.contenders[single] = taker(l)
 		b.single = l
 	}
-	stores := make([]dipwell.Store, lanes)
+	stores := make([]store.Store, lanes)
 	for i := range stores {
 		if stores[i], err = lane(); err != nil {
 			return err

@@ -45,7 +45,7 @@ func one(v store.Verb) caller { return of(commonLimit, v) }
 func of(limit string, v store.Verb) caller {
 	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
 		var d dipwell.Decision
-		err := l.Do(ctx, &d, v, limit, key, 1)
+		err := l.Do(ctx, &d, v, dipwell.Take{Limit: limit, Key: key, Cost: 1})
 		return d.Allowed, err
 	}
 }

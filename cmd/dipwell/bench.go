@@ -362,7 +362,7 @@ func (c *benchClient) take(ctx context.Context) error {
 		c.touched[i].Store(true)
 	}
 	d := &c.decision
-	err := c.limiter.Do(ctx, d, store.VerbTake, c.name, c.keys[i], c.Cost)
+	err := c.limiter.Do(ctx, d, store.VerbTake, dipwell.Take{Limit: c.name, Key: c.keys[i], Cost: c.Cost})
 	switch {
 	case err != nil:
 		return err
@@ -476,7 +476,7 @@ func (b *bench) cleanUp() (left []finding) {
 			if !b.touched[i].Load() {
 				continue
 			}
-			if err := b.limiter.Do(ctx, &c.decision, store.VerbReset, b.name, b.keys[i], 0); err != nil {
+			if err := b.limiter.Do(ctx, &c.decision, store.VerbReset, dipwell.Take{Limit: b.name, Key: b.keys[i]}); err != nil {
 				failed.Store(true) // do not wait for a store that is down at each key
 				return err
 			}

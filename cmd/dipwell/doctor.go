@@ -262,7 +262,7 @@ const doctorKey = "dipwell-doctor"
 
 // decisions measures the latency of Check on one of the store's limits or, if it has
 // none, of reading its clock.
-func (x *examination) decisions(ctx context.Context, store dipwell.Store, clock func(context.Context) error) {
+func (x *examination) decisions(ctx context.Context, store store.Store, clock func(context.Context) error) {
 	l, err := dipwell.New(store)
 	if err != nil {
 		x.problem("limits", "", "%v", err)

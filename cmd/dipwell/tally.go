@@ -35,7 +35,7 @@ func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 	t.took.Observe(took.Seconds())
 	for i := range b.Groups {
 		why := b.Groups[i].Err
-		if (err != nil || errors.Is(why, dipwell.ErrStore)) && !errors.Is(why, dipwell.ErrLocked) {
+		if (err != nil || errors.Is(why, dipwell.ErrStore)) && !errors.Is(why, store.ErrLocked) {
 			t.errors.Add(1)
 		}
 	}

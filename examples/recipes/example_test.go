@@ -43,9 +43,11 @@ func Example_failedLogins() {
 		dipwell.Limit{Name: "login-address", Rate: 50, Period: time.Hour},
 	)
 	login := func(user, addr, password string) string {
-		d, err := l.CheckAll(ctx,
-			dipwell.Take{Limit: "login-account", Key: user, Cost: 1},
-			dipwell.Take{Limit: "login-address", Key: addr, Cost: 1})
+		var d dipwell.Decision
+		err := l.DoAll(ctx, &d, store.VerbCheck, []dipwell.Take{
+			{Limit: "login-account", Key: user, Cost: 1},
+			{Limit: "login-address", Key: addr, Cost: 1},
+		})
 		switch {
 		case err != nil:
 			return "try again later" // we do not know, and a login fails closed
@@ -165,9 +167,11 @@ func Example_requestsAndTokens() {
 		dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, MaxDebt: 120_000},
 	)
 	call := func(customer string, estimate, used int64) error {
-		d, err := l.ReserveAll(ctx,
-			dipwell.Take{Limit: "requests", Key: customer, Cost: 1},
-			dipwell.Take{Limit: "tokens", Key: customer, Cost: estimate})
+		var d dipwell.Decision
+		err := l.DoAll(ctx, &d, store.VerbReserve, []dipwell.Take{
+			{Limit: "requests", Key: customer, Cost: 1},
+			{Limit: "tokens", Key: customer, Cost: estimate},
+		})
 		if err != nil {
 			return err
 		}
@@ -207,7 +211,7 @@ func Example_limitsByPlan() {
 	plans := map[string]string{"bob": "", "acme": "pro"}
 	for _, customer := range []string{"bob", "acme"} {
 		var d dipwell.Decision
-		err := l.DoTake(ctx, &d, store.VerbTakeUpTo, dipwell.Take{Limit: "api", Key: customer, Cost: 50, Plan: plans[customer]})
+		err := l.Do(ctx, &d, store.VerbTakeUpTo, dipwell.Take{Limit: "api", Key: customer, Cost: 50, Plan: plans[customer]})
 		fmt.Println(customer, d.Granted, d.Remaining, err)
 	}
 	plans["bob"] = "pro" // an upgrade: what he has used stays used

@@ -20,7 +20,7 @@ func Example() {
 		return
 	}
 	defer inner.Close()
-	over, err := coalesce.New(store.Lanes{Stores: []dipwell.Store{inner}}, coalesce.Config{MaxBatch: 512})
+	over, err := coalesce.New(store.Lanes{Stores: []store.Store{inner}}, coalesce.Config{MaxBatch: 512})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -100,7 +100,7 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 }
 
 // plans reads the plans of a limit: a mapping of names to settings, or to a mode alone.
-func (p *parser) plans(at limitNodes, n *yaml.Node) dipwell.Plans {
+func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	var plans []dipwell.Plan
 	p.Mapping(n, at.where+".plans.", nil, func(name string, v *yaml.Node) {
 		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name

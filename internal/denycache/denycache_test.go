@@ -133,7 +133,7 @@ func TestOtherVerbs(t *testing.T) {
 		store.VerbCheck: fromCache, store.VerbTakeUpTo: fromCache, store.VerbTake: fromCache,
 	} {
 		var d dipwell.Decision
-		if err := b.l.Do(t.Context(), &d, verb, "login", "k", 1); err != nil {
+		if err := b.l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "login", Key: "k", Cost: 1}); err != nil {
 			t.Fatal(err)
 		}
 		b.want(d, false, source)

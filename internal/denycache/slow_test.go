@@ -71,7 +71,7 @@ func slowCall(t *rapid.T, s *slow, l *dipwell.Limiter) {
 	cost := rapid.Int64Range(1, 4).Draw(t, "cost")
 	s.there, s.back = rapid.Int64Range(0, 400_000).Draw(t, "there"), rapid.Int64Range(0, 400_000).Draw(t, "back")
 	var d dipwell.Decision
-	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
+	if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: name, Key: "k", Cost: cost}); err != nil {
 		t.Fatal(err)
 	}
 	if d.Source != store.SourceDenyCache {
@@ -102,7 +102,7 @@ func withoutEffect(v store.Verb) store.Verb {
 }
 
 func ask(t *rapid.T, l *dipwell.Limiter, verb store.Verb, name string, cost int64) (d dipwell.Decision) {
-	if err := l.Do(t.Context(), &d, verb, name, "k", cost); err != nil {
+	if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: name, Key: "k", Cost: cost}); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		for _, d := range decorators {
 			t.Run(s.name+"/"+d.name, func(t *testing.T) {
 				t.Parallel()
-				storetest.Run(t, func(t testing.TB, now func() int64) dipwell.Store {
+				storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 					t.Helper()
 					return d.wrap(t, s.open(t, now), now)
 				}, much)

@@ -87,7 +87,7 @@ type reserved struct {
 
 func newHistory(t testing.TB, seed uint64) *history {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), now: epoch, high: epoch, gone: map[string]bool{}}
-	h.side = newLibrary(t, func(_ testing.TB, now func() int64) dipwell.Store {
+	h.side = newLibrary(t, func(_ testing.TB, now func() int64) store.Store {
 		h.ref = newReference(now)
 		return h.ref
 	})
@@ -191,7 +191,7 @@ func (h *history) follow(e *event) {
 		}
 	}
 	var d dipwell.Decision
-	if !e.several && e.within < 0 && h.side.Do(context.Background(), &d, store.VerbCheck, e.takes[0].Limit, e.takes[0].Key, e.takes[0].Cost) == nil && d.RetryAfter > 0 {
+	if !e.several && e.within < 0 && h.side.Do(context.Background(), &d, store.VerbCheck, dipwell.Take{Limit: e.takes[0].Limit, Key: e.takes[0].Key, Cost: e.takes[0].Cost}) == nil && d.RetryAfter > 0 {
 		h.retry = d.RetryAfter.Microseconds()
 	}
 }
@@ -421,7 +421,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 		Period:    pick(h.Rand, time.Millisecond, time.Second, 7*time.Second, time.Minute, time.Minute, time.Hour, day, 30*day),
 		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), dipwell.NoBurst),
 		MaxDebt:   pick[int64](h.Rand, 0, 0, 1, 7, 40, dipwell.NoDebt, dipwell.UnlimitedDebt),
-		OnChange:  pick(h.Rand, dipwell.Keep, dipwell.Keep, dipwell.Proportional, dipwell.StartOver),
+		OnChange:  pick(h.Rand, store.Keep, store.Keep, dipwell.Proportional, dipwell.StartOver),
 	}
 	if h.IntN(8) == 0 {
 		l.Mode = dipwell.Shadow

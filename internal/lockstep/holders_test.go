@@ -33,7 +33,7 @@ func (h *holdings) add(n int64) {
 // limit, and when the holds of the dead have expired all of it is free again.
 func TestHoldersNeverExceed(t *testing.T) {
 	const slots, callers = 10, 32
-	eachHoldStore(t, func(t *testing.T, open func(now func() int64) dipwell.Store) {
+	eachHoldStore(t, func(t *testing.T, open func(now func() int64) store.Store) {
 		var clock atomic.Int64
 		clock.Store(time.Now().UnixMicro())
 		l, err := dipwell.New(open(clock.Load), dipwell.Limit{Name: "jobs", Algorithm: dipwell.Concurrency, Burst: slots})
@@ -93,7 +93,7 @@ func TestHoldersNeverExceed(t *testing.T) {
 // done once, however often it is sent at a time.
 func TestEstimatesNeverExceed(t *testing.T) {
 	const burst, calls, callers = 10_000, 1000, 50
-	eachHoldStore(t, func(t *testing.T, open func(now func() int64) dipwell.Store) {
+	eachHoldStore(t, func(t *testing.T, open func(now func() int64) store.Store) {
 		var clock atomic.Int64
 		clock.Store(time.Now().UnixMicro())
 		// The clock stands still: tokens come back only by settling.
@@ -146,7 +146,7 @@ func TestEstimatesNeverExceed(t *testing.T) {
 // TestSettleAtOnce: a settle that is sent many times at once is done once.
 func TestSettleAtOnce(t *testing.T) {
 	const times = 200
-	eachHoldStore(t, func(t *testing.T, open func(now func() int64) dipwell.Store) {
+	eachHoldStore(t, func(t *testing.T, open func(now func() int64) store.Store) {
 		now := time.Now().UnixMicro()
 		l, err := dipwell.New(open(func() int64 { return now }), dipwell.Limit{Name: "tokens", Rate: 1, Period: time.Hour, Burst: 1000})
 		ok(t, err)
@@ -181,12 +181,12 @@ func TestSettleAtOnce(t *testing.T) {
 }
 
 // eachHoldStore runs a test on every store, and under all decorators of the service.
-func eachHoldStore(t *testing.T, do func(t *testing.T, open func(now func() int64) dipwell.Store)) {
+func eachHoldStore(t *testing.T, do func(t *testing.T, open func(now func() int64) store.Store)) {
 	for _, s := range stores {
 		for _, under := range []string{"", "all"} {
 			t.Run(fmt.Sprint(s.name, " ", under), func(t *testing.T) {
 				t.Parallel()
-				do(t, func(now func() int64) dipwell.Store {
+				do(t, func(now func() int64) store.Store {
 					st := s.open(t, now)
 					if under != "" {
 						st = all(t, st, now)

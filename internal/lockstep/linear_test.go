@@ -115,7 +115,7 @@ type pendingReservation struct {
 // model is the algebra of package store. A call may read the clock at any time
 // between its start and its end.
 type model struct {
-	defs [2]*dipwell.Definition
+	defs [2]*store.Definition
 	keys [2]string
 }
 
@@ -235,7 +235,7 @@ type racing struct {
 	undecided     int // rounds that were run again
 }
 
-func newRacing(t testing.TB, open func(t testing.TB, now func() int64) dipwell.Store) *racing {
+func newRacing(t testing.TB, open func(t testing.TB, now func() int64) store.Store) *racing {
 	t.Helper()
 	r := &racing{reading: new(atomic.Int64), yield: runtime.Gosched}
 	var err error
@@ -442,7 +442,7 @@ func (r *racing) ask(ctx context.Context, m *model, in input) (out output) {
 		err = r.DoAll(ctx, &d, in.ops[0].verb, takes)
 	} else {
 		o := in.ops[0]
-		err = r.Do(ctx, &d, o.verb, m.defs[o.bucket].Name, m.keys[o.bucket], o.cost)
+		err = r.Do(ctx, &d, o.verb, dipwell.Take{Limit: m.defs[o.bucket].Name, Key: m.keys[o.bucket], Cost: o.cost})
 		d.Limits = []dipwell.Decision{d}
 	}
 	if out.unknown = err != nil; out.unknown {
@@ -474,7 +474,7 @@ func TestLinearizable(t *testing.T) {
 	for _, s := range stores {
 		t.Run(s.name, func(t *testing.T) { newRacing(t, s.open).linearizable(t) })
 		t.Run(s.name+", coalesced", func(t *testing.T) {
-			newRacing(t, func(t testing.TB, now func() int64) dipwell.Store {
+			newRacing(t, func(t testing.TB, now func() int64) store.Store {
 				return withFallback(t, coalesced(t, s.open(t, now), now), now)
 			}).linearizable(t)
 		})

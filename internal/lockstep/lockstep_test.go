@@ -78,7 +78,7 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 	for _, s := range stores {
 		walkers = append(walkers, &walker{name: s.name, side: newLibrary(t, s.open)})
 	}
-	walkers = append(walkers, &walker{name: "memstore, all decorators", side: newLibrary(t, func(t testing.TB, now func() int64) dipwell.Store {
+	walkers = append(walkers, &walker{name: "memstore, all decorators", side: newLibrary(t, func(t testing.TB, now func() int64) store.Store {
 		return all(t, openMemory(t, now), now)
 	})})
 	for _, s := range stores {

@@ -35,7 +35,7 @@ type reference struct {
 	held    map[dipwell.Reservation]reservation
 }
 
-var _ dipwell.Store = (*reference)(nil)
+var _ store.Store = (*reference)(nil)
 
 func newReference(now func() int64) *reference {
 	return &reference{now: now, rows: map[bucket]store.State{}, records: map[bucket][]store.Record{}, held: map[dipwell.Reservation]reservation{}}
@@ -45,7 +45,7 @@ func (r *reference) Abilities() store.Abilities { return store.Abilities{Limits:
 
 func (r *reference) Registry() *store.Registry { return &r.reg }
 
-func (r *reference) Define(_ context.Context, l dipwell.Limit, owner string) (*dipwell.Definition, error) {
+func (r *reference) Define(_ context.Context, l dipwell.Limit, owner string) (*store.Definition, error) {
 	return r.reg.Define(r.now(), l, owner)
 }
 
@@ -109,7 +109,7 @@ func (r *reference) group(g *store.Group, now int64) error {
 }
 
 // advanced returns a row and its records, prepared for a write.
-func advanced(def *dipwell.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
+func advanced(def *store.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
 	records = slices.Clone(records)
 	if row.Lows == nil {
 		return row, records, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
 
@@ -28,7 +29,7 @@ type service struct {
 
 func newService(t testing.TB, open storetest.Open) *service {
 	t.Helper()
-	s := &service{library: newLibrary(t, func(t testing.TB, now func() int64) dipwell.Store { return all(t, open(t, now), now) })}
+	s := &service{library: newLibrary(t, func(t testing.TB, now func() int64) store.Store { return all(t, open(t, now), now) })}
 	api := httptest.NewServer(server.New(s.Limiter, server.Config{}).API(server.Site{Loopback: true}))
 	t.Cleanup(api.Close)
 	s.url, s.client = api.URL+"/v1/", api.Client()

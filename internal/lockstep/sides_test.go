@@ -69,7 +69,7 @@ type library struct {
 	clock *atomic.Int64
 }
 
-func newLibrary(t testing.TB, open func(t testing.TB, now func() int64) dipwell.Store) *library {
+func newLibrary(t testing.TB, open func(t testing.TB, now func() int64) store.Store) *library {
 	t.Helper()
 	s := &library{clock: new(atomic.Int64)}
 	s.clock.Store(epoch)
@@ -110,7 +110,7 @@ func (s *library) ask(ctx context.Context, e *event) (reply, dipwell.Reservation
 	case e.several:
 		err = s.DoAll(ctx, &d, e.verb, e.takes)
 	default:
-		err = s.Do(ctx, &d, e.verb, e.takes[0].Limit, e.takes[0].Key, e.takes[0].Cost)
+		err = s.Do(ctx, &d, e.verb, dipwell.Take{Limit: e.takes[0].Limit, Key: e.takes[0].Key, Cost: e.takes[0].Cost})
 	}
 	if err != nil {
 		return reply{err: classOf(err)}, dipwell.Reservation{}
@@ -142,7 +142,11 @@ func (s *library) within(ctx context.Context, d *dipwell.Decision, e *event) err
 	if err := s.Store().Apply(ctx, &b); err != nil || g.Err != nil {
 		return errors.Join(err, g.Err)
 	}
-	if d.Fill(op); g.Reserved {
+	us := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+	a := &op.Answer
+	*d = dipwell.Decision{Allowed: a.Allowed, Never: a.Never, Shadow: a.Shadow, Granted: a.Granted, Remaining: a.Remaining,
+		RetryAfter: us(a.Retry), ResetAfter: us(a.Reset), Delay: us(a.Delay)}
+	if g.Reserved {
 		d.Reservation = g.ID
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/filestore"
 	"github.com/dipwell/dipwell/internal/breaker"
 	"github.com/dipwell/dipwell/internal/coalesce"
@@ -50,7 +49,7 @@ var stores = []struct {
 // order of the service.
 var decorators = []struct {
 	name string
-	wrap func(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
+	wrap func(t testing.TB, s store.Store, now func() int64) store.Store
 }{
 	{"coalesce", coalesced},
 	{"breaker", withBreaker},
@@ -59,7 +58,7 @@ var decorators = []struct {
 	{"all", all},
 }
 
-func openMemory(t testing.TB, now func() int64) dipwell.Store {
+func openMemory(t testing.TB, now func() int64) store.Store {
 	t.Helper()
 	s, err := memstore.New(memstore.Config{Clock: now})
 	ok(t, err)
@@ -67,15 +66,15 @@ func openMemory(t testing.TB, now func() int64) dipwell.Store {
 	return s
 }
 
-func openFile(t testing.TB, now func() int64) dipwell.Store {
+func openFile(t testing.TB, now func() int64) store.Store {
 	return file(t, filestore.Config{Clock: now})
 }
 
-func openFileEach(t testing.TB, now func() int64) dipwell.Store {
+func openFileEach(t testing.TB, now func() int64) store.Store {
 	return file(t, filestore.Config{Clock: now, Every: filestore.Each})
 }
 
-func file(t testing.TB, c filestore.Config) dipwell.Store {
+func file(t testing.TB, c filestore.Config) store.Store {
 	t.Helper()
 	s, err := filestore.Open(filepath.Join(tmpfs.Dir(t), "dipwell.db"), c)
 	ok(t, err)
@@ -83,11 +82,11 @@ func file(t testing.TB, c filestore.Config) dipwell.Store {
 	return s
 }
 
-func openPostgres(t testing.TB, now func() int64) dipwell.Store {
+func openPostgres(t testing.TB, now func() int64) store.Store {
 	return postgres(t, database(t), now)
 }
 
-func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) dipwell.Store {
+func postgres(t testing.TB, pool *pgxpool.Pool, now func() int64) store.Store {
 	t.Helper()
 	s, err := pgstore.New(t.Context(), pool, pgstore.Config{Clock: now, Poll: -1})
 	ok(t, err)
@@ -147,17 +146,17 @@ func newDatabase(t testing.TB) string {
 	return server.DSN(name)
 }
 
-func openRedis(t testing.TB, now func() int64) dipwell.Store {
+func openRedis(t testing.TB, now func() int64) store.Store {
 	return redisAt(t, redistest.Shared(t).URL(), now)
 }
 
-func openCluster(t testing.TB, now func() int64) dipwell.Store {
+func openCluster(t testing.TB, now func() int64) store.Store {
 	return redisAt(t, redistest.SharedCluster(t).URL()+"?hash_tag=all", now)
 }
 
 var prefixes atomic.Int64
 
-func redisAt(t testing.TB, url string, now func() int64) dipwell.Store {
+func redisAt(t testing.TB, url string, now func() int64) store.Store {
 	t.Helper()
 	db, c, err := redisstore.Client(url, redisstore.Config{Clock: now, Poll: -1, Prefix: fmt.Sprint("lockstep", prefixes.Add(1))})
 	ok(t, err)
@@ -176,15 +175,15 @@ func redisClient(t testing.TB) redis.UniversalClient {
 	return db
 }
 
-func coalesced(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
+func coalesced(t testing.TB, s store.Store, _ func() int64) store.Store {
 	t.Helper()
-	c, err := coalesce.New(store.Lanes{Stores: []dipwell.Store{s, s, s}}, coalesce.Config{})
+	c, err := coalesce.New(store.Lanes{Stores: []store.Store{s, s, s}}, coalesce.Config{})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, c.Close()) })
 	return c
 }
 
-func withBreaker(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
+func withBreaker(t testing.TB, s store.Store, _ func() int64) store.Store {
 	t.Helper()
 	b, err := breaker.New(s, breaker.Config{})
 	ok(t, err)
@@ -192,14 +191,14 @@ func withBreaker(t testing.TB, s dipwell.Store, _ func() int64) dipwell.Store {
 	return b
 }
 
-func cached(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+func cached(t testing.TB, s store.Store, now func() int64) store.Store {
 	t.Helper()
 	c, err := denycache.New(s, denycache.Config{Clock: now})
 	ok(t, err)
 	return c
 }
 
-func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+func withFallback(t testing.TB, s store.Store, now func() int64) store.Store {
 	t.Helper()
 	f, err := fallback.New(s, fallback.Config{Clock: now})
 	ok(t, err)
@@ -207,7 +206,7 @@ func withFallback(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store
 	return f
 }
 
-func all(t testing.TB, s dipwell.Store, now func() int64) dipwell.Store {
+func all(t testing.TB, s store.Store, now func() int64) store.Store {
 	return withFallback(t, cached(t, withBreaker(t, coalesced(t, s, now), now), now), now)
 }
 

@@ -159,7 +159,7 @@ func TestUnlocked(t *testing.T) {
 			seed := setting(t, seedSetting, newSeed())
 			run := func(lock sync.Locker, rounds int) error {
 				rows := open(t)
-				return newRacing(t, func(_ testing.TB, now func() int64) dipwell.Store {
+				return newRacing(t, func(_ testing.TB, now func() int64) store.Store {
 					return &readThenWrite{rows, now, lock}
 				}).check(withoutReservations(t.Context()), seed, rounds)
 			}
@@ -175,7 +175,7 @@ func TestUnlocked(t *testing.T) {
 
 // lossy is a store that sometimes returns an error of unknown outcome.
 type lossy struct {
-	dipwell.Store
+	store.Store
 	mu    sync.Mutex
 	count int
 	apply bool // what is lost is the answer, not the call
@@ -202,7 +202,7 @@ func (l *lossy) Apply(ctx context.Context, b *store.Batch) error {
 func TestUnknownOutcomes(t *testing.T) {
 	for name, apply := range map[string]bool{"it happened": true, "it did not": false} {
 		t.Run(name, func(t *testing.T) {
-			r := newRacing(t, func(t testing.TB, now func() int64) dipwell.Store {
+			r := newRacing(t, func(t testing.TB, now func() int64) store.Store {
 				return &lossy{Store: openMemory(t, now), apply: apply}
 			})
 			r.yield = func() {} // what is lost may happen at any time: with every call beside others no order is found soon

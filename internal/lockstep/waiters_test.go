@@ -17,7 +17,7 @@ import (
 
 // oneAtATime counts the calls of a store that run at once.
 type oneAtATime struct {
-	dipwell.Store
+	store.Store
 	running, most atomic.Int64
 }
 

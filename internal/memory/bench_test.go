@@ -49,7 +49,7 @@ func BenchmarkVerbs(b *testing.B) {
 			var d dipwell.Decision
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := l.Do(ctx, &d, verb, "api", keys[0], 1); err != nil {
+				if err := l.Do(ctx, &d, verb, dipwell.Take{Limit: "api", Key: keys[0], Cost: 1}); err != nil {
 					b.Fatal(err)
 				}
 			}

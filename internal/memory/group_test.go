@@ -61,7 +61,7 @@ func TestQuickLeavesASupersededDefinition(t *testing.T) {
 	old := l.Limit("l")
 	var d dipwell.Decision
 	for range 2 { // the first call creates the row
-		if err := l.Do(t.Context(), &d, store.VerbTake, "l", "k", 1); err != nil || !d.Allowed {
+		if err := l.Do(t.Context(), &d, store.VerbTake, dipwell.Take{Limit: "l", Key: "k", Cost: 1}); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	}

@@ -50,7 +50,7 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 }
 
 // Keys pages through the live keys of a limit with ListKeys, in byte order; for
-// others it is dipwell.ErrNotSupported. Keys that the store held before the
+// others it is store.ErrNotSupported. Keys that the store held before the
 // limit asked for the list appear after their next call. The shared bucket
 // comes first; to continue after it, pass dipwell.Shared as after. A call scans
 // the whole table, and locks a shard for at most scanWork slots at a time.

@@ -45,7 +45,7 @@ func TestPhaseIsRemembered(t *testing.T) {
 	want := time.Duration(hour-clock.us%hour+7e6) * time.Microsecond
 	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
 		d, err := dipwell.Decision{}, error(nil)
-		if err = l.Do(ctx, &d, verb, "w", "k", 1); err != nil || d.ResetAfter%time.Hour != want%time.Hour || d.ResetAfter == 0 {
+		if err = l.Do(ctx, &d, verb, dipwell.Take{Limit: "w", Key: "k", Cost: 1}); err != nil || d.ResetAfter%time.Hour != want%time.Hour || d.ResetAfter == 0 {
 			t.Errorf("%s: full in %v, want %v, %v", verb, d.ResetAfter, want, err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestPhases(t *testing.T) {
 			}
 			_, err = l.Define(ctx, changed, store.OwnerCode)
 		default:
-			err = l.Do(ctx, &d, verb, name, key, 1)
+			err = l.Do(ctx, &d, verb, dipwell.Take{Limit: name, Key: key, Cost: 1})
 		}
 		if err != nil && s.Stats().Keys < 2900 {
 			t.Fatal(err)

@@ -26,7 +26,8 @@ func waits(t testing.TB, n int, now *int64) (*memory.Store, *dipwell.Limiter, []
 	}
 	var ids []store.Reservation
 	for range n {
-		d, err := l.ReserveAll(t.Context(), dipwell.Take{Limit: "l", Key: "k", Cost: 1}, dipwell.Take{Limit: "late", Key: "k", Cost: 1})
+		var d dipwell.Decision
+		err := l.DoAll(t.Context(), &d, store.VerbReserve, []dipwell.Take{{Limit: "l", Key: "k", Cost: 1}, {Limit: "late", Key: "k", Cost: 1}})
 		if err != nil || d.Reservation == (store.Reservation{}) {
 			t.Fatal(d, err)
 		}

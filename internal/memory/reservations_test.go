@@ -28,7 +28,9 @@ func TestReservationsAreBoundedByTheirKeys(t *testing.T) {
 		for _, k := range keys {
 			takes = append(takes, dipwell.Take{Limit: "w", Key: k, Cost: 2})
 		}
-		return l.ReserveAll(t.Context(), takes...)
+		var d dipwell.Decision
+		err := l.DoAll(t.Context(), &d, store.VerbReserve, takes)
+		return d, err
 	}
 	d, err := reserve("a", "b", "c")
 	if err != nil || d.Reservation == (store.Reservation{}) {

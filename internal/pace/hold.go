@@ -84,7 +84,7 @@ func Check(l *dipwell.Limiter, limit string) error {
 	case def == nil:
 		return fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, limit)
 	case def.Algorithm == store.Concurrency && store.AbilitiesOf(l.Store()).Holds == nil:
-		return fmt.Errorf("limit %s is a concurrency limit: holds: %w", limit, dipwell.ErrNotSupported)
+		return fmt.Errorf("limit %s is a concurrency limit: holds: %w", limit, store.ErrNotSupported)
 	}
 	return nil
 }

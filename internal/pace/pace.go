@@ -29,5 +29,5 @@ func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	if len(takes) > 1 {
 		return l.DoAll(ctx, d, store.VerbTake, takes)
 	}
-	return l.DoTake(ctx, d, store.VerbTake, takes[0])
+	return l.Do(ctx, d, store.VerbTake, takes[0])
 }

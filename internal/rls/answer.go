@@ -102,7 +102,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 }
 
 // overridden returns the definition of the override that decided, or nil.
-func (a *ask) overridden() *dipwell.Definition {
+func (a *ask) overridden() *store.Definition {
 	if a.d != nil {
 		if def := a.d.Definition(); def != nil && def.Override != nil {
 			return def
@@ -113,7 +113,7 @@ func (a *ask) overridden() *dipwell.Definition {
 
 // currentLimit returns the limit of a key with an override, in place of that of its
 // rule.
-func currentLimit(def *dipwell.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
+func currentLimit(def *store.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
 	out := &pb.RateLimitResponse_RateLimit{Name: rule.Name, Unit: rule.Unit, UnitMultiplier: rule.UnitMultiplier,
 		RequestsPerUnit: uint32(min(def.Rate, math.MaxUint32))}
 	if length := unitLength(rule.Unit) * time.Duration(max(1, rule.UnitMultiplier.GetValue())); length == def.Period {

@@ -20,6 +20,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 const (
@@ -66,7 +67,7 @@ func startWith(t *testing.T, c rls.Config, def rls.Defaults, yaml ...string) *wo
 }
 
 // over starts the service over a store.
-func (w *world) over(store dipwell.Store, c rls.Config) {
+func (w *world) over(store store.Store, c rls.Config) {
 	w.t.Helper()
 	var err error
 	if w.limiter, err = dipwell.New(store); err != nil {

@@ -87,7 +87,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 			continue
 		}
 		err := s.limiter.Drop(ctx, r.limit.Name, owner.RLS)
-		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, dipwell.ErrOwner) {
+		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, store.ErrOwner) {
 			errs = append(errs, err)
 		}
 	}
@@ -272,9 +272,9 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 		verb = store.VerbTakeUpTo // takes what there is, even if it is not enough
 	}
 	start := time.Now()
-	err := s.limiter.Do(ctx, a.d, verb, a.rule.limit.Name, a.key, cost)
+	err := s.limiter.Do(ctx, a.d, verb, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: cost})
 	if err != nil && s.redefined(ctx, err, a) {
-		err = s.limiter.Do(ctx, a.d, verb, a.rule.limit.Name, a.key, cost)
+		err = s.limiter.Do(ctx, a.d, verb, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: cost})
 	}
 	if err == nil && verb == store.VerbTakeUpTo && a.d.Allowed && !a.d.Shadow && a.d.Granted < cost && a.d.Source != store.SourceFallbackOpen {
 		s.short(ctx, a)
@@ -292,7 +292,7 @@ func (s *Service) short(ctx context.Context, a *ask) {
 		return
 	}
 	var check dipwell.Decision
-	if s.limiter.Do(ctx, &check, store.VerbCheck, a.rule.limit.Name, a.key, a.cost()) == nil {
+	if s.limiter.Do(ctx, &check, store.VerbCheck, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.cost()}) == nil {
 		a.d.RetryAfter, a.d.Never = check.RetryAfter, check.Never
 	}
 }

@@ -35,7 +35,7 @@ type fixture struct {
 
 // flaky is a store that returns an error while down is set.
 type flaky struct {
-	inner dipwell.Store
+	inner store.Store
 	down  atomic.Bool
 	why   func(context.Context) error // nil: always ready
 }

@@ -50,7 +50,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	var d dipwell.Decision
 	start := time.Now()
-	err = a.limiter.DoTake(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
+	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(store.VerbTake, &d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)

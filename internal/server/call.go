@@ -85,9 +85,9 @@ func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, 
 	}
 	t := &q.take
 	if t.Plan == "" && t.Floor == 0 {
-		return a.limiter.Do(ctx, d, verb, t.Limit, t.Key, t.Cost)
+		return a.limiter.Do(ctx, d, verb, dipwell.Take{Limit: t.Limit, Key: t.Key, Cost: t.Cost})
 	}
-	return a.limiter.DoTake(ctx, d, verb, *t)
+	return a.limiter.Do(ctx, d, verb, *t)
 }
 
 var jsonType = []string{"application/json"}
@@ -130,13 +130,13 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status, field = http.StatusNotFound, "hold"
 	case errors.Is(err, dipwell.ErrHoldConflict):
 		status, field = http.StatusConflict, "hold"
-	case errors.Is(err, dipwell.ErrOwner):
+	case errors.Is(err, store.ErrOwner):
 		status = http.StatusConflict
-	case errors.Is(err, dipwell.ErrNotSupported):
+	case errors.Is(err, store.ErrNotSupported):
 		status = http.StatusNotImplemented
-	case errors.Is(err, dipwell.ErrDenied):
+	case errors.Is(err, store.ErrDenied):
 		if status = http.StatusForbidden; !a.tells {
-			detail = dipwell.ErrDenied.Error()
+			detail = store.ErrDenied.Error()
 		}
 	case errors.Is(err, errTooLarge):
 		status, field = http.StatusRequestEntityTooLarge, "body"
@@ -146,8 +146,8 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status = http.StatusServiceUnavailable
 		switch {
 		case a.tells, errors.Is(err, dipwell.ErrFull):
-		case errors.Is(err, dipwell.ErrNoSpace):
-			detail = dipwell.ErrNoSpace.Error()
+		case errors.Is(err, store.ErrNoSpace):
+			detail = store.ErrNoSpace.Error()
 		default:
 			detail = dipwell.ErrStore.Error()
 		}

@@ -88,7 +88,7 @@ type unwillingLimits struct{ store.Definer }
 
 var errUnwilling = fmt.Errorf("%w: this login may not define limits", dipwell.ErrStore)
 
-func (unwillingLimits) Define(context.Context, dipwell.Limit, string) (*dipwell.Definition, error) {
+func (unwillingLimits) Define(context.Context, dipwell.Limit, string) (*store.Definition, error) {
 	return nil, errUnwilling
 }
 

@@ -230,7 +230,7 @@ func grpcError(err error) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, dipwell.ErrReservation), errors.Is(err, dipwell.ErrHoldConflict):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, dipwell.ErrNotSupported):
+	case errors.Is(err, store.ErrNotSupported):
 		return status.Error(codes.Unimplemented, err.Error())
 	case errors.Is(err, dipwell.ErrFull):
 		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())

@@ -326,7 +326,7 @@ func (r *recorder) WriteHeader(status int)      { r.status = status }
 
 // waiting is a store whose calls wait until the test releases them.
 type waiting struct {
-	dipwell.Store
+	store.Store
 	entered, leave chan struct{}
 }
 

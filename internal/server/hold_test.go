@@ -276,7 +276,7 @@ func TestOverrides(t *testing.T) {
 }
 
 // without is a store that cannot do what memory can.
-type without struct{ dipwell.Store }
+type without struct{ store.Store }
 
 func (s without) Abilities() store.Abilities { return store.Abilities{} }
 

@@ -24,7 +24,7 @@ import (
 
 // slow is a store that answers when the test tells it to.
 type slow struct {
-	dipwell.Store
+	store.Store
 	entered, release chan struct{}
 }
 

@@ -44,7 +44,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 
 // inspect answers with the decision of a Check of 0, and with the override and the
 // live holds of the key if it has any.
-func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, key string) {
+func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string) {
 	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
 	var o *dipwell.Override
 	if err == nil && a.can.Overrides != nil {
@@ -68,13 +68,13 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *dipwell.Defin
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
-func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *dipwell.Definition, p page) {
+func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) {
 	now, err := a.can.Now(r.Context()) // rows are read on the store's clock
 	var rows []store.KeyState
 	if err == nil {
 		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
 	}
-	if errors.Is(err, dipwell.ErrNotSupported) && !def.ListKeys {
+	if errors.Is(err, store.ErrNotSupported) && !def.ListKeys {
 		httplimit.Problem(w, http.StatusConflict, "keys", "limit "+def.Name+" does not keep the text of its keys; define it with keys: list")
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/store"
 )
 
 // Default and largest number of limits in a page.
@@ -27,7 +28,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defs := a.limiter.Limits()
-	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *dipwell.Definition, name string) int { return strings.Compare(d.Name, name) })
+	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page := defs[from:min(from+n, len(defs))]
 	b := []byte(`{"limits":[`)
 	for i, def := range page {
@@ -77,7 +78,7 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	limit, err := readLimit(r)
 	status := http.StatusOK
-	var def *dipwell.Definition
+	var def *store.Definition
 	if err == nil {
 		if a.limiter.Limit(limit.Name) == nil {
 			status = http.StatusCreated
@@ -207,7 +208,7 @@ func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
 
 // appendLimit appends a definition: its settings as in a configuration file, and
 // its owner.
-func appendLimit(b []byte, def *dipwell.Definition) []byte {
+func appendLimit(b []byte, def *store.Definition) []byte {
 	b = append(b, '{')
 	for _, s := range def.Explicit() {
 		if s[0] == "plans" {
@@ -226,7 +227,7 @@ func appendLimit(b []byte, def *dipwell.Definition) []byte {
 	return append(b, '}')
 }
 
-func appendPlans(b []byte, plans dipwell.Plans) []byte {
+func appendPlans(b []byte, plans store.Plans) []byte {
 	b = append(b, `"plans":{`...)
 	for i, p := range plans.All() {
 		if i > 0 {
