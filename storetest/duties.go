@@ -14,7 +14,7 @@ type duty struct{ name, text, cases string }
 
 var duties = []duty{
 	{"atomic", "lock all rows of a group before reading them, and keep the locks until the group is decided and stored",
-		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant levels levels-take-up-to race-levels"},
+		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant levels levels-take-up-to levels-take-up-to-shadow race-levels"},
 	{"clock", "read the store's own clock, not the caller's, once for each group, after its rows are locked",
 		"two-clocks caller-clock clock-back late-writer-wipes"},
 	{"write", "store the rows for which Decide set write, with TS and Version; after a refusal or a Check store nothing",

@@ -15,6 +15,7 @@ import (
 var levelCases = []testCase{
 	{"levels", levels},
 	{"levels-take-up-to", levelsTakeUpTo},
+	{"levels-take-up-to-shadow", levelsTakeUpToShadow},
 	{"levels-reserve", levelsReserve},
 	{"race-levels", raceLevels},
 }
@@ -87,6 +88,21 @@ func levelsTakeUpTo(e *env) {
 	e.level(store.VerbTakeUpTo, "b/1", 10, true, 3, [3]int64{17, 6, 0})
 	e.level(store.VerbTakeUpTo, "b/1", 0, true, 0, [3]int64{17, 6, 0})
 	e.level(store.VerbTakeUpTo, "b/2", 1, false, 0, [3]int64{20, 6, 0})
+}
+
+// A level in shadow mode counts for the least while it would allow the call.
+func levelsTakeUpToShadow(e *env) {
+	e.define(store.Limit{Name: "global", Rate: 12, Period: time.Hour})
+	e.define(store.Limit{Name: "seen", Rate: 3, Period: time.Hour, Mode: store.Shadow, Parent: "global"})
+	for i, want := range []struct{ cost, granted, left int64 }{{1, 1, 11}, {4, 2, 9}, {4, 0, 5}} {
+		d, err := e.l.TakeUpTo(e.ctx, "seen", "a", want.cost)
+		if err != nil || !d.Allowed || d.Granted != want.granted {
+			e.Fatalf("call %d takes %d: %+v, %v; want %d", i, d.Granted, d, err, want.granted)
+		}
+		if c, err := e.l.Check(e.ctx, "global", dipwell.Shared, 0); err != nil || c.Remaining != want.left {
+			e.Fatalf("call %d leaves %d, %v; want %d", i, c.Remaining, err, want.left)
+		}
+	}
 }
 
 // A reservation is due when the last of its levels is, and Cancel gives back to all.
