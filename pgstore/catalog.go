@@ -369,8 +369,8 @@ func defineError(err error, name string) error {
 			return &owner.Error{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &store.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
-		case pg.Code == "22023" && pg.ConstraintName == "algorithm":
-			return &store.LimitError{Limit: name, Field: "algorithm", Reason: pg.Detail}
+		case pg.Code == "22023" && (pg.ConstraintName == "algorithm" || pg.ConstraintName == "parent"):
+			return &store.LimitError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}
 		case pg.Code == "42501":
 			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)
 		case pg.Code == "42704":

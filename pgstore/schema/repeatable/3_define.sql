@@ -13,17 +13,16 @@ begin
     r.per := coalesce(r.per, '');
     n := coalesce(at, dipwell_internal.now_us());
     select * into old from dipwell.limits x where x.name = d.name;
-    if found then
+    if found and d.owner = 'call site' then
+        return old.id;
+    end if;
+    perform dipwell_internal.check_parents(d, old);
+    if old.id is not null then
         d.id := old.id;
         d.overridden := old.overridden;
-        if d.owner = 'call site' then
-            return old.id;
-        end if;
         perform dipwell_internal.check_owner(d.name, old.owner, d.owner);
         if (old.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
-            raise exception using errcode = 'invalid_parameter_value', constraint = 'algorithm', detail = format(
-                    '%s cannot become %s, because what is used means something else; drop the limit first', old.algorithm, d.algorithm),
-                message = format('limit %s: algorithm: %s cannot become %s, because what is used means something else; drop the limit first', d.name, old.algorithm, d.algorithm);
+            perform dipwell_internal.bad_limit(d.name, 'algorithm', format('%s cannot become %s, because what is used means something else; drop the limit first', old.algorithm, d.algorithm));
         end if;
         select * into was from dipwell.versions v where v.limit_id = old.id and v.number = old.version;
         r.limit_id := old.id;
@@ -58,16 +57,16 @@ begin
     d.cap := r.cap;
     d.ttl_us := coalesce(d.ttl_us, 0);
     d.on_expire := coalesce(d.on_expire, 'give_back');
-    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null;
+    d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
+    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
     if d.id is null then
         insert into dipwell.limits overriding user value select d.* returning id into d.id;
         r.limit_id := d.id;
+    elsif old = d then
+        return d.id;
     else
-        if old = d then
-            return d.id;
-        end if;
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
                 on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, owner, version, unit, every, add, cap, grid, ticks, plain)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
@@ -79,12 +78,69 @@ begin
         insert into dipwell.versions select r.*;
         perform dipwell_internal.put_plans(d, r);
     end if;
+    perform dipwell_internal.mark_parent(x) from unnest(array[old.parent, d.parent]) x where old.parent is distinct from d.parent;
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;
     return d.id;
 end $$;
 comment on function dipwell_internal.put_limit is
     'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner. The owner "call site" defines a limit that is not there, as "code", and never changes one that is.';
+
+-- put_limit and drop_limit lock the limits, so that no two programs make a circle
+-- together, and no parent is dropped while it is given a child.
+create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql stable as $$
+declare
+    child  dipwell.limits := d;
+    parent dipwell.limits;
+    levels int := 1;
+    x      record;
+begin
+    while child.parent is not null loop
+        select * into parent from dipwell.limits l where l.name = child.parent;
+        if child.parent = d.name then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has this limit above it, so it cannot be its parent', d.parent));
+        elsif not found and levels = 1 then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent));
+        elsif not found then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent));
+        elsif levels = 4 then
+            perform dipwell_internal.bad_limit(d.name, 'parent', 'has more than 4 levels with it');
+        elsif (parent.algorithm = 'concurrency') <> (child.algorithm = 'concurrency') then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('a concurrency limit and its parent both are one; %s is a %s, %s a %s',
+                child.name, child.algorithm, parent.name, parent.algorithm));
+        end if;
+        child := parent;
+        levels := levels + 1;
+    end loop;
+    if old.id is null or old.parent is not distinct from d.parent and old.algorithm = d.algorithm then
+        return;
+    end if;
+    for x in with recursive below as (
+            select l.name, l.algorithm, 1 as n from dipwell.limits l where l.parent = d.name
+            union all select l.name, l.algorithm, b.n + 1 from below b join dipwell.limits l on l.parent = b.name where b.n < 4)
+        select * from below order by name loop
+        if x.n + levels > 4 then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s would be the lowest of %s levels; at most 4', x.name, x.n + levels));
+        elsif x.n = 1 and (x.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
+            perform dipwell_internal.bad_limit(d.name, 'algorithm', format('it is the parent of limit %s; a concurrency limit and its parent both are one', x.name));
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.check_parents is
+    'Raises an error unless a limit, in place of old, may have its parent: it exists, there is no circle, no more than four levels, and concurrency limits are among themselves. Go twin: Registry.CheckParents.';
+
+create function dipwell_internal.mark_parent(limit_name text) returns void language plpgsql volatile as $$
+declare
+    is_parent boolean := exists (select from dipwell.limits x where x.parent = limit_name);
+begin
+    update dipwell.limits l set parts = case when is_parent then 0 end,
+            plain = not is_parent and l.every > 0 and not v.leaky and not v.spread and l.algorithm <> 'concurrency'
+        from dipwell.versions v
+        where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end
+            and v.limit_id = l.id and v.number = l.version;
+end $$;
+comment on function dipwell_internal.mark_parent is
+    'Sets limits.parts and plain of a topmost parent that got its first child or has lost its last one.';
 
 -- Go twin: checkOwner.
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
@@ -119,7 +175,8 @@ comment on function dipwell_internal.other_owner is
 
 create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
-    old dipwell.limits;
+    old   dipwell.limits;
+    child text;
 begin
     if limit_name is null then
         perform dipwell_internal.bad_limit(null, 'name', 'is missing');
@@ -132,11 +189,16 @@ begin
     if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
         perform dipwell_internal.other_owner(limit_name, old.owner);
     end if;
+    select min(x.name) into child from dipwell.limits x where x.parent = limit_name;
+    if child is not null then
+        perform dipwell_internal.bad_limit(limit_name, 'parent', format('it is the parent of limit %s, which must be dropped or changed first', child));
+    end if;
     -- Parts for other limits stay until they are due; without this one nobody can
     -- cancel them.
     delete from dipwell.reservations x where x.limit_id = old.id;
     update dipwell.hold_parts x set live = false, reset = true, due = x.expires + greatest(x.ttl, 60000000) where x.limit_id = old.id and x.live;
     delete from dipwell.limits x where x.id = old.id;
+    perform dipwell_internal.mark_parent(old.parent);
     update dipwell.revision x set n = x.n + 1;
     notify dipwell;
 end $$;
@@ -150,6 +212,19 @@ begin
 end $$;
 comment on function dipwell_internal.bad_limit is
     'Raises the error for an invalid definition.';
+
+create function dipwell_internal.check_name(limit_name text, field text, name text) returns void language plpgsql as $$
+begin
+    if name = '' then
+        perform dipwell_internal.bad_limit(limit_name, field, 'is missing');
+    elsif octet_length(name) > 128 then
+        perform dipwell_internal.bad_limit(limit_name, field, format('has %s bytes; at most 128', octet_length(name)));
+    elsif name ~ '[^ -~]' or name ~ '^ | $' then
+        perform dipwell_internal.bad_limit(limit_name, field, format('"%s" is not printable ASCII without spaces at its ends', name));
+    end if;
+end $$;
+comment on function dipwell_internal.check_name is
+    'Raises an error unless a setting can be the name of a limit.';
 
 create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
@@ -371,13 +446,8 @@ declare
     offset_  bigint;
     wall     text[];
 begin
-    if d.name is null or d.name = '' then
-        perform dipwell_internal.bad_limit(null, 'name', 'is missing');
-    elsif octet_length(d.name) > 128 then
-        perform dipwell_internal.bad_limit(null, 'name', format('has %s bytes; at most 128', octet_length(d.name)));
-    elsif d.name ~ '[^ -~]' or d.name ~ '^ | $' then
-        perform dipwell_internal.bad_limit(null, 'name', format('"%s" is not printable ASCII without spaces at its ends', d.name));
-    elsif d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
+    perform dipwell_internal.check_name(null, 'name', coalesce(d.name, ''));
+    if d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
         perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency');
     elsif d.algorithm = 'concurrency' then
         return dipwell_internal.compile_concurrency(d, period);

@@ -30,8 +30,8 @@ comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.
 comment on column dipwell.limits.plain is 'Whether the numbers in this row alone decide a take.';
 comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
 comment on column dipwell.limits.parent is 'The limit that a take takes from too; null: none.';
-comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; null: 0, its shared bucket.';
-comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: 31 days.';
+comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is none.';
+comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
