@@ -62,9 +62,7 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 	switch {
 	case g.Hold != nil:
 		return s.hold(ctx, g)
-	case slices.ContainsFunc(g.Ops, func(op store.Op) bool {
-		return op.Def.Algorithm == store.Concurrency || op.Def.Parent != ""
-	}): // take is an error on a concurrency limit; limits with parents are for Go alone
+	case slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Algorithm == store.Concurrency }): // take is an error
 	case g.Cancel:
 		err := s.call(ctx, nil, "select dipwell.cancel($1)", [16]byte(g.ID))
 		var pg *pgconn.PgError
@@ -72,7 +70,7 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 			return store.ErrReservation
 		}
 		return err
-	case len(g.Ops) == 1 && !g.Ops[0].Bounded && !exceedsMaxCharge(&g.Ops[0]) && (cmp.Or(g.Ops[0].Asked, g.Ops[0].Def).Plan == "" || g.Ops[0].Verb < store.VerbCharge):
+	case len(g.Ops) == 1 && !g.Ops[0].Bounded && (cmp.Or(g.Ops[0].Asked, g.Ops[0].Def).Plan == "" || g.Ops[0].Verb < store.VerbCharge):
 		op := &g.Ops[0]
 		args := []any{op.Def.Name, key(op.Key), op.Cost}
 		sql := "select * from dipwell." + op.Verb.String() + "($1, $2, $3"
@@ -82,7 +80,11 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 		if op.Floor > 0 {
 			sql, args = sql+fmt.Sprintf(", floor => $%d", len(args)+1), append(args, op.Floor)
 		}
-		return s.call(ctx, g, sql+")", args...)
+		err := s.call(ctx, g, sql+")", args...)
+		var pg *pgconn.PgError
+		if op.Verb != store.VerbCharge || !errors.As(err, &pg) || pg.ConstraintName != "cost" { // a charge that is too large is an error in SQL, and for a Limiter
+			return err
+		}
 	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake }):
 		return s.all(ctx, g)
 	}
@@ -111,10 +113,21 @@ func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
 	return tx.Commit(ctx)
 }
 
-// exceedsMaxCharge reports whether SQL answers a charge with an error, as a
-// Limiter does before it calls a store.
-func exceedsMaxCharge(op *store.Op) bool {
-	return op.Verb == store.VerbCharge && op.Cost > op.Def.Rule.MaxCharge
+// named returns the ops of a group that are not added as parents of others, with the
+// costs that they have without those of their children. They are the first of a group.
+func named(g *store.Group) (ops []store.Op) {
+	for _, op := range g.Ops {
+		takes := op.Takes
+		for _, child := range g.Ops {
+			if child.Def.Parent == op.Def.Name && store.ParentKey(child.Key) == op.Key {
+				op.Cost, op.Takes = op.Cost-child.Cost, op.Takes&^child.Takes
+			}
+		}
+		if takes == 0 || op.Takes != 0 {
+			ops = append(ops, op)
+		}
+	}
+	return ops
 }
 
 func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
@@ -122,8 +135,9 @@ func (s *sqlStore) all(ctx context.Context, g *store.Group) error {
 	var keys []*string
 	var plans []*string
 	var costs, floors []int64
-	for i := range g.Ops {
-		op := &g.Ops[i]
+	ops := named(g)
+	for i := range ops {
+		op := &ops[i]
 		plans, floors = append(plans, key(cmp.Or(op.Asked, op.Def).Plan)), append(floors, op.Floor)
 		limits, keys, costs = append(limits, op.Def.Name), append(keys, key(op.Key)), append(costs, op.Cost)
 	}

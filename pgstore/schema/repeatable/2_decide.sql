@@ -211,7 +211,7 @@ create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint, row_version int, bound boolean,
-    row_plan text, row_override jsonb, row_unit bigint, row_free boolean)
+    row_plan text, row_override jsonb, row_unit bigint, row_free boolean, row_max_charge bigint)
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k       int := cardinality(limit_ids);
@@ -415,6 +415,7 @@ begin
         row_plan := a.plan;
         row_unit := (a.rule).unit;
         row_free := a.free;
+        row_max_charge := (a.rule).max_charge;
         row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);

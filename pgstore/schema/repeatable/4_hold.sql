@@ -57,7 +57,7 @@ begin
                 lows = case when l.plain then dipwell_internal.lows_hold(b.lows, dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks),
                     dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) + (hold.cost * l.unit)) end
             from dipwell.limits l
-            where l.name = limit_name and (l.plain or l.algorithm = 'concurrency') and l.parent is null and l.mode = 'enforce' and hold.cost between 1 and l.cap / l.unit
+            where l.name = limit_name and (l.plain or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold.cost between 1 and l.cap / l.unit
                 and us <= coalesce(nullif(l.ttl_us, 0), 86400000000)
                 and b.limit_id = any (array[l.id]) and b.key = case when l.cap >= 0 then coalesce(hold.key, '') end and hold.key is distinct from ''
                 and b.version = l.version
@@ -88,24 +88,26 @@ comment on function dipwell.hold is
 create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text, plan text, floor bigint) returns dipwell.held
 language plpgsql volatile as $$
 declare
-    h dipwell_internal.held;
-    lim int;
+    c       dipwell_internal.call := dipwell_internal.call_of(7, array[limit_name], array[key], array[cost], array[plan], array[floor], true, ttl);
+    h       dipwell_internal.held;
+    top     dipwell_internal.held; -- of the level that decides
+    granted bigint;
+    d       dipwell.held;
 begin
-    perform dipwell_internal.check_cost(cost, 'cost');
-    if floor is not null then
-        perform dipwell_internal.check_cost(floor, 'floor');
-    end if;
-    key := dipwell_internal.check_key(key, 'key');
-    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
-    perform dipwell_internal.check_holdable(lim, 'limit_name');
-    perform dipwell_internal.check_ttl(ttl, lim);
     perform dipwell_internal.check_hold_id(id, 'id');
-    select * into h from dipwell_internal.hold_group(array[lim], array[key], array[cost], array[1], id, ttl, null, array[plan], array[floor]);
-    if not found then -- just dropped
+    for h in select * from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, ttl, null, c.plans, c.floors) loop
+        granted := coalesce(granted, h.granted);
+        if top.allowed is null or dipwell_internal.decides_over(h.allowed, h.never, h.remaining, h.retry, top.allowed, top.never, top.remaining, top.retry) then
+            top := h;
+        end if;
+    end loop;
+    if granted is null then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
-        return dipwell_internal.hold_decide(limit_name, nullif(key, ''), cost, ttl, id, plan, floor);
+        return dipwell_internal.hold_decide(limit_name, key, cost, ttl, id, plan, floor);
     end if;
-    return dipwell_internal.held_row(h, id);
+    d := dipwell_internal.held_row(top, id);
+    d.granted := granted;
+    return d;
 end $$;
 comment on function dipwell_internal.hold_decide is
     'Makes any hold of one key by hold_group.';
@@ -118,39 +120,20 @@ end $$;
 comment on function dipwell_internal.held_row is
     'The result of hold for one limit and key.';
 
-create function dipwell_internal.check_verb(lim int, verb int, field text) returns void language plpgsql stable as $$
-declare
-    l dipwell.limits;
+create function dipwell_internal.check_verb(l dipwell.limits, verb int, ttl bigint, field text) returns void language plpgsql immutable as $$
 begin
-    select * into l from dipwell.limits x where x.id = lim;
-    if l.parent is not null and verb <> 6 then
-        raise exception using errcode = 'feature_not_supported', constraint = field,
-            message = format('%s: %s has a parent, from which the SQL functions cannot take; use the Go library or the service', field, l.name);
-    end if;
-    if l.algorithm = 'concurrency' and verb not in (1, 6) then
+    if verb = 7 and l.algorithm = 'leaky_bucket' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
+    elsif verb = 7 then
+        perform dipwell_internal.check_ttl(ttl, l);
+    elsif l.algorithm = 'concurrency' and verb not in (1, 6) then
         raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s counts what is held; only hold, check and reset are possible, not %s',
             field, l.name, (array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'])[verb + 1]);
     end if;
 end $$;
 comment on function dipwell_internal.check_verb is
-    'Raises an error that names the field if a verb is not possible on a limit. Go twin: Definition.CheckVerb.';
-
-create function dipwell_internal.check_holdable(lim int, field text) returns void language plpgsql stable as $$
-declare
-    l dipwell.limits;
-begin
-    select * into l from dipwell.limits x where x.id = lim;
-    if l.parent is not null then
-        raise exception using errcode = 'feature_not_supported', constraint = field,
-            message = format('%s: %s has a parent, from which the SQL functions cannot take; use the Go library or the service', field, l.name);
-    end if;
-    if l.algorithm = 'leaky_bucket' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
-    end if;
-end $$;
-comment on function dipwell_internal.check_holdable is
-    'Raises an error that names the field if nothing can be held of a limit.';
+    'Raises an error that names the field if a verb, or 7 for a hold with a ttl, is not possible on a limit. Go twin: Definition.CheckVerb.';
 
 create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
     plans text[] default null, floors bigint[] default null)
@@ -158,69 +141,30 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
     granted bigint, delay interval, never boolean, reservation uuid, hold text, expires timestamptz, repeated boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    k     int := cardinality(limit_names);
-    ids   int[] := '{}';
-    ks    text[] := '{}';
-    cs    bigint[] := '{}';
-    bits  int[] := '{}';
-    ps    text[] := '{}';
-    fs    bigint[] := '{}';
-    op    int[] := '{}';
-    lim   int;
-    us    bigint := dipwell_internal.micros(ttl);
-    hs    dipwell_internal.held[];
-    h     dipwell_internal.held;
-    row_  dipwell.held;
+    k    int := cardinality(limit_names);
+    us   bigint := dipwell_internal.micros(ttl);
+    c    dipwell_internal.call;
+    hs   dipwell_internal.held[];
+    h    dipwell_internal.held;
+    row_ dipwell.held;
 begin
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
-    costs := coalesce(costs, array_fill(1::bigint, array[k]));
     id := coalesce(id, gen_random_uuid()::text);
     perform dipwell_internal.check_hold_id(id, 'id');
-    for i in 1..k loop
-        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
-        if floors[i] is not null then
-            perform dipwell_internal.check_cost(floors[i], format('floors[%s]', i));
-        end if;
-        lim := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
-        perform dipwell_internal.check_holdable(lim, format('limit_names[%s]', i));
-        perform dipwell_internal.check_ttl(us, lim);
-        op[i] := null;
-        for j in 1..cardinality(ids) loop
-            if ids[j] = lim and ks[j] = coalesce(keys[i], '') then
-                op[i] := j;
-                if ps[j] is distinct from plans[i] then
-                    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-                        message = format('plans[%s]: the same limit and key is asked under another plan', i);
-                end if;
-                fs[j] := greatest(fs[j], floors[i]);
-                cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
-                bits[j] := bits[j] | (1 << (i - 1));
-            end if;
-        end loop;
-        if op[i] is null then
-            ids := ids || lim;
-            ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
-            cs := cs || costs[i];
-            bits := bits || (1 << (i - 1));
-            ps := ps || plans[i];
-            fs := fs || floors[i];
-            op[i] := cardinality(ids);
-        end if;
-    end loop;
-    select array_agg(g) into hs from dipwell_internal.hold_group(ids, ks, cs, bits, id, us, null, ps, fs) g;
+    c := dipwell_internal.call_of(7, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors, false, us);
+    select array_agg(g) into hs from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, us, null, c.plans, c.floors) g;
     if hs is null then
         raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
     end if;
-    for i in 1..k loop
-        h := hs[op[i]];
+    for i in 1..k + cardinality(c.ids) - c.named loop
+        h := hs[coalesce((c.own)[i], c.named + i - k)];
         row_ := dipwell_internal.held_row(h, case when h.expires is not null then id end);
-        limit_name := limit_names[i];
-        key := keys[i];
+        select l.name, nullif(h.key, '') into limit_name, key from dipwell.limits l where l.id = h.limit_id;
         allowed := row_.allowed;
         remaining := row_.remaining;
         retry_after := row_.retry_after;
         reset_after := row_.reset_after;
-        granted := case when row_.granted > 0 then costs[i] else 0 end;
+        granted := case when i > k then row_.granted when row_.granted > 0 then coalesce(costs[i], 1) else 0 end;
         delay := row_.delay;
         never := row_.never;
         hold := row_.hold;
@@ -230,7 +174,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell.hold_all is
-    'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them; returns a row for each limit, in the order asked.';
+    'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them; returns a row for each limit, in the order asked, and then for each parent.';
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql immutable as $$
 declare

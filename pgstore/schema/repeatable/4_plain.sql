@@ -66,48 +66,52 @@ comment on function dipwell_internal.ask is
 
 create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
-    a   record;
-    d   dipwell.decision;
-    lim int;
-    top bigint;
+    c       dipwell_internal.call := dipwell_internal.call_of(verb, array[limit_name], array[key], array[cost], array[plan], array[floor], true);
+    k       int := cardinality(c.ids);
+    i       int := 0;
+    a       record;
+    top     record; -- of the level that decides
+    granted bigint;
+    due     bigint := 0;
+    d       dipwell.decision;
 begin
-    perform dipwell_internal.check_cost(cost, 'cost');
-    if floor is not null then
-        perform dipwell_internal.check_cost(floor, 'floor');
-    end if;
-    key := dipwell_internal.check_key(key, 'key');
-    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
-    perform dipwell_internal.check_verb(lim, verb, 'limit_name');
-    if verb = 4 then
-        select v.max_charge into top from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = lim;
-        if cost > top then
-            raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
-                message = format('cost: %s is more than limit %s lets a charge be, %s', cost, limit_name, top);
-        end if;
-    end if;
     d.reservation := gen_random_uuid();
-    select * into a from dipwell_internal.decide(array[lim], array[key], array[verb], array[cost], array[null::bigint], d.reservation,
-        plans => array[plan], floors => array[floor]);
-    if not found then -- just dropped
+    for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), d.reservation,
+            plans => c.plans, floors => c.floors) loop
+        i := i + 1;
+        if verb = 4 and a.never then
+            raise exception using errcode = 'invalid_parameter_value', constraint = 'cost', message = format('cost: %s is more than limit %s lets a charge be, %s',
+                cost, (select l.name from dipwell.limits l where l.id = (c.ids)[i]), a.row_max_charge);
+        elsif i = 1 then
+            top := a;
+            granted := a.granted;
+        elsif dipwell_internal.decides_over(a.allowed, a.never, a.remaining, a.retry, top.allowed, top.never, top.remaining, top.retry) then
+            top := a;
+        end if;
+        if a.granted > 0 then
+            due := greatest(due, a.delay);
+        end if;
+    end loop;
+    if i = 0 then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
-        return dipwell_internal.ask_decide(verb, limit_name, nullif(key, ''), cost, plan, floor);
+        return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
     end if;
-    d.allowed := a.allowed;
-    d.remaining := a.remaining;
-    if not a.never and (a.shadow or not a.allowed) then
-        d.retry_after := dipwell_internal.length(a.retry);
+    d.allowed := top.allowed;
+    d.remaining := top.remaining;
+    if not top.never and (top.shadow or not top.allowed) then
+        d.retry_after := dipwell_internal.length(top.retry);
     end if;
-    d.reset_after := dipwell_internal.length(a.reset);
-    d.granted := a.granted;
-    d.delay := dipwell_internal.length(a.delay);
-    d.never := a.never;
-    if a.granted = 0 or a.delay = 0 then
+    d.reset_after := dipwell_internal.length(top.reset);
+    d.granted := granted;
+    d.delay := dipwell_internal.length(greatest(top.delay, due));
+    d.never := top.never;
+    if due = 0 then
         d.reservation := null;
     end if;
     return d;
 end $$;
 comment on function dipwell_internal.ask_decide is
-    'Decides any verb for one key by dipwell_internal.decide.';
+    'Decides any verb for one key by dipwell_internal.decide, with the parents of the limit.';
 
 create function dipwell_internal.ask_all(limit_names text[], keys text[], costs bigint[] default null, plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
@@ -115,14 +119,8 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
 language plpgsql volatile as $$
 declare
     k    int := cardinality(limit_names);
-    ids  int[] := '{}';
-    ks   text[] := '{}';
-    cs   bigint[] := '{}';
-    ps   text[] := '{}';
-    fs   bigint[] := '{}';
-    op   int[] := '{}';
-    id   int;
-    j    int;
+    c    dipwell_internal.call;
+    n    int;
     rid  uuid := gen_random_uuid();
     as_  dipwell_internal.answer[] := '{}';
     a    dipwell_internal.answer;
@@ -131,37 +129,9 @@ declare
     due  boolean := false;
 begin
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
-    costs := coalesce(costs, array_fill(1::bigint, array[k]));
-    for i in 1..k loop
-        perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
-        if floors[i] is not null then
-            perform dipwell_internal.check_cost(floors[i], format('floors[%s]', i));
-        end if;
-        id := dipwell_internal.limit_id(limit_names[i], format('limit_names[%s]', i));
-        perform dipwell_internal.check_verb(id, 0, format('limit_names[%s]', i));
-        op[i] := null;
-        for j in 1..cardinality(ids) loop
-            if ids[j] = id and ks[j] = coalesce(keys[i], '') then
-                op[i] := j;
-                if ps[j] is distinct from plans[i] then
-                    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-                        message = format('plans[%s]: the same limit and key is asked under another plan', i);
-                end if;
-                cs[j] := dipwell_internal.check_cost(cs[j] + costs[i], 'costs');
-                fs[j] := greatest(fs[j], floors[i]);
-            end if;
-        end loop;
-        if op[i] is null then
-            ids := ids || id;
-            ks := ks || dipwell_internal.check_key(keys[i], format('keys[%s]', i));
-            cs := cs || costs[i];
-            ps := ps || plans[i];
-            fs := fs || floors[i];
-            op[i] := cardinality(ids);
-        end if;
-    end loop;
-    for row_ in select * from dipwell_internal.decide(ids, ks, array_fill(0, array[cardinality(ids)]), cs,
-            array_fill(null::bigint, array[cardinality(ids)]), rid, plans => ps, floors => fs) loop
+    c := dipwell_internal.call_of(0, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors);
+    n := cardinality(c.ids);
+    for row_ in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(0, array[n]), c.costs, array_fill(null::bigint, array[n]), rid, plans => c.plans, floors => c.floors) loop
         a.allowed := row_.allowed;
         a.never := row_.never;
         a.shadow := row_.shadow;
@@ -177,15 +147,14 @@ begin
     if cardinality(as_) = 0 then
         raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
     end if;
-    for i in 1..k loop
-        a := as_[op[i]];
-        limit_name := limit_names[i];
-        key := keys[i];
+    for i in 1..k + n - c.named loop
+        a := as_[coalesce((c.own)[i], c.named + i - k)];
+        select l.name, nullif((c.keys)[coalesce((c.own)[i], c.named + i - k)], '') into limit_name, key from dipwell.limits l where l.id = (c.ids)[coalesce((c.own)[i], c.named + i - k)];
         allowed := a.allowed;
         remaining := a.remaining;
         retry_after := case when not a.never and (a.shadow or not a.allowed) then dipwell_internal.length(a.retry) end;
         reset_after := dipwell_internal.length(a.reset);
-        granted := case when a.granted > 0 then costs[i] else 0 end;
+        granted := case when i > k then a.granted when a.granted > 0 then coalesce(costs[i], 1) else 0 end;
         delay := dipwell_internal.length(a.delay);
         never := a.never;
         reservation := case when verdict and due then rid end;
@@ -538,7 +507,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell.take_all is
-    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked. The costs of a limit and key named twice are added up.';
+    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked, and then for each parent. The costs of a limit and key named twice are added up.';
 
 -- The index has the keys in order; a plan that sorts, or that starts at the prefix
 -- for each page, would read all rows of a limit for one page.

@@ -3,9 +3,9 @@
 -- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend'];
+    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := array['put_limit', 'put_plans', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override']; -- functions of dipwell_internal
+    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override']; -- functions of dipwell_internal
     who  text;
     f    record;
 begin

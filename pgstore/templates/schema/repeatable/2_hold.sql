@@ -374,7 +374,10 @@ declare
     k       int; -- takes of the call
     l       dipwell.limits;
     c       bigint;
-    top     bigint;
+    a       record;
+    j       int := 0;
+    counted bigint[]; -- tokens that the row of each part counts
+    charged int[] := '{}'; -- parts that are charged more
     ids     int[] := '{}';
     keys    text[] := '{}';
     charges bigint[] := '{}';
@@ -406,22 +409,17 @@ begin
         return;
     end if;
     expired := {{dueBy "ps[1].expires" "n"}};
-    for i in 1..cardinality(ps) loop -- before anything is changed
+    for i in 1..cardinality(ps) loop
         p := ps[i];
         select * into l from dipwell.limits x where x.id = p.limit_id;
         continue when not found or p.free or p.reset or l.algorithm = 'concurrency';
-        c := p.cost - case when (expired or p.units > 0 and not p.live) and not p.keep then 0 else p.tokens end;
-        continue when c <= 0;
-        select v.max_charge into top from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-        if c > top then
-            top := p.cost - c + top;
-            field := case when k = 1 then 'cost' else format('costs[%s]', length(p.takes::bit(16)::text) - length(rtrim(p.takes::bit(16)::text, '0')) + 1) end;
-            raise exception using errcode = 'invalid_parameter_value', constraint = field,
-                message = format('%s: %s is more than limit %s lets this hold be settled to, %s', field, p.cost, l.name, top);
+        counted[i] := case when (expired or p.units > 0 and not p.live) and not p.keep then 0 else p.tokens end;
+        if p.cost > counted[i] then
+            charged := charged || i;
+            ids := ids || p.limit_id;
+            keys := keys || p.key;
+            charges := charges || p.cost - counted[i];
         end if;
-        ids := ids || p.limit_id;
-        keys := keys || p.key;
-        charges := charges || c;
     end loop;
     update dipwell.hold_parts x set live = false, settled = true, due = n + greatest(x.ttl, 60000000),
             cost = (select y.cost from unnest(ps) y where y.part = x.part)
@@ -431,7 +429,14 @@ begin
         perform dipwell_internal.end_hold_part(p, case when not expired then greatest(p.tokens - p.cost, 0) when p.keep then 0 else p.tokens end, n);
     end loop;
     if cardinality(ids) > 0 then
-        perform from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at);
+        for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at) loop
+            j := j + 1;
+            continue when a.allowed or not a.never;
+            p := ps[charged[j]];
+            field := case when k = 1 then 'cost' else format('costs[%s]', length(p.takes::bit(16)::text) - length(rtrim(p.takes::bit(16)::text, '0')) + 1) end;
+            raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is more than limit %s lets this hold be settled to, %s',
+                field, p.cost, (select x.name from dipwell.limits x where x.id = p.limit_id), counted[charged[j]] + a.row_max_charge);
+        end loop;
     end if;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
@@ -449,7 +454,7 @@ begin
         perform dipwell_internal.hold_conflict('has ended');
     end if;
     for i in 1..cardinality(ps) loop
-        perform dipwell_internal.check_ttl(ttl, ps[i].limit_id);
+        perform dipwell_internal.check_ttl(ttl, l) from dipwell.limits l where l.id = ps[i].limit_id;
         ps[i].expires := n + ttl;
     end loop;
     update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + greatest(x.ttl, 60000000) end
@@ -459,15 +464,11 @@ end $$;
 comment on function dipwell_internal.extend_group is
     'Moves the expiry of a hold to ttl µs from now. Returns a row for each limit and key. at replaces the clock, for tests.';
 
-create function dipwell_internal.check_ttl(ttl bigint, lim int) returns void language plpgsql stable as $$
-declare
-    l dipwell.limits;
+create function dipwell_internal.check_ttl(ttl bigint, l dipwell.limits) returns void language plpgsql immutable as $$
 begin
     if ttl is null then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = 'ttl: is missing';
-    end if;
-    select * into l from dipwell.limits x where x.id = lim;
-    if ttl < 1000 then
+    elsif ttl < 1000 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: %s µs is less than 1ms', ttl);
     elsif ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: is longer than limit %s lets a hold be, %s',

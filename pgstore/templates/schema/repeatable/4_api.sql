@@ -158,12 +158,17 @@ begin
     if plans <> '' then
         d.plans := dipwell_internal.sorted_plans(plans);
     end if;
-    if ttl is not null and d.ttl_us not between 1000 and 2678400000000 then
+    perform dipwell_internal.check_name(name, 'parent', d.parent);
+    if d.parent = name then
+        perform dipwell_internal.bad_limit(name, 'parent', 'a limit cannot be its own parent');
+    elsif parts not between 0 and 16 then
+        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 0 and 16', parts));
+    elsif d.parent is not null and parts <> 0 then
+        perform dipwell_internal.bad_limit(name, 'parts', format('is for a limit without a parent; the keys of this one have one part more than those of %s', d.parent));
+    elsif ttl is not null and d.ttl_us not between 1000 and 2678400000000 then
         perform dipwell_internal.bad_limit(name, 'ttl', 'is not between 1ms and 31d');
     elsif on_expire not in ('give_back', 'keep') then
         perform dipwell_internal.bad_limit(name, 'on_expire', 'unknown; it is one of give_back, keep');
-    elsif parts not between 0 and 16 then
-        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 0 and 16', parts));
     end if;
     r := dipwell_internal.compile(d, period);
     perform dipwell_internal.put_limit(d, r);

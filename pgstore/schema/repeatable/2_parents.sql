@@ -1,0 +1,164 @@
+-- Calls as groups of decide: limits with parents take from all levels, and a limit and
+-- key named twice is asked once. Go twins: path.go, takes.go.
+
+create type dipwell_internal.call as (
+    ids    int[],
+    keys   text[],
+    costs  bigint[],
+    plans  text[],
+    floors bigint[],
+    takes  int[],
+    own    int[],
+    named  int
+);
+comment on type dipwell_internal.call is 'The limits and keys of a call: those that were named, and then their parents.';
+comment on column dipwell_internal.call.ids is 'limits.id.';
+comment on column dipwell_internal.call.keys is 'buckets.key.';
+comment on column dipwell_internal.call.costs is 'Tokens.';
+comment on column dipwell_internal.call.plans is 'The plans that were named, or null.';
+comment on column dipwell_internal.call.floors is 'Tokens that must stay free.';
+comment on column dipwell_internal.call.takes is 'A bit for each take of the call that it is for.';
+comment on column dipwell_internal.call.own is 'For each take of the call, the index of its own limit and key in the lists above.';
+comment on column dipwell_internal.call.named is 'How many entries of the lists were named; the others are parents.';
+
+create function dipwell.key(variadic parts text[]) returns text language sql immutable as
+$$ select string_agg(replace(replace(coalesce(p, ''), '%', '%25'), '/', '%2F'), '/' order by i) from unnest(parts) with ordinality u (p, i) $$;
+comment on function dipwell.key is
+    'The key of a limit that has a parent or is one: the parts joined by /, in which % is written %25 and / is written %2F.';
+
+create function dipwell_internal.parent_key(key text) returns text language sql immutable as
+$$ select case when key ~ '/' then regexp_replace(key, '/[^/]*$', '') else '' end $$;
+comment on function dipwell_internal.parent_key is
+    'The key without its last part. Go twin: ParentKey.';
+
+create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql immutable as $$
+declare
+    path   text[] := string_to_array(key, '/');
+    reason text := format('has %s parts; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)', cardinality(path), limit_name, parts);
+begin
+    if array_position(path, '') is not null then
+        reason := format('part %s of "%s" is empty', array_position(path, ''), key);
+    elsif cardinality(path) = parts then
+        return;
+    elsif parts = 0 then
+        reason := format('limit %s has one shared bucket and takes no key', limit_name);
+    end if;
+    raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
+end $$;
+comment on function dipwell_internal.check_path is
+    'Raises an error that names the field unless a key has so many parts, none of them empty. Go twin: CheckPath.';
+
+-- alone: the call is of one limit, so that errors name its field without an index.
+create function dipwell_internal.call_of(verb int, limit_names text[], of_keys text[], of_costs bigint[], of_plans text[], of_floors bigint[],
+    alone boolean default false, ttl bigint default null) returns dipwell_internal.call language plpgsql stable as $$
+declare
+    c      dipwell_internal.call;
+    k      int := cardinality(limit_names);
+    fields text[] := '{limit_name,key,cost,floor}';
+    l      dipwell.limits;
+    key    text;
+    above  text;
+    levels int;
+    i      int;
+    j      int;
+    -- an entry for each take, and then for each parent of one
+    ids    int[] := '{}';
+    keys   text[] := '{}';
+    at     int[] := '{}'; -- index of the take
+    up_ids  int[] := '{}';
+    up_keys text[] := '{}';
+    up_at   int[] := '{}';
+    -- of the entries of c
+    names  text[] := '{}';
+    costs  bigint[] := '{}';
+    floors bigint[] := '{}';
+    takes  int[] := '{}';
+    own    int[] := '{}';
+begin
+    for i in 1..k loop
+        if not alone then
+            fields := array[format('limit_names[%s]', i), format('keys[%s]', i), format('costs[%s]', i), format('floors[%s]', i)];
+        end if;
+        perform dipwell_internal.check_cost(of_costs[i], fields[3]);
+        perform dipwell_internal.check_cost(coalesce(of_floors[i], 0), fields[4]);
+        key := dipwell_internal.check_key(of_keys[i], fields[2]);
+        select * into l from dipwell.limits x where x.name = limit_names[i];
+        if not found then
+            perform dipwell_internal.limit_id(limit_names[i], fields[1]);
+        end if;
+        if l.algorithm = 'leaky_bucket' and of_floors[i] > 0 then
+            raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
+                message = format('%s: limit %s is a leaky bucket, which has none', fields[4], l.name);
+        end if;
+        perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
+        ids := ids || l.id;
+        keys := keys || key;
+        at := at || i;
+        levels := 0;
+        while l.parent is not null and levels < 4 loop
+            above := l.parent;
+            select * into l from dipwell.limits x where x.name = above;
+            if not found then
+                perform dipwell_internal.limit_id(above, fields[1]);
+            end if;
+            levels := levels + 1;
+            key := dipwell_internal.parent_key(key);
+            if verb <> 6 then
+                perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
+                up_ids := up_ids || l.id;
+                up_keys := up_keys || key;
+                up_at := up_at || i;
+            end if;
+        end loop;
+        if levels > 0 or l.parts is not null then
+            perform dipwell_internal.check_path(limit_names[i], keys[i], levels + coalesce(l.parts, 0)::int, fields[2]);
+        end if;
+    end loop;
+    ids := ids || up_ids;
+    keys := keys || up_keys;
+    at := at || up_at;
+    for e in 1..cardinality(ids) loop
+        i := at[e];
+        j := array_position(names, ids[e] || ' ' || keys[e]);
+        if j is null then
+            j := cardinality(names) + 1;
+            if j > 16 then
+                raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
+                    message = 'limit_names: the takes and the parents of their limits are more than 16';
+            end if;
+            names[j] := ids[e] || ' ' || keys[e];
+            c.ids := c.ids || ids[e];
+            c.keys := c.keys || keys[e];
+            c.plans := c.plans || case when e <= k then of_plans[i] end;
+            costs[j] := of_costs[i];
+            floors[j] := case when e <= k then coalesce(of_floors[i], 0) else 0 end;
+            takes[j] := 1 << (i - 1);
+        else
+            if e <= k and (c.plans)[j] is distinct from of_plans[i] then
+                raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
+                    message = format('plans[%s]: the same limit and key is asked under another plan', i);
+            end if;
+            costs[j] := dipwell_internal.check_cost(costs[j] + of_costs[i], 'costs');
+            floors[j] := greatest(floors[j], case when e <= k then of_floors[i] end);
+            takes[j] := takes[j] | (1 << (i - 1));
+        end if;
+        if e <= k then
+            own[e] := j;
+            c.named := cardinality(names);
+        end if;
+    end loop;
+    c.costs := costs;
+    c.floors := floors;
+    c.takes := takes;
+    c.own := own;
+    return c;
+end $$;
+comment on function dipwell_internal.call_of is
+    'The limits and keys of a call, with the parents of the limits, and the costs of each added up. Raises an error that names the field if an argument is invalid. Go twin: Limiter.prepare.';
+
+create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
+    top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as
+$$ select case when allowed <> top_allowed then top_allowed when allowed then remaining < top_remaining
+    when never <> top_never then never else coalesce(retry > top_retry, false) end $$;
+comment on function dipwell_internal.decides_over is
+    'Whether one result decides a call rather than another: the latest retry of refusals, otherwise the fewest remaining tokens. Go twin: Decision.decidesOver.';
