@@ -46,7 +46,7 @@ func commands(t testing.TB, s *redistest.Server) map[string]int {
 func TestCallsPerDecision(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000),
+	s, l := openURL(t, server.URL(), redisstore.Config{Poll: -1}, drained("a", 5), drained("b", 1000), store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 20},
 		store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"})
 	ctx := t.Context()
 	pro := drained("o", 10)
@@ -81,11 +81,27 @@ func TestCallsPerDecision(t *testing.T) {
 	one := func(call func() (dipwell.Decision, error)) func() error {
 		return func() error { _, err := call(); return err }
 	}
+	var holds []string
+	held := func(limit, key string) func() (dipwell.Decision, error) {
+		return func() (dipwell.Decision, error) {
+			d, err := l.Hold(ctx, time.Hour, "", dipwell.Take{Limit: limit, Key: key, Cost: 10})
+			holds = append(holds, d.Hold)
+			return d, err
+		}
+	}
+	hold, slot := held("b", "held"), held("jobs", "held")
+	settle := func() (dipwell.Decision, error) {
+		id := holds[0]
+		holds = holds[1:]
+		return l.Settle(ctx, id, 3)
+	}
 	for _, c := range []struct {
 		name string
 		call func() error
 		want string
 	}{
+		{"warm, hold", one(held("b", "warm")), ""},
+		{"warm, settle", one(settle), ""},
 		{"warm", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "warm", 1) }), ""},
 		{"warm, several rows", takes("b", "warm", "warmer"), ""},
 		{"warm, refund", one(func() (dipwell.Decision, error) { return l.Refund(ctx, "b", "warm", 1) }), ""},
@@ -117,6 +133,13 @@ func TestCallsPerDecision(t *testing.T) {
 		{"under an override, two limits", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "vip", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Cost: 1})
 		}), "evalsha 1, get 2, set 2, time 1"},
+		{"hold", one(hold), "evalsha 1, get 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},
+		{"second hold", one(hold), "evalsha 1, get 1, hget 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},
+		{"beside holds", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "held", 1) }), "evalsha 1, get 1, hget 1, hset 1, pexpireat 1, pttl 1, set 1, time 1"},
+		{"settle", one(settle), "evalsha 1, get 2, hdel 1, hget 2, hlen 1, hset 1, set 2, time 1"},
+		{"settle the last", one(settle), "del 1, evalsha 1, get 2, hdel 1, hget 2, hlen 1, set 2, time 1"},
+		{"take a slot", one(slot), "evalsha 1, get 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},
+		{"free a slot", one(settle), "del 2, evalsha 1, get 2, hdel 1, hget 1, hlen 1, set 1, time 1, hvals 1"},
 		{"under a plan, first call", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "planned", Plan: "pro", Cost: 1})
 		}), "evalsha 1, get 1, set 1, time 1"},
@@ -130,7 +153,7 @@ func TestCallsPerDecision(t *testing.T) {
 		}
 		counts := commands(t, server)
 		var got []string
-		for _, name := range []string{"del", "eval", "evalsha", "get", "mget", "set", "time"} {
+		for _, name := range []string{"del", "eval", "evalsha", "get", "hdel", "hget", "hlen", "hset", "mget", "pexpireat", "pttl", "set", "time"} {
 			if counts[name] > 0 {
 				got = append(got, fmt.Sprint(name, " ", counts[name]))
 				delete(counts, name)

@@ -38,6 +38,10 @@ var (
 	decideLua string
 	//go:embed cancel.lua
 	cancelLua string
+	//go:embed hold.lua
+	holdLua string
+	//go:embed settle.lua
+	settleLua string
 	//go:embed snapshot.lua
 	snapshotLua string
 	//go:embed read.lua
@@ -64,6 +68,7 @@ type script struct {
 
 type scripts struct {
 	takeOne, takeAll, takeMany, set, decide, cancel *script
+	hold, settle                                    *script
 	read, write, unlock, define, lengthen, now      *script
 }
 
@@ -77,10 +82,12 @@ func newScripts(clock, reserve string) *scripts {
 	}
 	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
 	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
+	hold, settle := with(reserve+"\n"+lowsLua+holdLua), with(reserve+"\n"+lowsLua+settleLua)
+	hold.returnsString, settle.returnsString = true, true
 	read := with(snapshotLua + readLua)
 	read.returnsLists = true
 	return &scripts{
-		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua),
+		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle,
 		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }

@@ -104,6 +104,7 @@ type Store struct {
 	names     names
 	scripts   *scripts
 	overrides knownOverrides
+	holds     knownHolds
 	held      atomic.Bool // rows may have expired holds
 	turns     turns
 	clock     func() int64
@@ -215,6 +216,16 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	}
 	entries := known[:len(g.Ops)]
 	switch {
+	case canHold(g, entries), s.holds.heldTakes(g, entries):
+		if done, err := s.makeHold(ctx, g, entries); done || err != nil {
+			return err
+		}
+		return s.decideInGo(ctx, g, nil)
+	case g.Hold != nil && g.Hold.Verb == store.SettleHold:
+		if done, err := s.settleHold(ctx, g); done || err != nil {
+			return err
+		}
+		return s.decideInGo(ctx, g, nil)
 	case needsGo(g):
 		return s.decideInGo(ctx, g, nil)
 	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):

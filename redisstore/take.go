@@ -58,6 +58,11 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		if listed(row) && row[0] == '0' && row[1] != '0' {
 			return s.decide(ctx, g, []*entry{e}, true)
 		}
+		if strings.HasPrefix(row, heldBegin) && op.Verb == store.VerbTake {
+			if done, err := s.makeHold(ctx, g, []*entry{e}); done || err != nil {
+				return err
+			}
+		}
 		return s.decideInGo(ctx, g, nil)
 	}
 	now, row, ok := parseTakeOne(c.str())

@@ -1,0 +1,103 @@
+-- Settles a hold that has not expired, all parts of it: the commonest case of
+-- Group.DecideIn. It reads no other records, but of concurrency limits when each hold
+-- expires.
+--
+-- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: n, the hold as
+-- it must be, when it expires; its new JSON up to the time at which it is forgotten,
+-- after how many µs that is, and the rest; for each row version, add (0: a concurrency
+-- limit), field of the record, units that were taken, units to be given back, units to
+-- be charged, and how many may be used then.
+-- Returns one string of lines: seconds and microseconds of the clock; for each row the
+-- value found, nothing for a full bucket; for each row its list, or when the last other
+-- hold of a concurrency limit expires. An empty string: Go must decide, and nothing was
+-- done.
+local call, format, match, ceil = redis.call, string.format, string.match, math.ceil
+local n = ARGV[1] + 0
+if now >= ARGV[3] + 0 or call('GET', KEYS[2 * n + 1]) ~= ARGV[2] then
+  return ''
+end
+local rows, lines = {}, {clock[1] .. ' ' .. clock[2]}
+for i = 1, n do
+  local a, text, record = 7 * i, call('GET', KEYS[i]), call('HGET', KEYS[n + i], ARGV[7 * i + 2])
+  local add, used, ts, version = ARGV[a + 1] + 0, 0, 0, ARGV[a]
+  if text then
+    used, ts, version = match(text, '^h(%d+) (%d+) (%d+)$')
+  elseif add == 0 then
+    return ''
+  end
+  local number, mark, units, of
+  if record then
+    number, mark, units, of = match(record, '^(%d+) (%d+) %-1 (%d+) %d+ %d+ (%d+) ')
+  end
+  if version ~= ARGV[a] or of ~= version or units ~= ARGV[a + 3] then
+    return ''
+  end
+  used, ts = used + 0, ts + 0
+  local r, t, left, found = {add = add}, {{later "now" "ts"}}, used, ''
+  if add == 0 then
+    local last = 0
+    for _, other in ipairs(call('HVALS', KEYS[n + i])) do
+      if other ~= record then
+        last = max(last, tonumber(match(other, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) ')))
+      end
+    end
+    left, found = max(0, left - units), format('%d', last)
+  else
+    if used > 0 then
+      {{statements 6 "leftAfter" "used" (ticksUpTo "ts" "t" "" 1) "add" unbounded "left"}}
+    end
+    local l = text and readList(KEYS[n + i])
+    if l then
+      found = listText(l)
+      if l.till > 0 or l.mark ~= mark + 0 then -- it has reservations too, or is a later one
+        return ''
+      end
+      if left > 0 then
+        lowerLast(l, left)
+        left = left - takeUnits(l, number + 0, ARGV[a + 4] + 0)
+        r.list = left > 0 and l
+      end
+    end
+    left = left + ARGV[a + 5]
+    if left > ARGV[a + 6] + 0 then
+      return ''
+    end
+  end
+  r.t, r.left, rows[i] = t, left, r
+  lines[1 + i], lines[1 + n + i] = text or '', found
+end
+
+-- First what needs no memory; the writes after that are not refused.
+for i = 1, n do
+  if rows[i].list then
+    call('HDEL', KEYS[n + i], ARGV[7 * i + 2])
+  else
+    call('HDEL', KEYS[n + i], ARGV[7 * i + 2], '')
+  end
+end
+for i = 1, n do
+  local a, r, row, records = 7 * i, rows[i], KEYS[i], KEYS[n + i]
+  local others = call('HLEN', records) > (r.list and 1 or 0)
+  if not others then
+    call('DEL', records)
+  elseif r.list then
+    call('HSET', records, '', listText(r.list))
+  end
+  if r.left == 0 then
+    call('DEL', row)
+  else
+    local text = format('%s%d %d %s', others and 'h' or '', r.left, r.t, ARGV[a])
+    if r.add == 0 then
+      call('SET', row, text, 'KEEPTTL')
+    else
+      local full = {{dueAt "r.t" (ticksFor "r.left" "r.add") "" 1}}
+      put(row, text, full)
+      if others and ARGV[a + 5] ~= '0' then
+        expireAt(records, max(full, now + 1000 * call('PTTL', records)))
+      end
+    end
+  end
+end
+local forget = now + ARGV[5]
+put(KEYS[2 * n + 1], ARGV[4] .. format('%d', forget) .. ARGV[6], forget)
+return table.concat(lines, '\n')
