@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -38,6 +39,7 @@ type entry struct {
 	until any // for scripts: the time at which override ends, or forever; "" if there is none
 
 	override *store.Override // whose definition def is, or nil
+	sites    sync.Map        // entries of definitions of call sites, by Definition.Plan
 	parts    int             // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
 }
 
@@ -106,6 +108,11 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	}
 	if op.Def.Plan != "" {
 		plan := e.plans[op.Def.Plan]
+		if op.Def.Unnamed {
+			if plan = l.site(e, op.Def.Plan); plan == nil { // made by another program
+				return nil, store.ErrStaleDefinition
+			}
+		}
 		if plan == nil {
 			return nil, &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan)}
 		}
@@ -274,7 +281,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			return text, err
 		}
 		longer = nil
-		if old != nil && d.Number != old.Number && l.s.clock == nil && slower(old, d) {
+		if old != nil && d.Number != old.Number && l.s.clock == nil && (slower(old, d) || sitesOf(text).Sites != "") {
 			longer = d
 			if err = l.s.lengthenExpiry(ctx, d); err != nil {
 				return "", err
@@ -286,7 +293,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			}
 		}
 		moved = old != nil && d.Parent != old.Parent && l.s.names.cluster
-		return encodeDefinition(d), nil
+		return encodeDefinition(d, sitesOf(text)), nil
 	})
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
@@ -311,7 +318,7 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 		}
 		d := *old
 		d.Overridden = true
-		return encodeDefinition(&d), nil
+		return encodeDefinition(&d, sitesOf(text)), nil
 	})
 	if err != nil {
 		return changeError(err, true)
@@ -349,11 +356,11 @@ func registryOf(d *store.Definition) *store.Registry {
 
 // Drop ends a limit with its overrides and its parts of holds. Its buckets expire.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	err := l.change(ctx, name, func(old *store.Definition, _ string) (string, error) {
+	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
-		return encodeDropped(old.Number), nil
+		return encodeDropped(old.Number, text), nil
 	})
 	if err == nil {
 		err = l.s.forget(ctx, name)

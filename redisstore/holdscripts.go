@@ -127,7 +127,7 @@ func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (any bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Verb != store.VerbTake || op.Cost == 0 || !quick(known[i].def) {
+		if op := &g.Ops[i]; op.Verb != store.VerbTake || op.Cost == 0 || !quick(known[i].def) || op.Def.Algorithm == store.Concurrency {
 			return false
 		}
 		any = any || k.held[[2]string{g.Ops[i].Def.Name, g.Ops[i].Key}]

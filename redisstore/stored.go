@@ -16,9 +16,42 @@ type storedLimit struct {
 	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
 	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
 	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that is gone
+	storedSites
 }
 
-func encodeDropped(last uint32) string { return encode(storedLimit{Dropped: last}) }
+// storedSites are the definitions that call sites have made of a limit.
+type storedSites struct {
+	Sites string `json:"sites,omitempty"`          // plans that have their index as name; one that is not callable has ended
+	Ended int64  `json:"sites_ended_us,omitempty"` // when the last of them ended
+}
+
+// encodeDropped encodes a limit that was dropped. text is what is stored of it now.
+func encodeDropped(last uint32, text string) string {
+	sites := sitesOf(text)
+	plans := sites.plans()
+	for i := range plans {
+		plans[i].OverrideOnly = true
+	}
+	sites.set(plans)
+	return encode(storedLimit{Dropped: last, storedSites: sites})
+}
+
+// sitesOf returns the call sites of a limit as it is stored.
+func sitesOf(text string) storedSites {
+	var l storedLimit
+	_ = json.Unmarshal([]byte(text), &l)
+	return l.storedSites
+}
+
+func (s *storedSites) plans() []store.Plan {
+	var l store.Limit
+	if err := l.Set("plans", s.Sites); err != nil {
+		return nil
+	}
+	return l.Plans.All()
+}
+
+func (s *storedSites) set(plans []store.Plan) { s.Sites = store.NewPlans(plans...).String() }
 
 func encode(l storedLimit) string {
 	b, err := json.Marshal(l)
@@ -28,8 +61,8 @@ func encode(l storedLimit) string {
 	return string(b)
 }
 
-func encodeDefinition(d *store.Definition) string {
-	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden})
+func encodeDefinition(d *store.Definition, sites storedSites) string {
+	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, storedSites: sites})
 }
 
 // decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
@@ -61,6 +94,7 @@ func decode(text string) (*store.Definition, error) {
 	d, err := catalog.Definition(limit, l.Owner, l.Version, l.Versions)
 	if err == nil {
 		d.Overridden = l.Overridden
+		err = d.SetCallSites(store.NewPlans(l.plans()...))
 	}
 	return d, err
 }

@@ -361,7 +361,8 @@ func listed(text string) bool {
 const (
 	maxWrites    = 100
 	maxLockPause = 8 * time.Millisecond
-	maxLockWait  = 10 * time.Second
+	maxLockWait  = 10 * time.Second // for other programs
+	maxTurnWait  = time.Minute      // for other calls of this program, each of which is bounded
 )
 
 // decideInGo decides a group by DecideIn.
@@ -426,8 +427,7 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 // order of arrival, and locks its keys then, so that only other programs compete with it.
 func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
 	turn, locked, pause := await.Gate(nil), false, time.Millisecond
-	waiting, stop := context.WithTimeout(ctx, maxLockWait)
-	defer stop()
+	var began time.Time // of its turn
 	defer func() {
 		if locked {
 			t.unlock(ctx)
@@ -468,20 +468,29 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 			writes++
 		}
 		if turn == nil {
-			if gate := t.s.turns.of(t.rows[0]); gate.Enter(waiting) == nil {
-				turn = gate
-				continue
+			gate := t.s.turns.of(t.rows[0])
+			waiting, stop := context.WithTimeout(ctx, maxTurnWait)
+			err = gate.Enter(waiting)
+			if stop(); err != nil {
+				return t.tooLate(ctx, maxTurnWait)
 			}
+			turn, began = gate, time.Now()
+			continue
 		}
-		if turn == nil || !ok && await.Sleep(waiting, rand.N(pause)) != nil {
-			if ctx.Err() != nil {
-				return storeError(ctx.Err(), false)
-			}
-			return fmt.Errorf("%w: other calls kept limit %s with key %q locked for %v; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, maxLockWait)
+		if !ok && (time.Since(began) > maxLockWait || await.Sleep(ctx, rand.N(pause)) != nil) {
+			return t.tooLate(ctx, maxLockWait)
 		}
 		pause = min(2*pause, maxLockPause)
 	}
 	return fmt.Errorf("%w: gave up, because limit %s with key %q was changed in between %d times; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, maxWrites)
+}
+
+// tooLate returns the error of a call that others have kept waiting.
+func (t *table) tooLate(ctx context.Context, wait time.Duration) error {
+	if ctx.Err() != nil {
+		return storeError(ctx.Err(), false)
+	}
+	return fmt.Errorf("%w: other calls kept limit %s with key %q locked for %v; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, wait)
 }
 
 // turns are the gates at which the callers of a key wait for their turn; keys may share
