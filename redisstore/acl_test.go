@@ -84,7 +84,7 @@ func asUser(t *testing.T, url string) {
 	heard := func(err error) { t.Errorf("reported: %v", err) }
 	bucket := store.Limit{Name: "bucket", Rate: 10, Period: time.Second, Burst: 100, MaxDebt: 100, ListKeys: true}
 	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome"}
-	s, l := openURL(t, url, redisstore.Config{OnError: heard}, bucket, window)
+	s, l := openURL(t, url, redisstore.Config{OnError: heard}, bucket, window, store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 100})
 	other, _ := openURL(t, url, redisstore.Config{OnError: heard})
 	everyVerb(t, s, l)
 	slow := bucket
@@ -152,6 +152,19 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 			}
 		}
 	}
+	var holds []string
+	for _, key := range []string{"held", "held", "free"} {
+		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "bucket", Key: key, Cost: 1}, dipwell.Take{Limit: "jobs", Key: key, Cost: 1})
+		if err != nil {
+			t.Fatalf("hold: %v", err)
+		}
+		holds = append(holds, d.Hold)
+	}
+	for _, id := range holds {
+		if _, err := l.Settle(t.Context(), id, 1, 1); err != nil {
+			t.Errorf("settle: %v", err)
+		}
+	}
 	takes := []dipwell.Take{{Limit: "bucket", Key: "{a}1", Cost: 1}, {Limit: "window", Key: "{a}2", Cost: 1}}
 	if _, err := l.TakeAll(t.Context(), takes...); err != nil {
 		t.Errorf("take all: %v", err)
@@ -159,7 +172,7 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 	if _, err := l.Reset(t.Context(), "bucket", "debt"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Take(t.Context(), "bucket", "debt", 100); err != nil {
+	if _, err := l.Charge(t.Context(), "bucket", "debt", 150); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -9,9 +9,10 @@
 // take_all.lua for a group, take_many.lua for a batch; all only for buckets that
 // refill continuously or in windows of equal length. set.lua decides any batch of
 // plain buckets, and decide.lua reservations that wait, leaky buckets and calendars.
-// Go decides the rest, in two calls, one that reads and one that writes if nothing has
-// changed in between: holds, concurrency limits, and rows of an older version, of
-// another plan or of an override.
+// hold.lua and settle.lua make and settle holds, and take from buckets with holds. Go
+// decides the rest, in two calls, one that reads and one that writes if nothing has
+// changed in between: rows of an older version, of another plan or of an override that
+// is met for the first time, and holds of other limits.
 //
 // In a cluster, the buckets of a group must be in one slot: see [TagKey] and
 // [TagAll].

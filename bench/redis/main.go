@@ -33,6 +33,7 @@ const (
 	commonLimit  = "api"
 	windowLimit  = "window"
 	drainedLimit = "drained"
+	plansLimit   = "plans"
 	hotKey       = "hot"
 )
 
@@ -86,6 +87,9 @@ func scenarios() (all []scenario) {
 	var names []string
 	var targets []target
 	for _, v := range verbs {
+		if v.alone {
+			continue
+		}
 		names = append(names, v.name)
 		if v.least > 0 {
 			targets = append(targets, target{v.name, takeName, v.least})
@@ -125,6 +129,9 @@ func run(ctx context.Context, rounds int, length time.Duration, only, out string
 		return err
 	}
 	var text strings.Builder
+	if err = b.prepare(ctx); err != nil {
+		return err
+	}
 	b.addCalls()
 	reached, asked := 0, 0
 	for _, s := range scenarios() {

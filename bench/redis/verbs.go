@@ -26,6 +26,72 @@ var limits = []dipwell.Limit{
 	{Name: "global", Rate: perSecond, Period: time.Second, Burst: burst},
 	{Name: windowLimit, Algorithm: dipwell.FixedWindow, Rate: burst, Period: time.Second},
 	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour},
+	{Name: plansLimit, Rate: perSecond, Period: time.Second, Burst: burst, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 2 * burst})},
+	{Name: "globe", Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: "team", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "globe"},
+	{Name: "member", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "team"},
+	{Name: "held", Rate: 1, Period: time.Second, Burst: burst}, // what is held does not come back by time
+	{Name: "jobs", Algorithm: dipwell.Concurrency, Burst: 100},
+}
+
+// crowdKey has crowd live holds under the limit held.
+const (
+	crowdKey = "crowd"
+	crowd    = 1000
+)
+
+// overridden is the number of keys of plansLimit that have an override.
+const overridden = 1000
+
+// prepare sets overrides and makes holds.
+func (b *bench) prepare(ctx context.Context) error {
+	for i := range overridden {
+		if _, err := b.single.SetOverride(ctx, plansLimit, dipwell.Override{Key: overriddenKey(i), Burst: 2 * burst}); err != nil {
+			return err
+		}
+	}
+	for range crowd {
+		if _, err := b.single.Hold(ctx, time.Hour, "", dipwell.Take{Limit: "held", Key: crowdKey, Cost: 1}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func overriddenKey(i int) string { return "vip" + load.Key(i) }
+
+// overridesOf takes from keys that have an override, in turn.
+func overridesOf() caller {
+	var n atomic.Int64
+	return func(ctx context.Context, l *dipwell.Limiter, _ string) (bool, error) {
+		d, err := l.Take(ctx, plansLimit, overriddenKey(int(n.Add(1)%overridden)), 1)
+		return d.Allowed, err
+	}
+}
+
+func planned(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+	d, err := l.TakeAll(ctx, dipwell.Take{Limit: plansLimit, Key: key, Plan: "pro", Cost: 1})
+	return d.Allowed, err
+}
+
+func levels(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+	d, err := l.Take(ctx, "member", key[:len(key)-2]+"/"+key[len(key)-2:], 1)
+	return d.Allowed, err
+}
+
+// holdAndSettle holds 10 and settles to 7; key is used if the one given is empty.
+func holdAndSettle(limit, of string) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, key string) (bool, error) {
+		if of != "" {
+			key = of
+		}
+		d, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: limit, Key: key, Cost: 10})
+		if err != nil || !d.Allowed {
+			return false, err
+		}
+		d, err = l.Settle(ctx, d.Hold, 7)
+		return d.Allowed, err
+	}
 }
 
 // A verb is one kind of call. target is the most processor time that it may
@@ -35,6 +101,7 @@ type verb struct {
 	name          string
 	call          caller
 	target, least float64
+	alone         bool // is not measured coalesced
 }
 
 // A caller makes one call for a key, and reports whether it was allowed.
@@ -63,14 +130,20 @@ func takeAll(limits ...string) caller {
 
 var verbs = []verb{
 	{name: "Take", call: one(store.VerbTake)},
-	{twoName, takeAll(commonLimit, "tenant"), 1.5, 0},
-	{"TakeAll of 3", takeAll(commonLimit, "tenant", "global"), 0, 0},
-	{"TakeUpTo", one(store.VerbTakeUpTo), 1.5, 0.6},
-	{"Reserve", one(store.VerbReserve), 1.5, 0.6},
-	{"Charge", one(store.VerbCharge), 1.5, 0.6},
-	{"Refund", one(store.VerbRefund), 0, 0},
-	{"Take of a window", of(windowLimit, store.VerbTake), 0, 0},
-	{"Check", one(store.VerbCheck), 1.5, 0},
+	{name: twoName, call: takeAll(commonLimit, "tenant"), target: 1.5},
+	{name: "TakeAll of 3", call: takeAll(commonLimit, "tenant", "global")},
+	{name: "TakeUpTo", call: one(store.VerbTakeUpTo), target: 1.5, least: 0.6},
+	{name: "Reserve", call: one(store.VerbReserve), target: 1.5, least: 0.6},
+	{name: "Charge", call: one(store.VerbCharge), target: 1.5, least: 0.6},
+	{name: "Refund", call: one(store.VerbRefund)},
+	{name: "Take of a window", call: of(windowLimit, store.VerbTake)},
+	{name: "Check", call: one(store.VerbCheck), target: 1.5},
+	{name: "Take under a plan", call: planned, target: 1.11},
+	{name: "Take under an override", call: overridesOf(), target: 1.11},
+	{name: "Take of three levels", call: levels, target: 2.6, least: 0.25},
+	{name: "Hold and settle", call: holdAndSettle("held", ""), target: 2.4, alone: true},
+	{name: "Hold and settle beside 1,000 holds", call: holdAndSettle("held", crowdKey), target: 2.4, alone: true},
+	{name: "Hold and settle of a concurrency limit", call: holdAndSettle("jobs", ""), target: 2.4, alone: true},
 }
 
 // mixedCosts takes from 1 to 5 tokens.
