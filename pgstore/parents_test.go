@@ -363,7 +363,7 @@ func (m *levelsRun) call() (c levelsCall) {
 		}
 		c.sql += ")"
 		c.text = fmt.Sprintf("%s %+v", verb, t)
-		c.go_ = func(l *dipwell.Limiter) (d dipwell.Decision, err error) { err = l.DoTake(ctx, &d, verb, t); return }
+		c.go_ = func(l *dipwell.Limiter) (d dipwell.Decision, err error) { err = l.Do(ctx, &d, verb, t); return }
 	}
 	return c
 }
