@@ -1,0 +1,264 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A kind is what a step does.
+type kind int
+
+const (
+	calls     kind = iota // process makes n calls, gap µs apart
+	holds                 // the same, of holds that are settled after back µs
+	cut                   // nothing passes between process and store for span µs
+	slow                  // each message takes up to span µs longer, for some time
+	stall                 // the store answers nothing for span µs
+	clockBack             // the store's clock is set back by span µs
+	skew                  // the wall clock of process is set span µs further
+	pause                 // process stands still for span µs
+	crash                 // process loses everything it knew
+	define                // limit gets another rate
+	sweep                 // the store deletes full rows
+)
+
+// A step is something that happens in a history. It says everything about itself, so
+// that others can be dropped.
+type step struct {
+	id      int
+	at      int64 // true time in µs
+	kind    kind
+	process int
+	limit   string
+	key     string
+	verb    store.Verb
+	cost    int64
+	n       int
+	gap     int64
+	span    int64
+	back    int64 // µs after which a hold is settled or a reservation cancelled; 0: never
+	settle  int64
+	rate    int64
+}
+
+// faults are how often the network fails, in 1/1000 of the messages.
+type faults struct {
+	lost, lostAnswers, duplicates int
+	usual                         int64 // µs that a message takes, mostly
+	slow                          int64 // µs more for some
+	stalled                       int64 // true time until which the store stands still
+}
+
+func (f *faults) happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
+
+// delay draws how long a message takes. Some take ten times as long as others, so that
+// later ones pass them.
+func (f *faults) delay(r *rand.Rand) int64 {
+	d := 50 + r.Int64N(f.usual)
+	if r.IntN(10) == 0 {
+		d += r.Int64N(10 * f.usual)
+	}
+	if extra := r.Int64N(1 << 20); f.slow > 0 {
+		d += extra % f.slow
+	}
+	return d
+}
+
+// A bound is what a limit promises: the largest burst and rate that it has had.
+type bound struct {
+	burst        int64 // tokens
+	rate, period int64 // tokens a period, of µs
+	window       bool
+}
+
+// A history is everything that is drawn from a seed.
+type history struct {
+	seed      uint64
+	limits    []store.Limit
+	bounds    map[string]*bound
+	processes int
+	cached    bool // the processes have deny caches
+	drifts    []int64
+	faults    faults
+	steps     []step
+}
+
+// faultNames are the faults that Options.Faults may name.
+var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall", "clock-back", "skew", "drift", "pause", "crash", "define", "sweep"}
+
+// newHistory draws a history with n steps.
+func newHistory(seed uint64, n int, only []string) history {
+	r := rand.New(rand.NewPCG(seed, 0))
+	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0}
+	active := map[string]bool{}
+	for _, name := range faultNames {
+		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
+	}
+	permille := func(name string) int {
+		if v := r.IntN(60); active[name] {
+			return v
+		}
+		return 0
+	}
+	h.faults = faults{lost: permille("lost"), lostAnswers: permille("lost-answers"), duplicates: permille("twice"), usual: 200 + r.Int64N(5000)}
+	for range h.processes + 1 {
+		if d := r.Int64N(1001) - 500; active["drift"] {
+			h.drifts = append(h.drifts, d)
+		} else {
+			h.drifts = append(h.drifts, 0)
+		}
+	}
+	h.drawLimits(r)
+	length := int64(n) * (5_000 + r.Int64N(60_000))
+	for i := range n {
+		h.steps = append(h.steps, h.drawStep(r, i, length, active))
+	}
+	slices.SortStableFunc(h.steps, func(a, b step) int { return int(a.at - b.at) })
+	return h
+}
+
+func (h *history) drawLimits(r *rand.Rand) {
+	rate := 2 + r.Int64N(200)
+	bucket := store.Limit{Name: "bucket", Rate: rate, Period: time.Second, Burst: 1 + r.Int64N(2*rate)}
+	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 1 + r.Int64N(50), Period: time.Duration(50+r.IntN(900)) * time.Millisecond, Start: "0s"}
+	window.Burst = window.Rate * (1 + r.Int64N(2))
+	wild := store.Limit{Name: "wild", Rate: rate, Period: time.Second, Burst: 20}
+	h.limits = []store.Limit{bucket, window, wild}
+	h.bounds = map[string]*bound{}
+	for _, l := range h.limits {
+		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow}
+	}
+}
+
+// drawStep draws a step. It draws the same numbers whatever faults are active.
+func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
+	s := step{id: id, at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(len(h.limits))].Name,
+		cost: 1 + r.Int64N(4), n: 1 + r.IntN(20), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
+	if r.IntN(8) == 0 {
+		s.cost += r.Int64N(40)
+	}
+	s.back, s.settle = r.Int64N(200_000), r.Int64N(s.cost+2)
+	verbs := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCheck}
+	fault := r.IntN(10)
+	pick, which := r.IntN(100), r.IntN(100)
+	switch {
+	case s.limit == "wild":
+		s.verb = []store.Verb{store.VerbTake, store.VerbCharge, store.VerbRefund, store.VerbReset, store.VerbTakeUpTo}[pick%5]
+		s.n = 1 + s.n/8
+	case pick < 15:
+		s.kind = holds
+	default:
+		s.verb = verbs[pick%len(verbs)]
+	}
+	if fault > 0 {
+		return s
+	}
+	for _, f := range []struct {
+		name string
+		kind kind
+	}{{"cut", cut}, {"slow", slow}, {"stall", stall}, {"clock-back", clockBack}, {"skew", skew}, {"pause", pause}, {"crash", crash}, {"define", define}, {"sweep", sweep}}[which%9:] {
+		if active[f.name] {
+			s.kind = f.kind
+			break
+		}
+	}
+	if s.kind == define {
+		s.limit = []string{"bucket", "window"}[which%2]
+	}
+	if s.kind == skew {
+		s.span = 600e6 * int64(which-50) / 50
+	}
+	return s
+}
+
+// String describes the step in words.
+func (s *step) String() string {
+	p := fmt.Sprintf("process %d ", s.process)
+	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
+	switch s.kind {
+	case calls:
+		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key)
+	case holds:
+		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, ms, s.settle, float64(s.back)/1000)
+	case cut:
+		return p + "is cut off from the store for " + ms
+	case slow:
+		return "messages take up to " + ms + " longer"
+	case stall:
+		return "the store answers nothing for " + ms
+	case clockBack:
+		return "the store's clock steps back by " + ms
+	case skew:
+		return p + fmt.Sprintf("sets its wall clock %.0f s further", float64(s.span)/1e6)
+	case pause:
+		return p + "stands still for " + ms
+	case crash:
+		return p + "crashes"
+	case define:
+		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
+	}
+	return "the store sweeps"
+}
+
+// play makes one step happen.
+func (w *world) play(s *step) {
+	p := w.procs[s.process]
+	if s.kind > holds {
+		w.tracef("%s", s)
+	}
+	switch s.kind {
+	case calls, holds:
+		for i := range s.n {
+			w.after(int64(i)*s.gap, func() { p.deliver(func() { p.call(s, i) }) })
+		}
+	case cut:
+		p.cut = max(p.cut, w.now+s.span)
+	case slow:
+		w.faults.slow = s.span
+		w.after(s.span*4, func() { w.faults.slow = 0 })
+	case stall:
+		w.faults.stalled = max(w.faults.stalled, w.now+s.span)
+	case clockBack:
+		w.node.ahead -= s.span
+		w.node.loosen()
+	case skew:
+		p.skew = s.span
+	case pause:
+		p.stopped = max(p.stopped, w.now+s.span)
+	case crash:
+		p.crash()
+	case define:
+		w.define(s)
+	case sweep:
+		w.node.sweep()
+	}
+}
+
+// define changes a limit in the store. The processes hear of it one after another.
+func (w *world) define(s *step) {
+	for i := range w.limits {
+		l := &w.limits[i]
+		if l.Name != s.limit {
+			continue
+		}
+		l.Rate = s.rate
+		if l.Algorithm == store.FixedWindow {
+			l.Burst = max(l.Burst, l.Rate)
+		}
+		d, err := w.node.reg.Define(w.node.time(), *l, store.OwnerCode)
+		if err != nil {
+			w.fail("define", "%v", err)
+			return
+		}
+		b := w.bounds[l.Name]
+		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
+		w.node.loosen()
+		for i, p := range w.procs {
+			w.after(int64(i+1)*s.gap, func() { p.deliver(func() { p.defs[d.Name] = d }) })
+		}
+	}
+}

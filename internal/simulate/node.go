@@ -1,0 +1,140 @@
+package simulate
+
+import (
+	"slices"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A node is the store: limits, rows and a clock.
+type node struct {
+	w     *world
+	reg   store.Registry
+	table table
+	drift int64 // parts per million by which its clock is fast
+	ahead int64 // µs that its clock is ahead of the true time
+	high  int64 // the latest time that it has shown
+
+	books map[at]*book
+}
+
+type at struct{ limit, key string }
+
+// epoch is the store's time when a history begins, in µs.
+const epoch = 1_700_000_000_000_000
+
+// time returns what the store's clock shows.
+func (n *node) time() int64 {
+	t := epoch + n.w.now + n.w.now*n.drift/1e6 + n.ahead
+	n.high = max(n.high, t)
+	return t
+}
+
+// A table is a store.Table over maps, which can undo what was done since begin.
+type table struct {
+	rows    map[at]row
+	pending map[store.Reservation]store.Pending
+	holds   map[string]store.Hold
+	undo    []func()
+}
+
+type row struct {
+	store.State
+	records  []store.Record
+	override *store.Override
+}
+
+func newTable() table {
+	return table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}
+}
+
+func (t *table) begin() { t.undo = t.undo[:0] }
+
+func (t *table) rollback() {
+	for _, f := range slices.Backward(t.undo) {
+		f()
+	}
+}
+
+// set stores a value under a key of one of the maps.
+func set[K comparable, V any](t *table, m map[K]V, k K, v V, gone bool) {
+	old, had := m[k]
+	t.undo = append(t.undo, func() {
+		if delete(m, k); had {
+			m[k] = old
+		}
+	})
+	if m[k] = v; gone {
+		delete(m, k)
+	}
+}
+
+func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
+	r := t.rows[at{limit, key}]
+	r.Override = r.override
+	return r.State, r.records, nil
+}
+
+func (t *table) SetRow(limit, key string, s store.State, records []store.Record) error {
+	k := at{limit, key}
+	r := row{s, slices.Clone(records), t.rows[k].override}
+	set(t, t.rows, k, r, s == (store.State{}) && len(records) == 0 && r.override == nil)
+	return nil
+}
+
+func (t *table) SetOverride(limit, key string, o *store.Override) error {
+	k := at{limit, key}
+	r := t.rows[k]
+	r.override = o
+	set(t, t.rows, k, r, o == nil && r.State == (store.State{}) && len(r.records) == 0)
+	return nil
+}
+
+func (t *table) Pending(id store.Reservation) (store.Pending, error) { return t.pending[id], nil }
+
+func (t *table) SetPending(id store.Reservation, h store.Pending) error {
+	set(t, t.pending, id, h, len(h.Parts) == 0)
+	return nil
+}
+
+func (t *table) Hold(id string) (store.Hold, error) { return t.holds[id], nil }
+
+func (t *table) SetHold(id string, h store.Hold) error {
+	set(t, t.holds, id, h, len(h.Parts) == 0)
+	return nil
+}
+
+// decide decides a group at the present instant, and checks what it did.
+func (n *node) decide(g *store.Group, from *message) {
+	n.table.begin()
+	before := n.rowsOf(g)
+	if g.Err = g.DecideIn(&n.table, &n.reg, n.time()); g.Err != nil {
+		n.table.rollback()
+		return
+	}
+	n.checkDecision(g, from, before)
+}
+
+// rowsOf returns the rows of a group's keys.
+func (n *node) rowsOf(g *store.Group) []store.State {
+	rows := make([]store.State, len(g.Ops))
+	for i := range g.Ops {
+		rows[i], _, _ = n.table.Row(g.Ops[i].Def.Name, g.Ops[i].Key)
+	}
+	return rows
+}
+
+// sweep sweeps every row.
+func (n *node) sweep() {
+	keys := make([]at, 0, len(n.table.rows))
+	for k := range n.table.rows {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b at) int { return compare(a, b) })
+	for _, k := range keys {
+		n.table.begin()
+		if _, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, n.time()); err != nil {
+			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
+		}
+	}
+}

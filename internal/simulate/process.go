@@ -1,0 +1,300 @@
+package simulate
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A process asks the store through decorators of its own.
+type process struct {
+	w     *world
+	id    int
+	store store.Store
+	defs  map[string]*store.Definition // the limits as it knows them
+
+	drift  int64 // parts per million by which its clocks are fast
+	origin int64 // its monotonic clock when the history begins
+	skew   int64 // µs that its wall clock is ahead of the true time
+
+	stopped int64 // true time until which it stands still
+	cut     int64 // true time until which nothing passes between it and the store
+	tasks   map[*task]struct{}
+}
+
+// monotonic returns its monotonic clock in µs.
+func (p *process) monotonic() int64 { return p.origin + p.w.now + p.w.now*p.drift/1e6 }
+
+// begin starts the process with empty decorators.
+func (p *process) begin() {
+	p.tasks = map[*task]struct{}{}
+	p.defs = map[string]*store.Definition{}
+	for _, d := range p.w.node.reg.All() {
+		p.defs[d.Name] = d
+	}
+	p.store = link{p}
+	if p.w.cached {
+		var err error
+		if p.store, err = denycache.New(p.store, denycache.Config{Clock: p.monotonic, Keys: 64}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// crash ends all calls, and everything that the process knows.
+func (p *process) crash() {
+	for t := range p.tasks {
+		t.stop()
+	}
+	p.begin()
+}
+
+// deliver runs f as soon as the process does not stand still, unless it has crashed
+// by then.
+func (p *process) deliver(f func()) {
+	if p.stopped > p.w.now {
+		p.w.at(p.stopped, func() { p.deliver(f) })
+		return
+	}
+	f()
+}
+
+// A link is the store as a process sees it: across a network.
+type link struct{ p *process }
+
+// Abilities returns none but the limits.
+func (l link) Abilities() store.Abilities { return store.Abilities{Store: l, Limits: l} }
+
+// Registry implements store.Definer.
+func (l link) Registry() *store.Registry { return &l.p.w.node.reg }
+
+// Define implements store.Definer.
+func (l link) Define(context.Context, store.Limit, string) (*store.Definition, error) {
+	return nil, store.ErrNotSupported
+}
+
+// Drop implements store.Definer.
+func (l link) Drop(context.Context, string, string) error { return store.ErrNotSupported }
+
+// patience is how long a caller waits for an answer, in µs.
+const patience = 400_000
+
+// Apply sends the batch to the store, and waits for its answer.
+func (l link) Apply(_ context.Context, b *store.Batch) error {
+	w, t := l.p.w, l.p.w.task
+	m := &message{w: w, t: t, p: l.p, groups: copyGroups(b.Groups)}
+	m.send()
+	w.after(patience, func() {
+		l.p.deliver(func() { m.answer(nil, store.ErrOutcomeUnknown) })
+	})
+	for !m.done {
+		t.wait()
+	}
+	if m.err == nil {
+		copy(b.Groups, m.groups)
+	}
+	return m.err
+}
+
+func copyGroups(groups []store.Group) []store.Group {
+	out := append([]store.Group(nil), groups...)
+	for i := range out {
+		out[i].Ops = append([]store.Op(nil), out[i].Ops...)
+		if h := out[i].Hold; h != nil {
+			c := *h
+			out[i].Hold = &c
+		}
+	}
+	return out
+}
+
+// A message is a batch on its way to the store and back.
+type message struct {
+	w      *world
+	t      *task
+	p      *process
+	groups []store.Group // as sent, then as answered
+	done   bool
+	err    error
+	took   int64 // tokens that the store has taken for it and that no answer has told of
+}
+
+// A fate is what happens to one copy of a message, drawn when it is sent.
+type fate struct {
+	there, back        int64 // µs
+	lost, answerIsLost bool
+}
+
+func (m *message) send() {
+	r, f := m.t.rng, &m.w.faults
+	copies := 1
+	if f.happens(r, f.duplicates) {
+		copies = 2
+	}
+	for i := range copies {
+		x := fate{there: f.delay(r), back: f.delay(r), lost: f.happens(r, f.lost), answerIsLost: f.happens(r, f.lostAnswers)}
+		switch {
+		case m.p.cut > m.w.now:
+			m.w.tracef("process %d: cut off, nothing arrives", m.p.id)
+		case x.lost:
+			m.w.tracef("process %d: a request is lost", m.p.id)
+		default:
+			m.w.after(x.there, func() { m.arrive(x, i > 0) })
+		}
+	}
+}
+
+// arrive decides one copy of the message.
+func (m *message) arrive(x fate, again bool) {
+	w := m.w
+	if until := w.faults.stalled; until > w.now {
+		w.at(until, func() { m.arrive(x, again) })
+		return
+	}
+	groups := copyGroups(m.groups)
+	if again {
+		w.tracef("process %d: the next request is there twice", m.p.id)
+	}
+	before := m.took
+	for i := range groups {
+		w.node.decide(&groups[i], m)
+	}
+	took := m.took - before
+	lose := func(why string) {
+		w.lost[why] += took
+		if took > 0 {
+			w.tracef("process %d: %d tokens lost: %s", m.p.id, took, why)
+		}
+	}
+	_, lives := m.p.tasks[m.t]
+	switch {
+	case again:
+		lose("request twice")
+	case !lives:
+		lose("crash")
+	case x.answerIsLost:
+		lose("lost answer")
+	case m.p.cut > w.now:
+		lose("partition")
+	default:
+		w.after(x.back, func() {
+			m.p.deliver(func() {
+				if _, lives := m.p.tasks[m.t]; !lives {
+					lose("crash")
+				} else if m.done {
+					lose("late answer")
+				} else {
+					m.answer(groups, nil)
+				}
+			})
+		})
+	}
+}
+
+// answer ends the wait of the task, if it still waits.
+func (m *message) answer(groups []store.Group, err error) {
+	if _, lives := m.p.tasks[m.t]; !lives || m.done {
+		return
+	}
+	if m.done, m.err = true, err; err == nil {
+		m.groups = groups
+	}
+	m.t.resume()
+}
+
+// call makes call i of a step.
+func (p *process) call(s *step, i int) {
+	w := p.w
+	w.start(p, w.random(s.id, i), false, func(t *task) {
+		var b store.Batch
+		g, op := b.Single()
+		*op = store.Op{Def: p.defs[s.limit], Key: s.key, Verb: s.verb, Cost: s.cost}
+		if s.verb == store.VerbReserve {
+			binary.BigEndian.PutUint64(g.ID[:], t.rng.Uint64())
+			binary.BigEndian.PutUint64(g.ID[8:], t.rng.Uint64())
+		}
+		if s.kind == holds {
+			g.Hold = &store.HoldCall{ID: fmt.Sprintf("%d.%d", s.id, i), TTL: s.span}
+		}
+		err := p.apply(&b)
+		op = &b.Groups[0].Ops[0]
+		p.tell(s, op, err)
+		if err != nil || !b.Groups[0].Allowed {
+			return
+		}
+		switch {
+		case s.kind == holds && s.back > 0:
+			p.later(t, s.back)
+			hold := &store.HoldCall{Verb: store.SettleHold, ID: g.Hold.ID, Costs: []int64{s.settle}}
+			b.Groups = []store.Group{{Hold: hold}}
+			err = p.apply(&b)
+			w.tracef("process %d: settle %s to %d: %v", p.id, hold.ID, s.settle, err)
+		case s.verb == store.VerbReserve && b.Groups[0].Reserved && s.back > 0:
+			p.later(t, s.back)
+			b.Groups = []store.Group{{ID: g.ID, Cancel: true}}
+			err = p.apply(&b)
+			w.tracef("process %d: cancel %d of %s: %v", p.id, s.cost, s.limit, err)
+		}
+	})
+}
+
+// apply is Apply of a batch of one group.
+func (p *process) apply(b *store.Batch) error {
+	err := p.store.Apply(context.Background(), b)
+	if err == nil {
+		err = b.Groups[0].Err
+	}
+	if err != nil && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
+		p.w.fail("error", "process %d: %v", p.id, err)
+	}
+	return err
+}
+
+// later suspends a task for some time.
+func (p *process) later(t *task, d int64) {
+	p.w.after(d, func() {
+		p.deliver(func() {
+			if _, lives := p.tasks[t]; lives {
+				t.resume()
+			}
+		})
+	})
+	t.wait()
+}
+
+// tell writes an answer into the history, and checks it.
+func (p *process) tell(s *step, op *store.Op, err error) {
+	if p.w.trace != nil {
+		what := fmt.Sprintf("process %d: %s %d of %s %q: ", p.id, op.Verb, op.Cost, s.limit, s.key)
+		switch {
+		case err != nil:
+			what += err.Error()
+		case op.Allowed:
+			what += fmt.Sprintf("%d, %d left", op.Granted, op.Remaining)
+			if op.Delay > 0 {
+				what += fmt.Sprintf(", in %.3f ms", float64(op.Delay)/1000)
+			}
+		case op.Never:
+			what += "never"
+		default:
+			what += fmt.Sprintf("refused for %.3f ms", float64(op.Retry)/1000)
+		}
+		if err == nil {
+			what += " (" + op.Source.String() + ")"
+		}
+		p.w.tracef("%s", what)
+	}
+	if err == nil && !op.Allowed && op.Source == store.SourceDenyCache {
+		p.w.checkRefusal(p, op)
+	}
+}
+
+// random returns randomness that depends on the seed and the step only.
+func (w *world) random(step, i int) *rand.Rand {
+	return rand.New(rand.NewPCG(w.seed, uint64(step)<<20|uint64(i)+1))
+}

@@ -1,0 +1,133 @@
+package simulate
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Options configure a run. A zero field means the default that its comment names.
+type Options struct {
+	Steps  int      // of a history; default 300
+	Faults []string // that may happen; default all
+}
+
+// A Result is what came of one history.
+type Result struct {
+	Seed      uint64
+	Violation *Violation // nil: all checks passed
+	Granted   int64      // tokens that the store took
+	Lost      map[string]int64
+	steps     []step // those that are needed for the violation, once shrunk
+}
+
+// CheckFaults returns an error that names the first fault which does not exist.
+func CheckFaults(names []string) error {
+	for _, name := range names {
+		if !slices.Contains(faultNames, name) {
+			return fmt.Errorf("unknown fault %q; the faults are %v", name, faultNames)
+		}
+	}
+	return nil
+}
+
+// Run plays the history of a seed.
+func Run(seed uint64, o Options) *Result {
+	h := o.history(seed)
+	return h.play(nil)
+}
+
+func (o Options) history(seed uint64) history {
+	if o.Steps == 0 {
+		o.Steps = 300
+	}
+	return newHistory(seed, o.Steps, o.Faults)
+}
+
+// play plays a history, and returns what came of it.
+func (h history) play(trace func(line string)) *Result {
+	h.limits = slices.Clone(h.limits)
+	bounds := map[string]*bound{}
+	for name, b := range h.bounds {
+		c := *b
+		bounds[name] = &c
+	}
+	h.bounds = bounds
+	w := &world{history: h, trace: trace, lost: map[string]int64{}}
+	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}, high: math.MinInt64}
+	for _, l := range w.limits {
+		if _, err := w.node.reg.Define(epoch, l, store.OwnerCode); err != nil {
+			panic(err)
+		}
+	}
+	for i := range h.processes {
+		p := &process{w: w, id: i, drift: h.drifts[i+1], origin: int64(i+1) * 1e12}
+		p.begin()
+		w.procs = append(w.procs, p)
+	}
+	for i := range w.steps {
+		s := &w.steps[i]
+		w.at(s.at, func() { w.play(s) })
+	}
+	w.run()
+	if w.wrong == nil {
+		w.checkPromise()
+	}
+	res := &Result{Seed: h.seed, Violation: w.wrong, Lost: w.lost, steps: h.steps}
+	for _, b := range w.node.books {
+		for _, g := range b.grants {
+			res.Granted += g.tokens
+		}
+	}
+	return res
+}
+
+// Shrink drops steps of a history whose check fails, as long as the same check fails.
+func Shrink(seed uint64, o Options) *Result {
+	h := o.history(seed)
+	best := h.play(nil)
+	if best.Violation == nil {
+		return best
+	}
+	for size := len(h.steps) / 2; size > 0; {
+		dropped := false
+		for from := 0; from < len(h.steps); {
+			try := h
+			try.steps = slices.Concat(h.steps[:from], h.steps[min(from+size, len(h.steps)):])
+			if r := try.play(nil); r.Violation != nil && r.Violation.Check == best.Violation.Check {
+				h, best, dropped = try, r, true
+			} else {
+				from += size
+			}
+		}
+		if !dropped || size > len(h.steps) {
+			size /= 2
+		}
+	}
+	return best
+}
+
+// Print plays the steps of a result again, and writes what happens.
+func (r *Result) Print(w io.Writer, o Options) error {
+	h := o.history(r.Seed)
+	h.steps = r.steps
+	var err error
+	line := func(format string, args ...any) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, format+"\n", args...)
+		}
+	}
+	line("seed %d: %d processes, %d steps", r.Seed, h.processes, len(h.steps))
+	for _, l := range h.limits {
+		line("limit %s", l)
+	}
+	for i := range h.steps {
+		line("%12.3f ms  step %d: %s", float64(h.steps[i].at)/1000, h.steps[i].id, &h.steps[i])
+	}
+	line("")
+	h.play(func(s string) { line("%s", s) })
+	return err
+}

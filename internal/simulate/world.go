@@ -1,0 +1,162 @@
+package simulate
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+)
+
+// A world is one history while it is played.
+type world struct {
+	now   int64 // true time in µs, which nobody in the world can read
+	queue queue
+	seq   uint64
+	task  *task // the one that runs
+
+	history
+	node  *node
+	procs []*process
+	wrong *Violation
+	trace func(line string) // nil: nobody reads the history
+
+	lost map[string]int64 // tokens that the store took and no caller got, by the fault
+}
+
+// at runs f at a true time, after everything that was planned for the same time.
+func (w *world) at(t int64, f func()) {
+	w.seq++
+	w.queue.push(event{max(t, w.now), w.seq, f})
+}
+
+// after runs f some time from now.
+func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
+
+// run plays until nothing is planned or a check fails.
+func (w *world) run() {
+	for len(w.queue) > 0 && w.wrong == nil {
+		e := w.queue.pop()
+		w.now = e.at
+		e.f()
+	}
+	for _, p := range w.procs {
+		for t := range p.tasks {
+			if w.wrong == nil {
+				w.fail("stuck", "process %d: a call never had an answer", p.id)
+			}
+			t.stop()
+		}
+	}
+}
+
+func (w *world) fail(check, format string, args ...any) {
+	if w.wrong == nil {
+		w.wrong = &Violation{Check: check, At: w.now, What: fmt.Sprintf(format, args...)}
+		w.tracef("WRONG (%s): %s", check, w.wrong.What)
+	}
+}
+
+func (w *world) tracef(format string, args ...any) {
+	if w.trace != nil {
+		w.trace(fmt.Sprintf("%12.3f ms  ", float64(w.now)/1000) + fmt.Sprintf(format, args...))
+	}
+}
+
+// An event is something that happens at a true time.
+type event struct {
+	at  int64
+	seq uint64
+	f   func()
+}
+
+// A queue is a binary heap of events.
+type queue []event
+
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+func (q *queue) push(e event) {
+	*q = append(*q, e)
+	s := *q
+	i := len(s) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !s[i].before(&s[parent]) {
+			break
+		}
+		s[i], s[parent] = s[parent], s[i]
+		i = parent
+	}
+}
+
+func (q *queue) pop() event {
+	s := *q
+	first := s[0]
+	n := len(s) - 1
+	s[0], s[n] = s[n], event{}
+	s = s[:n]
+	*q = s
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= n {
+			return first
+		}
+		if child+1 < n && s[child+1].before(&s[child]) {
+			child++
+		}
+		if !s[child].before(&s[i]) {
+			return first
+		}
+		s[i], s[child] = s[child], s[i]
+		i = child
+	}
+}
+
+// A task is a call, or the background work of a process. It runs in a coroutine until
+// it waits.
+type task struct {
+	w     *world
+	p     *process
+	rng   *rand.Rand // its own, so that dropping another step does not change it
+	ask   bool       // in the background of a decorator, not for a caller
+	yield func(struct{}) bool
+	next  func() (struct{}, bool)
+	stop  func()
+}
+
+// stopped is the panic of a task whose process has crashed.
+type stopped struct{}
+
+// start runs f as a task of a process now, until it waits.
+func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
+	t := &task{w: w, p: p, rng: rng, ask: ask}
+	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if r := recover(); r != nil {
+				if _, ok := r.(stopped); !ok {
+					panic(r)
+				}
+			}
+		}()
+		t.yield = yield
+		f(t)
+	})
+	p.tasks[t] = struct{}{}
+	t.resume()
+}
+
+// resume runs a task until it waits again or ends.
+func (t *task) resume() {
+	before := t.w.task
+	t.w.task = t
+	_, more := t.next()
+	t.w.task = before
+	if !more {
+		delete(t.p.tasks, t)
+	}
+}
+
+// wait suspends the task that runs until it is resumed.
+func (t *task) wait() {
+	if !t.yield(struct{}{}) {
+		panic(stopped{})
+	}
+}
