@@ -206,7 +206,11 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 			if err != nil {
 				return err
 			}
-			op.Bound = len(held) > 0
+			o, err := s.Abilities().Overrides.Overrides(ctx, op.Def, op.Key, "", 1)
+			if err != nil {
+				return err
+			}
+			op.Bound = len(held) > 0 && !(len(o) > 0 && o[0].Key == op.Key && s.now()+op.Retry == o[0].Until) // the end of an override is exact
 		}
 	}
 	return nil

@@ -338,7 +338,7 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 		op.answerConcurrency(row, rs, now, refused)
 		return
 	}
-	if !refused || op.Never || op.Def.Mode == Blocked || row.Lows == nil {
+	if !refused || op.Never || row.Lows == nil || op.Def.Mode == Blocked && now+op.Retry <= row.Override.Until {
 		return
 	}
 	op.Bound = slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })

@@ -130,6 +130,18 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("a k 10", true)
 	})},
+	// After the end of an override that blocks the key, a hold that has expired may let
+	// the call pass before time alone does; the end itself is exact.
+	{"hold-beside-ban", onHolds(func(b *caller) {
+		b.hold("h", 5*second, "c k 9")
+		b.override("c", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 10*second})
+		if op := b.take("c k 2", false); op.Retry != 3600*second || !op.Bound {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.take("c k 1", false); op.Retry != 10*second || op.Bound {
+			b.Errorf("%+v", op.Answer)
+		}
+	})},
 	// An expired hold that is settled charges the actual cost, once.
 	{"settle-expired", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")

@@ -429,6 +429,9 @@ begin
             end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;
+        if bound and os[i].mode = 'blocked' and n + retry <= os[i].until then
+            bound := false; -- the end of the override is exact
+        end if;
         return next;
     end loop;
 end $$;
