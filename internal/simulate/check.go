@@ -52,7 +52,7 @@ func (n *node) loosen() {
 }
 
 // checkDecision looks at a group that was decided. before has the rows of its ops.
-func (n *node) checkDecision(g *store.Group, m *message, before []store.State) {
+func (n *node) checkDecision(g *store.Group, m *message, before []store.State, asked []*store.Definition) {
 	if g.Cancel {
 		n.cancelled(g)
 		return
@@ -66,12 +66,15 @@ func (n *node) checkDecision(g *store.Group, m *message, before []store.State) {
 		b := n.book(op.Def.Name, op.Key)
 		after, _, _ := n.table.Row(op.Def.Name, op.Key)
 		n.checkRow(op, &before[i], &after, g)
+		if before[i].Override != nil || before[i].Version != 0 && before[i].Version != op.Def.Number {
+			b.loosened = n.w.now // the row came back at another rate until now
+		}
 		switch {
 		case op.Verb >= store.VerbCharge:
 			b.apart, b.loosened = true, n.w.now
 		case !g.Allowed:
-			n.checkRetry(op)
-		case op.Granted > 0 && (g.Hold == nil || !g.Hold.Repeated):
+			n.checkRetry(op, asked[i], g)
+		case op.Took() > 0 && (g.Hold == nil || !g.Hold.Repeated):
 			m.took += op.Granted
 			if g.Hold != nil {
 				b.made[g.Hold.ID] = len(b.grants)
@@ -123,7 +126,7 @@ func (n *node) settled(g *store.Group) {
 // checkRow compares a row with what a plain verb makes of the row before.
 func (n *node) checkRow(op *store.Op, before, after *store.State, g *store.Group) {
 	r := &op.Def.Rule
-	if before.Lows != nil || after.Lows != nil || before.Version != 0 && before.Version != op.Def.Number || op.Def.Plan != "" || g.Hold != nil || op.Def.OfOverride() || before.Override != nil {
+	if before.Lows != nil || after.Lows != nil || before.Version != 0 && before.Version != op.Def.Number || op.Def.Plan != "" || g.Hold != nil || op.Def.Override != nil || before.Override != nil {
 		return
 	}
 	t := max(n.time(), before.TS)
@@ -160,22 +163,27 @@ func floor(a, b int64) int64 {
 }
 
 // checkRetry asks again at the time that a refusal named, and 1 µs before.
-func (n *node) checkRetry(op *store.Op) {
-	if op.Never || op.Bound {
+func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group) {
+	if op.Allowed || op.Never || op.Bound || g.Hold != nil {
 		return
 	}
 	for i, want := range []bool{false, true} {
 		later := op.Retry - 1 + int64(i)
-		if allowed, err := n.would(op, n.time()+later); err != nil || allowed != want {
+		if allowed, err := n.would(op, asked, n.time()+later); err != nil || allowed != want {
+			if dbg != nil {
+				dbg(n, op, asked)
+			}
 			n.w.fail("retry", "%s %d of %s %q: refused for %d µs, but %d µs later it is allowed: %v (%v)", op.Verb, op.Cost, op.Def.Name, op.Key, op.Retry, later, allowed, err)
 		}
 	}
 }
 
+var dbg func(n *node, op *store.Op, asked *store.Definition)
+
 // would reports whether an op would be allowed at a time, if nothing happened until
 // then.
-func (n *node) would(op *store.Op, time int64) (bool, error) {
-	g := store.Group{Ops: []store.Op{{Def: op.Def, Key: op.Key, Verb: op.Verb, Cost: op.Cost}}}
+func (n *node) would(op *store.Op, d *store.Definition, time int64) (bool, error) {
+	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost}}}
 	n.table.begin()
 	defer n.table.rollback()
 	err := g.DecideIn(&n.table, &n.reg, time)
@@ -192,7 +200,7 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 	if b := n.book(op.Def.Name, op.Key); w.now-b.loosened <= late {
 		return
 	}
-	if allowed, err := n.would(op, n.time()); err == nil && allowed {
+	if allowed, err := n.would(op, op.Def, n.time()); err == nil && allowed {
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
 	}
 }

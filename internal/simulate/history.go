@@ -23,6 +23,7 @@ const (
 	pause                 // process stands still for span µs
 	crash                 // process loses everything it knew
 	define                // limit gets another rate
+	override              // a key has other numbers or a plan, or no longer
 	sweep                 // the store deletes full rows
 )
 
@@ -43,6 +44,8 @@ type step struct {
 	back    int64 // µs after which a hold is settled or a reservation cancelled; 0: never
 	settle  int64
 	rate    int64
+	plan    string
+	both    bool // a call takes from the limit "window" as well
 }
 
 // faults are how often the network fails, in 1/1000 of the messages.
@@ -82,18 +85,19 @@ type history struct {
 	bounds    map[string]*bound
 	processes int
 	cached    bool // the processes have deny caches
+	planned   bool // calls name plans
 	drifts    []int64
 	faults    faults
 	steps     []step
 }
 
 // faultNames are the faults that Options.Faults may name.
-var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall", "clock-back", "skew", "drift", "pause", "crash", "define", "sweep"}
+var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall", "clock-back", "skew", "drift", "pause", "crash", "define", "override", "sweep"}
 
 // newHistory draws a history with n steps.
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
-	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0}
+	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0}
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -124,6 +128,8 @@ func newHistory(seed uint64, n int, only []string) history {
 func (h *history) drawLimits(r *rand.Rand) {
 	rate := 2 + r.Int64N(200)
 	bucket := store.Limit{Name: "bucket", Rate: rate, Period: time.Second, Burst: 1 + r.Int64N(2*rate)}
+	bucket.Plans = store.NewPlans(store.Plan{Name: "banned", Mode: store.Blocked}, store.Plan{Name: "pro", Rate: rate * 2, Burst: 3 * rate},
+		store.Plan{Name: "small", Rate: 1, Burst: 1 + rate/4}, store.Plan{Name: "staff", Mode: store.Unlimited})
 	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 1 + r.Int64N(50), Period: time.Duration(50+r.IntN(900)) * time.Millisecond, Start: "0s"}
 	window.Burst = window.Rate * (1 + r.Int64N(2))
 	wild := store.Limit{Name: "wild", Rate: rate, Period: time.Second, Burst: 20}
@@ -132,6 +138,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 	for _, l := range h.limits {
 		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow}
 	}
+	h.bounds["bucket"].rate, h.bounds["bucket"].burst = 2*rate, max(bucket.Burst, 3*rate)
 }
 
 // drawStep draws a step. It draws the same numbers whatever faults are active.
@@ -143,6 +150,10 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	}
 	s.back, s.settle = r.Int64N(200_000), r.Int64N(s.cost+2)
 	verbs := []store.Verb{store.VerbTake, store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCheck}
+	if plan := []string{"pro", "small", "staff", "banned", "", "", "", "", "", ""}[r.IntN(10)]; s.limit == "bucket" && h.planned {
+		s.plan = plan
+	}
+	s.both = r.IntN(4) == 0
 	fault := r.IntN(10)
 	pick, which := r.IntN(100), r.IntN(100)
 	switch {
@@ -154,25 +165,43 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	default:
 		s.verb = verbs[pick%len(verbs)]
 	}
+	s.both = s.both && s.kind == calls && s.limit == "bucket" && s.verb <= store.VerbCheck
 	if fault > 0 {
 		return s
 	}
 	for _, f := range []struct {
 		name string
 		kind kind
-	}{{"cut", cut}, {"slow", slow}, {"stall", stall}, {"clock-back", clockBack}, {"skew", skew}, {"pause", pause}, {"crash", crash}, {"define", define}, {"sweep", sweep}}[which%9:] {
+	}{{"cut", cut}, {"slow", slow}, {"stall", stall}, {"clock-back", clockBack}, {"skew", skew}, {"pause", pause}, {"crash", crash}, {"define", define}, {"override", override}, {"sweep", sweep}}[which%10:] {
 		if active[f.name] {
 			s.kind = f.kind
 			break
 		}
 	}
-	if s.kind == define {
+	if s.kind == define || s.kind == override {
 		s.limit = []string{"bucket", "window"}[which%2]
+	}
+	if s.kind == override {
+		s.plan = ""
+	}
+	if s.kind == override && s.limit == "bucket" {
+		s.plan = []string{"", "", "pro", "staff", "banned"}[which%5]
 	}
 	if s.kind == skew {
 		s.span = 600e6 * int64(which-50) / 50
 	}
 	return s
+}
+
+// words says which plan the calls of a step name, and whether they take more.
+func (s *step) words() (text string) {
+	if s.plan != "" {
+		text = " by plan " + s.plan
+	}
+	if s.both {
+		text += " and 1 of window"
+	}
+	return text
 }
 
 // String describes the step in words.
@@ -181,7 +210,7 @@ func (s *step) String() string {
 	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
 	switch s.kind {
 	case calls:
-		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key)
+		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key) + s.words()
 	case holds:
 		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, ms, s.settle, float64(s.back)/1000)
 	case cut:
@@ -198,6 +227,14 @@ func (s *step) String() string {
 		return p + "stands still for " + ms
 	case crash:
 		return p + "crashes"
+	case override:
+		if s.n <= 4 {
+			return fmt.Sprintf("limit %s %q has no override now", s.limit, s.key)
+		}
+		if s.plan != "" {
+			return fmt.Sprintf("limit %s %q has the plan %s now", s.limit, s.key, s.plan)
+		}
+		return fmt.Sprintf("limit %s %q has the rate %d and the burst %d now", s.limit, s.key, s.rate, s.cost)
 	case define:
 		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
 	}
@@ -233,6 +270,8 @@ func (w *world) play(s *step) {
 		p.crash()
 	case define:
 		w.define(s)
+	case override:
+		w.node.override(s)
 	case sweep:
 		w.node.sweep()
 	}

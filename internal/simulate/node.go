@@ -108,11 +108,15 @@ func (t *table) SetHold(id string, h store.Hold) error {
 func (n *node) decide(g *store.Group, from *message) {
 	n.table.begin()
 	before := n.rowsOf(g)
+	asked := make([]*store.Definition, len(g.Ops))
+	for i := range g.Ops {
+		asked[i] = g.Ops[i].Def
+	}
 	if g.Err = g.DecideIn(&n.table, &n.reg, n.time()); g.Err != nil {
 		n.table.rollback()
 		return
 	}
-	n.checkDecision(g, from, before)
+	n.checkDecision(g, from, before, asked)
 }
 
 // rowsOf returns the rows of a group's keys.
@@ -122,6 +126,30 @@ func (n *node) rowsOf(g *store.Group) []store.State {
 		rows[i], _, _ = n.table.Row(g.Ops[i].Def.Name, g.Ops[i].Key)
 	}
 	return rows
+}
+
+// override sets the override of a key, or ends it.
+func (n *node) override(s *step) {
+	d := n.reg.Lookup(s.limit)
+	var o *store.Override
+	if s.n > 4 {
+		o = &store.Override{Key: s.key, Plan: s.plan}
+		if o.Plan == "" {
+			o.Rate, o.Burst = s.rate, s.cost
+		}
+		if s.n%2 == 0 {
+			o.Until = n.time() + s.span
+		}
+	}
+	n.table.begin()
+	if _, err := d.SetOverrideIn(&n.table, s.key, o, n.time()); err != nil {
+		n.w.fail("override", "%s %q: %v", s.limit, s.key, err)
+	}
+	if o != nil && o.Plan == "" {
+		b := n.w.bounds[s.limit]
+		b.rate, b.burst = max(b.rate, o.Rate), max(b.burst, o.Burst)
+	}
+	n.loosen()
 }
 
 // sweep sweeps every row.

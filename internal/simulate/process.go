@@ -96,7 +96,7 @@ func (l link) Apply(_ context.Context, b *store.Batch) error {
 		t.wait()
 	}
 	if m.err == nil {
-		copy(b.Groups, m.groups)
+		copy(b.Groups, m.reply)
 	}
 	return m.err
 }
@@ -118,7 +118,8 @@ type message struct {
 	w      *world
 	t      *task
 	p      *process
-	groups []store.Group // as sent, then as answered
+	groups []store.Group // as sent
+	reply  []store.Group
 	done   bool
 	err    error
 	took   int64 // tokens that the store has taken for it and that no answer has told of
@@ -202,7 +203,7 @@ func (m *message) answer(groups []store.Group, err error) {
 		return
 	}
 	if m.done, m.err = true, err; err == nil {
-		m.groups = groups
+		m.reply = groups
 	}
 	m.t.resume()
 }
@@ -213,7 +214,10 @@ func (p *process) call(s *step, i int) {
 	w.start(p, w.random(s.id, i), false, func(t *task) {
 		var b store.Batch
 		g, op := b.Single()
-		*op = store.Op{Def: p.defs[s.limit], Key: s.key, Verb: s.verb, Cost: s.cost}
+		*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
+		if s.both {
+			g.Ops = append([]store.Op{*op}, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
+		}
 		if s.verb == store.VerbReserve {
 			binary.BigEndian.PutUint64(g.ID[:], t.rng.Uint64())
 			binary.BigEndian.PutUint64(g.ID[8:], t.rng.Uint64())
@@ -243,6 +247,15 @@ func (p *process) call(s *step, i int) {
 	})
 }
 
+// definition returns the definition that a call names: the limit, or one of its plans.
+func (p *process) definition(s *step) *store.Definition {
+	d := p.defs[s.limit]
+	if v := d.WithPlan(s.plan); v != nil {
+		return v
+	}
+	return d
+}
+
 // apply is Apply of a batch of one group.
 func (p *process) apply(b *store.Batch) error {
 	err := p.store.Apply(context.Background(), b)
@@ -270,7 +283,7 @@ func (p *process) later(t *task, d int64) {
 // tell writes an answer into the history, and checks it.
 func (p *process) tell(s *step, op *store.Op, err error) {
 	if p.w.trace != nil {
-		what := fmt.Sprintf("process %d: %s %d of %s %q: ", p.id, op.Verb, op.Cost, s.limit, s.key)
+		what := fmt.Sprintf("process %d: %s %d of %s %q%s: ", p.id, op.Verb, op.Cost, s.limit, s.key, s.words())
 		switch {
 		case err != nil:
 			what += err.Error()
@@ -289,7 +302,7 @@ func (p *process) tell(s *step, op *store.Op, err error) {
 		}
 		p.w.tracef("%s", what)
 	}
-	if err == nil && !op.Allowed && op.Source == store.SourceDenyCache {
+	if err == nil && !s.both && !op.Allowed && op.Source == store.SourceDenyCache {
 		p.w.checkRefusal(p, op)
 	}
 }
