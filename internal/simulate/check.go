@@ -18,11 +18,16 @@ type Violation struct {
 
 func (v *Violation) Error() string { return v.Check + ": " + v.What }
 
-// A grant is tokens that a caller may use from a time of the store's clock on. What a
-// hold or a reservation gave back is taken from it.
+// A grant is tokens that a caller may use from a time on. What a hold or a reservation
+// gave back is taken from it.
+//
+// After the store's clock was set back, the same time comes again, and so do the
+// tokens of a key that has no row. So at counts how far the clock has moved forward;
+// but of windows it is the time, and grants are compared only between two such steps.
 type grant struct {
 	at, tokens int64
-	expires    int64 // of a hold that was not settled
+	back       int   // how often the clock was set back before
+	expires    int64 // of a hold that was not settled, on the store's clock
 }
 
 // A book is what is known of a key.
@@ -84,7 +89,10 @@ func (n *node) checkDecision(g *store.Group, m *message, before []store.State, a
 			if op.Delay > 0 {
 				b.reserved = max(b.reserved, op.Granted)
 			}
-			gr := grant{at: max(op.TS, n.time()+op.Delay), tokens: op.Granted}
+			gr := grant{at: max(op.TS, n.time()+op.Delay), tokens: op.Granted, back: n.backs}
+			if !n.w.bounds[op.Def.Name].window {
+				gr.at += n.back
+			}
 			if g.Hold != nil {
 				gr.expires = g.Hold.Expires
 			}
@@ -220,32 +228,43 @@ func (w *world) checkPromise() {
 		}
 		bound := w.bounds[k.limit]
 		slices.SortStableFunc(b.grants, func(a, b grant) int { return cmp.Compare(a.at, b.at) })
-		// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
-		var total int64
-		least, from := int64(math.MaxInt64), int64(0)
-		start := b.first()
-		for _, g := range b.grants {
-			if g.tokens == 0 || g.expires != 0 && g.expires <= w.node.time() {
-				continue
-			}
-			earned := bound.rate * (g.at - start)
-			scale := bound.period
-			if bound.window {
-				earned, scale = bound.rate*(floor(g.at, bound.period)-floor(start, bound.period)), 1
-			}
-			before := earned
-			if bound.window && g.at%bound.period == 0 {
-				before -= bound.rate // the boundary lies in the interval
-			}
-			if v := total*scale - before; v < least {
-				least, from = v, g.at
-			}
-			total += g.tokens
-			if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale; over > 0 {
-				w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
-					float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period, between(b.grants, from, g.at))
-				return
-			}
+		if !bound.window {
+			w.compare(k, bound, b, b.grants)
+			continue
+		}
+		for i := range w.node.backs + 1 {
+			w.compare(k, bound, b, slices.DeleteFunc(slices.Clone(b.grants), func(g grant) bool { return g.back != i }))
+		}
+	}
+}
+
+// compare compares grants of a key, in the order of their times, with a bound.
+func (w *world) compare(k at, bound *bound, b *book, grants []grant) {
+	// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
+	var total int64
+	least, from := int64(math.MaxInt64), int64(0)
+	start := int64(epoch)
+	for _, g := range grants {
+		if g.tokens == 0 || g.expires != 0 && g.expires <= w.node.time() {
+			continue
+		}
+		earned := bound.rate * (g.at - start)
+		scale := bound.period
+		if bound.window {
+			earned, scale = bound.rate*(floor(g.at, bound.period)-floor(start, bound.period)), 1
+		}
+		before := earned
+		if bound.window && g.at%bound.period == 0 {
+			before -= bound.rate // the boundary lies in the interval
+		}
+		if v := total*scale - before; v < least {
+			least, from = v, g.at
+		}
+		total += g.tokens
+		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale; over > 0 {
+			w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
+				float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period, between(grants, from, g.at))
+			return
 		}
 	}
 }
@@ -258,13 +277,6 @@ func between(grants []grant, from, to int64) (list []string) {
 		}
 	}
 	return list
-}
-
-func (b *book) first() int64 {
-	if len(b.grants) == 0 {
-		return epoch
-	}
-	return b.grants[0].at
 }
 
 func compare(a, b at) int {

@@ -260,7 +260,8 @@ func (w *world) play(s *step) {
 	case stall:
 		w.faults.stalled = max(w.faults.stalled, w.now+s.span)
 	case clockBack:
-		w.node.ahead -= s.span
+		w.node.back += s.span
+		w.node.backs++
 		w.node.loosen()
 	case skew:
 		p.skew = s.span

@@ -12,8 +12,8 @@ type node struct {
 	reg   store.Registry
 	table table
 	drift int64 // parts per million by which its clock is fast
-	ahead int64 // µs that its clock is ahead of the true time
-	high  int64 // the latest time that it has shown
+	back  int64 // µs that it was set back, in all
+	backs int   // how often it was set back
 
 	books map[at]*book
 }
@@ -25,9 +25,7 @@ const epoch = 1_700_000_000_000_000
 
 // time returns what the store's clock shows.
 func (n *node) time() int64 {
-	t := epoch + n.w.now + n.w.now*n.drift/1e6 + n.ahead
-	n.high = max(n.high, t)
-	return t
+	return epoch + n.w.now + n.w.now*n.drift/1e6 - n.back
 }
 
 // A table is a store.Table over maps, which can undo what was done since begin.

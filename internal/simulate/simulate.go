@@ -3,7 +3,6 @@ package simulate
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/dipwell/dipwell/store"
@@ -57,7 +56,7 @@ func (h history) play(trace func(line string)) *Result {
 	}
 	h.bounds = bounds
 	w := &world{history: h, trace: trace, lost: map[string]int64{}}
-	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}, high: math.MinInt64}
+	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}}
 	for _, l := range w.limits {
 		if _, err := w.node.reg.Define(epoch, l, store.OwnerCode); err != nil {
 			panic(err)
