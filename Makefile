@@ -106,6 +106,10 @@ bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a ser
 bench-sweep: ## 20,000 new keys a second for five minutes with a sweep and without, and what a sweep costs (a quarter of an hour)
 	cd bench && $(GO) run ./postgres -scenario sweep,newkeys -newfor 5m -o results/postgres
 
+simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,000 of them must find
+	$(GO) run ./cmd/dipwell simulate --seeds 10000
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/simulate -run TestMutants
+
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
 
@@ -115,4 +119,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

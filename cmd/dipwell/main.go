@@ -40,6 +40,7 @@ type commands struct {
 	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
+	Simulate SimulateCmd `cmd:"" help:"Play a cluster with faults in virtual time, and check what it promises."`
 	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions per second, and latency."`
 	Doctor   DoctorCmd   `cmd:"" help:"Find problems of a configuration, a store or a running service."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`

@@ -37,6 +37,7 @@ type book struct {
 	apart    bool           // it was charged, refunded or reset: the promise does not hold
 	reserved int64          // tokens: the largest reservation that had to wait
 	loosened int64          // true time at which something was last given back, or the clock or the limit changed
+	by       *process       // that gave it back; nil: another reason
 }
 
 func (n *node) book(limit, key string) *book {
@@ -52,18 +53,28 @@ func (n *node) book(limit, key string) *book {
 // loosen remembers that a refusal of any key may no longer be right.
 func (n *node) loosen() {
 	for _, b := range n.books {
-		b.loosened = n.w.now
+		b.loosen(n.w.now, nil)
 	}
+}
+
+// loosen remembers that process by gave something back, or another if by is nil.
+func (b *book) loosen(now int64, by *process) {
+	if b.loosened < now-late {
+		b.by = by
+	} else if b.by != by {
+		b.by = nil
+	}
+	b.loosened = now
 }
 
 // checkDecision looks at a group that was decided. before has the rows of its ops.
 func (n *node) checkDecision(g *store.Group, m *message, before []store.State, asked []*store.Definition) {
 	if g.Cancel {
-		n.cancelled(g)
+		n.cancelled(g, m)
 		return
 	}
 	if g.Settles() {
-		n.settled(g)
+		n.settled(g, m)
 		return
 	}
 	for i := range g.Ops {
@@ -72,15 +83,17 @@ func (n *node) checkDecision(g *store.Group, m *message, before []store.State, a
 		after, _, _ := n.table.Row(op.Def.Name, op.Key)
 		n.checkRow(op, &before[i], &after, g)
 		if before[i].Override != nil || before[i].Version != 0 && before[i].Version != op.Def.Number {
-			b.loosened = n.w.now // the row came back at another rate until now
+			b.loosen(n.w.now, m.p) // the row came back at another rate until now
 		}
 		switch {
 		case op.Verb >= store.VerbCharge:
-			b.apart, b.loosened = true, n.w.now
+			b.apart = true
+			b.loosen(n.w.now, m.p)
 		case !g.Allowed:
 			n.checkRetry(op, asked[i], g)
 		case op.Took() > 0 && (g.Hold == nil || !g.Hold.Repeated):
 			m.took += op.Granted
+			n.w.taken += op.Granted
 			if g.Hold != nil {
 				b.made[g.Hold.ID] = len(b.grants)
 			} else if g.Reserved {
@@ -102,21 +115,21 @@ func (n *node) checkDecision(g *store.Group, m *message, before []store.State, a
 	}
 }
 
-func (n *node) cancelled(g *store.Group) {
+func (n *node) cancelled(g *store.Group, m *message) {
 	for k, b := range n.books {
 		if i, ok := b.made[g.ID.String()]; ok {
 			b.grants[i].tokens = 0
-			b.loosened = n.w.now
+			b.loosen(n.w.now, m.p)
 			n.w.tracef("store: %s %q: a reservation is cancelled", k.limit, k.key)
 		}
 	}
 }
 
-func (n *node) settled(g *store.Group) {
+func (n *node) settled(g *store.Group, m *message) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		b := n.book(op.Def.Name, op.Key)
-		b.loosened = n.w.now
+		b.loosen(n.w.now, m.p)
 		j, ok := b.made[g.Hold.ID]
 		if !ok || g.Hold.Verb != store.SettleHold || g.Hold.Repeated {
 			continue
@@ -198,14 +211,15 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64) (bool, error
 	return g.Allowed, err
 }
 
-// late is how long a refusal from memory may be wrong, because something was given
-// back: the age of a refusal, and a round trip that was as slow as can be.
+// late is how long a refusal from memory may be wrong, because another process gave
+// something back: the age of a refusal, and a round trip that was as slow as can be.
 const late = 1_000_000 + patience
 
 // checkRefusal looks whether the store would refuse as well.
 func (w *world) checkRefusal(p *process, op *store.Op) {
 	n := w.node
-	if b := n.book(op.Def.Name, op.Key); w.now-b.loosened <= late {
+	b := n.book(op.Def.Name, op.Key)
+	if age := w.now - b.loosened; age <= patience || age <= late && b.by != p {
 		return
 	}
 	if allowed, err := n.would(op, op.Def, n.time()); err == nil && allowed {

@@ -1,9 +1,13 @@
 package simulate
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -17,10 +21,11 @@ type Options struct {
 // A Result is what came of one history.
 type Result struct {
 	Seed      uint64
-	Violation *Violation // nil: all checks passed
-	Granted   int64      // tokens that the store took
-	Lost      map[string]int64
-	steps     []step // those that are needed for the violation, once shrunk
+	Violation *Violation       // nil: all checks passed
+	Calls     int64            // that were answered
+	Taken     int64            // tokens that the store took
+	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
+	steps     []step           // those that are needed for the violation, once shrunk
 }
 
 // CheckFaults returns an error that names the first fault which does not exist.
@@ -75,13 +80,43 @@ func (h history) play(trace func(line string)) *Result {
 	if w.wrong == nil {
 		w.checkPromise()
 	}
-	res := &Result{Seed: h.seed, Violation: w.wrong, Lost: w.lost, steps: h.steps}
-	for _, b := range w.node.books {
-		for _, g := range b.grants {
-			res.Granted += g.tokens
-		}
+	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Lost: w.lost, steps: h.steps}
+}
+
+// All plays the histories of the seeds from 0 to n-1 on all processors. It returns
+// the sum of their results, or the first that fails a check, shrunk.
+func All(ctx context.Context, n int, o Options) (*Result, error) {
+	var next, failed atomic.Int64
+	failed.Store(int64(n))
+	sum := &Result{Lost: map[string]int64{}}
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				seed := next.Add(1) - 1
+				if seed >= failed.Load() {
+					return
+				}
+				r := Run(uint64(seed), o)
+				mu.Lock()
+				if r.Violation != nil {
+					failed.Store(min(failed.Load(), seed))
+				}
+				sum.Calls += r.Calls
+				sum.Taken += r.Taken
+				for fault, tokens := range r.Lost {
+					sum.Lost[fault] += tokens
+				}
+				mu.Unlock()
+			}
+		})
 	}
-	return res
+	workers.Wait()
+	if seed := failed.Load(); seed < int64(n) {
+		return Shrink(uint64(seed), o), nil
+	}
+	return sum, ctx.Err()
 }
 
 // Shrink drops steps of a history whose check fails, as long as the same check fails.

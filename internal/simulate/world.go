@@ -19,7 +19,9 @@ type world struct {
 	wrong *Violation
 	trace func(line string) // nil: nobody reads the history
 
-	lost map[string]int64 // tokens that the store took and no caller got, by the fault
+	calls int64
+	taken int64            // tokens that the store took
+	lost  map[string]int64 // tokens that the store took and no caller got, by the fault
 }
 
 // at runs f at a true time, after everything that was planned for the same time.

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/simulate"
+)
+
+// SimulateCmd plays histories of a cluster with faults, in virtual time.
+type SimulateCmd struct {
+	Seed   *uint64  `placeholder:"N" help:"Play the history of seed N, and print it."`
+	Seeds  int      `default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. Of the first that breaks a promise, the steps that are needed for it are printed. Default 1000."`
+	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
+	Faults []string `placeholder:"LIST" help:"The faults that may happen, with commas between. Default: all."`
+}
+
+// Help is shown by --help.
+func (c *SimulateCmd) Help() string {
+	return `Examples:
+  dipwell simulate --seeds 1000
+  dipwell simulate --seed 7 --faults lost,clock-back`
+}
+
+// Run plays the histories.
+func (c *SimulateCmd) Run(e *env) error {
+	o := simulate.Options{Steps: c.Steps, Faults: c.Faults}
+	switch {
+	case c.Steps < 1:
+		return fmt.Errorf("--steps: %d is less than 1", c.Steps)
+	case c.Seeds < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", c.Seeds)
+	}
+	if err := simulate.CheckFaults(c.Faults); err != nil {
+		return fmt.Errorf("--faults: %w", err)
+	}
+	if c.Seed != nil {
+		r := simulate.Run(*c.Seed, o)
+		if err := r.Print(e.stdout, o); err != nil {
+			return err
+		}
+		return c.end(e.stdout, r, 1)
+	}
+	r, err := simulate.All(e.ctx, c.Seeds, o)
+	if err != nil {
+		return err
+	}
+	if r.Violation != nil {
+		if err := r.Print(e.stdout, o); err != nil {
+			return err
+		}
+	}
+	return c.end(e.stdout, r, c.Seeds)
+}
+
+// end prints what came of some histories.
+func (c *SimulateCmd) end(w io.Writer, r *simulate.Result, n int) error {
+	if r.Violation != nil {
+		return fmt.Errorf("seed %d: %w", r.Seed, r.Violation)
+	}
+	if _, err := fmt.Fprintf(w, "histories %d, calls %d, tokens taken %d, all promises kept\n", n, r.Calls, r.Taken); err != nil {
+		return err
+	}
+	for _, fault := range slices.Sorted(maps.Keys(r.Lost)) {
+		if _, err := fmt.Fprintf(w, "lost by %-14s %d\n", fault, r.Lost[fault]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

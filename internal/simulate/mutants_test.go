@@ -1,0 +1,81 @@
+package simulate
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A mutant is a mistake made on purpose. Its file is relative to the module.
+type mutant struct{ name, file, from, to string }
+
+var mutants = []mutant{
+	{"clock read after sending", "internal/denycache/denycache.go", "latest := e.at + (now - e.sent)", "latest := e.at + (now - e.sent) - int64(e.roundTrip)"},
+	{"refusal kept although the key changed", "internal/denycache/table.go", "s.generation != m.generation", "false"},
+	{"refusal kept that the row does not explain", "internal/denycache/denycache.go", "return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never", "return err == nil"},
+	{"refusal of one cost for a smaller one", "internal/denycache/denycache.go", "if room(op) > e.room {", "if false {"},
+	{"row's time runs back", "store/rule.go", "o.TS = max(now, s.TS)", "o.TS = now"},
+	{"charged although another limit refuses", "store/store.go", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = false", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = write[i] && i == 0"},
+	{"give-back beyond what others left", "store/giveback.go", "units = lesser(units, e.Used)", "_ = e"},
+	{"late give-back before a later reservation", "store/giveback.go", "free = lesser(free, w.Slack)", "_ = w"},
+	{"double return", "store/settle.go", "if i >= 0 {\n\t\tvar err error", "if i >= 0 || !p.Keep {\n\t\tvar err error\n\t\te.row.Used = max(0, e.row.Used-back)"},
+	{"settled again", "store/settle.go", "h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)", "h.Costs = costs"},
+	{"cancelled after it was due", "store/table.go", "if len(h.Parts) == 0 || dueBy(h.Due, now) {\n\t\treturn ErrReservation", "if len(h.Parts) == 0 {\n\t\treturn ErrReservation"},
+	{"sweep takes rows in use", "store/table.go", "gone = !own", "gone = len(e.records) == 0 && !own"},
+	{"override beyond its end", "store/override.go", "return o != nil && (o.Until == 0 || t < o.Until)", "return o != nil"},
+	{"retry one tick early", "store/step.go", "return t - now + ticksFor(units, add)", "return t - now + ticksFor(units, add) - 1"},
+}
+
+// TestMutants builds the package with each mutant, and checks that 1,000 histories
+// find it. It takes minutes: DIPWELL_LONG=1.
+func TestMutants(t *testing.T) {
+	if os.Getenv("DIPWELL_LONG") == "" {
+		t.Log("not run; DIPWELL_LONG=1 does")
+		return
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			source, err := os.ReadFile(filepath.Join(root, m.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(source), m.from); n != 1 {
+				t.Fatalf("%q is %d times in %s", m.from, n, m.file)
+			}
+			dir := t.TempDir()
+			changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+			write(t, changed, []byte(strings.Replace(string(source), m.from, m.to, 1)))
+			text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): changed}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, overlay, text)
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay", overlay, "-run", "^TestSeeds$", ".")
+			cmd.Env = append(os.Environ(), "DIPWELL_LONG=", "DIPWELL_SEEDS=1000")
+			out, err := cmd.CombinedOutput()
+			switch {
+			case err == nil:
+				t.Error("1,000 histories did not find it")
+			case !strings.Contains(string(out), "seed "):
+				t.Errorf("%s", out)
+			default:
+				i := strings.Index(string(out), "seed ")
+				t.Log(strings.SplitN(string(out)[i:], "\n", 2)[0])
+			}
+		})
+	}
+}
+
+func write(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
