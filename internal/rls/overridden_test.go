@@ -50,3 +50,31 @@ descriptors:
 		}
 	}
 }
+
+// A limit of none refuses every hit; a key with an override takes as many as it hits.
+func TestOverriddenKeysOfNone(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: all}, `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - key: other
+    rate_limit: {unit: minute, requests_per_unit: 5}
+`)
+		w.want("d", over, descs{desc("user=a")}, over)
+		if _, err := w.limiter.SetOverride(t.Context(), "rls/d.user", dipwell.Override{Key: "user=a", Rate: 3}); err != nil {
+			t.Fatal(err)
+		}
+		w.want("d", over, descs{desc("user=b")}, over)
+		if st := w.want("d", ok, descs{desc("user=a")}, ok).Statuses[0]; st.LimitRemaining != 2 || st.CurrentLimit.GetRequestsPerUnit() != 3 {
+			t.Errorf("charge all %v: %v", all, st)
+		}
+		if st := w.want("d", ok, descs{desc("user=a"), desc("other=a")}, ok, ok).Statuses[0]; st.LimitRemaining != 1 {
+			t.Errorf("charge all %v: %v", all, st)
+		}
+		w.want("d", ok, descs{hits(0, desc("user=b"))}, ok)
+		w.spend("d", 1, desc("user=a"))
+		w.want("d", over, descs{desc("user=a")}, over)
+	}
+}

@@ -82,6 +82,9 @@ func newOverride(d *domain, key override, unit pb.RateLimitResponse_RateLimit_Un
 		Name:      nameOf(fmt.Sprintf("%s override %d/%s", d.name, key.requests, period.Format(per)), ""),
 		Algorithm: dipwell.FixedWindow, Rate: max(1, int64(key.requests)), Period: per, Start: "0s",
 	}
+	if r.none {
+		r.limit.Plans = planOfNone(r.limit.Mode)
+	}
 	r.answer = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: key.requests, Unit: unit}
 	if key.multiplier > 0 {
 		r.answer.UnitMultiplier = wrapperspb.UInt32(key.multiplier)

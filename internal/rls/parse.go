@@ -365,6 +365,7 @@ func (b *limitBlock) complete() {
 	l.Period = length * time.Duration(b.multiplier)
 	if l.Rate = b.requests; b.requests == 0 {
 		l.Rate, r.none = 1, true
+		l.Plans = planOfNone(l.Mode)
 		if b.values["burst"] != nil {
 			b.Fail(b.values["burst"], b.where+".burst", "has no meaning when requests_per_unit is 0")
 		}
@@ -378,6 +379,14 @@ func (b *limitBlock) complete() {
 	case r.windowed && l.Start == "":
 		l.Start = "0s"
 	}
+}
+
+// planOfNone returns the plans of a limit whose requests_per_unit is 0.
+func planOfNone(mode store.Mode) store.Plans {
+	if mode == dipwell.Shadow {
+		return store.Plans{}
+	}
+	return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Mode: dipwell.Blocked})
 }
 
 // failLimit adds a limit's error as a mistake of the setting that it names, if the

@@ -251,32 +251,40 @@ func replace(asks []ask) {
 	}
 }
 
-// cost returns the cost of a descriptor's hits. If requests_per_unit is 0 it is more
-// than the limit, which is 1, can ever grant.
-func (a *ask) cost() int64 {
+// nonePlan is a plan of limits whose requests_per_unit is 0. It refuses every hit,
+// unless the key has an override.
+const nonePlan = "none"
+
+// take returns what a descriptor takes. In shadow mode a limit of none, which is 1, is
+// asked for more than it can ever grant; so it is while a program that does not know
+// nonePlan has defined it.
+func (s *Service) take(a *ask) dipwell.Take {
+	t := dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.hits}
 	if a.rule.none && a.hits > 0 {
-		return a.hits + 1
+		if def := s.limiter.Limit(t.Limit); def != nil && def.WithPlan(nonePlan) != nil {
+			t.Plan = nonePlan
+		} else {
+			t.Cost++
+		}
 	}
-	return a.hits
+	return t
 }
 
 // decide decides one descriptor.
 func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
-	verb, cost := store.VerbTake, a.cost()
+	verb, t := store.VerbTake, s.take(a)
 	switch {
-	case a.refund && a.rule.none:
-		verb, cost = store.VerbCheck, 0
 	case a.refund:
-		verb = store.VerbRefund
-	case d.chargeAll && !a.rule.none:
+		verb, t.Plan, t.Cost = store.VerbRefund, "", a.hits
+	case d.chargeAll && t.Cost == a.hits:
 		verb = store.VerbTakeUpTo // takes what there is, even if it is not enough
 	}
 	start := time.Now()
-	err := s.limiter.Do(ctx, a.d, verb, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: cost})
+	err := s.limiter.Do(ctx, a.d, verb, t)
 	if err != nil && s.redefined(ctx, err, a) {
-		err = s.limiter.Do(ctx, a.d, verb, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: cost})
+		err = s.limiter.Do(ctx, a.d, verb, t)
 	}
-	if err == nil && verb == store.VerbTakeUpTo && a.d.Allowed && !a.d.Shadow && a.d.Granted < cost && a.d.Source != store.SourceFallbackOpen {
+	if err == nil && verb == store.VerbTakeUpTo && a.d.Allowed && !a.d.Shadow && a.d.Granted < t.Cost && a.d.Source != store.SourceFallbackOpen {
 		s.short(ctx, a)
 	}
 	s.Observe(a.d, err, time.Since(start))
@@ -292,7 +300,7 @@ func (s *Service) short(ctx context.Context, a *ask) {
 		return
 	}
 	var check dipwell.Decision
-	if s.limiter.Do(ctx, &check, store.VerbCheck, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.cost()}) == nil {
+	if s.limiter.Do(ctx, &check, store.VerbCheck, s.take(a)) == nil {
 		a.d.RetryAfter, a.d.Never = check.RetryAfter, check.Never
 	}
 }
@@ -337,7 +345,7 @@ func (s *Service) decideAll(ctx context.Context, d *domain, asks []ask) error {
 	of := make([]*ask, 0, store.MaxTakes)
 	for i := range asks {
 		if a := &asks[i]; a.limited() && !a.refund {
-			takes = append(takes, dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.cost()})
+			takes = append(takes, s.take(a))
 			of = append(of, a)
 		}
 	}
