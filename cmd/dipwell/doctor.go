@@ -281,6 +281,7 @@ func (x *examination) decisions(ctx context.Context, store store.Store, clock fu
 			x.warn("limits", "", "%s", d.Warning)
 		}
 	}
+	x.overrides(ctx, l)
 	name := limits[0].Name
 	x.latency(ctx, "checks of limit "+name, func(ctx context.Context) error {
 		_, err := l.Check(ctx, name, doctorKey, 1)

@@ -78,6 +78,17 @@ func TestDoctorPostgres(t *testing.T) {
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
 	}
+	exec("select dipwell.define_plan('login', 'pro', rate => 600)")
+	exec("select dipwell.override('login', 'ann', plan => 'pro')")
+	exec("select dipwell.override('login', 'bob', rate => 9)")
+	exec("select * from dipwell.hold('login', 'ann', 2, ttl => interval '1 hour', id => 'h1')")
+	exec("select * from dipwell.hold('login', 'bob', 2, ttl => interval '1 hour', id => 'h2')")
+	exec("select * from dipwell.settle('h2')")
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "overrides", "ok: keys that have one, by limit: login 2\n", "holds", "ok: 1 live, 0 expired and not yet given back, 1 ended and kept for repeated calls, of login")
+	exec("select dipwell.drop_plan('login', 'pro')")
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "overrides", "warning: overrides of a plan that the limit does not have any more, so that the limit decides: login 1")
 	exec("select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 " + pgtest.MovedZone + "')")
 	if _, found = doctor(t, "--store", dsn); strings.Contains(found["limits"], "warning") {
 		t.Errorf("the same zones: %s", found["limits"])

@@ -89,7 +89,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 		x.postgresSchema(c)
 	}
 	if c.Schema == pgstore.SchemaVersion {
-		x.postgresDecisions(ctx, url, conn)
+		x.postgresDecisions(ctx, url, conn, c.Portable)
 	}
 	x.postgresEngine(c)
 }
@@ -133,7 +133,7 @@ func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, 
 	x.latency(ctx, "looks at the clock", func(ctx context.Context) error { return lookAtClock(ctx, conn) })
 }
 
-func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn) {
+func (x *examination) postgresDecisions(ctx context.Context, url string, conn *pgx.Conn, portable bool) {
 	s, err := openStore(ctx, url, storeOptions{once: true})
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))
@@ -141,6 +141,9 @@ func (x *examination) postgresDecisions(ctx context.Context, url string, conn *p
 	}
 	defer func() { _ = s.Close() }()
 	x.decisions(ctx, s.Store, func(ctx context.Context) error { return lookAtClock(ctx, conn) })
+	if !portable {
+		x.postgresHolds(ctx, conn)
+	}
 }
 
 // postgresHealth checks what only PostgreSQL reports.

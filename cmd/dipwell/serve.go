@@ -58,7 +58,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	o := storeOptions{maxKeys: set.MaxKeys, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(),
+	o := storeOptions{maxKeys: set.MaxKeys, maxHolds: set.MaxHolds, maxOverrides: set.MaxOverrides, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(),
 		report: func(err error) { log.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { log.info("store: %s", text) }}
 	hasher, err := set.hasher()
 	if err != nil {

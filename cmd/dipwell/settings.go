@@ -245,7 +245,7 @@ func (s *settings) server() server.Config {
 
 // upstream returns the configuration of the proxy.
 func (s *settings) upstream(report func(error)) server.Upstream {
-	return server.Upstream{URL: s.Upstream, By: s.By, DialTimeout: s.UpstreamDialTimeout, TLSTimeout: s.UpstreamTLSTimeout,
+	return server.Upstream{URL: s.Upstream, By: s.By, PlanHeader: s.UpstreamPlanHeader, Floor: s.UpstreamFloor, DialTimeout: s.UpstreamDialTimeout, TLSTimeout: s.UpstreamTLSTimeout,
 		HeaderTimeout: s.UpstreamHeaderTimeout, IdleTimeout: s.UpstreamIdleTimeout, IdleConnections: s.UpstreamIdleConnections, Report: report}
 }
 

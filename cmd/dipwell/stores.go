@@ -49,15 +49,16 @@ type storeOptions struct {
 	once   bool  // for one command: nothing is put around the store, and its server must answer
 	single int32 // calls that PostgreSQL decides at one time for a command, a connection each; 0: 1
 
-	wait       bool // for a role or a database that the server refuses
-	maxKeys    int  // 0: the store's default
-	denyMaxAge time.Duration
-	keySecret  []byte // nil: keys are stored as they are
-	shadow     bool
-	outer      func(store.Store) store.Store
-	tally      *tally       // counts batches; may be nil
-	report     func(error)  // gets errors of background work
-	note       func(string) // hears when that is over; may be nil
+	wait bool // for a role or a database that the server refuses
+	// Bounds of a store in this process; 0: the store's default.
+	maxKeys, maxHolds, maxOverrides int
+	denyMaxAge                      time.Duration
+	keySecret                       []byte // nil: keys are stored as they are
+	shadow                          bool
+	outer                           func(store.Store) store.Store
+	tally                           *tally       // counts batches; may be nil
+	report                          func(error)  // gets errors of background work
+	note                            func(string) // hears when that is over; may be nil
 }
 
 // opened is a store with what is put around it.
@@ -119,7 +120,7 @@ func openMemory(_ context.Context, url string, o *storeOptions) (closer, error) 
 	if err := checkMemory(url); err != nil {
 		return nil, err
 	}
-	return memstore.New(memstore.Config{MaxKeys: o.maxKeys})
+	return memstore.New(memstore.Config{MaxKeys: o.maxKeys, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides})
 }
 
 // sideConns are the connections of a service to PostgreSQL for everything but

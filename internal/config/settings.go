@@ -54,6 +54,8 @@ type File struct {
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
 	MaxKeys        int               `name:"max_keys" kind:"N" unset:"the store's" min:"1" help:"Keys that a store in this process may hold."`
+	MaxHolds       int               `name:"max_holds" kind:"N" unset:"the store's" min:"1" help:"Holds that a store in this process may have; one of several limits counts for each."`
+	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"the store's" min:"1" help:"Overrides that a store in this process may have."`
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
 	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls under way at one time; more are answered 503 with 'Retry-After'."`
 
@@ -62,6 +64,8 @@ type File struct {
 
 	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
 	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"Whose bucket a proxied request takes from: 'ip', 'shared' or 'header:NAME'."`
+	UpstreamPlanHeader      string        `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. Whoever is in front must set it, or remove it. A limit that does not have the plan, or does not let callers name it, counts the request under its own numbers."`
+	UpstreamFloor           int64         `name:"upstream_floor" kind:"N" default:"0" min:"0" max:"9007199254740991" help:"Tokens that a proxied request must leave free, for other callers of the same limits."`
 	UpstreamDialTimeout     time.Duration `name:"upstream_dial_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long connecting to the upstream may take; 1ms to 24h, as the next three."`
 	UpstreamTLSTimeout      time.Duration `name:"upstream_tls_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long the TLS handshake with the upstream may take."`
 	UpstreamHeaderTimeout   time.Duration `name:"upstream_header_timeout" kind:"TIME" default:"60s" min:"1ms" max:"24h" help:"How long the upstream may take to send the header of its answer."`

@@ -492,7 +492,7 @@ func TestLimitWithPlans(t *testing.T) {
 	w.want(w.do("PUT", "/v1/limits/user", body), 201, want)
 	w.want(w.do("PUT", "/v1/limits/user", body), 200, want)
 	w.want(w.do("GET", "/v1/limits/user", ""), 200, want)
-	w.want(w.do("DELETE", "/v1/limits/tenant", ""), 400, "it is the parent of limit user")
+	w.want(w.do("DELETE", "/v1/limits/tenant", ""), 409, "it is the parent of limit user")
 	for _, bad := range []struct{ plans, field string }{
 		{`{"pro":{"rat":1}}`, `plans.pro.rat`},
 		{`{"pro":{"rate":"x"}}`, `plans.pro.rate`},

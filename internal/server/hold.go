@@ -68,11 +68,13 @@ func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do f
 
 func (s *Server) doSettle(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Settle(ctx, q.hold, q.costs...)
+	s.metrics.counted(d, err)
 	return ofHold(err)
 }
 
 func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Extend(ctx, q.hold, q.ttl)
+	s.metrics.counted(d, err)
 	return ofHold(err)
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
@@ -103,7 +104,12 @@ func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
-	if err := a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API); err != nil {
+	err := a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
+	if parent, ok := errors.AsType[*dipwell.LimitError](err); ok { // of another limit
+		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
+		return
+	}
+	if err != nil {
 		a.failChange(w, r.PathValue("name"), err)
 		return
 	}

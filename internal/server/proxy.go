@@ -16,6 +16,8 @@ import (
 type Proxy struct {
 	server  *Server
 	key     httplimit.KeyFunc
+	plan    string // header field with the plan, or ""
+	floor   int64
 	byIP    bool
 	forward http.Handler
 	limited atomic.Pointer[http.Handler]
@@ -24,6 +26,9 @@ type Proxy struct {
 // Proxy returns a reverse proxy. A server can have only one, because its counters
 // are in /metrics.
 func (s *Server) Proxy(u Upstream) (*Proxy, error) {
+	if err := u.Check(); err != nil {
+		return nil, err
+	}
 	target, err := u.target()
 	if err != nil {
 		return nil, err
@@ -36,7 +41,7 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{server: s, key: key, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
+	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
 }
 
 // Use sets the limits that each request takes from, all or nothing, and the header
@@ -51,7 +56,11 @@ func (p *Proxy) Use(limits []string) error {
 		if def := p.server.limiter.Limit(name); def != nil && def.Paths {
 			return fmt.Errorf("limit %s: its keys are paths, since it has a parent or is one, and the proxy's keys are not", name)
 		}
-		c.Limits = append(c.Limits, httplimit.Limit{Name: name, Key: p.key})
+		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}
+		if p.plan != "" {
+			limit.Plan = func(r *http.Request) string { return p.planOf(r, name) }
+		}
+		c.Limits = append(c.Limits, limit)
 	}
 	wrap, err := httplimit.New(p.server.limiter, c)
 	if err != nil {
@@ -60,6 +69,18 @@ func (p *Proxy) Use(limits []string) error {
 	h := wrap(p.forward)
 	p.limited.Store(&h)
 	return nil
+}
+
+// planOf returns the plan of a limit that a request names, or "" if callers may not
+// name it, or the limit does not have it.
+func (p *Proxy) planOf(r *http.Request, limit string) string {
+	plan := r.Header.Get(p.plan)
+	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {
+		if d := def.WithPlan(plan); d != nil && !d.Unnamed && !d.OverrideOnly {
+			return plan
+		}
+	}
+	return ""
 }
 
 // failed answers a request that could not be decided. It counts requests without a

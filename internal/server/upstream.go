@@ -22,6 +22,8 @@ import (
 type Upstream struct {
 	URL           string        // http or https
 	By            string        // key of a request: ip (default), shared, header:NAME
+	PlanHeader    string        // header field with the plan of a request; default: none
+	Floor         int64         // tokens that a request must leave free
 	DialTimeout   time.Duration // to connect; default 5 s
 	TLSTimeout    time.Duration // for the TLS handshake; default 5 s
 	HeaderTimeout time.Duration // from the end of the request to the header of the response; default 60 s
@@ -47,6 +49,9 @@ const (
 func (u Upstream) Check() error {
 	if _, err := u.target(); err != nil {
 		return err
+	}
+	if reason := badHeaderName(u.PlanHeader); u.PlanHeader != "" && reason != "" {
+		return fmt.Errorf("upstream_plan_header: %q: %s", u.PlanHeader, reason)
 	}
 	_, err := (&Server{}).keyBy(u.By)
 	return err
