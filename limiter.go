@@ -149,6 +149,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	if def.Paths || def.Algorithm == store.Concurrency {
 		return l.doTake(ctx, d, verb, &t)
 	}
+	d.reset()
 	return l.doDefined(ctx, d, verb, def, t.Key, t.Cost)
 }
 
@@ -293,7 +294,8 @@ func fail(g *store.Group, err error) error {
 	return err
 }
 
-// fill sets d to the decision of an op that a store has answered.
+// fill sets d, which is zero or was reset, to the decision of an op that a store has
+// answered.
 func (d *Decision) fill(op *store.Op) {
 	d.setCall(op.Def, op.Key, op.Cost)
 	a := &op.Answer
@@ -315,14 +317,20 @@ func (d *Decision) setAnswer(a store.QuickAnswer, held *sync.Mutex) {
 	}
 }
 
-// setCall sets the fields that describe the call, and clears those that answers may
-// leave unset.
+// setCall sets the fields that describe the call.
 func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
-	d.Plan, d.Reservation, d.Limits = def.Plan, Reservation{}, nil
-	d.Hold, d.Expires, d.Repeated, d.RetryIsBound = "", time.Time{}, false, false
-	if def.Unnamed {
+	if d.Plan = def.Plan; def.Unnamed {
 		d.Plan = ""
+	}
+}
+
+// reset clears the fields that setCall and the answer may leave as they are, in a
+// Decision that was used before.
+func (d *Decision) reset() {
+	d.Reservation, d.Repeated, d.RetryIsBound = Reservation{}, false, false
+	if d.Limits != nil || d.Hold != "" || d.Expires != (time.Time{}) { // storing pointers costs more
+		d.Limits, d.Hold, d.Expires = nil, "", time.Time{}
 	}
 }
 

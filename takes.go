@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -34,18 +35,19 @@ func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err e
 
 // doTake is Do for any Take.
 func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
-	op, err := l.newOp(ctx, verb, t)
+	var op store.Op
+	err := l.setOp(ctx, &op, verb, t)
 	if err == nil {
 		err = op.Def.CheckVerb(verb, false)
 	}
 	if err != nil {
 		return err
 	}
+	d.reset()
 	switch {
 	case op.Def.Parent != "" && verb != store.VerbReset:
 		takes := [1]Take{*t}
-		c := call{alone: true}
-		return l.doGroup(ctx, d, &c, verb, takes[:])
+		return l.doGroup(ctx, d, verb, takes[:], true)
 	case op.Floor == 0 && op.Def.Mode <= store.Shadow:
 		return l.doChecked(ctx, d, verb, op.Def, op.Key, op.Cost)
 	}
@@ -62,12 +64,15 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	var c call
-	return l.doGroup(ctx, d, &c, verb, takes)
+	return l.doGroup(ctx, d, verb, takes, false)
 }
 
-// doGroup is DoAll for a number of takes that was checked.
-func (l *Limiter) doGroup(ctx context.Context, d *Decision, c *call, verb store.Verb, takes []Take) error {
+// doGroup is DoAll for a number of takes that was checked. With alone the only take is
+// not in a list.
+func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, takes []Take, alone bool) error {
+	c := calls.Get().(*call)
+	defer c.end()
+	c.alone = alone
 	if err := l.prepare(ctx, c, verb, takes); err != nil {
 		return err
 	}
@@ -94,46 +99,63 @@ type call struct {
 	alone    bool // the only take is not in a list: errors name its field alone
 }
 
+// calls have room for all ops and for one that may be the same as another.
+var calls = sync.Pool{New: func() any { return &call{ops: make([]store.Op, 0, store.MaxTakes+1)} }}
+
+// end keeps the call for another one.
+func (c *call) end() {
+	clear(c.ops[:min(len(c.ops)+1, cap(c.ops))])
+	c.ops, c.timeout, c.reserves = c.ops[:0], 0, false
+	calls.Put(c)
+}
+
 // prepare sets a call to the ops of takes, and then those of their limits' parents.
 // Those of the same limit and key become one.
 func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes []Take) error {
-	c.ops, c.reserves = make([]store.Op, 0, len(takes)), verb == store.VerbReserve
+	if c.reserves = verb == store.VerbReserve; c.ops == nil {
+		c.ops = make([]store.Op, 0, store.MaxTakes+1)
+	}
 	for i := range takes {
-		op, err := l.newOp(ctx, verb, &takes[i])
+		op := c.next()
+		err := l.setOp(ctx, op, verb, &takes[i])
 		if err == nil {
 			err = op.Def.CheckVerb(verb, c.holds)
 		}
 		if err == nil {
 			op.Takes = 1 << i
-			c.own[i], err = c.add(&op, true)
+			c.own[i], err = c.add(op, true)
 		}
 		if err != nil {
 			return c.inList(err, i)
 		}
 	}
-	if verb == store.VerbReset {
-		return nil
-	}
 	for i := range takes {
-		own := c.ops[c.own[i]]
-		if err := l.addParents(c, &own, takes[i].Cost, i); err != nil {
+		own := &c.ops[c.own[i]]
+		if own.Def.Parent == "" || verb == store.VerbReset {
+			continue
+		}
+		if err := l.addParents(c, own, takes[i].Cost, i); err != nil {
 			return c.inList(err, i)
 		}
 	}
 	return nil
 }
 
+// next returns the op after the last one, which is zero, for add.
+func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
+
 // addParents adds the ops of the parents of take i, whose own op is op.
 func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
-	next := store.Op{Key: op.Key, Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
-	for name := op.Def.Parent; name != ""; name = next.Def.Parent {
-		if next.Def = l.registry.Lookup(name); next.Def == nil {
+	for key, name := op.Key, op.Def.Parent; name != ""; {
+		next := c.next()
+		*next = store.Op{Def: l.registry.Lookup(name), Key: store.ParentKey(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
+		if next.Def == nil {
 			return l.registry.Missing(name)
 		}
-		next.Key = store.ParentKey(next.Key)
+		key, name = next.Key, next.Def.Parent
 		err := checkCost(next.Def, next.Verb, cost)
 		if err == nil {
-			_, err = c.add(&next, false)
+			_, err = c.add(next, false)
 		}
 		if err != nil {
 			return err
@@ -142,12 +164,12 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 	return nil
 }
 
-// add adds an op, or its cost to one of the same limit and key, and returns its index.
-// named is false if the op is a parent's.
+// add keeps the op that next returned, or adds its cost to one of the same limit and
+// key, and returns its index. named is false if the op is a parent's.
 func (c *call) add(op *store.Op, named bool) (int, error) {
 	for i := range c.ops {
 		same := &c.ops[i]
-		if same.Def.Name != op.Def.Name || same.Key != op.Key {
+		if same.Key != op.Key || same.Def != op.Def && same.Def.Name != op.Def.Name {
 			continue
 		}
 		if named {
@@ -161,12 +183,13 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 		if same.Cost += op.Cost; same.Cost > store.MaxInt {
 			return i, badField("cost", "the costs of limit %s add up to more than 2^53-1", op.Def.Name)
 		}
+		*op = store.Op{}
 		return i, nil
 	}
 	if len(c.ops) == store.MaxTakes {
 		return 0, badField("limit", "the takes and the parents of their limits are more than %d", store.MaxTakes)
 	}
-	c.ops = append(c.ops, *op)
+	c.ops = c.ops[:len(c.ops)+1]
 	c.reserves = c.reserves || op.Def.Rule.Leaky && op.Verb == store.VerbTake
 	if t := op.Def.Timeout; t > 0 && (c.timeout == 0 || t < c.timeout) {
 		c.timeout = t
@@ -174,8 +197,8 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 	return len(c.ops) - 1, nil
 }
 
-// newOp returns the op of a take, for its own limit.
-func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store.Op, err error) {
+// setOp sets a zero op to that of a take, for its own limit.
+func (l *Limiter) setOp(ctx context.Context, op *store.Op, verb store.Verb, t *Take) (err error) {
 	op.Verb, op.Cost, op.Floor = verb, t.Cost, t.Floor
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
@@ -184,10 +207,10 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 	}
 	if err == nil && t.Plan != "" {
 		if verb > store.VerbReserve {
-			return op, badField("plan", "%s has none", verb)
+			return badField("plan", "%s has none", verb)
 		}
 		if t.With != nil {
-			return op, badField("plan", "stands beside a definition of the call site, which is a plan without a name")
+			return badField("plan", "stands beside a definition of the call site, which is a plan without a name")
 		}
 		op.Def, err = namedPlan(op.Def, t.Plan)
 	}
@@ -200,7 +223,7 @@ func (l *Limiter) newOp(ctx context.Context, verb store.Verb, t *Take) (op store
 	if err == nil {
 		op.Key, err = l.checkKey(op.Def, t.Key)
 	}
-	return op, err
+	return err
 }
 
 func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
@@ -228,19 +251,26 @@ func (c *call) inList(err error, i int) error {
 // the decisions of the takes and then of the parents. own has the index of each take's
 // own op.
 func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
-	limits := make([]Decision, len(takes), len(takes)+len(g.Ops))
 	var isOwn [store.MaxTakes]bool
+	parents := len(g.Ops)
+	for _, at := range own {
+		if !isOwn[at] {
+			isOwn[at] = true
+			parents--
+		}
+	}
+	limits := make([]Decision, len(takes)+parents)
 	for i := range takes {
 		e := &limits[i]
 		e.fill(&g.Ops[own[i]])
 		e.Cost = takes[i].Cost
 		e.Granted = min(e.Granted, e.Cost)
-		isOwn[own[i]] = true
 	}
+	next := len(takes)
 	for i := range g.Ops {
 		if !isOwn[i] {
-			limits = append(limits, Decision{})
-			limits[len(limits)-1].fill(&g.Ops[i])
+			limits[next].fill(&g.Ops[i])
+			next++
 		}
 	}
 	d.decideBy(g, limits)

@@ -155,6 +155,7 @@ func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 // too late. A cost that is never granted is refused without a place in a queue.
 func (w *wait) takeInTurn(ctx context.Context) error {
 	first := &w.c.ops[w.c.own[0]]
+	w.d.reset()
 	w.d.setCall(first.Def, first.Key, w.takes[0].Cost)
 	if !slices.ContainsFunc(w.c.ops, func(op store.Op) bool { return op.Cost > op.Def.Rule.Burst-op.Floor && !op.Def.Overridden }) {
 		leave, err := w.join(ctx)

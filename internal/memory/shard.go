@@ -194,6 +194,9 @@ func (sh *shard) closeGap(i int) {
 func (sh *shard) full(p *slot, now int64) bool {
 	h := sh.store.limits.of(p.handle)
 	cur := h.limit.current.Load()
+	if cur != nil && cur.bucket && cur.def.Number == h.number { // the same as Full, inlined
+		return cur.left(p.used, max(0, now-p.ts)) == 0
+	}
 	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.number}, now)
 }
 

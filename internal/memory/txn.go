@@ -53,6 +53,9 @@ func (s *Store) group(g *store.Group, now int64) ([]Touched, error) {
 	if n := len(g.Ops); n > store.MaxTakes {
 		return nil, fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
 	}
+	if s.plainGroup(g, now) {
+		return nil, nil
+	}
 	for {
 		touched, err := s.tryGroup(g, now)
 		if !errors.Is(err, errNotLocked) {
@@ -82,6 +85,82 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 		g.Allowed, g.Reserved = false, false
 	}
 	return t.touched, err
+}
+
+// plainGroup decides a group of which all keys need only their rows, without a txn.
+// Otherwise it returns false, and the group is not decided.
+func (s *Store) plainGroup(g *store.Group, now int64) bool {
+	if g.Hold != nil || g.Cancel || s.watched.Load() {
+		return false
+	}
+	var places [store.MaxTakes]place
+	var locks uint64
+	for i := range g.Ops {
+		op, p := &g.Ops[i], &places[i]
+		if err := s.place(p, op.Def, op.Key); err != nil || p.def != op.Def || op.Verb == store.VerbReset || op.Def.Algorithm == store.Concurrency {
+			return false
+		}
+		locks |= 1 << p.shard
+	}
+	for left := locks; left != 0; left &= left - 1 {
+		s.shards[bits.TrailingZeros64(left)].mu.Lock()
+	}
+	done := s.decideRows(g, places[:len(g.Ops)], now)
+	s.release(locks)
+	return done
+}
+
+// decideRows is plainGroup with the locks of the shards.
+func (s *Store) decideRows(g *store.Group, places []place, now int64) bool {
+	var rows [store.MaxTakes]store.State
+	var write [store.MaxTakes]bool
+	room := int64(0)
+	for i := range places {
+		p := &places[i]
+		sh := &s.shards[p.shard]
+		if sh.closed || p.dead.Load() {
+			return false
+		}
+		j, found := sh.find(p.id, p.tag)
+		if !found {
+			if sh.extras[rowID{p.id, p.tag}] != nil || !sh.ready(len(places), p.def, g.Ops[i].Key) {
+				return false
+			}
+			room++
+			continue
+		}
+		r := sh.at(j)
+		if r.handle&withExtras != 0 {
+			return false
+		}
+		sh.state(&rows[i], r, p)
+		g.Ops[i].Phase = cmp.Or(sh.phase(j), g.Ops[i].Phase)
+	}
+	if room > 0 && !s.count(room) {
+		return false
+	}
+	var grown uint64
+	err := g.Decide(now, rows[:len(places)], write[:])
+	for i := 0; i < len(places) && err == nil && !g.Reserved; i++ {
+		if !write[i] {
+			continue
+		}
+		p, op := &places[i], &g.Ops[i]
+		sh := &s.shards[p.shard]
+		if j, found := sh.find(p.id, p.tag); found {
+			sh.keepPhase(j, op.Phase)
+			sh.rewrite(j, p, op.Key, &rows[i])
+		} else if rows[i].Used != 0 {
+			sh.add(j, p, op.Key, op.Phase, &rows[i], now, false)
+			grown |= 1 << p.shard
+			room--
+		}
+	}
+	if room != 0 {
+		s.keys.Add(-room)
+	}
+	s.maintain(grown, now)
+	return err == nil && !g.Reserved
 }
 
 // decidePlain decides a group of which no key has a record or an override that matters
@@ -210,6 +289,13 @@ func (t *txn) end() {
 	clear(t.holds)
 	*t = txn{rows: t.rows[:0], pending: t.pending[:0], holds: t.holds[:0]}
 	txns.Put(t)
+}
+
+// maintain does so in shards that have new rows.
+func (s *Store) maintain(shards uint64, now int64) {
+	for ; shards != 0; shards &= shards - 1 {
+		s.shards[bits.TrailingZeros64(shards)].maintain(now)
+	}
 }
 
 func (s *Store) release(locks uint64) {
@@ -353,9 +439,7 @@ func (t *txn) commit() error {
 		}
 	}
 	t.s.keys.Add(-room)
-	for ; grown != 0; grown &= grown - 1 {
-		t.s.shards[bits.TrailingZeros64(grown)].maintain(t.now)
-	}
+	t.s.maintain(grown, t.now)
 	t.unlockHolds() // sweeps lock them
 	for ; recorded != 0; recorded &= recorded - 1 {
 		t.s.shards[bits.TrailingZeros64(recorded)].sweepDue(t.now, sweepsPerRecord)
