@@ -91,6 +91,9 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 			plans[i] = &op.Def.Plan
 		}
 	}
+	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
+		return err
+	}
 	sql, args := makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}
 	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
 		sql, args = holdOneSQL, []any{op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID}
@@ -106,6 +109,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	for i, h := range all {
 		g.Ops[i].Answer = h.answer(g.Ops[i].Def)
 		g.Allowed = g.Allowed && h.Allowed
+		s.refused.note(known[i].id, g.Ops[i].Key, !h.Allowed)
 	}
 	return nil
 }
@@ -137,6 +141,9 @@ func (s functions) settle(ctx context.Context, g *store.Group) error {
 		if cost < 0 || cost > store.MaxInt {
 			return &store.FieldError{Field: costField(len(c.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
 		}
+	}
+	if done, err := s.plainSettle(ctx, g); done || err != nil {
+		return err
 	}
 	var all []held
 	var err error

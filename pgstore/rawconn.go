@@ -108,9 +108,19 @@ const (
 	formTake      form = iota // update a row
 	formUpsert                // insert a row or update it
 	formInsertNew             // insert a row
+	formHold
+	formHoldBeside
+	formHoldFirst
+	formSettle
+	formSettleBeside
 )
 
-func (s *statements) sqlOf(f form) string { return [...]string{s.take, s.upsert, s.insertNew}[f] }
+func (s *statements) sqlOf(f form) string {
+	return [...]string{s.take, s.upsert, s.insertNew, s.hold, s.holdBeside, s.holdFirst, s.settle, s.settleBeside}[f]
+}
+
+// names are those of the prepared statements, before the limit's id.
+var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_"}
 
 type rawStatement struct {
 	sql string
@@ -194,7 +204,7 @@ func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement,
 	if t == nil && len(w.statements) >= maxRawStatements {
 		return nil, nil
 	}
-	name := [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_"}[f] + strconv.Itoa(int(e.id))
+	name := names[f] + strconv.Itoa(int(e.id))
 	if key.plan > 0 {
 		name += "_" + strconv.Itoa(key.plan)
 	}

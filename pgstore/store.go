@@ -82,6 +82,9 @@ type Store struct {
 	noRefusals    *streak       // counts statements of set.sql
 	combos        *combinations // statements for limits that are taken together
 	overridden    *overridden   // definitions of overridden keys
+	made          *made         // holds of this store
+	listed        *keySet       // keys whose rows have lows, because of a hold
+	several       *keySet       // keys that have, or had, several live holds
 	seen          *keySet       // keys that have, or recently had, a row
 	minOptimistic int           // number of groups from which decideOptimistic is used
 	inLane        bool          // after a lock timeout a statement is not divided
@@ -106,7 +109,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: new(made), listed: newKeySet(), several: newKeySet(), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {

@@ -33,6 +33,8 @@ type statements struct {
 	takeMany, takeManyUnchecked, readMany string
 	takeOverridden                        string // of a base whose keys may have overrides
 	chargeMany                            string
+	hold, holdBeside, holdFirst           string // of one key
+	settle, settleBeside                  string
 	noRefusals                            *streak // of the statements for many keys
 	newKeys                               *newKeyRate
 	windows                               *windows // of a calendar limit
@@ -63,6 +65,7 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
+	setHoldSQL(&s, id, d, testClock)
 	s.readExisting = fmt.Sprintf("select %s, used, ts, case when lows is null then version else 0 end from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
 	seen := "statement_timestamp()"
 	if testClock {

@@ -452,13 +452,16 @@ begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
         select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.buckets where limit_id = 0;
+    insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+        select 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
+    delete from dipwell.hold_parts where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
-        analyze dipwell.buckets; -- sessions plan again
+        analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again
     end if;
 end $$;
 comment on function dipwell_internal.make_room is
-    'Gives the table buckets some pages, which vacuum keeps (vacuum_truncate). While a table has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
-select dipwell_internal.make_room() where pg_relation_size('dipwell.buckets') = 0;
+    'Gives the tables buckets and hold_parts some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
+select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
 
 -- A transaction that read the limits before a change may still insert a row of the
 -- old version; if that version were deleted, the row would count as full. SQL reads

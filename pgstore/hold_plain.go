@@ -1,0 +1,338 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/store"
+)
+
+// setHoldSQL sets the statements that make and settle a hold of one key, in full. Each
+// charges the bucket first and then writes hold_parts, so that rows are locked in the
+// order of the functions. hold and settle are for a bucket without other records;
+// those with Beside are for one whose records are all of holds. A
+// concurrency limit has no lows, and not these. holdFirst inserts the bucket.
+//
+// Parameters of hold: key, id, units, room, ttl, tokens, mark, then the grid if origins
+// are spread. Of settle: key, id, cost, units to give back, mark, number and the grid.
+func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
+	r := &d.Rule
+	now, seen := stmtNow, "statement_timestamp()"
+	params, grid := 7, sqlexpr.Int(gridOf(r.Origin, r.Every))
+	if spread(r) {
+		params, grid = 8, sqlexpr.Op("$8::bigint")
+	}
+	settleGrid := grid
+	if spread(r) {
+		settleGrid = sqlexpr.Op("$7::bigint")
+	}
+	settleNow := now
+	if testClock {
+		now = fmt.Sprintf("$%d::bigint", params+1)
+		settleNow = fmt.Sprintf("$%d::bigint", params)
+	}
+	slots := d.Algorithm == store.Concurrency
+	keep := d.OnExpire == store.KeepTaken
+	made := func(charge, number, mark, also string) string {
+		if testClock {
+			seen = now
+		}
+		return fmt.Sprintf(`with b as (%[1]s
+    returning b.used, b.ts, %[2]s as number, %[3]s as mark),
+i as (insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+    select %[4]s + $5::bigint, %[4]s + $5::bigint, $5::bigint, $3::bigint, $6::bigint, b.number, b.mark, %[5]d, %[6]d, 1, 1, 1, true, false, %[7]t, false, false, $2::text, $1::text from b)
+select b.used, b.ts, %[8]s, b.number, %[9]s from b`, charge, number, mark, now, id, d.Number, keep, seen, also)
+	}
+	hold := func(set, where, number, mark, also string) string {
+		return made(fmt.Sprintf("update dipwell.buckets b set %s\n    where %s", set, where), number, mark, also)
+	}
+	first := func(lows, number, mark, also string) string {
+		at, unused := readNow, "$4::bigint is not null and $7::bigint is not null"
+		if testClock {
+			at = now
+		}
+		if spread(r) {
+			unused += " and $8::bigint is not null"
+		}
+		return made(fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key, lows)
+    select $3::bigint, %s, %d, %d, $1::text, %s where %s
+    on conflict do nothing`, at, id, d.Number, lows, unused), number, mark, also)
+	}
+	settle := func(set, where, also string) string {
+		if testClock {
+			seen = settleNow
+		}
+		return fmt.Sprintf(`with b as (update dipwell.buckets b set %[1]s
+    where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d and %[4]s
+    returning b.used, b.ts, b.lows is null as free),
+p as (update dipwell.hold_parts p set live = false, settled = true, cost = $3::bigint, due = %[5]s + greatest(p.ttl, 60000000)
+    where p.id = $2::text and p.part = 1 and p.parts = 1 and p.live and p.version = %[3]d and p.expires > %[5]s and (select true from b)
+    returning p.expires)
+select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also)
+	}
+	if slots {
+		last := fmt.Sprintf("coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1), 0)", id)
+		s.hold = hold(fmt.Sprintf("used = b.used + $3::bigint, ts = greatest(%s, b.ts)", now),
+			fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and b.used <= $4::bigint and $7::bigint = 0", id, d.Number), "0::bigint", "0::bigint", last)
+		s.settle = settle(fmt.Sprintf("used = greatest(b.used - $4::bigint, 0), ts = greatest(%s, b.ts)", settleNow), "$5::bigint = 0 and $6::bigint = 0", last)
+		s.holdFirst = first("null::bigint[]", "0::bigint", "0::bigint", last)
+		return
+	}
+	charge := chargeSQL(id, d, now, grid, "$1::text", "$3::bigint", "$4::bigint")
+	ticks := ticksSQL(r, "b.ts", now, grid)
+	left := leftSQL(r, ticks)
+	s.hold = hold(fmt.Sprintf("%s, lows = array[$7::bigint, 2, 1, %s + $3::bigint]", charge.set, left), charge.where, "1::bigint", "$7::bigint", "b.mark")
+	s.holdFirst = first("array[$7::bigint, 2, 1, $3::bigint]", "1::bigint", "$7::bigint", "b.mark")
+	// What the snapshot says of other records is true of a row that has not changed since.
+	none := fmt.Sprintf(`(b.used, b.ts, b.lows) = (select x.used, x.ts, x.lows from dipwell.buckets x where x.limit_id = %[1]d and x.key = $1::text)
+        and not exists (select from dipwell.reservations x where x.limit_id = %[1]d and x.key = $1::text)`, id)
+	s.holdBeside = hold(fmt.Sprintf("%s, lows = dipwell_internal.lows_hold(b.lows, %[2]s, %[2]s + $3::bigint)", charge.set, left),
+		strings.Replace(charge.where, "b.lows is null", "b.lows is not null and $7::bigint is not null and "+none, 1), "b.lows[2] - 1", "b.lows[1]", "b.mark")
+	ticks = ticksSQL(r, "b.ts", settleNow, settleGrid)
+	left = leftSQL(r, ticks)
+	s.settle = settle(fmt.Sprintf("used = %[1]s - least(%[1]s, $4::bigint, b.lows[4]), ts = greatest(%[2]s, b.ts), lows = null", left, settleNow),
+		"b.lows[1] = $5::bigint and b.lows[2] = 2 and $6::bigint = 1", "0::bigint")
+	others := fmt.Sprintf("exists (select from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text)", id)
+	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select u.used - coalesce(y.units, 0), greatest(%[2]s, b.ts), case when u.used > 0 and %[3]s then coalesce(y.lows, b.lows) end
+        from (select %[1]s as used) u left join lateral dipwell_internal.lows_lower(dipwell_internal.lows_limit(b.lows, cardinality(b.lows) - 1, u.used), $6::bigint, $4::bigint) y on u.used > 0 and $4::bigint > 0)`,
+		left, settleNow, others), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
+}
+
+// maxMade bounds the holds that a store remembers, each with some hundred bytes, in
+// each of two generations.
+const maxMade = 1 << 14
+
+// A madeHold is a hold of one key that this store made by a statement.
+type madeHold struct {
+	id                           int32 // of the limit
+	number                       uint32
+	limit, key                   string
+	tokens, record, mark, expiry int64
+}
+
+// made remembers holds, so that one statement settles them. What it has may be
+// outdated: the statement looks at the rows.
+type made struct {
+	mu         sync.Mutex
+	holds, old map[string]madeHold
+}
+
+func (m *made) add(id string, h madeHold) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holds == nil || len(m.holds) >= maxMade {
+		m.holds, m.old = map[string]madeHold{}, m.holds
+	}
+	m.holds[id] = h
+}
+
+// remove returns a hold and forgets it.
+func (m *made) remove(id string) (h madeHold, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h, ok = m.holds[id]; ok {
+		delete(m.holds, id)
+	} else if h, ok = m.old[id]; ok {
+		delete(m.old, id)
+	}
+	return h, ok
+}
+
+// plainHold makes a hold of one key by one statement, if it takes in full from a row
+// under the present version of the limit. It returns false if it has done nothing.
+func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
+	op, c := &g.Ops[0], g.Hold
+	if len(g.Ops) > 1 || e.statements.hold == "" || op.Takes != 1 || op.Cost == 0 || op.Cost > op.Def.Rule.Burst || op.Floor > 0 || op.Def != e.def || op.Def.Plan != "" ||
+		op.Def.Mode != store.Enforce || !s.autocommit() || s.refused.has(e.id, op.Key) || s.overridden.of(e, op.Key) != nil {
+		return false, nil
+	}
+	var scratch store.Rule
+	r := op.RuleFor(&scratch)
+	slots := op.Def.Algorithm == store.Concurrency
+	h := madeHold{id: e.id, number: e.def.Number, limit: e.def.Name, key: op.Key, tokens: op.Cost}
+	units := op.Cost * r.Unit
+	free := r.Cap - units
+	if !slots {
+		h.mark, free = rand.Int64N(1<<48), room(r, units, r.Cap)
+	}
+	args := []any{op.Key, c.ID, units, free, c.TTL, op.Cost, h.mark}
+	forms := []form{formHold}
+	beside, met := !slots && s.listed.has(e.id, op.Key), s.seen.has(e.id, op.Key)
+	switch {
+	case beside:
+		forms = []form{formHoldBeside, formHoldBeside} // the row may have changed
+	case met || e.def.Overridden: // a row is made only for a key without an override
+	case e.newKeys.mostlyNew():
+		forms = []form{formHoldFirst, formHold}
+	default:
+		forms = []form{formHold, formHoldFirst}
+	}
+	var v [5]int64
+	for i, f := range forms {
+		if v, err = s.ask(ctx, e, f, r, args); !errors.Is(err, pgx.ErrNoRows) {
+			if err == nil && !met {
+				s.noteSeen(e, op.Key, f == formHoldFirst)
+			}
+			break
+		}
+		if i == len(forms)-1 {
+			s.listed.note(e.id, op.Key, !beside && !slots) // the other statement is tried next time
+			return false, nil
+		}
+	}
+	switch {
+	case codeOf(err) == "23505": // the id is in use
+		return false, nil
+	case err != nil:
+		return false, storeError(err, true)
+	}
+	now := v[2]
+	c.Expires, c.Repeated = now+c.TTL, false
+	grant(g, r, op.Cost, store.State{Used: v[0], TS: v[1]}, now)
+	h.record, h.expiry = v[3], c.Expires
+	if slots {
+		op.Reset = max(c.Expires, v[4]) - now
+	} else {
+		h.mark = v[4]
+		s.listed.note(e.id, op.Key, true)
+		if beside {
+			s.several.note(e.id, op.Key, true)
+		}
+	}
+	s.made.add(c.ID, h)
+	return true, nil
+}
+
+// plainSettle settles a hold that plainHold made to at most what was held, by one
+// statement. It returns false if it has done nothing.
+func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, err error) {
+	c := g.Hold
+	if c.Verb != store.SettleHold || len(c.Costs) > 1 || !s.autocommit() {
+		return false, nil
+	}
+	h, ok := s.made.remove(c.ID)
+	e := (*s.limits.entries.Load())[h.limit]
+	if !ok || e == nil || e.id != h.id || e.def.Number != h.number {
+		return false, nil
+	}
+	cost, back := h.tokens, int64(0)
+	if len(c.Costs) == 1 {
+		cost = c.Costs[0]
+	}
+	slots := e.def.Algorithm == store.Concurrency
+	op := store.Op{Def: e.def, Key: h.key, Takes: 1, Cost: cost}
+	var scratch store.Rule
+	r := op.RuleFor(&scratch)
+	switch {
+	case slots:
+		back = h.tokens
+	case cost > h.tokens:
+		return false, nil
+	default:
+		back = (h.tokens - cost) * r.Unit
+	}
+	f, tries := formSettle, 1
+	if !slots && (h.record > 1 || s.several.has(h.id, h.key)) {
+		f, tries = formSettleBeside, maxRounds // the row may have changed
+	}
+	var v [5]int64
+	for range tries {
+		if v, err = s.ask(ctx, e, f, r, []any{h.key, c.ID, cost, back, h.mark, h.record}); !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) || abortedCharge(err): // the row or the hold has changed
+		return false, nil
+	case err != nil:
+		s.made.add(c.ID, h)
+		return false, storeError(err, true)
+	}
+	g.Ops = []store.Op{op}
+	grant(g, r, cost, store.State{Used: v[0], TS: v[1]}, v[2])
+	c.Expires, c.Repeated = v[3], false
+	switch {
+	case slots:
+		g.Ops[0].Reset = max(v[4]-v[2], 0)
+	case f == formSettle || v[4] == 1:
+		s.listed.note(h.id, h.key, false)
+		s.several.note(h.id, h.key, false)
+	}
+	return true, nil
+}
+
+// ask runs a statement of a hold, and returns the row's columns.
+func (s *Store) ask(ctx context.Context, e *entry, f form, r *store.Rule, args []any) (v [5]int64, err error) {
+	if spread(r) {
+		args = append(args, gridOf(r.Origin, r.Every))
+	}
+	args = s.withClock(args)
+	switch db := s.db.(type) {
+	case *pgx.Conn:
+		return askRaw(ctx, db, e, f, args)
+	case *pgxpool.Pool:
+		c, err := db.Acquire(ctx)
+		if err != nil {
+			return v, err
+		}
+		defer c.Release()
+		return askRaw(ctx, c.Conn(), e, f, args)
+	}
+	return askPgx(ctx, s.db, e, f, args)
+}
+
+func askPgx(ctx context.Context, db DB, e *entry, f form, args []any) (v [5]int64, err error) {
+	var seen instant
+	err = db.QueryRow(ctx, e.sqlOf(f), args...).Scan(&v[0], &v[1], &seen, &v[3], &v[4])
+	v[2] = int64(seen)
+	return v, err
+}
+
+// askRaw is askPgx without the parts of pgx that rawConn replaces.
+func askRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form, args []any) (v [5]int64, err error) {
+	w := rawConnOf(conn)
+	if w == nil {
+		return askPgx(ctx, conn, e, f, args)
+	}
+	t, err := w.prepare(ctx, e, f)
+	if t == nil || err != nil {
+		if err != nil {
+			return v, err
+		}
+		return askPgx(ctx, conn, e, f, args)
+	}
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			params[i] = append(make([]byte, 0, len(arg)), arg...) // a nil text would be null
+		case int64:
+			params[i] = binary.BigEndian.AppendUint64(nil, uint64(arg)) //nolint:gosec // two's complement
+		}
+	}
+	found := false
+	answer := conn.PgConn().ExecStatement(ctx, t.StatementDescription, params, binaryFormat, binaryFormat)
+	for answer.NextRow() {
+		found = true
+		for i, column := range answer.Values() {
+			v[i] = int64(binary.BigEndian.Uint64(column)) //nolint:gosec // two's complement
+		}
+		v[2] = instantOf(t.Fields[2].DataTypeOID, answer.Values()[2])
+	}
+	if _, err = answer.Close(); err == nil && !found {
+		err = pgx.ErrNoRows
+	}
+	if err != nil && w.forget(rawKeyOf(e, f), err) {
+		return askPgx(ctx, conn, e, f, args)
+	}
+	return v, err
+}

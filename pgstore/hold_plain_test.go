@@ -1,0 +1,146 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestPlainHoldsTakeOneStatement counts the statements of holds of keys that have a
+// row, and of their settles.
+func TestPlainHoldsTakeOneStatement(t *testing.T) {
+	config := newPool(t).Config()
+	sent := &countingTracer{}
+	config.ConnConfig.Tracer, config.MaxConns = sent, 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
+		dipwell.Limit{Name: "bucket", Rate: 5, Period: time.Hour, Burst: 50},
+		dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 50, Period: time.Hour},
+		dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	for _, limit := range []string{"bucket", "window", "slots"} {
+		hold := func(id string, most int) {
+			t.Helper()
+			before := sent.n
+			d, err := l.Hold(ctx, time.Minute, limit+id, dipwell.Take{Limit: limit, Key: "k", Cost: 10})
+			if err != nil || !d.Allowed || sent.n-before > most {
+				t.Fatalf("hold %s of %s: %+v %v, %d statements", id, limit, d, err, sent.n-before)
+			}
+		}
+		settle := func(id string, remaining int64) {
+			t.Helper()
+			before := sent.n
+			d, err := l.Settle(ctx, limit+id, 4)
+			if limit == "slots" {
+				remaining = remaining / 10 * 10
+			}
+			if err != nil || d.Remaining != remaining || sent.n-before > 1 {
+				t.Fatalf("settle %s of %s: %+v %v, %d statements; want %d remaining", id, limit, d, err, sent.n-before, remaining)
+			}
+		}
+		hold("first", 2) // makes the row
+		settle("first", cond(limit == "slots", 50, 46))
+		hold("a", 1)
+		settle("a", cond(limit == "slots", 50, 42))
+		hold("b", 1)
+		hold("c", 1) // beside b
+		hold("d", 1)
+		settle("c", cond(limit == "slots", 30, 18))
+		settle("b", cond(limit == "slots", 40, 24))
+		settle("d", cond(limit == "slots", 50, 30))
+		hold("e", 1)
+		settle("e", cond(limit == "slots", 50, 26))
+		if d, err := l.Settle(ctx, limit+"e", 4); err != nil || !d.Repeated {
+			t.Errorf("the settle of %s again: %+v %v", limit, d, err)
+		}
+	}
+}
+
+func cond(b bool, x, y int64) int64 {
+	if b {
+		return x
+	}
+	return y
+}
+
+// TestPlainHoldsAtOnce settles holds of a key from several programs at once, each
+// twice. What is used in the end is what they were settled to, once.
+func TestPlainHoldsAtOnce(t *testing.T) {
+	pool := newPool(t)
+	stores := [2]*pgstore.Store{newStore(t, pool, pgstore.Config{}), newStore(t, pool, pgstore.Config{})}
+	limits := []dipwell.Limit{{Name: "bucket", Rate: 1, Period: 24 * time.Hour, Burst: 100_000}, {Name: "slots", Algorithm: dipwell.Concurrency, Burst: 100_000}}
+	var ls [2]*dipwell.Limiter
+	for i, s := range stores {
+		var err error
+		if ls[i], err = dipwell.New(s, limits...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	const workers, each = 8, 30
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	once := map[string]int{}
+	for w := range workers {
+		all.Go(func() {
+			for i := range each {
+				for _, limit := range []string{"bucket", "slots"} {
+					id := fmt.Sprintf("%s-%d-%d", limit, w, i)
+					d, err := ls[w%2].Hold(ctx, time.Minute, id, dipwell.Take{Limit: limit, Key: "k", Cost: 5})
+					if err != nil || !d.Allowed {
+						t.Errorf("hold: %+v %v", d, err)
+						return
+					}
+					var both sync.WaitGroup
+					for s := range ls {
+						both.Go(func() {
+							d, err := ls[s].Settle(ctx, id, 2)
+							if err != nil {
+								t.Errorf("settle: %v", err)
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							if !d.Repeated {
+								once[id]++
+							}
+						})
+					}
+					both.Wait()
+				}
+			}
+		})
+	}
+	all.Wait()
+	for id, n := range once {
+		if n != 1 {
+			t.Errorf("hold %s was settled %d times", id, n)
+		}
+	}
+	for _, c := range []struct {
+		limit string
+		want  int64
+	}{{"bucket", 100_000 - workers*each*2}, {"slots", 100_000}} {
+		d, err := ls[0].Check(ctx, c.limit, "k", 0)
+		if err != nil || d.Remaining != c.want && d.Remaining != c.want+1 {
+			t.Errorf("%s: %+v %v, want %d remaining", c.limit, d, err, c.want)
+		}
+	}
+	var listed bool
+	if err := pool.QueryRow(ctx, "select bool_or(lows is not null) from dipwell.buckets").Scan(&listed); err != nil || listed {
+		t.Errorf("a row without live holds has lows: %v %v", listed, err)
+	}
+}
