@@ -13,20 +13,30 @@ import (
 // Abilities returns what the store can do besides Apply. Only a store over a
 // *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
-	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.Sweep, Now: s.now, Ready: s.ready}
-	if s.limits.dialect.Load() == nil {
-		ab.Overrides = functions{s}
-	}
+	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.Sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Holds: s.keyHolds}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
-	if d := s.limits.dialect.Load(); d != nil {
-		p := portable{s, d}
-		ab.Overrides, ab.Holds = p, p.keyHolds
-	} else {
-		ab.Holds = functions{s}.keyHolds
-	}
 	return ab
+}
+
+// overrides are those of the engine, which a lazy store knows late.
+type overrides struct{ *Store }
+
+func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	return s.engine().SetOverride(ctx, d, o)
+}
+
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+	return s.engine().EndOverride(ctx, d, key)
+}
+
+func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+	return s.engine().Overrides(ctx, d, prefix, after, n)
+}
+
+func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
+	return s.engine().keyHolds(ctx, d, key)
 }
 
 // ready returns an error unless the database can be written to.

@@ -118,9 +118,7 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 			if p == nil {
 				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", op.Def.Name, plan), Err: store.ErrUnknownPlan}
 			}
-			if op.Def = p.def; l.dialect.Load() == nil {
-				out[i] = p
-			}
+			op.Def, out[i] = p.def, p
 		}
 	}
 	return nil

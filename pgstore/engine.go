@@ -19,6 +19,8 @@ type engine interface {
 	cancel(ctx context.Context, id store.Reservation) error
 	// settle settles or extends a hold.
 	settle(ctx context.Context, g *store.Group) error
+	keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
+	store.Overrider
 
 	statements(id int32, d *store.Definition) statements
 	put(ctx context.Context, l store.Limit, by string) error
