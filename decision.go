@@ -13,20 +13,27 @@ import (
 // the fewest remaining tokens if it was allowed; Limits has all of them in order, and
 // then the parents of their limits.
 type Decision struct {
+	// Allowed is whether the caller may act: at once, or after Delay if that is not 0.
 	Allowed bool
 	Never   bool         // the cost is more than the limit can ever grant; retrying does not help
-	Shadow  bool         // allowed only because the limit is in shadow mode
-	Source  store.Source // what made the decision
-	Limit   string
-	Plan    string // the plan of the limit that decided; "" for the limit itself
-	Key     string // "" for the limit's shared bucket
-	Cost    int64  // tokens requested
-	Granted int64  // tokens taken
+	Shadow  bool         // allowed only because the limit is in shadow mode; nothing was taken
+	Source  store.Source // what made the decision: the store, a decorator or a failure mode
+	Limit   string       // name of the limit that decided
+	Plan    string       // the plan of the limit that decided; "" for the limit itself
+	Key     string       // "" for the limit's shared bucket
+	Cost    int64        // tokens requested
+	Granted int64        // tokens taken
 
-	Capacity   int64         // the limit's burst, in tokens
-	Remaining  int64         // whole tokens left, after the charge if there was one
-	RetryAfter time.Duration // until the same call would first be allowed
-	ResetAfter time.Duration // until the bucket is full
+	// Capacity is the burst of the limit or plan that decided, in tokens; 2^53-1 if it
+	// is unlimited.
+	Capacity int64
+	// Remaining is the number of whole tokens left, after the charge if there was one,
+	// and 0 if the bucket is in debt.
+	Remaining int64
+	// RetryAfter is the time until the same call would first be allowed, if nobody else
+	// takes tokens. It is exact to the microsecond, and 0 if Allowed or Never.
+	RetryAfter time.Duration
+	ResetAfter time.Duration // until the bucket is full, if nothing more is taken
 	Delay      time.Duration // how long to wait before acting on a reservation
 
 	Reservation Reservation // for Cancel; zero if Delay is 0
@@ -43,10 +50,13 @@ type Decision struct {
 	def *store.Definition
 }
 
-// Definition returns the definition that decided, or nil for a zero Decision.
+// Definition returns the definition that decided, or nil for a zero Decision: that of
+// the limit, of its plan, or the one that an override of the key makes. Headers that
+// state a policy are made from it.
 func (d *Decision) Definition() *store.Definition { return d.def }
 
-// Err returns nil if the call was allowed, and a *RefusedError otherwise.
+// Err returns nil if the call was allowed, and a *RefusedError otherwise, for callers
+// that hand refusals on as errors. errors.Is with ErrRefused tells them apart.
 func (d *Decision) Err() error {
 	if d.Allowed {
 		return nil
@@ -54,7 +64,8 @@ func (d *Decision) Err() error {
 	return &RefusedError{*d}
 }
 
-// MarshalJSON returns the decision object of the HTTP API.
+// MarshalJSON returns the decision object of the HTTP API: times in whole microseconds,
+// retry_after_us null if the call was allowed or can never be.
 func (d Decision) MarshalJSON() ([]byte, error) {
 	return append(d.AppendMembers([]byte{'{'}), '}'), nil
 }

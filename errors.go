@@ -18,9 +18,11 @@ var (
 	ErrFull = store.ErrFull
 	// ErrOutcomeUnknown: the store may or may not have charged this call.
 	ErrOutcomeUnknown = store.ErrOutcomeUnknown
-	// ErrReservation: the reservation is unknown, cancelled already, due or reset.
+	// ErrReservation: the reservation is unknown, cancelled already, due or reset. Cancel
+	// gave nothing back.
 	ErrReservation = store.ErrReservation
-	// ErrUnknownLimit: no limit of that name is defined.
+	// ErrUnknownLimit: no limit of that name is defined, or it was dropped meanwhile.
+	// Nothing was changed.
 	ErrUnknownLimit = store.ErrUnknownLimit
 	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
 	ErrUnknownPlan = store.ErrUnknownPlan
@@ -40,7 +42,8 @@ type FieldError = store.FieldError
 // setting, spelled as in configuration files.
 type LimitError = store.LimitError
 
-// A RefusedError is a refusal as an error, with its Decision.
+// A RefusedError is a refusal as an error, with its Decision. errors.Is reports it to be
+// ErrRefused. Only Decision.Err makes one: no other method returns a refusal as an error.
 type RefusedError struct{ Decision Decision }
 
 func (e *RefusedError) Error() string {

@@ -68,7 +68,9 @@ func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decisi
 }
 
 // Extend lets a hold expire when ttl has passed from now, in place of its present
-// expiry. It fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended.
+// expiry, which may be later: Extend also shortens. ttl has the bounds of Hold. It
+// fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or
+// expired; what it held may then be taken by others, so stop the work.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
 	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()})
 }
@@ -128,8 +130,9 @@ func (l *Limiter) checkHold(id string) error {
 	return store.CheckHoldID(id)
 }
 
-// Holds returns the live holds of a key, the one that expires first first. It fails
-// with ErrNotSupported if the store keeps no holds.
+// Holds returns the live holds of a key, the one that expires first first, with their
+// tokens of this key. Holds that were settled or have expired are left out. It fails
+// with store.ErrNotSupported if the store keeps no holds.
 func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {

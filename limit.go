@@ -33,7 +33,9 @@ const (
 	Concurrency = store.Concurrency
 )
 
-// A Plan is a named variant of a limit: Limit.Plans.
+// A Plan is a named variant of a limit: Limit.Plans. The zero value of a field is the
+// setting of the limit. A call is under a plan if Take.Plan names it, or if the key has
+// an override with it; what the key used under another plan stays used, in tokens.
 type Plan = store.Plan
 
 // NewPlans returns a list of plans for Limit.Plans, sorted by name. New and Define check
@@ -106,7 +108,9 @@ func newReservation() (r Reservation) {
 }
 
 // ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then
-// settings after commas, as in "login=5/1m,burst=20". The error is a *LimitError.
+// settings after commas, as in "login=5/1m,burst=20"; or NAME=BURST of a concurrency
+// limit, as in "jobs=10,algorithm=concurrency". It checks the limit as New does, except
+// for its Parent. The error is a *LimitError.
 func ParseLimit(s string) (Limit, error) { return store.ParseLimit(s) }
 
 // BurstCredit returns a token bucket whose Burst is what its rate gives back in

@@ -20,6 +20,11 @@ import (
 // Allowed. An error means that the call was not decided: a *FieldError for invalid
 // input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
 // 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
+//
+// If the store fails, the limit's OnStoreError decides: the call returns the error and
+// a Decision that is not Allowed, or with FailOpen a Decision that is Allowed, and no
+// error. Decision.Source says how the answer was made. A limit's Timeout bounds how
+// long a call waits for the store, besides the context.
 type Limiter struct {
 	store     store.Store
 	definer   store.Definer
@@ -58,30 +63,37 @@ func newLimiter(s store.Store) *Limiter {
 }
 
 // With returns a Limiter with the same limits over another store, for instance one
-// that is bound to the caller's transaction.
+// that is bound to the caller's transaction. Both share the queues of Wait. The limits
+// are those of the first store: s must keep its rows under the same definitions.
 func (l *Limiter) With(s store.Store) *Limiter {
 	c := *l
 	c.store, c.abilities = s, store.AbilitiesOf(s)
 	return &c
 }
 
-// Store returns the store of the limiter.
+// Store returns the store that New or With got. store.AbilitiesOf says what it can do.
 func (l *Limiter) Store() store.Store { return l.store }
 
-// Take takes n tokens if all of them are free, and otherwise none.
+// Take takes n tokens if all of them are free, and otherwise none. A refusal says in
+// RetryAfter when the same call would first be allowed if nobody else took tokens, and
+// is Never if n is more than the limit can ever grant. Of a leaky bucket, Take reserves
+// as Reserve does.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.take(ctx, &d, limit, key, n)
 	return
 }
 
-// Check returns what Take would return, and changes nothing.
+// Check returns what Take would return, and changes nothing. Another caller may take
+// the tokens before a Take that follows: use Take alone where that matters.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCheck, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
-// number. It is refused if no whole token is free.
+// number. It is refused if no whole token is free; RetryAfter is then the time until one
+// is. Of a limit with a Parent it takes the same from each level: the least that one of
+// them has.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbTakeUpTo, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -89,26 +101,34 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 
 // Reserve takes n tokens ahead of time, up to MaxDebt tokens more than are free. The
 // caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
-// It is refused if that would be more debt than MaxDebt.
+// It is refused if that would be more debt than MaxDebt, and Never if n is more than
+// Burst and MaxDebt together. If Delay is 0 the tokens were free: there is no
+// Reservation, and nothing to cancel.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
-// afterwards. It is a *FieldError if n is more than the limit's MaxCharge.
+// afterwards. It is always allowed; later calls are refused until the debt has come
+// back. It is a *FieldError if n is more than the limit's MaxCharge, which by default
+// is ten bursts.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCharge, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
-// Refund gives n tokens back. A full bucket stays full.
+// Refund gives n tokens back. A full bucket stays full: tokens that have come back by
+// time already are not given back twice, so Refund late after a Take may do nothing.
+// Cancel and Settle count exactly.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbRefund, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
-// Reset makes a bucket full, and ends its reservations.
+// Reset makes a bucket full, and ends its reservations and holds: Cancel then fails
+// with ErrReservation, and Settle gives nothing back. The parents of the limit stay as
+// they are. An override of the key stays too.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReset, Take{Limit: limit, Key: key})
 	return

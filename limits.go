@@ -6,28 +6,37 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit returns the definition of a limit, or nil if there is none.
+// Limit returns the present definition of a limit, or nil if there is none. It reads
+// memory: a limit that another process has just defined is missing until the store has
+// told this one.
 func (l *Limiter) Limit(name string) *store.Definition { return l.registry.Lookup(name) }
 
-// Limits returns all definitions, sorted by name.
+// Limits returns the present definitions of all limits in the store, whoever defined
+// them, sorted by name. As Limit, it reads memory.
 func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
 // Define adds or changes a limit. A change takes effect at the next call; keys in
-// use are converted as OnChange says. A limit has one owner: a change by another
-// one fails with ErrOwner. An invalid limit is a *LimitError.
+// use are converted as OnChange says. A limit has one owner, such as store.OwnerCode: a
+// change by another one fails with store.ErrOwner. An invalid limit is a *LimitError, and
+// so is one whose Parent is missing, and a change between Concurrency and another
+// algorithm. To define a limit again as it is changes nothing.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store.Definition, error) {
 	return l.definer.Define(ctx, limit, owner)
 }
 
-// Drop deletes a limit and its buckets. It fails with ErrOwner if the limit has
-// another owner.
+// Drop deletes a limit with its buckets, holds and overrides. A limit of the same name
+// that is defined later begins full. It fails with store.ErrOwner if the limit has
+// another owner, with ErrUnknownLimit if there is none, and with a *LimitError if it is
+// the Parent of another limit.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 	return l.definer.Drop(ctx, name, owner)
 }
 
 // Keys returns up to n keys of a limit that are not full, in byte order: those that
-// begin with prefix and follow after. It fails with ErrNotSupported if the store
-// cannot list keys.
+// begin with prefix and follow after. Pass the last key of a page as after to get the
+// next; store.Shared as after follows the shared bucket, whose key is "" and comes
+// first. It fails with store.ErrNotSupported if the store cannot list keys: memstore
+// needs Limit.ListKeys.
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {

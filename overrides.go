@@ -28,7 +28,10 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 	return overrides.SetOverride(ctx, def, o)
 }
 
-// EndOverride ends the override of a key. ended is false if it had none.
+// EndOverride ends the override of a key: from the next call the limit decides again,
+// or the plan that the caller names. What is used stays used, in tokens. ended is false
+// if the key had none, or one that had ended already. The error is store.ErrNotSupported
+// if the store has no overrides.
 func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
 	def, overrides, err := l.overrider(limit)
 	if err == nil {
@@ -41,7 +44,8 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended boo
 }
 
 // Overrides returns up to n live overrides of a limit, in byte order of their keys:
-// those whose keys begin with prefix and follow after.
+// those whose keys begin with prefix and follow after, as Keys does. Overrides that have
+// ended are left out. The error is store.ErrNotSupported if the store has no overrides.
 func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n int) ([]Override, error) {
 	def, overrides, err := l.overrider(limit)
 	if err != nil {

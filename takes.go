@@ -10,11 +10,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Take is a cost for one key of a limit.
+// A Take is a cost for one key of a limit. Its fields are checked by the call that it
+// is passed to: the error is then a *FieldError, whose Field names the take if there are
+// several, as in "takes[2].key".
 type Take struct {
-	Limit string
-	Key   string // Shared for the limit's one shared bucket
-	Cost  int64
+	Limit string // name of the limit
+	Key   string // 1 to 512 bytes of UTF-8 without NUL; Shared for the limit's one shared bucket
+	Cost  int64  // tokens, 0 to 2^53-1
 	With  *Limit // a limit as in TakeWith, in place of Limit; nil for none
 
 	// Plan is the plan of the limit that decides, unless the key has an override;
@@ -27,7 +29,9 @@ type Take struct {
 
 // TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes,
 // with the parents of their limits. The costs of takes with the same limit and key are
-// added up; then the largest Floor counts.
+// added up; then the largest Floor counts. The Decision is that of the limit that
+// decides: of a refusal the one with the latest retry, otherwise the one with the fewest
+// remaining tokens. Limits has all, in the order of takes.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
