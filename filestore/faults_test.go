@@ -373,7 +373,7 @@ func TestManyVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = s.SetOverride(ctx, l.Limit("api"), store.Override{Key: "raised", Burst: 9000}); err != nil {
+	if _, err = s.Abilities().Overrides.SetOverride(ctx, l.Limit("api"), store.Override{Key: "raised", Burst: 9000}); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Take(ctx, "api", "raised", 8000); err != nil || !d.Allowed {

@@ -10,9 +10,14 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// overrides are the overrides of a store, for its Abilities.
+type overrides struct{ *Store }
+
+var _ store.Overrider = overrides{}
+
 // SetOverride sets the override of a key, as store.Overrider says. When it returns, the
 // override is on the disk.
-func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	err := s.changeOverride(d, o.Key, func() (err error) {
 		o, err = s.mem.SetOverride(ctx, d, o)
 		return err
@@ -22,7 +27,7 @@ func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Ov
 
 // EndOverride ends the override of a key, and reports whether it had one. When it
 // returns, that is on the disk.
-func (s *Store) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
 	err = s.changeOverride(d, key, func() (err error) {
 		ended, err = s.mem.EndOverride(ctx, d, key)
 		return err
@@ -42,7 +47,7 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 }
 
 // Overrides returns live overrides of a limit, as store.Overrider says.
-func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	return s.mem.Overrides(ctx, d, prefix, after, n)
 }
 

@@ -34,21 +34,21 @@ func (r *reopened) SetOverride(ctx context.Context, d *store.Definition, o store
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.SetOverride(ctx, d, o)
+	return overrides{r.s}.SetOverride(ctx, d, o)
 }
 
 func (r *reopened) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.EndOverride(ctx, d, key)
+	return overrides{r.s}.EndOverride(ctx, d, key)
 }
 
 func (r *reopened) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Overrides(ctx, d, prefix, after, n)
+	return overrides{r.s}.Overrides(ctx, d, prefix, after, n)
 }
 
 func (r *reopened) Holds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {

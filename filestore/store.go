@@ -76,11 +76,11 @@ const (
 
 var _ store.Store = (*Store)(nil)
 
-// ErrClosed is the error of calls after Close.
-var ErrClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
+// errClosed is the error of calls after Close.
+var errClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 
-// ErrBehind is the error of calls while too many keys wait to be written.
-var ErrBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
+// errBehind is the error of calls while too many keys wait to be written.
+var errBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 
 // Open opens or creates the file and loads it into memory. The error is an
 // *InUseError, or names the file and what is wrong with it. If it fails, the file
@@ -126,7 +126,7 @@ func (c *Config) check() error {
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: s, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }
@@ -227,14 +227,14 @@ func (s *Store) unavailable() error {
 	state := s.state.Load()
 	switch {
 	case state&stateClosed != 0:
-		return ErrClosed
+		return errClosed
 	case state&stateFailed != 0:
 		if err := s.failure.Load(); err != nil {
 			return *err
 		}
 		return store.ErrStore
 	case state&stateBehind != 0:
-		return ErrBehind
+		return errBehind
 	}
 	return nil
 }

@@ -128,11 +128,14 @@ func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
 	return append(list, []any{"SET", t.overrideKey(i), encodeOverride(o)}) // rowCommands sets its expiry
 }
 
-var _ store.Overrider = (*Store)(nil)
+// overrides are the overrides of a store, for its Abilities.
+type overrides struct{ *Store }
+
+var _ store.Overrider = overrides{}
 
 // SetOverride implements store.Overrider. With the first override of a limit, it tells
 // all programs that the limit has some.
-func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	now, err := s.now(ctx)
 	if err == nil {
 		err = d.CheckOverride(&o, now)
@@ -148,7 +151,7 @@ func (s *Store) SetOverride(ctx context.Context, d *store.Definition, o store.Ov
 }
 
 // EndOverride implements store.Overrider.
-func (s *Store) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
 	return s.override(ctx, d, key, nil)
 }
 
@@ -177,7 +180,7 @@ func (s *Store) override(ctx context.Context, d *store.Definition, key string, o
 
 // Overrides implements store.Overrider. Each call scans the names of all keys, as
 // Keys does.
-func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
+func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
 	}

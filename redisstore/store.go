@@ -266,7 +266,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: s, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep,
+		Overrides: overrides{s}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},
