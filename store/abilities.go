@@ -86,7 +86,8 @@ type Abilities struct {
 }
 
 // AbilitiesOf returns what a store can do besides Apply. The result's Store is s,
-// and its Now is never nil.
+// and its Now is never nil. A store without a method Abilities can do nothing else, and
+// has the time of this machine. The result is computed at each call: keep it.
 func AbilitiesOf(s Store) Abilities {
 	var ab Abilities
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
@@ -103,7 +104,8 @@ func AbilitiesOf(s Store) Abilities {
 
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics makes Metrics return those of f as well: for a decorator that counts.
+// AddMetrics makes Metrics return those of f as well, after those it has: for a
+// decorator that counts. f may be nil.
 func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {

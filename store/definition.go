@@ -8,7 +8,8 @@ import (
 )
 
 // A Version is a rule of a limit, valid from Since until the Since of the next
-// version.
+// version. Only a change of how calls are counted begins one; a change of Mode or
+// Timeout, for example, does not.
 type Version struct {
 	Number uint32 // from 1
 	Since  int64  // µs on the store's clock

@@ -12,9 +12,12 @@ var (
 	// ErrStore: the store could not decide. Nobody knows whether the call was charged
 	// unless the error says more.
 	ErrStore = errors.New("the store cannot answer")
-	// ErrFull: the store holds as many keys as it may, and this one is new.
+	// ErrFull: the store holds as many keys as it may, and this one is new. Keys that
+	// have a row are decided as before. The call was not charged.
 	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
-	// ErrOutcomeUnknown: the store may or may not have charged this call.
+	// ErrOutcomeUnknown: the store may or may not have charged this call, because the
+	// connection was lost or the wait ended before its answer. A hold with an id can be
+	// repeated; other calls may be charged twice if they are.
 	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
 	// ErrLocked: another transaction holds the row, or seems to, and the store gave
 	// up waiting for it: after its lock timeout, or its statement timeout. The call
@@ -22,17 +25,21 @@ var (
 	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
 	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
 	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
-	// ErrReservation: the reservation is unknown, spent, due or reset.
+	// ErrReservation: the reservation is unknown, spent, due or reset. Nothing was given
+	// back, not even the parts that could have been.
 	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
-	// ErrUnknownLimit: no limit of that name is defined.
+	// ErrUnknownLimit: no limit of that name is defined, or it was dropped meanwhile. The
+	// error's text has the name.
 	ErrUnknownLimit = errors.New("unknown limit")
 	// ErrDenied: the store does not let this program define limits. Nothing was changed.
 	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
 	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
 	ErrUnknownPlan = errors.New("unknown plan")
-	// ErrOwner: the limit belongs to somebody else.
+	// ErrOwner: the limit belongs to somebody else, whom the error's text names. Nothing
+	// was changed.
 	ErrOwner = owner.Err
-	// ErrNotSupported: the store lacks an optional ability.
+	// ErrNotSupported: the store lacks an optional ability; see Abilities. Nothing was
+	// changed.
 	ErrNotSupported = errors.New("not supported by this store")
 )
 
@@ -53,7 +60,8 @@ func badField(field, format string, args ...any) error {
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
 
 // A LimitError is an invalid limit. Field is the setting at fault, spelled as in
-// configuration files.
+// configuration files, Reason a sentence without a full stop that has the numbers.
+// Limit is "" if the name itself is at fault. Nothing was changed.
 type LimitError struct {
 	Limit, Field, Reason string
 }

@@ -82,7 +82,8 @@ func (r Reservation) mark() int64 {
 // remaining records. The error is ErrStaleDefinition if the row is of a later
 // version than d.
 //
-// Call it before each write to a row that has Lows.
+// Call it before each write to a row that has Lows, under the definition that
+// Definition.Own returns for the row.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	was := row.Override
 	row, ok := d.Carry(row, key, now)

@@ -90,7 +90,9 @@ type Overrider interface {
 	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
 }
 
-// A KeyHold is a part of a live hold: what it holds of one key.
+// A KeyHold is a part of a live hold: what it holds of one key. A hold over several keys
+// has one for each, with the same ID and Expires. Tokens are counted under the present
+// definition of the limit, rounded down.
 type KeyHold struct {
 	ID      string
 	Tokens  int64
@@ -174,7 +176,8 @@ func holdMark(id string, now int64) int64 {
 }
 
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
-// limit. The error is a *FieldError.
+// limit: a concurrency limit has Check, Reset and holds alone, and a leaky bucket has no
+// holds. The error is a *FieldError of the field "limit".
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case hold && d.Rule.Leaky:
@@ -205,7 +208,8 @@ func (c *HoldCall) check(ops []Op) error {
 	return nil
 }
 
-// CheckHoldID checks the id of a hold. The error is a *FieldError.
+// CheckHoldID checks the id of a hold: 1 to 64 bytes of printable ASCII without spaces.
+// The error is a *FieldError of the field "id".
 func CheckHoldID(id string) error {
 	switch {
 	case id == "":
@@ -221,7 +225,8 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// CheckTTL checks the ttl of a hold on the limit, in µs. The error is a *FieldError.
+// CheckTTL checks the ttl of a hold on the limit, in µs: from 1 ms to the limit's TTL,
+// which is a day by default. The error is a *FieldError of the field "ttl".
 func (d *Definition) CheckTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {

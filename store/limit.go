@@ -6,7 +6,9 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// An Algorithm says how a limit gives back what was taken.
+// An Algorithm says how a limit gives back what was taken. Registry.Define changes a
+// limit to another algorithm, and its rows are converted, except to or from Concurrency,
+// which is an error.
 type Algorithm uint8
 
 const (
@@ -44,7 +46,9 @@ const (
 	MaxTakes = 16        // takes in one call
 )
 
-// A ChangePolicy says what happens to the tokens in use when a limit is redefined.
+// A ChangePolicy says what happens to the tokens in use when a limit is redefined. It is
+// the policy of the new definition, and applies to each row at its next call, as of the
+// instant of the change.
 type ChangePolicy uint8
 
 const (
@@ -53,18 +57,20 @@ const (
 	StartOver                        // every bucket is full again
 )
 
-// A Mode says whether a limit refuses.
+// A Mode says whether a limit refuses. A Limit has Enforce or Shadow; the others are for
+// a Plan, whose zero Mode is that of its limit.
 type Mode uint8
 
 const (
-	Enforce   Mode = iota
-	Shadow         // allows every call; Answer.Shadow marks those that Enforce would refuse
-	Unlimited      // of a Plan: allows every call and charges nothing
-	Blocked        // of a Plan: refuses every call
-	Enforced       // of a Plan: Enforce, whatever the base limit's mode is
+	Enforce   Mode = iota // refuses
+	Shadow                // allows every call; Answer.Shadow marks those that Enforce would refuse
+	Unlimited             // of a Plan: allows every call and charges nothing
+	Blocked               // of a Plan: refuses every call
+	Enforced              // of a Plan: Enforce, whatever the base limit's mode is
 )
 
-// An ExpiryPolicy says what happens to what a hold took when the hold expires.
+// An ExpiryPolicy says what happens to what a hold took when the hold expires. Settle
+// gives back or charges the difference to the actual cost whatever the policy is.
 type ExpiryPolicy uint8
 
 const (
@@ -72,7 +78,8 @@ const (
 	KeepTaken                     // nothing is given back
 )
 
-// A FailureMode says what a caller is told if the store cannot decide.
+// A FailureMode says what a caller is told if the store cannot decide. It never concerns
+// a caller's mistakes: a *FieldError is an error in each mode.
 type FailureMode uint8
 
 const (

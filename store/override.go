@@ -97,8 +97,10 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	return v
 }
 
-// CheckOverride checks an override of the limit that is set at the time now, in µs.
-// The error is a *FieldError.
+// CheckOverride checks an override of the limit that is set at the time now, in µs: its
+// key and note are short enough, Until is later, and it has either a plan of the limit
+// or numbers that compile with its other settings. Pass 0 as now if only the store's
+// server knows the time. The error is a *FieldError.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	switch {

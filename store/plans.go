@@ -39,7 +39,9 @@ type Plans struct {
 	text string // as String returns it
 }
 
-// NewPlans returns a list of plans, sorted by name. NewDefinition checks them.
+// NewPlans returns a list of plans, sorted by name. NewDefinition checks them: at most
+// 100, each with a name of its own, and with settings that compile with those of the
+// limit.
 func NewPlans(plans ...Plan) Plans {
 	sorted := slices.SortedStableFunc(slices.Values(plans), func(a, b Plan) int { return strings.Compare(a.Name, b.Name) })
 	var b strings.Builder

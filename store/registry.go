@@ -58,7 +58,8 @@ func cacheSlot(name string) uint {
 	return n + 5*uint(name[0]) + 3*uint(name[n-1]) + 7*uint(name[n/2])
 }
 
-// Lookup returns the present definition of a limit, or nil if there is none.
+// Lookup returns the present definition of a limit, or nil if there is none. It is the
+// base definition; Definition.WithPlan has those of its plans. It takes no lock.
 func (r *Registry) Lookup(name string) *Definition {
 	s := r.current.Load()
 	if s == nil || name == "" {
@@ -86,7 +87,7 @@ func (r *Registry) Missing(name string) error {
 	return unknownLimit(name)
 }
 
-// All returns the definitions, sorted by name.
+// All returns the base definitions of all limits at one instant, sorted by name.
 func (r *Registry) All() []*Definition {
 	s := r.current.Load()
 	if s == nil {
@@ -175,7 +176,9 @@ func (r *Registry) hasDropped(d *Definition) bool {
 	return dropped && d.Number <= last
 }
 
-// Install replaces all definitions, for stores that keep their limits elsewhere.
+// Install replaces all definitions, for stores that keep their limits elsewhere. It
+// checks neither owners nor parents, and forgets no version numbers of dropped limits.
+// The definitions must not change afterwards.
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))
 	for _, d := range defs {
@@ -200,7 +203,8 @@ func (r *Registry) store(name string, d *Definition) {
 }
 
 // Retire removes the versions of a limit before oldest from its past. Call it when
-// no row is of such a version.
+// no row is of such a version: a row that is nevertheless becomes a full bucket at its
+// next call. A limit that is not there is ignored.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

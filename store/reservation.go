@@ -4,7 +4,9 @@ import (
 	"encoding/hex"
 )
 
-// A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
+// A Reservation identifies tokens that were taken ahead of time. Its text is a UUID. Who
+// knows it may cancel it, so it must be hard to guess: Limiter makes random ones. The
+// zero Reservation is none.
 type Reservation [16]byte
 
 // String writes the reservation as a UUID.

@@ -26,7 +26,9 @@ type Rule struct {
 }
 
 // A State is the row that a store keeps for a key. The zero State means that there
-// is no row, which is a full bucket.
+// is no row, which is a full bucket. A store keeps Used, TS and Version, and for limits
+// with reservations and holds Lows, and gives them back unchanged; Op.Step computes what
+// has come back since TS.
 type State struct {
 	Used    int64  // units taken and not yet given back
 	TS      int64  // µs since the Unix epoch, on the store's clock
@@ -38,7 +40,9 @@ type State struct {
 	Override *Override
 }
 
-// A Verb is an operation on a bucket.
+// A Verb is an operation on a bucket. Its text is the name of its HTTP call. Take and
+// Check may have a Floor, and the verbs up to Reserve may be in a group of several ops,
+// TakeUpTo only for one take with its parents.
 type Verb uint8
 
 const (

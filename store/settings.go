@@ -72,7 +72,8 @@ func required(s Setting) Setting            { s.always = true; return s }
 func counting(s Setting) Setting            { s.counts = true; return s }
 func column(name string, s Setting) Setting { s.Column = name; return s }
 
-// Set changes one setting, spelled as in a configuration file. The error is a
+// Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
+// checks the value alone; NewDefinition checks the whole limit. The error is a
 // *LimitError that names it; an unknown one comes with the nearest known name.
 func (l *Limit) Set(setting, value string) error {
 	var names []string

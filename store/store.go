@@ -54,12 +54,14 @@ type Group struct {
 	Reserved bool
 }
 
-// An Op is a verb on one key of a limit, with its answer.
+// An Op is a verb on one key of a limit, with its answer. The caller sets the fields up
+// to Phase, and has checked them; the store sets Asked, Def if another definition
+// decides, and the Answer.
 type Op struct {
-	Def      *Definition
-	Key      string // "" is the limit's shared bucket
+	Def      *Definition // of the limit, or of the plan that the caller names
+	Key      string      // "" is the limit's shared bucket
 	Verb     Verb
-	Cost     int64 // tokens, 0 to MaxInt
+	Cost     int64 // tokens, 0 to MaxInt; Reset has none
 	Bounded  bool  // refuse a Reserve whose delay is longer than MaxDelay
 	MaxDelay int64 // µs
 	// Floor is how many tokens must stay free after a Take or a Check, which is
@@ -82,14 +84,16 @@ type Op struct {
 }
 
 // An Answer is the result of an op as if it were alone. If another op of its group
-// is refused, nothing is taken, and the answer describes the present state.
+// is refused, nothing is taken, and the answer describes the present state: Granted is
+// 0, and Remaining and Reset are those of the row as it stands. Group.Err makes it
+// meaningless.
 type Answer struct {
 	Allowed   bool
 	Never     bool   // the op can never be allowed, however long the caller waits
 	Shadow    bool   // allowed only because the limit is in shadow mode
 	Source    Source // how the answer was made
-	Granted   int64  // tokens taken
-	Remaining int64  // whole tokens left
+	Granted   int64  // tokens taken; of a Refund and a Reset 0
+	Remaining int64  // whole tokens left; 0 in debt, MaxInt under an unlimited plan
 	Retry     int64  // µs until the first instant at which the same op would be allowed; 0 if Allowed or Never
 	Reset     int64  // µs until the bucket is full
 	Delay     int64  // µs until the reservation is due
@@ -104,7 +108,8 @@ type Answer struct {
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
-// A Source says what decided: the store, a decorator, or nothing.
+// A Source says what decided: the store, a decorator, or nothing. A store leaves it at
+// its zero value, SourceStore. Its text is that of "source" in a decision's JSON.
 type Source uint8
 
 const (
@@ -124,19 +129,24 @@ func (s Source) String() string { return nameOf(sources, int(s)) }
 type Definer interface {
 	Registry() *Registry
 	// Define and Drop change a limit as Registry.Define and Registry.Drop do,
-	// at the present instant of the store's clock.
+	// at the present instant of the store's clock. Once one has returned, the
+	// Registry of this process has the change. An error that wraps ErrStore leaves
+	// open whether it was made; repeating the call is safe.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
 	Drop(ctx context.Context, name, owner string) error
 }
 
-// A KeyState is a key with a row.
+// A KeyState is a key with its row, as the store keeps it: the row may be of an older
+// version of the limit, and more may have come back since its TS. Op.Step with VerbCheck
+// and dry tells what it means now.
 type KeyState struct {
 	Key string
 	State
 }
 
 // Single makes the batch one group of one zero op, without allocating, and returns
-// both. They are valid until the next call of Single.
+// both. They are valid until the next call of Single. The batch must not be copied
+// afterwards: its Groups point into it.
 func (b *Batch) Single() (*Group, *Op) {
 	b.op[0] = Op{}
 	b.group[0] = Group{Ops: b.op[:]}
@@ -346,7 +356,7 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 }
 
 // Due returns the time in µs after now at which the group's reservation is due: the
-// longest Delay of its ops.
+// longest Delay of its ops, and 0 if none has to wait.
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
