@@ -113,10 +113,13 @@ simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,0
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
 
+soak-holds: ## a million acquires of 10 slots by 32 processes, half of which are killed again and again, over PostgreSQL and Redis (an hour)
+	DIPWELL_ACQUIRES=1000000 $(GO) test -count=1 -timeout 4h -run TestKilledHolders -v ./internal/lockstep
+
 bench-faults: ## what a service answers while rows are locked and while its store hangs, with the PostgreSQL and Redis it starts (four minutes)
 	cd bench && $(GO) run ./faults -o results/faults.md
 
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

@@ -145,7 +145,7 @@ func TestEstimatesNeverExceed(t *testing.T) {
 
 // TestSettleAtOnce: a settle that is sent many times at once is done once.
 func TestSettleAtOnce(t *testing.T) {
-	const times = 200
+	const times = 1000
 	eachHoldStore(t, func(t *testing.T, open func(now func() int64) store.Store) {
 		now := time.Now().UnixMicro()
 		l, err := dipwell.New(open(func() int64 { return now }), dipwell.Limit{Name: "tokens", Rate: 1, Period: time.Hour, Burst: 1000})

@@ -18,6 +18,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(holderSetting); url != "" {
+		holdAndRelease(url)
+	}
 	redis.SetLogger(silent{})
 	os.Exit(pgtest.Main(run(func() int { return redistest.Main(m) })))
 }
