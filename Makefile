@@ -27,6 +27,7 @@ test: ## install what the tests lack (as root, Debian's packages), then run all 
 test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, and Redis faults ten times as often (half an hour)
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/lockstep -run TestConformance
 	DIPWELL_LONG=1 $(GO) test -count=1 ./filestore -run TestStoreEach
+	DIPWELL_LONG=1 $(GO) test -count=1 ./store -run TestMutantsAreCaught
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./internal/lockstep -run TestLockstep
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 

@@ -100,7 +100,7 @@ func (h *holdHistory) logf(format string, args ...any) {
 	h.log = append(h.log, fmt.Sprintf("%d: ", h.now-1e15)+fmt.Sprintf(format, args...))
 }
 
-func (h *holdHistory) takeSome(verb store.Verb, n int64, hold string) {
+func (h *holdHistory) takeSome(verb store.Verb, n int64, hold string) (allowed bool) {
 	g := &store.Group{Ops: []store.Op{h.op(verb, fmt.Sprintf("%s k %d", h.limit, n))}}
 	c := taken{at: h.now, tokens: n, charge: verb == store.VerbCharge, hold: hold}
 	ttl := int64(0)
@@ -117,7 +117,7 @@ func (h *holdHistory) takeSome(verb store.Verb, n int64, hold string) {
 	}
 	h.logf("%s %s %d %s %d: allowed %v, delay %d", verb, h.limit, n, hold, ttl, g.Allowed, g.Ops[0].Delay)
 	if !g.Allowed {
-		return
+		return false
 	}
 	c.due, c.id = h.now+g.Ops[0].Delay, g.ID
 	if !g.Reserved {
@@ -125,6 +125,7 @@ func (h *holdHistory) takeSome(verb store.Verb, n int64, hold string) {
 	}
 	h.waited = h.waited || g.Reserved
 	h.taken = append(h.taken, c)
+	return true
 }
 
 // pick returns a call that f is true of, or nil.
@@ -263,10 +264,21 @@ func TestHoldsBesidePlans(t *testing.T) {
 }
 
 func playPlans(t *testing.T, rnd *rand.Rand) {
-	const rate, burst = 6, 20 // the largest
-	h := &holdHistory{bench: newBench(t), rnd: rnd, def: refDef{rate: rate, per: second, burst: burst}}
+	// The definitions differ little, so that the bound by the largest is near.
+	leastRate, leastBurst := 1+rnd.Int64N(4), 1+rnd.Int64N(12)
+	h := &holdHistory{bench: newBench(t), rnd: rnd, def: refDef{per: second}}
+	rate := func() int64 {
+		n := leastRate + rnd.Int64N(2)
+		h.def.rate = max(h.def.rate, n)
+		return n
+	}
+	burst := func() int64 {
+		n := leastBurst + rnd.Int64N(3)
+		h.def.burst = max(h.def.burst, n)
+		return n
+	}
 	define := func() {
-		text := fmt.Sprintf("a=%d/1s,burst=%d,plans=p:rate=%d;burst=%d|q:burst=%d", 1+rnd.Int64N(rate), 1+rnd.Int64N(burst), 1+rnd.Int64N(rate), 1+rnd.Int64N(burst), 1+rnd.Int64N(burst))
+		text := fmt.Sprintf("a=%d/1s,burst=%d,plans=p:rate=%d;burst=%d|q:burst=%d", rate(), burst(), rate(), burst(), burst())
 		h.logf("%s", text)
 		h.define(text)
 	}
@@ -277,12 +289,14 @@ func playPlans(t *testing.T, rnd *rand.Rand) {
 		}
 		h.limit = []string{"a", "a:p", "a:q"}[rnd.IntN(3)]
 		switch k := rnd.IntN(14); {
-		case k < 3:
-			h.takeSome(store.VerbTake, 1+rnd.Int64N(10), "")
 		case k < 4:
-			h.takeSome(store.VerbTake, 20, "")
+			for n, granted := leastBurst, true; n > 0; { // all that there is
+				if granted = h.takeSome(store.VerbTake, n, ""); !granted {
+					n /= 2
+				}
+			}
 		case k < 7:
-			h.takeSome(store.VerbTake, 1+rnd.Int64N(15), fmt.Sprint("h", i))
+			h.takeSome(store.VerbTake, 1+rnd.Int64N(leastBurst), fmt.Sprint("h", i))
 		case k < 9:
 			if c := h.pick(func(c *taken) bool { return c.hold != "" && h.now < c.expires }); c != nil {
 				h.endAt(c, rnd.Int64N(c.tokens+1))
@@ -298,7 +312,7 @@ func playPlans(t *testing.T, rnd *rand.Rand) {
 		default:
 			var o *store.Override
 			if rnd.IntN(3) > 0 {
-				o = &store.Override{Key: "k", Rate: 1 + rnd.Int64N(rate), Burst: 1 + rnd.Int64N(burst)}
+				o = &store.Override{Key: "k", Rate: rate(), Burst: burst()}
 				if rnd.IntN(2) == 0 {
 					o.Until = h.now + 1 + rnd.Int64N(8*second)
 				}
