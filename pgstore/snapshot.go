@@ -359,7 +359,7 @@ func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 	}
 	for i, b := range buckets {
 		op := &g.Ops[i]
-		if g.Reserved && op.Granted > 0 {
+		if g.Reserved && op.Took() > 0 {
 			r := op.Record(&rows[i], g.ID, k.now, k.now+g.Due())
 			after[i] = append(slices.Clone(after[i]), r)
 			b.meta[recordKey{r.Number, r.Mark}] = recordMeta{id: uuidOf(g.ID), parts: int32(countGranted(g))}
