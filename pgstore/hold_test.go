@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -97,7 +100,7 @@ func (m *holdRun) rounds(n int) {
 			m.now += []int64{0, 1, m.Int64N(1e6), m.Int64N(5e6), m.Int64N(20e6)}[m.IntN(5)]
 		}
 		g := m.group()
-		if m.IntN(12) == 0 || g.Hold == nil && !g.Cancel && g.Ops[0].Verb == store.VerbCheck { // Check gives back expired holds for good in SQL
+		if m.IntN(12) == 0 {
 			if _, err := m.sql.pool.Exec(context.Background(), "select dipwell_internal.sweep_at(1000::bigint, $1, null) from generate_series(1, 2)", m.now); err != nil {
 				m.t.Fatal(err)
 			}
@@ -246,6 +249,42 @@ func (m *holdRun) compareRows() {
 			m.t.Fatalf("round %d: %v has %d in use, want %d (%+v, %+v)", m.count, at, g, w, got, want)
 		} else if missing && g == 0 { // as a full row may be
 			m.table.rows[at] = found[at]
+		}
+	}
+}
+
+// TestCheckReadOnly checks that a Check counts expired holds in a read-only transaction,
+// and leaves them to be given back by calls that write.
+func TestCheckReadOnly(t *testing.T) {
+	now := int64(1_800_000_000_000_000)
+	sql := openSQL(t, func() int64 { return now }).(*sqlStore)
+	l, err := dipwell.New(sql.Store, store.Limit{Name: "bucket", Rate: 1, Period: time.Hour, Burst: 20, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 30})},
+		store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []string{"bucket", "jobs"} {
+		for range 20 { // more than are given back at a time
+			if d, err := l.Hold(t.Context(), time.Second, "", dipwell.Take{Limit: limit, Key: "k", Cost: 1}); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+		}
+	}
+	now += 2e6
+	for _, limit := range []string{"bucket", "jobs"} {
+		inTx(t, sql.pool, func(tx pgx.Tx) {
+			must(t, tx, fmt.Sprintf("set transaction read only; select set_config('test.now', '%d', true)", now))
+			d, err := l.With(sql.Store.With(tx)).Check(t.Context(), limit, "k", 20)
+			if err != nil || !d.Allowed || d.Remaining != 20 {
+				t.Errorf("Go: %+v, %v", d, err)
+			}
+			var allowed bool
+			if err := tx.QueryRow(t.Context(), "select allowed from dipwell.check($1, 'k', 20)", limit).Scan(&allowed); err != nil || !allowed {
+				t.Errorf("SQL: %v, %v", allowed, err)
+			}
+		})
+		if d, err := l.Hold(t.Context(), time.Second, "", dipwell.Take{Limit: limit, Key: "k", Cost: 20}); err != nil || !d.Allowed {
+			t.Errorf("a hold of all: %+v, %v", d, err)
 		}
 	}
 }

@@ -475,6 +475,9 @@ func (m *levelsRun) compareErrors(what string, err, want error) {
 
 // ask calls the function of SQL.
 func (m *levelsRun) ask(tx pgx.Tx, c levelsCall) (answers []store.Answer, reserved bool, err error) {
+	if strings.HasPrefix(c.sql, "dipwell.check(") {
+		must(m.t, tx, "set transaction read only")
+	}
 	rows, err := tx.Query(m.t.Context(), "select allowed, remaining, retry_after, reset_after, granted, delay, never, reservation from "+c.sql, c.args...)
 	if err != nil {
 		return nil, false, err

@@ -240,6 +240,8 @@ declare
     least_  bigint;  -- granted by a call of take_up_to of several limits
     short   boolean; -- a call is refused, gets less than it asks for, or has to wait
     locks   boolean := false;
+    rounds  int := 0;
+    expired bigint; -- holds that a check counts as given back
     row_    record;
 begin
     if k > 1 then
@@ -304,8 +306,9 @@ begin
             d := dipwell_internal.asked_definition(l, plans[i], case when k > 1 then format('plans[%s]', i) else 'plan' end);
             ds[i] := d;
         end loop;
-        if stale and not locks then
-            locks := true;
+        rounds := rounds + 1;
+        if stale and not locks and rounds < 16 then
+            locks := verbs[1] <> 1;
             continue;
         end if;
         n := coalesce(at, dipwell_internal.now_us());
@@ -322,7 +325,16 @@ begin
             if (listed[i] or ls[i].algorithm = 'concurrency') and not a.never
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
-                short := true;
+                short := verbs[1] <> 1;
+                expired := 0;
+                while not short and (not a.allowed or a.shadow) loop -- a check counts them, and writes nothing
+                    select * into row_ from dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, expired + 16, used[i], ts[i], version[i]);
+                    exit when row_.ended <= expired;
+                    expired := expired + 16;
+                    a := dipwell_internal.answer_one(ls[i], ds[i], case when row_.version < 0 then dipwell_internal.renewed(ls[i], os[i]) else os[i] end, keys[i],
+                        row_.used, row_.ts, row_.version, n, verbs[i], costs[i], floors[i], max_delays[i], false);
+                    answers[i] := a;
+                end loop;
             end if;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
@@ -418,7 +430,7 @@ begin
         row_max_charge := (a.rule).max_charge;
         row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
-            and dipwell_internal.has_live_hold(limit_ids[i], keys[i]);
+            and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
         if ls[i].algorithm = 'concurrency' then
             if bound then
                 retry := case when os[i].mode is distinct from 'blocked' then

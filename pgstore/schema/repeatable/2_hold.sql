@@ -37,9 +37,9 @@ end $$;
 comment on function dipwell_internal.hold_conflict is
     'Raises the error for a call that a hold does not allow any more.';
 
-create function dipwell_internal.has_live_hold(lim int, of_key text) returns boolean language plpgsql stable as $$
+create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql stable as $$
 begin
-    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
+    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key)));
 end $$;
 comment on function dipwell_internal.has_live_hold is
@@ -100,6 +100,91 @@ end $$;
 comment on function dipwell_internal.expire_holds is
     'Gives back what the holds of a key that expired first took, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
 
+-- The same arithmetic as of end_hold_part and give_back_part, on arrays.
+create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint, most bigint,
+    inout used bigint, inout ts bigint, inout version int, out ended bigint) language plpgsql stable as $$
+declare
+    p     record;
+    r     dipwell.versions;
+    b     dipwell.buckets;
+    c     record;
+    g     record;
+    lows  bigint[];
+    units bigint;
+    free  bigint;
+    given bigint;
+    -- of the records that wait or are rests, the last made first
+    numbers bigint[];
+    slacks  bigint[]; -- null: a rest
+    rests   bigint[];
+    before  bigint[];
+begin
+    select * into b from dipwell.buckets x where x.limit_id = l.id and x.key = of_key;
+    if b.version is distinct from version then -- it was changed meanwhile
+        ended := 0;
+        return;
+    end if;
+    ended := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n limit most) y);
+    if l.algorithm = 'concurrency' then
+        used := greatest(b.used - coalesce((select sum(y.units) from (select x.units from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n order by x.expires limit most) y)::bigint, 0), 0);
+        return;
+    end if;
+    r := (dipwell_internal.own_definition(l, o, version, greatest(n, b.ts))).rule;
+    select * into c from dipwell_internal.carry(l, o, of_key, version, r.number, n, b.used, b.ts, b.lows);
+    lows := case when c.used > 0 then c.lows end;
+    for p in select x.number, dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) as slack
+        from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and x.slack is not null and x.part_due <= n
+        order by x.part_due, x.number loop
+        if dipwell_internal.lows_cover(lows, p.number - 1) is not null then
+            lows := dipwell_internal.lows_limit(lows, dipwell_internal.lows_cover(lows, p.number - 1), p.slack);
+        end if;
+    end loop;
+    ts := greatest(n, c.ts);
+    used := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, ts);
+    version := r.number;
+    if lows is null or used = 0 then
+        return;
+    end if;
+    lows := dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used);
+    select array_agg(x.number order by x.number desc), array_agg(dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) order by x.number desc),
+            array_agg(dipwell_internal.carry_units(l, o, x.units, x.version, r.number, n) order by x.number desc) into numbers, slacks, rests
+        from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and (x.slack is not null and x.part_due > n or x.rest);
+    for p in select * from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n order by x.expires limit most loop
+        continue when p.mark <> lows[1] or used = 0;
+        units := case when p.keep then 0 else dipwell_internal.carry_units(l, o, p.units, p.version, r.number, n) end;
+        free := coalesce((select min(s) from unnest(numbers, slacks) u (k, s) where k > p.number), 9007199254740991);
+        select * into g from dipwell_internal.lows_lower(lows, p.number, least(units, free));
+        lows := g.lows;
+        used := used - g.units;
+        slacks := (select array_agg(case when k > p.number then s - g.units else s end order by k desc) from unnest(numbers, slacks) u (k, s));
+        units := units - least(units, free);
+        -- what was withheld of others
+        given := 0;
+        free := 9007199254740991;
+        before := '{}';
+        for i in 1..coalesce(cardinality(numbers), 0) loop
+            before[i] := given;
+            if slacks[i] is not null then
+                free := least(free, slacks[i]);
+            else
+                select * into g from dipwell_internal.lows_lower(lows, numbers[i], least(rests[i], free));
+                lows := g.lows;
+                rests[i] := rests[i] - least(rests[i], free);
+                given := given + g.units;
+                free := free - g.units;
+            end if;
+        end loop;
+        slacks := (select array_agg(s - (given - u.g) order by k desc) from unnest(numbers, slacks, before) u (k, s, g));
+        used := used - given;
+        if units > 0 then -- a rest itself now
+            select array_agg(k order by k desc), array_agg(s order by k desc), array_agg(w order by k desc) into numbers, slacks, rests
+                from (select * from unnest(numbers, slacks, rests) u (k, s, w) union all select p.number, null, units) v;
+        end if;
+    end loop;
+end $$;
+comment on function dipwell_internal.after_expiry is
+    'The row of a key as it would be after expire_holds, and how many holds that ends. For calls that must not write.';
+
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
     if need > cap then
@@ -108,7 +193,7 @@ begin
         return 0;
     end if;
     return greatest(0, coalesce((select min(y.expires) from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
-        where x.limit_id = lim and x.key = of_key and x.live) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
+        where x.limit_id = lim and x.key = of_key and x.live and x.expires > n) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
 comment on function dipwell_internal.hold_retry is
     'The time in µs from n until enough holds of a key have expired for need more tokens of a concurrency limit to fit; null if that is more than its cap. Go twin: Op.answerConcurrency.';
