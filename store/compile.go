@@ -367,7 +367,7 @@ func mostUnits(every, add int64) int64 {
 // tokens: a caller who calls at every retry time then gets less than the rate.
 func (c *compiler) warning() string {
 	r := &c.r
-	if r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
+	if c.Algorithm == Concurrency || r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
 		return ""
 	}
 	perTick := min(float64(r.Burst), float64(r.Add)/float64(r.Unit))

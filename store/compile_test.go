@@ -118,6 +118,7 @@ func TestCompileWarns(t *testing.T) {
 		{store.Limit{Name: "l", Rate: 10, Period: time.Second, Burst: 1}, false},
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second, Burst: 5}, true},
 		{store.Limit{Name: "l", Algorithm: store.FixedWindow, Rate: 10, Period: time.Second}, false},
+		{store.Limit{Name: "l", Algorithm: store.Concurrency, Burst: 10}, false},
 	} {
 		if _, w, err := compile(c.l); err != nil || (w != "") != c.warn {
 			t.Errorf("%v: warning %q, %v", c.l, w, err)
