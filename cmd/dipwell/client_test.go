@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 )
@@ -298,21 +301,58 @@ func TestHowMany(t *testing.T) {
 	}
 }
 
+// walkLimits are the limits of walkHoldsAndOverrides. Hardly any tokens come back.
+var walkLimits = []string{"tokens=1/1h,burst=100,plans=pro:burst=1000|banned:mode=blocked", "slots=1,algorithm=concurrency"}
+
 func TestClientHoldsAndOverrides(t *testing.T) {
-	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "tokens=60/1m,burst=100,plans=pro:burst=1000|banned:mode=blocked", "slots=1,algorithm=concurrency"))
+	walkHoldsAndOverrides(t, startAPI(t, server.Config{}, walkLimits...), func(text string) string { return text })
+}
+
+// times matches what depends on the time of the store.
+var times = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T][\d:.]+Z|after [\dhms.]+ or`)
+
+// The same over the stores that are servers, of which the time is not known.
+func TestClientHoldsAndOverridesOnServers(t *testing.T) {
+	for name, url := range storeServers(t) {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"--listen", "127.0.0.1:0", "--store", url, "--deny-max-age", "0"}
+			for _, l := range walkLimits {
+				args = append(args, "--limit", l)
+			}
+			p := start(t, args...)
+			eventually(t, func() error {
+				if status, body := do(t, "GET", p.url+"/readyz", ""); status != 200 {
+					return fmt.Errorf("/readyz is %d %s", status, body)
+				}
+				return nil
+			})
+			walkHoldsAndOverrides(t, p.url, func(text string) string { return times.ReplaceAllString(text, "TIME") })
+		})
+	}
+}
+
+// storeServers returns URLs of PostgreSQL and Redis.
+func storeServers(t *testing.T) map[string]string {
+	return map[string]string{"postgres": migratedDatabase(t), "redis": redistest.Start(t).URL()}
+}
+
+// walkHoldsAndOverrides runs the commands about plans, holds and overrides. shown
+// changes what is compared.
+func walkHoldsAndOverrides(t *testing.T, url string, shown func(text string) string) {
+	t.Setenv("DIPWELL_SERVER", url)
 	for _, tc := range []struct {
 		args string
 		code int
 		want string // in standard output, or in standard error for code 2
 	}{
-		{"hold tokens acme --cost 30 --ttl 30s --id req-1", 0, "allowed: tokens acme: 70 of 100 remaining, hold req-1 until 2001-09-09 01:47:10Z"},
-		{"hold tokens acme --cost 30 --ttl 30s --id req-1", 0, "repeated: the call was made before"},
-		{"hold tokens acme --cost 31 --ttl 30s --id req-1", 2, "made or settled by another call"},
-		{"holds tokens acme", 0, "req-1: 30 tokens until 2001-09-09 01:47:10Z\n"},
+		{"hold tokens acme --cost 30 --ttl 10m --id req-1", 0, "allowed: tokens acme: 70 of 100 remaining, hold req-1 until 2001-09-09 01:56:40Z"},
+		{"hold tokens acme --cost 30 --ttl 10m --id req-1", 0, "repeated: the call was made before"},
+		{"hold tokens acme --cost 31 --ttl 10m --id req-1", 2, "made or settled by another call"},
+		{"holds tokens acme", 0, "req-1: 30 tokens until 2001-09-09 01:56:40Z\n"},
 		{"holds tokens acme --json", 0, `{"holds":[{"hold":"req-1","tokens":30`},
 		{"holds tokens", 0, ""},
 		{"inspect tokens acme", 0, "hold: req-1: 30 tokens until"},
-		{"extend req-1 --ttl 1m", 0, "until 2001-09-09 01:47:40Z"},
+		{"extend req-1 --ttl 20m", 0, "until 2001-09-09 02:06:40Z"},
 		{"settle req-1 --cost 20", 0, "allowed: tokens acme: 80 of 100 remaining"},
 		{"settle req-1 --cost 20 --json", 0, `"repeated":true`},
 		{"settle req-1 --cost 21", 2, "another call"},
@@ -322,8 +362,8 @@ func TestClientHoldsAndOverrides(t *testing.T) {
 		{"extend req-1", 2, "--ttl"},
 		{"hold tokens acme --ttl 0s", 2, "ttl"},
 		{"hold tokens acme --cost 81 --ttl 1m", 1, "refused"},
-		{"hold slots acme --ttl 1m --id s", 0, "allowed: slots acme: 0 of 1 remaining, hold s"},
-		{"hold slots acme --ttl 1m", 1, "retry after 1m0s or when a hold ends"},
+		{"hold slots acme --ttl 10m --id s", 0, "allowed: slots acme: 0 of 1 remaining, hold s"},
+		{"hold slots acme --ttl 1m", 1, "retry after 10m0s or when a hold ends"},
 		{"take slots acme", 2, "only hold, check and reset are possible"},
 		{"settle s", 0, "slots acme: 1 of 1 remaining"},
 
@@ -336,6 +376,10 @@ func TestClientHoldsAndOverrides(t *testing.T) {
 		{"take tokens c7 --cost 500", 0, "allowed: tokens c7 (plan pro): 500 of 1000 remaining"},
 		{"inspect tokens c7", 0, "override: tokens c7: plan pro until 2001-09-09T02:46:40Z (ticket)"},
 		{"inspect tokens c7 --json", 0, `"override":{"limit":"tokens","key":"c7","plan":"pro"`},
+		{"take tokens p1 --plan pro --floor 400 --cost 500", 0, "allowed: tokens p1 (plan pro): 500 of 1000 remaining"},
+		{"take tokens p1 --plan pro --floor 400 --cost 200", 1, "refused"},
+		{"wait tokens p1 --plan pro --cost 10 --timeout 1s", 0, "490 of 1000 remaining"},
+		{"take tokens p1 --plan prro", 2, "no plan"},
 		{"take tokens c9", 1, "the key is blocked"},
 		{"override end tokens c9", 0, "ended; asked "},
 		{"override end tokens c9", 2, "no override"},
@@ -352,7 +396,7 @@ func TestClientHoldsAndOverrides(t *testing.T) {
 		if tc.code == 2 {
 			got = stderr
 		}
-		if code != tc.code || !strings.Contains(got, tc.want) {
+		if code != tc.code || !strings.Contains(shown(got), shown(tc.want)) {
 			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
 		}
 	}
@@ -360,7 +404,15 @@ func TestClientHoldsAndOverrides(t *testing.T) {
 
 // With --store, holds and overrides live in the store.
 func TestDirectHoldsAndOverrides(t *testing.T) {
-	t.Setenv("DIPWELL_STORE", "file:"+filepath.Join(t.TempDir(), "dipwell.db"))
+	stores := storeServers(t)
+	stores["file"] = "file:" + filepath.Join(t.TempDir(), "dipwell.db")
+	for name, url := range stores {
+		t.Run(name, func(t *testing.T) { walkDirect(t, url) })
+	}
+}
+
+func walkDirect(t *testing.T, url string) {
+	t.Setenv("DIPWELL_STORE", url)
 	const limit = "slots=1,algorithm=concurrency"
 	for _, tc := range []struct {
 		args []string
