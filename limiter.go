@@ -139,8 +139,8 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // decided under its own settings, as under a plan without a name: the limit changes for
 // nobody else. At most 256 definitions of a limit differ. Any other setting that differs
 // is a *LimitError, and nothing is taken; so is every difference where the store cannot
-// keep such definitions, which only memstore can. The store keeps the limit, so its name
-// must not come from a request.
+// keep such definitions: memstore and redisstore can, and pgstore in PostgreSQL. The
+// store keeps the limit, so its name must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {

@@ -17,6 +17,9 @@ func (s *Store) Abilities() store.Abilities {
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
+	if s.limits.dialect.Load() == nil {
+		ab.CallSite = s.callSite
+	}
 	return ab
 }
 

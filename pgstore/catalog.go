@@ -111,10 +111,20 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 				return fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 			}
 		}
-		plan := cmp.Or(op.Asked, op.Def).Plan
+		asked := cmp.Or(op.Asked, op.Def)
+		plan := asked.Plan
 		op.Def, out[i] = e.def, e
 		if plan != "" {
 			p := e.planEntry(l, plan)
+			if p == nil && asked.Unnamed {
+				d, err := s.callSite(ctx, e.def, asked.Limit)
+				if err != nil {
+					return err
+				}
+				if p = e; d.Plan != "" {
+					p = e.planEntry(l, d.Plan)
+				}
+			}
 			if p == nil {
 				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", op.Def.Name, plan), Err: store.ErrUnknownPlan}
 			}
@@ -140,7 +150,7 @@ func (s *Store) loadForCall(ctx context.Context) error {
 // it neither takes a connection of the pool nor waits for others who read.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
-	read, err := readLimits(ctx, s.db)
+	read, err := readLimits(ctx, s.db, s.engine().hasFunctions())
 	if err == nil {
 		for _, d := range read.Defs {
 			if e := (*l.entries.Load())[d.Name]; e != nil {
@@ -177,7 +187,7 @@ func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 // Read reads all limits.
 func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
-	read, err := readLimits(ctx, l.s.db)
+	read, err := readLimits(ctx, l.s.db, l.s.engine().hasFunctions())
 	if err != nil {
 		return nil, err
 	}
@@ -226,13 +236,21 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), " + catalog.List("l.", catalog.LimitColumns) + ", " +
+var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), '', " + catalog.List("l.", catalog.LimitColumns) + ", " +
 	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
+// loadSitesSQL also reads the definitions of call sites, as store.SetCallSites has them.
+var loadSitesSQL = strings.Replace(loadSQL, "''", `case when v.number = l.version then coalesce((select string_agg(s.i || ':' || s.settings || case when s.ended is null then '' else ';callable=false' end, '|')
+		from dipwell.call_sites s where s.limit_id = l.id), '') else '' end`, 1)
+
 // readLimits reads all limits, in one statement and so in one snapshot.
-func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
-	rows, err := db.Query(ctx, loadSQL)
+func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, error) {
+	sql := loadSQL
+	if sites {
+		sql = loadSitesSQL
+	}
+	rows, err := db.Query(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +259,10 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 	var by string
 	var number uint32
 	var overridden bool
+	var callSites string
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number, &overridden}
+	fields := []any{&read.Revision, &id, &by, &number, &overridden, &callSites}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
@@ -257,14 +276,18 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 		if err == nil {
 			d, err = catalog.Definition(limit, by, number, versions)
 		}
-		if err == nil {
-			d.Overridden = overridden
+		if err == nil && callSites != "" {
+			var sites store.Plans
+			if sites, err = readPlans(callSites); err == nil {
+				err = d.SetCallSites(sites)
+			}
 		}
 		name, _ := values[0].(string)
 		if versions = nil; err != nil {
 			read.Bad[name] = fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, name, err)
 			return nil
 		}
+		d.Overridden = overridden
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
@@ -275,7 +298,7 @@ func readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db) // there are some now
+		return readLimits(ctx, db, sites) // there are some now
 	}
 	return read, err
 }

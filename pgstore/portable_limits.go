@@ -22,7 +22,7 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 			return err
 		}
 		revision++
-		read, err := readLimits(ctx, tx)
+		read, err := readLimits(ctx, tx, false)
 		if err != nil {
 			return err
 		}

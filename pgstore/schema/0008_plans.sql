@@ -29,6 +29,18 @@ create table dipwell.plans (
     foreign key (limit_id, version) references dipwell.versions on delete cascade
 );
 
+-- The definitions that call sites have made of a limit. In plans each is called # and
+-- its index, at the versions of the limit at which it compiles.
+create table dipwell.call_sites (
+    limit_id int not null references dipwell.limits on delete cascade,
+    i        int not null,                 -- rows under it have the version (1024 + i) << 20 + the limit's
+    settings text not null,                -- as those of a plan in limits.plans
+    made     bigint not null,              -- µs since the Unix epoch
+    looked   bigint not null,              -- µs: when rows that name it were last looked for
+    ended    bigint,                       -- µs: since then no row named it, and call sites do not get it; null: it is in use
+    primary key (limit_id, i)
+);
+
 -- What decides the calls of a key in place of the limit, with the rule compiled from
 -- it and a version of the limit. Logged, whatever buckets is.
 create table dipwell.key_overrides (

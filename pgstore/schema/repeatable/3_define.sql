@@ -376,9 +376,16 @@ begin
             values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
         last := p.name;
     end loop;
+    for p in select s.i, s.settings from dipwell.call_sites s where s.limit_id = r.limit_id loop
+        begin
+            perform dipwell_internal.put_call_site(d, r, p.i, p.settings);
+        exception when invalid_parameter_value then
+            null; -- rows under it go on under the limit
+        end;
+    end loop;
 end $$;
 comment on function dipwell_internal.put_plans is
-    'Compiles the plans of a new version of a limit.';
+    'Compiles the plans of a new version of a limit, and the definitions that call sites have made of it.';
 
 create function dipwell_internal.compile_concurrency(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
 declare

@@ -56,7 +56,7 @@ begin
     end if;
     if o.plan is not null then
         select * into p from dipwell.plans x where x.limit_id = l.id and x.name = o.plan and x.version = l.version;
-        if not found then
+        if not found or o.plan ~ '^#' then
             perform dipwell_internal.bad_override('plan', format('limit %s has no plan "%s"', l.name, o.plan));
         end if;
         o.mode := p.mode;

@@ -74,6 +74,14 @@ comment on column dipwell.plans.debt is 'Units that a reserve may use beyond cap
 comment on column dipwell.plans.max_charge is 'The largest charge, in tokens.';
 comment on column dipwell.plans.max_used is 'Units at which a bucket''s used stops growing.';
 
+comment on table dipwell.call_sites is 'The definitions that call sites of programs have made of the limits (TakeWith), at most 256 of a limit that rows name.';
+comment on column dipwell.call_sites.limit_id is 'limits.id.';
+comment on column dipwell.call_sites.i is 'buckets.version of rows under it is the version of the limit, and 1024 + i above its 20 bits. In plans its name is # and i.';
+comment on column dipwell.call_sites.settings is 'Its settings, as those of a plan in limits.plans.';
+comment on column dipwell.call_sites.made is 'When it was made, in µs since the Unix epoch.';
+comment on column dipwell.call_sites.looked is 'When a sweep last looked for rows that name it, in µs since the Unix epoch.';
+comment on column dipwell.call_sites.ended is 'When no row named it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
+
 comment on table dipwell.key_overrides is 'What decides the calls of single keys in place of their limit. The view overrides shows it.';
 comment on column dipwell.key_overrides.limit_id is 'limits.id.';
 comment on column dipwell.key_overrides.key is 'buckets.key.';

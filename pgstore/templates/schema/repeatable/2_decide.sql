@@ -487,6 +487,7 @@ declare
     minute constant bigint := 60000000;
     oldest bigint;
     gone   bigint;
+    lim    int;
 begin
     if at is null then
         select least(dipwell_internal.now_us() - 9 * minute, (date_part('epoch', min(a.xact_start)) * 1000000)::bigint) into oldest
@@ -505,7 +506,10 @@ begin
     if gone > 0 then
         update dipwell.revision set n = n + 1;
     end if;
+    for lim in select s.limit_id from dipwell.call_sites s group by 1 having min(coalesce(s.ended, s.looked)) < oldest - minute loop
+        gone := gone + dipwell_internal.end_call_sites(lim, coalesce(at, dipwell_internal.now_us()), oldest - minute, oldest - minute);
+    end loop;
     return gone;
 end $$;
 comment on function dipwell_internal.retire is
-    'Deletes versions that no row, reservation, hold or override names any more, some time after they were superseded. at replaces the clock, for tests.';
+    'Deletes versions, and definitions of call sites, that no row, reservation, hold or override names any more, some time after they were superseded or ended. at replaces the clock, for tests.';

@@ -1,0 +1,112 @@
+-- Definitions of call sites. Go twin: callsite.go.
+
+create function dipwell_internal.compile_call_site(d dipwell.limits, base dipwell.versions, site text) returns dipwell.plans language plpgsql stable as $$
+declare
+    s record;
+    r dipwell.versions;
+    p dipwell.plans;
+begin
+    select * into s from dipwell_internal.plans_of('#:' || site);
+    r := dipwell_internal.compile_variant(d, base, 'of a call site', s.rate, dipwell_internal.parse_per(s.per), s.burst, s.max_debt);
+    p.limit_id := base.limit_id;
+    p.version := base.number;
+    p.mode := s.mode;
+    p.callable := true;
+    p.unit := r.unit;
+    p.add := r.add;
+    p.cap := r.cap;
+    p.debt := r.debt;
+    p.max_charge := r.max_charge;
+    p.max_used := r.max_used;
+    return p;
+end $$;
+comment on function dipwell_internal.compile_call_site is
+    'What the settings of a call site make of the version base of a limit, without name and number.';
+
+create function dipwell_internal.put_call_site(d dipwell.limits, base dipwell.versions, i int, site text) returns void language plpgsql volatile as $$
+declare
+    p dipwell.plans := dipwell_internal.compile_call_site(d, base, site);
+begin
+    p.name := '#' || i;
+    p.number := ((1024 + i) << 20) + base.number;
+    insert into dipwell.plans select p.*;
+end $$;
+comment on function dipwell_internal.put_call_site is
+    'Compiles a definition of a call site for the version base of a limit.';
+
+-- A definition that is in use is only looked up. A new one takes the index after the
+-- last one, so that an index is used again late; concurrent calls that take the same
+-- index find out by the primary key. The limit is locked against a new version, which
+-- would not be compiled for.
+create function dipwell_internal.call_site(lim int, site text, at bigint default null) returns dipwell.call_sites
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    d    dipwell.limits;
+    base dipwell.versions;
+    p    dipwell.plans;
+    c    dipwell.call_sites;
+    free int; -- an index that no definition has
+    n    bigint := coalesce(at, dipwell_internal.now_us());
+begin
+    for round in 1..1000 loop
+        if round = 1 then
+            select * into d from dipwell.limits x where x.id = lim;
+        else
+            select * into d from dipwell.limits x where x.id = lim for share;
+        end if;
+        if d.id is null then
+            raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
+        end if;
+        -- The index is chosen first: whoever makes the definition after it was looked for
+        -- takes the same one.
+        select (last.i + g) % 1024 into free
+            from (select coalesce((select s.i from dipwell.call_sites s where s.limit_id = lim order by s.made desc, s.i desc limit 1), -1) as i) last, generate_series(1, 1024) g
+            where not exists (select from dipwell.call_sites s where s.limit_id = lim and s.i = (last.i + g) % 1024) order by g limit 1;
+        base := (dipwell_internal.base_definition(d)).rule;
+        p := dipwell_internal.compile_call_site(d, base, site);
+        select s.* into c from dipwell.call_sites s join dipwell.plans x on x.limit_id = s.limit_id and x.number = ((1024 + s.i) << 20) + d.version
+            where s.limit_id = lim and s.ended is null
+                and row(x.mode, x.unit, x.add, x.cap, x.debt, x.max_charge, x.max_used) is not distinct from row(p.mode, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used)
+            order by s.i limit 1;
+        if found then
+            return c;
+        end if;
+        continue when round = 1;
+        if (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= 256 then
+            perform dipwell_internal.end_call_sites(lim, n, n, 0);
+        end if;
+        if free is null or (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= 256 then
+            raise exception using errcode = 'program_limit_exceeded', constraint = 'call_sites',
+                message = format('limit %s: call sites have made 256 other definitions of it already, which is the most', d.name);
+        end if;
+        insert into dipwell.call_sites (limit_id, i, settings, made, looked) values (lim, free, site, n, n) on conflict do nothing returning * into c;
+        if found then
+            perform dipwell_internal.put_call_site(d, base, free, site);
+            return c;
+        end if;
+    end loop;
+    raise exception using errcode = 'serialization_failure', message = 'other transactions make definitions of the same limit; try again';
+end $$;
+comment on function dipwell_internal.call_site is
+    'The definition of a call site with these settings, which is made if there is none that counts alike. at replaces the clock, for tests.';
+
+create function dipwell_internal.end_call_sites(lim int, n bigint, unlooked bigint, over bigint) returns bigint language plpgsql volatile as $$
+declare
+    named int[] := array(select distinct (x.version >> 20) - 1024 from (
+            select b.version from dipwell.buckets b where b.limit_id = lim
+            union all select r.version from dipwell.reservations r where r.limit_id = lim
+            union all select h.version from dipwell.hold_parts h where h.limit_id = lim) x
+        where x.version >= 1024 << 20);
+    gone bigint;
+begin
+    update dipwell.call_sites s set looked = n, ended = case when s.i <> all (named) then coalesce(s.ended, n) end
+        where s.limit_id = lim and (s.looked <= unlooked or s.ended is not null);
+    delete from dipwell.plans p using dipwell.call_sites s
+        where s.limit_id = lim and s.ended < over and p.limit_id = lim and p.number >> 20 = 1024 + s.i;
+    delete from dipwell.call_sites s where s.limit_id = lim and s.ended < over;
+    get diagnostics gone = row_count;
+    update dipwell.revision set n = revision.n + 1;
+    return gone;
+end $$;
+comment on function dipwell_internal.end_call_sites is
+    'Ends definitions of call sites that no row names, reservations and holds included, of those not looked for since unlooked, and uses ended ones again that rows name. Deletes those that ended before over. Returns how many.';
