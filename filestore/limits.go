@@ -89,8 +89,21 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		defs = append(defs, d)
 		p.ids.Store(name, id)
 	}
+	if err = rows.Err(); err != nil {
+		return err
+	}
+	for _, d := range defs {
+		id, _ := p.lookupID(d.Name)
+		plans, err := p.s.disk.callSites(id)
+		if err == nil {
+			err = d.SetCallSites(store.NewPlans(plans...))
+		}
+		if err != nil {
+			return fmt.Errorf("limit %s: %w", d.Name, err)
+		}
+	}
 	p.reg.Install(defs)
-	return rows.Err()
+	return nil
 }
 
 // readVersions returns the versions by the ids of their limits.
@@ -228,6 +241,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
 			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
+			disk.exec("delete from call_sites where limit_id = ?", id),
 			disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
 			disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})

@@ -57,3 +57,9 @@ create table if not exists holds (
 ) without rowid;
 
 create index if not exists records_id on records (id) where id is not null;
+
+-- Definitions of a limit that call sites have made. Rows name them by their index.
+create table if not exists call_sites (
+    limit_id integer primary key,
+    plans    text not null -- as a limit's setting plans, with the indexes as names
+);
