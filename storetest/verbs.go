@@ -388,7 +388,8 @@ func (e *env) callSites(l store.Limit) {
 	take(other, 1, false, 0, 4*time.Hour)                                     // 8 of 5
 	e.define(l)
 	take(l, 1, false, 0, 4*time.Hour)
-	d, err := e.l.TakeAll(e.ctx, dipwell.Take{With: &wide, Key: "both", Cost: 6}, dipwell.Take{Limit: l.Name, Key: "else", Cost: 1})
+	// The braces put the keys into one slot of a Redis Cluster.
+	d, err := e.l.TakeAll(e.ctx, dipwell.Take{With: &wide, Key: "{k}both", Cost: 6}, dipwell.Take{Limit: l.Name, Key: "{k}else", Cost: 1})
 	if e.must(d, err); !d.Allowed || d.Limits[0].Remaining != 2 || d.Limits[0].Capacity != 8 {
 		e.Fatalf("in a group: %+v", d)
 	}
