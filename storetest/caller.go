@@ -171,6 +171,33 @@ func (b *caller) retry(call string, want time.Duration) {
 	b.take(call, true)
 }
 
+// retryWithin checks that a reservation that must be due within a time is refused until
+// exactly a time from now, and then allowed. The clock is there afterwards.
+func (b *caller) retryWithin(call string, within, want time.Duration) {
+	b.Helper()
+	reserve := func() *store.Op {
+		b.calls++
+		op := b.op(store.VerbReserve, call)
+		op.Bounded, op.MaxDelay = true, within.Microseconds()
+		g, err := b.decide(&store.Group{ID: store.Reservation{2, 15: byte(b.calls)}, Ops: []store.Op{op}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return &g.Ops[0]
+	}
+	if op := reserve(); op.Allowed || op.Never || op.Retry != want.Microseconds() {
+		b.Fatalf("reserve %s within %v: %+v; want a retry after %v", call, within, op.Answer, want)
+	}
+	b.wait(want - time.Microsecond)
+	if op := reserve(); op.Allowed || op.Retry != 1 {
+		b.Fatalf("reserve %s within %v, 1 µs before the retry: %+v", call, within, op.Answer)
+	}
+	b.wait(time.Microsecond)
+	if op := reserve(); !op.Allowed || op.Delay > within.Microseconds() {
+		b.Fatalf("reserve %s within %v, at the retry: %+v", call, within, op.Answer)
+	}
+}
+
 func (b *caller) wantErr(want error, err error) {
 	b.Helper()
 	if !errors.Is(err, want) {

@@ -29,7 +29,7 @@ var duties = []duty{
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
 		"owners owner-files first-use call-site-definition drop-and-redefine"},
 	{"reservations", "if Group.Reserved is true, store Group.ID, its due time, and a Record (Op.Record) for each key with Granted > 0",
-		"reserve leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-never wait-no-debt wait-at-once"},
+		"reserve leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts (Definition.GiveBack); otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
@@ -46,7 +46,7 @@ var duties = []duty{
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",
 		"sweep sweep-race"},
 	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, and with Op.Floor",
-		"plan plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-group plan-change " +
+		"plan plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-change " +
 			"floor floor-check floor-group"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked " +

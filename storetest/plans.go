@@ -116,6 +116,14 @@ var planCases = []testCase{
 		}
 		b.free("a:pro k", 40)
 	})},
+	// The row is under its own definition until the reservation is made.
+	{"plan-reserve-bounded", onPlans(func(b *caller) {
+		for key, verb := range map[string]store.Verb{"k": store.VerbCharge, "reserved": store.VerbReserve} {
+			b.take("a:pro "+key+" 50", true)
+			b.do(verb, "a:pro "+key+" 5")
+			b.retryWithin("a "+key+" 5", 3*time.Second, 9400*time.Millisecond) // 8 used
+		}
+	})},
 	{"plan-group", onPlans(func(b *caller) {
 		if g := b.do(store.VerbTake, "a:pro k 50", "w k 7"); g.Allowed || !g.Ops[1].Never || g.Ops[0].Granted != 0 {
 			b.Errorf("%+v", g.Ops)

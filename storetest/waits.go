@@ -16,6 +16,15 @@ import (
 var waitCases = []testCase{
 	{"wait-deadline", waitDeadline},
 	{"wait-bounded", waitBounded},
+	{"wait-bounded-window", func(e *env) {
+		b := newCaller(e, "w=5/10s,algorithm=fixed_window,start=0s,max_debt=3")
+		for key, verb := range map[string]store.Verb{"k": store.VerbCharge, "reserved": store.VerbReserve} {
+			b.at(3 * time.Second)
+			b.take("w "+key+" 5", true)
+			b.do(verb, "w "+key+" 3")
+			b.retryWithin("w "+key+" 6", 9*time.Second, 18*time.Second) // full at 20 s, and due at 30 s from then on
+		}
+	}},
 	{"wait-never", waitNever},
 	{"wait-no-debt", waitNoDebt},
 	{"wait-at-once", waitAtOnce},

@@ -176,7 +176,6 @@ create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
     ahead bigint; -- units that must come back before the caller may act
-    due   bigint;
 begin
     t := greatest(n, ts);
     before := dipwell_internal.used_at(r, used, ts, t);
@@ -243,19 +242,17 @@ begin
             end if;
         end if;
     end;
-    retry := case when short > 0 then dipwell_internal.wait(r, short, t, n) else 0 end;
     delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
-    if verb = 3 and max_delay is not null and not never then
-        due := case when allowed then delay else dipwell_internal.wait(r, before - (r.cap - (cost * r.unit)), t, n) end;
-        if due > max_delay then
-            never := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * dipwell_internal.shortest(r) - dipwell_internal.shortest(r) + 1 end > max_delay;
-            retry := case when never then 0 else greatest(retry, due - max_delay) end;
-            allowed := false;
-            granted := 0;
-            after := before;
-            delay := 0;
-        end if;
+    if verb = 3 and not never and (delay > max_delay or max_delay is not null and not allowed) then
+        never := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * dipwell_internal.shortest(r) - dipwell_internal.shortest(r) + 1 end > max_delay;
+        short := greatest(short, before - (r.cap - (cost * r.unit))
+            - least((max_delay + dipwell_internal.shortest(r) - 1) / dipwell_internal.shortest(r), (r.max_used + r.add - 1) / r.add) * r.add);
+        allowed := false;
+        granted := 0;
+        after := before;
+        delay := 0;
     end if;
+    retry := case when short > 0 and not never then dipwell_internal.wait(r, short, t, n) else 0 end;
 end $$;
 comment on function dipwell_internal.step is
     'Decides one call: the whole algebra. short is the units that must come back before it is allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.Apply, bound.';

@@ -86,8 +86,14 @@ begin
     a.retry := s.retry;
     if (own.rule).number is not null and not s.allowed then
         if not s.never and (own.rule).number <> (d.rule).number and not over then
-            a.retry := dipwell_internal.retry_under(l, o, own, r, key, used, ts, version, n, s.before, s.short, s.retry);
+            a.retry := dipwell_internal.retry_under(l, o, own, r, key, used, ts, version, n, s.before, s.short,
+                case when verb = 3 and max_delay is not null then 0 else greatest(s.retry, 1) end);
         end if;
+    end if;
+    if verb = 3 and max_delay is not null and not s.allowed and not s.never then
+        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
+    end if;
+    if (own.rule).number is not null and not s.allowed then
         if over and o.until is not null and (a.never or n + a.retry >= o.until) then
             select x.never, x.retry into a.never, a.retry
                 from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
@@ -197,10 +203,25 @@ begin
     if before >= short and held > most then
         return dipwell_internal.wait(was, held - most, greatest(n, c.ts), n);
     end if;
-    return greatest(retry, 1);
+    return retry;
 end $$;
 comment on function dipwell_internal.retry_under is
     'The retry of a refusal that leaves its row under another definition than the one that decided: the row goes on under its own. Go twin: Op.retryUnder.';
+
+create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
+    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
+declare
+    a dipwell_internal.answer;
+begin
+    for round in 1..16 loop
+        a := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false);
+        exit when a.delay <= max_delay;
+        retry := retry + a.delay - max_delay;
+    end loop;
+    return retry;
+end $$;
+comment on function dipwell_internal.retry_bounded is
+    'The retry of a bounded reservation, moved on to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
 
 -- The first pass reads, and is the last if nothing has to be written. The second
 -- locks the rows in the order of their keys, so that two groups cannot deadlock.
