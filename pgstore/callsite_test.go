@@ -73,8 +73,12 @@ func TestCallSitesOfPrograms(t *testing.T) {
 		t.Errorf("the definition is compiled for %d versions", n)
 	}
 	for sql, want := range map[string]string{
-		"dipwell.override('api', 'k', plan => '#0')": `no plan "#0"`,
-		"dipwell.drop_plan('api', '#0')":             `no plan "#0"`,
+		"dipwell.override('api', 'k', plan => '#0')":                         `no plan "#0"`,
+		"dipwell.drop_plan('api', '#0')":                                     `no plan "#0"`,
+		"dipwell.take('api', 'k', plan => '#0')":                             `no plan "#0"`,
+		"dipwell.check('api', 'k', plan => '#0')":                            `no plan "#0"`,
+		"dipwell.hold('api', 'k', ttl => interval '1 minute', plan => '#0')": `no plan "#0"`,
+		"dipwell.take_all(array['api'], array['k'], plans => array['#0'])":   `no plan "#0"`,
 	} {
 		if _, err := pool.Exec(t.Context(), "select "+sql); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", sql, err)

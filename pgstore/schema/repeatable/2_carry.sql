@@ -79,6 +79,14 @@ end $$;
 comment on function dipwell_internal.plan_definition is
     'A plan of a limit at its present version; the rule is null if it has none of this name. Go twin: Definition.WithPlan.';
 
+create function dipwell_internal.unknown_plan(l dipwell.limits, plan_name text, field text) returns void language plpgsql immutable as $$
+begin
+    raise exception using errcode = 'undefined_object', constraint = field,
+        message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
+end $$;
+comment on function dipwell_internal.unknown_plan is
+    'Raises the error for a plan that a limit does not have.';
+
 -- What the caller named, which must exist.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -89,8 +97,7 @@ begin
     end if;
     d := dipwell_internal.plan_definition(l, plan_name);
     if (d.rule).number is null then
-        raise exception using errcode = 'undefined_object', constraint = field,
-            message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
+        perform dipwell_internal.unknown_plan(l, plan_name, field);
     elsif not (select p.callable from dipwell.plans p where p.limit_id = l.id and p.number = (d.rule).number) then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
             message = format('%s: callers may not name plan %s of limit %s; keys have it by an override alone', field, plan_name, l.name);

@@ -91,6 +91,9 @@ begin
                 message = format('%s: limit %s is a leaky bucket, which has none', fields[4], l.name);
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
+        if left(of_plans[i], 1) = '#' then -- a definition of a call site
+            perform dipwell_internal.unknown_plan(l, of_plans[i], case when alone then 'plan' else format('plans[%s]', i) end);
+        end if;
         ids := ids || l.id;
         keys := keys || key;
         at := at || i;

@@ -240,7 +240,7 @@ declare
     next text;
     refused boolean;
 begin
-    if plan is not null and floor is null and key is distinct from '' then
+    if plan is not null and floor is null and key is distinct from '' and left(plan, 1) <> '#' then
         d := dipwell_internal.take_plan(limit_name, key, cost, plan, n);
         if d.allowed then
             return d;
