@@ -111,8 +111,8 @@ func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d De
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
 // afterwards. It is always allowed; later calls are refused until the debt has come
-// back. It is a *FieldError if n is more than the limit's MaxCharge, which by default
-// is ten bursts.
+// back. It is a *FieldError if n is more than MaxCharge, by default ten bursts, of the
+// definition that decides: the override of the key, or the one that its row is under.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCharge, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -242,10 +242,8 @@ func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, d
 
 // check checks a cost and key, and returns the key for the store.
 func check(def *store.Definition, verb store.Verb, key string, n int64) (string, error) {
-	if uint64(n) > store.MaxInt || verb == store.VerbCharge {
-		if err := checkCost(def, verb, n); err != nil {
-			return "", err
-		}
+	if uint64(n) > store.MaxInt {
+		return "", checkCost(n)
 	}
 	return checkKey(key)
 }
@@ -282,10 +280,24 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 	g := &b.Groups[0]
 	if err == nil {
 		if err = g.Err; err == nil {
-			return nil
+			if g.Allowed || len(g.Ops) == 0 || g.Ops[0].Verb != store.VerbCharge {
+				return nil
+			}
+			err = tooLarge(g)
 		}
 	}
 	return fail(g, err)
+}
+
+// tooLarge returns the error of a charge that was refused, which is larger than
+// MaxCharge. It names the first limit that refused.
+func tooLarge(g *store.Group) error {
+	for i := range g.Ops {
+		if op := &g.Ops[i]; !op.Allowed {
+			return badField("cost", "%d is more than limit %s lets a charge be, %d", op.Cost, op.Def.Name, op.Def.Rule.MaxCharge)
+		}
+	}
+	return nil
 }
 
 // fail answers a group that the store failed to decide with err. The group is
@@ -373,12 +385,9 @@ func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
 	return g.Err
 }
 
-func checkCost(def *store.Definition, verb store.Verb, n int64) error {
+func checkCost(n int64) error {
 	if n < 0 || n > store.MaxInt {
 		return badField("cost", "%d is not between 0 and 2^53-1", n)
-	}
-	if verb == store.VerbCharge && n > def.Rule.MaxCharge {
-		return badField("cost", "%d is more than limit %s lets a charge be, %d", n, def.Name, def.Rule.MaxCharge)
 	}
 	return nil
 }

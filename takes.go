@@ -87,6 +87,9 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 		g.ID = newReservation()
 	}
 	err := l.decide(ctx, b, c.timeout)
+	if err != nil && verb == store.VerbCharge {
+		err = c.inList(err, 0)
+	}
 	d.fillAll(g, takes, c.own[:len(takes)])
 	g.Ops = nil
 	batches.Put(b)
@@ -157,11 +160,7 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 			return l.registry.Missing(name)
 		}
 		key, name = next.Key, next.Def.Parent
-		err := checkCost(next.Def, next.Verb, cost)
-		if err == nil {
-			_, err = c.add(next, false)
-		}
-		if err != nil {
+		if _, err := c.add(next, false); err != nil {
 			return err
 		}
 	}
@@ -222,7 +221,7 @@ func (l *Limiter) setOp(ctx context.Context, op *store.Op, verb store.Verb, t *T
 		err = checkFloor(op.Def, verb, t.Floor)
 	}
 	if err == nil {
-		err = checkCost(op.Def, verb, t.Cost)
+		err = checkCost(t.Cost)
 	}
 	if err == nil {
 		op.Key, err = l.checkKey(op.Def, t.Key)

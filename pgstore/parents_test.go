@@ -283,13 +283,12 @@ func (m *levelsRun) key(limit string) string {
 
 // A levelsCall is a call in Go and in SQL.
 type levelsCall struct {
-	text   string
-	go_    func(l *dipwell.Limiter) (dipwell.Decision, error)
-	sql    string
-	args   []any
-	all    bool // the rows of SQL are those of all limits
-	hold   bool
-	charge bool
+	text string
+	go_  func(l *dipwell.Limiter) (dipwell.Decision, error)
+	sql  string
+	args []any
+	all  bool // the rows of SQL are those of all limits
+	hold bool
 }
 
 func (m *levelsRun) call() (c levelsCall) {
@@ -345,7 +344,7 @@ func (m *levelsRun) call() (c levelsCall) {
 	default:
 		t := m.take()
 		verb := store.Verb(m.IntN(7))
-		if c.charge = verb == store.VerbCharge; c.charge && m.IntN(4) == 0 {
+		if verb == store.VerbCharge && m.IntN(4) == 0 {
 			t.Cost = m.Int64N(150)
 		}
 		c.sql, c.args = "dipwell."+verb.String()+"($1, $2, $3", []any{t.Limit, sqlKey(t.Key), t.Cost}
@@ -399,17 +398,6 @@ func (m *levelsRun) compare(round int) {
 		return err == nil
 	})
 	what := fmt.Sprintf("round %d at %d: %s", round, m.now, c.text)
-	if c.charge && (err == nil) != (wantErr == nil) {
-		// A Limiter asks whether a charge is too large for the limit before it knows of
-		// an override, and is then refused if it is too large for that.
-		var o int
-		e := m.sql.pool.QueryRow(m.t.Context(), "select count(*) from dipwell.key_overrides").Scan(&o)
-		if e != nil || o == 0 || wantErr == nil && !want.Never {
-			m.t.Fatalf("%s: SQL %v, Go %v, %+v; %d overrides, %v", what, err, wantErr, want, o, e)
-		}
-		m.kinds["charge under an override"]++
-		return
-	}
 	if err != nil || wantErr != nil {
 		m.compareErrors(what, err, wantErr)
 		return

@@ -196,7 +196,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if op.bounded() {
 		bound(&o, rule, op, now)
 	}
-	if !o.Allowed && from != nil {
+	if !o.Allowed && from != nil && op.Verb != VerbCharge { // a charge that is too large never fits
 		op.retryUnder(&o, from, own, rule, now)
 	} else if !o.Allowed && !o.Never && op.bounded() {
 		op.retryBounded(&o, *row, now)

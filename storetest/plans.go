@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -258,6 +260,55 @@ var overrideCases = []testCase{
 		b.wait(3 * time.Second)
 		b.endOverride("a", "k")
 		b.free("a k", 3)
+	})},
+	// What a charge may be is up to the definition that decides: the override of the
+	// key, or that of its row.
+	{"override-charge", onPlans(func(b *caller) {
+		charge := func(limit, key string, n, largest int64) {
+			b.Helper()
+			d, err := b.l.Charge(b.ctx, limit, key, n)
+			var f *store.FieldError
+			switch text := fmt.Sprint("charge be, ", largest); {
+			case n <= largest && (err != nil || !d.Allowed || d.Granted != n):
+				b.Errorf("charge %s %s %d: %+v, %v", limit, key, n, d, err)
+			case n > largest && (!errors.As(err, &f) || f.Field != "cost" || !strings.HasSuffix(f.Reason, text)):
+				b.Errorf("charge %s %s %d: %+v, %v; want %s", limit, key, n, d, err, text)
+			}
+		}
+		until := b.clock.Load() + 100*second
+		b.override("a", store.Override{Key: "less", Burst: 4})
+		b.override("a", store.Override{Key: "later", Burst: 4, Until: until})
+		b.override("a", store.Override{Key: "more", Plan: "pro"})
+		b.override("a", store.Override{Key: "any", Plan: "free", Until: until})
+		b.override("a", store.Override{Key: "none", Plan: "banned"})
+		b.take("a:pro row 10", true)
+		for key, largest := range map[string]int64{"less": 40, "later": 40, "more": 500, "none": 100, "row": 500, "base": 100} {
+			before := b.do(store.VerbCheck, "a "+key+" 0").Ops[0].Reset
+			charge("a", key, largest+1, largest)
+			if op := b.do(store.VerbCharge, fmt.Sprint("a ", key, " ", largest+1)).Ops[0]; op.Allowed || !op.Never || op.Retry != 0 || op.Granted != 0 {
+				b.Errorf("%s: %+v", key, op.Answer)
+			}
+			if after := b.do(store.VerbCheck, "a "+key+" 0").Ops[0].Reset; after != before {
+				b.Errorf("%s: full after %d µs, and %d before the charge that is too large", key, after, before)
+			}
+			charge("a", key, largest, largest)
+		}
+		charge("a", "any", 1e6, 1e6)
+		b.wait(100 * time.Second)
+		charge("a", "later", 101, 100)
+		charge("a", "any", 101, 100)
+		charge("a", "any", 100, 100)
+
+		b.define("top=1/1s,burst=10,parts=1")
+		b.define("sub=1/1s,burst=15,max_charge=300,parent=top")
+		b.override("top", store.Override{Key: "x", Burst: 20})
+		if _, err := b.l.Charge(b.ctx, "sub", "x/k", 201); err == nil || !strings.HasSuffix(err.Error(), "limit top lets a charge be, 200") {
+			b.Errorf("charge of a parent: %v", err)
+		}
+		b.free("sub x/k", 15)
+		charge("sub", "x/k", 200, 200)
+		charge("sub", "y/k", 100, 100)
+		charge("sub", "y/k", 101, 100)
 	})},
 	{"override-ended", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "pro"})

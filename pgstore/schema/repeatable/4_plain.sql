@@ -79,7 +79,7 @@ begin
     for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), d.reservation,
             plans => c.plans, floors => c.floors) loop
         i := i + 1;
-        if verb = 4 and a.never then
+        if verb = 4 and not a.allowed then
             raise exception using errcode = 'invalid_parameter_value', constraint = 'cost', message = format('cost: %s is more than limit %s lets a charge be, %s',
                 cost, (select l.name from dipwell.limits l where l.id = (c.ids)[i]), a.row_max_charge);
         elsif i = 1 then
