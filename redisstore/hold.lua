@@ -96,7 +96,9 @@ for i = 1, n do
   local lives = full
   if held then
     local till = max(r.stays, full, expires)
-    expireAt(records, till)
+    if max(full, expires) >= r.stays - 1000 then -- else they live long enough
+      expireAt(records, till)
+    end
     if r.add == 0 then
       lives = till
     end

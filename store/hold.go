@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 
 	"github.com/dipwell/dipwell/internal/number"
 )
@@ -243,15 +244,21 @@ func (d *Definition) CheckTTL(ttl int64) error {
 
 // call returns what a repeat of the call must have in common with it.
 func (g *Group) call() string {
-	h := sha256.New()
-	fmt.Fprint(h, g.Hold.TTL)
+	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		d := cmp.Or(op.Asked, op.Def)                               // not the override of the key
 		site := max(number.Index(d.Number), number.FirstCallSite-1) // the index of a named plan may change
-		fmt.Fprintf(h, " %q %q %d %q %d %d %d", d.Name, op.Key, op.Cost, d.Plan, op.Floor, op.Takes, site)
+		b = strconv.AppendQuote(append(b, ' '), d.Name)
+		b = strconv.AppendQuote(append(b, ' '), op.Key)
+		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
+		b = strconv.AppendQuote(append(b, ' '), d.Plan)
+		for _, n := range [...]int64{op.Floor, int64(op.Takes), int64(site)} {
+			b = strconv.AppendInt(append(b, ' '), n, 10)
+		}
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
 }
 
 // repeat answers a call that makes a hold, if there is one with its id already.

@@ -34,6 +34,7 @@ for i = 1, n do
   end
   used, ts = used + 0, ts + 0
   local r, t, left, found = {add = add}, {{later "now" "ts"}}, used, ''
+  local kept = 1 -- fields of the hash that are not of others
   if add == 0 then
     local last = 0
     for _, other in ipairs(call('HVALS', KEYS[n + i])) do
@@ -46,9 +47,12 @@ for i = 1, n do
     if used > 0 then
       {{statements 6 "leftAfter" "used" (ticksUpTo "ts" "t" "" 1) "add" unbounded "left"}}
     end
-    local l = text and readList(KEYS[n + i])
+    local l, list = readList(KEYS[n + i])
     if l then
-      found = listText(l)
+      kept = 2
+    end
+    if l and text then
+      found = list
       if l.till > 0 or l.mark ~= mark + 0 then -- it has reservations too, or is a later one
         return ''
       end
@@ -63,36 +67,36 @@ for i = 1, n do
       return ''
     end
   end
-  r.t, r.left, rows[i] = t, left, r
+  r.t, r.left, r.others, rows[i] = t, left, call('HLEN', KEYS[n + i]) > kept, r
   lines[1 + i], lines[1 + n + i] = text or '', found
 end
 
 -- First what needs no memory; the writes after that are not refused.
 for i = 1, n do
-  if rows[i].list then
-    call('HDEL', KEYS[n + i], ARGV[7 * i + 2])
+  local r, records = rows[i], KEYS[n + i]
+  if not r.others then
+    call('DEL', records)
+  elseif r.list then
+    call('HDEL', records, ARGV[7 * i + 2])
   else
-    call('HDEL', KEYS[n + i], ARGV[7 * i + 2], '')
+    call('HDEL', records, ARGV[7 * i + 2], '')
   end
 end
 for i = 1, n do
   local a, r, row, records = 7 * i, rows[i], KEYS[i], KEYS[n + i]
-  local others = call('HLEN', records) > (r.list and 1 or 0)
-  if not others then
-    call('DEL', records)
-  elseif r.list then
+  if r.others and r.list then
     call('HSET', records, '', listText(r.list))
   end
   if r.left == 0 then
     call('DEL', row)
   else
-    local text = format('%s%d %d %s', others and 'h' or '', r.left, r.t, ARGV[a])
+    local text = format('%s%d %d %s', r.others and 'h' or '', r.left, r.t, ARGV[a])
     if r.add == 0 then
       call('SET', row, text, 'KEEPTTL')
     else
       local full = {{dueAt "r.t" (ticksFor "r.left" "r.add") "" 1}}
       put(row, text, full)
-      if others and ARGV[a + 5] ~= '0' then
+      if r.others and ARGV[a + 5] ~= '0' then
         expireAt(records, max(full, now + 1000 * call('PTTL', records)))
       end
     end
