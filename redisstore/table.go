@@ -394,11 +394,6 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 	}
 	err := t.update(ctx, func() error {
 		again()
-		for i := range g.Ops { // another program may have made a definition of a call site, which is no version
-			if _, err := s.limits.named(ctx, &g.Ops[i]); err != nil {
-				return err
-			}
-		}
 		return g.DecideIn(t, &s.limits.reg, t.now)
 	}, func() error { return t.register(ctx, g) }, !g.Cancel && !resets(g) && (g.Hold == nil || g.Hold.Verb == store.MakeHold))
 	if err != nil {

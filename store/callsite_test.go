@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -58,5 +59,36 @@ func TestUnknownCallSite(t *testing.T) {
 	}
 	if _, err := NewDefinition(l); err != nil || d.SetCallSites(NewPlans(Plan{Name: "1024", Rate: 1})) == nil {
 		t.Error("an index beyond the last")
+	}
+}
+
+// TestRefreshedCallSites checks that a call is decided with the definitions of call
+// sites that its store has read, and not with those of the caller's Def. A site that
+// the store does not know must be read first.
+func TestRefreshedCallSites(t *testing.T) {
+	l := Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, Plans: NewPlans(Plan{Name: "pro", Burst: 30})}
+	define := func(sites ...Plan) (*Definition, *Registry) {
+		d, err := NewDefinition(l)
+		if err == nil {
+			err = d.SetCallSites(NewPlans(sites...))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := new(Registry)
+		r.Install([]*Definition{d})
+		return d, r
+	}
+	before, old := define()
+	after, limits := define(Plan{Name: "7", Rate: 1, Period: time.Hour, Burst: 20})
+	for _, d := range []*Definition{before, before.WithPlan("pro"), after.WithPlan("#7")} {
+		op := Op{Def: d, Key: "k"}
+		if err := op.refresh(limits, false); err != nil || op.Def.Base() != after || op.Def.Plan != d.Plan || op.Asked != op.Def {
+			t.Errorf("plan %q: %v, %+v", d.Plan, err, op.Def)
+		}
+	}
+	op := Op{Def: after.WithPlan("#7"), Key: "k"}
+	if err := op.refresh(old, false); !errors.Is(err, ErrStaleDefinition) {
+		t.Errorf("a site that was not read: %v", err)
 	}
 }

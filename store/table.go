@@ -179,18 +179,24 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	return nil
 }
 
-// refresh sets Def to the present definition of the limit.
+// refresh sets Def to the present definition of the limit. A registry may have read the
+// same version again, because call sites have made definitions of the limit.
 func (op *Op) refresh(limits *Registry, hold bool) error {
 	if number.IsOverride(op.Def.Number) { // set by an earlier call
 		op.Def = op.Asked
 	}
-	switch d := limits.Lookup(op.Def.Name); {
+	switch d, base := limits.Lookup(op.Def.Name), op.Def.Base(); {
 	case d == nil && limits.hasDropped(op.Def):
 		return limits.Missing(op.Def.Name)
-	case d != nil && d.Base().Number > op.Def.Base().Number:
-		if op.Def = d.WithPlan(op.Def.Plan); op.Def == nil {
+	case d != nil && d != base && d.Number >= base.Number:
+		def := d.WithPlan(op.Def.Plan)
+		switch {
+		case def == nil && op.Def.Unnamed: // of another process
+			return ErrStaleDefinition
+		case def == nil:
 			return badField("plan", "limit %s has no such plan any more", d.Name)
 		}
+		op.Def = def
 	}
 	op.Asked = op.Def
 	return op.Def.CheckVerb(op.Verb, hold)
