@@ -253,6 +253,26 @@ func (m *holdRun) compareRows() {
 	}
 }
 
+// TestSettleIntoDebt checks that a settle that charges into debt answers the bucket as
+// it is, with what other holds took that have expired.
+func TestSettleIntoDebt(t *testing.T) {
+	now := int64(1_800_000_000_000_000)
+	sql := openSQL(t, func() int64 { return now }).(*sqlStore)
+	l, err := dipwell.New(sql, store.Limit{Name: "bucket", Rate: 1, Period: time.Hour, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, ttl := range map[string]time.Duration{"short": time.Second, "long": time.Minute} {
+		if d, err := l.Hold(t.Context(), ttl, id, dipwell.Take{Limit: "bucket", Key: "k", Cost: 3}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	now += 2e6
+	if d, err := l.Settle(t.Context(), "long", 9); err != nil || d.Remaining != 0 || d.ResetAfter != 12*time.Hour-2*time.Second {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestCheckReadOnly checks that a Check counts expired holds in a read-only transaction,
 // and leaves them to be given back by calls that write.
 func TestCheckReadOnly(t *testing.T) {

@@ -301,10 +301,10 @@ const setOverrideSQL = "select id, version from dipwell_internal.set_override($1
 func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	e, err := s.limits.entryOf(d)
 	if err != nil {
-		return o, err
+		return store.Override{}, err
 	}
 	if err = e.def.CheckOverride(&o, 0); err != nil { // the server's clock judges until
-		return o, err
+		return store.Override{}, err
 	}
 	per := int64(o.Period)
 	if per > 0 {
@@ -318,7 +318,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 		return s.db.QueryRow(ctx, setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow()).Scan(&o.ID, &o.Version)
 	}
 	if err = s.retry(ctx, set(), set); err != nil {
-		return o, overrideError(err, d.Name)
+		return store.Override{}, overrideError(err, d.Name)
 	}
 	if !e.def.Overridden && s.autocommit() {
 		_ = s.cat.Refresh(ctx) // the row tells programs that have not heard of it

@@ -241,7 +241,7 @@ func TestOverrideRoles(t *testing.T) {
 	})
 	inTx(t, pool, func(tx pgx.Tx) {
 		must(t, tx, "set local role dipwell_service")
-		if _, err := s.With(tx).Abilities().Overrides.SetOverride(t.Context(), d, store.Override{Key: "k", Burst: 9}); !errors.Is(err, store.ErrDenied) {
+		if o, err := s.With(tx).Abilities().Overrides.SetOverride(t.Context(), d, store.Override{Key: "k", Burst: 9}); !errors.Is(err, store.ErrDenied) || o != (store.Override{}) {
 			t.Errorf("an override by a service: %v", err)
 		}
 	})

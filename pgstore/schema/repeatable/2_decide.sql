@@ -229,7 +229,7 @@ comment on function dipwell_internal.retry_bounded is
 -- passes read the rows first, then the definitions, then the clock: what was read
 -- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
-    reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null)
+    reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, as_is boolean default false)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint, row_version int, bound boolean,
     row_plan text, row_override jsonb, row_unit bigint, row_free boolean, row_max_charge bigint)
@@ -343,7 +343,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             -- What expired holds took comes back first.
-            if (listed[i] or ls[i].algorithm = 'concurrency') and not a.never
+            if (listed[i] or ls[i].algorithm = 'concurrency') and not a.never and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
                 short := verbs[1] <> 1;
@@ -469,7 +469,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.decide is
-    'Decides one group of calls at one instant, all or nothing; returns a row for each call, in the order asked, and none when a limit is gone. at replaces the clock, for tests.';
+    'Decides one group of calls at one instant, all or nothing; returns a row for each call, in the order asked, and none when a limit is gone. at replaces the clock, for tests. With as_is expired holds are not given back.';
 
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin

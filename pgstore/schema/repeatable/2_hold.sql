@@ -262,7 +262,7 @@ begin
         h.remaining := 0;
         h.reset := 0;
         select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at,
-            array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)]);
+            array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)], as_is => true);
         continue when not found; -- the limit was dropped
         if found then
             h.remaining := a.remaining;
