@@ -467,6 +467,7 @@ declare
     ids     int[] := '{}';
     keys    text[] := '{}';
     charges bigint[] := '{}';
+    named   text[] := '{}'; -- plans that the call named, unless they are gone
     expired boolean;
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
@@ -505,6 +506,7 @@ begin
             ids := ids || p.limit_id;
             keys := keys || p.key;
             charges := charges || p.cost - counted[i];
+            named := array_append(named, (select x.name from dipwell.plans x where x.limit_id = l.id and x.version = l.version and x.name = p.plan));
         end if;
     end loop;
     update dipwell.hold_parts x set live = false, settled = true, due = n + greatest(x.ttl, 60000000),
@@ -515,7 +517,7 @@ begin
         perform dipwell_internal.end_hold_part(p, case when not expired then greatest(p.tokens - p.cost, 0) when p.keep then 0 else p.tokens end, n);
     end loop;
     if cardinality(ids) > 0 then
-        for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at) loop
+        for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at, named) loop
             j := j + 1;
             continue when a.allowed or not a.never;
             p := ps[charged[j]];
