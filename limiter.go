@@ -211,7 +211,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 			return nil
 		}
 	}
-	key, err := check(def, store.VerbTake, key, n)
+	key, err := check(key, n)
 	if err != nil {
 		*d = Decision{}
 		return err
@@ -221,7 +221,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 
 // doDefined is Do with the definition of the limit.
 func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n int64) error {
-	key, err := check(def, verb, key, n)
+	key, err := check(key, n)
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, d
 }
 
 // check checks a cost and key, and returns the key for the store.
-func check(def *store.Definition, verb store.Verb, key string, n int64) (string, error) {
+func check(key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt {
 		return "", checkCost(n)
 	}

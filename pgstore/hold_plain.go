@@ -151,7 +151,7 @@ func (m *made) remove(id string) (h madeHold, ok bool) {
 // under the present version of the limit. It returns false if it has done nothing.
 func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op, c := &g.Ops[0], g.Hold
-	if len(g.Ops) > 1 || e.statements.hold == "" || op.Takes != 1 || op.Cost == 0 || op.Cost > op.Def.Rule.Burst || op.Floor > 0 || op.Def != e.def || op.Def.Plan != "" ||
+	if len(g.Ops) > 1 || e.hold == "" || op.Takes != 1 || op.Cost == 0 || op.Cost > op.Def.Rule.Burst || op.Floor > 0 || op.Def != e.def || op.Def.Plan != "" ||
 		op.Def.Mode != store.Enforce || !s.autocommit() || s.refused.has(e.id, op.Key) || s.overridden.of(e, op.Key) != nil {
 		return false, nil
 	}

@@ -210,7 +210,7 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 			if err != nil {
 				return err
 			}
-			op.Bound = len(held) > 0 && !(len(o) > 0 && o[0].Key == op.Key && s.now()+op.Retry == o[0].Until) // the end of an override is exact
+			op.Bound = len(held) > 0 && (len(o) == 0 || o[0].Key != op.Key || s.now()+op.Retry != o[0].Until) // the end of an override is exact
 		}
 	}
 	return nil

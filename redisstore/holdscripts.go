@@ -120,7 +120,7 @@ func (k *knownHolds) setHeld(limit, key string, held bool) {
 
 // heldTakes reports whether a group takes from a key that had holds when this program
 // used it last, so that hold.lua decides it.
-func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (any bool) {
+func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (some bool) {
 	if k.keys.Load() == 0 || g.Hold != nil {
 		return false
 	}
@@ -130,9 +130,9 @@ func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (any bool) {
 		if op := &g.Ops[i]; op.Verb != store.VerbTake || op.Cost == 0 || !quick(known[i].def) || op.Def.Algorithm == store.Concurrency {
 			return false
 		}
-		any = any || k.held[[2]string{g.Ops[i].Def.Name, g.Ops[i].Key}]
+		some = some || k.held[[2]string{g.Ops[i].Def.Name, g.Ops[i].Key}]
 	}
-	return any
+	return some
 }
 
 // take returns a hold, and forgets it.

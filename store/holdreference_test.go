@@ -290,8 +290,8 @@ func playPlans(t *testing.T, rnd *rand.Rand) {
 		h.limit = []string{"a", "a:p", "a:q"}[rnd.IntN(3)]
 		switch k := rnd.IntN(14); {
 		case k < 4:
-			for n, granted := leastBurst, true; n > 0; { // all that there is
-				if granted = h.takeSome(store.VerbTake, n, ""); !granted {
+			for n := leastBurst; n > 0; { // all that there is
+				if granted := h.takeSome(store.VerbTake, n, ""); !granted {
 					n /= 2
 				}
 			}

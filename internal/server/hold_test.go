@@ -413,7 +413,7 @@ func TestSettleAndExtendAreCounted(t *testing.T) {
 	w.want(w.post("extend", "hold=h&ttl=1m"), 200)
 	w.want(w.post("settle", "hold=h&cost=3"), 200)
 	w.want(w.post("settle", "hold=gone"), 404)
-	w.flaky.down.Store(true)
+	w.down.Store(true)
 	w.want(w.post("settle", "hold=h"), 503)
 	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="tokens",result="allowed"} 3`, "dipwell_store_errors_total 1")
 }

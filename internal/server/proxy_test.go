@@ -374,7 +374,7 @@ func TestProxyAnnounces(t *testing.T) {
 
 // The plan of a proxied request is in a header field, and a floor leaves tokens to others.
 func TestProxyPlanAndFloor(t *testing.T) {
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }))
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	defer behind.Close()
 	w := ofPlans(t, server.Config{}, local)
 	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "header:X-Key", PlanHeader: "X-Plan", Floor: 10})
@@ -386,7 +386,7 @@ func TestProxyPlanAndFloor(t *testing.T) {
 	}
 	for plan, status := range map[string]int{"pro": 204, "": 204, "banned": 429, "staff": 204, "none of these": 204} {
 		ask := func() *httptest.ResponseRecorder {
-			r := httptest.NewRequest("GET", "http://a/", nil)
+			r := httptest.NewRequest(http.MethodGet, "http://a/", nil)
 			r.Header.Set("X-Key", "k"+plan)
 			if plan != "" {
 				r.Header.Set("X-Plan", plan)

@@ -156,7 +156,7 @@ func (n *node) sweep() {
 	for k := range n.table.rows {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b at) int { return compare(a, b) })
+	slices.SortFunc(keys, compare)
 	for _, k := range keys {
 		n.table.begin()
 		if _, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, n.time()); err != nil {
