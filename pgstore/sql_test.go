@@ -51,6 +51,14 @@ type sqlStore struct {
 	now       func() int64
 }
 
+// Abilities returns those of the Go store, but no call sites: SQL cannot name what they
+// define.
+func (s *sqlStore) Abilities() store.Abilities {
+	ab := s.Store.Abilities()
+	ab.Store, ab.CallSite = s, nil
+	return ab
+}
+
 func (s *sqlStore) Apply(ctx context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		b.Groups[i].Err = s.group(ctx, &b.Groups[i])

@@ -84,7 +84,7 @@ begin
     select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, max_delay);
     a.never := s.never;
     a.retry := s.retry;
-    if (own.rule).number is not null and not s.allowed and verb <> 4 then
+    if (own.rule).number is not null and not s.allowed and verb <> 4 then -- a charge that is too large never fits
         if not s.never and (own.rule).number <> (d.rule).number and not over then
             a.retry := dipwell_internal.retry_under(l, o, own, r, key, used, ts, version, n, s.before, s.short,
                 case when verb = 3 and max_delay is not null then 0 else greatest(s.retry, 1) end);
@@ -93,7 +93,7 @@ begin
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
         a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
     end if;
-    if (own.rule).number is not null and not s.allowed then
+    if (own.rule).number is not null and not s.allowed and verb <> 4 then
         if over and o.until is not null and (a.never or n + a.retry >= o.until) then
             select x.never, x.retry into a.never, a.retry
                 from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
