@@ -135,7 +135,7 @@ func (s *refStore) advance(def *store.Definition, k refKey, row store.State, now
 	if s.bug.advance != nil {
 		s.bug.advance(def, &row, recs, now)
 	}
-	return def.Advance(row, k.key, now, recs)
+	return def.Own(row, max(now, row.TS)).Advance(row, k.key, now, recs) // the row stays under its own until it is written
 }
 
 func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]store.State, recs *[store.MaxTakes][]store.Record, write *[store.MaxTakes]bool) {
