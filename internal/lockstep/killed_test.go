@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -68,7 +69,7 @@ func killHolders(t *testing.T, url string) {
 		end, _ := t.Deadline()
 		shortest, length = 2*time.Second, time.Until(end)-time.Minute
 	} else {
-		target = 1 << 40
+		target = math.MaxInt
 	}
 	more, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
