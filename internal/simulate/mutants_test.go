@@ -14,18 +14,10 @@ type mutant struct{ name, file, from, to string }
 
 var mutants = []mutant{
 	{"clock read after sending", "internal/denycache/denycache.go", "latest := e.at + (now - e.sent)", "latest := e.at + (now - e.sent) - int64(e.roundTrip)"},
-	{"refusal kept although the key changed", "internal/denycache/table.go", "s.generation != m.generation", "false"},
-	{"refusal kept that the row does not explain", "internal/denycache/denycache.go", "return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never", "return err == nil"},
-	{"refusal of one cost for a smaller one", "internal/denycache/denycache.go", "if room(op) > e.room {", "if false {"},
 	{"row's time runs back", "store/rule.go", "o.TS = max(now, s.TS)", "o.TS = now"},
 	{"charged although another limit refuses", "store/store.go", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = false", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = write[i] && i == 0"},
 	{"give-back beyond what others left", "store/giveback.go", "units = lesser(units, e.Used)", "_ = e"},
-	{"late give-back before a later reservation", "store/giveback.go", "free = lesser(free, w.Slack)", "_ = w"},
 	{"double return", "store/settle.go", "if i >= 0 {\n\t\tvar err error", "if i >= 0 || !p.Keep {\n\t\tvar err error\n\t\te.row.Used = max(0, e.row.Used-back)"},
-	{"settled again", "store/settle.go", "h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)", "h.Costs = costs"},
-	{"cancelled after it was due", "store/table.go", "if len(h.Parts) == 0 || dueBy(h.Due, now) {\n\t\treturn ErrReservation", "if len(h.Parts) == 0 {\n\t\treturn ErrReservation"},
-	{"sweep takes rows in use", "store/table.go", "gone = !own", "gone = len(e.records) == 0 && !own"},
-	{"override beyond its end", "store/override.go", "return o != nil && (o.Until == 0 || t < o.Until)", "return o != nil"},
 	{"retry one tick early", "store/step.go", "return t - now + ticksFor(units, add)", "return t - now + ticksFor(units, add) - 1"},
 }
 
