@@ -264,7 +264,8 @@ func (p *process) apply(b *store.Batch) error {
 	if err == nil {
 		err = b.Groups[0].Err
 	}
-	if err != nil && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
+	var field *store.FieldError // a settle beyond max_charge
+	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
 		p.w.fail("error", "process %d: %v", p.id, err)
 	}
 	return err
