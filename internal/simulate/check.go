@@ -139,7 +139,7 @@ func (n *node) settled(g *store.Group, m *message) {
 		if held.expires <= n.time() { // it gave everything back then, and the cost is a Charge now
 			held.tokens = 0
 		}
-		b.apart = b.apart || cost > held.tokens
+		b.apart = b.apart || cost > held.tokens || held.back != n.backs // it may have expired before the clock was set back
 		held.tokens, held.expires = min(held.tokens, cost), 0
 	}
 }
