@@ -53,24 +53,32 @@ func slowly(t *testing.T, grpc bool, f func(t *testing.T, w *fixture, c net.Conn
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, server.Config{}, local)
-		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() {
+		w.serving(t, func(ctx context.Context, l net.Listener) error {
 			if grpc {
-				done <- w.server.ServeGRPC(ctx, l, w.server.GRPC(local, nil))
-			} else {
-				done <- w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api})
+				return w.server.ServeGRPC(ctx, l, w.server.GRPC(local, nil))
 			}
-		}()
-		c := l.dial()
-		f(t, w, c)
-		_ = c.Close()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+			return w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api})
+		}, func(dial func() net.Conn, _ context.CancelFunc) {
+			c := dial()
+			f(t, w, c)
+			_ = c.Close()
+		})
 	})
+}
+
+// serving runs f beside serve, to which f can connect and which it can stop.
+func (w *fixture) serving(t *testing.T, serve func(context.Context, net.Listener) error, f func(dial func() net.Conn, stop context.CancelFunc)) {
+	t.Helper()
+	l := &pipes{make(chan net.Conn), make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, l) }()
+	f(l.dial, stop)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // untilClosed reads until the server closes the connection. It returns what it

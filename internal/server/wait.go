@@ -29,8 +29,6 @@ func (a *api) wait(w http.ResponseWriter, r *http.Request) {
 	defer x.free()
 	err := a.read(w, r, x, ofTake|hasTakes|hasTimeout)
 	if err == nil {
-		// net/http ends the request's context when the deadline of its body passes.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not supported: there is no deadline
 		err = a.await(r.Context(), &x.d, &x.req)
 	}
 	switch {

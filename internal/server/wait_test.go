@@ -3,11 +3,13 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -105,55 +107,56 @@ func (w *fixture) metric(line string) func() bool {
 }
 
 // A client that hangs up costs nothing, with debt and without. A wait is longer than
-// the time that the server gives a request to arrive.
+// the ten seconds that the server gives a request to arrive.
 func TestWaitHangUp(t *testing.T) {
-	for _, debt := range []string{"max_debt=0", "max_debt=unlimited"} {
-		w := live(t, server.Config{}, "slow=1/1m,burst=3,"+debt)
-		socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error)
-		l := server.Listener{Listener: socket, Handler: w.api, ReadTimeout: 200 * time.Millisecond}
-		go func() { served <- w.server.Serve(ctx, l) }()
-		w.want(w.post("take", "limit=slow&key=k&cost=3"), 200)
-		conns := make([]net.Conn, 5)
-		for i := range conns {
-			if conns[i], err = net.Dial("tcp", socket.Addr().String()); err != nil {
-				t.Fatal(err)
+	const head, body = "POST /v1/wait%s HTTP/1.1\r\nHost: localhost\r\n", `{"limit":"slow","key":"k","timeout":"10m"}`
+	calls := []string{ // the server ends none of them at the deadline of its body
+		fmt.Sprintf(head+"\r\n", "?limit=slow&key=k&timeout=10m"),
+		fmt.Sprintf(head+"Content-Length: %d\r\n\r\n%s", "", len(body), body),
+		fmt.Sprintf(head+"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", "", len(body), body),
+	}
+	for debt, remain := range map[string]int64{"max_debt=0": 3, "max_debt=unlimited": 2} { // the last call has a reservation
+		synctest.Test(t, func(t *testing.T) {
+			w := live(t, server.Config{}, "slow=1/1m,burst=3,"+debt)
+			waiting := func(calls int) {
+				t.Helper()
+				synctest.Wait()
+				w.want(w.do("GET", "/metrics", ""), 200, fmt.Sprintf("dipwell_waiting %d\n", calls))
 			}
-			defer conns[i].Close()
-			if _, err = conns[i].Write([]byte("POST /v1/wait?limit=slow&key=k&timeout=10m HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {
-				t.Fatal(err)
+			serve := func(ctx context.Context, l net.Listener) error {
+				return w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api})
 			}
-		}
-		until(t, "five calls wait", w.metric("dipwell_waiting 5"))
-		passed := time.NewTimer(2 * l.ReadTimeout)
-		<-passed.C
-		w.want(w.do("GET", "/metrics", ""), 200, "dipwell_waiting 5\n")
-		for _, c := range conns[1:] {
-			_ = c.Close()
-		}
-		until(t, "one call waits", w.metric("dipwell_waiting 1"))
-		d, err := w.limiter.Refund(t.Context(), "slow", "k", 3)
-		if want := int64(3); debt == "max_debt=0" && (err != nil || d.Remaining != want) {
-			t.Errorf("%s: %d remain, want %d: %v", debt, d.Remaining, want, err)
-		}
-		if debt != "max_debt=0" && (err != nil || d.Remaining != 2) { // the last one has its reservation
-			t.Errorf("%s: %d remain, want 2: %v", debt, d.Remaining, err)
-		}
-		stop() // ends the last wait
-		res, err := http.ReadResponse(bufio.NewReader(conns[0]), nil)
-		if err != nil || res.StatusCode != http.StatusServiceUnavailable && res.StatusCode != http.StatusOK {
-			t.Errorf("%v %v", res, err)
-		}
-		if err == nil {
-			_ = res.Body.Close()
-		}
-		if err = <-served; err != nil {
-			t.Error(err)
-		}
+			w.serving(t, serve, func(dial func() net.Conn, stop context.CancelFunc) {
+				w.want(w.post("take", "limit=slow&key=k&cost=3"), 200)
+				conns := make([]net.Conn, 5)
+				for i := range conns {
+					conns[i] = dial()
+					defer conns[i].Close()
+					if _, err := conns[i].Write([]byte(calls[i%len(calls)])); err != nil {
+						t.Fatal(err)
+					}
+					waiting(i + 1) // so that the first call, which stays, has the first reservation
+				}
+				time.Sleep(30 * time.Second) // of the bubble
+				waiting(5)
+				for _, c := range conns[1:] {
+					_ = c.Close()
+				}
+				waiting(1)
+				if d, err := w.limiter.Refund(t.Context(), "slow", "k", 3); err != nil || d.Remaining != remain {
+					t.Errorf("%s: %d remain, want %d: %v", debt, d.Remaining, remain, err)
+				}
+				stop() // ends the last wait
+				res, err := http.ReadResponse(bufio.NewReader(conns[0]), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("%s: status %d, want 503", debt, res.StatusCode)
+				}
+				_ = res.Body.Close()
+			})
+		})
 	}
 }
 
