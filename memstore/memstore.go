@@ -32,8 +32,8 @@ type Config struct {
 	// wall clock at the time of New, advanced by the monotonic clock, so that
 	// setting the machine's clock changes nothing.
 	Clock func() int64
-	// Shards is the number of locks, a power of two up to 64. Default: 64, and
-	// fewer for a MaxKeys below 32,768.
+	// Shards is the number of locks, a power of two up to 256. Default: at least 64 and
+	// four for each processor of GOMAXPROCS, but fewer for a MaxKeys below 32,768.
 	Shards int
 }
 

@@ -32,7 +32,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	for _, c := range []memstore.Config{{MaxKeys: -1}, {MaxReservations: -1}, {Shards: 3}, {Shards: 128}} {
+	for _, c := range []memstore.Config{{MaxKeys: -1}, {MaxReservations: -1}, {Shards: 3}, {Shards: 512}} {
 		if s, err := memstore.New(c); err == nil {
 			_ = s.Close()
 			t.Errorf("%+v: no error", c)

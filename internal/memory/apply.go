@@ -268,11 +268,13 @@ func (s *Store) room(sh *shard, i int, n, now int64) bool {
 		return true
 	}
 	sh.sweep(now, ownSweep)
-	for range otherSweeps {
+	for work := 0; work < otherSweeps; {
 		if s.count(n) {
 			return true
 		}
+		work += lockWork
 		if other := s.lockAny(); other != nil {
+			work += min(otherSweep, other.top)
 			other.sweep(now, otherSweep)
 			other.mu.Unlock()
 		}
@@ -282,9 +284,10 @@ func (s *Store) room(sh *shard, i int, n, now int64) bool {
 
 // Slots that one call for a new key looks at in a full store: a few microseconds.
 const (
-	ownSweep    = 1024 // slots
-	otherSweep  = 256
-	otherSweeps = 4
+	ownSweep    = 1024
+	otherSweep  = 256  // of one other shard
+	otherSweeps = 1024 // of all of them
+	lockWork    = 4    // what a lock costs, in slots
 )
 
 func (s *Store) count(n int64) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestFull(t *testing.T) {
-	for _, shards := range []int{0, 1, 16} {
+	for _, shards := range []int{0, 1, 16, maxShards} {
 		clock := &fake{1e15}
 		s := open(t, Config{Clock: clock.now, MaxKeys: 1000, Shards: shards})
 		l := limiter(t, s,

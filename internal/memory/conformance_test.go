@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/dipwell/dipwell/store"
@@ -13,10 +14,14 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestOneShard runs the suite with all keys in one shard, which share a lock
-// and a sequence of slots.
-func TestOneShard(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
-		return open(t, Config{Clock: now, Shards: 1})
-	})
+// TestShards runs the suite with all keys in one shard, which share a lock and a
+// sequence of slots, and with the most shards.
+func TestShards(t *testing.T) {
+	for _, n := range []int{1, maxShards} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+				return open(t, Config{Clock: now, Shards: n})
+			})
+		})
+	}
 }

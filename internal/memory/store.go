@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ const (
 	DefaultMaxOverrides    = 2 << 20  // about 1.5 GB at the most, if all are used
 	maxKeys                = int64(1) << 36
 	maxReservations        = 1 << 28
-	maxShards              = 64 // the shards of a group fit one word
+	maxShards              = 256
 )
 
 // Config sets up a Store. The zero value means the defaults.
@@ -51,8 +52,8 @@ type Config struct {
 	// NotBefore is where the default clock starts at the earliest, in µs, for
 	// rows that were kept elsewhere and must not meet an earlier time.
 	NotBefore int64
-	// Shards is the number of locks, a power of two up to 64. Default: 64, and
-	// fewer for a small MaxKeys.
+	// Shards is the number of locks, a power of two up to 256. Default: at least 64
+	// and four for each processor of GOMAXPROCS, but fewer for a small MaxKeys.
 	Shards int
 }
 
@@ -115,6 +116,16 @@ func New(c Config) (*Store, error) {
 	return s, nil
 }
 
+// defaultShards returns so many shards that calls on different keys rarely wait for
+// the same lock, and that each has at least 256 keys.
+func defaultShards(maxKeys, processors int) int {
+	n := 1
+	for n < maxShards && n < max(64, 4*processors) && maxKeys/n >= 512 {
+		n *= 2
+	}
+	return n
+}
+
 func (c *Config) check() error {
 	if c.MaxKeys == 0 {
 		c.MaxKeys = DefaultMaxKeys
@@ -125,10 +136,7 @@ func (c *Config) check() error {
 	c.MaxHolds = cmp.Or(c.MaxHolds, DefaultMaxHolds)
 	c.MaxOverrides = cmp.Or(c.MaxOverrides, DefaultMaxOverrides)
 	if c.Shards == 0 {
-		c.Shards = 1
-		for c.Shards < maxShards && c.MaxKeys/c.Shards >= 512 {
-			c.Shards *= 2
-		}
+		c.Shards = defaultShards(c.MaxKeys, runtime.GOMAXPROCS(0))
 	}
 	switch {
 	case c.MaxKeys < 1 || int64(c.MaxKeys) > maxKeys:

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync"
 
 	"github.com/dipwell/dipwell/store"
@@ -15,7 +14,7 @@ import (
 type txn struct {
 	s     *Store
 	now   int64
-	locks uint64 // shards
+	locks shardSet
 	rows  []txnRow
 	next  int // where row looks first
 
@@ -94,19 +93,19 @@ func (s *Store) plainGroup(g *store.Group, now int64) bool {
 		return false
 	}
 	var places [store.MaxTakes]place
-	var locks uint64
+	var locks shardSet
 	for i := range g.Ops {
 		op, p := &g.Ops[i], &places[i]
 		if err := s.place(p, op.Def, op.Key); err != nil || p.def != op.Def || op.Verb == store.VerbReset || op.Def.Algorithm == store.Concurrency {
 			return false
 		}
-		locks |= 1 << p.shard
+		locks.add(p.shard)
 	}
-	for left := locks; left != 0; left &= left - 1 {
-		s.shards[bits.TrailingZeros64(left)].mu.Lock()
+	for i := range locks.all {
+		s.shards[i].mu.Lock()
 	}
 	done := s.decideRows(g, places[:len(g.Ops)], now)
-	s.release(locks)
+	s.release(&locks)
 	return done
 }
 
@@ -139,7 +138,7 @@ func (s *Store) decideRows(g *store.Group, places []place, now int64) bool {
 	if room > 0 && !s.count(room) {
 		return false
 	}
-	var grown uint64
+	var grown shardSet
 	err := g.Decide(now, rows[:len(places)], write[:])
 	for i := 0; i < len(places) && err == nil && !g.Reserved; i++ {
 		if !write[i] {
@@ -152,14 +151,14 @@ func (s *Store) decideRows(g *store.Group, places []place, now int64) bool {
 			sh.rewrite(j, p, op.Key, &rows[i])
 		} else if rows[i].Used != 0 {
 			sh.add(j, p, op.Key, op.Phase, &rows[i], now, false)
-			grown |= 1 << p.shard
+			grown.add(p.shard)
 			room--
 		}
 	}
 	if room != 0 {
 		s.keys.Add(-room)
 	}
-	s.maintain(grown, now)
+	s.maintain(&grown, now)
 	return err == nil && !g.Reserved
 }
 
@@ -235,23 +234,23 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	r.name, r.key, r.op = limit, key, op
 	if r.binding = b; b != nil {
 		r.hash(t.s, key)
-		t.locks |= 1 << r.shard
+		t.locks.add(r.shard)
 	}
 }
 
 // lock locks the shards of the keys, in order.
 func (t *txn) lock() error {
-	if t.locks == 0 { // no limit exists
-		t.locks = 1
+	if t.locks == (shardSet{}) { // no limit exists
+		t.locks.add(0)
 	}
 	closed := false
-	for left := t.locks; left != 0; left &= left - 1 {
-		sh := &t.s.shards[bits.TrailingZeros64(left)]
+	for i := range t.locks.all {
+		sh := &t.s.shards[i]
 		sh.mu.Lock()
 		closed = closed || sh.closed
 	}
 	if closed {
-		t.s.release(t.locks)
+		t.s.release(&t.locks)
 		return ErrClosed
 	}
 	t.use(1)
@@ -261,7 +260,7 @@ func (t *txn) lock() error {
 func (t *txn) unlock() {
 	t.use(-1)
 	t.unlockHolds()
-	t.s.release(t.locks)
+	t.s.release(&t.locks)
 }
 
 // use counts the txn among the calls that use its keys, or no longer.
@@ -292,15 +291,15 @@ func (t *txn) end() {
 }
 
 // maintain does so in shards that have new rows.
-func (s *Store) maintain(shards uint64, now int64) {
-	for ; shards != 0; shards &= shards - 1 {
-		s.shards[bits.TrailingZeros64(shards)].maintain(now)
+func (s *Store) maintain(shards *shardSet, now int64) {
+	for i := range shards.all {
+		s.shards[i].maintain(now)
 	}
 }
 
-func (s *Store) release(locks uint64) {
-	for ; locks != 0; locks &= locks - 1 {
-		s.shards[bits.TrailingZeros64(locks)].mu.Unlock()
+func (s *Store) release(locks *shardSet) {
+	for i := range locks.all {
+		s.shards[i].mu.Unlock()
 	}
 }
 
@@ -428,21 +427,21 @@ func (t *txn) commit() error {
 		t.s.keys.Add(-room)
 		return err
 	}
-	var grown, recorded uint64
+	var grown, recorded shardSet
 	for i := range t.rows {
 		if r := &t.rows[i]; len(r.records) > 0 {
-			recorded |= 1 << r.shard
+			recorded.add(r.shard)
 		}
 		if r := &t.rows[i]; r.wrote && r.binding != nil && t.store(r) {
-			grown |= 1 << r.shard
+			grown.add(r.shard)
 			room--
 		}
 	}
 	t.s.keys.Add(-room)
-	t.s.maintain(grown, t.now)
+	t.s.maintain(&grown, t.now)
 	t.unlockHolds() // sweeps lock them
-	for ; recorded != 0; recorded &= recorded - 1 {
-		t.s.shards[bits.TrailingZeros64(recorded)].sweepDue(t.now, sweepsPerRecord)
+	for i := range recorded.all {
+		t.s.shards[i].sweepDue(t.now, sweepsPerRecord)
 	}
 	return nil
 }
@@ -486,7 +485,7 @@ func (t *txn) room() (int64, error) {
 func (t *txn) recordRoom(n int64) bool {
 	for i := -1; i < len(t.s.shards); i++ {
 		if i >= 0 && !t.holdsLocked { // sweeps lock them
-			t.s.sweepShard(i, t.locks&(1<<i) != 0, t.now)
+			t.s.sweepShard(i, t.locks.has(i), t.now)
 		}
 		if t.s.records.Load()+n <= int64(t.s.reservations.max) {
 			return true
@@ -502,6 +501,7 @@ func (t *txn) rowRoom() (room int64, err error) {
 	s := t.s
 	for {
 		var missing int64
+		var sweep *shard
 		for i := range t.rows {
 			r := &t.rows[i]
 			if !r.wrote || r.state.Used == 0 || r.binding == nil {
@@ -514,12 +514,13 @@ func (t *txn) rowRoom() (room int64, err error) {
 			}
 			if _, found := sh.find(r.id, r.tag); !found {
 				missing++
+				sweep = sh
 			}
 		}
 		if missing <= room {
 			return room, nil
 		}
-		if !s.room(&s.shards[bits.TrailingZeros64(t.locks)], 0, missing-room, t.now) {
+		if !s.room(sweep, 0, missing-room, t.now) {
 			s.keys.Add(-room)
 			return 0, s.fullError()
 		}
