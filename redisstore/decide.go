@@ -122,7 +122,7 @@ func (d *decision) call(ctx context.Context) call {
 // appendOp appends the arguments of an op.
 func appendOp(args []any, op *store.Op, r *store.Rule, e *entry, now int64, hint *calendarBoundary) []any {
 	kind, units, room, flags, most := opTerms(op, r)
-	if op.Def.Mode == store.Shadow {
+	if op.Def.Mode == store.Shadow && op.Verb != store.VerbCharge {
 		flags += "s"
 	}
 	if r.Every > 0 {

@@ -279,7 +279,7 @@ func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
 	used := o.Before
 	switch {
 	case !o.Allowed:
-		if op.Def.Mode == Shadow {
+		if op.Def.Mode == Shadow && op.Verb != VerbCharge { // a charge that is too large is an error
 			a.Allowed, a.Shadow = true, true
 		}
 	case dry:

@@ -281,8 +281,10 @@ var overrideCases = []testCase{
 		b.override("a", store.Override{Key: "more", Plan: "pro"})
 		b.override("a", store.Override{Key: "any", Plan: "free", Until: until})
 		b.override("a", store.Override{Key: "none", Plan: "banned"})
+		b.override("a", store.Override{Key: "seen", Plan: "seen"}) // shadow mode is about takes
 		b.take("a:pro row 10", true)
-		for key, largest := range map[string]int64{"less": 40, "later": 40, "more": 500, "none": 100, "row": 500, "base": 100} {
+		b.take("a:seen shadow 10", true)
+		for key, largest := range map[string]int64{"less": 40, "later": 40, "more": 500, "none": 100, "row": 500, "base": 100, "seen": 100, "shadow": 100} {
 			before := b.do(store.VerbCheck, "a "+key+" 0").Ops[0].Reset
 			charge("a", key, largest+1, largest)
 			if op := b.do(store.VerbCharge, fmt.Sprint("a ", key, " ", largest+1)).Ops[0]; op.Allowed || !op.Never || op.Retry != 0 || op.Granted != 0 {
@@ -309,6 +311,17 @@ var overrideCases = []testCase{
 		charge("sub", "x/k", 200, 200)
 		charge("sub", "y/k", 100, 100)
 		charge("sub", "y/k", 101, 100)
+
+		b.define("dry=1/1s,burst=10,mode=shadow")
+		b.take("dry used 10", true)
+		for _, key := range []string{"used", "new"} {
+			before := b.do(store.VerbCheck, "dry "+key+" 0").Ops[0].Reset
+			charge("dry", key, 101, 100)
+			if op := b.do(store.VerbCharge, "dry "+key+" 101").Ops[0]; op.Allowed || op.Shadow || !op.Never || op.Granted != 0 || op.Reset != before {
+				b.Errorf("%s in shadow mode: %+v", key, op.Answer)
+			}
+			charge("dry", key, 100, 100)
+		}
 	})},
 	{"override-ended", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "pro"})

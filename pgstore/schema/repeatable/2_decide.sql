@@ -105,7 +105,7 @@ begin
     a.delay := s.delay;
     held := s.before;
     if not s.allowed then
-        if d.mode = 'shadow' then
+        if d.mode = 'shadow' and verb <> 4 then
             a.allowed := true;
             a.shadow := true;
         end if;
