@@ -417,15 +417,14 @@ func (c *Catalog) Drop(ctx context.Context, name, by string) error {
 		if was := c.pending[waits].owner; owner.Name(was) != owner.Name(by) {
 			return &owner.Error{Limit: name, Owner: was}
 		}
-		c.forget(name)
 	}
 	err := c.b.Drop(ctx, name, by)
-	switch {
-	case err == nil:
-	case waits >= 0 && c.reg.Lookup(name) == nil && (errors.Is(err, store.ErrUnknownLimit) || c.Denied(err)):
-		return nil // it was not stored yet
-	default:
+	unstored := err != nil && waits >= 0 && c.reg.Lookup(name) == nil && (errors.Is(err, store.ErrUnknownLimit) || c.Denied(err))
+	if err != nil && !unstored {
 		return err
+	}
+	if c.forget(name); unstored {
+		return nil
 	}
 	return c.Error(c.load(ctx))
 }

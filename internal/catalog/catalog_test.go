@@ -515,7 +515,8 @@ func TestPendingIsDenied(t *testing.T) {
 }
 
 // TestDropOfPending: a pending limit that was denied does not wait any more once its
-// owner has dropped it, whatever the back end says to that.
+// owner has dropped it, whether or not the back end knows that it is not there. A Drop
+// that fails leaves it pending.
 func TestDropOfPending(t *testing.T) {
 	for what, drop := range map[string]error{"is not there": nil, "is denied": errRights} {
 		synctest.Test(t, func(t *testing.T) {
@@ -567,9 +568,29 @@ func TestDropOfPending(t *testing.T) {
 			}
 			return nil
 		})
-		if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errRights) || len(c.pending) != 0 {
+		if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errRights) || len(c.pending) != 1 {
 			t.Errorf("%v, %v", err, c.pending)
 		}
+	})
+	t.Run("the drop fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(&table{})
+			m.always(errGone)
+			c := m.catalog(Config{Lazy: true, WaitForAccess: true})
+			mustOpen(t, c)
+			mustDefine(t, c, limit("ours", 1), owner.Code)
+			m.only("put ours", errRights)
+			mustRefresh(t, c)
+			m.only("drop ours", errGone)
+			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errGone) || !errors.Is(c.Registry().Missing("ours"), errRights) {
+				t.Errorf("%v, %v", err, c.Registry().Missing("ours"))
+			}
+			m.works()
+			time.Sleep(retryDenied)
+			if mustRefresh(t, c); c.Registry().Lookup("ours") == nil {
+				t.Error("a drop that failed has ended the limit")
+			}
+		})
 	})
 }
 
