@@ -4,24 +4,21 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strconv"
 
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
-
-const maxSites = 256 // definitions that call sites have made of a limit
 
 // callSite returns the definition that a call site makes of a limit. It is written
 // before a row can name it, and stays as long as the limit.
 func (s *Store) callSite(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
 	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
-		if err = s.unavailable(); err == nil {
-			index, kept, err = s.limits.addSite(d.Name, site)
+		if err = s.unavailable(); err != nil {
+			return 0, site, err
 		}
-		if bad := (*store.LimitError)(nil); !errors.As(err, &bad) {
-			err = s.storeError(err)
-		}
-		return index, kept, err
+		return s.limits.addSite(d.Name, site)
 	})
 }
 
@@ -31,24 +28,33 @@ func (p *limits) addSite(name string, site store.Plan) (index int, kept store.Pl
 	if !known {
 		return 0, site, p.reg.Missing(name)
 	}
-	disk := p.s.disk
+	disk, isFull := p.s.disk, false
 	err = disk.tx(func() error {
 		plans, err := disk.callSites(id)
-		for index = range plans {
-			if site.Name = plans[index].Name; err == nil && plans[index] == site {
-				index, err = strconv.Atoi(site.Name)
-				return err
-			}
+		if err != nil {
+			return err
+		}
+		known := slices.IndexFunc(plans, func(p store.Plan) bool {
+			site.Name = p.Name
+			return p == site
+		})
+		if known >= 0 {
+			index, err = strconv.Atoi(plans[known].Name)
+			return err
 		}
 		index = len(plans)
-		switch site.Name = strconv.Itoa(index); {
-		case err != nil:
-			return err
-		case index == maxSites:
-			return store.ErrCallSites(name)
+		if isFull = index == number.MaxCallSites; isFull {
+			return nil
 		}
+		site.Name = strconv.Itoa(index)
 		return disk.exec("insert or replace into call_sites (limit_id, plans) values (?, ?)", id, store.NewPlans(append(plans, site)...).String())
 	})
+	switch {
+	case err != nil:
+		err = p.s.storeError(err)
+	case isFull:
+		err = store.ErrCallSites(name)
+	}
 	return index, site, err
 }
 

@@ -10,10 +10,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-const (
-	maxSites = 256         // definitions that call sites have made of a limit, and that have not ended
-	siteRest = time.Minute // for which one that has ended stays: by then every program knows that it has
-)
+// siteRest is for how long a definition that has ended stays: by then every program
+// knows that it has.
+const siteRest = time.Minute
 
 // callSite returns the definition that a call site makes of a limit. It is stored with
 // the limit, without a version of it. If there are too many, those that no bucket names
@@ -57,7 +56,7 @@ func (s *Store) addSite(ctx context.Context, d *store.Definition, sites *storedS
 		}
 	}
 	most := number.MaxIndex - number.FirstCallSite + 1
-	if live == maxSites || len(plans) == most {
+	if live == number.MaxCallSites || len(plans) == most {
 		now, err := s.now(ctx)
 		if err != nil {
 			return 0, site, err
@@ -81,7 +80,7 @@ func (s *Store) addSite(ctx context.Context, d *store.Definition, sites *storedS
 			}
 		}
 	}
-	if live == maxSites || len(plans) == most {
+	if live == number.MaxCallSites || len(plans) == most {
 		return 0, site, store.ErrCallSites(d.Name)
 	}
 	for index = 0; taken[index]; index++ {

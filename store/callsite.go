@@ -9,9 +9,6 @@ import (
 	"github.com/dipwell/dipwell/internal/number"
 )
 
-// maxCallSites bounds the definitions that call sites make of a limit.
-const maxCallSites = 256
-
 // sitePrefix begins the Plan of a definition that a call site has made. The name of a
 // plan cannot begin with it.
 const sitePrefix = "#"
@@ -124,7 +121,7 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 		if base.sites.mu.Lock(); err != nil {
 			return nil, err
 		}
-	case index == maxCallSites:
+	case index == number.MaxCallSites:
 		return nil, ErrCallSites(l.Name)
 	}
 	base.sites.set(index, site)
@@ -134,7 +131,7 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 // ErrCallSites returns the error of CallSite for a limit of which call sites have made
 // as many definitions as there may be.
 func ErrCallSites(limit string) error {
-	return &LimitError{limit, "rate", fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", maxCallSites)}
+	return &LimitError{limit, "rate", fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", number.MaxCallSites)}
 }
 
 // sitePlan returns the plan that a call site's limit is of a base. A zero Burst or

@@ -393,6 +393,15 @@ func (e *env) callSites(l store.Limit) {
 	if e.must(d, err); !d.Allowed || d.Limits[0].Remaining != 2 || d.Limits[0].Capacity != 8 {
 		e.Fatalf("in a group: %+v", d)
 	}
+
+	def, site := e.l.Limit("site"), store.AbilitiesOf(e.store).CallSite
+	if err := e.l.Drop(e.ctx, "site", store.OwnerCode); err != nil {
+		e.Fatal(err)
+	}
+	l.Burst = 33
+	if _, err := site(e.ctx, def, l); err != nil && (!errors.Is(err, store.ErrUnknownLimit) || errors.Is(err, store.ErrStore)) {
+		e.Fatalf("a definition of a limit that was dropped: %v", err)
+	}
 }
 
 // differs calls TakeWith and TakeAll with a changed definition, and wants both

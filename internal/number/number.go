@@ -12,6 +12,9 @@ const (
 	// FirstCallSite is the index of the first definition that a call site made;
 	// those of plans with a name are lower.
 	FirstCallSite = 1024
+	// MaxCallSites is the number of definitions of call sites that a limit may have.
+	// 3_callsite.sql of pgstore has it too.
+	MaxCallSites = 256
 	// MaxIndex is the highest index.
 	MaxIndex = 1<<11 - 1
 

@@ -47,6 +47,7 @@ declare
     c    dipwell.call_sites;
     free int; -- an index that no definition has
     n    bigint := coalesce(at, dipwell_internal.now_us());
+    most constant int := 256; -- number.MaxCallSites
 begin
     for round in 1..1000 loop
         if round = 1 then
@@ -72,12 +73,12 @@ begin
             return c;
         end if;
         continue when round = 1;
-        if (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= 256 then
+        if (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= most then
             perform dipwell_internal.end_call_sites(lim, n, n, 0);
         end if;
-        if free is null or (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= 256 then
+        if free is null or (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= most then
             raise exception using errcode = 'program_limit_exceeded', constraint = 'call_sites',
-                message = format('limit %s: call sites have made 256 other definitions of it already, which is the most', d.name);
+                message = format('limit %s: call sites have made %s other definitions of it already, which is the most', d.name, most);
         end if;
         insert into dipwell.call_sites (limit_id, i, settings, made, looked) values (lim, free, site, n, n) on conflict do nothing returning * into c;
         if found then
