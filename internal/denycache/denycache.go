@@ -51,6 +51,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/percpu"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -77,7 +78,7 @@ type Store struct {
 	epoch      atomic.Uint64 // incremented to make all slots invalid
 	remainders sync.Pool     // of *remainder
 
-	hits, misses, refused atomic.Uint64
+	counters percpu.Copies[counters]
 }
 
 var _ store.Store = (*Store)(nil)
@@ -90,7 +91,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds()}
+	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds(), counters: percpu.New[counters]()}
 	s.table.init(c.Keys)
 	s.remainders.New = func() any { return new(remainder) }
 	return s, nil
@@ -237,7 +238,7 @@ func (s *Store) refuse(refs []ref, g *store.Group, now int64) ([]ref, refusals) 
 		}
 	}
 	if refused != 0 {
-		s.refused.Add(1)
+		s.counters.Mine().refused.Add(1)
 		g.Err, g.Allowed, g.Reserved = nil, false, false
 	}
 	return refs, refused
@@ -249,10 +250,10 @@ func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
 		return false
 	}
 	fresh := s.fresh(e, op, now)
-	if fresh {
-		s.hits.Add(1)
+	if c := s.counters.Mine(); fresh {
+		c.hits.Add(1)
 	} else {
-		s.misses.Add(1)
+		c.misses.Add(1)
 	}
 	return fresh
 }

@@ -1,5 +1,7 @@
 package denycache
 
+import "sync/atomic"
+
 // Stats are counts since New.
 type Stats struct {
 	Hits    uint64 // lookups that found a refusal young enough to use
@@ -8,7 +10,21 @@ type Stats struct {
 	Keys    int    // refusals in memory now
 }
 
+// counters are what one processor counted.
+type counters struct {
+	hits, misses, refused atomic.Uint64
+
+	_ [40]byte // to a cache line
+}
+
 // Stats returns the current counts.
 func (s *Store) Stats() Stats {
-	return Stats{Hits: s.hits.Load(), Misses: s.misses.Load(), Refused: s.refused.Load(), Keys: int(s.table.keys.Load())}
+	st := Stats{Keys: int(s.table.keys.Load())}
+	for i := range s.counters {
+		c := &s.counters[i]
+		st.Hits += c.hits.Load()
+		st.Misses += c.misses.Load()
+		st.Refused += c.refused.Load()
+	}
+	return st
 }

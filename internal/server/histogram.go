@@ -6,29 +6,59 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dipwell/dipwell/internal/percpu"
 )
 
-// histogram counts durations in buckets whose bounds are powers of two, from 256 ns
-// to 8.6 s.
+// bucketCount is the number of buckets of a histogram: up to 2^(8+i) ns, which is from
+// 256 ns to 8.6 s, and one without a bound.
+const bucketCount = 26
+
+// A histogram counts durations, in a copy for each processor.
 type histogram struct {
-	buckets [26]atomic.Uint64 // up to 2^(8+i) ns; the last without a bound
-	sum     atomic.Uint64     // ns
+	copies percpu.Copies[histogramCopy]
 }
+
+type histogramCopy struct {
+	buckets [bucketCount]atomic.Uint64
+	ns      atomic.Uint64 // the sum of all
+	_       [40]byte      // to a multiple of a cache line
+}
+
+func newHistogram() histogram { return histogram{percpu.New[histogramCopy]()} }
 
 func (h *histogram) observe(d time.Duration) {
 	i := max(bits.Len64(uint64(max(d, 1)-1)), 8) - 8
-	h.buckets[min(i, len(h.buckets)-1)].Add(1)
-	h.sum.Add(uint64(max(d, 1)))
+	c := h.copies.Mine()
+	c.buckets[min(i, bucketCount-1)].Add(1)
+	c.ns.Add(uint64(max(d, 1)))
 }
 
-func (h *histogram) metric(labels ...string) prometheus.Metric {
-	bounds := make(map[float64]uint64, len(h.buckets))
+// durations are what a histogram counted.
+type durations struct {
+	buckets [bucketCount]uint64
+	ns      uint64
+}
+
+func (h *histogram) sum() (d durations) {
+	for i := range h.copies {
+		c := &h.copies[i]
+		for j := range d.buckets {
+			d.buckets[j] += c.buckets[j].Load()
+		}
+		d.ns += c.ns.Load()
+	}
+	return d
+}
+
+func (d *durations) metric(labels ...string) prometheus.Metric {
+	bounds := make(map[float64]uint64, bucketCount)
 	var count uint64
-	for i := range h.buckets {
-		count += h.buckets[i].Load()
-		if i < len(h.buckets)-1 {
+	for i, n := range d.buckets {
+		count += n
+		if i < bucketCount-1 {
 			bounds[float64(uint64(1)<<(8+i))/1e9] = count
 		}
 	}
-	return prometheus.MustNewConstHistogram(descTook, count, float64(h.sum.Load())/1e9, bounds, labels...)
+	return prometheus.MustNewConstHistogram(descTook, count, float64(d.ns)/1e9, bounds, labels...)
 }

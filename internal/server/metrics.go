@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/percpu"
 	"github.com/dipwell/dipwell/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -25,9 +26,9 @@ import (
 // metrics of them only at a scrape. Labels have names of limits, never keys.
 type metrics struct {
 	mu     sync.Mutex
-	limits atomic.Pointer[map[string]*limitCounts] // never written to; replaced by publish
-	fresh  map[string]*limitCounts                 // under mu: limits that are not in limits yet
-	missed int                                     // under mu: counts of fresh limits since the last publish
+	limits atomic.Pointer[map[string]limitCounts] // never written to; replaced by publish
+	fresh  map[string]limitCounts                 // under mu: limits that are not in limits yet
+	missed int                                    // under mu: counts of fresh limits since the last publish
 	storeErrors,
 	full,
 	unknown,
@@ -51,11 +52,24 @@ const (
 	otherLabel = "_other"
 )
 
-// limitCounts are the counters of a limit.
-type limitCounts struct {
+// limitCounts are the counters of a limit, a copy for each processor.
+type limitCounts = percpu.Copies[limitCopy]
+
+type limitCopy struct {
 	results   [3]atomic.Uint64
 	fallbacks [3]atomic.Uint64
-	_         [16]byte // to a multiple of a cache line, against false sharing
+	_         [16]byte // to a cache line
+}
+
+// sumOf returns the decisions by result, and those without the store by kind.
+func sumOf(c limitCounts) (results, fallbacks [3]uint64) {
+	for i := range c {
+		for j := range results {
+			results[j] += c[i].results[j].Load()
+			fallbacks[j] += c[i].fallbacks[j].Load()
+		}
+	}
+	return results, fallbacks
 }
 
 var (
@@ -77,11 +91,14 @@ var (
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
 	own, others := prometheus.NewRegistry(), prometheus.NewRegistry()
-	m := &metrics{reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]*limitCounts{}}
+	m := &metrics{reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]limitCounts{}}
 	if ofStore != nil {
 		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
 	}
-	m.limits.Store(&map[string]*limitCounts{})
+	m.limits.Store(&map[string]limitCounts{})
+	for v := range m.took {
+		m.took[v] = newHistogram()
+	}
 	m.reg.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -169,10 +186,11 @@ func (m *metrics) count(d *dipwell.Decision) {
 	if d.Limit == "" {
 		return
 	}
-	c := (*m.limits.Load())[d.Limit]
-	if c == nil {
-		c = m.add(d.Limit)
+	counts := (*m.limits.Load())[d.Limit]
+	if counts == nil {
+		counts = m.add(d.Limit)
 	}
+	c := counts.Mine()
 	switch {
 	case d.Shadow:
 		c.results[2].Add(1)
@@ -194,17 +212,23 @@ func (m *metrics) count(d *dipwell.Decision) {
 
 // add returns the counters of a limit that is not in m.limits. There are at most as
 // many as defined limits.
-func (m *metrics) add(limit string) *limitCounts {
+func (m *metrics) add(limit string) limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := *m.limits.Load()
-	c := cmp.Or(old[limit], m.fresh[limit])
+	find := func() limitCounts {
+		if c := old[limit]; c != nil {
+			return c
+		}
+		return m.fresh[limit]
+	}
+	c := find()
 	if c == nil && len(old)+len(m.fresh) >= maxLabels {
 		limit = otherLabel
-		c = cmp.Or(old[limit], m.fresh[limit])
+		c = find()
 	}
 	if c == nil {
-		c = new(limitCounts)
+		c = percpu.New[limitCopy]()
 		m.fresh[limit] = c
 	}
 	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that the cost of copying is constant per call
@@ -215,7 +239,7 @@ func (m *metrics) add(limit string) *limitCounts {
 
 // publish replaces limits with a copy that has the fresh limits too, and returns
 // it. The caller holds mu.
-func (m *metrics) publish() map[string]*limitCounts {
+func (m *metrics) publish() map[string]limitCounts {
 	all := *m.limits.Load()
 	if len(m.fresh) > 0 {
 		all = maps.Clone(all)
@@ -228,7 +252,7 @@ func (m *metrics) publish() map[string]*limitCounts {
 }
 
 // every returns the counters of all limits.
-func (m *metrics) every() map[string]*limitCounts {
+func (m *metrics) every() map[string]limitCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.publish()
@@ -243,27 +267,28 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
 	for limit, c := range m.every() {
+		results, fallbacks := sumOf(c)
 		for i, name := range resultNames {
-			counter(descDecisions, &c.results[i], limit, name)
+			counter(descDecisions, results[i], limit, name)
 		}
 		for i, name := range fallbackNames {
-			counter(descFallbacks, &c.fallbacks[i], limit, name)
+			counter(descFallbacks, fallbacks[i], limit, name)
 		}
 	}
-	counter(descErrors, &m.storeErrors)
-	counter(descFull, &m.full)
-	counter(descUnknown, &m.unknown)
+	counter(descErrors, m.storeErrors.Load())
+	counter(descFull, m.full.Load())
+	counter(descUnknown, m.unknown.Load())
 	for i, name := range keySources {
-		counter(descUnkeyed, &m.unkeyed[i], name)
+		counter(descUnkeyed, m.unkeyed[i].Load(), name)
 	}
-	counter(descShed, &m.shed)
+	counter(descShed, m.shed.Load())
 	for v := range m.took {
-		if verb := store.Verb(v); verb == store.VerbTake || m.took[v].sum.Load() > 0 {
-			ch <- m.took[v].metric(m.store, verb.String())
+		if d := m.took[v].sum(); v == int(store.VerbTake) || d.ns > 0 {
+			ch <- d.metric(m.store, store.Verb(v).String())
 		}
 	}
 }

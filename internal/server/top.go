@@ -142,13 +142,13 @@ func (m *metrics) appendLimits(b []byte, only string) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		c := limits[name]
+		results, fallbacks := sumOf(limits[name])
 		b = jsontext.AppendString(append(b, `{"limit":`...), name)
 		for j, what := range resultNames {
-			b = strconv.AppendUint(append(append(append(b, `,"`...), what...), `":`...), c.results[j].Load(), 10)
+			b = strconv.AppendUint(append(append(append(b, `,"`...), what...), `":`...), results[j], 10)
 		}
 		b = append(b, `,"fallback":`...)
-		b = strconv.AppendUint(b, c.fallbacks[0].Load()+c.fallbacks[1].Load()+c.fallbacks[2].Load(), 10)
+		b = strconv.AppendUint(b, fallbacks[0]+fallbacks[1]+fallbacks[2], 10)
 		b = append(b, '}')
 	}
 	return b

@@ -1,0 +1,1 @@
+// This file lets percpu.go declare functions without a body.
