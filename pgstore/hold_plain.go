@@ -26,7 +26,7 @@ import (
 // are spread. Of settle: key, id, cost, units to give back, mark, number and the grid.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
-	now, seen := stmtNow, "statement_timestamp()"
+	now, at, seen := stmtNow, readNow, "statement_timestamp()"
 	params, grid := 7, sqlexpr.Int(gridOf(r.Origin, r.Every))
 	if spread(r) {
 		params, grid = 8, sqlexpr.Op("$8::bigint")
@@ -39,27 +39,23 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
 		settleNow = fmt.Sprintf("$%d::bigint", params)
+		at, seen = now, settleNow
 	}
 	slots := d.Algorithm == store.Concurrency
 	keep := d.OnExpire == store.KeepTaken
+	// The hold begins once the bucket is locked: it may have to wait longer than ttl.
 	made := func(charge, number, mark, also string) string {
-		if testClock {
-			seen = now
-		}
 		return fmt.Sprintf(`with b as (%[1]s
-    returning b.used, b.ts, %[2]s as number, %[3]s as mark),
+    returning b.used, b.ts, %[2]s as number, %[3]s as mark, %[4]s as at),
 i as (insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
-    select %[4]s + $5::bigint, %[4]s + $5::bigint, $5::bigint, $3::bigint, $6::bigint, b.number, b.mark, %[5]d, %[6]d, 1, 1, 1, true, false, %[7]t, false, false, $2::text, $1::text from b)
-select b.used, b.ts, %[8]s, b.number, %[9]s from b`, charge, number, mark, now, id, d.Number, keep, seen, also)
+    select b.at + $5::bigint, b.at + $5::bigint, $5::bigint, $3::bigint, $6::bigint, b.number, b.mark, %[5]d, %[6]d, 1, 1, 1, true, false, %[7]t, false, false, $2::text, $1::text from b)
+select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id, d.Number, keep, also)
 	}
 	hold := func(set, where, number, mark, also string) string {
 		return made(fmt.Sprintf("update dipwell.buckets b set %s\n    where %s", set, where), number, mark, also)
 	}
 	first := func(lows, number, mark, also string) string {
-		at, unused := readNow, "$4::bigint is not null and $7::bigint is not null"
-		if testClock {
-			at = now
-		}
+		unused := "$4::bigint is not null and $7::bigint is not null"
 		if spread(r) {
 			unused += " and $8::bigint is not null"
 		}
@@ -68,9 +64,6 @@ select b.used, b.ts, %[8]s, b.number, %[9]s from b`, charge, number, mark, now, 
     on conflict do nothing`, at, id, d.Number, lows, unused), number, mark, also)
 	}
 	settle := func(set, where, also string) string {
-		if testClock {
-			seen = settleNow
-		}
 		return fmt.Sprintf(`with b as (update dipwell.buckets b set %[1]s
     where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d and %[4]s
     returning b.used, b.ts, b.lows is null as free),

@@ -144,3 +144,57 @@ func TestPlainHoldsAtOnce(t *testing.T) {
 		t.Errorf("a row without live holds has lows: %v %v", listed, err)
 	}
 }
+
+// TestHoldBeginsAfterTheWait checks that a hold that waited for its bucket longer than
+// its ttl lives for its ttl from then on.
+func TestHoldBeginsAfterTheWait(t *testing.T) {
+	pool := newPool(t)
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{}),
+		dipwell.Limit{Name: "bucket", Rate: 1, Period: time.Hour, Burst: 50},
+		dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 50, Period: time.Hour},
+		dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, ttl := t.Context(), 20*time.Millisecond
+	hold := func(ttl time.Duration, id string, takes ...dipwell.Take) dipwell.Decision {
+		d, err := l.Hold(ctx, ttl, id, takes...)
+		if err != nil || !d.Allowed {
+			t.Errorf("%s: %+v, %v", id, d, err)
+		}
+		return d
+	}
+	bucket, window, slots := dipwell.Take{Limit: "bucket", Key: "k", Cost: 1}, dipwell.Take{Limit: "window", Key: "k", Cost: 1}, dipwell.Take{Limit: "slots", Key: "k", Cost: 1}
+	beside := bucket
+	beside.Key = "beside"
+	hold(time.Hour, "other", bucket, window, slots, beside)
+	for id, takes := range map[string][]dipwell.Take{"bucket": {bucket}, "window": {window}, "slots": {slots}, "beside": {beside}, "several": {bucket, slots}} {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		if _, err = tx.Exec(ctx, "select from dipwell.buckets for update"); err != nil {
+			t.Fatal(err)
+		}
+		var d dipwell.Decision
+		var wait sync.WaitGroup
+		wait.Go(func() { d = hold(ttl, id, takes...) })
+		for waited := false; !waited; {
+			if err := pool.QueryRow(ctx, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()
+				and query_start + $1::interval < clock_timestamp()) from pg_sleep(0.002)`, ttl).Scan(&waited); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var began time.Time
+		if err = tx.QueryRow(ctx, "select clock_timestamp()").Scan(&began); err != nil {
+			t.Fatal(err)
+		}
+		if err = tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if wait.Wait(); d.Expires.Before(began.Add(ttl)) {
+			t.Errorf("%s expires %v before its ttl is over", id, began.Add(ttl).Sub(d.Expires))
+		}
+	}
+}

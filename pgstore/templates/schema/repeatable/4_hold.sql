@@ -62,18 +62,19 @@ begin
                 and b.version = l.version
                 and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) <= {{roomBefore "hold.cost * l.unit" "l.cap"}}
                 and (b.lows is null or not exists (select from dipwell.reservations r where r.limit_id = b.limit_id and r.key = b.key))
-            returning b.used, b.ts, b.lows, b.limit_id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.plain, coalesce(l.on_expire = 'keep', false) as keep
+            returning b.used, b.ts, b.lows, b.limit_id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.plain, coalesce(l.on_expire = 'keep', false) as keep,
+                dipwell_internal.now_us() as at -- the update may have waited longer than ttl
         ), i as (
             insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
-            select n + us, n + us, us, hold.cost * b.unit, hold.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), b.limit_id, b.version, 1, 1, 1, true, false, b.keep, false, false,
+            select b.at + us, b.at + us, us, hold.cost * b.unit, hold.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), b.limit_id, b.version, 1, 1, 1, true, false, b.keep, false, false,
                 name, coalesce(hold.key, '')
             from b on conflict do nothing returning true)
         select b.*, (select true from i) as made into x from b;
         if x.made then
             return (true, {{tokensLeft "x.used" "x.unit" "x.cap"}}, null::interval,
-                case when x.plain then dipwell_internal.plain_wait(x.used, x.ts, n, x.every, x.add, x.grid)
-                    else dipwell_internal.length(dipwell_internal.hold_reset(x.limit_id, coalesce(key, ''), n)) end,
-                cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(n + us), false);
+                case when x.plain then dipwell_internal.plain_wait(x.used, x.ts, x.at, x.every, x.add, x.grid)
+                    else dipwell_internal.length(dipwell_internal.hold_reset(x.limit_id, coalesce(key, ''), x.at)) end,
+                cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(x.at + us), false);
         elsif x.used is not null then
             update dipwell.buckets b set used = b.used - cost * x.unit, lows = case when cardinality(b.lows) > 4 then b.lows[:cardinality(b.lows) - 2] end
                 where b.limit_id = x.limit_id and b.key = coalesce(hold.key, '');
