@@ -1,9 +1,11 @@
 package server_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dipwell/dipwell"
@@ -26,19 +28,45 @@ func BenchmarkTakeWatched(b *testing.B) {
 	benchmarkTake(b, func(w *fixture) { w.do("GET", "/v1/top", "") })
 }
 
+// BenchmarkTakeParallel has a caller on each processor, each with a key of its own.
+func BenchmarkTakeParallel(b *testing.B) {
+	w := newBenchmark(b)
+	var keys atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		text := fmt.Sprintf(`{"limit":"api","key":"user:%d","cost":1}`, keys.Add(1))
+		body, r := newCall()
+		d := &nullResponse{http.Header{}}
+		for pb.Next() {
+			body.Reset(text)
+			w.api.ServeHTTP(d, r)
+		}
+	})
+}
+
 func benchmarkTake(b *testing.B, before func(*fixture)) {
-	w := newFixture(b, server.Config{}, local)
+	w := newBenchmark(b)
 	before(w)
-	if _, err := w.limiter.Define(b.Context(), dipwell.Limit{Name: "api", Rate: 100, Period: 1e9, Burst: 1e9}, store.OwnerCode); err != nil {
-		b.Fatal(err)
-	}
-	body := strings.NewReader("")
-	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", body)
-	r.ContentLength = 1
+	body, r := newCall()
 	d := &nullResponse{http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {
 		body.Reset(`{"limit":"api","key":"user:123456","cost":1}`)
 		w.api.ServeHTTP(d, r)
 	}
+}
+
+func newBenchmark(b *testing.B) *fixture {
+	w := newFixture(b, server.Config{}, local)
+	if _, err := w.limiter.Define(b.Context(), dipwell.Limit{Name: "api", Rate: 100, Period: 1e9, Burst: 1e9}, store.OwnerCode); err != nil {
+		b.Fatal(err)
+	}
+	return w
+}
+
+// newCall returns a request to take, and its body, which is to be reset before each call.
+func newCall() (*strings.Reader, *http.Request) {
+	body := strings.NewReader("")
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", body)
+	r.ContentLength = 1
+	return body, r
 }
