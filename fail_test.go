@@ -57,3 +57,23 @@ func TestFailureModesOfSeveral(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
+
+// partial answers the op of a call and not its group.
+type partial struct{}
+
+func (partial) Apply(_ context.Context, b *store.Batch) error {
+	b.Groups[0].Ops[0].Allowed = true
+	return nil
+}
+
+// TestChargeRefusedByNone checks that no error is made up for a charge of which no limit
+// says that it is too large.
+func TestChargeRefusedByNone(t *testing.T) {
+	l, err := dipwell.New(partial{}, store.Limit{Name: "l", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Charge(t.Context(), "l", "k", 1); err != nil || d.Source != store.SourceStore {
+		t.Errorf("%+v, %v", d, err)
+	}
+}

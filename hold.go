@@ -33,7 +33,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if err = l.checkHold(id); err != nil {
 		return d, err
 	}
-	c := call{holds: true, alone: len(takes) == 1}
+	c := call{ops: newOps(), holds: true, alone: len(takes) == 1}
 	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return d, err
 	}

@@ -139,8 +139,8 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // decided under its own settings, as under a plan without a name: the limit changes for
 // nobody else. At most 256 definitions of a limit differ. Any other setting that differs
 // is a *LimitError, and nothing is taken; so is every difference where the store cannot
-// keep such definitions: memstore and redisstore can, and pgstore in PostgreSQL. The
-// store keeps the limit, so its name must not come from a request.
+// keep such definitions: memstore, filestore and redisstore can, and pgstore where it has
+// functions, as in PostgreSQL. The store keeps the limit, so its name must not come from a request.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {
@@ -279,21 +279,22 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 	err := l.store.Apply(ctx, b)
 	g := &b.Groups[0]
 	if err == nil {
-		if err = g.Err; err == nil {
-			if g.Allowed || len(g.Ops) == 0 || g.Ops[0].Verb != store.VerbCharge {
-				return nil
-			}
-			err = tooLarge(g)
-		}
+		err = g.Err
+	}
+	if err == nil && !g.Allowed {
+		err = tooLarge(g)
+	}
+	if err == nil {
+		return nil
 	}
 	return fail(g, err)
 }
 
 // tooLarge returns the error of a charge that was refused, which is larger than
-// MaxCharge. It names the first limit that refused.
+// MaxCharge, or nil if the group has none. It names the first limit that refused.
 func tooLarge(g *store.Group) error {
 	for i := range g.Ops {
-		if op := &g.Ops[i]; !op.Allowed {
+		if op := &g.Ops[i]; op.Verb == store.VerbCharge && !op.Allowed {
 			return badField("cost", "%d is more than limit %s lets a charge be, %d", op.Cost, op.Def.Name, op.Def.Rule.MaxCharge)
 		}
 	}

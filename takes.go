@@ -106,8 +106,11 @@ type call struct {
 	alone    bool // the only take is not in a list: errors name its field alone
 }
 
-// calls have room for all ops and for one that may be the same as another.
-var calls = sync.Pool{New: func() any { return &call{ops: make([]store.Op, 0, store.MaxTakes+1)} }}
+// calls have ops of newOps, which have room for all and for one that may be the same as
+// another.
+var calls = sync.Pool{New: func() any { return &call{ops: newOps()} }}
+
+func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
 // end keeps the call for another one.
 func (c *call) end() {
@@ -116,12 +119,10 @@ func (c *call) end() {
 	calls.Put(c)
 }
 
-// prepare sets a call to the ops of takes, and then those of their limits' parents.
+// prepare sets a call without ops to those of takes, and then those of their limits' parents.
 // Those of the same limit and key become one.
 func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes []Take) error {
-	if c.reserves = verb == store.VerbReserve; c.ops == nil {
-		c.ops = make([]store.Op, 0, store.MaxTakes+1)
-	}
+	c.reserves = verb == store.VerbReserve
 	for i := range takes {
 		op := c.next()
 		err := l.setOp(ctx, op, verb, &takes[i])

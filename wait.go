@@ -39,7 +39,7 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	c := call{alone: len(takes) == 1}
+	c := call{ops: newOps(), alone: len(takes) == 1}
 	if err := l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return err
 	}

@@ -106,26 +106,58 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 	if base.sites == nil {
 		return nil, fmt.Errorf("definitions of call sites: %w", ErrNotSupported)
 	}
-	base.sites.mu.Lock()
-	defer base.sites.mu.Unlock()
-	for i := range base.sites.plans {
-		if v := base.site(i); v != nil && !v.OverrideOnly && v.Mode == compiled.Mode && sameRule(&v.Rule, &rule) {
-			return v, nil
+	if keep == nil {
+		return base.addSite(site, compiled.Mode, &rule)
+	}
+	if v := base.knownSite(compiled.Mode, &rule); v != nil {
+		return v, nil
+	}
+	index, site, err := keep(site)
+	if err != nil {
+		return nil, err
+	}
+	return base.keptSite(index, site), nil
+}
+
+// knownSite returns the definition of a call site with a mode and rule, or nil if there
+// is none.
+func (d *Definition) knownSite(mode Mode, rule *Rule) *Definition {
+	d.sites.mu.Lock()
+	defer d.sites.mu.Unlock()
+	return d.sameSite(mode, rule)
+}
+
+// addSite is knownSite that adds site if there is none. The error is a *LimitError.
+func (d *Definition) addSite(site Plan, mode Mode, rule *Rule) (*Definition, error) {
+	d.sites.mu.Lock()
+	defer d.sites.mu.Unlock()
+	if v := d.sameSite(mode, rule); v != nil {
+		return v, nil
+	}
+	index := len(d.sites.plans)
+	if index == number.MaxCallSites {
+		return nil, ErrCallSites(d.Name)
+	}
+	d.sites.set(index, site)
+	return d.site(index), nil
+}
+
+// keptSite returns the definition that the store keeps at an index.
+func (d *Definition) keptSite(index int, site Plan) *Definition {
+	d.sites.mu.Lock()
+	defer d.sites.mu.Unlock()
+	d.sites.set(index, site)
+	return d.site(index)
+}
+
+// sameSite is knownSite under the lock of the sites.
+func (d *Definition) sameSite(mode Mode, rule *Rule) *Definition {
+	for i := range d.sites.plans {
+		if v := d.site(i); v != nil && !v.OverrideOnly && v.Mode == mode && sameRule(&v.Rule, rule) {
+			return v
 		}
 	}
-	index := len(base.sites.plans)
-	switch {
-	case keep != nil:
-		base.sites.mu.Unlock()
-		index, site, err = keep(site)
-		if base.sites.mu.Lock(); err != nil {
-			return nil, err
-		}
-	case index == number.MaxCallSites:
-		return nil, ErrCallSites(l.Name)
-	}
-	base.sites.set(index, site)
-	return base.site(index), nil
+	return nil
 }
 
 // ErrCallSites returns the error of CallSite for a limit of which call sites have made

@@ -42,6 +42,11 @@ func boundary(r *store.Rule, tick int64) int64 {
 	return r.Origin + tick*r.Every
 }
 
+// CopyAnswer copies what a store has set of an op from another one of the same call.
+func CopyAnswer(to, from *store.Op) {
+	to.Answer, to.Def, to.Asked = from.Answer, from.Def, from.Asked
+}
+
 // DecidedAt returns the time of the store's clock at which an op was answered, in
 // µs. If the bucket is full the time cannot be computed from the answer, and it
 // returns TS.

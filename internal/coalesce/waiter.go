@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -88,8 +89,7 @@ func (w *waiter) answer(g *store.Group) {
 		}
 	}
 	for i := range g.Ops {
-		op, o := &g.Ops[i], &w.group.Ops[i]
-		op.Answer, op.Def, op.Asked = o.Answer, o.Def, o.Asked
+		algebra.CopyAnswer(&g.Ops[i], &w.group.Ops[i])
 	}
 }
 

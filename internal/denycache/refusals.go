@@ -1,6 +1,9 @@
 package denycache
 
-import "github.com/dipwell/dipwell/store"
+import (
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
+)
 
 // refusals is the set of ops of a group that the cache refuses: bit i is op i. A
 // group has at most store.MaxTakes ops.
@@ -41,8 +44,7 @@ func (refused refusals) merge(g, others *store.Group) {
 	next := 0
 	for i := range g.Ops {
 		if refused>>i&1 == 0 {
-			op, o := &g.Ops[i], &others.Ops[next]
-			op.Answer, op.Def, op.Asked = o.Answer, o.Def, o.Asked
+			algebra.CopyAnswer(&g.Ops[i], &others.Ops[next])
 			next++
 		}
 	}
