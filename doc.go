@@ -57,6 +57,7 @@
 //
 // An error means that the call was not decided. A *FieldError is invalid input, and
 // names the field; nothing was changed. ErrUnknownLimit says that no limit has this name.
+// ErrReservation, ErrUnknownHold and ErrHoldConflict concern what an id names.
 // Any other error wraps ErrStore or is that of the context: it is then not known whether
 // the tokens were taken, unless the error also wraps a class that says so. A limit can say
 // with OnStoreError that a call is allowed, or decided from this process's memory, while

@@ -78,6 +78,15 @@ func (l *Limiter) Store() store.Store { return l.store }
 // RetryAfter when the same call would first be allowed if nobody else took tokens, and
 // is Never if n is more than the limit can ever grant. Of a leaky bucket, Take reserves
 // as Reserve does.
+//
+// n is from 0 to 2^53-1; to take 0 is to check 0. A refusal writes nothing, so that
+// asking often delays no later grant. One microsecond before RetryAfter has passed the
+// same call is still refused. The tokens are taken when Take returns: a caller that
+// then does nothing may give them back with Refund, or use Hold in the first place.
+//
+// The error is a *FieldError for a bad key or cost, ErrUnknownLimit, or wraps ErrStore.
+// If the context ends first, the error also wraps the context's, and the tokens may
+// have been taken.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.take(ctx, &d, limit, key, n)
 	return
@@ -85,6 +94,9 @@ func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decis
 
 // Check returns what Take would return, and changes nothing. Another caller may take
 // the tokens before a Take that follows: use Take alone where that matters.
+//
+// It also serves to read a bucket: with n 0 it is allowed, and Remaining and ResetAfter
+// are the bucket's. A key that was never used has a full one; to look makes no row.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCheck, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -94,6 +106,9 @@ func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Deci
 // number. It is refused if no whole token is free; RetryAfter is then the time until one
 // is. Of a limit with a Parent it takes the same from each level: the least that one of
 // them has.
+//
+// Use it for work that can be done in part: send Granted of n messages, and the rest
+// later. Two callers who ask at once share what is there; no token is granted twice.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbTakeUpTo, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -104,6 +119,11 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 // It is refused if that would be more debt than MaxDebt, and Never if n is more than
 // Burst and MaxDebt together. If Delay is 0 the tokens were free: there is no
 // Reservation, and nothing to cancel.
+//
+// Reservations are served in the order in which they reached the store: a later call
+// waits for the debt of an earlier one, and a Take is refused until the debt has come
+// back. Delay counts from the store's answer. How much of a reservation Cancel gives
+// back is exact: nobody who reserved later waits longer or less than was said.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -113,6 +133,9 @@ func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d De
 // afterwards. It is always allowed; later calls are refused until the debt has come
 // back. It is a *FieldError if n is more than MaxCharge, by default ten bursts, of the
 // definition that decides: the override of the key, or the one that its row is under.
+//
+// A limit in shadow mode is charged too, and so is one that is blocked. If the outcome of
+// a Charge is unknown, repeating it may charge twice; Settle may be repeated.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCharge, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -121,6 +144,9 @@ func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Dec
 // Refund gives n tokens back. A full bucket stays full: tokens that have come back by
 // time already are not given back twice, so Refund late after a Take may do nothing.
 // Cancel and Settle count exactly.
+//
+// It is always allowed, and its Decision says what remains. Refund does not end a
+// reservation or a hold: what it gives back, these can no longer.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbRefund, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -129,6 +155,9 @@ func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Dec
 // Reset makes a bucket full, and ends its reservations and holds: Cancel then fails
 // with ErrReservation, and Settle gives nothing back. The parents of the limit stay as
 // they are. An override of the key stays too.
+//
+// It is meant for people: support that unlocks a customer, a test that begins anew.
+// There is no call that resets all keys of a limit; Drop and Define do that.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReset, Take{Limit: limit, Key: key})
 	return
@@ -140,7 +169,11 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // nobody else. At most 256 definitions of a limit differ. Any other setting that differs
 // is a *LimitError, and nothing is taken; so is every difference where the store cannot
 // keep such definitions: memstore, filestore and redisstore can, and pgstore where it has
-// functions, as in PostgreSQL. The store keeps the limit, so its name must not come from a request.
+// functions, as in PostgreSQL.
+//
+// The numbers may come from a customer's record, since each call has its own. The name
+// must not come from a request: the store keeps each limit that it has seen. Where there
+// are few variants, Limit.Plans names them, and changes them in one place.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {

@@ -32,6 +32,9 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 // or the plan that the caller names. What is used stays used, in tokens. ended is false
 // if the key had none, or one that had ended already. The error is store.ErrNotSupported
 // if the store has no overrides.
+//
+// It need not be called for an override with Until, which ends at that time to the
+// microsecond, on the store's clock.
 func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
 	def, overrides, err := l.overrider(limit)
 	if err == nil {

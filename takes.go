@@ -32,6 +32,10 @@ type Take struct {
 // added up; then the largest Floor counts. The Decision is that of the limit that
 // decides: of a refusal the one with the latest retry, otherwise the one with the fewest
 // remaining tokens. Limits has all, in the order of takes.
+//
+// A refusal charges nobody: a request that its user may make and its tenant may not
+// leaves the user's bucket as it was. The store decides all takes together, usually in
+// one round trip. On Redis Cluster their keys must be in one slot: redisstore says how.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
