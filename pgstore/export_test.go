@@ -106,3 +106,21 @@ func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	return s.cat.Drop(ctx, name, owner)
 }
+
+// HoldStatements returns the statements of plain holds by name.
+func HoldStatements() map[string]string {
+	out := map[string]string{"holdOne": holdOneSQL, "settleOne": settleOneSQL, "keyHolds": keyHoldsSQL}
+	for _, l := range []store.Limit{
+		{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 9},
+		{Name: "spread", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute},
+		{Name: "slots", Algorithm: store.Concurrency, Burst: 9},
+	} {
+		s := newStatements(1, limittest.Definition(l), false)
+		for name, sql := range map[string]string{"hold": s.hold, "holdBeside": s.holdBeside, "holdFirst": s.holdFirst, "settle": s.settle, "settleBeside": s.settleBeside} {
+			if sql != "" {
+				out[l.Name+" "+name] = sql
+			}
+		}
+	}
+	return out
+}

@@ -22,6 +22,9 @@ import (
 // those with Beside are for one whose records are all of holds. A
 // concurrency limit has no lows, and not these. holdFirst inserts the bucket.
 //
+// "coalesce(p.live, false)" keeps the planner from the index of live holds: to a plan
+// made while the table is new, a scan of all of it looks as cheap as the way by id.
+//
 // Parameters of hold: key, id, units, room, ttl, tokens, mark, then the grid if origins
 // are spread. Of settle: key, id, cost, units to give back, mark, number and the grid.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
@@ -68,7 +71,7 @@ select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id
     where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d and %[4]s
     returning b.used, b.ts, b.lows is null as free),
 p as (update dipwell.hold_parts p set live = false, settled = true, cost = $3::bigint, due = %[5]s + greatest(p.ttl, 60000000)
-    where p.id = $2::text and p.part = 1 and p.parts = 1 and p.live and p.version = %[3]d and p.expires > %[5]s and (select true from b)
+    where p.id = $2::text and p.part = 1 and p.parts = 1 and coalesce(p.live, false) and p.version = %[3]d and p.expires > %[5]s and (select true from b)
     returning p.expires)
 select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also)
 	}

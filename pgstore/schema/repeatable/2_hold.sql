@@ -418,7 +418,7 @@ create function dipwell_internal.free_hold_id(hold text, n bigint) returns void 
 declare
     p dipwell.hold_parts;
 begin
-    for p in select * from dipwell.hold_parts x where x.id = hold and x.live order by x.limit_id, x.key loop
+    for p in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
         perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
         perform dipwell_internal.expire_holds(p.limit_id, p.key, n, 9223372036854775807);
     end loop;

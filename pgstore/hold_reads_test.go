@@ -1,0 +1,112 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/pgstore"
+)
+
+// TestHoldReadsFewRows checks that calls about a hold read few rows of hold_parts, in
+// a session that planned its statements while the table was new, although there are
+// thousands of holds of the key and of others.
+func TestHoldReadsFewRows(t *testing.T) {
+	t.Parallel()
+	const others, most = 1000, 20
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('bucket', 10, interval '1 minute', burst => 10000), dipwell.define('other', 10, interval '1 minute', burst => 10000), dipwell.define('slots', burst => 1000000, algorithm => 'concurrency')")
+	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	calls := []struct{ name, before, sql string }{
+		{"hold", "", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)"},
+		{"settle", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)", "select dipwell.settle($1, 2)"},
+		{"settle to more", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)", "select dipwell.settle($1, 6)"},
+		{"settle again", "select dipwell.settle(d.hold, 2) from dipwell.hold('%s', 'k', 4, interval '1 minute', $1) d", "select dipwell.settle($1, 2)"},
+		{"hold again", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)"},
+		{"extend", "select dipwell.hold('%s', 'k', 4, interval '1 minute', $1)", "select dipwell.extend($1, interval '1 minute')"},
+		{"hold_all", "", "select * from dipwell.hold_all('{%s,other}', '{k,k}', '{4,4}', interval '1 minute', $1)"},
+		{"settle_all", "select * from dipwell.hold_all('{%s,other}', '{k,k}', '{4,4}', interval '1 minute', $1)", "select * from dipwell.settle_all($1, '{2,2}')"},
+	}
+	n := 0
+	// call makes a call in a transaction of its own, which is rolled back, and returns
+	// the rows of hold_parts that it read.
+	call := func(limit, before, sql string) (rows int) {
+		n++
+		inTx(t, conn, func(tx pgx.Tx) {
+			read := func() (rows int) {
+				err := tx.QueryRow(t.Context(), "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relid = 'dipwell.hold_parts'::regclass").Scan(&rows)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return rows
+			}
+			for i, s := range []string{before, sql} {
+				if s == "" {
+					continue
+				} else if strings.Contains(s, "%s") {
+					s = fmt.Sprintf(s, limit)
+				}
+				start := read()
+				if _, err := tx.Exec(t.Context(), s, fmt.Sprint("id", n)); err != nil {
+					t.Fatalf("%s: %v", s, err)
+				}
+				if rows = read() - start; i == 0 {
+					rows = 0
+				}
+			}
+		})
+		return rows
+	}
+	for range 8 { // from the sixth on, a plan of a function may be generic
+		for _, c := range calls {
+			call("bucket", c.before, c.sql)
+			call("slots", c.before, c.sql)
+		}
+	}
+	must(t, pool, fmt.Sprintf("select count(dipwell.hold(l, k, 1, interval '1 hour')) from unnest('{bucket,slots,other}'::text[]) l, unnest('{k,another}'::text[]) k, generate_series(1, %d)", others))
+	for _, c := range calls {
+		for _, limit := range []string{"bucket", "slots"} {
+			if rows := call(limit, c.before, c.sql); rows > most {
+				t.Errorf("%s of %s reads %d rows of hold_parts", c.name, limit, rows)
+			}
+		}
+	}
+}
+
+// TestHoldStatementsUseKeys checks how the statements of plain holds find rows of
+// hold_parts, if they were planned while the table was new.
+func TestHoldStatementsUseKeys(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	must(t, conn, "set plan_cache_mode = force_generic_plan")
+	for name, sql := range pgstore.HoldStatements() {
+		d, err := conn.Prepare(t.Context(), "q", sql)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		args := strings.Repeat(", null", len(d.ParamOIDs))[2:]
+		rows, _ := conn.Query(t.Context(), "explain execute q("+args+")", pgx.QueryExecModeSimpleProtocol)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for i, line := range lines {
+			if strings.Contains(line, "on hold_parts") && strings.Contains(line, "Scan") && !strings.Contains(lines[i+1], "Index Cond: ((id =") && !strings.Contains(lines[i+1], "Index Cond: ((limit_id =") {
+				t.Errorf("%s reads many rows of hold_parts:\n%s", name, strings.Join(lines, "\n"))
+			}
+		}
+		must(t, conn, "deallocate q")
+	}
+}
