@@ -488,6 +488,59 @@ func finish(s *statement) chan outcome {
 	return s.finish
 }
 
+// TestLevelsQueueAtTheLaneOfTheTop checks that with many calls those of several levels
+// queue at the lane of their topmost row, so that no other lane waits for it.
+func TestLevelsQueueAtTheLaneOfTheTop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newGate(), newGate()
+		s := newStore(t, coalesce.Config{}, a, b)
+		home := map[string]*gate{}
+		for round := range 2 {
+			calls := []*call{ask(s, "k")}
+			oneA := <-a.arrived
+			calls = append(calls, ask(s, "k"))
+			oneB := <-b.arrived
+			for i := range 200 {
+				calls = append(calls, ask(s, fmt.Sprint("child ", i), fmt.Sprint("top ", i%20)))
+			}
+			finish(oneA)
+			finish(oneB)
+			for left := 200; left > 0; {
+				var at *gate
+				var shared *statement
+				select {
+				case shared = <-a.arrived:
+					at = a
+				case shared = <-b.arrived:
+					at = b
+				}
+				left -= len(shared.keys)
+				for _, keys := range shared.keys {
+					_, top, _ := strings.Cut(keys, "+")
+					if round > 0 && home[top] != nil && home[top] != at { // in round 0 few calls were seen yet
+						t.Errorf("calls of %s use two lanes", top)
+					}
+					if round > 0 {
+						home[top] = at
+					}
+				}
+				finish(shared)
+			}
+			for _, c := range calls {
+				c.turn(t)
+			}
+			synctest.Wait() // both lanes are idle
+		}
+		lanes := map[*gate]bool{}
+		for _, at := range home {
+			lanes[at] = true
+		}
+		if len(lanes) != 2 {
+			t.Errorf("%d of two lanes are used", len(lanes))
+		}
+	})
+}
+
 func TestGroupUsesOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := []*gate{newGate(), newGate(), newGate()}

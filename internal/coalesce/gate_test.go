@@ -3,6 +3,7 @@ package coalesce_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -82,7 +83,11 @@ func keysOf(g *store.Group) (s string) {
 	return s
 }
 
-var def = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
+// child is the limit of keys that begin so; others are of def.
+var (
+	def   = limittest.Definition(store.Limit{Name: "test", Rate: 1, Period: 1e9})
+	child = limittest.Definition(store.Limit{Name: "child", Rate: 1, Period: 1e9, Parent: "test"})
+)
 
 // call is a call in another goroutine.
 type call struct {
@@ -112,7 +117,11 @@ func askIn(ctx context.Context, s store.Store, keys ...string) *call {
 	g, _ := c.batch.Single()
 	g.Ops = nil
 	for _, k := range keys {
-		g.Ops = append(g.Ops, store.Op{Def: def, Key: k, Cost: 1})
+		d := def
+		if strings.HasPrefix(k, "child ") {
+			d = child
+		}
+		g.Ops = append(g.Ops, store.Op{Def: d, Key: k, Cost: 1})
 	}
 	go func() {
 		defer close(c.done)
