@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell/internal/recent"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
 )
@@ -118,29 +119,28 @@ type madeHold struct {
 // made remembers holds, so that one statement settles them. What it has may be
 // outdated: the statement looks at the rows.
 type made struct {
-	mu         sync.Mutex
-	holds, old map[string]madeHold
+	mu    sync.Mutex
+	holds recent.Map[string, madeHold]
 }
+
+func newMade() *made { return &made{holds: recent.Map[string, madeHold]{Most: maxMade}} }
 
 func (m *made) add(id string, h madeHold) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.holds == nil || len(m.holds) >= maxMade {
-		m.holds, m.old = map[string]madeHold{}, m.holds
-	}
-	m.holds[id] = h
+	m.holds.Put(id, h)
 }
 
-// remove returns a hold and forgets it.
-func (m *made) remove(id string) (h madeHold, ok bool) {
+func (m *made) get(id string) (madeHold, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h, ok = m.holds[id]; ok {
-		delete(m.holds, id)
-	} else if h, ok = m.old[id]; ok {
-		delete(m.old, id)
-	}
-	return h, ok
+	return m.holds.Get(id)
+}
+
+func (m *made) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holds.Remove(id)
 }
 
 // plainHold makes a hold of one key by one statement, if it takes in full from a row
@@ -215,7 +215,7 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	if c.Verb != store.SettleHold || len(c.Costs) > 1 || !s.autocommit() {
 		return false, nil
 	}
-	h, ok := s.made.remove(c.ID)
+	h, ok := s.made.get(c.ID)
 	e := (*s.limits.entries.Load())[h.limit]
 	if !ok || e == nil || e.id != h.id || e.def.Number != h.number {
 		return false, nil
@@ -248,11 +248,12 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || abortedCharge(err): // the row or the hold has changed
+		s.made.forget(c.ID)
 		return false, nil
 	case err != nil:
-		s.made.add(c.ID, h)
 		return false, storeError(err, true)
 	}
+	s.made.forget(c.ID)
 	g.Ops = []store.Op{op}
 	grant(g, r, cost, store.State{Used: v[0], TS: v[1]}, v[2])
 	c.Expires, c.Repeated = v[3], false

@@ -109,7 +109,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: new(made), listed: newKeySet(), several: newKeySet(), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {

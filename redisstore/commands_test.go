@@ -95,6 +95,16 @@ func TestCallsPerDecision(t *testing.T) {
 		holds = holds[1:]
 		return l.Settle(ctx, id, 3)
 	}
+	// A settle that fails leaves the hold as it is.
+	unsettled := func(costs ...int64) func() error {
+		return func() error {
+			var f *dipwell.FieldError
+			if _, err := l.Settle(ctx, holds[0], costs...); !errors.As(err, &f) {
+				return fmt.Errorf("a settle to %d: %w", costs, err)
+			}
+			return nil
+		}
+	}
 	for _, c := range []struct {
 		name string
 		call func() error
@@ -136,6 +146,8 @@ func TestCallsPerDecision(t *testing.T) {
 		{"hold", one(hold), "evalsha 1, get 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},
 		{"second hold", one(hold), "evalsha 1, get 1, hget 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},
 		{"beside holds", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "held", 1) }), "evalsha 1, get 1, hget 1, hset 1, pexpireat 1, pttl 1, set 1, time 1"},
+		{"settle, too many costs", unsettled(1, 2), ""},
+		{"settle, too large", unsettled(1e9), ""},
 		{"settle", one(settle), "evalsha 1, get 2, hdel 1, hget 2, hlen 1, hset 1, set 2, time 1"},
 		{"settle the last", one(settle), "del 1, evalsha 1, get 2, hget 2, hlen 1, set 2, time 1"},
 		{"take a slot", one(slot), "evalsha 1, get 1, hset 1, pexpireat 1, pttl 1, set 2, time 1"},

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dipwell/dipwell/internal/recent"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,16 +65,21 @@ func newFound() *found {
 	return &found{rows: map[[2]string]store.State{}, records: map[[2]string][]store.Record{}}
 }
 
-// maxHolds bounds the holds that a program remembers, to settle them in one call.
+// maxHolds bounds the holds that a program remembers, to settle them in one call, and
+// the keys: each in two generations.
 const maxHolds = 8192
 
 // knownHolds remembers holds that this program has made, by the names of their keys in
 // Redis, and keys of limits that have holds, in whatever program they were made.
 type knownHolds struct {
 	mu     sync.Mutex
-	byName map[string]knownHold
-	held   map[[2]string]bool
-	keys   atomic.Int64 // len(held)
+	byName recent.Map[string, knownHold]
+	held   recent.Map[[2]string, struct{}]
+	keys   atomic.Int64 // of held
+}
+
+func newKnownHolds() *knownHolds {
+	return &knownHolds{byName: recent.Map[string, knownHold]{Most: maxHolds}, held: recent.Map[[2]string, struct{}]{Most: maxHolds}}
 }
 
 type knownHold struct {
@@ -85,22 +91,7 @@ type knownHold struct {
 func (k *knownHolds) put(name string, h knownHold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.byName = putBounded(k.byName, name, h)
-}
-
-// putBounded adds an entry to a map. If there are maxHolds, others give way.
-func putBounded[K comparable, V any](m map[K]V, key K, v V) map[K]V {
-	if m == nil {
-		m = map[K]V{}
-	}
-	for other := range m {
-		if len(m) < maxHolds {
-			break
-		}
-		delete(m, other)
-	}
-	m[key] = v
-	return m
+	k.byName.Put(name, h)
 }
 
 // setHeld notes whether a key has holds.
@@ -111,11 +102,11 @@ func (k *knownHolds) setHeld(limit, key string, held bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if row := [2]string{limit, key}; held {
-		k.held = putBounded(k.held, row, true)
+		k.held.Put(row, struct{}{})
 	} else {
-		delete(k.held, row)
+		k.held.Remove(row)
 	}
-	k.keys.Store(int64(len(k.held)))
+	k.keys.Store(int64(k.held.Len()))
 }
 
 // heldTakes reports whether a group takes from a key that had holds when this program
@@ -130,18 +121,25 @@ func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (some bool) {
 		if op := &g.Ops[i]; op.Verb != store.VerbTake || op.Cost == 0 || !quick(known[i].def) || op.Def.Algorithm == store.Concurrency {
 			return false
 		}
-		some = some || k.held[[2]string{g.Ops[i].Def.Name, g.Ops[i].Key}]
+		if !some {
+			_, some = k.held.Get([2]string{g.Ops[i].Def.Name, g.Ops[i].Key})
+		}
 	}
 	return some
 }
 
-// take returns a hold, and forgets it.
-func (k *knownHolds) take(name string) (h knownHold, ok bool) {
+// get returns a hold. Its parts must not be changed.
+func (k *knownHolds) get(name string) (knownHold, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h, ok = k.byName[name]
-	delete(k.byName, name)
-	return h, ok
+	return k.byName.Get(name)
+}
+
+// forget removes a hold that was settled, or that settle.lua cannot settle any more.
+func (k *knownHolds) forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.byName.Remove(name)
 }
 
 // quick reports whether hold.lua and settle.lua know the rule of a definition.
@@ -261,7 +259,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 		}
 	}
 	if err = g.DecideIn(table, &s.limits.reg, now); err != nil || !ok || !g.Allowed {
-		return false, fmt.Errorf("%w: the script answered %q, and the program refuses: %v", store.ErrOutcomeUnknown, c.str(), err) //nolint:errorlint // its class is not the store's
+		return false, badAnswer(c.str(), err)
 	}
 	if g.Hold != nil {
 		s.held.Store(true)
@@ -285,7 +283,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	}
 	defer restore()
 	name := s.names.hold(t.tag, g.Hold.ID)
-	k, ok := s.holds.take(name)
+	k, ok := s.holds.get(name)
 	if !ok {
 		return false, nil
 	}
@@ -297,7 +295,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	was := *g.Hold
 	err = g.DecideIn(empty, &s.limits.reg, h.Expires-1)
 	g.Ops, g.Hold.Expires, g.Hold.Repeated, g.Allowed = ops, was.Expires, was.Repeated, false
-	if err != nil {
+	if err != nil { // of the costs
 		return false, nil
 	}
 	settled := empty.hold
@@ -312,6 +310,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 			e = e.plans[p.Plan]
 		}
 		if e == nil || !quick(e.def) || e.def.Number != k.versions[i] || p.Free {
+			s.holds.forget(name)
 			return false, nil
 		}
 		defs[i] = e.def
@@ -339,8 +338,11 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	head, tail := settledText(&settled)
 	args = append(append(args, n, k.text, h.Expires, head, settled.Forget-(h.Expires-1), tail), rows...)
 	c, err := s.process(ctx, newCall(ctx, s.scripts.settle, true, s.withClock(args)))
-	if err != nil || c.str() == "" {
+	if err != nil {
 		return false, err
+	}
+	if s.holds.forget(name); c.str() == "" {
+		return false, nil
 	}
 	lines := strings.Split(c.str(), "\n")
 	now, _, ok := parseTakeOne(lines[0])
@@ -353,9 +355,15 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		err = g.DecideIn(table, &s.limits.reg, now)
 	}
 	if err != nil || !ok {
-		return false, fmt.Errorf("%w: the script answered %q, and the program refuses: %v", store.ErrOutcomeUnknown, c.str(), err) //nolint:errorlint // its class is not the store's
+		return false, badAnswer(c.str(), err)
 	}
 	return true, nil
+}
+
+// badAnswer returns the error for an answer of a script that DecideIn, perhaps with err,
+// does not agree with.
+func badAnswer(answer string, err error) error {
+	return fmt.Errorf("%w: the script answered %q, and the program refuses: %v", store.ErrOutcomeUnknown, answer, err) //nolint:errorlint // its class is not the store's
 }
 
 // holdHead and partTail return what hold.lua puts into the JSON of a hold around what it

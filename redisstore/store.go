@@ -105,7 +105,7 @@ type Store struct {
 	names     names
 	scripts   *scripts
 	overrides knownOverrides
-	holds     knownHolds
+	holds     *knownHolds
 	held      atomic.Bool // rows may have expired holds
 	turns     turns
 	clock     func() int64
@@ -128,7 +128,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), holds: newKnownHolds(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}

@@ -1,0 +1,34 @@
+package recent
+
+import "testing"
+
+// TestMap checks that a map keeps what was added last, and forgets what was added first.
+func TestMap(t *testing.T) {
+	m := Map[int, int]{Most: 4}
+	for i := range 100 {
+		m.Put(i, 10*i)
+		m.Put(i, 20*i)
+		for back := range min(i+1, 4) {
+			if v, ok := m.Get(i - back); !ok || v != 20*(i-back) {
+				t.Fatalf("after %d, %d is %d, %v", i, i-back, v, ok)
+			}
+		}
+		if m.Len() > 8 || i >= 8 && m.Len() < 4 {
+			t.Fatalf("%d entries after %d", m.Len(), i)
+		}
+	}
+	for i := range 100 {
+		_, known := m.Get(i)
+		n := m.Len()
+		if m.Remove(i); known != (m.Len() == n-1) {
+			t.Fatalf("%d entries of %d after %d, known %v, is removed", m.Len(), n, i, known)
+		}
+	}
+	if m.Len() != 0 {
+		t.Errorf("%d entries are left", m.Len())
+	}
+	m.Put(1, 1)
+	if v, ok := m.Get(1); !ok || v != 1 {
+		t.Error(v, ok)
+	}
+}
