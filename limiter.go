@@ -240,7 +240,7 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
 		d.setCall(def, key, n) // before the call: the processor writes it while the store works
 		if a, held, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
-			d.setAnswer(a, held)
+			d.setAnswer(a, l.abilities.QuickSource, held)
 			return nil
 		}
 	}
@@ -266,7 +266,7 @@ func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, d
 	if l.abilities.Quick != nil {
 		d.setCall(def, key, n)
 		if a, held, ok := l.abilities.Quick(def, key, verb, n, true); ok {
-			d.setAnswer(a, held)
+			d.setAnswer(a, l.abilities.QuickSource, held)
 			return nil
 		}
 	}
@@ -374,8 +374,8 @@ func (d *Decision) fill(op *store.Op) {
 }
 
 // setAnswer sets the fields of the answer of Quick, and then unlocks held.
-func (d *Decision) setAnswer(a store.QuickAnswer, held *sync.Mutex) {
-	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, store.SourceStore
+func (d *Decision) setAnswer(a store.QuickAnswer, source store.Source, held *sync.Mutex) {
+	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), 0
 	if held != nil {

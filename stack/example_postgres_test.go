@@ -34,6 +34,7 @@ func Example_postgres() {
 	s, err := stack.New(ctx, base, stack.Options{
 		Breaker:    true,
 		DenyMaxAge: time.Second,
+		Leases:     true,
 		Fallback:   true,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@
 //	Shadow      allows what would be refused
 //	KeySecret   replaces keys by hashes
 //	Fallback    decides in this process while the store is down
+//	Leases      answers from tokens taken in advance, of limits that have a lease
 //	DenyMaxAge  answers known refusals
 //	Breaker     answers at once while the store does not
 //	coalescing  sends calls that wait together, over several connections
@@ -29,6 +30,7 @@ import (
 	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/fallback"
 	"github.com/dipwell/dipwell/internal/keyhash"
+	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/store"
 )
@@ -70,6 +72,14 @@ type Options struct {
 	// seen at once. From 1 µs to 1 h; one second suits most. Default 0: every call
 	// asks the store.
 	DenyMaxAge time.Duration
+
+	// Leases takes tokens of limits that have a Lease in advance, for keys that are
+	// asked for at least 20 times in it, and answers their calls without the store.
+	// Each answer says so in its source. A process that is killed loses the tokens
+	// that it holds, which are what its calls take in half a lease. Without it such
+	// limits are decided by the store alone; their bursts are smaller all the same.
+	// It is never needed, and not there, over a store in this process.
+	Leases bool
 
 	// Fallback decides limits with OnStoreError FailLocal in this process while
 	// the store is down, from what it last knew of each key. Each process then
@@ -156,6 +166,13 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 			return fmt.Errorf("stack: DenyMaxAge: %w", err)
 		}
 		t.put(d, nil)
+	}
+	if o.Leases && !store.AbilitiesOf(s).InProcess {
+		l, err := lease.New(t.Store, lease.Config{})
+		if err != nil {
+			return err
+		}
+		t.put(l, l.Close)
 	}
 	if o.Fallback {
 		f, err := fallback.New(t.Store, fallback.Config{MaxKeys: o.FallbackKeys})

@@ -19,7 +19,7 @@ import (
 )
 
 // service is what dipwell serve puts around a store with its default settings.
-var service = stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true}
+var service = stack.Options{Breaker: true, DenyMaxAge: time.Second, Leases: true, Fallback: true}
 
 // remote is a store in memory that has lanes as if it was a server's, and
 // remembers which Apply each batch came through.
@@ -121,9 +121,9 @@ func TestCrossings(t *testing.T) {
 		{stack.Options{}, "coalesce"},
 		{stack.Options{Lanes: -1}, ""},
 		{stack.Options{Lanes: -1, DenyMaxAge: time.Second}, "denycache"},
-		{service, "fallback denycache breaker coalesce"},
-		{stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true, KeySecret: make([]byte, 16), Shadow: true, Outer: outer},
-			"stack_test shadow keyhash fallback denycache breaker coalesce"},
+		{service, "fallback lease denycache breaker coalesce"},
+		{stack.Options{Breaker: true, DenyMaxAge: time.Second, Leases: true, Fallback: true, KeySecret: make([]byte, 16), Shadow: true, Outer: outer},
+			"stack_test shadow keyhash fallback lease denycache breaker coalesce"},
 	} {
 		r := newRemote(t, nil)
 		st := build(t, r, tc.options)

@@ -76,6 +76,9 @@ type Abilities struct {
 	// and a copy of them then does not, which makes a Take of one key 12 % faster.
 	Quick func(d *Definition, key string, verb Verb, cost int64, checked bool) (a QuickAnswer, held *sync.Mutex, ok bool)
 
+	// QuickSource is the Source of what Quick answers.
+	QuickSource Source
+
 	// Lanes opens n lanes and spare more, for calls that share batches: see Lanes.
 	// It may return fewer. If it is nil, calls are not sent together.
 	Lanes func(ctx context.Context, n, spare int) (Lanes, error)
@@ -94,7 +97,7 @@ func AbilitiesOf(s Store) Abilities {
 		ab = a.Abilities()
 	}
 	if !reflect.ValueOf(s).Comparable() || ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
-		ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
+		ab.Store, ab.Quick, ab.QuickSource, ab.Lanes, ab.InProcess = s, nil, SourceStore, nil, false
 	}
 	if ab.Now == nil {
 		ab.Now = machineTime
@@ -115,7 +118,7 @@ func (ab *Abilities) AddMetrics(f func() []Metric) {
 	}
 }
 
-// QuickAnswer is the part of an Answer that Quick returns. Source is SourceStore,
+// QuickAnswer is the part of an Answer that Quick returns. Source is QuickSource,
 // the other fields are zero, and Allowed is Retry == 0. It has four fields, so that
 // it is kept and returned in registers.
 type QuickAnswer struct {

@@ -91,6 +91,7 @@ type compiler struct {
 	Limit
 	r                   Rule
 	burst, debt, charge int64 // tokens
+	carved              int64 // tokens that a leased limit has less than its burst
 	unlimited           bool
 	every               int64  // of the base, for a plan's bucket; 0: any
 	plan                string // whose rule it is; "" is the base
@@ -134,6 +135,11 @@ func (c *compiler) check() error {
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case int(c.OnExpire) >= len(expiries):
 		return c.bad("on_expire", "unknown; it is one of give_back, keep")
+	}
+	if c.Lease != 0 {
+		if err := c.checkLease(); err != nil {
+			return err
+		}
 	}
 	return c.checkNumbers()
 }
@@ -230,6 +236,11 @@ func (c *compiler) defaults() error {
 // max_charge and max_debt fit at none, it lowers them, in that order.
 func (c *compiler) bucket() error {
 	length := c.Period.Microseconds()
+	if c.Lease != 0 {
+		if err := c.carve(); err != nil {
+			return err
+		}
+	}
 	debt, charge := c.debt, c.charge
 	if c.MaxCharge == 0 {
 		charge = 0
@@ -245,6 +256,9 @@ func (c *compiler) bucket() error {
 			g := gcd(c.Rate, length/every)
 			unit, add := length/every/g, c.Rate/g
 			if most := mostUnits(every, add); most/unit >= need {
+				if c.Lease != 0 && every > mostLeasedTick {
+					return c.bad("lease", "a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms", period.Format(time.Duration(every)*time.Microsecond))
+				}
 				c.r = Rule{Unit: unit, Every: every, Add: add, Leaky: c.Algorithm == LeakyBucket}
 				c.fill(most, charge)
 				return nil
@@ -345,6 +359,7 @@ func (c *compiler) fill(most, charge int64) {
 	if c.MaxCharge == 0 {
 		c.charge = max(1, min(c.charge, room-c.debt))
 	}
+	c.burst -= c.carved
 	r.Burst, r.MaxCharge, r.MaxUsed = c.burst, c.charge, most
 	r.Cap, r.Debt = c.burst*r.Unit, c.debt*r.Unit
 	if c.unlimited {

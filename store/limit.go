@@ -127,6 +127,14 @@ type Limit struct {
 
 	TTL      time.Duration // the longest time that a hold may ask for, at most 31 days; default 1 day
 	OnExpire ExpiryPolicy  // default GiveBack
+
+	// Lease lets a process take tokens of a token bucket ahead of its calls, and
+	// decide from them without the store, for so long after it asked for them; see
+	// package stack. From 10ms to 1s. What comes back in it, Rate·Lease/Period, must
+	// be at most half of the burst. Whether or not processes lease, everybody has
+	// that much less: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period), and it is
+	// the capacity in answers. Not with a Parent or in Shadow mode. Default: none.
+	Lease time.Duration
 }
 
 func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }

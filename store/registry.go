@@ -235,5 +235,5 @@ func sameCounting(a, b *Definition) bool {
 	}
 	// Plans and overrides change what is written, not what was compiled from it.
 	return !a.Overridden && !b.Overridden && a.Plans == (Plans{}) && b.Plans == (Plans{}) ||
-		a.Plans == b.Plans && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
+		a.Plans == b.Plans && a.Lease == b.Lease && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
 }

@@ -115,12 +115,13 @@ type Source uint8
 const (
 	SourceStore          Source = iota // the store
 	SourceDenyCache                    // a refusal that this process remembered
+	SourceLease                        // tokens that this process took in advance
 	SourceFallbackOpen                 // the store failed, and the limit has FailOpen
 	SourceFallbackClosed               // the store failed, and the limit has FailClosed
 	SourceFallbackLocal                // the store failed, and this process's memory decided
 )
 
-var sources = []string{"store", "deny-cache", "fallback-open", "fallback-closed", "fallback-local"}
+var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallback-closed", "fallback-local"}
 
 func (s Source) String() string { return nameOf(sources, int(s)) }
 

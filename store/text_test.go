@@ -59,6 +59,22 @@ func TestParseLimitErrors(t *testing.T) {
 		"jobs=5,algorithm=concurrency,plans=pro:max_debt=5":  "max_debt",
 		"jobs=5,algorithm=concurrency,plans=pro:burst=0":     "burst",
 		"jobs=5,algorithm=concurrency,plans=pro:burst=5;x=1": "x",
+
+		"a=100/1s,lease=9ms":                                    "lease: 9ms is not between 10ms and 1s",
+		"a=100/1s,lease=1001ms":                                 "lease: 1001ms is not between 10ms and 1s",
+		"a=100/1s,lease=1s":                                     "lease: 1s is too long for a burst of 100 at 100 per 1s; at most 500ms",
+		"a=100/1s,lease=501ms":                                  "lease: 501ms is too long for a burst of 100 at 100 per 1s; at most 500ms",
+		"a=5/1m,burst=1,lease=1s":                               "lease: 1s is too long for a burst of 1 at 5 per 1m, and so is any other",
+		"a=1000/1s,burst=2,lease=10ms":                          "lease: 10ms is too long for a burst of 2 at 1000 per 1s, and so is any other",
+		"a=9/1s,burst=2,lease=111ms":                            "lease: 111ms is too long for a burst of 2 at 9 per 1s; at most 110889us",
+		"a=100/1s,lease=250ms,mode=shadow":                      "lease: is not for a limit in shadow mode",
+		"a=100/1s,lease=250ms,parent=b":                         "lease: is not for a limit with a parent",
+		"a=100/1s,lease=250ms,algorithm=interval":               "lease: is for token buckets",
+		"a=100/1s,lease=250ms,algorithm=leaky_bucket":           "lease: is for token buckets",
+		"jobs=5,algorithm=concurrency,lease=250ms":              "lease: is for token buckets",
+		"a=999983/30d,burst=1000000000,lease=1s":                "lease: a bucket of this size counts in ticks of 1s; a lease needs ticks of at most 1ms",
+		"a=100/1s,lease=250ms,plans=pro:burst=40":               "plans: plan pro: lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms",
+		"a=100/1s,lease=250ms,plans=pro:burst=40|q:mode=shadow": "plans: plan pro: lease: 250ms is too long",
 	} {
 		if _, err := store.ParseLimit(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want something about %q", s, err, want)

@@ -29,6 +29,24 @@ var planCases = []testCase{
 	})},
 	// The row is stepped under its own definition up to the call, and then converted:
 	// 50 used tokens of pro are 9 of it after 8.2 s.
+	// A leased limit has fewer tokens than its burst by what comes back in a lease and
+	// two thousandths: 26 at 100/s, 51 at 200/s. Its plans and overrides too.
+	{"plan-leased", func(e *env) {
+		b := newCaller(e, "l=100/1s,lease=250ms,max_debt=0,plans=pro:rate=200;burst=400")
+		b.free("l k", 74)
+		if op := b.take("l k 75", false); !op.Never {
+			b.Errorf("more than the carved burst: %+v", op.Answer)
+		}
+		b.take("l k 74", true)
+		b.retry("l k 74", 740*time.Millisecond)
+		b.free("l:pro p", 349)
+		b.take("l:pro p 349", true)
+		b.wait(time.Second)
+		b.free("l:pro p", 200)
+		b.take("l c 74", true)
+		b.define("l=100/1s,burst=200,lease=250ms,max_debt=0")
+		b.free("l c", 100)
+	}},
 	{"plan-retry", onPlans(func(b *caller) {
 		b.take("a:pro k 50", true)
 		b.retry("a k 1", 8200*time.Millisecond)

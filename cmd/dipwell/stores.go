@@ -98,7 +98,7 @@ func (o *storeOptions) stack(scheme string) stack.Options {
 	if o.once || scheme == "memory" || scheme == "file" {
 		return s
 	}
-	s.Lanes, s.Breaker, s.Fallback, s.FallbackKeys = 0, true, true, o.maxKeys
+	s.Lanes, s.Breaker, s.Leases, s.Fallback, s.FallbackKeys = 0, true, true, true, o.maxKeys
 	if o.denyMaxAge >= 0 {
 		s.DenyMaxAge = cmp.Or(o.denyMaxAge, defaultDenyMaxAge)
 	}

@@ -40,8 +40,8 @@ func TestStackOptions(t *testing.T) {
 		options storeOptions
 		want    stack.Options
 	}{
-		{"postgres", storeOptions{}, stack.Options{Breaker: true, DenyMaxAge: time.Second, Fallback: true}},
-		{"redis", storeOptions{denyMaxAge: -1, maxKeys: 7}, stack.Options{Breaker: true, Fallback: true, FallbackKeys: 7}},
+		{"postgres", storeOptions{}, stack.Options{Breaker: true, DenyMaxAge: time.Second, Leases: true, Fallback: true}},
+		{"redis", storeOptions{denyMaxAge: -1, maxKeys: 7}, stack.Options{Breaker: true, Leases: true, Fallback: true, FallbackKeys: 7}},
 		{"postgres", storeOptions{once: true, keySecret: []byte("secret")}, stack.Options{Lanes: -1, KeySecret: []byte("secret")}},
 		{"memory", storeOptions{shadow: true, denyMaxAge: time.Second}, stack.Options{Lanes: -1, Shadow: true}},
 		{"file", storeOptions{maxKeys: 7}, stack.Options{Lanes: -1}},

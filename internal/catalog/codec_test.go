@@ -58,8 +58,11 @@ func TestEveryFieldIsStored(t *testing.T) {
 	for i := range reflect.TypeFor[store.Limit]().NumField() {
 		name := reflect.TypeFor[store.Limit]().Field(i).Name
 		value := reflect.ValueOf(everyField).Field(i)
-		if name == "Parent" { // stands for Parts
+		switch name { // those that are for other limits
+		case "Parent":
 			value = reflect.ValueOf("tenant")
+		case "Lease":
+			value = reflect.ValueOf(250 * time.Millisecond)
 		}
 		if value.IsZero() {
 			t.Errorf("everyField.%s is its default", name)
@@ -111,16 +114,21 @@ func TestStoredFormsStay(t *testing.T) {
 		return string(b)
 	}
 	plain := store.Limit{Name: "plain", Rate: 5, Period: time.Minute, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt}
+	leased := store.Limit{Name: "leased", Rate: 100, Period: time.Second, Lease: 250 * time.Millisecond}
 	for _, c := range [][2]string{
 		{row(everyField), "name=every algorithm=fixed_window rate=5 per=1d burst=7 max_debt=3 max_charge=9 start=06:00 Europe/Rome " +
 			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true " +
-			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 ttl_us=60000000 on_expire=keep"},
+			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 ttl_us=60000000 on_expire=keep lease_us=0"},
 		{row(plain), "name=plain algorithm=token_bucket rate=5 per=1m burst=0 max_debt=-1 max_charge=<nil> start=<nil> " +
 			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
-			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back"},
+			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=0"},
+		{row(leased), "name=leased algorithm=token_bucket rate=100 per=1s burst=<nil> max_debt=<nil> max_charge=<nil> start=<nil> " +
+			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
+			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=250000"},
 		{text(everyField), `{"name":"every","algorithm":"fixed_window","rate":"5","per":"1d","burst":"7","max_debt":"3","max_charge":"9",` +
 			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
 			`"timeout":"1500us","keys":"list","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep"}`},
+		{text(leased), `{"name":"leased","rate":"100","per":"1s","lease":"250ms"}`},
 		{text(plain), `{"name":"plain","rate":"5","per":"1m","burst":"0","max_debt":"unlimited"}`},
 		{asJSON(everyField), `[{"number":1,"since":0,"policy":"reset","unit":1,"every":0,"add":5,"cap":7,"origin":0,"burst":7,"debt":3,"most":10,` +
 			`"max_charge":9,"max_used":260615,"days":1,"clock":21600,"zone":"Europe/Rome","settings":` + strconv.Quote(text(everyField)) + `}]`},

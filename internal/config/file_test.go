@@ -207,6 +207,7 @@ func TestMistakes(t *testing.T) {
 		{"a rate of slots", "limits:\n  - {name: a, algorithm: concurrency, burst: 3, rate: 1, per: 1s}\n", []string{"f.yaml:2: limits[0].rate: is not for a concurrency limit"}},
 		{"slots without a number", "limits:\n  - {name: a, algorithm: concurrency}\n", []string{"f.yaml:2: limits[0].burst: is missing"}},
 		{"a year", login + "    ttl: 8760h\n", []string{"f.yaml:5: limits[0].ttl: 8760h0m0s is not between 1ms and 31d"}},
+		{"lease", login + "    lease: 5ms\n", []string{"f.yaml:5: limits[0].lease: 5ms is not between 10ms and 1s"}},
 		{"on_expire", login + "    on_expire: give_bak\n", []string{"f.yaml:5: limits[0].on_expire:", "did you mean give_back?"}},
 		{"not UTF-8", "listen: \"\xff\"\n", []string{"f.yaml"}},
 	} {

@@ -95,10 +95,13 @@ func New(inner store.Store, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Abilities returns those of the inner store, except Quick and Lanes.
+// Abilities returns those of the inner store, except Lanes, and Quick unless it answers
+// from leases: their answers say nothing of the row, and they fail with no store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
-	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
+	if ab.Store, ab.Lanes = s, nil; ab.QuickSource != store.SourceLease {
+		ab.Quick = nil
+	}
 	return ab
 }
 

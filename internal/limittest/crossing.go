@@ -249,7 +249,7 @@ func (in *inner) Apply(_ context.Context, b *store.Batch) error {
 }
 
 // lost are the abilities that a decorator may not have: its Apply is another.
-var lost = []string{"Store", "Quick", "Lanes", "InProcess"}
+var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {

@@ -5,7 +5,8 @@ alter table dipwell.limits
     add column parts      bigint,
     add column ttl_us     bigint,          -- 0: the longest there is
     add column on_expire  text,
-    add column overridden boolean;         -- keys may have overrides; null: none ever had one
+    add column overridden boolean,         -- keys may have overrides; null: none ever had one
+    add column lease_us   bigint;          -- null: processes take no tokens in advance
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;

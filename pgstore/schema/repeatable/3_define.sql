@@ -34,7 +34,7 @@ begin
                 r.leaky, r.spread, r.per, coalesce(r.start, ''))
             -- Plans and overrides change what is written, not what was compiled from it.
             and old.plans is not distinct from d.plans
-            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt) is not distinct from row(d.rate, d.burst, d.max_debt));
+            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, old.lease_us) is not distinct from row(d.rate, d.burst, d.max_debt, d.lease_us));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
                 raise exception using errcode = 'program_limit_exceeded', constraint = 'version', message = format(
@@ -57,6 +57,7 @@ begin
     d.cap := r.cap;
     d.ttl_us := coalesce(d.ttl_us, 0);
     d.on_expire := coalesce(d.on_expire, 'give_back');
+    d.lease_us := nullif(d.lease_us, 0);
     d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
     d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
@@ -68,9 +69,9 @@ begin
         return d.id;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, owner, version, unit, every, add, cap, grid, ticks, plain)
+                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, owner, version, unit, every, add, cap, grid, ticks, plain)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
             where x.id = d.id;
     end if;
     if not same then
@@ -288,7 +289,8 @@ comment on function dipwell_internal.parse_per is
 
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(d.per, '0s'), 'burst', d.burst::text,
-    'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans))::text $$;
+    'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
+    'lease', dipwell_internal.format_per(nullif(d.lease_us, 0))))::text $$;
 comment on function dipwell_internal.settings_of is
     'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
 
@@ -305,6 +307,7 @@ begin
     d.max_debt := case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end;
     d.max_charge := (s->>'max_charge')::bigint;
     d.start := s->>'start';
+    d.lease_us := dipwell_internal.parse_offset(s->>'lease');
     d.on_change := 'keep';
     d.mode := 'enforce';
     return d;
@@ -434,6 +437,43 @@ end $$;
 comment on function dipwell_internal.compile_concurrency is
     'Compiles a limit that counts what is held. Go twins: compiler.checkConcurrency, compiler.concurrency.';
 
+create function dipwell_internal.check_lease(d dipwell.limits) returns void language plpgsql immutable as $$
+begin
+    if d.lease_us not between 10000 and 1000000 then
+        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us)));
+    elsif d.algorithm <> 'token_bucket' then
+        perform dipwell_internal.bad_limit(d.name, 'lease', 'is for token buckets');
+    elsif d.parent is not null then
+        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit with a parent');
+    elsif d.mode = 'shadow' then
+        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit in shadow mode');
+    end if;
+end $$;
+comment on function dipwell_internal.check_lease is
+    'Checks what a plan cannot change of a leased limit. Go twin: compiler.checkLease.';
+
+create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
+declare
+    per  text := dipwell_internal.format_per(period);
+    most bigint := dipwell_internal.mul_div(burst, period, 2 * d.rate, false);
+begin
+    if burst < 2 then
+        most := 0;
+    elsif burst = 2 then
+        most := least(most, dipwell_internal.mul_div(period, 1000, 1002 * d.rate, false));
+    end if;
+    if d.lease_us > most and most < 10000 then
+        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is too long for a burst of %s at %s per %s, and so is any other; at most half of the burst may come back in it',
+            dipwell_internal.format_per(d.lease_us), burst, d.rate, per));
+    elsif d.lease_us > most then
+        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is too long for a burst of %s at %s per %s; at most %s',
+            dipwell_internal.format_per(d.lease_us), burst, d.rate, per, dipwell_internal.format_per(most)));
+    end if;
+    return dipwell_internal.mul_div(d.lease_us * 1002, d.rate, period * 1000, true);
+end $$;
+comment on function dipwell_internal.carve is
+    'How many tokens fewer than its burst a leased limit has. Go twin: compiler.carve.';
+
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -452,11 +492,16 @@ declare
     longest  bigint;
     offset_  bigint;
     wall     text[];
+    carved   bigint := 0;
 begin
     perform dipwell_internal.check_name(null, 'name', coalesce(d.name, ''));
     if d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
         perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency');
-    elsif d.algorithm = 'concurrency' then
+    end if;
+    if d.lease_us <> 0 then
+        perform dipwell_internal.check_lease(d);
+    end if;
+    if d.algorithm = 'concurrency' then
         return dipwell_internal.compile_concurrency(d, period);
     elsif d.rate is null or d.rate < 1 or d.rate > m then
         perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
@@ -490,6 +535,9 @@ begin
     charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
+    if d.lease_us <> 0 then
+        carved := dipwell_internal.carve(d, burst, period);
+    end if;
 
     r.policy := d.on_change;
     r.leaky := d.algorithm = 'leaky_bucket';
@@ -579,6 +627,9 @@ begin
         end if;
     end if;
 
+    if carved > 0 and r.every > 1000 then
+        perform dipwell_internal.bad_limit(d.name, 'lease', format('a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms', dipwell_internal.format_per(r.every)));
+    end if;
     room := most / r.unit - burst;
     if d.max_debt is null then
         debt := least(debt, room - want_charge);
@@ -586,6 +637,7 @@ begin
     if d.max_charge is null then
         charge := greatest(1, least(charge, room - debt));
     end if;
+    burst := burst - carved;
     r.burst := burst;
     r.max_charge := charge;
     r.max_used := most;

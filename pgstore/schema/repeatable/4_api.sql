@@ -128,7 +128,8 @@ comment on function dipwell.cancel is
 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
-    plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null)
+    plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
+    lease interval default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -154,6 +155,7 @@ begin
     d.parts := parts;
     d.ttl_us := dipwell_internal.period_of(ttl);
     d.on_expire := on_expire;
+    d.lease_us := dipwell_internal.period_of(lease);
     d.owner := 'sql';
     d.per := dipwell_internal.format_per(nullif(period, 0));
     if plans <> '' then
@@ -170,6 +172,8 @@ begin
         perform dipwell_internal.bad_limit(name, 'ttl', 'is not between 1ms and 31d');
     elsif on_expire not in ('give_back', 'keep') then
         perform dipwell_internal.bad_limit(name, 'on_expire', 'unknown; it is one of give_back, keep');
+    elsif lease is not null and d.lease_us not between 10000 and 1000000 then
+        perform dipwell_internal.bad_limit(name, 'lease', 'is not between 10ms and 1s');
     end if;
     r := dipwell_internal.compile(d, period);
     perform dipwell_internal.put_limit(d, r);

@@ -33,6 +33,7 @@ comment on column dipwell.limits.parent is 'The limit that a take takes from too
 comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is none.';
 comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
+comment on column dipwell.limits.lease_us is 'For how long a process may decide from tokens that it took in advance, in µs; null: it may not.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';

@@ -1,0 +1,42 @@
+package lease
+
+import "math"
+
+// A demand is a moving average of tokens and calls, per ns, that weighs what was t ago
+// by e^(-t/span). It begins at nothing; rate makes up for that.
+type demand struct {
+	began, last   int64   // ns
+	tokens, calls float64 // per ns, at last
+	more          int64   // tokens since last
+	moreCalls     int64
+}
+
+func (m *demand) start(now int64) { *m = demand{began: now, last: now} }
+
+func (m *demand) add(tokens, calls int64) {
+	m.more += tokens
+	m.moreCalls += calls
+}
+
+// update brings the averages up to now, if at least an eighth of a lease has passed. span is five
+// leases.
+func (m *demand) update(now int64, span float64) {
+	passed := float64(now - m.last)
+	if passed < span/40 {
+		return
+	}
+	weight := 1 - math.Exp(-passed/span)
+	m.tokens += (float64(m.more)/passed - m.tokens) * weight
+	m.calls += (float64(m.moreCalls)/passed - m.calls) * weight
+	m.last, m.more, m.moreCalls = now, 0, 0
+}
+
+// rate returns tokens and calls per ns; nothing before half a lease has been seen.
+func (m *demand) rate(span float64) (tokens, calls float64) {
+	seen := float64(m.last - m.began)
+	if seen < span/10 {
+		return 0, 0
+	}
+	part := 1 - math.Exp(-seen/span)
+	return m.tokens / part, m.calls / part
+}

@@ -1,0 +1,296 @@
+package lease
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/store"
+)
+
+const (
+	calls    = 20                 // in a lease, from which on a key is leased; and the calls that a chunk must be for
+	spans    = 5                  // leases over which demand is averaged
+	requests = 4                  // in a lease at most
+	recheck  = int64(time.Second) // ns: for which a key with an override is not leased
+)
+
+// A key is a key of a leased limit, with the tokens that are held of it.
+type key struct {
+	limit, name string
+	now         atomic.Pointer[chunk] // that calls are decided from; nil: none
+	_           [64]byte              // what is above is only read
+
+	mu        sync.Mutex
+	next      *chunk // for when now is used up
+	asking    bool   // a request is in flight, or is to be sent at notBefore
+	notBefore int64  // ns: earliest time of the next request
+	demand    demand
+	mean      float64 // tokens of a call when the key was last not leased
+	remaining int64   // in the store, as it answered last
+	def       *store.Definition
+	seen      int64 // ns: of the last call that asked the store
+}
+
+// idle reports whether nothing is held of a key, and returns when it was asked for last.
+func (k *key) idle() (last int64, idle bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.seen, k.now.Load() == nil && k.next == nil && !k.asking
+}
+
+// missed counts a call that no lease could answer, and asks for tokens if there is need.
+func (s *Store) missed(k *key, d *store.Definition, cost int64) {
+	mono, _ := s.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seen, k.def = mono, d
+	c := k.now.Load()
+	alive := c != nil && mono < c.dies
+	if alive && cost > c.most {
+		return
+	}
+	k.demand.add(cost, 1)
+	k.measure(d, mono)
+	if !alive || c.isHalf() {
+		s.need(k, mono)
+	}
+}
+
+// learn remembers what the store said of a key.
+func (s *Store) learn(k *key, op *store.Op) {
+	mono, _ := s.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remaining = op.Remaining
+	if overridden(op) {
+		k.notBefore = max(k.notBefore, mono+recheck)
+	}
+}
+
+// half asks for the next chunk.
+func (s *Store) half(k *key, mono int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.need(k, mono)
+}
+
+// measure updates the demand of a key. k.mu is held.
+func (k *key) measure(d *store.Definition, mono int64) {
+	c := k.now.Load()
+	if c != nil {
+		k.demand.add(c.spent(), 0)
+	}
+	k.demand.update(mono, spans*float64(d.Lease))
+	if tokens, calls := k.demand.rate(spans * float64(d.Lease)); c == nil && k.next == nil && calls > 0 {
+		k.mean = max(1, tokens/calls)
+	}
+}
+
+// wanted returns how many tokens the next request is to ask for, or 0. k.mu is held.
+func (k *key) wanted(d *store.Definition) int64 {
+	tokens, _ := k.demand.rate(spans * float64(d.Lease))
+	in := tokens * float64(d.Lease)
+	if in < calls*k.mean {
+		return 0
+	}
+	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
+	return int64(min(math.Ceil(in/2), max(back/4, float64(k.remaining/2))))
+}
+
+// need starts a request unless one is in flight or a next chunk is there. k.mu is held.
+func (s *Store) need(k *key, mono int64) {
+	if k.asking || k.next != nil || s.closing.Load() || k.wanted(k.def) < 1 {
+		return
+	}
+	k.asking = true
+	request := func() { s.background(func() { s.request(k) }) }
+	if wait := k.notBefore - mono; wait > 0 {
+		s.after(time.Duration(wait), request)
+	} else {
+		request()
+	}
+}
+
+// request asks the store for a chunk, and keeps it.
+func (s *Store) request(k *key) {
+	k.mu.Lock()
+	sent, wall := s.now() // before sending: the tokens live from then
+	d := k.def
+	k.measure(d, sent)
+	n := k.wanted(d)
+	if n < 1 || s.closing.Load() {
+		k.asking = false
+		k.mu.Unlock()
+		return
+	}
+	k.notBefore = sent + int64(d.Lease)/requests
+	k.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(s.ctx, d.Lease)
+	defer cancel()
+	var b store.Batch
+	g, op := b.Single()
+	op.Def, op.Key, op.Cost = d, k.name, n
+	if op.Verb = store.VerbTakeUpTo; d.Rule.Debt > 0 {
+		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, d.Lease.Microseconds()/2
+	}
+	s.requests.Add(1)
+	s.asked.Add(n)
+	err := s.inner.Apply(ctx, &b)
+	if err == nil {
+		err = g.Err
+	}
+	s.answered(k, d, op, err, n, sent, wall)
+}
+
+// answered takes the answer of a request.
+func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n, sent, wall int64) {
+	mono, _ := s.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asking = false
+	switch {
+	case err != nil: // the tokens may have been taken
+		s.lost.Add(n)
+		k.notBefore = mono + int64(d.Lease)
+		return
+	case overridden(op):
+		s.lost.Add(op.Granted)
+		k.notBefore = mono + recheck
+		return
+	}
+	k.remaining = op.Remaining
+	if !op.Allowed || op.Granted == 0 {
+		k.notBefore = max(k.notBefore, mono+min(op.Retry*1000, int64(d.Lease)))
+		return
+	}
+	d = op.Def
+	s.taken.Add(op.Granted)
+	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000, dies: sent + int64(d.Lease), early: wall - int64(d.Lease), late: wall + int64(d.Lease),
+		size: op.Granted, pool: op.Granted, most: max(1, n/calls), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
+		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
+	s.keep(k, c, mono)
+}
+
+// keep makes a chunk the one that calls are decided from, or the next one. k.mu is held.
+func (s *Store) keep(k *key, c *chunk, mono int64) {
+	if old := k.now.Load(); old != nil && mono < old.dies && old.left() > 0 {
+		k.next = c
+	} else {
+		k.now.Store(c)
+		if old != nil {
+			s.retire(k, old, mono)
+		}
+	}
+	if !c.keepsUnused && s.unused(c, c.size, c.dies) > 0 {
+		s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) })
+	}
+}
+
+// advance replaces a chunk that is used up or dead by the next one, and returns the one
+// that calls are decided from.
+func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := k.now.Load(); now != c {
+		return now
+	}
+	if !dead && (k.next == nil || mono < k.next.from) {
+		return nil
+	}
+	next := k.next
+	k.next = nil
+	k.now.Store(next)
+	s.retire(k, c, mono)
+	return next
+}
+
+// expire retires a chunk that has died, although no call has come since.
+func (s *Store) expire(k *key, c *chunk) {
+	mono, _ := s.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.now.Load() == c:
+		k.now.Store(k.next)
+		k.next = nil
+	case k.next == c:
+		k.next = nil
+	default:
+		return
+	}
+	s.retire(k, c, mono)
+}
+
+// drop forgets the tokens of a key; with giveBack they are given back.
+func (s *Store) drop(k *key, giveBack bool) {
+	mono, _ := s.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range []*chunk{k.now.Swap(nil), k.next} {
+		if c != nil {
+			c.keepsUnused = c.keepsUnused || !giveBack
+			s.retire(k, c, mono)
+		}
+	}
+	k.next = nil
+}
+
+// retire ends a chunk: what is left is given back or lost. k.mu is held.
+func (s *Store) retire(k *key, c *chunk, mono int64) {
+	k.demand.add(c.spent(), 0)
+	left := c.end()
+	if left == 0 {
+		return
+	}
+	if c.keepsUnused || s.unused(c, left, mono) < 1 {
+		s.lost.Add(left)
+		return
+	}
+	s.background(func() {
+		back := s.giveBack(k, c, left)
+		s.returned.Add(back)
+		s.lost.Add(left - back)
+	})
+}
+
+// unused returns how many of left tokens a Refund that is sent at mono may give back:
+// less what comes back from the time when the request was sent to the time when the
+// Refund is given up. Then the bucket is as if they had never been taken, or worse.
+func (s *Store) unused(c *chunk, left, mono int64) int64 {
+	d := c.def
+	passed := float64(mono - c.sent + int64(d.Lease))
+	return left - int64(math.Ceil(passed*1.002*float64(d.Rate)/float64(d.Period)))
+}
+
+// giveBack gives back tokens, once, and returns how many.
+func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
+	ctx, cancel := context.WithTimeout(s.ctx, c.def.Lease)
+	defer cancel()
+	if s.registry != nil {
+		if d := s.registry.Lookup(k.limit); d == nil || d.Number != c.def.Number {
+			return 0
+		}
+	}
+	if s.holds != nil {
+		if holds, err := s.holds(ctx, c.def, k.name); err != nil || len(holds) > 0 {
+			return 0
+		}
+	}
+	mono, _ := s.now()
+	n := s.unused(c, left, mono)
+	if n < 1 {
+		return 0
+	}
+	var b store.Batch
+	g, op := b.Single()
+	op.Def, op.Key, op.Verb, op.Cost = c.def, k.name, store.VerbRefund, n
+	if err := s.inner.Apply(ctx, &b); err != nil || g.Err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,253 @@
+// Package lease decides calls from tokens that this process took from the store in
+// advance. It is a decorator: it wraps a store and is one.
+//
+// It does so for limits with a Lease, τ. Such a limit is a token bucket that is smaller
+// than its burst by what comes back in τ and two thousandths (store.Limit.Lease). A token
+// is used at most τ after the request that took it was sent. So whatever is granted
+// between two instants was taken from the smaller bucket between τ before the first and
+// the second, which is at most the burst and what came back: for any number of processes,
+// none of which knows of another. A token dies τ after its request by the monotonic
+// clock, and also if the wall clock has moved by more than τ since, because the monotonic
+// clock of some machines stands still while they are suspended. The two thousandths allow
+// for clocks that are off by 1,000 ppm each.
+//
+// A lease only allows. What it cannot allow asks the store, and so does all that is not a
+// Take of one key by the limit itself: other verbs, floors, plans, and calls of several
+// limits. A key with an override is not leased, once an answer of the store has shown it.
+//
+// A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Then
+// the process asks for what its own calls take in τ/2, at most a quarter of what comes
+// back in τ or half of what is left, whichever is more, and for the next such chunk once
+// half is used, at most four times in τ. Calls that cost more than a twentieth of the
+// chunk ask the store. Requests are made in the background, and no call waits for one.
+//
+// Where the limit has no debt, a request is a TakeUpTo, and what is left of a chunk when
+// it dies is given back by one Refund, less what has come back by time since; and not
+// beside holds, because a Refund does not know what they may give back. Where the limit
+// has debt, a request is a Reserve that is due within τ/2: processes that ask for more
+// than comes back then take turns, and a refusal holds for some time, so the deny cache
+// answers most calls that no token is left for. Nothing is given back there.
+//
+// If the outcome of a request is unknown, its tokens are spent. A process that ends
+// without Close loses the tokens that it holds. After a Reset, a block, a new version of
+// the limit or an override by another process, tokens taken before it are used for up to
+// τ more.
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Config configures a Store. A zero field means the default that its comment names.
+type Config struct {
+	Clock func() int64                    // monotonic, in ns from any origin; default this process's monotonic clock
+	Wall  func() int64                    // in ns since the Unix epoch; default this machine's clock
+	Go    func(f func())                  // starts background work; default a goroutine
+	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
+}
+
+// Store decides from tokens taken in advance. It is safe for concurrent use.
+type Store struct {
+	inner    store.Store
+	holds    func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
+	registry *store.Registry // of the inner store's limits; nil if it has none
+	now      func() (mono, wall int64)
+	run      func(f func())
+	after    func(d time.Duration, f func())
+	table    table
+
+	ctx     context.Context //nolint:containedctx // of background requests; Close ends it
+	cancel  context.CancelFunc
+	mu      sync.Mutex
+	idle    sync.Cond // working has changed
+	working int       // requests under way
+	closing atomic.Bool
+
+	requests, asked, taken, returned, lost atomic.Int64
+}
+
+var _ store.Store = (*Store)(nil)
+
+// New returns a store that leases from inner. Close ends what it does in the background.
+func New(inner store.Store, c Config) (*Store, error) {
+	if inner == nil {
+		return nil, errors.New("lease: the inner store is nil")
+	}
+	ab := store.AbilitiesOf(inner)
+	s := &Store{inner: inner, holds: ab.Holds, now: c.clocks(), run: c.Go, after: c.After, table: newTable()}
+	if ab.Limits != nil {
+		s.registry = ab.Limits.Registry()
+	}
+	if s.run == nil {
+		s.run = func(f func()) { go f() }
+	}
+	if s.after == nil {
+		s.after = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	}
+	s.idle.L = &s.mu
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// clocks returns a function that reads both clocks.
+func (c *Config) clocks() func() (mono, wall int64) {
+	if c.Clock != nil && c.Wall != nil {
+		return func() (int64, int64) { return c.Clock(), c.Wall() }
+	}
+	began := time.Now()
+	return func() (int64, int64) {
+		t := time.Now()
+		return int64(t.Sub(began)), t.UnixNano()
+	}
+}
+
+// Abilities returns those of the inner store with Quick, which answers from leases, and
+// without Lanes.
+func (s *Store) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Lanes, ab.InProcess = s, nil, false
+	ab.Quick, ab.QuickSource = s.quick, store.SourceLease
+	ab.AddMetrics(s.metrics)
+	return ab
+}
+
+// Close waits for background requests, gives back what is left, and stops leasing.
+// Calls that come later ask the inner store, which stays open.
+func (s *Store) Close() error {
+	if s.closing.Swap(true) {
+		return nil
+	}
+	s.wait()
+	s.table.each(func(k *key) { s.drop(k, true) })
+	s.wait()
+	s.cancel()
+	return nil
+}
+
+// background starts f. It is called with the lock of a key held, so f must not run
+// before it returns.
+func (s *Store) background(f func()) {
+	s.mu.Lock()
+	s.working++
+	s.mu.Unlock()
+	s.run(func() {
+		defer func() {
+			s.mu.Lock()
+			s.working--
+			s.mu.Unlock()
+			s.idle.Broadcast()
+		}()
+		f()
+	})
+}
+
+// wait waits until nothing is done in the background.
+func (s *Store) wait() {
+	s.mu.Lock()
+	for s.working > 0 {
+		s.idle.Wait()
+	}
+	s.mu.Unlock()
+}
+
+// leased reports whether calls under a definition may be leased.
+func leased(d *store.Definition) bool {
+	return d.Lease != 0 && d.Plan == "" && d.Override == nil && d.Mode == store.Enforce
+}
+
+// Apply answers a Take from a lease, or asks the inner store.
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	if len(b.Groups) != 1 || len(b.Groups[0].Ops) != 1 || b.Groups[0].Ops[0].Def.Lease == 0 {
+		return s.inner.Apply(ctx, b)
+	}
+	g := &b.Groups[0]
+	op := &g.Ops[0]
+	if op.Verb == store.VerbReset {
+		if k := s.table.find(op.Def.Name, op.Key); k != nil {
+			defer s.drop(k, false)
+		}
+	}
+	if op.Verb != store.VerbTake || op.Cost < 1 || op.Floor != 0 || g.Hold != nil || g.Cancel || !leased(op.Def) {
+		return s.inner.Apply(ctx, b)
+	}
+	return s.takeOne(ctx, b, g, op)
+}
+
+func (s *Store) takeOne(ctx context.Context, b *store.Batch, g *store.Group, op *store.Op) error {
+	mono, _ := s.now()
+	k := s.table.findOrAdd(op.Def, op.Key, mono)
+	if k == nil {
+		return s.inner.Apply(ctx, b)
+	}
+	asked := op.Def
+	if c, at := s.take(k, asked, op.Cost); c != nil {
+		op.Asked = nil
+		op.Answer = store.Answer{Allowed: true, Source: store.SourceLease, Granted: op.Cost, Remaining: c.remaining, Reset: c.reset(at)}
+		g.Err, g.Allowed, g.Reserved = nil, true, false
+		return nil
+	}
+	s.missed(k, asked, op.Cost)
+	err := s.inner.Apply(ctx, b)
+	if err == nil && g.Err == nil {
+		s.learn(k, op)
+	}
+	return err
+}
+
+// quick is store.Abilities.Quick. A key that it finds was checked before.
+func (s *Store) quick(d *store.Definition, name string, verb store.Verb, cost int64, _ bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
+	if d.Lease == 0 || verb != store.VerbTake || cost < 1 || !leased(d) {
+		return
+	}
+	k := s.table.find(d.Name, name)
+	if k == nil {
+		return
+	}
+	c, at := s.take(k, d, cost)
+	if c == nil {
+		return
+	}
+	return store.QuickAnswer{Granted: cost, Remaining: c.remaining, Reset: c.reset(at)}, nil, true
+}
+
+// take takes tokens of a key's chunks at the time that it returns, or returns nil.
+func (s *Store) take(k *key, d *store.Definition, cost int64) (*chunk, int64) {
+	c := k.now.Load()
+	if c == nil {
+		return nil, 0
+	}
+	mono, wall := s.now()
+	for c != nil {
+		if c.def.Number < d.Number || !c.alive(mono, wall) {
+			c = s.advance(k, c, true, mono)
+			continue
+		}
+		if mono < c.from || cost > c.most {
+			break
+		}
+		ok, half := c.take(cost)
+		if half {
+			s.half(k, mono)
+		}
+		if ok {
+			return c, mono
+		}
+		c = s.advance(k, c, false, mono)
+	}
+	return nil, 0
+}
+
+// reset returns the time in µs until the bucket is full, if nothing more is taken.
+func (c *chunk) reset(now int64) int64 { return max(0, (c.fullAt-now)/1000) }
+
+// overridden reports whether something other than the limit itself has decided an op.
+func overridden(op *store.Op) bool {
+	return number.IsOverride(op.Def.Number) || !leased(op.Def)
+}

@@ -1,0 +1,574 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/lease"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+		inner, err := memstore.New(memstore.Config{Clock: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, inner, lease.Config{})
+		t.Cleanup(func() {
+			if err := errors.Join(s.Close(), inner.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}, storetest.Quick)
+}
+
+func open(t testing.TB, inner store.Store, c lease.Config) *lease.Store {
+	t.Helper()
+	s, err := lease.New(inner, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// remote is a store that is some way off. Tests run in virtual time.
+type remote struct {
+	store.Store
+	there, back func() time.Duration // how long a request and its answer take
+	fail        error                // that calls get although they were decided
+
+	mu   sync.Mutex
+	ops  []store.Op // as answered
+	when []time.Time
+}
+
+func (r *remote) Abilities() store.Abilities { return store.AbilitiesOf(r.Store) }
+
+func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
+	time.Sleep(r.there())
+	err := r.Store.Apply(ctx, b)
+	r.mu.Lock()
+	for _, g := range b.Groups {
+		r.ops, r.when = append(r.ops, g.Ops...), append(r.when, time.Now())
+	}
+	r.mu.Unlock()
+	time.Sleep(r.back())
+	if r.fail != nil && b.Groups[0].Ops[0].Verb != store.VerbTake {
+		return r.fail
+	}
+	return err
+}
+
+// verbs counts what the store was asked.
+func (r *remote) verbs(v store.Verb) (n int, tokens int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.ops {
+		if r.ops[i].Verb == v {
+			n++
+			tokens += r.ops[i].Cost
+		}
+	}
+	return n, tokens
+}
+
+// A world is a store in virtual time, and processes that use it.
+type world struct {
+	*testing.T
+	remote *remote
+	began  time.Time
+}
+
+// inWorld runs f in virtual time. The store answers after 2 ms.
+func inWorld(t *testing.T, f func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ms := func() time.Duration { return time.Millisecond }
+		f(&world{T: t, remote: &remote{Store: inner, there: ms, back: ms}, began: time.Now()})
+		if err := inner.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process calls one key.
+type process struct {
+	*world
+	s         *lease.Store
+	l         *dipwell.Limiter
+	name, key string
+	skipped   time.Duration // by which the monotonic clock is behind
+	moved     time.Duration // by which the wall clock was set
+}
+
+// start starts a process that uses a limit in the form of store.ParseLimit.
+func (w *world) start(limit string) *process {
+	w.Helper()
+	p := &process{world: w, key: "k"}
+	p.s = open(w, w.remote, lease.Config{
+		Clock: func() int64 { return int64(time.Since(w.began) - p.skipped) },
+		Wall:  func() int64 { return time.Now().Add(p.moved).UnixNano() },
+	})
+	l, err := store.ParseLimit(limit)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if p.l, err = dipwell.New(p.s, l); err != nil {
+		w.Fatal(err)
+	}
+	p.name = l.Name
+	return p
+}
+
+func (p *process) close() {
+	if err := p.s.Close(); err != nil {
+		p.Error(err)
+	}
+	synctest.Wait()
+}
+
+func (p *process) take(n int64) dipwell.Decision {
+	p.Helper()
+	d, err := p.l.Take(context.Background(), p.name, p.key, n)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return d
+}
+
+// warm takes a token each ms until a lease answers.
+func (p *process) warm() {
+	p.Helper()
+	for range 2000 {
+		d := p.take(1)
+		if d.Source == store.SourceLease {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.Fatal("no lease after 2 s")
+}
+
+// fromLease fails unless a Take of 1 token is answered from a lease, or is not.
+func (p *process) fromLease(want bool) {
+	p.Helper()
+	if d := p.take(1); (d.Source == store.SourceLease) != want {
+		p.Errorf("source %v", d.Source)
+	}
+}
+
+const (
+	plain  = "api=100000/1s,burst=100000,lease=100ms,max_debt=0"
+	indebt = "api=100000/1s,burst=100000,lease=100ms"
+)
+
+func TestHotKeyIsLeased(t *testing.T) {
+	for name, limit := range map[string]string{"up to": plain, "ahead": indebt} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start(limit)
+				p.warm()
+				asked := len(w.remote.ops)
+				leased := 0
+				for range 1000 {
+					d := p.take(1)
+					if d.Source == store.SourceLease {
+						leased++
+						if !d.Allowed || d.Granted != 1 || d.Capacity != 89_980 || d.Remaining > 89_980 || d.RetryAfter != 0 || d.ResetAfter > time.Second {
+							t.Fatalf("%+v", d)
+						}
+					}
+					time.Sleep(time.Millisecond)
+				}
+				if leased < 990 {
+					t.Errorf("%d of 1000 calls from a lease", leased)
+				}
+				if n := len(w.remote.ops) - asked; n > 40+10 {
+					t.Errorf("%d requests in 10 leases", n)
+				}
+				p.close()
+			})
+		})
+	}
+}
+
+// A token dies a lease after its request was sent, which took 1 ms, and not a lease
+// after the answer, another ms later.
+func TestDeath(t *testing.T) {
+	for name, limit := range map[string]string{"up to": plain, "ahead": indebt} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start(limit)
+				p.warm()
+				request := w.request()
+				sent := request.Add(-time.Millisecond)
+				time.Sleep(time.Until(sent.Add(100*time.Millisecond - 1)))
+				p.fromLease(true)
+				time.Sleep(time.Nanosecond)
+				p.fromLease(false)
+				p.close()
+			})
+		})
+	}
+}
+
+// request returns when the last request for a chunk was decided.
+func (w *world) request() time.Time {
+	w.Helper()
+	for i := len(w.remote.ops) - 1; i >= 0; i-- {
+		if v := w.remote.ops[i].Verb; v == store.VerbTakeUpTo || v == store.VerbReserve {
+			return w.remote.when[i]
+		}
+	}
+	w.Fatal("no request")
+	return time.Time{}
+}
+
+func TestClocks(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		skipped time.Duration // by the monotonic clock, which does not see a suspend
+		moved   time.Duration
+		leased  bool
+	}{
+		{"both stand", 0, 0, true},
+		{"the wall clock is set forward a little", 0, 90 * time.Millisecond, true},
+		{"the wall clock is set forward", 0, 101 * time.Millisecond, false},
+		{"the wall clock is set back a little", 0, -90 * time.Millisecond, true},
+		{"the wall clock is set back", 0, -111 * time.Millisecond, false},
+		{"suspended", 200 * time.Millisecond, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start(plain)
+				p.warm()
+				time.Sleep(c.skipped)
+				p.skipped, p.moved = c.skipped, c.moved
+				p.fromLease(c.leased)
+				p.close()
+			})
+		})
+	}
+}
+
+// A process that has taken a lot from a full bucket, and stops, gives back what has not
+// come back by time: once each chunk, and never more than it did not use.
+func TestGiveBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start("api=1000/1s,burst=1000000,lease=100ms,max_debt=0")
+		for range 300 {
+			p.take(1000)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		n, tokens := w.remote.verbs(store.VerbRefund)
+		if chunks, _ := w.remote.verbs(store.VerbTakeUpTo); n < 1 || n > chunks || tokens < 1000 {
+			t.Errorf("%d refunds of %d tokens, of %d chunks", n, tokens, chunks)
+		}
+		d, err := p.l.Check(t.Context(), "api", "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := time.Since(w.began).Milliseconds()
+		if lost := 1_000_000 - 101 + back - 300_000 - d.Remaining; lost < 0 || lost > 20_000 {
+			t.Errorf("%d tokens are lost", lost)
+		}
+		p.close()
+		if again, _ := w.remote.verbs(store.VerbRefund); again != n {
+			t.Errorf("%d refunds, then %d", n, again)
+		}
+	})
+}
+
+// Close gives back at once.
+func TestClose(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start("api=1000/1s,burst=1000000,lease=100ms,max_debt=0")
+		for range 300 {
+			p.take(1000)
+			time.Sleep(time.Millisecond)
+		}
+		p.close()
+		if n, tokens := w.remote.verbs(store.VerbRefund); n < 1 || tokens < 1000 {
+			t.Errorf("%d refunds of %d tokens", n, tokens)
+		}
+		p.fromLease(false)
+		if err := p.s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Nothing is given back beside a hold, of which a Refund does not know.
+func TestGiveBackBesideHold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start("api=1000/1s,burst=1000000,lease=100ms,max_debt=0")
+		if _, err := p.l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: p.name, Key: p.key, Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for range 300 {
+			p.take(1000)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if n, _ := w.remote.verbs(store.VerbRefund); n != 0 {
+			t.Errorf("%d refunds", n)
+		}
+		p.close()
+	})
+}
+
+// Tokens of a request without an answer are spent, and the next request comes a lease
+// later.
+func TestUnknownOutcome(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.remote.fail = errors.New("cut off")
+		p := w.start(plain)
+		for range 1000 {
+			p.fromLease(false)
+			time.Sleep(time.Millisecond)
+		}
+		if n, _ := w.remote.verbs(store.VerbTakeUpTo); n < 5 || n > 32 { // a call takes 3 ms
+			t.Errorf("%d requests in 30 leases", n)
+		}
+		if n, _ := w.remote.verbs(store.VerbRefund); n != 0 {
+			t.Errorf("%d refunds", n)
+		}
+		p.close()
+	})
+}
+
+// Fewer than 20 calls in a lease are not leased, whatever they cost.
+func TestSlowKeys(t *testing.T) {
+	for _, cost := range []int64{1, 100} {
+		inWorld(t, func(w *world) {
+			p := w.start(plain)
+			for range 500 {
+				if d := p.take(cost); d.Source != store.SourceStore {
+					t.Fatalf("%+v", d)
+				}
+				time.Sleep(4 * time.Millisecond) // and 2 for the call
+			}
+			if n := len(w.remote.ops); n != 500 {
+				t.Errorf("%d requests for 500 calls", n)
+			}
+			p.close()
+		})
+	}
+}
+
+// A call that costs more than a twentieth of a chunk asks the store.
+func TestLargeCosts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(plain)
+		p.warm()
+		for range 200 {
+			p.take(1)
+			time.Sleep(time.Millisecond)
+		}
+		if d := p.take(2); d.Source != store.SourceStore || !d.Allowed { // a chunk has 50
+			if d.Source != store.SourceLease {
+				t.Errorf("%+v", d)
+			}
+		}
+		if d := p.take(10); d.Source != store.SourceStore || !d.Allowed {
+			t.Errorf("%+v", d)
+		}
+		p.close()
+	})
+}
+
+func TestOthersAskTheStore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(plain + ",plans=pro:rate=200000;burst=200000")
+		p.warm()
+		ctx := t.Context()
+		var d dipwell.Decision
+		for _, call := range []func() error{
+			func() (err error) { d, err = p.l.Check(ctx, "api", "k", 1); return },
+			func() (err error) { d, err = p.l.TakeUpTo(ctx, "api", "k", 1); return },
+			func() (err error) { d, err = p.l.Charge(ctx, "api", "k", 1); return },
+			func() (err error) { d, err = p.l.Refund(ctx, "api", "k", 1); return },
+			func() error {
+				return p.l.Do(ctx, &d, store.VerbTake, dipwell.Take{Limit: "api", Key: "k", Cost: 1, Floor: 1})
+			},
+			func() error {
+				return p.l.Do(ctx, &d, store.VerbTake, dipwell.Take{Limit: "api", Key: "k", Cost: 1, Plan: "pro"})
+			},
+			func() (err error) {
+				d, err = p.l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "api", Key: "k", Cost: 1})
+				return
+			},
+			func() (err error) {
+				d, err = p.l.TakeAll(ctx, dipwell.Take{Limit: "api", Key: "k", Cost: 1}, dipwell.Take{Limit: "api", Key: "other", Cost: 1})
+				return
+			},
+			func() (err error) { d, err = p.l.Take(ctx, "api", "k", 0); return },
+		} {
+			if err := call(); err != nil || d.Source != store.SourceStore {
+				t.Errorf("source %v, %v", d.Source, err)
+			}
+		}
+		p.fromLease(true)
+		if _, err := p.l.Reset(ctx, "api", "k"); err != nil {
+			t.Fatal(err)
+		}
+		p.fromLease(false)
+		p.close()
+	})
+}
+
+// A key with an override is not leased, and one that gets it is not for longer than a
+// lease.
+func TestOverride(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(plain)
+		p.warm()
+		if _, err := p.l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Rate: 50_000, Burst: 50_000}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for time.Since(began) < 3*time.Second {
+			if d := p.take(1); d.Source == store.SourceLease && time.Since(began) > 100*time.Millisecond {
+				t.Fatalf("from a lease after %v", time.Since(began))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		p.close()
+	})
+}
+
+// grants are when tokens were granted, in the order of time.
+type grants struct {
+	mu sync.Mutex
+	at []time.Duration
+}
+
+func (g *grants) add(at time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at = append(g.at, at)
+}
+
+// most returns the most that was granted above rate·t between any two instants.
+func (g *grants) most(rate float64) float64 {
+	slices.Sort(g.at)
+	most, low := 0.0, 0.0
+	for i, at := range g.at { // granted up to i, less what came back until then
+		level := float64(i) - rate*at.Seconds()
+		if i == 0 || level < low {
+			low = level
+		}
+		most = max(most, level+1-low)
+	}
+	return most
+}
+
+// run calls a key at a mean rate for some time.
+func (p *process) run(ctx context.Context, seed uint64, perSecond float64, g *grants) (granted int64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	next := time.Now()
+	for {
+		next = next.Add(time.Duration(r.ExpFloat64() / perSecond * 1e9))
+		time.Sleep(time.Until(next))
+		if ctx.Err() != nil {
+			return granted
+		}
+		asked := time.Since(p.began)
+		d := p.take(1)
+		if d.Allowed {
+			granted++
+			if d.Source == store.SourceStore { // by the store's clock, a ms after the call
+				asked += time.Millisecond
+			}
+			g.add(asked)
+		}
+	}
+}
+
+// TestProcesses runs several processes beside each other: nothing is granted above the
+// burst and the rate, nearly all is granted, and shares are fair.
+func TestProcesses(t *testing.T) {
+	const rate, burst, seconds = 10_000, 10_000, 10
+	for _, c := range []struct {
+		name string
+		debt string
+		load []float64 // of each process, in parts of the rate
+	}{
+		{"equals, ahead", "", []float64{.3125, .3125, .3125, .3125}},
+		{"equals", ",max_debt=0", []float64{.3125, .3125, .3125, .3125}},
+		{"one asks for more, ahead", "", []float64{.054, .054, .054, 1.087}},
+		{"one asks for more", ",max_debt=0", []float64{.054, .054, .054, 1.087}},
+		{"below the limit", "", []float64{.2, .2, .2, .2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				var g grants
+				ctx, cancel := context.WithTimeout(context.Background(), seconds*time.Second)
+				defer cancel()
+				var wg sync.WaitGroup
+				got := make([]int64, len(c.load))
+				load := 0.0
+				for i, part := range c.load {
+					load += part
+					p := w.start(fmt.Sprintf("api=%d/1s,burst=%d,lease=100ms%s", rate, burst, c.debt))
+					wg.Go(func() {
+						// One call waits for another; there are ten at a time.
+						var each sync.WaitGroup
+						var sum [10]int64
+						for j := range sum {
+							each.Go(func() { sum[j] = p.run(ctx, uint64(100*i+j), part*rate/10, &g) })
+						}
+						each.Wait()
+						for _, n := range sum {
+							got[i] += n
+						}
+						p.close()
+					})
+				}
+				wg.Wait()
+				var all int64
+				for _, n := range got {
+					all += n
+				}
+				requests, _ := w.remote.verbs(store.VerbTakeUpTo)
+				ahead, _ := w.remote.verbs(store.VerbReserve)
+				takes, _ := w.remote.verbs(store.VerbTake)
+				t.Logf("granted %v, in all %d; most %0.f above the rate; %d requests, %d ahead, %d takes", got, all, g.most(rate), requests, ahead, takes)
+				if most := g.most(rate); most > burst {
+					t.Errorf("%0.f granted above the rate, and the burst is %d", most, burst)
+				}
+				if least := .99 * min(burst+rate*seconds-rate/10, load*rate*seconds*.99); float64(all) < least {
+					t.Errorf("%d granted, want %0.f", all, least)
+				}
+				for i, n := range got {
+					share := .9 * min(c.load[i], .25) * rate * seconds
+					if c.load[i] < .25 {
+						share *= .7 / .9
+					}
+					if float64(n) < share {
+						t.Errorf("process %d got %d, want %0.f", i, n, share)
+					}
+				}
+				if n := requests + ahead; n > 4*10*seconds*len(c.load) {
+					t.Errorf("%d requests, more than 4 in a lease from each process", n)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell/internal/period"
+)
+
+// Bounds of leases. A shorter lease costs more round trips than it saves, and a longer
+// one strands more tokens than most bursts have.
+const (
+	minLease       = 10 * time.Millisecond
+	maxLease       = time.Second
+	mostLeasedTick = 1000 // µs; within a lease of 10 ms, coarser ticks would return tokens unevenly
+)
+
+// checkLease checks what a plan cannot change of a leased limit.
+func (c *compiler) checkLease() error {
+	switch {
+	case c.Lease < minLease || c.Lease > maxLease:
+		return c.bad("lease", "%s is not between 10ms and 1s", period.Format(c.Lease))
+	case c.Lease%time.Microsecond != 0:
+		return c.bad("lease", "%v is not a whole number of microseconds", c.Lease)
+	case c.Algorithm != TokenBucket:
+		return c.bad("lease", "is for token buckets")
+	case c.Parent != "":
+		return c.bad("lease", "is not for a limit with a parent")
+	case c.Mode == Shadow:
+		return c.bad("lease", "is not for a limit in shadow mode")
+	}
+	return nil
+}
+
+// carve computes how many tokens fewer than its burst a leased limit has. Tokens that
+// a process took may be granted for as long as Lease afterwards, while the bucket
+// refills. The bucket is smaller by what comes back meanwhile, with two thousandths for
+// clocks of different speed, so both together are at most the burst at any time.
+func (c *compiler) carve() error {
+	lease, length := c.Lease.Microseconds(), c.Period.Microseconds()
+	if most := c.longestLease(length); lease > most {
+		if most < minLease.Microseconds() {
+			return c.bad("lease", "%s is too long for a burst of %d at %d per %s, and so is any other; at most half of the burst may come back in it",
+				period.Format(c.Lease), c.burst, c.Rate, period.Format(c.Period))
+		}
+		return c.bad("lease", "%s is too long for a burst of %d at %d per %s; at most %s",
+			period.Format(c.Lease), c.burst, c.Rate, period.Format(c.Period), period.Format(time.Duration(most)*time.Microsecond))
+	}
+	c.carved = mulDiv(lease*1002, c.Rate, length*1000, true)
+	return nil
+}
+
+// longestLease returns the longest lease in µs in which at most half of the burst comes
+// back, and which leaves at least one token: of a burst of 2, half and two thousandths
+// are two tokens.
+func (c *compiler) longestLease(length int64) int64 {
+	switch half := mulDiv(c.burst, length, 2*c.Rate, false); c.burst {
+	case 0, 1:
+		return 0
+	case 2:
+		return min(half, mulDiv(length, 1000, 1002*c.Rate, false))
+	default:
+		return half
+	}
+}
